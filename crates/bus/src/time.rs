@@ -1,0 +1,149 @@
+//! Guest time and one-shot timers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Nanoseconds of guest time since the machine started.
+pub type Nanos = u64;
+
+/// The machine's one source of time; real or virtual, it never goes backwards.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since the machine started.
+    fn now(&self) -> Nanos;
+    /// The partition's time-stamp counter (a vCPU adds its own offset).
+    fn tsc(&self) -> u64;
+    /// Frequency of [`Clock::tsc`] in Hz.
+    fn tsc_hz(&self) -> u64;
+    /// Wall clock at machine start, in nanoseconds since the Unix epoch.
+    fn epoch(&self) -> u64;
+}
+
+/// Something a [`TimerQueue`] calls when its time has come.
+pub trait Timer: Send + Sync {
+    /// Called at or after the armed time, from the thread that runs the queue.
+    fn expired(&self, now: Nanos);
+}
+
+struct Entry {
+    at: Nanos,
+    order: u64,
+    timer: Weak<dyn Timer>,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    heap: BinaryHeap<Reverse<Entry>>,
+    order: u64,
+}
+
+/// One-shot timers of the platform devices, ordered by time and then by arming order.
+///
+/// There is no disarm: a device that changed its mind ignores an expiry that comes before its
+/// own current deadline. Whoever runs the machine (a thread in real time, the scheduler loop in
+/// virtual time) asks for [`TimerQueue::next`] and calls [`TimerQueue::run`].
+#[derive(Default)]
+pub struct TimerQueue {
+    inner: Mutex<Inner>,
+    wake: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl TimerQueue {
+    /// An empty queue.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Sets what is called when an earlier deadline than any before was armed.
+    pub fn on_earlier(&self, wake: impl Fn() + Send + 'static) {
+        *self.wake.lock().unwrap_or_else(|e| e.into_inner()) = Some(Box::new(wake));
+    }
+
+    /// Arms `timer` for `at`. A timer dropped before that is forgotten.
+    pub fn arm(&self, at: Nanos, timer: Weak<dyn Timer>) {
+        let earlier = {
+            let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+            let earlier = inner.heap.peek().is_none_or(|first| at < first.0.at);
+            inner.order += 1;
+            let order = inner.order;
+            inner.heap.push(Reverse(Entry { at, order, timer }));
+            earlier
+        };
+        if earlier && let Some(wake) = &*self.wake.lock().unwrap_or_else(|e| e.into_inner()) {
+            wake();
+        }
+    }
+
+    /// The earliest armed time.
+    pub fn next(&self) -> Option<Nanos> {
+        let inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        inner.heap.peek().map(|entry| entry.0.at)
+    }
+
+    /// Calls every timer due at `now`, in order, without holding the queue's lock.
+    pub fn run(&self, now: Nanos) {
+        loop {
+            let due = {
+                let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+                match inner.heap.peek() {
+                    Some(entry) if entry.0.at <= now => inner.heap.pop(),
+                    _ => None,
+                }
+            };
+            let Some(Reverse(entry)) = due else { return };
+            if let Some(timer) = entry.timer.upgrade() {
+                timer.expired(now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex as M;
+
+    struct Log(M<Vec<Nanos>>);
+    impl Timer for Log {
+        fn expired(&self, now: Nanos) {
+            self.0.lock().unwrap().push(now);
+        }
+    }
+
+    #[test]
+    fn due_timers_run_once_and_dropped_ones_never() {
+        let queue = TimerQueue::new();
+        let log = Arc::new(Log(M::default()));
+        let kept: Arc<dyn Timer> = log.clone();
+        queue.arm(10, Arc::downgrade(&kept));
+        queue.arm(5, Arc::downgrade(&kept));
+        {
+            let gone: Arc<dyn Timer> = Arc::new(Log(M::default()));
+            queue.arm(1, Arc::downgrade(&gone));
+        }
+        assert_eq!(queue.next(), Some(1));
+        queue.run(7);
+        assert_eq!(*log.0.lock().unwrap(), [7]);
+        queue.run(20);
+        queue.run(30);
+        assert_eq!(*log.0.lock().unwrap(), [7, 20]);
+        assert_eq!(queue.next(), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! VMX basic exit reasons (SDM appendix C), with the names of Linux's uapi `vmx.h`.
+
+macro_rules! exit_reasons {
+    ($($number:literal $ident:ident $name:literal;)*) => {
+        /// A basic VM-exit reason.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u16)]
+        #[allow(missing_docs, reason = "each variant is its manual name")]
+        pub enum ExitReason { $($ident = $number,)* }
+
+        impl ExitReason {
+            /// Every reason, by ascending number.
+            pub const ALL: &'static [ExitReason] = &[$(ExitReason::$ident,)*];
+
+            /// The name in Linux's uapi `vmx.h`, without its `EXIT_REASON_` prefix.
+            pub const fn name(self) -> &'static str {
+                match self { $(ExitReason::$ident => $name,)* }
+            }
+        }
+    };
+}
+
+exit_reasons! {
+    0 ExceptionNmi "EXCEPTION_NMI";
+    1 ExternalInterrupt "EXTERNAL_INTERRUPT";
+    2 TripleFault "TRIPLE_FAULT";
+    3 InitSignal "INIT_SIGNAL";
+    4 SipiSignal "SIPI_SIGNAL";
+    6 OtherSmi "OTHER_SMI";
+    7 InterruptWindow "INTERRUPT_WINDOW";
+    8 NmiWindow "NMI_WINDOW";
+    9 TaskSwitch "TASK_SWITCH";
+    10 Cpuid "CPUID";
+    12 Hlt "HLT";
+    13 Invd "INVD";
+    14 Invlpg "INVLPG";
+    15 Rdpmc "RDPMC";
+    16 Rdtsc "RDTSC";
+    18 Vmcall "VMCALL";
+    19 Vmclear "VMCLEAR";
+    20 Vmlaunch "VMLAUNCH";
+    21 Vmptrld "VMPTRLD";
+    22 Vmptrst "VMPTRST";
+    23 Vmread "VMREAD";
+    24 Vmresume "VMRESUME";
+    25 Vmwrite "VMWRITE";
+    26 Vmoff "VMOFF";
+    27 Vmon "VMON";
+    28 CrAccess "CR_ACCESS";
+    29 DrAccess "DR_ACCESS";
+    30 IoInstruction "IO_INSTRUCTION";
+    31 MsrRead "MSR_READ";
+    32 MsrWrite "MSR_WRITE";
+    33 InvalidState "INVALID_STATE";
+    34 MsrLoadFail "MSR_LOAD_FAIL";
+    36 MwaitInstruction "MWAIT_INSTRUCTION";
+    37 MonitorTrapFlag "MONITOR_TRAP_FLAG";
+    39 MonitorInstruction "MONITOR_INSTRUCTION";
+    40 PauseInstruction "PAUSE_INSTRUCTION";
+    41 MceDuringVmentry "MCE_DURING_VMENTRY";
+    43 TprBelowThreshold "TPR_BELOW_THRESHOLD";
+    44 ApicAccess "APIC_ACCESS";
+    45 EoiInduced "EOI_INDUCED";
+    46 GdtrIdtr "GDTR_IDTR";
+    47 LdtrTr "LDTR_TR";
+    48 EptViolation "EPT_VIOLATION";
+    49 EptMisconfig "EPT_MISCONFIG";
+    50 Invept "INVEPT";
+    51 Rdtscp "RDTSCP";
+    52 PreemptionTimer "PREEMPTION_TIMER";
+    53 Invvpid "INVVPID";
+    54 Wbinvd "WBINVD";
+    55 Xsetbv "XSETBV";
+    56 ApicWrite "APIC_WRITE";
+    57 Rdrand "RDRAND";
+    58 Invpcid "INVPCID";
+    59 Vmfunc "VMFUNC";
+    60 Encls "ENCLS";
+    61 Rdseed "RDSEED";
+    62 PmlFull "PML_FULL";
+    63 Xsaves "XSAVES";
+    64 Xrstors "XRSTORS";
+    67 Umwait "UMWAIT";
+    68 Tpause "TPAUSE";
+    74 BusLock "BUS_LOCK";
+    75 Notify "NOTIFY";
+}

@@ -1,0 +1,16 @@
+//! The seam between a machine and whatever executes its instructions.
+//!
+//! An [`Engine`] is a processor, not a policy: it raises the exits that a VMX processor with
+//! the chosen [`Controls`] would raise, and takes an answer. Both are values. The machine runs
+//!
+//! ```text
+//! loop { let exit = vcpu.run(until);  let answer = dispatch(exit);  vcpu.resume(answer); }
+//! ```
+
+mod exit;
+mod kick;
+mod vcpu;
+
+pub use exit::{CpuidResult, Exception, Exit, Resume};
+pub use kick::Kick;
+pub use vcpu::{Controls, Engine, Event, Stat, TimeSource, Until, Vcpu};

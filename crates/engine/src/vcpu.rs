@@ -1,0 +1,127 @@
+//! The traits an engine implements.
+
+use std::sync::Arc;
+
+use satori_defs::x86::rflags;
+use satori_memory::GuestMemory;
+use satori_state::CpuState;
+
+use crate::{Exception, Exit, Kick, Resume};
+
+/// Which controls of the modelled VMX processor are on. The defaults are KVM's on a machine
+/// with EPT, MSR bitmaps, TPR shadow and virtualised APIC accesses, without APICv.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controls {
+    /// Guest-physical page whose accesses raise `ApicRead` and `ApicWrite`; none in x2APIC mode.
+    /// With the TPR shadow, its TPR register (0x80) is read and written without an exit.
+    pub apic_access_page: Option<u64>,
+    /// `TprBelowThreshold` is raised when TPR bits 7:4 fall below this.
+    pub tpr_threshold: u8,
+    /// PAUSEs in a tight loop before `Pause` is raised; 0 never.
+    pub ple_window: u32,
+}
+
+impl Default for Controls {
+    fn default() -> Self {
+        Controls { apic_access_page: None, tpr_threshold: 0, ple_window: 4096 }
+    }
+}
+
+/// An event injected at the next entry (SDM 26.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An external interrupt with this vector.
+    Interrupt(u8),
+    /// A non-maskable interrupt.
+    Nmi,
+    /// A hardware exception.
+    Exception(Exception),
+}
+
+/// When a run must end by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Until {
+    /// Partition TSC at which `PreemptionTimer` is raised.
+    pub tsc: Option<u64>,
+    /// Instructions after which `Budget` is returned, exactly.
+    pub instructions: Option<u64>,
+}
+
+/// The partition's time, as an engine needs it.
+pub trait TimeSource: Send + Sync {
+    /// The partition's time-stamp counter.
+    fn tsc(&self) -> u64;
+    /// Tells that the calling vCPU retired `instructions` more. Called before every
+    /// [`TimeSource::tsc`] and at the end of every run; virtual time advances by it.
+    fn retired(&self, instructions: u64);
+}
+
+/// A counter of an engine: its name and value.
+pub type Stat = (&'static str, u64);
+
+/// One virtual processor.
+pub trait Vcpu: Send {
+    /// Executes until something needs the machine.
+    fn run(&mut self, until: Until) -> Exit;
+
+    /// Takes the answer to the exit that [`Vcpu::run`] returned last.
+    fn resume(&mut self, answer: Resume);
+
+    /// Injects `event` at the next run. At most one; the caller has seen that it can be taken.
+    fn inject(&mut self, event: Event);
+
+    /// Asks for `InterruptWindow` as soon as an interrupt could be taken.
+    fn request_interrupt_window(&mut self, wanted: bool);
+
+    /// Asks for `NmiWindow` as soon as an NMI could be taken.
+    fn request_nmi_window(&mut self, wanted: bool);
+
+    /// The register file; complete outside [`Vcpu::run`].
+    fn state(&self) -> &CpuState;
+
+    /// The register file, for change; the engine then derives anew what it keeps beside it.
+    fn state_mut(&mut self) -> &mut CpuState;
+
+    /// The controls in force, for change.
+    fn controls_mut(&mut self) -> &mut Controls;
+
+    /// Drops every cached translation, as INVEPT and a full TLB flush would.
+    fn flush_tlb(&mut self);
+
+    /// The kick of this vCPU.
+    fn kick(&self) -> Arc<Kick>;
+
+    /// Instructions retired since creation.
+    fn retired(&self) -> u64;
+
+    /// The engine's own counters.
+    fn stats(&self) -> Vec<Stat>;
+
+    /// Whether RFLAGS.IF and the interrupt shadow allow an interrupt now.
+    fn can_take_interrupt(&self) -> bool {
+        let state = self.state();
+        state.rflags & rflags::IF != 0 && !state.interrupt_shadow
+    }
+
+    /// Whether an NMI can be taken now.
+    fn can_take_nmi(&self) -> bool {
+        let state = self.state();
+        !state.nmi_blocked && !state.interrupt_shadow
+    }
+}
+
+/// A way to execute guest instructions.
+pub trait Engine: Send + Sync {
+    /// A short name: `interpreter`, `kvm`.
+    fn name(&self) -> &'static str;
+
+    /// Makes vCPU number `index` of a partition with `memory`, in its reset state. `parallel`
+    /// tells whether vCPUs run on several threads at once.
+    fn create_vcpu(
+        &self,
+        index: u32,
+        memory: GuestMemory,
+        time: Arc<dyn TimeSource>,
+        parallel: bool,
+    ) -> Box<dyn Vcpu>;
+}

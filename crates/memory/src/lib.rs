@@ -1,0 +1,16 @@
+//! Guest-physical memory: typed addresses, lazily allocated RAM, and per-page code tracking.
+//!
+//! [`GuestMemory`] wraps rust-vmm's regions. Its reads and writes are bounds-checked and
+//! volatile, and every write tells the page's [`PageState`], so that decoded code is dropped
+//! whoever writes it. Engines reach pages by host pointer through [`GuestMemory::page`] and
+//! must do the same themselves (see [`PageState::wrote`]).
+
+mod address;
+mod barrier;
+mod page;
+mod ram;
+
+pub use address::{Gpa, Gva};
+pub use barrier::heavy_barrier;
+pub use page::{Page, PageState};
+pub use ram::{Error, GuestMemory, Region};

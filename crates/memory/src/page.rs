@@ -1,0 +1,96 @@
+//! One page as an engine sees it, and the word that tells whether code was decoded from it.
+
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+
+use crate::heavy_barrier;
+
+/// State of one guest page: code was decoded from it, it was touched, and a generation.
+///
+/// A decoder calls [`PageState::mark_code`] *before* it reads the page's bytes and keeps the
+/// value that it returns; decoded code is valid while [`PageState::value`] still equals it. A
+/// writer calls [`PageState::wrote`] *after* its store. The decoder's barrier is heavy, the
+/// writer's is free: either the decoder's read sees the store, or the writer sees the mark.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct PageState(AtomicU32);
+
+impl PageState {
+    const CODE: u32 = 1;
+    const TOUCHED: u32 = 2;
+    const GENERATION: u32 = 4;
+
+    /// The current value, for comparison with what [`PageState::mark_code`] returned.
+    #[inline(always)]
+    pub fn value(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Tells that the page's bytes are about to be decoded. `alone` says that no other thread
+    /// can be writing guest memory, so that the barrier can be left out.
+    pub fn mark_code(&self, alone: bool) -> u32 {
+        let before = self.0.fetch_or(Self::CODE, Ordering::SeqCst);
+        if before & Self::CODE == 0 && !alone {
+            heavy_barrier();
+        }
+        before | Self::CODE
+    }
+
+    /// Tells that a store to the page was made. Returns whether decoded code became invalid.
+    #[inline(always)]
+    pub fn wrote(&self) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        if self.0.load(Ordering::Relaxed) & Self::CODE != 0 { self.invalidate() } else { false }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn invalidate(&self) -> bool {
+        let next = |state: u32| {
+            (state & Self::CODE != 0).then(|| (state & !Self::CODE).wrapping_add(Self::GENERATION))
+        };
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
+    }
+
+    /// Whether code is decoded from the page now.
+    pub fn has_code(&self) -> bool {
+        self.value() & Self::CODE != 0
+    }
+
+    /// Whether the page was touched by the guest.
+    pub fn touched(&self) -> bool {
+        self.value() & Self::TOUCHED != 0
+    }
+
+    /// Marks the page as touched; returns whether this was the first time.
+    pub fn touch(&self) -> bool {
+        self.0.fetch_or(Self::TOUCHED, Ordering::Relaxed) & Self::TOUCHED == 0
+    }
+}
+
+/// A page of guest RAM: where the host has it, and its state. Lives as long as the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'m> {
+    /// First byte of the page; valid for 4096 bytes, shared with every vCPU and device.
+    pub host: *mut u8,
+    /// The page's state.
+    pub state: &'m PageState,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_after_decoding_changes_the_value_and_others_do_not() {
+        let page = PageState::default();
+        assert!(!page.wrote());
+        page.touch();
+        let decoded = page.mark_code(false);
+        assert_eq!(page.value(), decoded);
+        assert!(page.wrote());
+        assert_ne!(page.value(), decoded);
+        assert!(!page.wrote(), "no code is decoded any more");
+        let again = page.mark_code(true);
+        assert_ne!(again, decoded, "an old block stays invalid after the page is decoded again");
+    }
+}
