@@ -3,9 +3,11 @@
 //! A device knows none of these by type. It is handed trait objects at construction, and is
 //! called through [`PortDevice`] or [`MmioDevice`] by whichever map it was put into.
 
+mod interrupt;
 mod map;
 mod time;
 
+pub use interrupt::{DeliveryMode, InterruptMessage, InterruptSink};
 pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap};
 pub use time::{Clock, Nanos, Timer, TimerQueue};
 
