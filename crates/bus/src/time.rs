@@ -57,7 +57,8 @@ struct Inner {
 /// One-shot timers of the platform devices, ordered by time and then by arming order.
 ///
 /// There is no disarm: a device that changed its mind ignores an expiry that comes before its
-/// own current deadline. Whoever runs the machine (a thread in real time, the scheduler loop in
+/// own current deadline. A device whose deadline a guest sets uses [`TimerQueue::replace`], so that
+/// no guest can fill the queue. Whoever runs the machine (a thread in real time, the scheduler loop in
 /// virtual time) asks for [`TimerQueue::next`] and calls [`TimerQueue::run`].
 #[derive(Default)]
 pub struct TimerQueue {
@@ -89,6 +90,16 @@ impl TimerQueue {
         if earlier && let Some(wake) = &*self.wake.lock().unwrap_or_else(|e| e.into_inner()) {
             wake();
         }
+    }
+
+    /// Arms `timer` for `at`, in place of everything it was armed for before: the queue then holds
+    /// one entry for it, however often a guest changes its mind.
+    pub fn replace(&self, at: Nanos, timer: Weak<dyn Timer>) {
+        {
+            let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+            inner.heap.retain(|Reverse(entry)| !std::ptr::addr_eq(entry.timer.as_ptr(), timer.as_ptr()));
+        }
+        self.arm(at, timer);
     }
 
     /// The earliest armed time.
@@ -145,5 +156,21 @@ mod tests {
         queue.run(30);
         assert_eq!(*log.0.lock().unwrap(), [7, 20]);
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn replacing_leaves_one_entry_a_timer() {
+        let queue = TimerQueue::new();
+        let log = Arc::new(Log(M::default()));
+        let timer: Arc<dyn Timer> = log.clone();
+        for at in (1..1000).rev() {
+            queue.replace(at, Arc::downgrade(&timer));
+        }
+        queue.replace(50, Arc::downgrade(&timer));
+        assert_eq!(queue.inner.lock().unwrap().heap.len(), 1);
+        queue.run(49);
+        assert!(log.0.lock().unwrap().is_empty());
+        queue.run(50);
+        assert_eq!(*log.0.lock().unwrap(), [50]);
     }
 }
