@@ -1,0 +1,150 @@
+//! Counters and times of exits.
+
+use satori_bus::Nanos;
+use satori_defs::vmx::ExitReason;
+
+/// Count and times of one kind of exit. Times are nanoseconds of guest time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    /// How many.
+    pub count: u64,
+    /// Sum of their times.
+    pub total: Nanos,
+    /// The shortest; 0 without samples.
+    pub min: Nanos,
+    /// The longest.
+    pub max: Nanos,
+    /// Sum of the squares of their times.
+    pub squares: u128,
+}
+
+impl Samples {
+    /// Adds one of `time`.
+    pub fn add(&mut self, time: Nanos) {
+        self.merge(&Samples { count: 1, total: time, min: time, max: time, squares: square(time) });
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &Samples) {
+        if other.count == 0 {
+            return;
+        }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.count = self.count.saturating_add(other.count);
+        self.total = self.total.saturating_add(other.total);
+        self.squares = self.squares.saturating_add(other.squares);
+    }
+
+    /// Mean time in nanoseconds; 0 without samples.
+    pub fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.total as f64 / self.count as f64 }
+    }
+
+    /// Standard deviation of the mean in percent of the mean, what perf prints as `+-`.
+    pub fn deviation(&self) -> f64 {
+        if self.count < 2 || self.total == 0 {
+            return 0.0;
+        }
+        // In integers: a difference of two large sums would lose everything in floating point.
+        let about_mean = self.squares.saturating_sub(square(self.total) / u128::from(self.count));
+        let n = self.count as f64;
+        100.0 * (about_mean as f64 / (n - 1.0) / n).sqrt() / self.mean()
+    }
+}
+
+fn square(time: Nanos) -> u128 {
+    u128::from(time) * u128::from(time)
+}
+
+const REASONS: usize = {
+    let (mut at, mut highest) = (0, 0);
+    while at < ExitReason::ALL.len() {
+        let number = ExitReason::ALL[at] as usize;
+        if number > highest {
+            highest = number;
+        }
+        at += 1;
+    }
+    highest + 1
+};
+
+/// The exits of one vCPU, or of several merged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitProfile(Box<[Samples; REASONS]>);
+
+impl Default for ExitProfile {
+    fn default() -> Self {
+        ExitProfile(Box::new([Samples::default(); REASONS]))
+    }
+}
+
+impl ExitProfile {
+    /// Counts one exit that took `time`.
+    pub fn record(&mut self, reason: ExitReason, time: Nanos) {
+        self.0[reason as usize].add(time);
+    }
+
+    /// Adds another vCPU's.
+    pub fn merge(&mut self, other: &ExitProfile) {
+        self.0.iter_mut().zip(other.0.iter()).for_each(|(mine, theirs)| mine.merge(theirs));
+    }
+
+    /// The samples of one reason.
+    pub fn get(&self, reason: ExitReason) -> &Samples {
+        &self.0[reason as usize]
+    }
+
+    /// Reasons that occurred, most samples first; of equals, the lower number first.
+    pub fn rows(&self) -> Vec<(ExitReason, Samples)> {
+        let occurred = ExitReason::ALL.iter().map(|&reason| (reason, *self.get(reason)));
+        let mut rows: Vec<_> = occurred.filter(|(_, samples)| samples.count > 0).collect();
+        rows.sort_by_key(|&(reason, samples)| (std::cmp::Reverse(samples.count), reason));
+        rows
+    }
+
+    /// All reasons as one.
+    pub fn sum(&self) -> Samples {
+        let mut sum = Samples::default();
+        self.0.iter().for_each(|samples| sum.merge(samples));
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deviation_is_that_of_the_mean() {
+        let mut samples = Samples::default();
+        samples.add(1000);
+        assert_eq!(samples.deviation(), 0.0, "one sample deviates from nothing");
+        samples.add(3000);
+        // Variance 2e6, of the mean 1e6, standard deviation 1000, mean 2000.
+        assert!((samples.deviation() - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn long_times_with_a_small_deviation_keep_it() {
+        let mut samples = Samples::default();
+        for time in [1 << 40, (1 << 40) + 2] {
+            samples.add(time);
+        }
+        let expected = 100.0 / ((1u64 << 40) as f64 + 1.0);
+        assert!((samples.deviation() / expected - 1.0).abs() < 1e-3, "{}", samples.deviation());
+    }
+
+    #[test]
+    fn merging_equals_recording_into_one_and_extremes_do_not_overflow() {
+        let (mut a, mut b, mut both) =
+            (ExitProfile::default(), ExitProfile::default(), ExitProfile::default());
+        for (at, time) in [5, u64::MAX, 7, 0, u64::MAX].into_iter().enumerate() {
+            if at % 2 == 0 { &mut a } else { &mut b }.record(ExitReason::Hlt, time);
+            both.record(ExitReason::Hlt, time);
+        }
+        a.merge(&b);
+        assert_eq!(a, both);
+        assert_eq!((a.sum().min, a.sum().max, a.sum().count), (0, u64::MAX, 5));
+    }
+}
