@@ -3,6 +3,7 @@
 //! Nothing here has logic or `unsafe`; every number that a manual defines stands in this
 //! crate once, under the manual's own name, and sizes and offsets are checked at compile time.
 
+pub mod apic;
 pub mod chipset;
 pub mod msr;
 pub mod vmx;

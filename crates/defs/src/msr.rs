@@ -1,5 +1,9 @@
 //! Model-specific register numbers (SDM volume 4).
 
+/// The outcome of an access that the processor refuses: #GP(0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gp;
+
 /// IA32_TIME_STAMP_COUNTER.
 pub const IA32_TSC: u32 = 0x10;
 /// IA32_PLATFORM_ID.

@@ -1,0 +1,51 @@
+//! 256 bits, one a vector, as eight 32-bit registers.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bits that any thread may change.
+#[derive(Debug, Default)]
+pub(crate) struct SharedBits([AtomicU32; 8]);
+
+impl SharedBits {
+    pub fn set(&self, vector: u8) {
+        self.0[usize::from(vector >> 5)].fetch_or(1 << (vector & 31), Ordering::SeqCst);
+    }
+    pub fn clear(&self, vector: u8) {
+        self.0[usize::from(vector >> 5)].fetch_and(!(1 << (vector & 31)), Ordering::SeqCst);
+    }
+    pub fn get(&self, vector: u8) -> bool {
+        self.word(vector >> 5) & 1 << (vector & 31) != 0
+    }
+    pub fn word(&self, index: u8) -> u32 {
+        self.0[usize::from(index & 7)].load(Ordering::SeqCst)
+    }
+    pub fn highest(&self) -> Option<u8> {
+        highest(|index| self.word(index))
+    }
+    pub fn reset(&self) {
+        self.0.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+    }
+}
+
+/// Bits of the vCPU's own thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bits([u32; 8]);
+
+impl Bits {
+    pub fn set(&mut self, vector: u8) {
+        self.0[usize::from(vector >> 5)] |= 1 << (vector & 31);
+    }
+    pub fn clear(&mut self, vector: u8) {
+        self.0[usize::from(vector >> 5)] &= !(1 << (vector & 31));
+    }
+    pub fn word(&self, index: u8) -> u32 {
+        self.0[usize::from(index & 7)]
+    }
+    pub fn highest(&self) -> Option<u8> {
+        highest(|index| self.word(index))
+    }
+}
+
+fn highest(word: impl Fn(u8) -> u32) -> Option<u8> {
+    (0..8).rev().find_map(|index| word(index).checked_ilog2().map(|bit| index << 5 | bit as u8))
+}
