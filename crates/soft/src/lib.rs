@@ -1,1 +1,24 @@
-//! Placeholder.
+//! The software CPU: an x86 processor as a library, with no hardware virtualisation beneath.
+//!
+//! [`Interpreter`] implements [`satori_engine::Engine`]. Guest code is decoded once into blocks
+//! of small operations (`block`), data goes through a software TLB (`mmu`), and every
+//! instruction has a generic implementation (`integer`, `system`, `simd`, `fpu`) that the
+//! specialised operations must agree with.
+
+mod block;
+mod cpu;
+mod flags;
+mod fpu;
+mod host;
+mod insn;
+mod integer;
+mod mmu;
+mod operands;
+mod run;
+mod simd;
+mod system;
+#[cfg(test)]
+mod testing;
+mod vcpu;
+
+pub use vcpu::Interpreter;

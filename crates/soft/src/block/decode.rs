@@ -1,0 +1,116 @@
+//! From bytes to operations.
+
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, Mnemonic};
+
+use super::fast;
+use super::op::{Generic, Op, fall_through, generic, generic_last};
+use crate::host::Scalar;
+use crate::insn;
+
+/// Bytes of a block at most; offsets are bytes.
+const MAX_BYTES: usize = 240;
+/// Instructions of a block at most.
+const MAX_INSTRUCTIONS: usize = 48;
+
+/// Copies code bytes out of guest memory, where others may be writing.
+pub fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
+    debug_assert!(offset + buffer.len() <= 4096);
+    for (i, byte) in buffer.iter_mut().enumerate() {
+        // SAFETY: the range lies within the page at `host`.
+        *byte = unsafe { u8::load(host.add(offset + i)) };
+    }
+}
+
+/// Decodes one instruction as if at address 0.
+pub fn one(bytes: &[u8], bits: u32) -> Instruction {
+    Decoder::with_ip(bits, bytes, 0, DecoderOptions::NONE).decode()
+}
+
+/// Whether `bytes` ended before the instruction did.
+pub fn truncated(insn: &Instruction, bytes: &[u8], bits: u32) -> bool {
+    if !insn.is_invalid() {
+        return false;
+    }
+    let mut decoder = Decoder::with_ip(bits, bytes, 0, DecoderOptions::NONE);
+    let _ = decoder.decode();
+    decoder.last_error() == DecoderError::NoMoreBytes
+}
+
+/// Whether nothing may follow `insn` in its block: it branches, or it changes how the following
+/// ones are fetched, translated or interrupted.
+fn ends_block(insn: &Instruction) -> bool {
+    use Mnemonic::*;
+    if insn.flow_control() != FlowControl::Next || insn.is_invalid() {
+        return true;
+    }
+    match insn.mnemonic() {
+        Sti | Cli | Popf | Popfd | Popfq | Hlt | Invlpg | Invpcid | Wrmsr | Wbinvd | Invd | Lmsw | Clts
+        | Stac | Clac | Lidt | Lgdt | Lldt | Ltr | Swapgs | Wrfsbase | Wrgsbase | Pause | Vmcall
+        | Vmmcall | Xsetbv | Cpuid | Rdmsr | In | Out | Insb | Insw | Insd | Outsb | Outsw | Outsd
+        | Monitor | Mwait | Serialize | Lss | Lfs | Lgs | Lds | Les | Rsm | Wait => true,
+        Mov => matches!(
+            insn.code(),
+            Code::Mov_cr_r32
+                | Code::Mov_cr_r64
+                | Code::Mov_dr_r32
+                | Code::Mov_dr_r64
+                | Code::Mov_Sreg_rm16
+                | Code::Mov_Sreg_r32m16
+                | Code::Mov_Sreg_r64m16
+        ),
+        Pop => insn.op0_register().is_segment_register(),
+        // String instructions hand back to the loop after a bounded amount of work.
+        _ => insn.is_string_instruction() && (insn.has_rep_prefix() || insn.has_repne_prefix()),
+    }
+}
+
+/// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
+/// reaches into the next page.
+pub fn decode(host: *const u8, offset: usize, bits: u32) -> Option<(Box<[Op]>, Box<[Generic]>)> {
+    let mut buffer = [0; MAX_BYTES + 15];
+    let len = (4096 - offset).min(buffer.len());
+    copy(host, offset, &mut buffer[..len]);
+    let mut decoder = Decoder::with_ip(bits, &buffer[..len], 0, DecoderOptions::NONE);
+    let mut ops: Vec<Op> = Vec::with_capacity(8);
+    let mut generics: Vec<(usize, Generic)> = Vec::new();
+    let mut insn = Instruction::default();
+    let mut done = false;
+    while !done && decoder.position() < MAX_BYTES && ops.len() < MAX_INSTRUCTIONS {
+        let at = decoder.position();
+        decoder.decode_out(&mut insn);
+        if decoder.last_error() == DecoderError::NoMoreBytes {
+            if at == 0 {
+                return None;
+            }
+            break;
+        }
+        if bits == 64 && fast::fuse(ops.last_mut(), &insn) {
+            done = true;
+            continue;
+        }
+        let (at, len) = (at as u8, insn.len() as u8);
+        let last = ends_block(&insn);
+        if bits == 64
+            && let Some(op) = fast::select(&insn, at)
+        {
+            done = last;
+            ops.push(op);
+            continue;
+        }
+        generics.push((ops.len(), Generic { handler: insn::handler(&insn), insn }));
+        ops.push(Op::new(if last { generic_last } else { generic }, at, len));
+        done = last;
+    }
+    if !done {
+        let end = ops.last().map_or(0, |op| op.offset + op.len);
+        let mut op = Op::new(fall_through, end, 0);
+        op.count = 0;
+        ops.push(op);
+    }
+    let places: Vec<usize> = generics.iter().map(|(place, _)| *place).collect();
+    let generics: Box<[Generic]> = generics.into_iter().map(|(_, generic)| generic).collect();
+    for (place, generic) in places.into_iter().zip(&generics) {
+        ops[place].imm = std::ptr::from_ref(generic) as u64;
+    }
+    Some((ops.into_boxed_slice(), generics))
+}

@@ -1,0 +1,402 @@
+//! Decoded code: blocks by physical address, and the caches that find them by RIP.
+//!
+//! A block is a straight run of instructions within one page. It belongs to the physical page
+//! and a code size, so that it survives address-space switches and serves every mapping. It is
+//! valid while the page's state has the value that it had when the bytes were read.
+
+mod decode;
+mod fast;
+mod op;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use satori_memory::{Gpa, PageState};
+
+use crate::cpu::{Cpu, Exec};
+use crate::mmu::{Access, Mode, canonical};
+pub use op::{BLOCK_RIP, Flow, Op};
+
+/// A straight run of decoded instructions.
+pub struct Block {
+    ops: Box<[Op]>,
+    /// What the operations point to.
+    _generics: Box<[op::Generic]>,
+    /// Instructions in the block.
+    pub instructions: u32,
+    state: *const PageState,
+    value: u32,
+}
+
+impl Block {
+    /// The first operation.
+    #[inline(always)]
+    pub fn ops(&self) -> *const Op {
+        self.ops.as_ptr()
+    }
+
+    /// Whether the page was not written since the block was decoded.
+    #[inline(always)]
+    pub fn valid(&self) -> bool {
+        // SAFETY: page states live as long as guest memory, which the Cpu holds.
+        unsafe { (*self.state).value() == self.value }
+    }
+}
+
+/// Translations belong to an address space, or to all of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Scope {
+    Local = 0,
+    Global = 1,
+}
+
+#[derive(Clone, Copy)]
+struct Jump {
+    key: u64,
+    stamp: u32,
+    scope: Scope,
+    block: *mut Block,
+}
+
+#[derive(Clone, Copy)]
+struct Fetch {
+    key: u64,
+    stamp: u32,
+    scope: Scope,
+    page: u64,
+    host: *mut u8,
+    state: *const PageState,
+}
+
+const JUMPS: usize = 8192;
+const FETCHES: usize = 512;
+/// Operations kept before everything is forgotten: 32 bytes each.
+const MAX_OPS: usize = 1 << 20;
+
+/// Spreads physical addresses; they are no secret and no attacker chooses them profitably.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+/// Counts of what the block cache did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockCounts {
+    /// Blocks decoded.
+    pub decoded: u64,
+    /// Instructions decoded.
+    pub instructions: u64,
+    /// Blocks executed.
+    pub executed: u64,
+    /// Look-ups that the jump cache did not answer.
+    pub jump_misses: u64,
+    /// Fetch translations filled in.
+    pub fetch_fills: u64,
+    /// Blocks found overwritten.
+    pub stale: u64,
+    /// Writes by this vCPU that hit decoded code.
+    pub code_writes: u64,
+    /// Times that the whole cache was emptied.
+    pub resets: u64,
+    /// Instructions executed one at a time.
+    pub steps: u64,
+}
+
+/// A vCPU's decoded code.
+pub struct Blocks {
+    jumps: Box<[Jump; JUMPS]>,
+    fetches: Box<[Fetch; FETCHES]>,
+    /// By [`Scope`]: entries with another stamp are void.
+    stamps: [u32; 2],
+    /// Pages (hashed) that jump entries were made for.
+    pages: Box<[u64; 64]>,
+    table: HashMap<u64, *mut Block, BuildHasherDefault<AddressHasher>>,
+    storage: Vec<*mut Block>,
+    ops: usize,
+    current: *mut Block,
+    current_rip: u64,
+    pub counts: BlockCounts,
+}
+
+// SAFETY: the pointers are to blocks that this value owns and to page states, which are atomics
+// and live as long as the guest memory that the owning Cpu holds.
+unsafe impl Send for Blocks {}
+
+const NO_JUMP: Jump = Jump { key: 0, stamp: 0, scope: Scope::Local, block: std::ptr::null_mut() };
+const NO_FETCH: Fetch = Fetch {
+    key: 0,
+    stamp: 0,
+    scope: Scope::Local,
+    page: 0,
+    host: std::ptr::null_mut(),
+    state: std::ptr::null(),
+};
+
+fn boxed<T: Copy, const N: usize>(value: T) -> Box<[T; N]> {
+    match vec![value; N].into_boxed_slice().try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("the vector has N elements"),
+    }
+}
+
+impl Blocks {
+    pub fn new() -> Self {
+        Blocks {
+            jumps: boxed(NO_JUMP),
+            fetches: boxed(NO_FETCH),
+            stamps: [1, 1],
+            pages: boxed(0),
+            table: HashMap::default(),
+            storage: Vec::new(),
+            ops: 0,
+            current: std::ptr::null_mut(),
+            current_rip: 0,
+            counts: BlockCounts::default(),
+        }
+    }
+
+    /// Address-space and privilege dependent translations are void now.
+    pub fn flush_translations(&mut self, keep_global: bool) {
+        self.bump(Scope::Local);
+        if !keep_global {
+            self.bump(Scope::Global);
+        }
+    }
+
+    fn bump(&mut self, scope: Scope) {
+        let stamp = &mut self.stamps[scope as usize];
+        *stamp = stamp.wrapping_add(1);
+        if *stamp == 0 {
+            // Stamps came around: old entries would look new.
+            self.jumps.fill(NO_JUMP);
+            self.fetches.fill(NO_FETCH);
+            *stamp = 1;
+        }
+    }
+
+    fn page_bit(linear: u64) -> (usize, u64) {
+        let page = linear >> 12;
+        ((page >> 6) as usize & 63, 1 << (page & 63))
+    }
+
+    /// The translation of one page is void now.
+    pub fn flush_page(&mut self, linear: u64) {
+        let (word, bit) = Self::page_bit(linear);
+        // A large page may have been executed anywhere in its two megabytes.
+        let near = [0, 8, 16, 24, 32, 40, 48, 56].iter().any(|i| self.pages[(word + i) & 63] != 0);
+        if self.pages[word] & bit != 0 || (linear & 0x1f_ffff == 0 && near) {
+            self.flush_translations(false);
+            self.pages.fill(0);
+        }
+    }
+
+    /// This vCPU wrote to a page of decoded code. If the running block is of that page, what is
+    /// left of it must not run.
+    pub fn code_written(&mut self) {
+        self.counts.code_writes += 1;
+        // SAFETY: `current` is null or a block in `storage`.
+        if let Some(block) = unsafe { self.current.as_ref() }
+            && !block.valid()
+        {
+            for op in &block.ops {
+                op.run.set(op::stale);
+            }
+        }
+    }
+
+    /// Instructions of the running block that lie before `rip`.
+    pub fn executed_in_current(&self, rip: u64) -> u64 {
+        // SAFETY: `current` is null or a block in `storage`.
+        let Some(block) = (unsafe { self.current.as_ref() }) else { return 0 };
+        let offset = rip.wrapping_sub(self.current_rip);
+        block.ops.iter().take_while(|op| u64::from(op.offset) < offset).map(|op| u64::from(op.count)).sum()
+    }
+
+    /// Notes which block runs.
+    #[inline(always)]
+    pub fn enter(&mut self, block: *mut Block, rip: u64) {
+        self.current = block;
+        self.current_rip = rip;
+    }
+
+    /// Notes that no block runs.
+    #[inline(always)]
+    pub fn leave(&mut self) {
+        self.current = std::ptr::null_mut();
+    }
+
+    fn reset(&mut self) {
+        self.counts.resets += 1;
+        self.jumps.fill(NO_JUMP);
+        self.table.clear();
+        self.current = std::ptr::null_mut();
+        self.ops = 0;
+        for block in self.storage.drain(..) {
+            // SAFETY: made by Box::into_raw, and nothing points to it any more.
+            drop(unsafe { Box::from_raw(block) });
+        }
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        self.reset();
+    }
+}
+
+#[inline(always)]
+fn jump_slot(key: u64) -> usize {
+    (key ^ (key >> 13)) as usize & (JUMPS - 1)
+}
+
+impl Cpu {
+    /// Code address and the mode bits that it is executed under, as one word. Bits 63:52 of a
+    /// canonical address tell nothing that bit 51 does not.
+    #[inline(always)]
+    fn code_key(&self, linear: u64) -> u64 {
+        linear ^ (self.mode == Mode::User) as u64 * (1 << 52) ^ u64::from(self.code64) << 53
+    }
+
+    /// The block at RIP; nothing if the instruction there crosses into the next page.
+    #[inline(always)]
+    pub fn find_block(&mut self) -> Exec<Option<*mut Block>> {
+        let linear = self.code_linear(self.state.rip);
+        let key = self.code_key(linear);
+        let entry = &self.blocks.jumps[jump_slot(key)];
+        if entry.key == key && entry.stamp == self.blocks.stamps[entry.scope as usize & 1] {
+            let block = entry.block;
+            // SAFETY: jump entries point to blocks in storage; a reset empties both.
+            if unsafe { (*block).valid() } {
+                return Ok(Some(block));
+            }
+        }
+        self.find_block_slow(linear)
+    }
+
+    /// The linear address of `rip`.
+    #[inline(always)]
+    pub fn code_linear(&self, rip: u64) -> u64 {
+        if self.code64 { rip } else { rip.wrapping_add(self.state.seg[1].base) & 0xffff_ffff }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_block_slow(&mut self, linear: u64) -> Exec<Option<*mut Block>> {
+        self.blocks.counts.jump_misses += 1;
+        let fetch = self.fetch_page(linear)?;
+        let bits = self.bits();
+        let physical = fetch.page | (linear & 0xfff);
+        // Physical addresses have fewer than 52 bits.
+        let key = physical | u64::from(bits) << 56;
+        if let Some(&block) = self.blocks.table.get(&key) {
+            // SAFETY: the table points to blocks in storage; a reset empties both.
+            if unsafe { (*block).valid() } {
+                self.remember(linear, fetch.scope, block, bits);
+                return Ok(Some(block));
+            }
+            self.blocks.counts.stale += 1;
+        }
+        if self.blocks.ops > MAX_OPS {
+            self.blocks.reset();
+        }
+        // SAFETY: fetch entries point to states of guest memory pages.
+        let state = unsafe { &*fetch.state };
+        let value = state.mark_code(!self.parallel);
+        let Some((ops, generics)) = decode::decode(fetch.host, (linear & 0xfff) as usize, bits) else {
+            return Ok(None);
+        };
+        let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
+        self.blocks.counts.decoded += 1;
+        self.blocks.counts.instructions += u64::from(instructions);
+        self.blocks.ops += ops.len();
+        let block = Box::into_raw(Box::new(Block {
+            ops,
+            _generics: generics,
+            instructions,
+            state: fetch.state,
+            value,
+        }));
+        self.blocks.storage.push(block);
+        self.blocks.table.insert(key, block);
+        self.remember(linear, fetch.scope, block, bits);
+        Ok(Some(block))
+    }
+
+    fn remember(&mut self, linear: u64, scope: Scope, block: *mut Block, bits: u32) {
+        // 16-bit code shares its key with 32-bit code; it is looked up by its page each time.
+        if bits == 16 {
+            return;
+        }
+        let key = self.code_key(linear);
+        let stamp = self.blocks.stamps[scope as usize];
+        self.blocks.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
+        let (word, bit) = Blocks::page_bit(linear);
+        self.blocks.pages[word] |= bit;
+    }
+
+    /// Translates a code page, through a small cache.
+    fn fetch_page(&mut self, linear: u64) -> Exec<Fetch> {
+        let key = self.code_key(linear & !0xfff);
+        let slot = (linear >> 12) as usize & (FETCHES - 1);
+        let entry = self.blocks.fetches[slot];
+        if entry.key == key && entry.stamp == self.blocks.stamps[entry.scope as usize] {
+            return Ok(entry);
+        }
+        if self.code64 && !canonical(linear) {
+            return Err(self.raise(satori_engine::Exception::gp(0)));
+        }
+        let user = self.mode == Mode::User;
+        let access = Access { write: false, user, fetch: true, ac: false };
+        let mapping = self.walk(linear, access).map_err(|fault| self.raise(fault))?;
+        let memory = self.memory.clone();
+        let Some(page) = memory.page(Gpa(mapping.gpa)) else {
+            // Nothing can be executed from a device: what a fetch of all ones decodes to.
+            return Err(self.raise(satori_engine::Exception::ud()));
+        };
+        self.begin();
+        self.back(mapping.gpa)?;
+        self.blocks.counts.fetch_fills += 1;
+        let scope = if mapping.global { Scope::Global } else { Scope::Local };
+        let entry = Fetch {
+            key,
+            stamp: self.blocks.stamps[scope as usize],
+            scope,
+            page: mapping.gpa & !0xfff,
+            host: page.host,
+            state: page.state,
+        };
+        self.blocks.fetches[slot] = entry;
+        Ok(entry)
+    }
+
+    /// Decodes the single instruction at RIP, which may cross pages, without caching it.
+    pub fn fetch_one(&mut self) -> Exec<iced_x86::Instruction> {
+        let linear = self.code_linear(self.state.rip);
+        let here = self.fetch_page(linear)?;
+        let room = 0x1000 - (linear & 0xfff) as usize;
+        let mut bytes = [0; 15];
+        let first = room.min(15);
+        decode::copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
+        let bits = self.bits();
+        let insn = decode::one(&bytes[..first], bits);
+        if first == 15 || !decode::truncated(&insn, &bytes[..first], bits) {
+            return Ok(insn);
+        }
+        let there = self.fetch_page(self.code_linear(self.state.rip.wrapping_add(first as u64)))?;
+        decode::copy(there.host, 0, &mut bytes[first..]);
+        Ok(decode::one(&bytes, bits))
+    }
+}

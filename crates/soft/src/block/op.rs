@@ -1,0 +1,152 @@
+//! The decoded form of an instruction: small, and executed by one indirect call.
+
+use std::cell::Cell;
+
+use iced_x86::Instruction;
+use satori_state::reg;
+
+use crate::cpu::{Cpu, Handler, Stop};
+
+/// What comes after an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flow {
+    /// The next operation of the block.
+    Next,
+    /// The block is done; `state.rip` says where to go on.
+    Jump,
+    /// The block was overwritten under way; `state.rip` says where to go on.
+    Stale,
+    /// The operation raised an exception; `state.rip` is its address.
+    Fault,
+    /// The operation needs the machine; `state.rip` is its address.
+    Exit,
+}
+
+/// The implementation of an operation.
+pub type Run = fn(&mut Cpu, &Op) -> Flow;
+
+/// Slot of [`satori_state::CpuState::gpr`] that holds the current block's address, the base of
+/// RIP-relative operands.
+pub const BLOCK_RIP: usize = reg::ZERO + 1;
+
+/// A decoded instruction, or two that were fused. Which fields mean something depends on `run`.
+///
+/// Nothing in it depends on where the block's page is mapped: addresses are relative to the
+/// block.
+#[repr(C)]
+pub struct Op {
+    /// What executes it.
+    pub run: Cell<Run>,
+    /// Immediate, branch distance from the block's address, or pointer to a [`Generic`].
+    pub imm: u64,
+    /// Displacement of the memory operand.
+    pub disp: i32,
+    /// Base register slot.
+    pub base: u8,
+    /// Index register slot.
+    pub index: u8,
+    /// Log2 of the index scale.
+    pub shift: u8,
+    /// Segment whose base is added; slot 0 adds nothing.
+    pub segment: u8,
+    /// First register operand's slot.
+    pub a: u8,
+    /// Second register operand's slot.
+    pub b: u8,
+    /// Offset of the instruction from the block's address.
+    pub offset: u8,
+    /// Bytes of the instruction (or of both, if fused).
+    pub len: u8,
+    /// Instructions that this operation stands for.
+    pub count: u8,
+    /// Condition code.
+    pub condition: u8,
+}
+
+const _: () = assert!(size_of::<Op>() == 32, "two operations fill a cache line");
+
+/// An instruction executed by its generic implementation.
+pub struct Generic {
+    pub handler: Handler,
+    pub insn: Instruction,
+}
+
+impl Op {
+    /// An operation without operands.
+    pub fn new(run: Run, offset: u8, len: u8) -> Self {
+        Op {
+            run: Cell::new(run),
+            imm: 0,
+            disp: 0,
+            base: reg::ZERO as u8,
+            index: reg::ZERO as u8,
+            shift: 0,
+            segment: 0,
+            a: 0,
+            b: 0,
+            offset,
+            len,
+            count: 1,
+            condition: 0,
+        }
+    }
+}
+
+impl Cpu {
+    /// Ends a block at `op` because of `stop`.
+    #[cold]
+    #[inline(never)]
+    pub fn stop_at(&mut self, op: &Op, stop: Stop) -> Flow {
+        self.state.rip = self.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+        match stop {
+            Stop::Fault => Flow::Fault,
+            Stop::Exit => Flow::Exit,
+        }
+    }
+}
+
+/// Runs a generic instruction in the middle of a block.
+pub fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
+    // SAFETY: decoding stored a pointer to a Generic that the block owns.
+    let generic = unsafe { &*(op.imm as *const Generic) };
+    cpu.state.rip = cpu.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+    cpu.begin();
+    match (generic.handler)(cpu, &generic.insn) {
+        Ok(()) => Flow::Next,
+        Err(Stop::Fault) => Flow::Fault,
+        Err(Stop::Exit) => Flow::Exit,
+    }
+}
+
+/// Runs a generic instruction that ends its block.
+pub fn generic_last(cpu: &mut Cpu, op: &Op) -> Flow {
+    // SAFETY: decoding stored a pointer to a Generic that the block owns.
+    let generic = unsafe { &*(op.imm as *const Generic) };
+    cpu.state.rip = cpu.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+    cpu.next_rip = cpu.next_ip(&generic.insn);
+    cpu.begin();
+    match (generic.handler)(cpu, &generic.insn) {
+        Ok(()) => {
+            cpu.state.rip = cpu.next_rip;
+            Flow::Jump
+        }
+        Err(Stop::Fault) => Flow::Fault,
+        Err(Stop::Exit) => Flow::Exit,
+    }
+}
+
+/// Stands behind the last instruction of a block that ends without a branch.
+pub fn fall_through(cpu: &mut Cpu, op: &Op) -> Flow {
+    cpu.state.rip = cpu.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+    if !cpu.code64 {
+        cpu.state.rip &= 0xffff_ffff;
+    }
+    Flow::Jump
+}
+
+/// Stands in every place of a block that was overwritten while it ran.
+pub fn stale(cpu: &mut Cpu, op: &Op) -> Flow {
+    fall_through(cpu, op);
+    Flow::Stale
+}

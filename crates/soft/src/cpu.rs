@@ -1,0 +1,262 @@
+//! The virtual processor as the interpreter holds it: the register file, lazy flags, and what
+//! is derived from them.
+
+use std::sync::Arc;
+
+use iced_x86::Instruction;
+use satori_defs::x86::{cr0, rflags};
+use satori_engine::{Controls, Event, Exception, Exit, Kick, Resume, TimeSource};
+use satori_memory::GuestMemory;
+use satori_state::{CpuState, seg};
+
+use crate::block::Blocks;
+use crate::flags::Flags;
+use crate::mmu::{Mode, Tlb};
+
+/// Why an instruction did not complete; the details are in the [`Cpu`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It raised [`Cpu::fault`].
+    Fault,
+    /// It needs the machine: [`Cpu::wanted`].
+    Exit,
+}
+
+/// The outcome of (part of) an instruction.
+pub type Exec<T> = Result<T, Stop>;
+
+/// The generic implementation of an instruction.
+pub type Handler = fn(&mut Cpu, &Instruction) -> Exec<()>;
+
+/// One virtual processor.
+pub struct Cpu {
+    /// The architectural registers. While executing, the six status flags are in
+    /// [`Cpu::flags`] instead, and RIP is that of the block or of the generic instruction.
+    pub state: CpuState,
+    /// The status flags.
+    pub flags: Flags,
+    /// Whose rights data accesses have now.
+    pub mode: Mode,
+    /// 64-bit code.
+    pub code64: bool,
+    /// Segment bases by segment register, for 64-bit code: 0 but for FS and GS; the last
+    /// slots are 0 too.
+    pub segment_base: [u64; 8],
+    /// Data translations.
+    pub tlb: Tlb,
+    /// Decoded code.
+    pub blocks: Blocks,
+    /// Guest RAM.
+    pub memory: GuestMemory,
+    /// The modelled processor's controls.
+    pub controls: Controls,
+    /// Other vCPUs run at the same time.
+    pub parallel: bool,
+    /// Number within the partition.
+    pub index: u32,
+    /// The exception of the last [`Stop::Fault`].
+    pub fault: Option<Exception>,
+    /// The exit of the last [`Stop::Exit`].
+    pub wanted: Exit,
+    /// Answers to the exits of the instruction at RIP, in order.
+    pub(crate) answers: Vec<Resume>,
+    answer_next: usize,
+    /// Where the current instruction goes on.
+    pub(crate) next_rip: u64,
+    /// Instructions retired before the current block.
+    pub(crate) retired: u64,
+    /// Of those, how many [`TimeSource::retired`] was told.
+    pub(crate) told: u64,
+    /// Event to deliver before the next instruction.
+    pub(crate) injected: Option<Event>,
+    /// Look around before the next block.
+    pub(crate) attention: bool,
+    pub(crate) interrupt_window: bool,
+    pub(crate) nmi_window: bool,
+    pub(crate) time: Arc<dyn TimeSource>,
+    pub(crate) kick: Arc<Kick>,
+    /// An event is being delivered: nothing can be asked of the machine.
+    pub(crate) delivering: bool,
+    /// PAUSEs in a row.
+    pub pauses: u32,
+    /// State of the generator behind RDRAND and RDSEED.
+    pub random: u64,
+    /// Loads of CR3.
+    pub cr3_loads: u64,
+    /// Exceptions delivered, by vector.
+    pub exceptions: [u64; 32],
+}
+
+impl Cpu {
+    /// A processor in its reset state.
+    pub fn new(index: u32, memory: GuestMemory, time: Arc<dyn TimeSource>, parallel: bool) -> Self {
+        let mut cpu = Cpu {
+            state: CpuState::default(),
+            flags: Flags::default(),
+            mode: Mode::Supervisor,
+            code64: false,
+            segment_base: [0; 8],
+            tlb: Tlb::new(),
+            blocks: Blocks::new(),
+            memory,
+            controls: Controls::default(),
+            parallel,
+            index,
+            fault: None,
+            wanted: Exit::Budget,
+            answers: Vec::new(),
+            answer_next: 0,
+            next_rip: 0,
+            retired: 0,
+            told: 0,
+            injected: None,
+            attention: false,
+            interrupt_window: false,
+            nmi_window: false,
+            time,
+            kick: Arc::default(),
+            delivering: false,
+            pauses: 0,
+            random: 0x9e37_79b9_7f4a_7c15 ^ u64::from(index) << 32,
+            cr3_loads: 0,
+            exceptions: [0; 32],
+        };
+        cpu.mode_changed();
+        cpu
+    }
+
+    /// Records an exception; the instruction ends with the returned value as its error.
+    #[cold]
+    pub fn raise(&mut self, exception: Exception) -> Stop {
+        self.fault = Some(exception);
+        Stop::Fault
+    }
+
+    /// Asks the machine. The first time the instruction stops here; executed again, it finds
+    /// the answer. A fault as the answer is raised at once.
+    pub fn ask(&mut self, exit: Exit) -> Exec<Resume> {
+        if self.delivering {
+            return Ok(Resume::Value(u64::MAX));
+        }
+        match self.answers.get(self.answer_next) {
+            Some(answer) => {
+                self.answer_next += 1;
+                match *answer {
+                    Resume::Fault(exception) => Err(self.raise(exception)),
+                    answer => Ok(answer),
+                }
+            }
+            None => Err(self.exit(exit)),
+        }
+    }
+
+    /// Leaves for the machine with the state as it is.
+    #[cold]
+    pub fn exit(&mut self, exit: Exit) -> Stop {
+        self.wanted = exit;
+        Stop::Exit
+    }
+
+    /// Starts an instruction: answers are replayed from the first.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) {
+        self.answer_next = 0;
+    }
+
+    /// Ends `insn` early: RIP moves past it, for exits that follow completion.
+    pub fn complete(&mut self, insn: &Instruction) {
+        self.state.rip = self.next_ip(insn);
+    }
+
+    /// The current privilege level.
+    #[inline(always)]
+    pub fn cpl(&self) -> u8 {
+        self.state.cpl()
+    }
+
+    /// Code size in bits: 16, 32 or 64.
+    pub fn bits(&self) -> u32 {
+        if self.code64 {
+            64
+        } else if self.state.cr0 & cr0::PE != 0
+            && self.state.rflags & rflags::VM == 0
+            && self.state.seg[seg::CS].big()
+        {
+            32
+        } else {
+            16
+        }
+    }
+
+    /// RFLAGS, complete.
+    pub fn rflags(&self) -> u64 {
+        self.state.rflags & !rflags::STATUS | self.flags.bits()
+    }
+
+    /// Sets all of RFLAGS.
+    pub fn set_rflags(&mut self, value: u64) {
+        self.state.rflags = value & !rflags::STATUS | rflags::FIXED;
+        self.flags.set_bits(value);
+        self.mode_changed();
+    }
+
+    /// Derives anew what is kept beside the register file: rights, code size, segment bases.
+    pub fn mode_changed(&mut self) {
+        self.code64 = self.state.code64();
+        self.mode = if self.state.cpl() == 3 {
+            Mode::User
+        } else if self.state.rflags & rflags::AC != 0 {
+            Mode::SupervisorAc
+        } else {
+            Mode::Supervisor
+        };
+        let (fs, gs) = (self.state.seg[seg::FS].base, self.state.seg[seg::GS].base);
+        self.segment_base = [0, 0, 0, 0, fs, gs, 0, 0];
+        self.attention = true;
+    }
+
+    /// Drops cached translations.
+    pub fn flush_tlb(&mut self, keep_global: bool) {
+        self.tlb.flush(keep_global);
+        self.blocks.flush_translations(keep_global);
+    }
+
+    /// Drops the translation of one page.
+    pub fn flush_page(&mut self, linear: u64) {
+        self.tlb.flush_page(linear);
+        self.blocks.flush_page(linear);
+    }
+
+    /// Decoded code was overwritten by this vCPU.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn code_written(&mut self) {
+        self.blocks.code_written();
+    }
+
+    /// Tells the time source what was retired since it was told last.
+    pub(crate) fn tell_retired(&mut self, retired: u64) {
+        self.time.retired(retired - self.told);
+        self.told = retired;
+    }
+
+    /// Instructions retired, including those of the current block before `self.state.rip`.
+    pub(crate) fn retired_now(&self) -> u64 {
+        self.retired + self.blocks.executed_in_current(self.state.rip)
+    }
+
+    /// The guest's time-stamp counter.
+    pub fn tsc(&mut self) -> u64 {
+        let retired = self.retired_now();
+        self.tell_retired(retired);
+        self.time.tsc().wrapping_add(self.state.tsc_offset)
+    }
+
+    /// Sets the task priority; the machine looks if it fell below its threshold.
+    pub fn set_tpr(&mut self, tpr: u8) {
+        self.state.tpr = tpr;
+        if tpr >> 4 < self.controls.tpr_threshold {
+            self.attention = true;
+        }
+    }
+}

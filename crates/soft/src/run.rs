@@ -1,0 +1,248 @@
+//! The loop that executes blocks, and what may happen between them.
+
+use satori_defs::x86::{rflags, vector};
+use satori_engine::{Event, Exception, Exit, Resume, Until};
+use satori_state::Activity;
+
+use crate::block::{BLOCK_RIP, Flow};
+use crate::cpu::{Cpu, Stop};
+use crate::insn;
+use crate::system::{self, InterruptKind};
+
+/// Instructions between two looks at the clock.
+const CLOCK_INTERVAL: u64 = 8192;
+
+/// When to look up from executing.
+struct Horizon {
+    until: Until,
+    /// Retired instructions at which to look.
+    look: u64,
+    /// Retired instructions at which the budget ends.
+    end: u64,
+}
+
+impl Cpu {
+    /// Executes until something needs the machine.
+    pub fn run(&mut self, until: Until) -> Exit {
+        self.flags.set_bits(self.state.rflags);
+        self.mode_changed();
+        let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
+        let mut horizon = Horizon { until, look: end.min(self.retired + CLOCK_INTERVAL), end };
+        let exit = self.run_inner(&mut horizon);
+        self.blocks.leave();
+        self.tell_retired(self.retired);
+        self.state.rflags = self.rflags();
+        exit
+    }
+
+    fn run_inner(&mut self, horizon: &mut Horizon) -> Exit {
+        if self.state.activity == Activity::Shutdown {
+            return Exit::TripleFault;
+        }
+        if !self.answers.is_empty()
+            && let Some(exit) = self.step()
+        {
+            return exit;
+        }
+        if let Some(event) = self.injected.take() {
+            self.state.activity = Activity::Active;
+            if let Some(exit) = self.deliver(event) {
+                return exit;
+            }
+        }
+        loop {
+            if (self.attention || self.kick.pending() || self.retired >= horizon.look)
+                && let Some(exit) = self.look_around(horizon)
+            {
+                return exit;
+            }
+            let block = match self.find_block() {
+                Ok(Some(block)) => block,
+                Ok(None) => {
+                    if let Some(exit) = self.step() {
+                        return exit;
+                    }
+                    continue;
+                }
+                Err(stop) => {
+                    if let Some(exit) = self.stopped(stop) {
+                        return exit;
+                    }
+                    continue;
+                }
+            };
+            // SAFETY: blocks live until a reset, which happens only while looking one up.
+            let (instructions, mut op) = unsafe { ((*block).instructions, (*block).ops()) };
+            if self.retired + u64::from(instructions) > horizon.look {
+                if let Some(exit) = self.step() {
+                    return exit;
+                }
+                continue;
+            }
+            let rip = self.state.rip;
+            self.state.gpr[BLOCK_RIP] = rip;
+            self.blocks.enter(block, rip);
+            self.blocks.counts.executed += 1;
+            let flow = loop {
+                // SAFETY: the last operation of a block never returns Next.
+                let flow = unsafe { ((*op).run.get())(self, &*op) };
+                if flow != Flow::Next {
+                    break flow;
+                }
+                // SAFETY: as above, so another operation follows.
+                op = unsafe { op.add(1) };
+            };
+            if flow == Flow::Jump {
+                self.retired += u64::from(instructions);
+                self.blocks.leave();
+                continue;
+            }
+            self.retired += self.blocks.executed_in_current(self.state.rip);
+            self.blocks.leave();
+            let stopped = match flow {
+                Flow::Fault => self.stopped(Stop::Fault),
+                Flow::Exit => self.stopped(Stop::Exit),
+                _ => None,
+            };
+            if let Some(exit) = stopped {
+                return exit;
+            }
+        }
+    }
+
+    /// Looks at everything that can come between two instructions.
+    #[cold]
+    #[inline(never)]
+    fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
+        self.attention = false;
+        if self.state.interrupt_shadow || self.state.rflags & rflags::TF != 0 {
+            return self.step_special();
+        }
+        if self.kick.pending() {
+            self.kick.take();
+            self.attention = true;
+            return Some(Exit::ExternalInterrupt);
+        }
+        if self.state.tpr >> 4 < self.controls.tpr_threshold {
+            return Some(Exit::TprBelowThreshold);
+        }
+        if self.nmi_window {
+            self.attention = true;
+            if !self.state.nmi_blocked {
+                return Some(Exit::NmiWindow);
+            }
+        }
+        if self.interrupt_window {
+            self.attention = true;
+            if self.state.rflags & rflags::IF != 0 {
+                return Some(Exit::InterruptWindow);
+            }
+        }
+        if self.retired >= horizon.look {
+            self.tell_retired(self.retired);
+            if horizon.until.tsc.is_some_and(|deadline| self.time.tsc() >= deadline) {
+                return Some(Exit::PreemptionTimer);
+            }
+            if self.retired >= horizon.end {
+                return Some(Exit::Budget);
+            }
+            horizon.look = horizon.end.min(self.retired + CLOCK_INTERVAL);
+        }
+        None
+    }
+
+    /// Executes one instruction under an interrupt shadow or the trap flag.
+    fn step_special(&mut self) -> Option<Exit> {
+        self.attention = true;
+        let shadow = self.state.interrupt_shadow;
+        self.state.interrupt_shadow = false;
+        let trap = self.state.rflags & rflags::TF != 0;
+        let (retired, exceptions) = (self.retired, self.exceptions);
+        let exit = self.step();
+        if self.retired == retired && exit.is_some() {
+            self.state.interrupt_shadow = shadow;
+        }
+        if trap && self.retired > retired && self.exceptions == exceptions {
+            let single_step = Exception { vector: vector::DB, code: None, payload: 1 << 14 };
+            let delivered = self.deliver(Event::Exception(single_step));
+            return exit.or(delivered);
+        }
+        exit
+    }
+
+    /// Executes the one instruction at RIP by its generic implementation.
+    pub(crate) fn step(&mut self) -> Option<Exit> {
+        self.blocks.leave();
+        self.blocks.counts.steps += 1;
+        self.state.gpr[BLOCK_RIP] = self.state.rip;
+        let outcome = self.fetch_one().and_then(|insn| {
+            self.next_rip = self.next_ip(&insn);
+            self.begin();
+            insn::handler(&insn)(self, &insn)
+        });
+        match outcome {
+            Ok(()) => {
+                self.answers.clear();
+                self.state.rip = self.next_rip;
+                self.retired += 1;
+                None
+            }
+            Err(stop) => {
+                let rip = self.state.rip;
+                let exit = self.stopped(stop);
+                // HLT and PAUSE have completed when they exit.
+                if stop == Stop::Exit && self.state.rip != self.state.gpr[BLOCK_RIP] && rip == self.state.rip
+                {
+                    self.retired += 1;
+                }
+                exit
+            }
+        }
+    }
+
+    /// Handles an instruction's early end: delivers its exception, or leaves.
+    fn stopped(&mut self, stop: Stop) -> Option<Exit> {
+        match stop {
+            Stop::Exit => Some(self.wanted),
+            Stop::Fault => {
+                self.answers.clear();
+                let exception = self.fault.take().unwrap_or(Exception::ud());
+                self.deliver(Event::Exception(exception))
+            }
+        }
+    }
+
+    fn deliver(&mut self, event: Event) -> Option<Exit> {
+        self.delivering = true;
+        let outcome = match event {
+            Event::Exception(exception) => {
+                self.exceptions[usize::from(exception.vector & 31)] += 1;
+                system::raise_fault(self, exception)
+            }
+            Event::Interrupt(vector) => system::interrupt(self, vector, InterruptKind::External),
+            Event::Nmi => {
+                let outcome = system::interrupt(self, vector::NMI, InterruptKind::Nmi);
+                self.state.nmi_blocked = true;
+                outcome
+            }
+        };
+        self.delivering = false;
+        match outcome {
+            Ok(()) => None,
+            Err(system::Shutdown) => {
+                self.state.activity = Activity::Shutdown;
+                Some(Exit::TripleFault)
+            }
+        }
+    }
+
+    /// Takes the answer to the last exit.
+    pub fn resume(&mut self, answer: Resume) {
+        match (self.wanted, answer) {
+            (_, Resume::Continue) => self.answers.clear(),
+            // The instruction will find the memory there, and not ask again.
+            (Exit::EptViolation { .. }, Resume::Done) => {}
+            (_, answer) => self.answers.push(answer),
+        }
+    }
+}

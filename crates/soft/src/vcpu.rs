@@ -1,0 +1,98 @@
+//! The interpreter as an engine.
+
+use std::sync::Arc;
+
+use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu};
+use satori_memory::GuestMemory;
+use satori_state::CpuState;
+
+use crate::cpu::Cpu;
+
+/// The interpreting engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interpreter;
+
+impl Engine for Interpreter {
+    fn name(&self) -> &'static str {
+        "interpreter"
+    }
+
+    fn create_vcpu(
+        &self,
+        index: u32,
+        memory: GuestMemory,
+        time: Arc<dyn TimeSource>,
+        parallel: bool,
+    ) -> Box<dyn Vcpu> {
+        Box::new(Cpu::new(index, memory, time, parallel))
+    }
+}
+
+impl Vcpu for Cpu {
+    fn run(&mut self, until: Until) -> Exit {
+        Cpu::run(self, until)
+    }
+
+    fn resume(&mut self, answer: Resume) {
+        Cpu::resume(self, answer);
+    }
+
+    fn inject(&mut self, event: Event) {
+        self.injected = Some(event);
+    }
+
+    fn request_interrupt_window(&mut self, wanted: bool) {
+        self.interrupt_window = wanted;
+    }
+
+    fn request_nmi_window(&mut self, wanted: bool) {
+        self.nmi_window = wanted;
+    }
+
+    fn state(&self) -> &CpuState {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut CpuState {
+        &mut self.state
+    }
+
+    fn controls_mut(&mut self) -> &mut Controls {
+        &mut self.controls
+    }
+
+    fn flush_tlb(&mut self) {
+        Cpu::flush_tlb(self, false);
+    }
+
+    fn kick(&self) -> Arc<Kick> {
+        self.kick.clone()
+    }
+
+    fn retired(&self) -> u64 {
+        self.retired
+    }
+
+    fn stats(&self) -> Vec<Stat> {
+        let (tlb, blocks) = (&self.tlb.counts, &self.blocks.counts);
+        vec![
+            ("instructions retired", self.retired),
+            ("blocks executed", blocks.executed),
+            ("blocks decoded", blocks.decoded),
+            ("instructions decoded", blocks.instructions),
+            ("instructions stepped", blocks.steps),
+            ("jump cache misses", blocks.jump_misses),
+            ("code pages translated", blocks.fetch_fills),
+            ("stale blocks found", blocks.stale),
+            ("writes to code pages", blocks.code_writes),
+            ("block cache resets", blocks.resets),
+            ("TLB fills", tlb.fills),
+            ("TLB flushes, local", tlb.flushes),
+            ("TLB flushes, full", tlb.full_flushes),
+            ("TLB flushes, one page", tlb.page_flushes),
+            ("CR3 loads", self.cr3_loads),
+            ("page faults delivered", self.exceptions[14]),
+            ("exceptions delivered", self.exceptions.iter().sum()),
+        ]
+    }
+}
