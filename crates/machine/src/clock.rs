@@ -1,0 +1,230 @@
+//! The two clocks: the host's time-stamp counter, and retired instructions.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use satori_bus::{Clock, Nanos};
+use satori_engine::TimeSource;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Wall clock at the start of every virtual machine: 2024-01-01 00:00:00 UTC.
+const VIRTUAL_EPOCH: u64 = 1_704_067_200 * NANOS_PER_SECOND;
+
+/// How long the host's counter is compared with its clock where it does not tell its frequency.
+const CALIBRATION: Duration = Duration::from_millis(20);
+
+/// `value * to / from`, rounded down; what does not fit is the far future.
+fn scale(value: u64, to: u64, from: u64) -> u64 {
+    u64::try_from(u128::from(value) * u128::from(to) / u128::from(from.max(1))).unwrap_or(u64::MAX)
+}
+
+/// As [`scale`], rounded up.
+fn scale_up(value: u64, to: u64, from: u64) -> u64 {
+    u64::try_from((u128::from(value) * u128::from(to)).div_ceil(u128::from(from.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// The host's time-stamp counter, scaled to the guest's frequency. Everything the guest can ask
+/// for time is derived from it, so that no two of its clocks disagree.
+#[derive(Debug)]
+pub struct RealClock {
+    start: HostTicks,
+    host_hz: u64,
+    tsc_hz: u64,
+    epoch: Nanos,
+}
+
+impl RealClock {
+    /// A clock that starts now. Without `tsc_hz` the guest's frequency is the host's.
+    pub fn new(tsc_hz: Option<u64>) -> Self {
+        let host_hz = host::hz();
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        RealClock { start: host::ticks(), host_hz, tsc_hz: tsc_hz.unwrap_or(host_hz).max(1), epoch }
+    }
+
+    fn ticks(&self) -> u64 {
+        // Sockets may differ by some ticks; time must not go below its start.
+        host::ticks().saturating_sub(self.start)
+    }
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Nanos {
+        scale(self.ticks(), NANOS_PER_SECOND, self.host_hz)
+    }
+    fn tsc(&self) -> u64 {
+        if self.tsc_hz == self.host_hz {
+            self.ticks()
+        } else {
+            scale(self.ticks(), self.tsc_hz, self.host_hz)
+        }
+    }
+    fn tsc_hz(&self) -> u64 {
+        self.tsc_hz
+    }
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl TimeSource for RealClock {
+    fn tsc(&self) -> u64 {
+        Clock::tsc(self)
+    }
+    fn retired(&self, _instructions: u64) {}
+}
+
+type HostTicks = u64;
+
+#[cfg(target_arch = "x86_64")]
+mod host {
+    use std::arch::x86_64::{__cpuid, _rdtsc};
+
+    use super::{CALIBRATION, HostTicks, Instant};
+
+    /// The host's time-stamp counter.
+    pub fn ticks() -> HostTicks {
+        // SAFETY: RDTSC is unprivileged on every host we run on and touches no memory.
+        unsafe { _rdtsc() }
+    }
+
+    /// Its frequency: CPUID 15H where the processor tells its crystal (SDM 20.7.3), else measured.
+    pub fn hz() -> u64 {
+        told().unwrap_or_else(measured)
+    }
+
+    fn told() -> Option<u64> {
+        let leaf = (__cpuid(0).eax >= 0x15).then(|| __cpuid(0x15))?;
+        let (denominator, numerator, crystal) = (leaf.eax, leaf.ebx, leaf.ecx);
+        let told = denominator != 0 && numerator != 0 && crystal != 0;
+        told.then(|| u64::from(crystal) * u64::from(numerator) / u64::from(denominator))
+    }
+
+    fn measured() -> u64 {
+        let (start, from) = (Instant::now(), ticks());
+        std::thread::sleep(CALIBRATION);
+        let (elapsed, to) = (start.elapsed(), ticks());
+        let hz = super::scale(to.saturating_sub(from), super::NANOS_PER_SECOND, elapsed.as_nanos() as u64);
+        // Frequencies are told in kHz; what is below is noise of the measurement.
+        (hz / 1000 * 1000).max(1000)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod host {
+    use super::{HostTicks, Instant};
+    use std::sync::OnceLock;
+
+    /// Nanoseconds, in place of a counter.
+    pub fn ticks() -> HostTicks {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    /// One tick a nanosecond.
+    pub fn hz() -> u64 {
+        super::NANOS_PER_SECOND
+    }
+}
+
+/// Retired instructions at a stated rate. Idle time is skipped by [`VirtualClock::advance_to`].
+#[derive(Debug)]
+pub struct VirtualClock {
+    /// Instructions, and instructions that would have fit into skipped time.
+    count: AtomicU64,
+    rate: u64,
+    tsc_hz: u64,
+}
+
+impl VirtualClock {
+    /// A clock at zero on which `rate` instructions make a second. Without `tsc_hz` the TSC
+    /// counts instructions.
+    pub fn new(rate: u64, tsc_hz: Option<u64>) -> Self {
+        let rate = rate.max(1);
+        VirtualClock { count: AtomicU64::new(0), rate, tsc_hz: tsc_hz.unwrap_or(rate).max(1) }
+    }
+
+    /// Skips to `at` nanoseconds, or to the first instruction after it. Never goes back.
+    pub fn advance_to(&self, at: Nanos) {
+        self.count.fetch_max(self.count_at(at), Ordering::Relaxed);
+    }
+
+    /// Skips to the first instruction at which the TSC has reached `tsc`.
+    pub fn advance_to_tsc(&self, tsc: u64) {
+        self.count.fetch_max(self.count_at_tsc(tsc), Ordering::Relaxed);
+    }
+
+    /// Instructions from now until the TSC reaches `tsc`.
+    pub fn instructions_until_tsc(&self, tsc: u64) -> u64 {
+        self.count_at_tsc(tsc).saturating_sub(self.count.load(Ordering::Relaxed))
+    }
+
+    /// Instructions from now until `at` nanoseconds.
+    pub fn instructions_until(&self, at: Nanos) -> u64 {
+        self.count_at(at).saturating_sub(self.count.load(Ordering::Relaxed))
+    }
+
+    fn count_at(&self, at: Nanos) -> u64 {
+        scale_up(at, self.rate, NANOS_PER_SECOND)
+    }
+
+    fn count_at_tsc(&self, tsc: u64) -> u64 {
+        scale_up(tsc, self.rate, self.tsc_hz)
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Nanos {
+        scale(self.count.load(Ordering::Relaxed), NANOS_PER_SECOND, self.rate)
+    }
+    fn tsc(&self) -> u64 {
+        scale(self.count.load(Ordering::Relaxed), self.tsc_hz, self.rate)
+    }
+    fn tsc_hz(&self) -> u64 {
+        self.tsc_hz
+    }
+    fn epoch(&self) -> u64 {
+        VIRTUAL_EPOCH
+    }
+}
+
+impl TimeSource for VirtualClock {
+    fn tsc(&self) -> u64 {
+        Clock::tsc(self)
+    }
+    fn retired(&self, instructions: u64) {
+        self.count.fetch_add(instructions, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtual_time_is_instructions_and_skipped_time() {
+        let clock = VirtualClock::new(500_000_000, Some(2_000_000_000));
+        clock.retired(10);
+        assert_eq!((clock.now(), Clock::tsc(&clock)), (20, 40));
+        clock.advance_to(21);
+        assert_eq!(clock.now(), 22, "the first instruction after");
+        clock.advance_to(5);
+        assert_eq!(clock.now(), 22, "never back");
+        assert_eq!(clock.instructions_until_tsc(48), 1);
+        assert_eq!(clock.instructions_until(100), 39);
+        clock.advance_to_tsc(48);
+        assert_eq!(Clock::tsc(&clock), 48);
+        assert_eq!(clock.epoch(), VIRTUAL_EPOCH);
+    }
+
+    #[test]
+    fn real_clocks_agree_with_each_other_and_the_host() {
+        let clock = RealClock::new(Some(1_000_000_000));
+        let (start, before) = (Instant::now(), clock.now());
+        std::thread::sleep(Duration::from_millis(30));
+        let (host, guest) = (start.elapsed().as_nanos() as f64, (clock.now() - before) as f64);
+        assert!((guest / host - 1.0).abs() < 0.1, "{guest} ns here, {host} ns on the host");
+        let (low, tsc, high) = (clock.now(), Clock::tsc(&clock), clock.now());
+        assert!((low..=high).contains(&tsc), "at 1 GHz a tick is a nanosecond");
+    }
+}

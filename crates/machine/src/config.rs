@@ -1,0 +1,104 @@
+//! What a machine is made of, as plain data.
+
+use std::time::Duration;
+
+/// Everything that decides a run. Two machines of equal `Config` under a virtual clock, given the
+/// same input, run alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The kernel file's bytes: bzImage or vmlinux, whatever its compression.
+    pub kernel: Vec<u8>,
+    /// Initial RAM disks, joined in this order.
+    pub initrds: Vec<Vec<u8>>,
+    /// The kernel's command line.
+    pub cmdline: String,
+    /// RAM in bytes, 128 MiB to 64 GiB, a multiple of 2 MiB.
+    pub memory: u64,
+    /// vCPUs, at least 1.
+    pub cpus: u32,
+    /// CPU model by name; none takes the default model.
+    pub cpu_model: Option<String>,
+    /// Hyper-V enlightenments: `on`, `off`, or a list.
+    pub hyperv: String,
+    /// What executes the guest's instructions.
+    pub engine: EngineKind,
+    /// Where time comes from.
+    pub clock: ClockMode,
+    /// Frequency of the guest's TSC in Hz; none is the host's own under the real clock and the
+    /// instruction rate under the virtual one.
+    pub tsc_hz: Option<u64>,
+    /// What a guest's reset does.
+    pub on_reset: OnReset,
+    /// Wall-clock time after which the run ends.
+    pub timeout: Option<Duration>,
+    /// Bytes on the console that mean a guest panic; empty for none.
+    pub panic_pattern: String,
+    /// Whether exits are counted and timed.
+    pub profile: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            kernel: Vec::new(),
+            initrds: Vec::new(),
+            cmdline: String::new(),
+            memory: 512 << 20,
+            cpus: 1,
+            cpu_model: None,
+            hyperv: "on".into(),
+            engine: EngineKind::Interpreter,
+            clock: ClockMode::Real,
+            tsc_hz: None,
+            on_reset: OnReset::Restart,
+            timeout: None,
+            panic_pattern: PANIC_PATTERN.into(),
+            profile: true,
+        }
+    }
+}
+
+/// What Linux prints when it panics (kernel/panic.c).
+pub const PANIC_PATTERN: &str = "Kernel panic - not syncing";
+
+/// Most vCPUs of a machine: APIC IDs end at 254 where there is no interrupt remapping.
+pub const MAX_CPUS: u32 = 254;
+
+/// Least and most RAM in bytes.
+pub const MEMORY: std::ops::RangeInclusive<u64> = 128 << 20..=64 << 30;
+
+/// An engine, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The software CPU, one instruction at a time.
+    #[default]
+    Interpreter,
+}
+
+/// Where time comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockMode {
+    /// The host's time-stamp counter.
+    #[default]
+    Real,
+    /// Retired instructions, of which `rate` make a second; idle time is skipped.
+    Virtual {
+        /// Instructions a second.
+        rate: u64,
+    },
+}
+
+impl ClockMode {
+    /// Virtual time at one instruction a nanosecond.
+    pub const VIRTUAL: ClockMode = ClockMode::Virtual { rate: 1_000_000_000 };
+}
+
+/// What a guest's reset does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnReset {
+    /// The machine starts again.
+    #[default]
+    Restart,
+    /// The run ends with [`Event::Reset`](crate::Event::Reset).
+    Exit,
+}

@@ -1,0 +1,63 @@
+//! How a run ended.
+
+use std::time::Duration;
+
+use satori_bus::{Nanos, PowerEvent};
+use satori_profile::Profile;
+use satori_state::CpuState;
+
+/// Why a run ended. The first event wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The guest powered off.
+    PowerOff,
+    /// The guest asked for a reset, by this port or interface, and resets end the run.
+    Reset(&'static str),
+    /// isa-debug-exit: the value written.
+    DebugExit(u32),
+    /// The guest panicked, and who told: `pvpanic`, the crash MSRs, or its console.
+    Panic(&'static str),
+    /// This vCPU's third fault in a row.
+    TripleFault {
+        /// Its index.
+        vcpu: u32,
+    },
+    /// [`Config::timeout`](crate::Config::timeout) ran out.
+    Timeout,
+    /// [`Handle::stop`](crate::Handle::stop).
+    Stopped,
+    /// Satori itself failed: what happened.
+    Failed(String),
+}
+
+impl From<PowerEvent> for Event {
+    fn from(event: PowerEvent) -> Self {
+        match event {
+            PowerEvent::PowerOff => Event::PowerOff,
+            PowerEvent::Reset(by) => Event::Reset(by),
+            PowerEvent::DebugExit(value) => Event::DebugExit(value),
+            PowerEvent::Panic(by) => Event::Panic(by),
+        }
+    }
+}
+
+/// What is left of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Why it ended.
+    pub event: Event,
+    /// Its exits, and the counters of the engine and the machine.
+    pub profile: Profile,
+    /// Each vCPU's last registers.
+    pub registers: Vec<CpuState>,
+    /// The console's last lines, oldest first.
+    pub console_tail: Vec<String>,
+    /// Instructions retired by all vCPUs.
+    pub instructions: u64,
+    /// Guest time since the machine started.
+    pub guest_time: Nanos,
+    /// Wall-clock time of the run.
+    pub elapsed: Duration,
+    /// How often the guest reset itself.
+    pub resets: u32,
+}

@@ -1,0 +1,271 @@
+//! What every thread of a machine shares: why it ends, what wakes it, and what was typed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use satori_bus::{Nanos, PowerEvent, PowerSink};
+use satori_engine::Kick;
+use satori_lapic::Waker;
+
+use crate::Event;
+
+/// Locks, also behind a thread that panicked: the run is then ending, and has to end well.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A flag that one thread sleeps on. A signal that comes before the sleep ends it at once, so
+/// none is lost between looking and sleeping.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl Bell {
+    pub fn ring(&self) {
+        *lock(&self.rung) = true;
+        self.condvar.notify_all();
+    }
+
+    /// Sleeps until rung, or for `limit`; returns whether it was rung.
+    pub fn wait(&self, limit: Option<Duration>) -> bool {
+        let mut rung = lock(&self.rung);
+        if !*rung {
+            rung = match limit {
+                // A spurious return is one more look at everything, which every caller does.
+                Some(limit) => self.condvar.wait_timeout(rung, limit).unwrap_or_else(|p| p.into_inner()).0,
+                None => self.condvar.wait(rung).unwrap_or_else(|p| p.into_inner()),
+            };
+        }
+        std::mem::take(&mut *rung)
+    }
+}
+
+/// How one vCPU is brought out of the guest, or out of its sleep.
+#[derive(Debug, Default)]
+pub(crate) struct VpBell {
+    pub kick: Arc<Kick>,
+    pub bell: Bell,
+}
+
+/// The bells of the vCPUs of one life of the machine, between two resets.
+#[derive(Debug, Default)]
+pub(crate) struct Bells(pub Vec<VpBell>);
+
+impl Bells {
+    pub fn new(kicks: impl IntoIterator<Item = Arc<Kick>>) -> Arc<Self> {
+        let bell = |kick| VpBell { kick, bell: Bell::default() };
+        Arc::new(Bells(kicks.into_iter().map(bell).collect()))
+    }
+}
+
+impl Waker for Bells {
+    fn wake(&self, vcpu: u32) {
+        if let Some(vp) = self.0.get(vcpu as usize) {
+            vp.kick.kick();
+            vp.bell.ring();
+        }
+    }
+}
+
+/// Bytes typed ahead of the guest; what is beyond is refused, and the sender waits.
+const INPUT_LIMIT: usize = 64 << 10;
+
+/// Guest time that a guest gets, once its console matched, to print the trace behind the line.
+const PANIC_GRACE: Nanos = 200_000_000;
+
+/// No panic was seen on the console.
+const NO_PANIC: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    stopping: AtomicBool,
+    /// Where the first event is kept, and [`Shared::stopping`] set, together.
+    event: Mutex<Option<Event>>,
+    /// Guest time at which a panic seen on the console ends the run.
+    panic_at: AtomicU64,
+    bells: Mutex<Arc<Bells>>,
+    /// Rings for the thread that runs timers.
+    pub timer: Bell,
+    input: Mutex<VecDeque<u8>>,
+}
+
+impl Shared {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Shared {
+            stopping: AtomicBool::new(false),
+            event: Mutex::default(),
+            panic_at: AtomicU64::new(NO_PANIC),
+            bells: Mutex::default(),
+            timer: Bell::default(),
+            input: Mutex::default(),
+        })
+    }
+
+    /// Ends the run, or this life of it, by `event`, unless another came first.
+    pub fn finish(&self, event: Event) {
+        {
+            let mut first = lock(&self.event);
+            if first.is_some() {
+                return;
+            }
+            // `panic=-1` resets before the grace is over.
+            let dying = matches!(event, Event::Reset(_) | Event::PowerOff | Event::TripleFault { .. });
+            let panicked = self.panic_at.load(Ordering::SeqCst) != NO_PANIC;
+            *first = Some(if dying && panicked { Event::Panic("console") } else { event });
+            self.stopping.store(true, Ordering::SeqCst);
+        }
+        self.ring_all();
+    }
+
+    fn ring_all(&self) {
+        let bells = lock(&self.bells).clone();
+        (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
+        self.timer.ring();
+    }
+
+    /// Whether every loop must end.
+    #[inline]
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The event that ended this life.
+    pub fn event(&self) -> Option<Event> {
+        lock(&self.event).clone()
+    }
+
+    /// Forgets a reset, so that the machine can live again. Whoever was told of another event
+    /// keeps it.
+    pub fn revive(&self) {
+        let mut event = lock(&self.event);
+        if let Some(Event::Reset(_)) = *event {
+            *event = None;
+            self.stopping.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives this life's vCPUs.
+    pub fn set_bells(&self, bells: Arc<Bells>) {
+        *lock(&self.bells) = bells;
+        // A stop between two lives has rung the old ones.
+        if self.stopping() {
+            self.ring_all();
+        }
+    }
+
+    /// The console matched the panic pattern at guest time `now`.
+    pub fn console_panicked(&self, now: Nanos) {
+        let at = now.saturating_add(PANIC_GRACE).min(NO_PANIC - 1);
+        if self.panic_at.compare_exchange(NO_PANIC, at, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.timer.ring();
+        }
+    }
+
+    /// Guest time at which the run ends because of the console.
+    pub fn panic_deadline(&self) -> Option<Nanos> {
+        let at = self.panic_at.load(Ordering::SeqCst);
+        (at != NO_PANIC).then_some(at)
+    }
+
+    /// Takes bytes for the guest's serial port; returns how many there was room for.
+    pub fn offer_input(&self, bytes: &[u8]) -> usize {
+        let taken = {
+            let mut input = lock(&self.input);
+            let room = INPUT_LIMIT.saturating_sub(input.len()).min(bytes.len());
+            input.extend(&bytes[..room]);
+            room
+        };
+        self.timer.ring();
+        taken
+    }
+
+    /// Lets `take` have the waiting bytes; it returns how many it took.
+    pub fn feed_input(&self, take: impl FnOnce(&[u8]) -> usize) {
+        let mut input = lock(&self.input);
+        if !input.is_empty() {
+            let taken = take(input.make_contiguous());
+            input.drain(..taken);
+        }
+    }
+
+    /// Whether typed bytes wait.
+    pub fn has_input(&self) -> bool {
+        !lock(&self.input).is_empty()
+    }
+}
+
+impl PowerSink for Shared {
+    fn power(&self, event: PowerEvent) {
+        self.finish(event.into());
+    }
+}
+
+/// A way to reach a machine while it runs; clones reach the same one.
+#[derive(Clone, Debug)]
+pub struct Handle(pub(crate) Arc<Shared>);
+
+impl Handle {
+    /// Ends the run with [`Event::Stopped`], unless it has ended already.
+    pub fn stop(&self) {
+        self.0.finish(Event::Stopped);
+    }
+
+    /// Offers bytes to the guest's serial port; returns how many were taken, in order. The rest
+    /// has to be offered again once the guest has read some.
+    pub fn input(&self, bytes: &[u8]) -> usize {
+        self.0.offer_input(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_event_wins_and_only_a_reset_is_forgotten() {
+        let shared = Shared::new();
+        shared.power(PowerEvent::Reset("0xcf9"));
+        shared.power(PowerEvent::PowerOff);
+        assert_eq!(shared.event(), Some(Event::Reset("0xcf9")));
+        shared.revive();
+        assert!(!shared.stopping());
+        shared.finish(Event::Stopped);
+        shared.revive();
+        assert_eq!((shared.stopping(), shared.event()), (true, Some(Event::Stopped)));
+    }
+
+    #[test]
+    fn a_reset_after_a_panic_on_the_console_is_the_panic() {
+        let shared = Shared::new();
+        shared.console_panicked(5);
+        assert_eq!(shared.panic_deadline(), Some(PANIC_GRACE + 5));
+        shared.power(PowerEvent::Reset("i8042"));
+        assert_eq!(shared.event(), Some(Event::Panic("console")));
+    }
+
+    #[test]
+    fn a_bell_rung_before_the_sleep_ends_it() {
+        let bells = Bells::new([Arc::default(), Arc::default()]);
+        bells.wake(1);
+        bells.wake(7);
+        assert!(bells.0[1].bell.wait(None) && bells.0[1].kick.take());
+        assert!(!bells.0[0].bell.wait(Some(Duration::from_millis(1))));
+    }
+
+    #[test]
+    fn input_beyond_the_limit_is_refused() {
+        let shared = Shared::new();
+        assert_eq!(shared.offer_input(&vec![1; INPUT_LIMIT - 1]), INPUT_LIMIT - 1);
+        assert_eq!(shared.offer_input(&[2, 3]), 1);
+        shared.feed_input(|bytes| bytes.len() - 1);
+        shared.feed_input(|bytes| {
+            assert_eq!(bytes, [2]);
+            1
+        });
+        assert!(!shared.has_input());
+    }
+}
