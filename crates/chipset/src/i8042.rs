@@ -1,0 +1,209 @@
+//! An i8042 keyboard controller with nothing plugged in, for its reset line and A20.
+//!
+//! Not vm-superio's: that one answers no command but reset, and Linux's probe then waits half a
+//! second for each. Here every command is answered at once, and bytes to the absent keyboard end in
+//! the controller's timeout answer.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use satori_bus::{InterruptLine, PortDevice, PowerEvent, PowerSink};
+use satori_defs::chipset::i8042::*;
+
+use crate::support::lock;
+
+/// A command waits for its parameter; nothing else is ever in flight, so answers beyond this are
+/// those of a guest that does not read.
+const ANSWERS: usize = 16;
+
+struct State {
+    /// The controller's memory; byte 0 is the command byte.
+    ram: [u8; 32],
+    output_port: u8,
+    status: u8,
+    /// A command that waits for its parameter on the data port.
+    command: Option<u8>,
+    /// Answers, and the status bits that go with each.
+    answers: VecDeque<(u8, u8)>,
+    last: u8,
+    level: bool,
+}
+
+impl State {
+    fn answer(&mut self, byte: u8, status: u8) {
+        if self.answers.len() < ANSWERS {
+            self.answers.push_back((byte, status));
+        }
+    }
+
+    fn status(&self) -> u8 {
+        self.status | self.answers.front().map_or(0, |&(_, bits)| bits | STATUS_OBF)
+    }
+
+    /// True if the processor is to be reset.
+    fn write_command(&mut self, command: u8) -> bool {
+        self.status |= STATUS_COMMAND;
+        self.command = None;
+        match command {
+            READ_RAM..0x40 => self.answer(self.ram[usize::from(command & 0x1f)], 0),
+            WRITE_RAM..0x80 | WRITE_OUTPUT | KBD_LOOP | AUX_LOOP | AUX_SEND => self.command = Some(command),
+            AUX_DISABLE => self.ram[0] |= CTR_AUX_DISABLE,
+            AUX_ENABLE => self.ram[0] &= !CTR_AUX_DISABLE,
+            KBD_DISABLE => self.ram[0] |= CTR_KBD_DISABLE,
+            KBD_ENABLE => self.ram[0] &= !CTR_KBD_DISABLE,
+            SELF_TEST => {
+                self.status |= STATUS_SYS;
+                self.answer(SELF_TEST_OK, 0);
+            }
+            KBD_TEST | AUX_TEST => self.answer(PORT_TEST_CLOCK_LOW, 0),
+            READ_INPUT => self.answer(0x80, 0),
+            READ_OUTPUT => self.answer(self.output_port, 0),
+            // A pulse on bit 0 resets; the other lines lead nowhere.
+            PULSE_OUTPUT.. => return command & OUTPUT_NO_RESET == 0,
+            _ => {}
+        }
+        false
+    }
+
+    /// True if the processor is to be reset.
+    fn write_data(&mut self, value: u8) -> bool {
+        self.status &= !STATUS_COMMAND;
+        match self.command.take() {
+            Some(command @ WRITE_RAM..0x80) => self.ram[usize::from(command & 0x1f)] = value,
+            Some(WRITE_OUTPUT) => {
+                self.output_port = value;
+                return value & OUTPUT_NO_RESET == 0;
+            }
+            Some(KBD_LOOP) => self.answer(value, 0),
+            // Without the auxiliary flag, so that Linux sees that there is no such port.
+            Some(AUX_LOOP) => self.answer(value, 0),
+            _ => self.answer(RESEND, STATUS_TIMEOUT),
+        }
+        false
+    }
+}
+
+/// The controller: data at offset 0, status and command at offset 4 of two one-port ranges.
+pub struct I8042 {
+    state: Mutex<State>,
+    line: Arc<dyn InterruptLine>,
+    power: Arc<dyn PowerSink>,
+}
+
+impl I8042 {
+    /// A controller that has passed its self-test. `line` is driven with the lock held.
+    pub fn new(line: Arc<dyn InterruptLine>, power: Arc<dyn PowerSink>) -> Arc<Self> {
+        let mut ram = [0; 32];
+        ram[0] = CTR_KBD_DISABLE | CTR_AUX_DISABLE | STATUS_SYS;
+        let state = State {
+            ram,
+            output_port: OUTPUT_NO_RESET | OUTPUT_A20,
+            status: STATUS_SYS | STATUS_UNLOCKED,
+            command: None,
+            answers: VecDeque::new(),
+            last: 0,
+            level: false,
+        };
+        Arc::new(I8042 { state: Mutex::new(state), line, power })
+    }
+
+    fn drive(&self, state: &mut State) {
+        let level = state.ram[0] & CTR_KBD_INT != 0 && !state.answers.is_empty();
+        if level != state.level {
+            state.level = level;
+            self.line.set(level);
+        }
+    }
+
+    fn write(&self, f: impl FnOnce(&mut State) -> bool) {
+        let reset = {
+            let mut state = lock(&self.state);
+            let reset = f(&mut state);
+            self.drive(&mut state);
+            reset
+        };
+        if reset {
+            self.power.power(PowerEvent::Reset("i8042"));
+        }
+    }
+
+    /// The data port.
+    pub fn data(self: &Arc<Self>) -> Arc<dyn PortDevice> {
+        Arc::new(Data(self.clone()))
+    }
+
+    /// The status and command port.
+    pub fn command(self: &Arc<Self>) -> Arc<dyn PortDevice> {
+        Arc::new(Command(self.clone()))
+    }
+}
+
+struct Data(Arc<I8042>);
+
+impl PortDevice for Data {
+    fn read(&self, _offset: u16, _size: u8) -> u32 {
+        let mut state = lock(&self.0.state);
+        if let Some((byte, _)) = state.answers.pop_front() {
+            state.last = byte;
+            // A byte that follows is a new edge.
+            if state.level {
+                state.level = false;
+                self.0.line.set(false);
+            }
+        }
+        self.0.drive(&mut state);
+        state.last.into()
+    }
+
+    fn write(&self, _offset: u16, _size: u8, value: u32) {
+        self.0.write(|state| state.write_data(value as u8));
+    }
+}
+
+struct Command(Arc<I8042>);
+
+impl PortDevice for Command {
+    fn read(&self, _offset: u16, _size: u8) -> u32 {
+        lock(&self.0.state).status().into()
+    }
+
+    fn write(&self, _offset: u16, _size: u8, value: u32) {
+        self.0.write(|state| state.write_command(value as u8));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Power, Wire};
+
+    #[test]
+    fn linux_probe_gets_every_answer_at_once() {
+        let (wire, power) = (Wire::new(), Power::new());
+        let i8042 = I8042::new(wire.clone(), power.clone());
+        let (data, command) = (i8042.data(), i8042.command());
+        let read = |status: u8| {
+            assert_eq!(command.read(0, 1) as u8 & (STATUS_OBF | STATUS_TIMEOUT), status);
+            data.read(0, 1) as u8
+        };
+        command.write(0, 1, SELF_TEST.into());
+        assert_eq!(read(STATUS_OBF), SELF_TEST_OK);
+        command.write(0, 1, WRITE_RAM.into());
+        data.write(0, 1, CTR_KBD_INT.into());
+        command.write(0, 1, READ_RAM.into());
+        assert!(wire.level());
+        assert_eq!(read(STATUS_OBF), CTR_KBD_INT);
+        assert!(!wire.level());
+        command.write(0, 1, AUX_LOOP.into());
+        data.write(0, 1, 0x5a);
+        assert_eq!(read(STATUS_OBF), 0x5a);
+        command.write(0, 1, AUX_TEST.into());
+        assert_eq!(read(STATUS_OBF), PORT_TEST_CLOCK_LOW);
+        data.write(0, 1, 0xf2);
+        assert_eq!(read(STATUS_OBF | STATUS_TIMEOUT), RESEND);
+        assert_eq!(command.read(0, 1) as u8 & STATUS_OBF, 0);
+        assert!(power.take().is_empty());
+        command.write(0, 1, 0xfe);
+        assert_eq!(power.take(), [PowerEvent::Reset("i8042")]);
+    }
+}

@@ -1,0 +1,258 @@
+//! The I/O APIC (82093AA), with the corners that guests of KVM know: version 0x11, polarity ignored.
+//!
+//! Messages leave after the lock is dropped, because they end in local APICs, which call
+//! [`IoApic::eoi`].
+
+use std::sync::{Arc, Mutex};
+
+use satori_bus::{DeliveryMode, InterruptMessage, InterruptSink, MmioDevice};
+use satori_defs::chipset::ioapic::*;
+
+use crate::support::lock;
+
+struct State {
+    id: u32,
+    select: u8,
+    /// Pins that are asserted.
+    level: u32,
+    entries: [u64; PINS],
+}
+
+impl State {
+    /// The message of `pin`, if its entry lets one out now.
+    fn message(&mut self, pin: usize) -> Option<InterruptMessage> {
+        let entry = self.entries[pin];
+        let level = entry & TRIGGER_MODE != 0;
+        if entry & MASK != 0 || (level && entry & REMOTE_IRR != 0) {
+            return None;
+        }
+        let mode = DeliveryMode::from_bits((entry >> DELIVERY_MODE_SHIFT) as u8)
+            .filter(|&mode| mode != DeliveryMode::StartUp)?;
+        // Only what a local APIC will end with an EOI waits for one.
+        if level && matches!(mode, DeliveryMode::Fixed | DeliveryMode::LowestPriority) {
+            self.entries[pin] |= REMOTE_IRR;
+        }
+        let extended = (entry >> EXTENDED_DESTINATION_SHIFT) as u32 & 0x7f;
+        Some(InterruptMessage {
+            destination: (entry >> DESTINATION_SHIFT) as u32 | extended << 8,
+            logical: entry & DESTINATION_MODE != 0,
+            mode,
+            vector: (entry & VECTOR) as u8,
+            level,
+        })
+    }
+
+    /// As [`State::message`], for a level pin that is asserted.
+    fn message_if_level(&mut self, pin: usize) -> Option<InterruptMessage> {
+        let asserted = self.level & 1 << pin != 0 && self.entries[pin] & TRIGGER_MODE != 0;
+        asserted.then(|| self.message(pin)).flatten()
+    }
+
+    fn read(&self) -> u32 {
+        match self.select {
+            IOAPICID | IOAPICARB => self.id,
+            IOAPICVER => VERSION | (PINS as u32 - 1) << 16,
+            register => match self.entry(register) {
+                Some((pin, high)) => (self.entries[pin] >> if high { 32 } else { 0 }) as u32,
+                None => 0,
+            },
+        }
+    }
+
+    fn write(&mut self, value: u32) -> Option<InterruptMessage> {
+        if self.select == IOAPICID {
+            self.id = value & 0x0f00_0000;
+        }
+        let (pin, high) = self.entry(self.select)?;
+        let old = self.entries[pin];
+        let new = if high {
+            old & 0xffff_ffff | u64::from(value) << 32
+        } else {
+            const READ_ONLY: u64 = DELIVERY_STATUS | REMOTE_IRR;
+            old & (0xffff_ffff << 32 | READ_ONLY) | u64::from(value & 0x1_ffff) & !READ_ONLY
+        };
+        // Some guests clear Remote IRR by going through edge mode, as hardware allows.
+        self.entries[pin] = if new & TRIGGER_MODE == 0 { new & !REMOTE_IRR } else { new };
+        self.message_if_level(pin)
+    }
+
+    fn entry(&self, register: u8) -> Option<(usize, bool)> {
+        let index = usize::from(register.checked_sub(IOREDTBL)?);
+        (index / 2 < PINS).then_some((index / 2, index % 2 == 1))
+    }
+}
+
+/// The I/O APIC.
+pub struct IoApic {
+    state: Mutex<State>,
+    sink: Arc<dyn InterruptSink>,
+}
+
+impl IoApic {
+    /// An I/O APIC with every pin masked. `sink` is called with no lock of the I/O APIC held.
+    pub fn new(sink: Arc<dyn InterruptSink>) -> Arc<Self> {
+        let state = State { id: 0, select: 0, level: 0, entries: [MASK; PINS] };
+        Arc::new(IoApic { state: Mutex::new(state), sink })
+    }
+
+    /// Drives `pin`. An edge that finds the pin masked is lost, as on hardware.
+    pub fn set(&self, pin: usize, asserted: bool) {
+        if pin >= PINS {
+            return;
+        }
+        let message = {
+            let mut state = lock(&self.state);
+            let before = state.level & 1 << pin != 0;
+            if asserted {
+                state.level |= 1 << pin;
+            } else {
+                state.level &= !(1 << pin);
+            }
+            if state.entries[pin] & TRIGGER_MODE != 0 {
+                state.message_if_level(pin)
+            } else {
+                (asserted && !before).then(|| state.message(pin)).flatten()
+            }
+        };
+        self.send(message);
+    }
+
+    /// A local APIC's EOI broadcast: a level pin of `vector` that is still asserted delivers again.
+    /// To be called with no local APIC's lock held, since it may deliver.
+    pub fn eoi(&self, vector: u8) {
+        for pin in 0..PINS {
+            let message = {
+                let mut state = lock(&self.state);
+                let entry = state.entries[pin];
+                if entry & (TRIGGER_MODE | REMOTE_IRR) != TRIGGER_MODE | REMOTE_IRR
+                    || entry & VECTOR != u64::from(vector)
+                {
+                    continue;
+                }
+                state.entries[pin] = entry & !REMOTE_IRR;
+                state.message_if_level(pin)
+            };
+            self.send(message);
+        }
+    }
+
+    /// Whether a level-triggered pin uses `vector`: a local APIC need broadcast no other EOI, and
+    /// these are the vectors of the EOI-exit bitmap.
+    pub fn handles(&self, vector: u8) -> bool {
+        let state = lock(&self.state);
+        state.entries.iter().any(|&e| e & TRIGGER_MODE != 0 && e & VECTOR == u64::from(vector))
+    }
+
+    fn send(&self, message: Option<InterruptMessage>) {
+        if let Some(message) = message {
+            self.sink.deliver(message);
+        }
+    }
+}
+
+impl MmioDevice for IoApic {
+    fn read(&self, offset: u64, _size: u8) -> u64 {
+        let state = lock(&self.state);
+        match offset & 0xff {
+            IOREGSEL => state.select.into(),
+            IOWIN => state.read().into(),
+            _ => 0,
+        }
+    }
+
+    fn write(&self, offset: u64, _size: u8, value: u64) {
+        let message = {
+            let mut state = lock(&self.state);
+            match offset & 0xff {
+                IOREGSEL => {
+                    state.select = value as u8;
+                    None
+                }
+                IOWIN => state.write(value as u32),
+                _ => None,
+            }
+        };
+        self.send(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Messages;
+
+    fn write(ioapic: &IoApic, register: u8, value: u32) {
+        ioapic.write(IOREGSEL, 4, register.into());
+        ioapic.write(IOWIN, 4, value.into());
+    }
+
+    fn read(ioapic: &IoApic, register: u8) -> u32 {
+        ioapic.write(IOREGSEL, 4, register.into());
+        ioapic.read(IOWIN, 4) as u32
+    }
+
+    #[test]
+    fn identity_is_that_of_kvms() {
+        let ioapic = IoApic::new(Messages::new());
+        assert_eq!(read(&ioapic, IOAPICVER), 0x0017_0011);
+        write(&ioapic, IOAPICID, 0xffff_ffff);
+        assert_eq!(read(&ioapic, IOAPICID), 0x0f00_0000);
+        assert_eq!(read(&ioapic, IOREDTBL), 0x1_0000);
+        assert_eq!(read(&ioapic, 0x40), 0);
+    }
+
+    #[test]
+    fn edges_deliver_once_and_masked_ones_are_lost() {
+        let messages = Messages::new();
+        let ioapic = IoApic::new(messages.clone());
+        ioapic.set(4, true);
+        write(&ioapic, IOREDTBL + 9, 0x0302_0000);
+        write(&ioapic, IOREDTBL + 8, 0x0841);
+        assert!(messages.take().is_empty());
+        ioapic.set(4, false);
+        ioapic.set(4, true);
+        ioapic.set(4, true);
+        let expected = InterruptMessage {
+            destination: 0x103,
+            logical: true,
+            mode: DeliveryMode::Fixed,
+            vector: 0x41,
+            level: false,
+        };
+        assert_eq!(messages.take(), [expected]);
+    }
+
+    #[test]
+    fn a_level_delivers_until_it_is_low_at_eoi() {
+        let messages = Messages::new();
+        let ioapic = IoApic::new(messages.clone());
+        ioapic.set(9, true);
+        write(&ioapic, IOREDTBL + 18, 0x8039);
+        assert_eq!(messages.take().len(), 1, "an asserted level delivers when unmasked");
+        assert_eq!(read(&ioapic, IOREDTBL + 18), 0xc039, "remote IRR");
+        ioapic.set(9, false);
+        ioapic.set(9, true);
+        assert!(messages.take().is_empty(), "not again before its EOI");
+        ioapic.eoi(0x38);
+        assert!(messages.take().is_empty());
+        ioapic.eoi(0x39);
+        assert_eq!(messages.take().len(), 1);
+        ioapic.set(9, false);
+        ioapic.eoi(0x39);
+        assert!(messages.take().is_empty());
+        assert_eq!(read(&ioapic, IOREDTBL + 18), 0x8039);
+        assert!(ioapic.handles(0x39) && !ioapic.handles(0x38));
+    }
+
+    #[test]
+    fn edge_mode_clears_remote_irr() {
+        let messages = Messages::new();
+        let ioapic = IoApic::new(messages.clone());
+        write(&ioapic, IOREDTBL + 18, 0x8039);
+        ioapic.set(9, true);
+        assert_eq!(messages.take().len(), 1);
+        write(&ioapic, IOREDTBL + 18, 0x1_0039);
+        write(&ioapic, IOREDTBL + 18, 0x8039);
+        assert_eq!(messages.take().len(), 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! The two small reset registers: port 0xcf9 and system control port A (0x92).
+
+use std::sync::{Arc, Mutex};
+
+use satori_bus::{PortDevice, PowerEvent, PowerSink};
+use satori_defs::chipset::reset::*;
+
+use crate::support::lock;
+
+/// A register one bit of which resets when it goes from 0 to 1.
+struct Register {
+    value: Mutex<u8>,
+    writable: u8,
+    reset: u8,
+    name: &'static str,
+    power: Arc<dyn PowerSink>,
+}
+
+impl PortDevice for Register {
+    fn read(&self, _offset: u16, _size: u8) -> u32 {
+        (*lock(&self.value)).into()
+    }
+
+    fn write(&self, _offset: u16, _size: u8, value: u32) {
+        let new = value as u8 & self.writable;
+        let old = std::mem::replace(&mut *lock(&self.value), new);
+        if new & !old & self.reset != 0 {
+            self.power.power(PowerEvent::Reset(self.name));
+        }
+    }
+}
+
+/// The reset control register at port 0xcf9.
+pub fn reset_control(power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
+    let writable = SYS_RST | RST_CPU | FULL_RST;
+    Arc::new(Register { value: Mutex::new(0), writable, reset: RST_CPU, name: "port cf9", power })
+}
+
+/// System control port A at port 0x92; A20 is on and stays on whatever the bit says.
+pub fn system_control_a(power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
+    let writable = PORT_A_RESET | PORT_A_A20;
+    let value = Mutex::new(PORT_A_A20);
+    Arc::new(Register { value, writable, reset: PORT_A_RESET, name: "port 92", power })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Power;
+
+    #[test]
+    fn only_the_rise_of_the_reset_bit_resets() {
+        let power = Power::new();
+        let cf9 = reset_control(power.clone());
+        // Linux's reboot=pci: first the kind of reset, then the reset.
+        cf9.write(0, 1, 0x02);
+        assert!(power.take().is_empty());
+        cf9.write(0, 1, 0x06);
+        cf9.write(0, 1, 0x06);
+        assert_eq!(power.take(), [PowerEvent::Reset("port cf9")]);
+        let port_a = system_control_a(power.clone());
+        port_a.write(0, 1, port_a.read(0, 1) | 2);
+        assert!(power.take().is_empty());
+        port_a.write(0, 1, 3);
+        assert_eq!(power.take(), [PowerEvent::Reset("port 92")]);
+    }
+}
