@@ -1,15 +1,14 @@
 //! Specialised operations for the instructions that programs execute most, in 64-bit code.
+//!
+//! Each agrees with the generic implementation of its instruction; [`select`] only decides
+//! which one runs.
 
-use iced_x86::Instruction;
+mod alu;
+mod branch;
+mod fused;
+mod moves;
+mod parts;
+mod select;
+mod unary;
 
-use super::op::Op;
-
-/// A specialised operation for `insn`, at `offset` of its block.
-pub fn select(_insn: &Instruction, _offset: u8) -> Option<Op> {
-    None
-}
-
-/// Fuses `insn` into the operation before it.
-pub fn fuse(_before: Option<&mut Op>, _insn: &Instruction) -> bool {
-    false
-}
+pub use select::{fuse, select};
