@@ -5,6 +5,8 @@
 
 pub mod apic;
 pub mod chipset;
+pub mod cpuid;
+pub mod hyperv;
 pub mod msr;
 pub mod vmx;
 pub mod x86;

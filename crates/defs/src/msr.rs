@@ -8,6 +8,8 @@ pub struct Gp;
 pub const IA32_TSC: u32 = 0x10;
 /// IA32_PLATFORM_ID.
 pub const IA32_PLATFORM_ID: u32 = 0x17;
+/// MSR_SMI_COUNT.
+pub const MSR_SMI_COUNT: u32 = 0x34;
 /// IA32_APIC_BASE: bit 8 BSP, 10 x2APIC, 11 enable, MAXPHYADDR-1:12 base.
 pub const IA32_APIC_BASE: u32 = 0x1b;
 /// IA32_FEATURE_CONTROL.
@@ -44,12 +46,30 @@ pub const IA32_DEBUGCTL: u32 = 0x1d9;
 pub const IA32_MTRR_PHYSBASE0: u32 = 0x200;
 /// IA32_MTRR_FIX64K_00000.
 pub const IA32_MTRR_FIX64K_00000: u32 = 0x250;
+/// IA32_MTRR_FIX16K_80000.
+pub const IA32_MTRR_FIX16K_80000: u32 = 0x258;
+/// IA32_MTRR_FIX16K_A0000.
+pub const IA32_MTRR_FIX16K_A0000: u32 = 0x259;
+/// IA32_MTRR_FIX4K_C0000.
+pub const IA32_MTRR_FIX4K_C0000: u32 = 0x268;
+/// IA32_MTRR_FIX4K_F8000.
+pub const IA32_MTRR_FIX4K_F8000: u32 = 0x26f;
 /// IA32_PAT.
 pub const IA32_PAT: u32 = 0x277;
 /// IA32_MTRR_DEF_TYPE.
 pub const IA32_MTRR_DEF_TYPE: u32 = 0x2ff;
 /// IA32_MC0_CTL; each bank has four registers.
 pub const IA32_MC0_CTL: u32 = 0x400;
+/// MSR_RAPL_POWER_UNIT.
+pub const MSR_RAPL_POWER_UNIT: u32 = 0x606;
+/// MSR_PKG_ENERGY_STATUS.
+pub const MSR_PKG_ENERGY_STATUS: u32 = 0x611;
+/// MSR_DRAM_ENERGY_STATUS.
+pub const MSR_DRAM_ENERGY_STATUS: u32 = 0x619;
+/// MSR_PP0_ENERGY_STATUS.
+pub const MSR_PP0_ENERGY_STATUS: u32 = 0x639;
+/// MSR_PP1_ENERGY_STATUS.
+pub const MSR_PP1_ENERGY_STATUS: u32 = 0x641;
 /// IA32_TSC_DEADLINE.
 pub const IA32_TSC_DEADLINE: u32 = 0x6e0;
 /// First x2APIC register.

@@ -28,7 +28,4 @@ mod msr;
 mod timer;
 
 pub use bus::{ApicBus, Waker};
-pub use local::{Lapic, Lint, Mode};
-
-/// Frequency in Hz of the timer's clock before the divider, as KVM has it: one nanosecond.
-pub const TIMER_HZ: u64 = 1_000_000_000;
+pub use local::{Clocks, Lapic, Lint, Mode};

@@ -21,6 +21,16 @@ pub enum Mode {
     X2apic = 2,
 }
 
+/// Frequencies that the timer needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clocks {
+    /// The partition's TSC, in Hz.
+    pub tsc_hz: u64,
+    /// The timer's clock before its divider, in Hz: what CPUID leaf 0x15 gives as the crystal,
+    /// and the APIC_FREQUENCY MSR to Hyper-V guests.
+    pub timer_hz: u64,
+}
+
 /// A local interrupt pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lint {
@@ -63,12 +73,12 @@ pub struct Lapic {
 }
 
 impl Lapic {
-    /// The local APIC of `vcpu` on `bus` after power-up; vCPU 0 is the BSP. `tsc_hz` is the
-    /// frequency of the partition's TSC, `physical_bits` is MAXPHYADDR.
+    /// The local APIC of `vcpu` on `bus` after power-up; vCPU 0 is the BSP.
+    /// `physical_bits` is MAXPHYADDR.
     ///
     /// The BSP's LINT0 passes the PIC's interrupts through, as firmware leaves it in virtual
     /// wire mode, and as KVM does.
-    pub fn new(bus: Arc<ApicBus>, vcpu: u32, tsc_hz: u64, physical_bits: u8) -> Self {
+    pub fn new(bus: Arc<ApicBus>, vcpu: u32, clocks: Clocks, physical_bits: u8) -> Self {
         let bsp = if vcpu == 0 { base::BSP } else { 0 };
         let mut apic = Lapic {
             bus,
@@ -83,7 +93,7 @@ impl Lapic {
             esr: 0,
             icr: 0,
             lvt: [lvt::MASKED; LVT_ENTRIES],
-            timer: Timer::new(tsc_hz),
+            timer: Timer::new(clocks),
         };
         apic.init();
         apic

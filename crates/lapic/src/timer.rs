@@ -1,6 +1,6 @@
 //! The APIC timer (SDM 11.5.4), counted in whole ticks of its clock since the partition began.
 
-use crate::TIMER_HZ;
+use crate::Clocks;
 
 /// How the timer runs: LVT timer bits 18:17.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +22,13 @@ impl TimerMode {
     }
 }
 
-/// Shortest period: a guest must not keep the host busy with expiries (KVM: 200 microseconds).
-const MIN_PERIOD: u64 = TIMER_HZ / 5000;
+/// Shortest period, as a part of a second: a guest must not keep the host busy with expiries
+/// (KVM: 200 microseconds).
+const MAX_RATE: u64 = 5000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Timer {
-    tsc_hz: u64,
+    clocks: Clocks,
     /// What the guest's TSC is ahead of the partition's.
     tsc_offset: u64,
     mode: TimerMode,
@@ -41,9 +42,9 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    pub fn new(tsc_hz: u64) -> Self {
+    pub fn new(clocks: Clocks) -> Self {
         Timer {
-            tsc_hz: tsc_hz.max(1),
+            clocks: Clocks { tsc_hz: clocks.tsc_hz.max(1), timer_hz: clocks.timer_hz.max(1) },
             tsc_offset: 0,
             mode: TimerMode::OneShot,
             divide: 0,
@@ -56,16 +57,16 @@ impl Timer {
 
     /// Disarms, and forgets all but the clocks.
     pub fn reset(&mut self) {
-        *self = Timer { tsc_offset: self.tsc_offset, ..Timer::new(self.tsc_hz) };
+        *self = Timer { tsc_offset: self.tsc_offset, ..Timer::new(self.clocks) };
     }
 
     fn ticks(&self, tsc: u64) -> u64 {
-        clamp(u128::from(tsc) * u128::from(TIMER_HZ) / u128::from(self.tsc_hz))
+        clamp(u128::from(tsc) * u128::from(self.clocks.timer_hz) / u128::from(self.clocks.tsc_hz))
     }
 
     /// The first TSC at which `ticks` have passed.
     fn tsc(&self, ticks: u64) -> u64 {
-        clamp((u128::from(ticks) * u128::from(self.tsc_hz)).div_ceil(u128::from(TIMER_HZ)))
+        clamp((u128::from(ticks) * u128::from(self.clocks.tsc_hz)).div_ceil(u128::from(self.clocks.timer_hz)))
     }
 
     /// Ticks for one count.
@@ -75,7 +76,7 @@ impl Timer {
     }
 
     fn period(&self) -> u64 {
-        (u64::from(self.initial) * self.divisor()).max(MIN_PERIOD)
+        (u64::from(self.initial) * self.divisor()).max(self.clocks.timer_hz / MAX_RATE).max(1)
     }
 
     /// Takes the mode of the LVT entry. Changing to or from TSC-deadline mode disarms.
@@ -184,7 +185,7 @@ mod tests {
 
     /// 2.6 TSC cycles a tick: no conversion is exact.
     fn timer(mode: TimerMode) -> Timer {
-        let mut timer = Timer::new(2_600_000_000);
+        let mut timer = Timer::new(Clocks { tsc_hz: 2_600_000_000, timer_hz: 1_000_000_000 });
         timer.set_mode(mode);
         timer.set_divide(0b1011, 0);
         timer

@@ -1,0 +1,109 @@
+//! The Hyper-V guest interface (Top-Level Functional Specification, "TLFS").
+
+/// CPUID leaves (TLFS 2.4).
+pub mod leaf {
+    /// Highest leaf and vendor.
+    pub const VENDOR: u32 = 0x4000_0000;
+    /// Interface signature.
+    pub const INTERFACE: u32 = 0x4000_0001;
+    /// Version.
+    pub const VERSION: u32 = 0x4000_0002;
+    /// Privileges and features.
+    pub const FEATURES: u32 = 0x4000_0003;
+    /// Recommendations.
+    pub const RECOMMENDATIONS: u32 = 0x4000_0004;
+    /// Limits.
+    pub const LIMITS: u32 = 0x4000_0005;
+    /// Hardware features in use.
+    pub const HARDWARE: u32 = 0x4000_0006;
+    /// Nested features; the highest leaf.
+    pub const NESTED: u32 = 0x4000_000a;
+}
+
+/// "Hv#1", the interface signature.
+pub const INTERFACE_SIGNATURE: u32 = 0x3123_7648;
+/// The vendor that guests know.
+pub const VENDOR: [u8; 12] = *b"Microsoft Hv";
+
+/// Synthetic MSRs (TLFS appendix).
+pub mod msr {
+    /// First of the synthetic MSRs.
+    pub const FIRST: u32 = 0x4000_0000;
+    /// Last of the synthetic MSRs.
+    pub const LAST: u32 = 0x4000_01ff;
+    /// Identity of the guest's operating system.
+    pub const GUEST_OS_ID: u32 = 0x4000_0000;
+    /// Hypercall page.
+    pub const HYPERCALL: u32 = 0x4000_0001;
+    /// Index of the virtual processor.
+    pub const VP_INDEX: u32 = 0x4000_0002;
+    /// Reset of the partition.
+    pub const RESET: u32 = 0x4000_0003;
+    /// Reference counter, 10 MHz.
+    pub const TIME_REF_COUNT: u32 = 0x4000_0020;
+    /// Reference TSC page.
+    pub const REFERENCE_TSC: u32 = 0x4000_0021;
+    /// TSC frequency in Hz.
+    pub const TSC_FREQUENCY: u32 = 0x4000_0022;
+    /// APIC timer frequency in Hz.
+    pub const APIC_FREQUENCY: u32 = 0x4000_0023;
+    /// First of five crash parameters.
+    pub const CRASH_P0: u32 = 0x4000_0100;
+    /// Last of five crash parameters.
+    pub const CRASH_P4: u32 = 0x4000_0104;
+    /// Crash control.
+    pub const CRASH_CTL: u32 = 0x4000_0105;
+}
+
+/// Bit 0 of the page MSRs: the overlay page is enabled.
+pub const PAGE_ENABLE: u64 = 1 << 0;
+/// HYPERCALL bit 1: the MSR can no longer be written.
+pub const HYPERCALL_LOCKED: u64 = 1 << 1;
+/// RESET bit 0.
+pub const RESET_NOW: u64 = 1 << 0;
+/// CRASH_CTL bit 63: notify the host.
+pub const CRASH_NOTIFY: u64 = 1 << 63;
+/// CRASH_CTL bit 62: P3 and P4 are a message's address and length.
+pub const CRASH_MESSAGE: u64 = 1 << 62;
+/// Reference time runs at 10 MHz.
+pub const REFERENCE_HZ: u64 = 10_000_000;
+
+/// Hypercall status (TLFS appendix).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Status {
+    /// HV_STATUS_SUCCESS.
+    Success = 0,
+    /// HV_STATUS_INVALID_HYPERCALL_CODE.
+    InvalidHypercallCode = 2,
+    /// HV_STATUS_INVALID_HYPERCALL_INPUT.
+    InvalidHypercallInput = 3,
+    /// HV_STATUS_INVALID_ALIGNMENT.
+    InvalidAlignment = 4,
+    /// HV_STATUS_INVALID_PARAMETER.
+    InvalidParameter = 5,
+    /// HV_STATUS_ACCESS_DENIED.
+    AccessDenied = 6,
+    /// HV_STATUS_OPERATION_DENIED.
+    OperationDenied = 8,
+}
+
+/// The reference TSC page (TLFS 12.7).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReferenceTscPage {
+    /// 0 while the page is not valid.
+    pub sequence: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// 64.64 fixed point: 100 ns units a TSC cycle.
+    pub scale: u64,
+    /// Added after scaling.
+    pub offset: i64,
+}
+
+const _: () = {
+    assert!(size_of::<ReferenceTscPage>() == 24);
+    assert!(core::mem::offset_of!(ReferenceTscPage, scale) == 8);
+    assert!(core::mem::offset_of!(ReferenceTscPage, offset) == 16);
+};
