@@ -50,13 +50,21 @@ impl Cpu {
                 return exit;
             }
         }
+        let mut before = None;
         loop {
             if (self.attention || self.kick.pending() || self.retired >= horizon.look)
-                && let Some(exit) = self.look_around(horizon)
             {
-                return exit;
+                self.blocks.leave();
+                before = None;
+                if let Some(exit) = self.look_around(horizon) {
+                    return exit;
+                }
             }
-            let block = match self.find_block() {
+            let found = match before.take() {
+                Some((block, rip)) => self.find_next(block, rip),
+                None => self.find_block(),
+            };
+            let block = match found {
                 Ok(Some(block)) => block,
                 Ok(None) => {
                     if let Some(exit) = self.step() {
@@ -94,7 +102,7 @@ impl Cpu {
             };
             if flow == Flow::Jump {
                 self.retired += u64::from(instructions);
-                self.blocks.leave();
+                before = Some((block, rip));
                 continue;
             }
             self.retired += self.blocks.executed_in_current(self.state.rip);

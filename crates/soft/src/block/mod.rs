@@ -8,6 +8,7 @@ mod decode;
 mod fast;
 mod op;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -26,9 +27,19 @@ pub struct Block {
     pub instructions: u32,
     state: *const PageState,
     value: u32,
+    /// Where the block went on last: elsewhere, and behind its end.
+    successors: [Cell<Jump>; 2],
+    /// Bytes of the block.
+    len: u8,
 }
 
 impl Block {
+    /// The place of the successor at `rip`, for the block at `from`.
+    #[inline(always)]
+    fn successor(&self, from: u64, rip: u64) -> &Cell<Jump> {
+        &self.successors[usize::from(rip.wrapping_sub(from) == u64::from(self.len))]
+    }
+
     /// The first operation.
     #[inline(always)]
     pub fn ops(&self) -> *const Op {
@@ -286,6 +297,30 @@ impl Cpu {
         self.find_block_slow(linear)
     }
 
+    /// The block that follows `before`, which stood at `from`. Most blocks go on where they went
+    /// before, so that is tried first.
+    #[inline(always)]
+    pub fn find_next(&mut self, before: *mut Block, from: u64) -> Exec<Option<*mut Block>> {
+        let rip = self.state.rip;
+        let key = self.code_key(self.code_linear(rip));
+        // SAFETY: `before` has just run, and only a look-up frees blocks.
+        let next = unsafe { (*before).successor(from, rip).get() };
+        if next.key == key && next.stamp == self.blocks.stamps[next.scope as usize & 1] {
+            // SAFETY: successors point to blocks in storage; a reset frees both at once.
+            if unsafe { (*next.block).valid() } {
+                return Ok(Some(next.block));
+            }
+        }
+        let resets = self.blocks.counts.resets;
+        let found = self.find_block()?;
+        let entry = self.blocks.jumps[jump_slot(key)];
+        if resets == self.blocks.counts.resets && entry.key == key && Some(entry.block) == found {
+            // SAFETY: nothing was freed meanwhile.
+            unsafe { (*before).successor(from, rip).set(entry) };
+        }
+        Ok(found)
+    }
+
     /// The linear address of `rip`.
     #[inline(always)]
     pub fn code_linear(&self, rip: u64) -> u64 {
@@ -319,6 +354,7 @@ impl Cpu {
             return Ok(None);
         };
         let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
+        let len = ops.last().map_or(0, |op| op.offset + op.len);
         self.blocks.counts.decoded += 1;
         self.blocks.counts.instructions += u64::from(instructions);
         self.blocks.ops += ops.len();
@@ -328,6 +364,8 @@ impl Cpu {
             instructions,
             state: fetch.state,
             value,
+            successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
+            len,
         }));
         self.blocks.storage.push(block);
         self.blocks.table.insert(key, block);
