@@ -1,1 +1,28 @@
-//! Placeholder.
+//! The Hyper-V guest interface, without an engine (TLFS: the Top-Level Functional Specification).
+//!
+//! [`Partition`] is shared by all vCPUs, [`Vp`] belongs to one. The machine asks for the CPUID
+//! leaves once ([`Config::leaves`]), and hands over MSR accesses ([`Partition::msr_read`],
+//! [`Partition::msr_write`]) and hypercalls ([`Partition::hypercall`]) as they come. What a
+//! guest does is answered by values: a fault, or an [`Outcome`] that asks the machine to act.
+//!
+//! What exists is said by one table, [`Enlightenment::ALL`]. CPUID bits, the MSRs that answer,
+//! the words of `--hyperv` and its help are all read from there; an MSR or hypercall whose
+//! enlightenment is off is refused.
+//!
+//! Reference time is the partition's TSC scaled by the same 64.64 factor that the reference TSC
+//! page holds, so the page, TIME_REF_COUNT and the host agree to the last unit.
+
+mod clock;
+mod config;
+mod cpuid;
+mod enlightenment;
+mod hypercall;
+mod msr;
+mod overlay;
+mod partition;
+
+pub use clock::ReferenceClock;
+pub use config::{Config, Error, Set};
+pub use enlightenment::{CpuidBit, Enlightenment, Row};
+pub use hypercall::{Call, CallRow, Completion, Input, Ud};
+pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};

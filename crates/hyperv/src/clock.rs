@@ -1,0 +1,61 @@
+//! Partition reference time (TLFS 12.4), in units of 100 ns.
+
+use satori_defs::hyperv::{REFERENCE_HZ, ReferenceTscPage};
+
+/// How reference time follows from the TSC: `((tsc * scale) >> 64) + offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReferenceClock {
+    scale: u64,
+    offset: i64,
+}
+
+impl ReferenceClock {
+    /// Reference time that is 0 when the TSC is 0. None for a TSC that is not faster than
+    /// 10 MHz, whose scale does not fit.
+    pub fn new(tsc_hz: u64) -> Option<Self> {
+        let scale = (u128::from(REFERENCE_HZ) << 64).checked_div(u128::from(tsc_hz))?;
+        Some(ReferenceClock { scale: u64::try_from(scale).ok()?, offset: 0 })
+    }
+
+    /// Reference time at `tsc`.
+    pub fn at(&self, tsc: u64) -> u64 {
+        let scaled = (u128::from(tsc) * u128::from(self.scale)) >> 64;
+        (scaled as u64).wrapping_add(self.offset as u64)
+    }
+
+    /// The page that tells a guest the same.
+    pub fn page(&self, sequence: u32) -> ReferenceTscPage {
+        ReferenceTscPage { sequence, reserved: 0, scale: self.scale, offset: self.offset }
+    }
+}
+
+/// The sequence after `before`: 0 and 0xffffffff mean "not valid".
+pub(crate) fn next_sequence(before: u32) -> u32 {
+    match before.wrapping_add(1) {
+        0 | u32::MAX => 1,
+        next => next,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_million_units_are_a_second() {
+        for hz in [10_000_001, 1_000_000_000, 2_599_998_000, 5_000_000_000u64] {
+            let clock = ReferenceClock::new(hz).unwrap();
+            let hour = clock.at(hz * 3600);
+            assert!(hour.abs_diff(36_000_000_000) <= 1 + 3600 * hz / (1 << 32), "{hz}: {hour}");
+            assert_eq!(clock.at(0), 0);
+        }
+        assert_eq!(ReferenceClock::new(0), None);
+        assert_eq!(ReferenceClock::new(10_000_000), None);
+    }
+
+    #[test]
+    fn sequences_skip_the_two_that_mean_invalid() {
+        assert_eq!((next_sequence(0), next_sequence(1)), (1, 2));
+        assert_eq!((next_sequence(u32::MAX - 1), next_sequence(u32::MAX)), (1, 1));
+    }
+}

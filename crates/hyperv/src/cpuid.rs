@@ -1,0 +1,65 @@
+//! The CPUID leaves, built from the table.
+
+use satori_cpuid::{Leaf, Registers};
+use satori_defs::hyperv::{INTERFACE_SIGNATURE, leaf};
+
+use crate::Config;
+
+/// Version as QEMU gives it by default: 10.0, build 14393.
+const BUILD: u32 = 14393;
+const MAJOR_MINOR: u32 = 10 << 16;
+/// Guests shall never report a long spin: there is no call for it.
+const SPIN_NEVER: u32 = u32::MAX;
+/// Fewest virtual processors that leaf 0x40000005 promises, as QEMU does.
+const MIN_PROCESSORS: u32 = 64;
+
+impl Config {
+    /// The leaves for a partition of `cpus` virtual processors; none if everything is off.
+    pub fn leaves(&self, cpus: u32) -> Vec<Leaf> {
+        if self.set.is_empty() {
+            return Vec::new();
+        }
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| self.vendor[at + i]));
+        let mut leaves: Vec<Leaf> = (leaf::VENDOR..=leaf::NESTED)
+            .map(|number| Leaf { leaf: number, subleaf: 0, value: Registers::default() })
+            .collect();
+        let mut set = |number: u32, [eax, ebx, ecx, edx]: [u32; 4]| {
+            leaves[(number - leaf::VENDOR) as usize].value = Registers { eax, ebx, ecx, edx };
+        };
+        set(leaf::VENDOR, [leaf::NESTED, word(0), word(4), word(8)]);
+        set(leaf::INTERFACE, [INTERFACE_SIGNATURE, 0, 0, 0]);
+        set(leaf::VERSION, [BUILD, MAJOR_MINOR, 0, 0]);
+        set(leaf::RECOMMENDATIONS, [0, SPIN_NEVER, 0, 0]);
+        set(leaf::LIMITS, [cpus.max(MIN_PROCESSORS), 0, 0, 0]);
+        for bit in self.set.iter().flat_map(|one| one.row().cpuid) {
+            *leaves[(bit.leaf - leaf::VENDOR) as usize].value.get_mut(bit.register) |= 1 << bit.bit;
+        }
+        leaves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_give_the_bits_that_linux_prints() {
+        let leaves = Config::auto().leaves(4);
+        let value = |number: u32| leaves.iter().find(|l| l.leaf == number).unwrap().value;
+        let vendor = value(0x4000_0000);
+        assert_eq!(vendor.eax, 0x4000_000a);
+        assert_eq!((vendor.ebx, vendor.ecx, vendor.edx), (0x7263_694d, 0x666f_736f, 0x7648_2074));
+        assert_eq!(value(0x4000_0001).eax, 0x3123_7648);
+        let features = value(0x4000_0003);
+        assert_eq!((features.eax, features.ebx, features.ecx, features.edx), (0xa62, 0, 0, 0x500));
+        assert_eq!((value(0x4000_0004).eax, value(0x4000_0004).ebx), (1 << 5, u32::MAX));
+        assert_eq!(value(0x4000_000a), Registers::default());
+    }
+
+    #[test]
+    fn off_leaves_nothing_and_any_feature_brings_the_mandatory_bits() {
+        assert!(Config::off().leaves(4).is_empty());
+        let reset: Config = "reset".parse().unwrap();
+        assert_eq!(reset.leaves(1)[3].value.eax, 1 << 5 | 1 << 6 | 1 << 7);
+    }
+}

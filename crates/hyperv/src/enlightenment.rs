@@ -1,0 +1,234 @@
+//! The one table of enlightenments.
+
+use satori_cpuid::Register;
+use satori_defs::hyperv::{leaf, msr};
+
+/// A bit of a hypervisor leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuidBit {
+    /// The leaf.
+    pub leaf: u32,
+    /// The register.
+    pub register: Register,
+    /// The bit.
+    pub bit: u8,
+}
+
+const fn privilege(bit: u8) -> CpuidBit {
+    CpuidBit { leaf: leaf::FEATURES, register: Register::Eax, bit }
+}
+const fn feature(bit: u8) -> CpuidBit {
+    CpuidBit { leaf: leaf::FEATURES, register: Register::Edx, bit }
+}
+const fn hint(bit: u8) -> CpuidBit {
+    CpuidBit { leaf: leaf::RECOMMENDATIONS, register: Register::Eax, bit }
+}
+
+/// Everything that is known of one enlightenment.
+#[derive(Debug)]
+pub struct Row {
+    /// Name on the command line and in reports.
+    pub name: &'static str,
+    /// QEMU's CPU property, if it has one.
+    pub qemu: Option<&'static str>,
+    /// libvirt's element, if it has one.
+    pub libvirt: Option<&'static str>,
+    /// The bits that announce it.
+    pub cpuid: &'static [CpuidBit],
+    /// The MSRs that answer when it is on.
+    pub msrs: &'static [u32],
+    /// The hypercalls that answer when it is on.
+    pub hypercalls: &'static [u16],
+    /// What must be on as well.
+    pub needs: &'static [Enlightenment],
+    /// Whether `auto` turns it on.
+    pub default: bool,
+    /// Why the default is what it is.
+    pub why: &'static str,
+    /// How a guest shows that it uses it.
+    pub proof: &'static str,
+}
+
+macro_rules! enlightenments {
+    ($($(#[$doc:meta])* $ident:ident $row:expr;)*) => {
+        /// An enlightenment that this crate implements.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Enlightenment { $($(#[$doc])* $ident,)* }
+
+        impl Enlightenment {
+            /// Every enlightenment, in the order of the table.
+            pub const ALL: &'static [Enlightenment] = &[$(Enlightenment::$ident,)*];
+
+            /// Its row of the table.
+            pub const fn row(self) -> &'static Row {
+                match self { $(Enlightenment::$ident => { const ROW: Row = $row; &ROW })* }
+            }
+        }
+    };
+}
+
+enlightenments! {
+    /// The hypercall MSRs, without which guests refuse the whole interface.
+    Base Row {
+        name: "base",
+        qemu: None,
+        libvirt: None,
+        cpuid: &[privilege(5)],
+        msrs: &[msr::GUEST_OS_ID, msr::HYPERCALL],
+        hypercalls: &[],
+        needs: &[Enlightenment::Vpindex],
+        default: true,
+        why: "Linux refuses Hyper-V altogether without it, and Windows silently the TSC page",
+        proof: "dmesg: Hypervisor detected: Microsoft Hyper-V",
+    };
+    /// VP_INDEX.
+    Vpindex Row {
+        name: "vpindex",
+        qemu: Some("hv-vpindex"),
+        libvirt: Some("<vpindex state='on'/>"),
+        cpuid: &[privilege(6)],
+        msrs: &[msr::VP_INDEX],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "as mandatory as base; everything that addresses a virtual processor builds on it",
+        proof: "dmesg: Hyper-V: privilege flags low 0x..., with bit 6",
+    };
+    /// Reference counter and reference TSC page.
+    Time Row {
+        name: "time",
+        qemu: Some("hv-time"),
+        libvirt: Some("<timer name='hypervclock' present='yes'/>"),
+        cpuid: &[privilege(1), privilege(9)],
+        msrs: &[msr::TIME_REF_COUNT, msr::REFERENCE_TSC],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "the guest reads the clock without an exit, from the vDSO too",
+        proof: "current_clocksource: hyperv_clocksource_tsc_page",
+    };
+    /// TSC_FREQUENCY and APIC_FREQUENCY.
+    Frequencies Row {
+        name: "frequencies",
+        qemu: Some("hv-frequencies"),
+        libvirt: Some("<frequencies state='on'/>"),
+        cpuid: &[privilege(11), feature(8)],
+        msrs: &[msr::TSC_FREQUENCY, msr::APIC_FREQUENCY],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "the guest need not calibrate TSC and APIC timer, which is slow and inexact",
+        proof: "dmesg: Hyper-V: LAPIC Timer Frequency: 0x...",
+    };
+    /// Crash parameters and notification.
+    Crash Row {
+        name: "crash",
+        qemu: Some("hv-crash"),
+        libvirt: Some("<panic model='hyperv'/>"),
+        cpuid: &[feature(10)],
+        msrs: &[
+            msr::CRASH_P0,
+            msr::CRASH_P0 + 1,
+            msr::CRASH_P0 + 2,
+            msr::CRASH_P0 + 3,
+            msr::CRASH_P4,
+            msr::CRASH_CTL,
+        ],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "a guest that dies says why; costs nothing before",
+        proof: "a crash of the guest ends the run with its parameters",
+    };
+    /// The hint that watchdogs should be patient.
+    Relaxed Row {
+        name: "relaxed",
+        qemu: Some("hv-relaxed"),
+        libvirt: Some("<relaxed state='on'/>"),
+        cpuid: &[hint(5)],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "a virtual processor may be late: the guest should not take that for a hang",
+        proof: "dmesg: Hyper-V: privilege flags ..., hints 0x..., with bit 5",
+    };
+    /// The vendor's name in leaf 0x40000000.
+    VendorId Row {
+        name: "vendor_id",
+        qemu: Some("hv-vendor-id"),
+        libvirt: Some("<vendor_id state='on' value='...'/>"),
+        cpuid: &[],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "'Microsoft Hv' is the name that Linux looks for; Windows looks at leaf 0x40000001",
+        proof: "CPUID leaf 0x40000000: EBX, ECX, EDX",
+    };
+    /// The reset MSR.
+    Reset Row {
+        name: "reset",
+        qemu: Some("hv-reset"),
+        libvirt: Some("<reset state='on'/>"),
+        cpuid: &[privilege(7)],
+        msrs: &[msr::RESET],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "off, as Hyper-V itself does not offer it to its guests: ACPI resets as well",
+        proof: "the run ends, or restarts, when the guest reboots through MSR 0x40000003",
+    };
+}
+
+impl Enlightenment {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The enlightenment called `name`, in this table's or QEMU's spelling.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let plain = |text: &str| text.replace('_', "-");
+        let wanted = plain(name);
+        let matches = |row: &Row| plain(row.name) == wanted || row.qemu == Some(wanted.as_str());
+        Self::ALL.iter().copied().find(|one| matches(one.row()))
+    }
+
+    /// The enlightenment that `msr` belongs to.
+    pub fn of_msr(msr: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.row().msrs.contains(&msr))
+    }
+
+    /// The enlightenment that hypercall `code` belongs to.
+    pub fn of_hypercall(code: u16) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.row().hypercalls.contains(&code))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_rows_claim_the_same_bit_register_or_name() {
+        for (index, one) in Enlightenment::ALL.iter().enumerate() {
+            assert_eq!(Enlightenment::by_name(one.name()), Some(*one));
+            for other in &Enlightenment::ALL[index + 1..] {
+                let (a, b) = (one.row(), other.row());
+                assert!(!a.cpuid.iter().any(|bit| b.cpuid.contains(bit)), "{} {}", a.name, b.name);
+                assert!(!a.msrs.iter().any(|msr| b.msrs.contains(msr)), "{} {}", a.name, b.name);
+                assert!(!a.hypercalls.iter().any(|call| b.hypercalls.contains(call)));
+            }
+        }
+        assert_eq!(Enlightenment::by_name("hv-vendor-id"), Some(Enlightenment::VendorId));
+        assert_eq!(Enlightenment::by_name("vapic"), None);
+    }
+
+    #[test]
+    fn what_is_on_by_default_has_what_it_needs() {
+        for one in Enlightenment::ALL.iter().filter(|one| one.row().default) {
+            assert!(one.row().needs.iter().all(|need| need.row().default), "{}", one.name());
+        }
+    }
+}

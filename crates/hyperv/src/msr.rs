@@ -1,0 +1,140 @@
+//! The synthetic MSRs.
+
+use std::sync::atomic::Ordering;
+
+use satori_defs::hyperv::{
+    CRASH_MESSAGE, CRASH_NOTIFY, HYPERCALL_LOCKED, PAGE_ENABLE, RESET_NOW, ReferenceTscPage, msr,
+};
+use satori_defs::msr::Gp;
+use satori_defs::x86::PAGE_SIZE;
+use satori_memory::Gpa;
+
+use crate::clock::next_sequence;
+use crate::overlay::Kind;
+use crate::{Crash, Enlightenment, Outcome, Partition, Vp};
+
+/// The hypercall page of an Intel processor: `vmcall; ret`.
+const HYPERCALL_PAGE: [u8; 4] = [0x0f, 0x01, 0xc1, 0xc3];
+
+impl Partition {
+    /// Whether `register` is a synthetic MSR, offered or not.
+    pub fn is_synthetic(register: u32) -> bool {
+        (msr::FIRST..=msr::LAST).contains(&register)
+    }
+
+    /// RDMSR.
+    pub fn msr_read(&self, vp: &Vp, register: u32) -> Result<u64, Gp> {
+        self.offered(register)?;
+        Ok(match register {
+            msr::GUEST_OS_ID => self.guest_os_id.load(Ordering::SeqCst),
+            msr::HYPERCALL => self.shared().hypercall,
+            msr::VP_INDEX => vp.index().into(),
+            msr::RESET => 0,
+            msr::TIME_REF_COUNT => self.reference_time(),
+            msr::REFERENCE_TSC => self.shared().reference_tsc,
+            msr::TSC_FREQUENCY => self.frequencies.tsc_hz,
+            msr::APIC_FREQUENCY => self.frequencies.apic_hz,
+            msr::CRASH_P0..=msr::CRASH_P4 => self.shared().crash[(register - msr::CRASH_P0) as usize],
+            // What a write may ask for.
+            msr::CRASH_CTL => CRASH_NOTIFY | CRASH_MESSAGE,
+            _ => return Err(Gp),
+        })
+    }
+
+    /// WRMSR.
+    pub fn msr_write(&self, _vp: &mut Vp, register: u32, value: u64) -> Result<Outcome, Gp> {
+        self.offered(register)?;
+        match register {
+            msr::GUEST_OS_ID => self.write_guest_os_id(value),
+            msr::HYPERCALL => self.write_hypercall(value)?,
+            msr::RESET if value & RESET_NOW != 0 => return Ok(Outcome::Reset),
+            msr::RESET => {}
+            msr::REFERENCE_TSC => self.write_reference_tsc(value)?,
+            msr::CRASH_P0..=msr::CRASH_P4 => {
+                self.shared().crash[(register - msr::CRASH_P0) as usize] = value;
+            }
+            msr::CRASH_CTL if value & CRASH_NOTIFY != 0 => {
+                return Ok(Outcome::Crash(self.crash(value & CRASH_MESSAGE != 0)));
+            }
+            msr::CRASH_CTL => {}
+            // VP_INDEX, TIME_REF_COUNT and the frequencies are read-only.
+            _ => return Err(Gp),
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn offered(&self, register: u32) -> Result<(), Gp> {
+        let owner = Enlightenment::of_msr(register).ok_or(Gp)?;
+        if self.config.set.has(owner) { Ok(()) } else { Err(Gp) }
+    }
+
+    fn write_guest_os_id(&self, value: u64) {
+        let mut shared = self.shared();
+        self.guest_os_id.store(value, Ordering::SeqCst);
+        if value == 0 {
+            shared.hypercall &= !PAGE_ENABLE;
+            shared.overlays.uncover(&self.memory, Kind::Hypercall);
+        }
+    }
+
+    fn write_hypercall(&self, value: u64) -> Result<(), Gp> {
+        let mut shared = self.shared();
+        if shared.hypercall & HYPERCALL_LOCKED != 0 {
+            return Err(Gp);
+        }
+        // Ignored while the guest has no identity (TLFS 3.13).
+        if self.guest_os_id.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        if value & PAGE_ENABLE == 0 {
+            shared.overlays.uncover(&self.memory, Kind::Hypercall);
+        } else {
+            let page = Gpa(value & !(PAGE_SIZE - 1));
+            let covered = shared.overlays.cover(&self.memory, Kind::Hypercall, page, &HYPERCALL_PAGE);
+            covered.map_err(|_| Gp)?;
+        }
+        shared.hypercall = value;
+        Ok(())
+    }
+
+    fn write_reference_tsc(&self, value: u64) -> Result<(), Gp> {
+        let mut shared = self.shared();
+        if value & PAGE_ENABLE == 0 {
+            shared.overlays.uncover(&self.memory, Kind::ReferenceTsc);
+        } else {
+            let sequence = next_sequence(shared.tsc_sequence);
+            let gpa = Gpa(value & !(PAGE_SIZE - 1));
+            // Covered as "not valid", and made valid by the last store: another processor may
+            // already be looking.
+            let page = bytes(self.reference.page(0));
+            shared.overlays.cover(&self.memory, Kind::ReferenceTsc, gpa, &page).map_err(|_| Gp)?;
+            let page = bytes(self.reference.page(sequence));
+            shared.overlays.show(&self.memory, Kind::ReferenceTsc, &page[..4]);
+            shared.tsc_sequence = sequence;
+        }
+        shared.reference_tsc = value;
+        Ok(())
+    }
+
+    fn crash(&self, with_message: bool) -> Crash {
+        let parameters = self.shared().crash;
+        let message = with_message.then(|| {
+            // Linux and Hyper-V agree on one page at most.
+            let mut text = vec![0; parameters[4].min(PAGE_SIZE) as usize];
+            let read = self.memory.read(Gpa(parameters[3]), &mut text);
+            read.ok().map(|()| String::from_utf8_lossy(&text).into_owned())
+        });
+        Crash { parameters, message: message.flatten() }
+    }
+}
+
+fn bytes(page: ReferenceTscPage) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[0..4].copy_from_slice(&page.sequence.to_le_bytes());
+    bytes[8..16].copy_from_slice(&page.scale.to_le_bytes());
+    bytes[16..24].copy_from_slice(&page.offset.to_le_bytes());
+    bytes
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,116 @@
+//! The state that all virtual processors share, and that of one.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use satori_bus::Clock;
+use satori_memory::GuestMemory;
+
+use crate::overlay::Overlays;
+use crate::{Config, Error, ReferenceClock};
+
+/// Frequencies that the guest is told, in Hz.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frequencies {
+    /// The TSC.
+    pub tsc_hz: u64,
+    /// The APIC timer's clock before its divider.
+    pub apic_hz: u64,
+}
+
+/// What the guest told about its death (TLFS 2.7.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crash {
+    /// P0 to P4; Linux gives error, its OS identity, RIP, RAX and RSP.
+    pub parameters: [u64; 5],
+    /// The end of the guest's log, where it gave one.
+    pub message: Option<String>,
+}
+
+/// What the machine has to do after an access.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// Nothing.
+    Done,
+    /// The guest crashed.
+    Crash(Crash),
+    /// The guest wants a reset.
+    Reset,
+}
+
+/// The state of one virtual processor, owned by its thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vp {
+    index: u32,
+}
+
+impl Vp {
+    /// The virtual processor with this VP index, which is its vCPU number.
+    pub fn new(index: u32) -> Self {
+        Vp { index }
+    }
+
+    /// The VP index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+/// What changes rarely, and is locked.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub hypercall: u64,
+    pub reference_tsc: u64,
+    pub tsc_sequence: u32,
+    pub crash: [u64; 5],
+    pub overlays: Overlays,
+}
+
+/// The Hyper-V side of a partition.
+pub struct Partition {
+    pub(crate) config: Config,
+    pub(crate) frequencies: Frequencies,
+    pub(crate) memory: GuestMemory,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) reference: ReferenceClock,
+    /// Read at every hypercall, hence not under the lock.
+    pub(crate) guest_os_id: AtomicU64,
+    shared: Mutex<Shared>,
+}
+
+impl Partition {
+    /// A partition that offers what `config` says, with `apic_hz` the clock of its APIC timers.
+    pub fn new(
+        config: Config,
+        memory: GuestMemory,
+        clock: Arc<dyn Clock>,
+        apic_hz: u64,
+    ) -> Result<Self, Error> {
+        let tsc_hz = clock.tsc_hz();
+        let reference = ReferenceClock::new(tsc_hz).ok_or(Error::SlowTsc(tsc_hz))?;
+        Ok(Partition {
+            config,
+            frequencies: Frequencies { tsc_hz, apic_hz },
+            memory,
+            clock,
+            reference,
+            guest_os_id: AtomicU64::new(0),
+            shared: Mutex::default(),
+        })
+    }
+
+    /// What the partition offers.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Reference time now, in units of 100 ns since the machine started.
+    pub fn reference_time(&self) -> u64 {
+        self.reference.at(self.clock.tsc())
+    }
+
+    pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
