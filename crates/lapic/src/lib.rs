@@ -29,3 +29,6 @@ mod timer;
 
 pub use bus::{ApicBus, Waker};
 pub use local::{Clocks, Lapic, Lint, Mode};
+
+#[cfg(test)]
+mod tests;
