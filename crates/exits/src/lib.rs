@@ -1,1 +1,58 @@
-//! Placeholder.
+//! What becomes of every exit: [`dispatch`] takes an [`Exit`] and gives its [`Resume`].
+//!
+//! One file per kind of exit. Nothing here names an engine or a device: handlers see the
+//! vCPU, its local APIC and MSRs, and the partition's maps and tables through [`Context`].
+//!
+//! That every exit is also counted needs no care here: whoever runs the vCPU counts by
+//! [`Exit::reason`], an exhaustive match over the same type, so that an exit without a counter
+//! and an exit without a handler both do not compile.
+
+mod apic;
+mod cache;
+mod context;
+mod cpuid;
+mod cr;
+mod dr;
+mod ept;
+mod hlt;
+mod io;
+mod mmio;
+mod msr;
+mod refused;
+mod vmcall;
+mod window;
+mod xsetbv;
+
+pub use context::{Context, EoiSink, Platform};
+
+use satori_engine::{Exit, Resume};
+
+/// Handles `exit` and answers it.
+pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
+    match exit {
+        Exit::Cpuid { leaf, subleaf } => cpuid::query(context, leaf, subleaf),
+        Exit::MsrRead { msr } => msr::read(context, msr),
+        Exit::MsrWrite { msr, value } => msr::write(context, msr, value),
+        Exit::IoRead { port, size } => io::read(context, port, size),
+        Exit::IoWrite { port, size, value } => io::write(context, port, size, value),
+        Exit::MmioRead { gpa, size } => mmio::read(context, gpa, size),
+        Exit::MmioWrite { gpa, size, value } => mmio::write(context, gpa, size, value),
+        Exit::ApicRead { offset, size } => apic::read(context, offset, size),
+        Exit::ApicWrite { offset, size, value } => apic::write(context, offset, size, value),
+        Exit::EptViolation { gpa } => ept::violation(context, gpa),
+        Exit::Hlt => hlt::halt(),
+        Exit::Pause => hlt::pause(),
+        Exit::Vmcall => vmcall::call(context),
+        Exit::CrWrite { register, value } => cr::write(context, register, value),
+        Exit::DrAccess => dr::access(),
+        Exit::Xsetbv { value } => xsetbv::set(context, value),
+        Exit::Wbinvd | Exit::Invd => cache::write_back(),
+        Exit::Rdpmc { .. } => refused::counter(),
+        Exit::Monitor | Exit::Mwait | Exit::VmxInstruction(_) => refused::undefined(),
+        Exit::InterruptWindow => window::interrupt(context),
+        Exit::NmiWindow => window::nmi(context),
+        Exit::TprBelowThreshold => window::look_again(),
+        Exit::ExternalInterrupt | Exit::PreemptionTimer => window::look_again(),
+        Exit::TripleFault | Exit::Budget => Resume::Continue,
+    }
+}

@@ -1,0 +1,20 @@
+//! Accesses to the APIC-access page.
+
+use satori_engine::Resume;
+
+use crate::Context;
+
+pub(crate) fn read(context: &mut Context<'_>, offset: u16, size: u8) -> Resume {
+    context.load_tpr();
+    let tsc = context.platform.clock.tsc();
+    Resume::Value(context.lapic.mmio_read(offset, size, tsc))
+}
+
+pub(crate) fn write(context: &mut Context<'_>, offset: u16, size: u8, value: u64) -> Resume {
+    context.load_tpr();
+    let tsc = context.platform.clock.tsc();
+    let ended = context.lapic.mmio_write(offset, size, value, tsc);
+    context.store_tpr();
+    context.broadcast_eoi(ended);
+    Resume::Done
+}

@@ -1,0 +1,66 @@
+//! What handlers work on.
+
+use std::sync::Arc;
+
+use satori_bus::{Clock, MmioMap, PortMap};
+use satori_cpuid::CpuidTable;
+use satori_cpuid::msrs::PlatformMsrs;
+use satori_engine::Vcpu;
+use satori_lapic::Lapic;
+use satori_memory::GuestMemory;
+
+/// Who hears the end of a level-triggered interrupt: the I/O APICs.
+pub trait EoiSink: Send + Sync {
+    /// A local APIC ended `vector`.
+    fn eoi(&self, vector: u8);
+}
+
+/// The partition, as exits of all its vCPUs see it.
+pub struct Platform {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// RAM.
+    pub memory: GuestMemory,
+    /// Devices by port.
+    pub ports: PortMap,
+    /// Devices by physical address.
+    pub mmio: MmioMap,
+    /// What CPUID answers.
+    pub cpuid: CpuidTable,
+    /// Where EOIs are broadcast.
+    pub eoi: Arc<dyn EoiSink>,
+}
+
+/// One vCPU and its partition, during one exit.
+pub struct Context<'a> {
+    /// The vCPU that exited.
+    pub vcpu: &'a mut dyn Vcpu,
+    /// Its local APIC.
+    pub lapic: &'a mut Lapic,
+    /// Its platform MSRs.
+    pub msrs: &'a mut PlatformMsrs,
+    /// Its partition.
+    pub platform: &'a Platform,
+}
+
+impl Context<'_> {
+    /// Takes the task priority from the TPR shadow into the local APIC.
+    pub(crate) fn load_tpr(&mut self) {
+        self.lapic.set_tpr(self.vcpu.state().tpr);
+    }
+
+    /// Puts the local APIC's task priority, if a write changed it, into the TPR shadow.
+    pub(crate) fn store_tpr(&mut self) {
+        let tpr = self.lapic.tpr();
+        if self.vcpu.state().tpr != tpr {
+            self.vcpu.state_mut().tpr = tpr;
+        }
+    }
+
+    /// Tells the I/O APICs of an EOI, if the local APIC says that it is for them.
+    pub(crate) fn broadcast_eoi(&self, ended: Option<u8>) {
+        if let Some(vector) = ended {
+            self.platform.eoi.eoi(vector);
+        }
+    }
+}
