@@ -233,9 +233,7 @@ impl Hpet {
             GINTR_STA => state.status,
             MAIN_CNT => state.counter(self.clock.now()),
             _ => match timer_register(register) {
-                Some((n, TN_CONF)) => {
-                    state.timers[n].conf | TN_PER_INT_CAP | TN_SIZE_CAP | TN_INT_ROUTE_CAP
-                }
+                Some((n, TN_CONF)) => state.timers[n].conf | TN_PER_INT_CAP | TN_SIZE_CAP | TN_INT_ROUTE_CAP,
                 Some((n, TN_COMP)) => state.timers[n].comparator,
                 _ => 0,
             },

@@ -74,9 +74,8 @@ impl State {
                 self.output_port = value;
                 return value & OUTPUT_NO_RESET == 0;
             }
-            Some(KBD_LOOP) => self.answer(value, 0),
-            // Without the auxiliary flag, so that Linux sees that there is no such port.
-            Some(AUX_LOOP) => self.answer(value, 0),
+            // AUX_LOOP without the auxiliary flag: Linux then sees that there is no such port.
+            Some(KBD_LOOP | AUX_LOOP) => self.answer(value, 0),
             _ => self.answer(RESEND, STATUS_TIMEOUT),
         }
         false

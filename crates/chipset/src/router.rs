@@ -88,7 +88,7 @@ impl IrqRouter {
 mod tests {
     use super::*;
     use crate::testing::{Messages, Wire};
-    use satori_bus::{MmioDevice, PortDevice};
+    use satori_bus::MmioDevice;
 
     #[test]
     fn isa_interrupt_0_is_pin_2_and_sources_are_ored() {

@@ -236,7 +236,9 @@ impl PortDevice for Uart {
     }
 
     fn write(&self, offset: u16, size: u8, value: u32) {
-        self.access(|state| write_bytes(offset, size, value, |register, byte| state.write(register & 7, byte)));
+        self.access(|state| {
+            write_bytes(offset, size, value, |register, byte| state.write(register & 7, byte))
+        });
     }
 }
 

@@ -130,7 +130,9 @@ impl Counter {
             (false, 0) => 0x1_0000,
             (true, 0) => 10_000,
             (false, count) => count.into(),
-            (true, count) => (0..4).rev().fold(0, |sum, digit| sum * 10 + u64::from(count >> (4 * digit) & 0xf)),
+            (true, count) => {
+                (0..4).rev().fold(0, |sum, digit| sum * 10 + u64::from(count >> (4 * digit) & 0xf))
+            }
         };
         self.null_count = false;
         self.paused = None;

@@ -1,0 +1,234 @@
+//! The board: every device at its place, from a handful of parts.
+
+use std::sync::Arc;
+
+use satori_bus::{
+    ByteSink, Clock, InterruptLine, InterruptSink, MmioMap, Overlap, PortDevice, PortMap, PowerSink,
+    TimerQueue,
+};
+use satori_defs::chipset::{hpet, irq, mmio, port, uart};
+
+use crate::*;
+
+/// What the devices are wired to.
+pub struct Parts {
+    /// The machine's time.
+    pub clock: Arc<dyn Clock>,
+    /// The queue that the machine runs.
+    pub timers: Arc<TimerQueue>,
+    /// Where power-off, reset, debug exit and panic are announced.
+    pub power: Arc<dyn PowerSink>,
+    /// The local APICs, for messages of the I/O APIC.
+    pub interrupts: Arc<dyn InterruptSink>,
+    /// LINT0 of the bootstrap processor, for the PIC's INTR.
+    pub intr: Arc<dyn InterruptLine>,
+    /// What COM1 transmits.
+    pub com1: Box<dyn ByteSink>,
+    /// What may be left out.
+    pub options: Options,
+}
+
+/// Devices that may be left out; what is left out does not exist.
+pub struct Options {
+    /// For CMOS.
+    pub memory: MemorySizes,
+    /// The HPET.
+    pub hpet: bool,
+    /// The keyboard controller.
+    pub i8042: bool,
+    /// pvpanic.
+    pub pvpanic: bool,
+    /// Enhanced configuration space, which an MCFG table must then announce.
+    pub ecam: bool,
+    /// isa-debug-exit.
+    pub debug_exit: Option<DebugExitPorts>,
+    /// The debug console's sink.
+    pub debugcon: Option<Box<dyn ByteSink>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            memory: MemorySizes::default(),
+            hpet: true,
+            i8042: true,
+            pvpanic: true,
+            ecam: false,
+            debug_exit: Some(DebugExitPorts::default()),
+            debugcon: None,
+        }
+    }
+}
+
+/// Where isa-debug-exit is: QEMU's iobase and iosize.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DebugExitPorts {
+    /// The first port.
+    pub base: u16,
+    /// How many ports, at least 1.
+    pub size: u16,
+}
+
+impl Default for DebugExitPorts {
+    fn default() -> Self {
+        DebugExitPorts { base: port::DEBUG_EXIT, size: 4 }
+    }
+}
+
+/// The four serial ports of a PC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Com {
+    /// Port 0x3f8, IRQ 4.
+    Com1,
+    /// Port 0x2f8, IRQ 3.
+    Com2,
+    /// Port 0x3e8, IRQ 4.
+    Com3,
+    /// Port 0x2e8, IRQ 3.
+    Com4,
+}
+
+impl Com {
+    fn place(self) -> (&'static str, u16, u8) {
+        match self {
+            Com::Com1 => ("COM1", port::COM1, irq::COM1),
+            Com::Com2 => ("COM2", port::COM2, irq::COM2),
+            Com::Com3 => ("COM3", port::COM3, irq::COM1),
+            Com::Com4 => ("COM4", port::COM4, irq::COM2),
+        }
+    }
+}
+
+/// Why a board cannot be put together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Two devices at one address.
+    #[error("{refused} and {taken_by} want the same addresses: move or leave out one of them")]
+    Overlap {
+        /// The range that was already taken.
+        taken_by: &'static str,
+        /// The range that was refused.
+        refused: &'static str,
+    },
+    /// isa-debug-exit must have a port.
+    #[error(
+        "isa-debug-exit at {base:#x} with {size} ports does not fit into port space: give it 1 to 4 ports"
+    )]
+    DebugExitPorts {
+        /// The first port asked for.
+        base: u16,
+        /// The number of ports asked for.
+        size: u16,
+    },
+}
+
+impl From<Overlap> for Error {
+    fn from(overlap: Overlap) -> Self {
+        Error::Overlap { taken_by: overlap.taken_by, refused: overlap.refused }
+    }
+}
+
+/// The devices of a machine, mapped and wired. The maps own them.
+pub struct Chipset {
+    /// Port space.
+    pub ports: PortMap,
+    /// Physical memory space.
+    pub mmio: MmioMap,
+    /// The PIC, for interrupt acknowledge cycles.
+    pub pic: Arc<Pic>,
+    /// The I/O APIC, for EOI broadcasts.
+    pub ioapic: Arc<IoApic>,
+    /// Interrupt lines for further devices.
+    pub router: Arc<IrqRouter>,
+    /// The PM registers, for the power button.
+    pub pm: Arc<AcpiPm>,
+    /// COM1, for input.
+    pub com1: Arc<Uart>,
+    /// PCI bus 0, for further functions.
+    pub pci: Arc<PciBus>,
+}
+
+impl Chipset {
+    /// Puts the board together.
+    pub fn new(parts: Parts) -> Result<Self, Error> {
+        let Parts { clock, timers, power, interrupts, intr, com1, options } = parts;
+        let pic = Pic::new(intr);
+        let ioapic = IoApic::new(interrupts);
+        let router = Arc::new(IrqRouter::new(&pic, &ioapic));
+        let gate = LegacyGate::new();
+        let pit = Pit::new(clock.clone(), timers.clone(), gate.line(router.isa(irq::PIT)));
+        let rtc = Rtc::new(clock.clone(), timers.clone(), gate.line(router.isa(irq::RTC)), options.memory);
+        let pm = AcpiPm::new(clock.clone(), timers.clone(), router.isa(irq::SCI), power.clone());
+        let pci = PciBus::new();
+
+        let mut ports = PortMap::default();
+        let mut add = |name, first, last, device: Arc<dyn PortDevice>| ports.add(name, first, last, device);
+        add("PIC master", port::PIC_MASTER, port::PIC_MASTER + 1, pic.ports(0))?;
+        add("PIC slave", port::PIC_SLAVE, port::PIC_SLAVE + 1, pic.ports(1))?;
+        add("ELCR", port::ELCR, port::ELCR + 1, pic.elcr())?;
+        add("PIT", port::PIT, port::PIT + 3, pit.clone())?;
+        add("system control B", port::SYSTEM_CONTROL_B, port::SYSTEM_CONTROL_B, pit.port_b())?;
+        add(
+            "system control A",
+            port::SYSTEM_CONTROL_A,
+            port::SYSTEM_CONTROL_A,
+            system_control_a(power.clone()),
+        )?;
+        add("RTC", port::RTC, port::RTC + 1, rtc)?;
+        add("ACPI PM", port::PM1A_EVT, port::PM_TMR + 3, pm.clone())?;
+        // One port each: the reset control register hides in the middle of the address register,
+        // which takes only dwords.
+        add("PCI address", port::PCI_ADDRESS, port::PCI_ADDRESS, pci.address_port())?;
+        add("reset control", port::RESET_CONTROL, port::RESET_CONTROL, reset_control(power.clone()))?;
+        add("PCI data", port::PCI_DATA, port::PCI_DATA + 3, pci.data_port())?;
+        if options.i8042 {
+            let i8042 = I8042::new(router.isa(irq::KEYBOARD), power.clone());
+            add("i8042 data", port::I8042_DATA, port::I8042_DATA, i8042.data())?;
+            add("i8042 command", port::I8042_COMMAND, port::I8042_COMMAND, i8042.command())?;
+        }
+        if let Some(DebugExitPorts { base, size }) = options.debug_exit {
+            let last = size.checked_sub(1).and_then(|more| base.checked_add(more));
+            let last = last.ok_or(Error::DebugExitPorts { base, size })?;
+            add("isa-debug-exit", base, last, DebugExit::new(power.clone()))?;
+        }
+        if let Some(sink) = options.debugcon {
+            add("debug console", port::DEBUGCON, port::DEBUGCON, DebugConsole::new(sink))?;
+        }
+        if options.pvpanic {
+            add("pvpanic", port::PVPANIC, port::PVPANIC, Pvpanic::new(power))?;
+        }
+        let com1 = map_uart(&mut ports, &router, Com::Com1, com1)?;
+
+        let mut mmio = MmioMap::default();
+        mmio.add("I/O APIC", mmio::IOAPIC, mmio::IOAPIC + (mmio::IOAPIC_SIZE - 1), ioapic.clone())?;
+        if options.hpet {
+            let pin = |n: u8| router.line(hpet::FIRST_PIN + n);
+            if let (Some(a), Some(b), Some(c), Some(d)) = (pin(0), pin(1), pin(2), pin(3)) {
+                let legacy = [router.isa(irq::PIT), router.isa(irq::RTC)];
+                let hpet = Hpet::new(clock, timers, HpetLines { legacy, pins: [a, b, c, d] }, gate);
+                mmio.add("HPET", mmio::HPET, mmio::HPET + (mmio::HPET_SIZE - 1), hpet)?;
+            }
+        }
+        if options.ecam {
+            mmio.add("PCI ECAM", mmio::ECAM, mmio::ECAM + (mmio::ECAM_SIZE - 1), pci.ecam())?;
+        }
+        Ok(Chipset { ports, mmio, pic, ioapic, router, pm, com1, pci })
+    }
+
+    /// Adds another serial port that transmits to `sink`.
+    pub fn add_uart(&mut self, com: Com, sink: Box<dyn ByteSink>) -> Result<Arc<Uart>, Error> {
+        map_uart(&mut self.ports, &self.router, com, sink)
+    }
+}
+
+fn map_uart(
+    ports: &mut PortMap,
+    router: &IrqRouter,
+    com: Com,
+    sink: Box<dyn ByteSink>,
+) -> Result<Arc<Uart>, Error> {
+    let (name, base, irq) = com.place();
+    let device = Uart::new(router.isa(irq), sink);
+    ports.add(name, base, base + (uart::PORTS - 1), device.clone())?;
+    Ok(device)
+}
