@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use satori_bus::{Clock, MmioMap, PortMap};
+use satori_bus::{Clock, MmioMap, PortMap, PowerEvent, PowerSink};
 use satori_cpuid::CpuidTable;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_engine::Vcpu;
+use satori_hyperv as hyperv;
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
 
@@ -27,8 +28,12 @@ pub struct Platform {
     pub mmio: MmioMap,
     /// What CPUID answers.
     pub cpuid: CpuidTable,
+    /// The Hyper-V interface; none if it is off.
+    pub hyperv: Option<hyperv::Partition>,
     /// Where EOIs are broadcast.
     pub eoi: Arc<dyn EoiSink>,
+    /// Where resets and panics are announced.
+    pub power: Arc<dyn PowerSink>,
 }
 
 /// One vCPU and its partition, during one exit.
@@ -39,6 +44,8 @@ pub struct Context<'a> {
     pub lapic: &'a mut Lapic,
     /// Its platform MSRs.
     pub msrs: &'a mut PlatformMsrs,
+    /// Its Hyper-V side.
+    pub hyperv: &'a mut hyperv::Vp,
     /// Its partition.
     pub platform: &'a Platform,
 }
@@ -61,6 +68,19 @@ impl Context<'_> {
     pub(crate) fn broadcast_eoi(&self, ended: Option<u8>) {
         if let Some(vector) = ended {
             self.platform.eoi.eoi(vector);
+        }
+    }
+
+    /// Does what the Hyper-V interface asks for after an access.
+    pub(crate) fn act(&self, outcome: hyperv::Outcome) {
+        match outcome {
+            hyperv::Outcome::Done => {}
+            hyperv::Outcome::Crash(crash) => {
+                let message = crash.message.unwrap_or_default();
+                tracing::error!(parameters = format_args!("{:#x?}", crash.parameters), message, "guest crash");
+                self.platform.power.power(PowerEvent::Panic("crash MSRs"));
+            }
+            hyperv::Outcome::Reset => self.platform.power.power(PowerEvent::Reset("Hyper-V reset MSR")),
         }
     }
 }

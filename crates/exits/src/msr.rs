@@ -6,6 +6,7 @@
 use satori_defs::msr::*;
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Resume};
+use satori_hyperv::Partition;
 
 use crate::Context;
 
@@ -50,6 +51,9 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
         IA32_FMASK => state.fmask,
         IA32_PAT => state.pat,
         IA32_TSC_AUX => state.tsc_aux,
+        _ if Partition::is_synthetic(msr) => {
+            context.platform.hyperv.as_ref().ok_or(Gp)?.msr_read(context.hyperv, msr)?
+        }
         _ => context.msrs.read(msr)?,
     })
 }
@@ -74,6 +78,11 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
         IA32_FMASK => context.vcpu.state_mut().fmask = low_half(value)?,
         IA32_PAT => context.vcpu.state_mut().pat = memory_types(value)?,
         IA32_TSC_AUX => context.vcpu.state_mut().tsc_aux = low_half(value)?,
+        _ if Partition::is_synthetic(msr) => {
+            let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
+            let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
+            context.act(outcome);
+        }
         _ => context.msrs.write(msr, value)?,
     }
     Ok(())
