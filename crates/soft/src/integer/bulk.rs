@@ -1,0 +1,106 @@
+//! String operations on a run of elements within one page of RAM, by host pointer.
+//!
+//! Each function does as many elements as fit in front of the next page boundary of either side;
+//! none where there is a device, or where the first element itself crosses the boundary.
+
+use std::arch::asm;
+
+use crate::cpu::{Cpu, Exec};
+use crate::flags::Int;
+
+/// A run ends with its page, so no more elements are ever asked for.
+const LIMIT: u64 = 4096;
+
+/// Elements of RAM at `linear`, and where they are.
+fn range<T: Int>(cpu: &mut Cpu, linear: u64, count: u64, write: bool) -> Exec<Option<(*mut u8, u64)>> {
+    let range = cpu.host_range(linear, count.min(LIMIT) * T::SIZE, write)?;
+    Ok(range.map(|(host, bytes)| (host, bytes / T::SIZE)).filter(|(_, elements)| *elements > 0))
+}
+
+/// MOVS upwards. Returns how many elements were moved.
+pub fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> {
+    let Some((source, readable)) = range::<T>(cpu, from, count, false)? else { return Ok(0) };
+    let Some((destination, writable)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
+    let elements = readable.min(writable);
+    macro_rules! rep {
+        ($movs:literal) => {
+            // SAFETY: both ranges hold that many elements. The host's own instruction copes with
+            // overlap just as the guest's would, and with other vCPUs.
+            unsafe {
+                asm!(concat!("rep ", $movs), inout("rcx") elements => _, inout("rsi") source => _,
+                    inout("rdi") destination => _, options(nostack, preserves_flags));
+            }
+        };
+    }
+    match T::SIZE {
+        1 => rep!("movsb"),
+        2 => rep!("movsw"),
+        4 => rep!("movsd"),
+        _ => rep!("movsq"),
+    }
+    cpu.host_range_written(to);
+    Ok(elements)
+}
+
+/// STOS upwards. Returns how many elements were stored.
+pub fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
+    let Some((destination, elements)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
+    let value: u64 = value.into();
+    macro_rules! rep {
+        ($stos:literal) => {
+            // SAFETY: the range holds that many elements.
+            unsafe {
+                asm!(concat!("rep ", $stos), inout("rcx") elements => _, in("rax") value,
+                    inout("rdi") destination => _, options(nostack, preserves_flags));
+            }
+        };
+    }
+    match T::SIZE {
+        1 => rep!("stosb"),
+        2 => rep!("stosw"),
+        4 => rep!("stosd"),
+        _ => rep!("stosq"),
+    }
+    cpu.host_range_written(to);
+    Ok(elements)
+}
+
+/// How far a comparison went, and the values that it compared last.
+pub struct Compared<T> {
+    pub elements: u64,
+    pub last: (T, T),
+}
+
+/// CMPS upwards, while the values' equality is `equal`.
+pub fn compare<T: Int>(cpu: &mut Cpu, a: u64, b: u64, equal: bool, count: u64) -> Exec<Option<Compared<T>>> {
+    let Some((a, first)) = range::<T>(cpu, a, count, false)? else { return Ok(None) };
+    let Some((b, second)) = range::<T>(cpu, b, count, false)? else { return Ok(None) };
+    let most = first.min(second);
+    // SAFETY: both ranges hold `most` elements.
+    let pair = |i: u64| unsafe {
+        let offset = (i * T::SIZE) as usize;
+        (T::load(a.add(offset)), T::load(b.add(offset)))
+    };
+    Ok(Some(run(most, equal, pair)))
+}
+
+/// SCAS upwards, while the values' equality is `equal`.
+pub fn scan<T: Int>(cpu: &mut Cpu, value: T, at: u64, equal: bool, count: u64) -> Exec<Option<Compared<T>>> {
+    let Some((at, most)) = range::<T>(cpu, at, count, false)? else { return Ok(None) };
+    // SAFETY: the range holds `most` elements.
+    let pair = |i: u64| unsafe { (value, T::load(at.add((i * T::SIZE) as usize))) };
+    Ok(Some(run(most, equal, pair)))
+}
+
+/// Compares pair after pair; `most` is at least one.
+#[inline(always)]
+fn run<T: Int>(most: u64, equal: bool, pair: impl Fn(u64) -> (T, T)) -> Compared<T> {
+    let mut elements = 0;
+    loop {
+        let last = pair(elements);
+        elements += 1;
+        if elements == most || (last.0 == last.1) != equal {
+            return Compared { elements, last };
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! MUL and IMUL.
+
+use iced_x86::{Instruction, Mnemonic};
+
+use super::operand::{accumulator, load, size};
+use super::sized;
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::flags::Int;
+
+fn mul<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let (low, high) = accumulator::<T>();
+    let b: u64 = load::<T>(cpu, insn, 0)?.into();
+    let product = u128::from(cpu.reg(low)) * u128::from(b);
+    let upper = (product >> T::BITS) as u64;
+    cpu.set_reg(low, product as u64);
+    cpu.set_reg(high, upper);
+    cpu.flags.shifted(T::from_u64(product as u64), upper != 0, upper != 0);
+    Ok(())
+}
+
+/// The signed product, and whether it does not fit.
+fn product<T: Int>(a: T, b: T) -> (i128, bool) {
+    let product = i128::from(a.sext() as i64) * i128::from(b.sext() as i64);
+    (product, i128::from(T::from_u64(product as u64).sext() as i64) != product)
+}
+
+fn imul_wide<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let (low, high) = accumulator::<T>();
+    let b = load::<T>(cpu, insn, 0)?;
+    let (product, lost) = product(T::from_u64(cpu.reg(low)), b);
+    cpu.set_reg(low, product as u64);
+    cpu.set_reg(high, (product >> T::BITS) as u64);
+    cpu.flags.shifted(T::from_u64(product as u64), lost, lost);
+    Ok(())
+}
+
+/// IMUL with two operands, or with three of which the last is an immediate.
+fn imul<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let first = insn.op_count() - 2;
+    let a = load::<T>(cpu, insn, first)?;
+    let b = load::<T>(cpu, insn, first + 1)?;
+    let (product, lost) = product(a, b);
+    cpu.set_reg(insn.op0_register(), product as u64);
+    cpu.flags.shifted(T::from_u64(product as u64), lost, lost);
+    Ok(())
+}
+
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    let bytes = size(insn, 0);
+    Some(match insn.mnemonic() {
+        Mnemonic::Mul => sized!(bytes, mul),
+        Mnemonic::Imul if insn.op_count() == 1 => sized!(bytes, imul_wide),
+        Mnemonic::Imul => sized!(bytes, imul),
+        _ => return None,
+    })
+}

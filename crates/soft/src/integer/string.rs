@@ -1,0 +1,222 @@
+//! MOVS, STOS, LODS, CMPS and SCAS, alone or repeated.
+//!
+//! One call does one element, or a run of them within a page of RAM, commits that, and goes on at
+//! its own address while elements remain: interrupts get in between, a fault finds the registers
+//! at its element, and what a device answered belongs to one element.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use satori_defs::x86::rflags;
+use satori_state::seg;
+
+use super::bulk;
+use super::operand::{accumulator, size};
+use super::sized;
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::flags::Int;
+
+/// The registers that a string instruction uses: the address size chooses among them.
+#[derive(Clone, Copy)]
+struct Registers {
+    count: Register,
+    source: Register,
+    destination: Register,
+}
+
+impl Registers {
+    fn of(insn: &Instruction) -> Self {
+        let kind = if insn.op0_kind() == OpKind::Register { insn.op1_kind() } else { insn.op0_kind() };
+        match kind {
+            OpKind::MemorySegSI | OpKind::MemoryESDI => {
+                Registers { count: Register::CX, source: Register::SI, destination: Register::DI }
+            }
+            OpKind::MemorySegESI | OpKind::MemoryESEDI => {
+                Registers { count: Register::ECX, source: Register::ESI, destination: Register::EDI }
+            }
+            _ => Registers { count: Register::RCX, source: Register::RSI, destination: Register::RDI },
+        }
+    }
+}
+
+/// One call's view of a string instruction.
+struct Strings {
+    registers: Registers,
+    /// Elements to do: 1 without a prefix.
+    count: u64,
+    repeated: bool,
+    down: bool,
+    /// Single-stepping stops after every element.
+    single: bool,
+}
+
+impl Strings {
+    fn of(cpu: &Cpu, insn: &Instruction) -> Self {
+        let registers = Registers::of(insn);
+        let repeated = insn.has_rep_prefix() || insn.has_repne_prefix();
+        let count = if repeated { cpu.reg(registers.count) } else { 1 };
+        let flag = |flag| cpu.state.rflags & flag != 0;
+        Strings { registers, count, repeated, down: flag(rflags::DF), single: flag(rflags::TF) }
+    }
+
+    fn source<T: Int>(&self, cpu: &mut Cpu, insn: &Instruction) -> Exec<u64> {
+        let offset = cpu.reg(self.registers.source);
+        cpu.segment_linear(insn.memory_segment().number(), offset, T::SIZE, false)
+    }
+
+    fn destination<T: Int>(&self, cpu: &mut Cpu, write: bool) -> Exec<u64> {
+        let offset = cpu.reg(self.registers.destination);
+        cpu.segment_linear(seg::ES, offset, T::SIZE, write)
+    }
+
+    /// Whether elements after the first lie behind it in linear memory, as far as its page goes,
+    /// and may be done without a look at each.
+    fn runs(&self, cpu: &Cpu, segments: &[usize]) -> bool {
+        let plain = |&segment: &usize| match self.registers.count.size() {
+            8 => true,
+            // Offsets wrap at 4 GiB, which is a page boundary if the base is 0.
+            4 if cpu.code64 => cpu.segment_base[segment] == 0,
+            4 => {
+                let register = &cpu.state.seg[segment];
+                let expands_down = register.rights & 0xc == 4;
+                register.base == 0 && register.limit == u32::MAX && !expands_down
+            }
+            _ => false,
+        };
+        self.count > 1 && !self.down && !self.single && segments.iter().all(plain)
+    }
+
+    fn advance<T: Int>(&self, cpu: &mut Cpu, register: Register, elements: u64) {
+        let bytes = elements.wrapping_mul(T::SIZE);
+        let bytes = if self.down { bytes.wrapping_neg() } else { bytes };
+        let value = cpu.reg(register).wrapping_add(bytes);
+        cpu.set_reg(register, value);
+    }
+
+    /// Counts `elements` and comes back if some remain and `more` holds.
+    fn repeat(&self, cpu: &mut Cpu, elements: u64, more: bool) -> Exec<()> {
+        if !self.repeated {
+            return Ok(());
+        }
+        let left = self.count - elements;
+        cpu.set_reg(self.registers.count, left);
+        if left != 0 && more {
+            let here = cpu.state.rip;
+            return cpu.jump(here);
+        }
+        Ok(())
+    }
+}
+
+fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let strings = Strings::of(cpu, insn);
+    if strings.count == 0 {
+        return Ok(());
+    }
+    let from = strings.source::<T>(cpu, insn)?;
+    let to = strings.destination::<T>(cpu, true)?;
+    let mut done = 0;
+    if strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]) {
+        done = bulk::copy::<T>(cpu, from, to, strings.count)?;
+    }
+    if done == 0 {
+        let value: T = cpu.read(from)?;
+        cpu.write(to, value)?;
+        done = 1;
+    }
+    strings.advance::<T>(cpu, strings.registers.source, done);
+    strings.advance::<T>(cpu, strings.registers.destination, done);
+    strings.repeat(cpu, done, true)
+}
+
+fn stos<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let strings = Strings::of(cpu, insn);
+    if strings.count == 0 {
+        return Ok(());
+    }
+    let to = strings.destination::<T>(cpu, true)?;
+    let value = T::from_u64(cpu.reg(accumulator::<T>().0));
+    let mut done = 0;
+    if strings.runs(cpu, &[seg::ES]) {
+        done = bulk::fill(cpu, to, value, strings.count)?;
+    }
+    if done == 0 {
+        cpu.write(to, value)?;
+        done = 1;
+    }
+    strings.advance::<T>(cpu, strings.registers.destination, done);
+    strings.repeat(cpu, done, true)
+}
+
+fn lods<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let strings = Strings::of(cpu, insn);
+    if strings.count == 0 {
+        return Ok(());
+    }
+    let from = strings.source::<T>(cpu, insn)?;
+    let value: T = cpu.read(from)?;
+    cpu.set_reg(accumulator::<T>().0, value.into());
+    strings.advance::<T>(cpu, strings.registers.source, 1);
+    strings.repeat(cpu, 1, true)
+}
+
+fn cmps<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let strings = Strings::of(cpu, insn);
+    if strings.count == 0 {
+        return Ok(());
+    }
+    let equal = !insn.has_repne_prefix();
+    let a = strings.source::<T>(cpu, insn)?;
+    let b = strings.destination::<T>(cpu, false)?;
+    let mut run = None;
+    if strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]) {
+        run = bulk::compare::<T>(cpu, a, b, equal, strings.count)?;
+    }
+    let run = match run {
+        Some(run) => run,
+        None => bulk::Compared { elements: 1, last: (cpu.read(a)?, cpu.read(b)?) },
+    };
+    strings.advance::<T>(cpu, strings.registers.source, run.elements);
+    compared(cpu, &strings, run, equal)
+}
+
+fn scas<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let strings = Strings::of(cpu, insn);
+    if strings.count == 0 {
+        return Ok(());
+    }
+    let equal = !insn.has_repne_prefix();
+    let at = strings.destination::<T>(cpu, false)?;
+    let value = T::from_u64(cpu.reg(accumulator::<T>().0));
+    let mut run = None;
+    if strings.runs(cpu, &[seg::ES]) {
+        run = bulk::scan(cpu, value, at, equal, strings.count)?;
+    }
+    let run = match run {
+        Some(run) => run,
+        None => bulk::Compared { elements: 1, last: (value, cpu.read(at)?) },
+    };
+    compared(cpu, &strings, run, equal)
+}
+
+/// The end of CMPS and SCAS: flags by the last pair.
+fn compared<T: Int>(cpu: &mut Cpu, strings: &Strings, run: bulk::Compared<T>, equal: bool) -> Exec<()> {
+    strings.advance::<T>(cpu, strings.registers.destination, run.elements);
+    cpu.flags.sub(run.last.0, run.last.1, false);
+    let more = cpu.flags.zf() == equal;
+    strings.repeat(cpu, run.elements, more)
+}
+
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    // MOVSD and CMPSD are also SSE instructions.
+    if !insn.is_string_instruction() {
+        return None;
+    }
+    let bytes = size(insn, 0);
+    Some(match insn.mnemonic() {
+        Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq => sized!(bytes, movs),
+        Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => sized!(bytes, stos),
+        Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => sized!(bytes, lods),
+        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq => sized!(bytes, cmps),
+        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => sized!(bytes, scas),
+        _ => return None,
+    })
+}
