@@ -1,1 +1,83 @@
-fn main() {}
+//! The binary `satori`: parses, does, and exits with the status of what happened.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use clap::Parser;
+use satori::cli::{Cli, Command, What};
+use satori::demo::cache::{self, Wanted};
+use satori::say::{line, say};
+use satori::status::Status;
+use satori::{demo, pages, run, terminal, usage};
+
+fn main() {
+    leave_cleanly_on_panic();
+    let status = match Cli::try_parse() {
+        Ok(cli) => perform(cli.command),
+        Err(error) if usage::is_help(&error) => {
+            let _ = error.print();
+            Status::Ok
+        }
+        Err(error) if usage::is_empty(&error) => {
+            let _ = error.print();
+            Status::Usage
+        }
+        Err(error) => {
+            let command = std::env::args().nth(1);
+            say(format_args!("{}", usage::line(&error, command.as_deref())));
+            Status::Usage
+        }
+    };
+    std::process::exit(status.code().into());
+}
+
+fn perform(command: Command) -> Status {
+    match command {
+        Command::Run(flags) => run::run(&flags),
+        Command::Demo(flags) => demo::demo(&flags),
+        Command::Fetch(fetch) => {
+            let wanted = match (fetch.what, &fetch.series) {
+                (What::Kernel, None) => Ok(Wanted::Kernel),
+                (What::Kernel, Some(series)) if cache::is_series(series) => Ok(Wanted::Series(series)),
+                (What::Kernel, Some(other)) => {
+                    Err(anyhow::anyhow!("'{other}' is no kernel series: write two numbers such as 6.12"))
+                }
+                (What::Busybox, None) => Ok(Wanted::Busybox),
+                (What::Busybox, Some(_)) => Err(anyhow::anyhow!("busybox has no series: leave it out")),
+            };
+            done(wanted.and_then(|wanted| {
+                let path = cache::get(wanted, fetch.refresh)?;
+                Ok(writeln!(stdout(), "{}", path.display())?)
+            }))
+        }
+        Command::Completions { shell } => done(pages::completions(shell, &mut stdout()).map_err(Into::into)),
+        Command::Man { command } => done(pages::man(command.as_deref(), &mut stdout())),
+    }
+}
+
+/// The status of a command that runs no guest.
+fn done(result: Result<()>) -> Status {
+    match result {
+        Ok(()) => Status::Ok,
+        // `satori man | head` is no failure of anybody.
+        Err(error) if is_closed_pipe(&error) => Status::User,
+        Err(error) => {
+            say(format_args!("{error:#}"));
+            Status::Usage
+        }
+    }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// A panic on any thread is our own failure: the terminal is given back, one line says what
+/// happened, and nobody waits for a vCPU that is no more.
+fn leave_cleanly_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        terminal::restore();
+        line(format_args!("satori: internal error, please report it: {info}"));
+        std::process::exit(Status::Internal.code().into());
+    }));
+}

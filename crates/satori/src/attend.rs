@@ -1,0 +1,268 @@
+//! One thread that attends to everything from outside while a guest runs: what is typed,
+//! signals, the clock of `--timeout`, and a standard output that nobody reads any more.
+
+use std::io::{Read, stdin, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::low_level::{emulate_default_handler, pipe};
+
+use crate::escape::{self, Command, Escape};
+use crate::output::Shared;
+use crate::say::{line, say};
+use crate::status::Status;
+use crate::terminal;
+
+/// How long a guest that was told to end may take before we leave without it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes kept for a guest that does not read.
+const TYPED_AHEAD: usize = 4096;
+
+/// How soon bytes that the guest had no room for are offered again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// The guest, seen from outside.
+pub trait Guest: Send + 'static {
+    /// Offers typed bytes to the guest's console; returns how many it took.
+    fn input(&mut self, bytes: &[u8]) -> usize;
+    /// Makes the run end soon.
+    fn stop(&mut self);
+}
+
+/// Why the guest was told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Ctrl-A x.
+    Quit,
+    /// SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+    Signal,
+    /// Nobody reads standard output any more.
+    OutputClosed,
+    /// `--timeout` ran out.
+    Timeout,
+}
+
+impl Stop {
+    /// The exit status it leads to.
+    pub fn status(self) -> Status {
+        match self {
+            Stop::Timeout => Status::Timeout,
+            Stop::Quit | Stop::Signal | Stop::OutputClosed => Status::User,
+        }
+    }
+}
+
+/// The running attendant; dropping it ends the thread.
+#[derive(Debug)]
+pub struct Attendant {
+    done: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+    stopped: Arc<OnceLock<Stop>>,
+}
+
+impl Attendant {
+    /// Starts to attend to `guest`. `raw` tells that the terminal is in raw mode, where Ctrl-A
+    /// has its meaning.
+    pub fn start(
+        guest: impl Guest,
+        console: Arc<Shared>,
+        raw: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Attendant> {
+        let (done, done_seen) = UnixStream::pair()?;
+        let (end, end_seen) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+            pipe::register(signal, end.try_clone()?)?;
+        }
+        let (suspend, suspend_seen) = UnixStream::pair()?;
+        pipe::register(SIGTSTP, suspend)?;
+        let stopped = Arc::new(OnceLock::new());
+        let mut duty = Duty {
+            guest,
+            console,
+            escape: raw.then(Escape::default),
+            input_open: true,
+            waiting: Vec::new(),
+            stopped: stopped.clone(),
+            deadline: timeout.map(|t| Instant::now() + t),
+            done: done_seen,
+            end: end_seen,
+            suspend: suspend_seen,
+        };
+        let thread = std::thread::Builder::new().name("attendant".into()).spawn(move || duty.run())?;
+        Ok(Attendant { done: Some(done), thread: Some(thread), stopped })
+    }
+
+    /// Why the guest was told to end, if it was.
+    pub fn stopped(&self) -> Option<Stop> {
+        self.stopped.get().copied()
+    }
+}
+
+impl Drop for Attendant {
+    fn drop(&mut self) {
+        self.done.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Duty<G> {
+    guest: G,
+    console: Arc<Shared>,
+    escape: Option<Escape>,
+    input_open: bool,
+    /// Typed bytes that the guest had no room for.
+    waiting: Vec<u8>,
+    stopped: Arc<OnceLock<Stop>>,
+    deadline: Option<Instant>,
+    done: UnixStream,
+    end: UnixStream,
+    suspend: UnixStream,
+}
+
+/// What poll(2) saw.
+#[derive(Default)]
+struct Seen {
+    done: bool,
+    end: bool,
+    suspend: bool,
+    output_closed: bool,
+    input: bool,
+}
+
+impl<G: Guest> Duty<G> {
+    fn run(&mut self) {
+        loop {
+            let seen = self.wait();
+            if seen.done {
+                return;
+            }
+            if seen.end {
+                drain(&mut self.end);
+                self.stop(Stop::Signal);
+            }
+            if seen.suspend {
+                drain(&mut self.suspend);
+                terminal::restore();
+                let _ = emulate_default_handler(SIGTSTP);
+                terminal::set_raw();
+            }
+            if seen.output_closed || self.console.is_closed() {
+                self.stop(Stop::OutputClosed);
+            }
+            if seen.input {
+                self.read();
+            }
+            self.offer();
+            if self.deadline.is_some_and(|at| Instant::now() >= at) {
+                match self.stopped.get() {
+                    None => self.stop(Stop::Timeout),
+                    Some(reason) => leave(*reason),
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> Seen {
+        let (input, output) = (stdin(), stdout());
+        let mut fds = vec![
+            PollFd::new(&self.done, PollFlags::IN),
+            PollFd::new(&self.end, PollFlags::IN),
+            PollFd::new(&self.suspend, PollFlags::IN),
+        ];
+        // An end that was seen would be seen for ever.
+        let watch_output = self.stopped.get().is_none();
+        if watch_output {
+            fds.push(PollFd::new(&output, PollFlags::empty()));
+        }
+        if self.wants_input() {
+            fds.push(PollFd::new(&input, PollFlags::IN));
+        }
+        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = if self.waiting.is_empty() { left } else { Some(left.unwrap_or(AGAIN).min(AGAIN)) };
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        if poll(&mut fds, left.as_ref()).is_err() {
+            return Seen::default();
+        }
+        let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        Seen {
+            done: ready(0),
+            end: ready(1),
+            suspend: ready(2),
+            output_closed: watch_output && ready(3),
+            input: self.wants_input() && ready(fds.len() - 1),
+        }
+    }
+
+    /// Whether to read more. A pipe waits until the guest has room; a person is always heard,
+    /// or Ctrl-A x would not work on a guest that hangs.
+    fn wants_input(&self) -> bool {
+        self.input_open && (self.waiting.is_empty() || self.escape.is_some())
+    }
+
+    fn offer(&mut self) {
+        if !self.waiting.is_empty() {
+            let taken = self.guest.input(&self.waiting).min(self.waiting.len());
+            self.waiting.drain(..taken);
+            // What a person types into a guest that never reads is not kept for ever.
+            self.waiting.truncate(TYPED_AHEAD);
+        }
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; 512];
+        let typed = match rustix::io::read(stdin().as_fd(), &mut buffer) {
+            Ok(length) if length > 0 => &buffer[..length],
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return,
+            // The end of input never ends the guest.
+            _ => return self.input_open = false,
+        };
+        let commands = match &mut self.escape {
+            Some(escape) => escape.feed(typed, &mut self.waiting),
+            None => {
+                self.waiting.extend(typed);
+                Vec::new()
+            }
+        };
+        for command in commands {
+            match command {
+                Command::Help => line(format_args!("\r\n{}", escape::HELP)),
+                Command::Quit => self.stop(Stop::Quit),
+            }
+        }
+    }
+
+    /// Tells the guest to end; who asks again does not want to wait.
+    fn stop(&mut self, reason: Stop) {
+        if self.stopped.set(reason).is_err() {
+            if matches!(reason, Stop::Quit | Stop::Signal) {
+                leave(reason);
+            }
+            return;
+        }
+        self.console.mute();
+        self.guest.stop();
+        self.deadline = Some(Instant::now() + PATIENCE);
+    }
+}
+
+/// Ends the process although the guest still runs.
+fn leave(reason: Stop) -> ! {
+    terminal::restore();
+    say(format_args!("the guest did not end when told to; leaving without a report"));
+    std::process::exit(reason.status().code().into())
+}
+
+fn drain(stream: &mut UnixStream) {
+    // One byte a signal; what is left makes the next poll return at once.
+    let _ = stream.read(&mut [0; 64]);
+}

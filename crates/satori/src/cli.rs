@@ -1,0 +1,282 @@
+//! The flag table: parsing, help, completions and the man page all come from here.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+use crate::{escape, status, units};
+
+/// A virtual machine monitor with a processor of its own.
+///
+/// Satori boots an unmodified Linux kernel on a software CPU, without hardware virtualisation,
+/// offers it the Hyper-V enlightenments, and reports every exit that the guest took.
+#[derive(Debug, Parser)]
+#[command(name = "satori", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Begin with 'satori demo'. The exit statuses stand in 'satori run --help'.")]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Boot a kernel of yours
+    #[command(after_long_help = run_footer())]
+    Run(Run),
+    /// Fetch a Debian kernel with this machine's apt, boot it, show what it found, report
+    #[command(after_long_help = DEMO_FOOTER)]
+    Demo(Demo),
+    /// Fetch what the demo boots, and print where it is
+    #[command(long_about = FETCH_ABOUT)]
+    Fetch(Fetch),
+    /// Print shell completions
+    Completions {
+        /// The shell they are for
+        shell: Shell,
+    },
+    /// Print the man page of satori, or of one of its commands
+    Man {
+        /// The command; without it the page of satori itself
+        command: Option<String>,
+    },
+}
+
+/// `satori run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The kernel: a bzImage (Debian's vmlinuz) or an ELF vmlinux, compressed or not
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub kernel: PathBuf,
+    /// An initial ramdisk; several are joined in the order given
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub initrd: Vec<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub cmdline: Cmdline,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub machine: Machine,
+}
+
+/// The kernel's command line.
+#[derive(Debug, Args)]
+pub struct Cmdline {
+    /// The kernel's whole command line [default: console=ttyS0]
+    #[arg(long = "cmdline", value_name = "TEXT", conflicts_with = "append")]
+    pub whole: Option<String>,
+    /// Text added to the default command line
+    #[arg(long, value_name = "TEXT")]
+    pub append: Option<String>,
+}
+
+impl Cmdline {
+    /// The command line that these flags ask for.
+    pub fn text(&self) -> String {
+        match (&self.whole, &self.append) {
+            (Some(whole), _) => whole.clone(),
+            (None, Some(more)) => format!("{DEFAULT_CMDLINE} {more}"),
+            (None, None) => DEFAULT_CMDLINE.into(),
+        }
+    }
+}
+
+/// What a kernel is told when nobody says otherwise: where its console is.
+pub const DEFAULT_CMDLINE: &str = "console=ttyS0";
+
+/// The machine, and how it is run.
+#[derive(Debug, Args)]
+pub struct Machine {
+    /// Memory, 128M to 64G; a plain number is MiB
+    #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = units::memory)]
+    pub memory: u64,
+    /// Virtual processors, 1 to 255
+    #[arg(long, visible_alias = "smp", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub cpus: u32,
+    /// The processor's model
+    #[arg(long, value_name = "MODEL")]
+    pub cpu: Option<String>,
+    /// Hyper-V enlightenments: auto (what suits the guest), off, or a list of names
+    #[arg(long, value_name = "auto|off|LIST", default_value = "auto")]
+    pub hyperv: String,
+    /// The guest's time
+    #[arg(long, value_name = "CLOCK", default_value = "real")]
+    pub clock: Clock,
+    /// What executes the guest
+    #[arg(long, value_name = "ENGINE", default_value = "auto")]
+    pub engine: Engine,
+    /// The report of exits, printed when the guest has ended
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub report: Report,
+    /// Where the report goes, instead of standard error
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report_file: Option<PathBuf>,
+    /// End the guest after this time, with status 124: 90s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub timeout: Option<Duration>,
+    /// What a reset of the guest does
+    #[arg(long, value_name = "ACTION", default_value = "restart")]
+    pub on_reset: OnReset,
+    /// Text on the guest's console that means it panicked; an empty one turns this off
+    #[arg(long, value_name = "TEXT", default_value = "Kernel panic - not syncing")]
+    pub panic_pattern: String,
+    /// Tell more of what happens; -vv and -vvv even more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// `--clock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Clock {
+    /// The host's clock; vCPUs run in parallel
+    Real,
+    /// Retired instructions; the same inputs give the same run, byte for byte
+    Virtual,
+}
+
+/// `--engine`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// The best that this build and this host have
+    Auto,
+    /// The software CPU, one instruction at a time
+    Interpreter,
+    /// Not in this version
+    #[value(hide = true)]
+    Translator,
+    /// Not in this version
+    #[value(hide = true)]
+    Kvm,
+}
+
+/// `--report`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Report {
+    /// A table in perf kvm stat's layout
+    Text,
+    /// The same as one JSON object
+    Json,
+    /// None
+    Off,
+}
+
+/// `--on-reset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnReset {
+    /// Boot again, as a machine does
+    Restart,
+    /// End with status 118
+    Exit,
+}
+
+/// `satori demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// A Debian kernel series such as 6.12, or a kernel FILE [default: Debian's current one]
+    #[arg(long, value_name = "SERIES|FILE", value_hint = ValueHint::FilePath)]
+    pub kernel: Option<String>,
+    /// A statically linked busybox [default: Debian's busybox-static]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub busybox: Option<PathBuf>,
+    /// End in a shell in the guest instead of powering off
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Look for newer packages although the last look was less than a day ago
+    #[arg(long)]
+    pub refresh: bool,
+    /// Text added to the kernel's command line
+    #[arg(long, value_name = "TEXT")]
+    pub append: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub machine: Machine,
+}
+
+/// `satori fetch`.
+#[derive(Debug, Args)]
+pub struct Fetch {
+    /// What to fetch
+    pub what: What,
+    /// With kernel: a series such as 6.1 or 6.12 [default: Debian's current one]
+    pub series: Option<String>,
+    /// Look for newer packages although the last look was less than a day ago
+    #[arg(long)]
+    pub refresh: bool,
+}
+
+/// What `satori fetch` knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// A Debian cloud kernel
+    Kernel,
+    /// Debian's busybox-static
+    Busybox,
+}
+
+const FETCH_ABOUT: &str = "Fetch what the demo boots, and print where it is.
+
+Packages come through this machine's own apt: its sources, its mirror, its signature checks. It \
+needs no root, installs nothing, and keeps what it fetched in satori/ under $XDG_CACHE_HOME (or \
+~/.cache).";
+
+const DEMO_FOOTER: &str = "\
+Packages come through this machine's own apt: its sources, its mirror, its signature checks. The
+demo needs no root, installs nothing, and keeps what it fetched in satori/ under $XDG_CACHE_HOME (or
+~/.cache). Without apt or a network give it --kernel FILE and --busybox FILE.
+
+Examples:
+  satori demo                            boot, show, power off, report
+  satori demo --kernel 6.12 --cpus 4     the newer kernel on four vCPUs
+  satori demo --interactive              end in a shell; 'poweroff -f' or Ctrl-A x leaves it";
+
+fn run_footer() -> String {
+    format!(
+        "\
+Standard output carries the guest's console (its first serial port) and nothing else; messages and the
+report go to standard error. The end of standard input does not end the guest; a closed output does.
+
+On a terminal: {}
+
+{}
+
+Examples:
+  satori run --kernel vmlinuz --initrd initrd.img -m 1G --cpus 4
+  satori run --kernel vmlinuz --append 'root=/dev/ram0 quiet' --timeout 90s --report json
+  satori run --kernel vmlinuz --initrd init.cpio --clock virtual </dev/null",
+        escape::HELP,
+        status::TABLE
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_table_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn append_adds_and_cmdline_replaces() {
+        let text = |whole: Option<&str>, append: Option<&str>| {
+            Cmdline { whole: whole.map(Into::into), append: append.map(Into::into) }.text()
+        };
+        assert_eq!(text(None, None), "console=ttyS0");
+        assert_eq!(text(None, Some("quiet")), "console=ttyS0 quiet");
+        assert_eq!(text(Some(""), None), "");
+    }
+
+    #[test]
+    fn qemu_spellings_are_understood() {
+        let cli =
+            Cli::try_parse_from(["satori", "run", "--kernel", "k", "--smp", "4", "-m", "1024"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!((run.machine.cpus, run.machine.memory), (4, 1 << 30));
+    }
+}

@@ -1,0 +1,156 @@
+//! Kernels and busyboxes that were fetched, kept where XDG says.
+//!
+//! ```text
+//! satori/apt/            state and cache of our apt
+//! satori/files/          what was unpacked, one file a package and version
+//! satori/kernel-6.12     a link to the file that this request found last
+//! ```
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+
+use super::apt::{self, Apt, Package};
+use crate::say::say;
+
+/// How long an answer is used without asking apt again.
+const FRESH: Duration = Duration::from_secs(24 * 3600);
+
+/// What is wanted of Debian.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// The current cloud kernel.
+    Kernel,
+    /// The newest cloud kernel of a series, such as `6.12`.
+    Series(&'a str),
+    /// busybox-static's binary.
+    Busybox,
+}
+
+/// Whether `text` names a series of kernels and not a file.
+pub fn is_series(text: &str) -> bool {
+    let mut parts = text.split('.');
+    parts.clone().count() == 2 && parts.all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Finds `wanted` in the cache, or fetches it; with `refresh` asks apt in any case.
+pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
+    let root = folder()?;
+    fs::create_dir_all(root.join("files"))
+        .with_context(|| format!("cannot make {}: make room or set XDG_CACHE_HOME", root.display()))?;
+    // Held until the end: two at once must not run the same apt.
+    let lock = File::create(root.join("lock"))?;
+    lock.lock()?;
+
+    let link = root.join(match wanted {
+        Wanted::Kernel => "kernel".into(),
+        Wanted::Series(series) => format!("kernel-{series}"),
+        Wanted::Busybox => "busybox".to_string(),
+    });
+    let kept = link.canonicalize().ok();
+    if let Some(path) = &kept
+        && !refresh
+        && is_fresh(fs::symlink_metadata(&link))
+    {
+        return Ok(path.clone());
+    }
+    match (fetch(wanted, &root, &link, refresh), kept) {
+        (Ok(path), _) => Ok(path),
+        (Err(error), Some(path)) => {
+            say(format_args!("{error:#}; going on with what was fetched before"));
+            Ok(path)
+        }
+        (Err(error), None) => Err(error),
+    }
+}
+
+fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<PathBuf> {
+    let mut apt = Apt::open(&root.join("apt"))?;
+    let stamp = root.join("apt/updated");
+    if refresh || !is_fresh(fs::metadata(&stamp)) {
+        say(format_args!("asking this machine's apt for its package lists (nothing is installed)"));
+        apt.update()?;
+        if !apt.offline() {
+            fs::write(&stamp, "")?;
+        }
+    }
+    let (package, pattern) = match wanted {
+        Wanted::Kernel => (current(&apt, "linux-image-cloud-amd64")?, "./boot/vmlinuz-*"),
+        Wanted::Series(series) => (series_kernel(&apt, series)?, "./boot/vmlinuz-*"),
+        Wanted::Busybox => {
+            (apt.show("busybox-static")?.ok_or_else(|| apt.missing("busybox-static"))?, "*bin/busybox")
+        }
+    };
+    let file = root.join("files").join(format!("{}_{}", package.name, package.version.replace(':', "%3a")));
+    if !file.exists() {
+        say(format_args!("fetching {} {}", package.name, package.version));
+        let work = root.join("work");
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir_all(work.join("tree"))?;
+        let deb = apt.download(&package, &work)?;
+        let found = apt::unpack(&deb, pattern, &work.join("tree"))?;
+        fs::rename(found, &file)?;
+        fs::remove_dir_all(&work)?;
+    }
+    let fresh = root.join("link");
+    let _ = fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(&file, &fresh)?;
+    fs::rename(&fresh, link)?;
+    Ok(file)
+}
+
+/// The kernel that the metapackage `name` stands for: its dependency, or itself.
+fn current(apt: &Apt, name: &str) -> Result<Package> {
+    let mut package = apt.show(name)?.ok_or_else(|| apt.missing(name))?;
+    // A metapackage may stand for another one; no chain is as long as this.
+    for _ in 0..4 {
+        let Some(next) = package.depends.iter().find(|d| d.starts_with("linux-image-")) else {
+            return Ok(package);
+        };
+        package = apt.show(next)?.ok_or_else(|| apt.missing(next))?;
+    }
+    bail!("{name} depends on itself: {}", apt::WITHOUT)
+}
+
+/// The newest cloud kernel of `series`: from the series' own metapackage where there is one (a
+/// newer kernel in an older release), else among all the kernels that apt knows.
+fn series_kernel(apt: &Apt, series: &str) -> Result<Package> {
+    let meta = format!("linux-image-{series}-cloud-amd64");
+    if apt.show(&meta)?.is_some() {
+        return current(apt, &meta);
+    }
+    let mut found = Vec::new();
+    for name in apt.names(&format!("linux-image-{series}."))? {
+        if name.ends_with("-cloud-amd64") {
+            found.extend(apt.show(&name)?);
+        }
+    }
+    apt::newest(found).ok_or_else(|| apt.missing(&format!("cloud kernel {series}")))
+}
+
+fn is_fresh(metadata: std::io::Result<fs::Metadata>) -> bool {
+    let age = |m: fs::Metadata| SystemTime::now().duration_since(m.modified().ok()?).ok();
+    metadata.ok().and_then(age).is_some_and(|age| age < FRESH)
+}
+
+/// `satori/` under $XDG_CACHE_HOME, or under ~/.cache where that is not set or not absolute.
+fn folder() -> Result<PathBuf> {
+    let xdg = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = xdg.or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    Ok(base.context("there is no home directory to keep packages in: set XDG_CACHE_HOME")?.join("satori"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_no_file_name() {
+        assert!(is_series("6.12") && is_series("6.1"));
+        for file in ["vmlinuz-6.12", "./6.12", "6.12.3", "6.", "6", "", "a.b"] {
+            assert!(!is_series(file), "{file}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `satori demo`: from nothing to a booted Debian kernel and its report.
+
+pub mod apt;
+pub mod cache;
+pub mod cpio;
+pub mod initramfs;
+
+use std::io::{IsTerminal, stdin};
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use self::cache::Wanted;
+use crate::cli;
+use crate::run::{self, Boot};
+use crate::say::say;
+use crate::status::Status;
+
+/// Does what `satori demo` was told.
+pub fn demo(flags: &cli::Demo) -> Status {
+    match prepare(flags) {
+        Ok(boot) => run::start(boot, &flags.machine),
+        Err(error) => run::refuse(&error),
+    }
+}
+
+fn prepare(flags: &cli::Demo) -> Result<Boot> {
+    if flags.interactive && !stdin().is_terminal() {
+        say(format_args!("--interactive without a terminal: the shell reads standard input as it comes"));
+    }
+    let kernel = match &flags.kernel {
+        None => cache::get(Wanted::Kernel, flags.refresh)?,
+        Some(series) if cache::is_series(series) && !PathBuf::from(series).exists() => {
+            cache::get(Wanted::Series(series), flags.refresh)?
+        }
+        Some(file) => file.into(),
+    };
+    let busybox = match &flags.busybox {
+        None => cache::get(Wanted::Busybox, flags.refresh)?,
+        Some(file) => file.clone(),
+    };
+    let program = run::read("--busybox", &busybox)?;
+    if !program.starts_with(b"\x7fELF") {
+        bail!("--busybox {} is no ELF program: name a statically linked busybox", busybox.display());
+    }
+    say(format_args!("kernel {}", kernel.display()));
+    say(format_args!("busybox {}", busybox.display()));
+    Ok(Boot {
+        kernel: run::read("--kernel", &kernel)?,
+        initrds: vec![initramfs::build(&program, &init_script(flags.interactive))],
+        cmdline: cli::Cmdline { whole: None, append: flags.append.clone() }.text(),
+    })
+}
+
+const INIT: &str = include_str!("init.sh");
+const POWEROFF: &str = "poweroff -f\n";
+// cttyhack gives the shell a controlling terminal, so that Ctrl-C and job control work.
+const SHELL: &str = "echo 'A shell in the guest; poweroff -f ends it.'\nsetsid cttyhack sh\npoweroff -f\n";
+
+/// The init script of the demo.
+pub fn init_script(interactive: bool) -> String {
+    format!("{INIT}{}", if interactive { SHELL } else { POWEROFF })
+}

@@ -1,0 +1,20 @@
+//! The command line of Satori.
+//!
+//! A library and a thin `main`, so that tests and the soak can build the same initramfs and read
+//! the same statuses. [`cli`] is the one flag table; [`run`] turns it into a machine and the
+//! machine's outcome into a [`status`].
+
+pub mod attend;
+pub mod cli;
+pub mod demo;
+pub mod escape;
+pub mod output;
+pub mod pages;
+pub mod registers;
+pub mod report;
+pub mod run;
+pub mod say;
+pub mod status;
+pub mod terminal;
+pub mod units;
+pub mod usage;

@@ -1,0 +1,55 @@
+//! The registers of a vCPU as text.
+
+use satori_state::{CpuState, reg, seg};
+
+const GPRS: [(&str, usize); 16] = [
+    ("RAX", reg::RAX),
+    ("RBX", reg::RBX),
+    ("RCX", reg::RCX),
+    ("RDX", reg::RDX),
+    ("RSI", reg::RSI),
+    ("RDI", reg::RDI),
+    ("RBP", reg::RBP),
+    ("RSP", reg::RSP),
+    ("R8", reg::R8),
+    ("R9", reg::R9),
+    ("R10", reg::R10),
+    ("R11", reg::R11),
+    ("R12", reg::R12),
+    ("R13", reg::R13),
+    ("R14", reg::R14),
+    ("R15", reg::R15),
+];
+
+const SEGMENTS: [(&str, usize); 6] =
+    [("CS", seg::CS), ("SS", seg::SS), ("DS", seg::DS), ("ES", seg::ES), ("FS", seg::FS), ("GS", seg::GS)];
+
+/// What a person wants to see of `state` when its guest has failed, line by line.
+pub fn lines(state: &CpuState) -> Vec<String> {
+    let mut lines = vec![format!(
+        "RIP {:016x}  RFLAGS {:08x}  CPL {}  {:?}",
+        state.rip,
+        state.rflags,
+        state.cpl(),
+        state.activity
+    )];
+    for four in GPRS.chunks(4) {
+        let row: Vec<_> =
+            four.iter().map(|(name, at)| format!("{name:<3} {:016x}", state.gpr[*at])).collect();
+        lines.push(row.join("  "));
+    }
+    lines.push(format!(
+        "CR0 {:08x}  CR2 {:016x}  CR3 {:016x}  CR4 {:08x}  EFER {:08x}",
+        state.cr0, state.cr2, state.cr3, state.cr4, state.efer
+    ));
+    let row: Vec<_> = SEGMENTS
+        .iter()
+        .map(|(name, at)| format!("{name} {:04x} base {:x}", state.seg[*at].selector, state.seg[*at].base))
+        .collect();
+    lines.push(row.join("  "));
+    lines.push(format!(
+        "GDTR {:016x} limit {:04x}  IDTR {:016x} limit {:04x}  TR {:04x}",
+        state.gdtr.base, state.gdtr.limit, state.idtr.base, state.idtr.limit, state.tr.selector
+    ));
+    lines
+}

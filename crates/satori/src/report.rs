@@ -1,0 +1,102 @@
+//! What is told when a run has ended: how, with which last words, and the report of exits.
+
+use std::fs::File;
+use std::io::{self, Write, stderr};
+
+use satori_machine::{Event, Outcome};
+
+use crate::cli;
+use crate::registers;
+use crate::say::{line, say};
+use crate::status::Status;
+
+/// Lines of the console that a panic shows.
+const TAIL: usize = 24;
+
+/// Says how the run ended; where the guest failed, with its registers and last lines.
+pub fn tell(outcome: &Outcome, status: Status) {
+    let what = match &outcome.event {
+        Event::PowerOff => "the guest powered off".into(),
+        Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
+        Event::DebugExit(value) => format!("the guest wrote {value:#x} to its debug exit"),
+        Event::Panic(by) => format!("the guest panicked, told by {by}"),
+        Event::TripleFault { vcpu } => format!("triple fault on vCPU {vcpu}"),
+        Event::Failed(why) => format!("internal error, please report it: {why}"),
+        Event::Timeout | Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
+        Event::Timeout | Event::Stopped => "ended by the user".into(),
+    };
+    say(format_args!("{what}; exit status {}", status.code()));
+    if matches!(outcome.event, Event::Panic(_) | Event::TripleFault { .. } | Event::Failed(_)) {
+        for (index, state) in outcome.registers.iter().enumerate() {
+            line(format_args!("vCPU {index}:"));
+            registers::lines(state).iter().for_each(|text| line(format_args!("  {text}")));
+        }
+        let last = &outcome.console_tail[outcome.console_tail.len().saturating_sub(TAIL)..];
+        if !last.is_empty() {
+            line(format_args!("The console's last lines:"));
+        }
+        last.iter().for_each(|text| line(format_args!("  {}", printable(text))));
+    }
+}
+
+/// Writes the report to `file`, or to standard error.
+pub fn write(outcome: &Outcome, status: Status, form: cli::Report, file: Option<File>) -> io::Result<()> {
+    let report = match form {
+        cli::Report::Off => return Ok(()),
+        cli::Report::Text => text(outcome),
+        cli::Report::Json => format!("{:#}\n", json(outcome, status)),
+    };
+    match file {
+        Some(mut file) => file.write_all(report.as_bytes()),
+        None => {
+            // That standard error is closed is nobody's failure.
+            let _ = stderr().lock().write_all(report.as_bytes());
+            Ok(())
+        }
+    }
+}
+
+fn text(outcome: &Outcome) -> String {
+    let mut text = outcome.profile.text(None);
+    let counters = outcome.profile.stats_text();
+    if !counters.is_empty() {
+        text += &format!("\n{counters}");
+    }
+    let seconds = outcome.elapsed.as_secs_f64();
+    let millions = outcome.instructions as f64 / 1e6;
+    text += &format!(
+        "\n{millions:.1} million instructions in {seconds:.2} s ({:.0} million a second); guest time {:.2} s",
+        if seconds > 0.0 { millions / seconds } else { 0.0 },
+        outcome.guest_time as f64 / 1e9,
+    );
+    if outcome.resets > 0 {
+        text += &format!("; {} resets", outcome.resets);
+    }
+    text + "\n"
+}
+
+/// The profile's object, and beside it what the text tells in sentences.
+fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
+    let mut report = outcome.profile.json();
+    report["status"] = status.code().into();
+    report["instructions"] = outcome.instructions.into();
+    report["guest_time_ns"] = outcome.guest_time.into();
+    report["elapsed_ns"] = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX).into();
+    report["resets"] = outcome.resets.into();
+    report
+}
+
+/// A guest's text without what could command our terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '.' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_text_cannot_command_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\u{9b}1m\tc\x07"), "a.[2Jb.1m\tc.");
+    }
+}

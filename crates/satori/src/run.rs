@@ -1,0 +1,194 @@
+//! `satori run`: flags to a machine, the machine's outcome to a status and a report.
+
+use std::fs::File;
+use std::io::stderr;
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use satori_machine::{ClockMode, Config, EngineKind, Event, Handle, Machine, OnReset};
+
+use crate::attend::{Attendant, Guest};
+use crate::cli;
+use crate::output::Output;
+use crate::report;
+use crate::say::say;
+use crate::status::Status;
+use crate::terminal::RawMode;
+
+/// Does what `satori run` was told.
+pub fn run(flags: &cli::Run) -> Status {
+    let boot = || {
+        Ok(Boot {
+            kernel: read("--kernel", &flags.kernel)?,
+            initrds: flags.initrd.iter().map(|path| read("--initrd", path)).collect::<Result<_>>()?,
+            cmdline: flags.cmdline.text(),
+        })
+    };
+    match boot() {
+        Ok(boot) => start(boot, &flags.machine),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// What a machine boots.
+#[derive(Debug)]
+pub struct Boot {
+    /// The kernel file's bytes.
+    pub kernel: Vec<u8>,
+    /// Initial ramdisks, in order.
+    pub initrds: Vec<Vec<u8>>,
+    /// The kernel's command line.
+    pub cmdline: String,
+}
+
+/// The content of the file that `flag` names.
+pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    // Also a directory opens; and a fifo or a device would be read for ever.
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        bail!("{flag} {shown} is no regular file: name one");
+    }
+    let bytes = std::fs::read(path).map_err(|why| {
+        anyhow!("cannot read {flag} {shown} ({}): name a file that can be read", plain(&why))
+    })?;
+    if bytes.is_empty() {
+        bail!("{flag} {shown} is empty: name another file");
+    }
+    Ok(bytes)
+}
+
+/// Boots, runs to the end and reports.
+pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
+    log(flags.verbose);
+    let output = Output::default();
+    let console = output.shared();
+    let prepared = config(boot, flags).and_then(|config| {
+        let machine = Machine::new(config, Box::new(output))?;
+        // Last, so that a refused input leaves no file behind.
+        let file = flags.report_file.as_deref().map(create).transpose()?;
+        Ok((machine, file))
+    });
+    let (machine, file) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return refuse(&error),
+    };
+
+    say(format_args!("engine interpreter: a software CPU; this version uses no hardware virtualisation"));
+    let raw = RawMode::enter();
+    if raw.is_some() {
+        say(format_args!("{}", crate::escape::HELP));
+    }
+    let guest = Running(machine.handle());
+    let attendant = match Attendant::start(guest, console, raw.is_some(), flags.timeout) {
+        Ok(attendant) => attendant,
+        Err(error) => {
+            drop(raw);
+            say(format_args!("cannot watch the terminal and signals: {error:#}"));
+            return Status::Internal;
+        }
+    };
+    let outcome = machine.run();
+    let stopped = attendant.stopped();
+    // Terminal first: everything below is ordinary text.
+    drop(raw);
+    drop(attendant);
+
+    let status = match &outcome.event {
+        Event::PowerOff => Status::Ok,
+        Event::Reset(_) => Status::Reset,
+        Event::DebugExit(value) => Status::DebugExit(*value),
+        Event::Panic(_) => Status::Panic,
+        Event::TripleFault { .. } => Status::TripleFault,
+        Event::Timeout => Status::Timeout,
+        Event::Stopped => stopped.map_or(Status::User, |stop| stop.status()),
+        Event::Failed(_) => Status::Internal,
+    };
+    report::tell(&outcome, status);
+    match report::write(&outcome, status, flags.report, file) {
+        Ok(()) => status,
+        Err(error) => {
+            say(format_args!("cannot write the report: {error:#}"));
+            if status == Status::Ok { Status::Internal } else { status }
+        }
+    }
+}
+
+struct Running(Handle);
+
+impl Guest for Running {
+    fn input(&mut self, bytes: &[u8]) -> usize {
+        self.0.input(bytes)
+    }
+    fn stop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// One line, and the status that goes with it.
+pub fn refuse(error: &anyhow::Error) -> Status {
+    // One line, whatever a library put into its text.
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    say(format_args!("{text}"));
+    Status::Usage
+}
+
+fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
+    Ok(Config {
+        kernel: boot.kernel,
+        initrds: boot.initrds,
+        cmdline: boot.cmdline,
+        memory: flags.memory,
+        cpus: flags.cpus,
+        cpu_model: flags.cpu.clone(),
+        hyperv: flags.hyperv.clone(),
+        engine: engine(flags.engine)?,
+        clock: match flags.clock {
+            cli::Clock::Real => ClockMode::Real,
+            cli::Clock::Virtual => ClockMode::VIRTUAL,
+        },
+        on_reset: match flags.on_reset {
+            cli::OnReset::Restart => OnReset::Restart,
+            cli::OnReset::Exit => OnReset::Exit,
+        },
+        panic_pattern: flags.panic_pattern.clone(),
+        profile: flags.report != cli::Report::Off,
+        ..Config::default()
+    })
+}
+
+fn engine(wanted: cli::Engine) -> Result<EngineKind> {
+    match wanted {
+        cli::Engine::Auto | cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
+        cli::Engine::Translator => {
+            bail!("--engine translator: this version has no translator yet; use --engine interpreter or auto")
+        }
+        cli::Engine::Kvm => {
+            bail!("--engine kvm: this version cannot drive /dev/kvm yet; use --engine interpreter or auto")
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).map_err(|why| {
+        anyhow!("cannot write --report-file {} ({}): name another place", path.display(), plain(&why))
+    })
+}
+
+/// An error of the host without the number that std puts behind it.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}
+
+fn log(verbose: u8) {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = [LevelFilter::WARN, LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE];
+    let level = level[usize::from(verbose).min(level.len() - 1)];
+    // Without colours: what is logged is read in files more than on terminals, and NO_COLOR holds.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(stderr)
+        .without_time()
+        .with_ansi(false)
+        .try_init();
+}

@@ -1,0 +1,156 @@
+//! Dependencies between crates point down, and those on others are ones we chose.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every crate of the workspace and its floor (ARCHITECTURE.md).
+const FLOORS: &[(&str, u8)] = &[
+    ("satori-defs", 0),
+    ("satori-memory", 1),
+    ("satori-state", 1),
+    ("satori-bus", 1),
+    ("satori-engine", 2),
+    ("satori-cpuid", 2),
+    ("satori-lapic", 2),
+    ("satori-hyperv", 2),
+    ("satori-boot", 2),
+    ("satori-soft", 3),
+    ("satori-chipset", 4),
+    ("satori-profile", 4),
+    ("satori-exits", 4),
+    ("satori-machine", 5),
+    ("satori", 6),
+];
+
+/// Dependencies within a floor, with the reason for each. One that is no longer used is an error
+/// too, so that this list cannot grow stale.
+const SIDEWAYS: &[(&str, &str, &str)] = &[
+    ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
+    ("satori-exits", "satori-profile", "the dispatcher tells the meter of every exit"),
+];
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn metadata(more: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--locked"])
+        .args(more)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn items<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value[key].as_array().into_iter().flatten()
+}
+
+#[test]
+fn dependencies_between_crates_point_down() {
+    let floors: BTreeMap<_, _> = FLOORS.iter().copied().collect();
+    let metadata = metadata(&["--no-deps"]);
+    let (mut wrong, mut sideways, mut seen) = (Vec::new(), Vec::new(), 0);
+    for package in items(&metadata, "packages") {
+        let from = text(package, "name");
+        let Some(&high) = floors.get(from) else {
+            wrong.push(format!("{from} stands on no floor: add it to FLOORS"));
+            continue;
+        };
+        seen += 1;
+        for dependency in items(package, "dependencies").filter(|d| d["path"].is_string()) {
+            let to = text(dependency, "name");
+            match floors.get(to) {
+                Some(&low) if low < high => {}
+                Some(&low) if low == high && SIDEWAYS.iter().any(|&(a, b, _)| (a, b) == (from, to)) => {
+                    sideways.push((from, to));
+                }
+                Some(low) => wrong.push(format!("{from} (F{high}) depends on {to} (F{low})")),
+                None => wrong.push(format!("{from} depends on {to}, which stands on no floor")),
+            }
+        }
+    }
+    for &(from, to, _) in SIDEWAYS {
+        if !sideways.contains(&(from, to)) {
+            wrong.push(format!("{from} no longer depends on {to}: take it out of SIDEWAYS"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert_eq!(seen, FLOORS.len(), "a crate of FLOORS is not in the workspace");
+}
+
+#[test]
+fn other_crates_have_a_permitted_licence_and_source() {
+    let policy = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    let policy: toml::Table = policy.parse().expect("deny.toml is TOML");
+    let allowed: Vec<_> =
+        policy["licenses"]["allow"].as_array().unwrap().iter().flat_map(|l| l.as_str()).collect();
+    let metadata = metadata(&[]);
+    let mut wrong = Vec::new();
+    for package in items(&metadata, "packages").filter(|p| p["source"].is_string()) {
+        let (name, licence) = (text(package, "name"), text(package, "license"));
+        if !permitted(licence, &allowed) {
+            wrong.push(format!("{name}: licence '{licence}' is not among those of deny.toml"));
+        }
+        if !text(package, "source").starts_with("registry+") {
+            wrong.push(format!("{name}: comes from {}, not from the registry", text(package, "source")));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Whether an SPDX expression can be met by `allowed` ones. Old manifests write `/` for OR.
+fn permitted(expression: &str, allowed: &[&str]) -> bool {
+    let plain = expression.replace('/', " OR ").replace(['(', ')'], " ");
+    // With the parentheses gone "(A OR B) AND C" reads as A OR (B AND C): asking that every
+    // AND-ed group has a permitted alternative is right for both ways crates write it.
+    plain.split(" AND ").all(|group| group.split(" OR ").any(|one| allowed.contains(&one.trim())))
+}
+
+#[test]
+fn every_dependency_on_others_says_why() {
+    let mut wrong = Vec::new();
+    let mut manifests = vec![root().join("Cargo.toml")];
+    for folder in std::fs::read_dir(root().join("crates")).unwrap() {
+        manifests.push(folder.unwrap().path().join("Cargo.toml"));
+    }
+    for manifest in manifests {
+        let (mut inside, mut reason) = (false, false);
+        for line in std::fs::read_to_string(&manifest).unwrap().lines() {
+            if line.starts_with('[') {
+                inside = line.contains("dependencies]");
+            } else if line.starts_with('#') {
+                reason = true;
+                continue;
+            } else if inside
+                && line.contains('=')
+                && !reason
+                && !line.contains(".workspace = true")
+                && !line.contains("path =")
+            {
+                wrong.push(format!("{}: no comment says why: {line}", manifest.display()));
+            }
+            // One comment may stand over several lines of a family.
+            reason &= !line.is_empty() && !line.starts_with('[');
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn licences_are_read_as_spdx() {
+    let allowed = ["MIT", "Apache-2.0", "Unicode-3.0"];
+    assert!(permitted("MIT/Apache-2.0", &allowed));
+    assert!(permitted("(MIT OR GPL-3.0) AND Unicode-3.0", &allowed));
+    assert!(!permitted("MIT AND GPL-3.0", &allowed));
+    assert!(!permitted("", &allowed));
+}
