@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::test_runner::RngSeed;
 use satori_bus::{Clock, Nanos, PowerEvent};
 use satori_defs::chipset::{mmio, port};
 
@@ -164,8 +165,18 @@ impl Rig {
     }
 }
 
+/// A fixed seed unless PROPTEST_RNG_SEED gives another; PROPTEST_CASES gives the number of guests.
+fn config() -> ProptestConfig {
+    let given = ProptestConfig::default();
+    let rng_seed = match given.rng_seed {
+        RngSeed::Random => RngSeed::Fixed(8259),
+        seed => seed,
+    };
+    ProptestConfig { rng_seed, failure_persistence: None, ..given }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn garbage_neither_panics_nor_spins(steps in vec(steps(), 1..400)) {

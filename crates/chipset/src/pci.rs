@@ -171,7 +171,7 @@ impl PciBus {
 }
 
 fn aligned(offset: u64, size: u8) -> bool {
-    matches!(size, 1 | 2 | 4) && offset % u64::from(size) == 0
+    matches!(size, 1 | 2 | 4) && offset.is_multiple_of(u64::from(size))
 }
 
 fn absent(size: u8) -> u32 {

@@ -5,7 +5,7 @@
 //! is driving it looks again afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use satori_bus::{InterruptLine, PortDevice};
 use satori_defs::chipset::irq::CASCADE;
@@ -282,7 +282,11 @@ impl Pic {
         self.stale.store(true, Ordering::SeqCst);
         while self.stale.load(Ordering::SeqCst) {
             // Whoever holds it will see `stale` when done, so nobody waits for anybody.
-            let Ok(mut driven) = self.driving.try_lock() else { return };
+            let mut driven = match self.driving.try_lock() {
+                Ok(driven) => driven,
+                Err(TryLockError::Poisoned(driven)) => driven.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
             while self.stale.swap(false, Ordering::SeqCst) {
                 let intr = self.intr();
                 if *driven != intr {
@@ -471,5 +475,28 @@ mod tests {
         assert_eq!(pic.acknowledge(), 0x36);
         ports[0].write(0, 1, 0x0b);
         assert_eq!(ports[0].read(0, 1), 0);
+    }
+
+    #[test]
+    fn threads_leave_intr_at_the_last_level() {
+        let (pic, wire, ports) = pic();
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                for irq in [3, 4, 10] {
+                    let pic = &pic;
+                    scope.spawn(move || {
+                        (0..50).for_each(|_| [true, false].iter().for_each(|&l| pic.set(irq, l)))
+                    });
+                }
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        pic.acknowledge();
+                        ports[1].write(0, 1, 0x20);
+                        ports[0].write(0, 1, 0x20);
+                    }
+                });
+            });
+            assert_eq!(wire.level(), pic.intr());
+        }
     }
 }

@@ -145,8 +145,8 @@ impl Counter {
         true
     }
 
-    /// Drives the gate. True if it changed when the next edge of OUT comes.
-    pub(super) fn set_gate(&mut self, now: Nanos, gate: bool) -> bool {
+    /// Drives the gate.
+    pub(super) fn set_gate(&mut self, now: Nanos, gate: bool) {
         let rising = gate && !self.gate;
         let falling = !gate && self.gate;
         self.gate = gate;
@@ -169,11 +169,6 @@ impl Counter {
                 }
             }
         }
-        rising || falling
-    }
-
-    pub(super) fn gate(&self) -> bool {
-        self.gate
     }
 
     /// Modes 1 and 5 start with the gate's rise, not with the count.

@@ -121,7 +121,7 @@ impl PortDevice for PortB {
     fn read(&self, _offset: u16, size: u8) -> u32 {
         let now = self.0.clock.now();
         let state = lock(&self.0.state);
-        let refresh = if now / REFRESH_NANOS & 1 == 1 { PORT_B_REFRESH } else { 0 };
+        let refresh = if now / REFRESH_NANOS % 2 == 1 { PORT_B_REFRESH } else { 0 };
         let out2 = if state.counters[2].out(now) { PORT_B_OUT2 } else { 0 };
         read_bytes(0, size.min(1), |_| state.port_b | refresh | out2)
     }
@@ -131,9 +131,7 @@ impl PortDevice for PortB {
         let mut state = lock(&self.0.state);
         state.port_b = value as u8 & PORT_B_WRITABLE;
         let gate = state.port_b & PORT_B_GATE2 != 0;
-        if gate != state.counters[2].gate() {
-            state.counters[2].set_gate(now, gate);
-        }
+        state.counters[2].set_gate(now, gate);
     }
 }
 

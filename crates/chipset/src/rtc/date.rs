@@ -60,7 +60,7 @@ impl Date {
 
 /// A number as register B's data mode has it.
 pub(super) fn encode(value: u8, b: u8) -> u8 {
-    if b & B_DM != 0 { value } else { (value / 10) << 4 | value % 10 }
+    if b & B_DM != 0 { value } else { ((value / 10) << 4) | (value % 10) }
 }
 
 /// The inverse of [`encode`]; digits above 9 count on.
@@ -73,7 +73,7 @@ pub(super) fn encode_hour(hour: u8, b: u8) -> u8 {
     if b & B_24 != 0 {
         return encode(hour, b);
     }
-    let twelve = if hour % 12 == 0 { 12 } else { hour % 12 };
+    let twelve = if hour.is_multiple_of(12) { 12 } else { hour % 12 };
     encode(twelve, b) | if hour >= 12 { PM } else { 0 }
 }
 
