@@ -5,4 +5,4 @@ mod tlb;
 mod walk;
 
 pub use tlb::{Mode, Tlb};
-pub use walk::{Access, canonical};
+pub use walk::{Access, MAXPHYADDR, canonical};

@@ -1,19 +1,45 @@
-//! In the making.
-use satori_engine::Exception;
+//! System instructions, segments, and the delivery of interrupts and exceptions (SDM volume 3,
+//! chapters 2, 3, 5 and 6).
+//!
+//! Not modelled, and refused with #GP: hardware task switches and virtual-8086 mode.
 
-use crate::cpu::{Cpu, Handler};
-pub struct Shutdown;
-pub enum InterruptKind {
-    External,
-    Software,
-    Nmi,
-}
-pub fn handler(_insn: &iced_x86::Instruction) -> Option<Handler> {
-    None
-}
-pub fn raise_fault(_cpu: &mut Cpu, _e: Exception) -> Result<(), Shutdown> {
-    Err(Shutdown)
-}
-pub fn interrupt(_cpu: &mut Cpu, _vector: u8, _kind: InterruptKind) -> Result<(), Shutdown> {
-    Err(Shutdown)
+mod control;
+mod debug;
+mod deliver;
+mod descriptor;
+mod far;
+mod fast;
+mod faults;
+mod flags;
+mod machine;
+mod msr;
+mod ports;
+mod returns;
+mod segments;
+mod stack;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use iced_x86::Instruction;
+
+use crate::cpu::Handler;
+pub use faults::{InterruptKind, Shutdown, interrupt, raise_fault};
+
+/// The implementation of a system instruction.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    let groups = [
+        control::handler,
+        debug::handler,
+        far::handler,
+        fast::handler,
+        flags::handler,
+        machine::handler,
+        msr::handler,
+        ports::handler,
+        returns::handler,
+        segments::handler,
+        tables::handler,
+    ];
+    groups.into_iter().find_map(|group| group(insn))
 }

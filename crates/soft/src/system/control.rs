@@ -1,0 +1,289 @@
+//! Control registers (SDM 2.5; volume 2, MOV to CR), as KVM on VMX with EPT lets a guest change
+//! them: a change of a bit that the host owns exits first.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use satori_defs::x86::{cr0, cr4, efer, pte};
+use satori_engine::{Exception, Exit};
+use satori_state::seg;
+
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::mmu::{MAXPHYADDR, canonical};
+
+/// Bits of CR0 that exist; writes to the others are ignored (SDM 2.5: reserved bits of the low
+/// half keep reading as 0).
+const CR0_BITS: u64 =
+    cr0::PE | cr0::MP | cr0::EM | cr0::TS | cr0::NE | cr0::WP | cr0::AM | cr0::NW | cr0::CD | cr0::PG;
+/// Bits of CR0 that the guest owns under KVM with EPT.
+const CR0_GUEST: u64 = cr0::TS | cr0::WP;
+/// Bits of CR4 that this processor can have set; whether a guest may is for the exit to say.
+const CR4_BITS: u64 = CR4_GUEST
+    | cr4::VME
+    | cr4::PSE
+    | cr4::PAE
+    | cr4::MCE
+    | cr4::UMIP
+    | cr4::PCIDE
+    | cr4::OSXSAVE
+    | cr4::SMEP
+    | cr4::SMAP;
+/// Bits of CR4 that the guest owns under KVM with EPT (`KVM_POSSIBLE_CR4_GUEST_BITS`).
+const CR4_GUEST: u64 =
+    cr4::PVI | cr4::DE | cr4::PCE | cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::PGE | cr4::TSD | cr4::FSGSBASE;
+/// Bits of CR4 whose change voids translations (SDM 4.10.4.1). SMAP is among them because the
+/// software TLB keeps the outcome of its check.
+const CR4_TRANSLATION: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::SMEP | cr4::SMAP;
+/// Bits of CR4 whose change loads the PDPTEs (SDM 4.4.1).
+const CR4_PDPTE: u64 = cr4::PAE | cr4::PGE | cr4::PSE | cr4::SMEP;
+/// Process-context identifier in CR3.
+const CR3_PCID: u64 = 0xfff;
+/// With CR4.PCIDE, in a value written to CR3: keep translations.
+const CR3_KEEP: u64 = 1 << 63;
+/// Bits of a PDPTE that must be 0 with PAE paging: 2:1, 8:5 and those beyond the address (SDM table 4-8).
+const PDPTE_RESERVED: u64 = 0x1e6 | !((1 << MAXPHYADDR) - 1);
+/// What LMSW can change: PE, MP, EM, TS.
+const MSW: u64 = 0xf;
+
+/// The instructions of this file.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    let control = |op: u32| insn.op_kind(op) == OpKind::Register && insn.op_register(op).is_cr();
+    Some(match insn.mnemonic() {
+        Mnemonic::Mov if control(0) => write,
+        Mnemonic::Mov if control(1) => read,
+        Mnemonic::Clts => clts,
+        Mnemonic::Lmsw => lmsw,
+        Mnemonic::Smsw => smsw,
+        Mnemonic::Invlpg => invlpg,
+        Mnemonic::Invpcid => invpcid,
+        _ => return None,
+    })
+}
+
+fn read(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let value = match insn.op1_register() {
+        Register::CR0 => cpu.state.cr0,
+        Register::CR2 => cpu.state.cr2,
+        Register::CR3 => cpu.state.cr3,
+        Register::CR4 => cpu.state.cr4,
+        Register::CR8 => u64::from(cpu.state.tpr >> 4),
+        _ => return Err(cpu.raise(Exception::ud())),
+    };
+    cpu.require_supervisor()?;
+    cpu.set_reg(insn.op0_register(), value);
+    Ok(())
+}
+
+fn write(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let value = cpu.reg(insn.op1_register());
+    let change: fn(&mut Cpu, u64) -> Exec<()> = match insn.op0_register() {
+        Register::CR0 => write_cr0,
+        Register::CR2 => |cpu, value| {
+            cpu.state.cr2 = value;
+            Ok(())
+        },
+        Register::CR3 => write_cr3,
+        Register::CR4 => write_cr4,
+        Register::CR8 => write_cr8,
+        _ => return Err(cpu.raise(Exception::ud())),
+    };
+    cpu.require_supervisor()?;
+    change(cpu, value)
+}
+
+fn refuse(cpu: &mut Cpu) -> Exec<()> {
+    Err(cpu.raise(Exception::gp(0)))
+}
+
+/// PAE paging outside long mode, with these register values.
+const fn pae_paging(cr0: u64, cr4: u64, efer: u64) -> bool {
+    cr0 & cr0::PG != 0 && cr4 & cr4::PAE != 0 && efer & efer::LMA == 0
+}
+
+/// Refuses a page-directory-pointer table with reserved bits set in a present entry.
+fn check_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<()> {
+    for i in 0..4 {
+        let at = satori_memory::Gpa((cr3 & 0xffff_ffe0) + 8 * i);
+        let entry = cpu.memory.read_u64(at).unwrap_or(0);
+        if entry & pte::P != 0 && entry & PDPTE_RESERVED != 0 {
+            return refuse(cpu);
+        }
+    }
+    Ok(())
+}
+
+fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
+    let old = cpu.state.cr0;
+    if (old ^ value) & CR0_BITS & !CR0_GUEST != 0 {
+        cpu.ask(Exit::CrWrite { register: 0, value })?;
+    }
+    if value >> 32 != 0
+        || (value & cr0::PG != 0 && value & cr0::PE == 0)
+        || (value & cr0::NW != 0 && value & cr0::CD == 0)
+    {
+        return refuse(cpu);
+    }
+    let value = value & CR0_BITS | cr0::ET;
+    let (paging, was) = (value & cr0::PG != 0, old & cr0::PG != 0);
+    let mut efer = cpu.state.efer;
+    if paging && !was && efer & efer::LME != 0 {
+        // SDM 9.8.5: entering IA-32e mode.
+        if cpu.state.cr4 & cr4::PAE == 0 || cpu.state.seg[seg::CS].long() {
+            return refuse(cpu);
+        }
+        efer |= efer::LMA;
+    }
+    if !paging && was {
+        if cpu.code64 || cpu.state.cr4 & cr4::PCIDE != 0 {
+            return refuse(cpu);
+        }
+        efer &= !efer::LMA;
+    }
+    if paging && !was && pae_paging(value, cpu.state.cr4, efer) {
+        check_pdptes(cpu, cpu.state.cr3)?;
+    }
+    cpu.state.cr0 = value;
+    cpu.state.efer = efer;
+    if value & cr0::PE == 0 {
+        // CPL is 0 in real-address mode, and stays so on the way back to protected mode.
+        cpu.state.seg[seg::SS].rights &= !(3 << 5);
+    }
+    if (old ^ value) & (cr0::PG | cr0::WP | cr0::PE) != 0 {
+        cpu.flush_tlb(false);
+    }
+    cpu.mode_changed();
+    Ok(())
+}
+
+fn write_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
+    let mut value = value;
+    if cpu.state.long_mode() {
+        if cpu.state.cr4 & cr4::PCIDE != 0 {
+            value &= !CR3_KEEP;
+        }
+        if value >> MAXPHYADDR != 0 {
+            return refuse(cpu);
+        }
+    } else {
+        value &= 0xffff_ffff;
+        if pae_paging(cpu.state.cr0, cpu.state.cr4, cpu.state.efer) {
+            check_pdptes(cpu, value)?;
+        }
+    }
+    cpu.state.cr3 = value;
+    cpu.cr3_loads += 1;
+    // The software TLB has no PCIDs: translations of the address space that is left go, also
+    // where the processor might keep them.
+    let keep_global = cpu.state.cr4 & cr4::PGE != 0;
+    cpu.flush_tlb(keep_global);
+    Ok(())
+}
+
+fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
+    let old = cpu.state.cr4;
+    let changed = old ^ value;
+    if changed & !CR4_GUEST != 0 {
+        cpu.ask(Exit::CrWrite { register: 4, value })?;
+    }
+    let long = cpu.state.long_mode();
+    let pcide = changed & value & cr4::PCIDE != 0;
+    if value & !CR4_BITS != 0
+        || (long && value & cr4::PAE == 0)
+        || (pcide && (!long || cpu.state.cr3 & CR3_PCID != 0))
+    {
+        return refuse(cpu);
+    }
+    if changed & CR4_PDPTE != 0 && pae_paging(cpu.state.cr0, value, cpu.state.efer) {
+        check_pdptes(cpu, cpu.state.cr3)?;
+    }
+    cpu.state.cr4 = value;
+    if changed & CR4_TRANSLATION != 0 {
+        cpu.flush_tlb(false);
+    }
+    cpu.mode_changed();
+    Ok(())
+}
+
+fn write_cr8(cpu: &mut Cpu, value: u64) -> Exec<()> {
+    if value > 15 {
+        return refuse(cpu);
+    }
+    cpu.set_tpr((value as u8) << 4);
+    Ok(())
+}
+
+fn clts(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    cpu.require_supervisor()?;
+    cpu.state.cr0 &= !cr0::TS;
+    cpu.mode_changed();
+    Ok(())
+}
+
+fn lmsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.require_supervisor()?;
+    let word = cpu.operand(insn, 0)?;
+    // LMSW sets PE but does not clear it.
+    let value = cpu.state.cr0 & !(MSW & !cr0::PE) | word & MSW;
+    write_cr0(cpu, value)
+}
+
+fn smsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.require_no_umip()?;
+    let value = cpu.state.cr0;
+    cpu.set_operand(insn, 0, value)
+}
+
+/// INVLPG takes an address without checking it: one that is not canonical does nothing.
+fn invlpg(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.require_supervisor()?;
+    let segment = insn.memory_segment().number();
+    let offset = cpu.offset(insn);
+    let linear = if cpu.code64 {
+        let base = if segment >= seg::FS { cpu.state.seg[segment].base } else { 0 };
+        base.wrapping_add(offset)
+    } else {
+        cpu.state.seg[segment].base.wrapping_add(offset) & 0xffff_ffff
+    };
+    if canonical(linear) {
+        cpu.flush_page(linear);
+    }
+    Ok(())
+}
+
+fn invpcid(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.require_supervisor()?;
+    let kind = cpu.reg(insn.op0_register());
+    let linear = cpu.ea(insn, 1)?;
+    let descriptor: u128 = cpu.read(linear)?;
+    let (pcid, address) = (descriptor as u64, (descriptor >> 64) as u64);
+    let pcids = cpu.state.cr4 & cr4::PCIDE != 0;
+    let individual = kind <= 1;
+    if kind > 3
+        || pcid & !CR3_PCID != 0
+        || (individual && pcid != 0 && !pcids)
+        || (kind == 0 && !canonical(address))
+    {
+        return refuse(cpu);
+    }
+    // Only the current address space has translations here; the others have nothing to drop.
+    let current = !pcids || pcid == cpu.state.cr3 & CR3_PCID;
+    match kind {
+        0 if current => cpu.flush_page(address),
+        1 if current => cpu.flush_tlb(true),
+        2 => cpu.flush_tlb(false),
+        3 => cpu.flush_tlb(true),
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_owned_bits_exist_and_the_fixed_one_is_nobodys() {
+        assert_eq!(CR0_GUEST & !CR0_BITS, 0);
+        assert_eq!(CR4_GUEST & !CR4_BITS, 0);
+        assert_eq!(CR0_BITS & cr0::ET, 0);
+        assert_eq!(CR4_BITS & (cr4::VMXE | cr4::LA57 | cr4::PKE), 0);
+    }
+}

@@ -1,0 +1,262 @@
+//! Far jumps and calls, and software interrupts (SDM 5.8; volume 2, JMP, CALL, INT).
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use satori_defs::x86::vector;
+use satori_engine::Exception;
+use satori_state::{Segment, reg, seg};
+
+use super::deliver::{Delivery, deliver, inner_stack};
+use super::descriptor::{Descriptor, Found, null, rpl, selector_fault, system_type, unusable};
+use super::stack::Stack;
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::mmu::canonical;
+use crate::operands::truncate;
+
+/// The instructions of this file.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    Some(match insn.code() {
+        Code::Jmp_ptr1616 | Code::Jmp_ptr1632 | Code::Jmp_m1616 | Code::Jmp_m1632 | Code::Jmp_m1664 => jump,
+        Code::Call_ptr1616 | Code::Call_ptr1632 | Code::Call_m1616 | Code::Call_m1632 | Code::Call_m1664 => {
+            call
+        }
+        _ => match insn.mnemonic() {
+            Mnemonic::Int => |cpu, insn| software_interrupt(cpu, insn, insn.immediate8(), true),
+            Mnemonic::Int3 => |cpu, insn| software_interrupt(cpu, insn, vector::BP, true),
+            // INT1 ignores the gate's DPL (SDM volume 2, INT).
+            Mnemonic::Int1 => |cpu, insn| software_interrupt(cpu, insn, vector::DB, false),
+            Mnemonic::Into => into,
+            _ => return None,
+        },
+    })
+}
+
+fn software_interrupt(cpu: &mut Cpu, insn: &Instruction, vector: u8, software: bool) -> Exec<()> {
+    let event = Delivery { vector, code: None, software, resume: false, rip: cpu.next_ip(insn) };
+    cpu.next_rip = deliver(cpu, &event)?;
+    Ok(())
+}
+
+fn into(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    if cpu.flags.of() { software_interrupt(cpu, insn, vector::OF, true) } else { Ok(()) }
+}
+
+/// Selector, offset and operand size in bytes of a far branch.
+fn far_pointer(cpu: &mut Cpu, insn: &Instruction) -> Exec<(u16, u64, u32)> {
+    match insn.op0_kind() {
+        OpKind::FarBranch16 => Ok((insn.far_branch_selector(), insn.far_branch16().into(), 2)),
+        OpKind::FarBranch32 => Ok((insn.far_branch_selector(), insn.far_branch32().into(), 4)),
+        _ => {
+            let size = match insn.code() {
+                Code::Jmp_m1616 | Code::Call_m1616 => 2,
+                Code::Jmp_m1632 | Code::Call_m1632 => 4,
+                _ => 8,
+            };
+            let linear = cpu.ea(insn, 0)?;
+            let offset = cpu.read_sized(linear, size)?;
+            let selector = cpu.read(linear.wrapping_add(size.into()))?;
+            Ok((selector, offset, size))
+        }
+    }
+}
+
+/// Whether `cs` makes 64-bit code.
+fn long_code(cpu: &Cpu, cs: &Segment) -> bool {
+    cpu.state.long_mode() && cs.long()
+}
+
+/// Whether code can run at `rip` in `cs`; else #GP(0).
+pub fn check_target(cpu: &mut Cpu, cs: &Segment, rip: u64) -> Exec<()> {
+    let fits = if long_code(cpu, cs) { canonical(rip) } else { rip <= u64::from(cs.limit) };
+    if fits { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
+}
+
+/// Goes on in another code segment. Nothing can fail any more.
+pub fn commit_code(cpu: &mut Cpu, cs: Segment, rip: u64) {
+    cpu.state.seg[seg::CS] = cs;
+    cpu.mode_changed();
+    cpu.next_rip = rip;
+}
+
+/// CS in real-address mode.
+pub fn paragraph_code(cpu: &Cpu, selector: u16) -> Segment {
+    Segment { selector, base: u64::from(selector) << 4, ..cpu.state.seg[seg::CS] }
+}
+
+/// A code segment's form and presence, for every kind of transfer.
+pub fn check_code(cpu: &mut Cpu, code: Descriptor, selector: u16) -> Exec<()> {
+    if cpu.state.long_mode() && code.long() && code.big() {
+        return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
+    }
+    if !code.present() {
+        return Err(cpu.raise(selector_fault(vector::NP, selector, 0)));
+    }
+    Ok(())
+}
+
+/// The segment register for a direct transfer to a code segment: the privilege level stays.
+fn direct_code(cpu: &mut Cpu, found: &mut Found, selector: u16) -> Exec<Segment> {
+    let (code, cpl) = (found.descriptor, cpu.cpl());
+    let allowed =
+        if code.conforming() { code.dpl() <= cpl } else { rpl(selector) <= cpl && code.dpl() == cpl };
+    if !allowed {
+        return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
+    }
+    check_code(cpu, code, selector)?;
+    cpu.mark_accessed(found)?;
+    Ok(found.descriptor.segment(selector & !3 | u16::from(cpl), 0))
+}
+
+/// The descriptor of a far branch's selector.
+fn branch_descriptor(cpu: &mut Cpu, selector: u16) -> Exec<Found> {
+    if null(selector) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    cpu.require_descriptor(selector, vector::GP, 0)
+}
+
+/// A call gate: where it leads, at which privilege level.
+struct Gate {
+    found: Found,
+    selector: u16,
+    rip: u64,
+    /// Bytes that it pushes at a time.
+    size: u32,
+    parameters: u64,
+}
+
+/// Follows a call gate (SDM 5.8.3). Task switches are not modelled: their descriptors are
+/// refused as of a wrong type.
+fn follow_gate(cpu: &mut Cpu, gate: Descriptor, selector: u16) -> Exec<Gate> {
+    let long = cpu.state.long_mode();
+    let refused = selector_fault(vector::GP, selector, 0);
+    let size = match gate.kind() {
+        system_type::CALL_GATE if long => 8,
+        system_type::CALL_GATE => 4,
+        system_type::CALL_GATE16 if !long => 2,
+        _ => return Err(cpu.raise(refused)),
+    };
+    if gate.dpl() < cpu.cpl() || gate.dpl() < rpl(selector) {
+        return Err(cpu.raise(refused));
+    }
+    if !gate.present() {
+        return Err(cpu.raise(selector_fault(vector::NP, selector, 0)));
+    }
+    let high = if long { cpu.descriptor_high(selector)? } else { 0 };
+    let target = gate.gate_selector();
+    if null(target) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let found = cpu.require_descriptor(target, vector::GP, 0)?;
+    let code = found.descriptor;
+    if !code.code() || code.dpl() > cpu.cpl() || (long && !(code.long() && !code.big())) {
+        return Err(cpu.raise(selector_fault(vector::GP, target, 0)));
+    }
+    check_code(cpu, code, target)?;
+    let rip = truncate(gate.gate_offset() | (high & 0xffff_ffff) << 32, size * 8);
+    let parameters = if long { 0 } else { gate.gate_parameters() };
+    Ok(Gate { found, selector: target, rip, size, parameters })
+}
+
+fn jump(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let (selector, rip, _) = far_pointer(cpu, insn)?;
+    if cpu.paragraph_selectors() {
+        let cs = paragraph_code(cpu, selector);
+        check_target(cpu, &cs, rip)?;
+        commit_code(cpu, cs, rip);
+        return Ok(());
+    }
+    let mut found = branch_descriptor(cpu, selector)?;
+    if found.descriptor.code() {
+        let cs = direct_code(cpu, &mut found, selector)?;
+        check_target(cpu, &cs, rip)?;
+        commit_code(cpu, cs, rip);
+        return Ok(());
+    }
+    let mut gate = gate_or_refuse(cpu, found.descriptor, selector)?;
+    // A jump through a gate cannot raise the privilege level.
+    let (code, cpl) = (gate.found.descriptor, cpu.cpl());
+    if !code.conforming() && code.dpl() != cpl {
+        return Err(cpu.raise(selector_fault(vector::GP, gate.selector, 0)));
+    }
+    cpu.mark_accessed(&mut gate.found)?;
+    let cs = gate.found.descriptor.segment(gate.selector & !3 | u16::from(cpl), 0);
+    check_target(cpu, &cs, gate.rip)?;
+    commit_code(cpu, cs, gate.rip);
+    Ok(())
+}
+
+fn gate_or_refuse(cpu: &mut Cpu, descriptor: Descriptor, selector: u16) -> Exec<Gate> {
+    if !descriptor.system() {
+        return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
+    }
+    follow_gate(cpu, descriptor, selector)
+}
+
+/// The current stack, for pushes that only count once the transfer is certain.
+fn current_stack(cpu: &Cpu, long: bool) -> Stack {
+    let (ss, rsp, cpl) = (cpu.state.seg[seg::SS], cpu.state.gpr[reg::RSP], cpu.cpl());
+    if long { Stack::long(ss, rsp, cpl, 0) } else { Stack::legacy(ss, rsp, cpl, 0, false) }
+}
+
+fn call(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let (selector, rip, size) = far_pointer(cpu, insn)?;
+    let back = cpu.next_ip(insn);
+    if cpu.paragraph_selectors() {
+        let cs = paragraph_code(cpu, selector);
+        return call_here(cpu, cs, rip, size, back);
+    }
+    let mut found = branch_descriptor(cpu, selector)?;
+    if found.descriptor.code() {
+        let cs = direct_code(cpu, &mut found, selector)?;
+        return call_here(cpu, cs, rip, size, back);
+    }
+    let mut gate = gate_or_refuse(cpu, found.descriptor, selector)?;
+    let (code, cpl) = (gate.found.descriptor, cpu.cpl());
+    let target_cpl = if code.conforming() { cpl } else { code.dpl() };
+    cpu.mark_accessed(&mut gate.found)?;
+    let cs = gate.found.descriptor.segment(gate.selector & !3 | u16::from(target_cpl), 0);
+    if target_cpl == cpl {
+        return call_here(cpu, cs, gate.rip, gate.size, back);
+    }
+    call_inner(cpu, &gate, cs, target_cpl, back)
+}
+
+/// A far call without a change of privilege.
+fn call_here(cpu: &mut Cpu, cs: Segment, rip: u64, size: u32, back: u64) -> Exec<()> {
+    let mut stack = current_stack(cpu, cpu.code64 || long_code(cpu, &cs));
+    stack.push(cpu, size, cpu.state.seg[seg::CS].selector.into())?;
+    stack.push(cpu, size, back)?;
+    check_target(cpu, &cs, rip)?;
+    cpu.state.gpr[reg::RSP] = stack.rsp(cpu);
+    commit_code(cpu, cs, rip);
+    Ok(())
+}
+
+/// A far call through a gate to an inner privilege level.
+fn call_inner(cpu: &mut Cpu, gate: &Gate, cs: Segment, cpl: u8, back: u64) -> Exec<()> {
+    let (old_ss, old_rsp) = (cpu.state.seg[seg::SS], cpu.state.gpr[reg::RSP]);
+    let mut stack = if gate.size == 8 {
+        let offset = 4 + 8 * u64::from(cpl);
+        let tr = cpu.state.tr;
+        if offset + 7 > u64::from(tr.limit) {
+            return Err(cpu.raise(selector_fault(vector::TS, tr.selector, 0)));
+        }
+        let rsp = cpu.read_system(tr.base.wrapping_add(offset))?;
+        Stack::long(unusable(cpl.into(), cpl), rsp, cpl, 0)
+    } else {
+        inner_stack(cpu, cpl, 0)?
+    };
+    stack.push(cpu, gate.size, old_ss.selector.into())?;
+    stack.push(cpu, gate.size, old_rsp)?;
+    for i in (0..gate.parameters).rev() {
+        let parameter = cpu.peek(i * u64::from(gate.size), gate.size)?;
+        stack.push(cpu, gate.size, parameter)?;
+    }
+    stack.push(cpu, gate.size, cpu.state.seg[seg::CS].selector.into())?;
+    stack.push(cpu, gate.size, back)?;
+    check_target(cpu, &cs, gate.rip)?;
+    cpu.state.seg[seg::SS] = stack.segment;
+    cpu.state.gpr[reg::RSP] = stack.rsp(cpu);
+    commit_code(cpu, cs, gate.rip);
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Fast system calls and the FS and GS bases (SDM 5.8.7, 5.8.8).
+
+use iced_x86::{Instruction, Mnemonic, Register};
+use satori_defs::x86::{cr0, cr4, efer, rflags};
+use satori_engine::Exception;
+use satori_state::{Segment, reg, seg};
+
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::mmu::canonical;
+use crate::operands::truncate;
+
+/// Flat 64-bit code, DPL 0, accessed.
+const CODE64: u32 = 0xa09b;
+/// Flat 32-bit code, DPL 0, accessed.
+const CODE32: u32 = 0xc09b;
+/// Flat writable data, DPL 0, accessed.
+const DATA: u32 = 0xc093;
+/// Descriptor privilege level 3, in rights.
+const DPL3: u32 = 3 << 5;
+/// RFLAGS that SYSRET takes from R11 (SDM volume 2, SYSRET).
+const SYSRET_FLAGS: u64 = 0x3c_7fd7;
+
+/// The instructions of this file.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    Some(match insn.mnemonic() {
+        Mnemonic::Syscall => syscall,
+        Mnemonic::Sysret => |cpu, _| sysret(cpu, false),
+        Mnemonic::Sysretq => |cpu, _| sysret(cpu, true),
+        Mnemonic::Sysenter => sysenter,
+        Mnemonic::Sysexit => |cpu, _| sysexit(cpu, false),
+        Mnemonic::Sysexitq => |cpu, _| sysexit(cpu, true),
+        Mnemonic::Swapgs => swapgs,
+        Mnemonic::Rdfsbase => |cpu, insn| read_base(cpu, insn, seg::FS),
+        Mnemonic::Rdgsbase => |cpu, insn| read_base(cpu, insn, seg::GS),
+        Mnemonic::Wrfsbase => |cpu, insn| write_base(cpu, insn, seg::FS),
+        Mnemonic::Wrgsbase => |cpu, insn| write_base(cpu, insn, seg::GS),
+        _ => return None,
+    })
+}
+
+/// Sets CS and SS to flat segments, and RFLAGS.
+fn enter(cpu: &mut Cpu, cs: Segment, ss: Segment, flags: u64) {
+    cpu.state.seg[seg::CS] = cs;
+    cpu.state.seg[seg::SS] = ss;
+    cpu.set_rflags(flags);
+}
+
+/// SYSCALL, as Intel has it: 64-bit mode only.
+fn syscall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    if !cpu.code64 || cpu.state.efer & efer::SCE == 0 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    let flags = cpu.rflags() & !rflags::RF;
+    let selector = (cpu.state.star >> 32) as u16 & 0xfffc;
+    cpu.state.gpr[reg::RCX] = cpu.next_ip(insn);
+    cpu.state.gpr[reg::R11] = flags;
+    enter(
+        cpu,
+        Segment::flat(selector, CODE64),
+        Segment::flat(selector.wrapping_add(8), DATA),
+        flags & !cpu.state.fmask,
+    );
+    cpu.next_rip = cpu.state.lstar;
+    Ok(())
+}
+
+/// SYSRET. A non-canonical RCX faults before the return, at privilege level 0, as on Intel.
+fn sysret(cpu: &mut Cpu, wide: bool) -> Exec<()> {
+    if !cpu.code64 || cpu.state.efer & efer::SCE == 0 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    let rcx = cpu.state.gpr[reg::RCX];
+    if cpu.cpl() != 0 || (wide && !canonical(rcx)) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let selector = (cpu.state.star >> 48) as u16;
+    let (cs, rights) = if wide { (selector.wrapping_add(16), CODE64) } else { (selector, CODE32) };
+    enter(
+        cpu,
+        Segment::flat(cs | 3, rights | DPL3),
+        Segment::flat(selector.wrapping_add(8) | 3, DATA | DPL3),
+        cpu.state.gpr[reg::R11] & SYSRET_FLAGS,
+    );
+    cpu.next_rip = if wide { rcx } else { truncate(rcx, 32) };
+    Ok(())
+}
+
+fn sysenter(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    let selector = cpu.state.sysenter_cs as u16 & 0xfffc;
+    if cpu.state.cr0 & cr0::PE == 0 || selector == 0 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let (rights, bits) = if cpu.state.long_mode() { (CODE64, 64) } else { (CODE32, 32) };
+    enter(
+        cpu,
+        Segment::flat(selector, rights),
+        Segment::flat(selector.wrapping_add(8), DATA),
+        cpu.rflags() & !(rflags::VM | rflags::IF | rflags::RF),
+    );
+    cpu.state.gpr[reg::RSP] = truncate(cpu.state.sysenter_esp, bits);
+    cpu.next_rip = truncate(cpu.state.sysenter_eip, bits);
+    Ok(())
+}
+
+fn sysexit(cpu: &mut Cpu, wide: bool) -> Exec<()> {
+    let selector = cpu.state.sysenter_cs as u16;
+    if cpu.state.cr0 & cr0::PE == 0 || selector & 0xfffc == 0 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let (rsp, rip) = (cpu.state.gpr[reg::RCX], cpu.state.gpr[reg::RDX]);
+    if cpu.cpl() != 0 || (wide && !(canonical(rsp) && canonical(rip))) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let (offset, rights, bits) = if wide { (32, CODE64, 64) } else { (16, CODE32, 32) };
+    let cs = selector.wrapping_add(offset) | 3;
+    enter(
+        cpu,
+        Segment::flat(cs, rights | DPL3),
+        Segment::flat(cs.wrapping_add(8), DATA | DPL3),
+        cpu.rflags() & !rflags::RF,
+    );
+    cpu.state.gpr[reg::RSP] = truncate(rsp, bits);
+    cpu.next_rip = truncate(rip, bits);
+    Ok(())
+}
+
+fn swapgs(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    if !cpu.code64 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    cpu.require_supervisor()?;
+    std::mem::swap(&mut cpu.state.seg[seg::GS].base, &mut cpu.state.kernel_gs_base);
+    cpu.mode_changed();
+    Ok(())
+}
+
+fn require_fsgsbase(cpu: &mut Cpu) -> Exec<()> {
+    if !cpu.code64 || cpu.state.cr4 & cr4::FSGSBASE == 0 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    Ok(())
+}
+
+fn read_base(cpu: &mut Cpu, insn: &Instruction, segment: usize) -> Exec<()> {
+    require_fsgsbase(cpu)?;
+    let register: Register = insn.op0_register();
+    cpu.set_reg(register, cpu.state.seg[segment].base);
+    Ok(())
+}
+
+fn write_base(cpu: &mut Cpu, insn: &Instruction, segment: usize) -> Exec<()> {
+    require_fsgsbase(cpu)?;
+    let base = cpu.reg(insn.op0_register());
+    if !canonical(base) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    cpu.state.seg[segment].base = base;
+    cpu.mode_changed();
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Exceptions that meet exceptions: double fault and shutdown (SDM 6.15, interrupt 8).
+
+use satori_defs::x86::vector;
+use satori_engine::Exception;
+
+use super::deliver::{Delivery, deliver};
+use crate::cpu::{Cpu, Exec, Stop};
+
+/// The processor gave up: a triple fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown;
+
+/// Where an interrupt comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptKind {
+    /// An interrupt controller.
+    External,
+    /// The NMI pin.
+    Nmi,
+}
+
+/// What an exception does to one that is being delivered (SDM table 6-4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Benign,
+    Contributory,
+    PageFault,
+    DoubleFault,
+}
+
+fn class(vector: u8) -> Class {
+    match vector {
+        vector::DE | vector::TS | vector::NP | vector::SS | vector::GP => Class::Contributory,
+        vector::PF => Class::PageFault,
+        vector::DF => Class::DoubleFault,
+        _ => Class::Benign,
+    }
+}
+
+/// What is delivered when `second` occurs during the delivery of an event of class `first`
+/// (SDM table 6-5).
+fn combine(first: Class, second: Exception) -> Result<Exception, Shutdown> {
+    match (first, class(second.vector)) {
+        (Class::DoubleFault, Class::Contributory | Class::PageFault) => Err(Shutdown),
+        (Class::Contributory, Class::Contributory)
+        | (Class::PageFault, Class::Contributory | Class::PageFault) => {
+            Ok(Exception::with_code(vector::DF, 0))
+        }
+        _ => Ok(second),
+    }
+}
+
+/// DR6 bits that a #DB sets afresh: B0 to B3.
+const DR6_HITS: u64 = 0xf;
+/// General detect enable in DR7, which a #DB clears.
+const DR7_GD: u64 = 1 << 13;
+/// In DR6: single step; its #DB is a trap.
+const DR6_BS: u64 = 1 << 14;
+
+fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
+    match exception.vector {
+        vector::PF => cpu.state.cr2 = exception.payload,
+        vector::DB => {
+            cpu.state.dr6 = cpu.state.dr6 & !DR6_HITS | exception.payload;
+            cpu.state.dr7 &= !DR7_GD;
+        }
+        _ => {}
+    }
+    // Fault-class exceptions push RF set (SDM 17.3.1.1), so that an instruction breakpoint does
+    // not hit again; traps do not.
+    let trap = match exception.vector {
+        vector::BP | vector::OF => true,
+        vector::DB => exception.payload & DR6_BS != 0 || exception.payload == 0,
+        _ => false,
+    };
+    let event = Delivery {
+        vector: exception.vector,
+        code: exception.code,
+        software: false,
+        resume: !trap,
+        rip: cpu.state.rip,
+    };
+    cpu.state.rip = deliver(cpu, &event)?;
+    Ok(())
+}
+
+/// The exception behind the last [`Stop::Fault`].
+fn nested(cpu: &mut Cpu, stop: Stop) -> Exception {
+    debug_assert_eq!(stop, Stop::Fault, "nothing is asked of the machine during delivery");
+    cpu.fault.take().unwrap_or(Exception::ud())
+}
+
+/// Delivers `exception`, and what its delivery raises.
+pub fn raise_fault(cpu: &mut Cpu, mut exception: Exception) -> Result<(), Shutdown> {
+    // Each failed delivery either makes the class graver or is benign first, so this ends: a
+    // benign fault is never raised by a delivery.
+    loop {
+        match deliver_exception(cpu, exception) {
+            Ok(()) => return Ok(()),
+            Err(stop) => exception = combine(class(exception.vector), nested(cpu, stop))?,
+        }
+    }
+}
+
+/// Delivers an interrupt, and what its delivery raises.
+pub fn interrupt(cpu: &mut Cpu, vector: u8, kind: InterruptKind) -> Result<(), Shutdown> {
+    let vector = match kind {
+        InterruptKind::External => vector,
+        InterruptKind::Nmi => vector::NMI,
+    };
+    let event = Delivery { vector, code: None, software: false, resume: false, rip: cpu.state.rip };
+    match deliver(cpu, &event) {
+        Ok(rip) => {
+            cpu.state.rip = rip;
+            Ok(())
+        }
+        // Interrupts are benign: what their delivery raises is delivered in their place.
+        Err(stop) => {
+            let exception = nested(cpu, stop);
+            raise_fault(cpu, exception)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_double_fault_table_is_the_manuals() {
+        let (benign, contributory, page) = (Exception::ud(), Exception::gp(0), Exception::pf(1, 2));
+        let double = Exception::with_code(vector::DF, 0);
+        for (first, second, expected) in [
+            (Class::Benign, benign, Ok(benign)),
+            (Class::Benign, contributory, Ok(contributory)),
+            (Class::Benign, page, Ok(page)),
+            (Class::Contributory, benign, Ok(benign)),
+            (Class::Contributory, contributory, Ok(double)),
+            (Class::Contributory, page, Ok(page)),
+            (Class::PageFault, benign, Ok(benign)),
+            (Class::PageFault, contributory, Ok(double)),
+            (Class::PageFault, page, Ok(double)),
+            (Class::DoubleFault, contributory, Err(Shutdown)),
+            (Class::DoubleFault, page, Err(Shutdown)),
+        ] {
+            assert_eq!(combine(first, second), expected, "{first:?} then {second:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Instructions on RFLAGS as a whole and on its system bits (SDM volume 1, 3.4.3; volume 2).
+
+use iced_x86::{Instruction, Mnemonic};
+use satori_defs::x86::{cr0, cr4, rflags};
+use satori_engine::Exception;
+
+use crate::cpu::{Cpu, Exec, Handler};
+
+/// The instructions of this file.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    Some(match insn.mnemonic() {
+        Mnemonic::Cli => cli,
+        Mnemonic::Sti => sti,
+        Mnemonic::Pushf => |cpu, _| pushf(cpu, 2),
+        Mnemonic::Pushfd => |cpu, _| pushf(cpu, 4),
+        Mnemonic::Pushfq => |cpu, _| pushf(cpu, 8),
+        Mnemonic::Popf => |cpu, _| popf(cpu, 2),
+        Mnemonic::Popfd => |cpu, _| popf(cpu, 4),
+        Mnemonic::Popfq => |cpu, _| popf(cpu, 8),
+        Mnemonic::Clac => |cpu, _| set_ac(cpu, false),
+        Mnemonic::Stac => |cpu, _| set_ac(cpu, true),
+        _ => return None,
+    })
+}
+
+/// What decides which flags may be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagsContext {
+    /// Current privilege level.
+    pub cpl: u8,
+    /// I/O privilege level.
+    pub iopl: u8,
+}
+
+impl FlagsContext {
+    /// The context now.
+    pub fn of(cpu: &Cpu) -> Self {
+        FlagsContext { cpl: cpu.cpl(), iopl: iopl(cpu) }
+    }
+
+    /// `old` with the bits of `mask` from `new`.
+    pub const fn merge(self, old: u64, new: u64, mask: u64) -> u64 {
+        old & !mask | new & mask
+    }
+}
+
+/// The I/O privilege level.
+pub fn iopl(cpu: &Cpu) -> u8 {
+    ((cpu.state.rflags & rflags::IOPL) >> 12) as u8
+}
+
+/// Flags that POPF and IRET of `size` bytes load (SDM volume 2, table 4-17), RF included.
+pub const fn loadable(context: FlagsContext, size: u32) -> u64 {
+    let mut mask = rflags::STATUS | rflags::TF | rflags::DF | rflags::NT;
+    if size != 2 {
+        mask |= rflags::RF | rflags::AC | rflags::ID;
+    }
+    if context.cpl <= context.iopl {
+        mask |= rflags::IF;
+    }
+    if context.cpl == 0 {
+        mask |= rflags::IOPL;
+    }
+    mask
+}
+
+/// PUSHF's image shows RF and VM clear.
+fn pushf(cpu: &mut Cpu, size: u32) -> Exec<()> {
+    if virtual_8086(cpu) && iopl(cpu) < 3 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    cpu.push(size, cpu.rflags() & !(rflags::RF | rflags::VM))
+}
+
+fn popf(cpu: &mut Cpu, size: u32) -> Exec<()> {
+    if virtual_8086(cpu) && iopl(cpu) < 3 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let context = FlagsContext::of(cpu);
+    let image = cpu.pop(size)?;
+    // RF is cleared whatever the image says.
+    let flags = context.merge(cpu.rflags(), image & !rflags::RF, loadable(context, size) | rflags::RF);
+    cpu.set_rflags(flags);
+    Ok(())
+}
+
+fn virtual_8086(cpu: &Cpu) -> bool {
+    cpu.state.rflags & rflags::VM != 0
+}
+
+/// Which flag CLI and STI act on.
+enum Target {
+    Real,
+    /// VIF, under protected-mode virtual interrupts.
+    Virtual,
+}
+
+fn interrupt_target(cpu: &mut Cpu) -> Exec<Target> {
+    let protected = cpu.state.cr0 & cr0::PE != 0;
+    if !protected || cpu.cpl() <= iopl(cpu) {
+        return Ok(Target::Real);
+    }
+    if !virtual_8086(cpu) && cpu.cpl() == 3 && cpu.state.cr4 & cr4::PVI != 0 {
+        return Ok(Target::Virtual);
+    }
+    Err(cpu.raise(Exception::gp(0)))
+}
+
+fn cli(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    let flag = match interrupt_target(cpu)? {
+        Target::Real => rflags::IF,
+        Target::Virtual => rflags::VIF,
+    };
+    cpu.state.rflags &= !flag;
+    Ok(())
+}
+
+fn sti(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    match interrupt_target(cpu)? {
+        Target::Real => {
+            if cpu.state.rflags & rflags::IF == 0 {
+                cpu.state.rflags |= rflags::IF;
+                cpu.shadow_interrupts();
+            }
+        }
+        Target::Virtual => {
+            if cpu.state.rflags & rflags::VIP != 0 {
+                return Err(cpu.raise(Exception::gp(0)));
+            }
+            cpu.state.rflags |= rflags::VIF;
+        }
+    }
+    Ok(())
+}
+
+fn set_ac(cpu: &mut Cpu, ac: bool) -> Exec<()> {
+    if cpu.cpl() != 0 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    cpu.state.rflags = cpu.state.rflags & !rflags::AC | if ac { rflags::AC } else { 0 };
+    cpu.mode_changed();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn privilege_decides_which_flags_are_loaded() {
+        let user = FlagsContext { cpl: 3, iopl: 0 };
+        assert_eq!(loadable(user, 8) & (rflags::IF | rflags::IOPL), 0);
+        assert_ne!(loadable(user, 8) & rflags::AC, 0);
+        assert_eq!(loadable(user, 2) & (rflags::AC | rflags::ID | rflags::RF), 0);
+        let driver = FlagsContext { cpl: 3, iopl: 3 };
+        assert_eq!(loadable(driver, 4) & (rflags::IF | rflags::IOPL), rflags::IF);
+        let kernel = FlagsContext { cpl: 0, iopl: 0 };
+        assert_eq!(loadable(kernel, 8) & (rflags::IF | rflags::IOPL), rflags::IF | rflags::IOPL);
+        for context in [user, driver, kernel] {
+            for size in [2, 4, 8] {
+                assert_eq!(loadable(context, size) & (rflags::VM | rflags::VIF | rflags::VIP), 0);
+            }
+        }
+        assert_eq!(
+            kernel.merge(rflags::VIF | rflags::CF, rflags::ZF, rflags::CF | rflags::ZF),
+            rflags::VIF | rflags::ZF
+        );
+    }
+}

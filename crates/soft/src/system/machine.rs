@@ -1,0 +1,160 @@
+//! Instructions that need the machine, or concern the processor as a whole.
+
+use std::sync::atomic::{Ordering, fence};
+
+use iced_x86::{Code, Instruction, Mnemonic, Register};
+use satori_defs::vmx::ExitReason;
+use satori_defs::x86::{cr4, rflags};
+use satori_engine::{Exception, Exit, Resume};
+use satori_state::{Activity, reg};
+
+use super::msr::{edx_eax, set_edx_eax};
+use crate::cpu::{Cpu, Exec, Handler};
+
+/// The instructions of this file. UD0, UD1, UD2 and RSM outside system-management mode are #UD,
+/// like all that nobody implements.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    Some(match insn.mnemonic() {
+        Mnemonic::Cpuid => cpuid,
+        Mnemonic::Hlt => hlt,
+        Mnemonic::Pause => pause,
+        Mnemonic::Wbinvd => |cpu, _| ask_supervisor(cpu, Exit::Wbinvd),
+        Mnemonic::Invd => |cpu, _| ask_supervisor(cpu, Exit::Invd),
+        Mnemonic::Vmcall | Mnemonic::Vmmcall => |cpu, _| cpu.ask(Exit::Vmcall).map(drop),
+        Mnemonic::Monitor => |cpu, _| ask_wait(cpu, Exit::Monitor),
+        Mnemonic::Mwait => |cpu, _| ask_wait(cpu, Exit::Mwait),
+        Mnemonic::Xsetbv => xsetbv,
+        Mnemonic::Xgetbv => xgetbv,
+        Mnemonic::Rdrand | Mnemonic::Rdseed => random,
+        Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence | Mnemonic::Serialize => barrier,
+        Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb => flush_line,
+        _ => return vmx(insn.code()),
+    })
+}
+
+/// VMX instructions: outside VMX operation as the guest sees it, the machine answers #UD.
+fn vmx(code: Code) -> Option<Handler> {
+    Some(match code {
+        Code::Vmclear_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmclear),
+        Code::Vmlaunch => |cpu, _| ask_vmx(cpu, ExitReason::Vmlaunch),
+        Code::Vmresume => |cpu, _| ask_vmx(cpu, ExitReason::Vmresume),
+        Code::Vmptrld_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmptrld),
+        Code::Vmptrst_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmptrst),
+        Code::Vmread_rm32_r32 | Code::Vmread_rm64_r64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmread),
+        Code::Vmwrite_r32_rm32 | Code::Vmwrite_r64_rm64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmwrite),
+        Code::Vmxoff => |cpu, _| ask_vmx(cpu, ExitReason::Vmoff),
+        Code::Vmxon_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmon),
+        Code::Invept_r32_m128 | Code::Invept_r64_m128 => |cpu, _| ask_vmx(cpu, ExitReason::Invept),
+        Code::Invvpid_r32_m128 | Code::Invvpid_r64_m128 => |cpu, _| ask_vmx(cpu, ExitReason::Invvpid),
+        Code::Vmfunc => |cpu, _| ask_vmx(cpu, ExitReason::Vmfunc),
+        _ => return None,
+    })
+}
+
+/// A VMX instruction exits whatever the privilege level, but is #UD where it does not exist.
+fn ask_vmx(cpu: &mut Cpu, reason: ExitReason) -> Exec<()> {
+    if cpu.paragraph_selectors() || (cpu.state.long_mode() && !cpu.code64) {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    cpu.ask(Exit::VmxInstruction(reason)).map(drop)
+}
+
+fn ask_supervisor(cpu: &mut Cpu, exit: Exit) -> Exec<()> {
+    cpu.require_supervisor()?;
+    cpu.ask(exit).map(drop)
+}
+
+/// MONITOR and MWAIT, which are #UD outside privilege level 0.
+fn ask_wait(cpu: &mut Cpu, exit: Exit) -> Exec<()> {
+    if cpu.cpl() != 0 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    cpu.ask(exit).map(drop)
+}
+
+fn cpuid(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    let (leaf, subleaf) = (cpu.state.gpr[reg::RAX] as u32, cpu.state.gpr[reg::RCX] as u32);
+    if let Resume::Cpuid(answer) = cpu.ask(Exit::Cpuid { leaf, subleaf })? {
+        cpu.state.gpr[reg::RAX] = answer.eax.into();
+        cpu.state.gpr[reg::RBX] = answer.ebx.into();
+        cpu.state.gpr[reg::RCX] = answer.ecx.into();
+        cpu.state.gpr[reg::RDX] = answer.edx.into();
+    }
+    Ok(())
+}
+
+fn hlt(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.require_supervisor()?;
+    cpu.complete(insn);
+    cpu.state.activity = Activity::Halted;
+    Err(cpu.exit(Exit::Hlt))
+}
+
+/// PAUSE-loop exiting counts at privilege level 0 only (SDM 25.1.3).
+fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let window = cpu.controls.ple_window;
+    if cpu.cpl() != 0 || window == 0 {
+        return Ok(());
+    }
+    cpu.pauses += 1;
+    if cpu.pauses < window {
+        return Ok(());
+    }
+    cpu.pauses = 0;
+    cpu.complete(insn);
+    Err(cpu.exit(Exit::Pause))
+}
+
+fn require_xsave(cpu: &mut Cpu) -> Exec<()> {
+    if cpu.state.cr4 & cr4::OSXSAVE == 0 { Err(cpu.raise(Exception::ud())) } else { Ok(()) }
+}
+
+fn xsetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    require_xsave(cpu)?;
+    cpu.require_supervisor()?;
+    let value = edx_eax(cpu);
+    cpu.ask(Exit::Xsetbv { value })?;
+    // XCR0 is the only one; x87 state cannot be disabled, and AVX needs SSE (SDM 13.3).
+    if cpu.state.gpr[reg::RCX] as u32 != 0 || value & 1 == 0 || value & 6 == 4 || value & !7 != 0 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    cpu.state.xcr0 = value;
+    cpu.mode_changed();
+    Ok(())
+}
+
+/// XGETBV of XCR0, and of what of it is in use, for which all of it is a permitted answer
+/// (SDM 13.6).
+fn xgetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    require_xsave(cpu)?;
+    if cpu.state.gpr[reg::RCX] as u32 > 1 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let xcr0 = cpu.state.xcr0;
+    set_edx_eax(cpu, xcr0);
+    Ok(())
+}
+
+/// RDRAND and RDSEED: SplitMix64, seeded by the vCPU's number. Repeatable by design: runs under
+/// virtual time must not differ, so a guest that needs secrets mixes in what the machine gives.
+fn random(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.random = cpu.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut value = cpu.random;
+    value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let register: Register = insn.op0_register();
+    cpu.set_reg(register, value ^ value >> 31);
+    cpu.flags.set_bits(rflags::CF);
+    Ok(())
+}
+
+fn barrier(_cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    fence(Ordering::SeqCst);
+    Ok(())
+}
+
+/// Caches are not modelled; the address is checked as for a load of a byte.
+fn flush_line(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let linear = cpu.ea(insn, 0)?;
+    cpu.host_range(linear, 1, false).map(drop)
+}

@@ -1,0 +1,147 @@
+//! Loading segment registers (SDM 3.4.2 to 5.4), and the instructions that do it.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use satori_defs::x86::{cr0, rflags, vector};
+use satori_engine::Exception;
+use satori_state::{Segment, seg};
+
+use super::descriptor::{null, rpl, selector_fault, unusable};
+use crate::cpu::{Cpu, Exec, Handler};
+
+impl Cpu {
+    /// Real-address or virtual-8086 mode: selectors are paragraphs.
+    pub(super) fn paragraph_selectors(&self) -> bool {
+        self.state.cr0 & cr0::PE == 0 || self.state.rflags & rflags::VM != 0
+    }
+
+    /// What data segment register `index` holds after a load with `selector`, with all checks of
+    /// MOV to a segment register. The descriptor's accessed bit is set; the register is not.
+    pub(super) fn segment_for(&mut self, index: usize, selector: u16) -> Exec<Segment> {
+        if self.paragraph_selectors() {
+            return Ok(Segment { selector, base: u64::from(selector) << 4, ..self.state.seg[index] });
+        }
+        if index == seg::SS {
+            return self.stack_segment_for(selector);
+        }
+        if null(selector) {
+            return Ok(unusable(selector, 0));
+        }
+        let mut found = self.require_descriptor(selector, vector::GP, 0)?;
+        let descriptor = found.descriptor;
+        let privileged =
+            !descriptor.conforming() && (rpl(selector) > descriptor.dpl() || self.cpl() > descriptor.dpl());
+        if !descriptor.readable() || privileged {
+            return Err(self.raise(selector_fault(vector::GP, selector, 0)));
+        }
+        if !descriptor.present() {
+            return Err(self.raise(selector_fault(vector::NP, selector, 0)));
+        }
+        self.mark_accessed(&mut found)?;
+        Ok(found.descriptor.segment(selector, 0))
+    }
+
+    fn stack_segment_for(&mut self, selector: u16) -> Exec<Segment> {
+        let cpl = self.cpl();
+        if null(selector) {
+            if self.code64 && cpl < 3 && rpl(selector) == cpl {
+                return Ok(unusable(selector, cpl));
+            }
+            return Err(self.raise(Exception::gp(0)));
+        }
+        self.outer_stack_segment(selector, cpl, vector::GP)
+    }
+
+    /// A stack segment for code at privilege level `cpl`: for SS loads and for returns.
+    pub(super) fn outer_stack_segment(&mut self, selector: u16, cpl: u8, vector: u8) -> Exec<Segment> {
+        let mut found = self.require_descriptor(selector, vector, 0)?;
+        let descriptor = found.descriptor;
+        if rpl(selector) != cpl || descriptor.dpl() != cpl || !descriptor.writable() {
+            return Err(self.raise(selector_fault(vector, selector, 0)));
+        }
+        if !descriptor.present() {
+            return Err(self.raise(selector_fault(vector::SS, selector, 0)));
+        }
+        self.mark_accessed(&mut found)?;
+        Ok(found.descriptor.segment(selector, 0))
+    }
+
+    /// Puts `segment` into register `index`.
+    fn commit_segment(&mut self, index: usize, segment: Segment) {
+        self.state.seg[index] = segment;
+        self.mode_changed();
+    }
+
+    /// Interrupts wait for one more instruction, after a load of SS or STI.
+    pub(super) fn shadow_interrupts(&mut self) {
+        self.state.interrupt_shadow = true;
+        self.attention = true;
+    }
+}
+
+/// The instructions of this file.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    let segment =
+        |op: u32| insn.op_kind(op) == OpKind::Register && insn.op_register(op).is_segment_register();
+    Some(match insn.mnemonic() {
+        Mnemonic::Mov if segment(0) => mov_to,
+        Mnemonic::Mov if segment(1) => mov_from,
+        Mnemonic::Push if segment(0) => push,
+        Mnemonic::Pop if segment(0) => pop,
+        Mnemonic::Lds => |cpu, insn| load_far(cpu, insn, seg::DS),
+        Mnemonic::Les => |cpu, insn| load_far(cpu, insn, seg::ES),
+        Mnemonic::Lss => |cpu, insn| load_far(cpu, insn, seg::SS),
+        Mnemonic::Lfs => |cpu, insn| load_far(cpu, insn, seg::FS),
+        Mnemonic::Lgs => |cpu, insn| load_far(cpu, insn, seg::GS),
+        _ => return None,
+    })
+}
+
+fn mov_to(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let register = insn.op0_register();
+    if register == Register::CS {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    let selector = cpu.operand(insn, 1)? as u16;
+    let segment = cpu.segment_for(register.number(), selector)?;
+    cpu.commit_segment(register.number(), segment);
+    if register == Register::SS {
+        cpu.shadow_interrupts();
+    }
+    Ok(())
+}
+
+fn mov_from(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let selector = cpu.operand(insn, 1)?;
+    cpu.set_operand(insn, 0, selector)
+}
+
+fn push(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let selector = cpu.operand(insn, 0)?;
+    cpu.push(insn.stack_pointer_increment().unsigned_abs(), selector)
+}
+
+fn pop(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let register = insn.op0_register();
+    let size = insn.stack_pointer_increment().unsigned_abs();
+    let selector = cpu.peek(0, size)? as u16;
+    let segment = cpu.segment_for(register.number(), selector)?;
+    let (sp, mask) = cpu.stack_pointer();
+    cpu.set_stack_pointer(sp.wrapping_add(size.into()) & mask);
+    cpu.commit_segment(register.number(), segment);
+    if register == Register::SS {
+        cpu.shadow_interrupts();
+    }
+    Ok(())
+}
+
+/// LDS, LES, LFS, LGS and LSS: a far pointer into a register and a segment register.
+fn load_far(cpu: &mut Cpu, insn: &Instruction, index: usize) -> Exec<()> {
+    let size = cpu.operand_size(insn, 0);
+    let linear = cpu.ea(insn, 1)?;
+    let offset = cpu.read_sized(linear, size)?;
+    let selector: u16 = cpu.read(linear.wrapping_add(size.into()))?;
+    let segment = cpu.segment_for(index, selector)?;
+    cpu.set_reg(insn.op0_register(), offset);
+    cpu.commit_segment(index, segment);
+    Ok(())
+}
