@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 use satori_bus::{Clock, Nanos, PowerEvent};
-use satori_defs::chipset::{mmio, port};
+use satori_defs::chipset::{hpet, mmio, port};
 
 use crate::support::MIN_PERIOD;
 use crate::testing::{Bytes, Messages, Power, Time, Wire};
@@ -67,6 +67,11 @@ enum Step {
     Acknowledge,
     Offer(Vec<u8>),
     Button,
+    /// As fast a periodic timer as can be asked for.
+    Fast {
+        period: u8,
+        timer: u8,
+    },
 }
 
 fn ports() -> impl Strategy<Value = u16> {
@@ -116,6 +121,7 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => Just(Step::Acknowledge),
         1 => vec(any::<u8>(), 0..40).prop_map(Step::Offer),
         1 => Just(Step::Button),
+        2 => (1..=50u8, 0..5u8).prop_map(|(period, timer)| Step::Fast { period, timer }),
     ]
 }
 
@@ -131,6 +137,32 @@ impl Rig {
         }
         self.time.jump(end);
         served
+    }
+
+    fn program(&self, period: u8, timer: u8) {
+        let Chipset { ports, mmio, .. } = &self.chipset;
+        match timer {
+            3 => {
+                for (port, value) in [(3, 0x34), (0, period), (0, 0)] {
+                    ports.write(port::PIT + port, 1, value.into());
+                }
+            }
+            4 => {
+                for (index, value) in [(0x0a, 0x23), (0x0b, 0x42)] {
+                    ports.write(port::RTC, 1, index);
+                    ports.write(port::RTC + 1, 1, value);
+                }
+            }
+            n => {
+                let block = mmio::HPET + hpet::TIMER + u64::from(n) * hpet::TIMER_STRIDE;
+                let conf = hpet::TN_INT_ENB_CNF | hpet::TN_TYPE_CNF | hpet::TN_VAL_SET_CNF;
+                mmio.write(block, 8, conf | 20 << hpet::TN_INT_ROUTE_SHIFT);
+                mmio.write(mmio::HPET + hpet::GEN_CONF, 8, hpet::ENABLE_CNF);
+                let counter = mmio.read(mmio::HPET + hpet::MAIN_CNT, 8);
+                mmio.write(block + hpet::TN_COMP, 8, counter.wrapping_add(period.into()));
+                mmio.write(block + hpet::TN_COMP, 8, period.into());
+            }
+        }
     }
 
     fn step(&self, step: Step) {
@@ -160,6 +192,7 @@ impl Rig {
             }
             Step::Offer(bytes) => assert!(com1.offer(&bytes) <= bytes.len()),
             Step::Button => pm.press_power_button(),
+            Step::Fast { period, timer } => self.program(period, timer),
         }
         assert_eq!(self.intr.level(), pic.intr(), "INTR shows what the PIC has");
     }
