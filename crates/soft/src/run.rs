@@ -52,8 +52,7 @@ impl Cpu {
         }
         let mut before = None;
         loop {
-            if (self.attention || self.kick.pending() || self.retired >= horizon.look)
-            {
+            if self.attention || self.kick.pending() || self.retired >= horizon.look {
                 self.blocks.leave();
                 before = None;
                 if let Some(exit) = self.look_around(horizon) {
@@ -110,7 +109,8 @@ impl Cpu {
             let stopped = match flow {
                 Flow::Fault => self.stopped(Stop::Fault),
                 Flow::Exit => self.stopped(Stop::Exit),
-                _ => None,
+                Flow::Generic => self.step(),
+                Flow::Next | Flow::Jump | Flow::Stale => None,
             };
             if let Some(exit) = stopped {
                 return exit;

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use iced_x86::Instruction;
+use satori_defs::x86::vector;
 use satori_state::reg;
 
 use crate::cpu::{Cpu, Handler, Stop};
@@ -17,6 +18,9 @@ pub enum Flow {
     Jump,
     /// The block was overwritten under way; `state.rip` says where to go on.
     Stale,
+    /// The operation did nothing and wants its generic implementation; `state.rip` is its
+    /// address.
+    Generic,
     /// The operation raised an exception; `state.rip` is its address.
     Fault,
     /// The operation needs the machine; `state.rip` is its address.
@@ -100,6 +104,12 @@ impl Cpu {
     pub fn stop_at(&mut self, op: &Op, stop: Stop) -> Flow {
         self.state.rip = self.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
         match stop {
+            // Which exception an address that is not canonical raises depends on its segment;
+            // the generic implementation knows.
+            Stop::Fault if self.fault.is_some_and(|fault| fault.vector == vector::GP) => {
+                self.fault = None;
+                Flow::Generic
+            }
             Stop::Fault => Flow::Fault,
             Stop::Exit => Flow::Exit,
         }

@@ -3,6 +3,8 @@
 //! Each agrees with the generic implementation of its instruction; [`select`] only decides
 //! which one runs.
 
+#[cfg(test)]
+mod agree;
 mod alu;
 mod branch;
 mod fused;
