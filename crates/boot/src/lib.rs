@@ -1,1 +1,31 @@
-//! Placeholder.
+//! Everything that puts a guest into memory before its first instruction.
+//!
+//! [`Kernel::open`] recognises a kernel by its magic, unpacks it on the host and reads its ELF
+//! headers; it touches no guest and is where foreign bytes are parsed. [`load`] places kernel,
+//! initrd, command line, ACPI and SMBIOS tables in guest memory and returns the boot
+//! processor's registers. Firmware is not involved: the kernel is entered at its PVH note, or
+//! by Linux's 64-bit boot protocol where there is none.
+
+pub mod acpi;
+mod bytes;
+mod bzimage;
+mod decompress;
+mod dsdt;
+mod entry;
+mod error;
+mod image;
+mod initrd;
+mod kernel;
+pub mod layout;
+mod load;
+mod lzo;
+mod params;
+mod place;
+mod smbios;
+
+pub use decompress::Compression;
+pub use error::{BadKernel, Error};
+pub use image::PvhReloc;
+pub use initrd::Initrd;
+pub use kernel::{Format, KERNEL_MAX, Kernel, KernelInfo};
+pub use load::{BootProtocol, Config, Loaded, load};

@@ -3,10 +3,13 @@
 //! Nothing here has logic or `unsafe`; every number that a manual defines stands in this
 //! crate once, under the manual's own name, and sizes and offsets are checked at compile time.
 
+pub mod acpi;
 pub mod apic;
 pub mod chipset;
 pub mod cpuid;
 pub mod hyperv;
+pub mod linux;
 pub mod msr;
 pub mod vmx;
 pub mod x86;
+pub mod xen;

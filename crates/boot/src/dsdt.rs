@@ -1,0 +1,136 @@
+//! The DSDT: power-off, the PCI host bridge, and the devices that no bus reports.
+
+use acpi_tables::Aml;
+use acpi_tables::aml::{
+    AddressSpace, AddressSpaceCacheable, Device, EISAName, IO, Interrupt, Memory32Fixed, Name, Package, Path,
+    ResourceTemplate, Scope,
+};
+use acpi_tables::sdt::Sdt;
+use satori_defs::chipset::{irq, mmio, pm, port, uart};
+
+use crate::acpi::Platform;
+use crate::layout;
+
+/// Appends the definition block of `platform` to `table`, which has only its header.
+pub fn table(platform: &Platform, mut table: Sdt) -> Sdt {
+    let mut body = Vec::new();
+    let sleep_type = pm::SLP_TYP_S5 as u8;
+    Name::new("_S5_".into(), &Package::new(vec![&sleep_type, &sleep_type, &0_u8, &0_u8]))
+        .to_aml_bytes(&mut body);
+    let mut devices = vec![host_bridge(platform.ecam), mainboard(platform.ecam)];
+    if platform.com1 {
+        devices.push(device("COM1", "PNP0501", &[&io(port::COM1, uart::PORTS as u8), &isa(irq::COM1)]));
+    }
+    if platform.rtc {
+        devices.push(device("RTC_", "PNP0B00", &[&io(port::RTC, 2), &isa(irq::RTC)]));
+    }
+    if platform.i8042 {
+        let (data, command) = (io(port::I8042_DATA, 1), io(port::I8042_COMMAND, 1));
+        devices.push(device("KBD_", "PNP0303", &[&data, &command, &isa(irq::KEYBOARD)]));
+    }
+    if platform.hpet {
+        let registers = Memory32Fixed::new(false, mmio::HPET as u32, mmio::HPET_SIZE as u32);
+        devices.push(device("HPET", "PNP0103", &[&registers]));
+    }
+    if platform.pvpanic {
+        devices.push(pvpanic());
+    }
+    let devices: Vec<_> = devices.into_iter().map(Encoded).collect();
+    Scope::new("_SB_".into(), devices.iter().map(|device| device as &dyn Aml).collect())
+        .to_aml_bytes(&mut body);
+    table.append_slice(&body);
+    table
+}
+
+/// A term that is bytes already: the crate's own terms borrow their parts.
+struct Encoded(Vec<u8>);
+
+impl Aml for Encoded {
+    fn to_aml_bytes(&self, sink: &mut dyn acpi_tables::AmlSink) {
+        sink.vec(&self.0);
+    }
+}
+
+fn encode(term: &dyn Aml) -> Vec<u8> {
+    let mut out = Vec::new();
+    term.to_aml_bytes(&mut out);
+    out
+}
+
+fn io(base: u16, ports: u8) -> IO {
+    IO::new(base, base, 1, ports)
+}
+
+/// An ISA interrupt: edge-triggered, active high, exclusive.
+fn isa(number: u8) -> Interrupt {
+    Interrupt::new(true, true, false, false, number.into())
+}
+
+/// A device with a plug-and-play id and resources that do not change.
+fn device(name: &str, id: &str, resources: &[&dyn Aml]) -> Vec<u8> {
+    let id = Name::new("_HID".into(), &EISAName::new(id));
+    let resources = Name::new("_CRS".into(), &ResourceTemplate::new(resources.to_vec()));
+    encode(&Device::new(Path::new(name), vec![&id, &Name::new("_UID".into(), &0_u8), &resources]))
+}
+
+/// The PCI host bridge: bus 0, all ports but its own, the memory between RAM and the I/O APIC.
+fn host_bridge(ecam: bool) -> Vec<u8> {
+    let id = if ecam { "PNP0A08" } else { "PNP0A03" };
+    let window = |start: u64, end: u64| {
+        let uncached = AddressSpaceCacheable::NotCacheable;
+        AddressSpace::new_memory(uncached, true, start as u32, (end - 1) as u32, None)
+    };
+    let resources = ResourceTemplate::new(vec![
+        &AddressSpace::new_bus_number(0_u16, 0),
+        &IO::new(port::PCI_ADDRESS, port::PCI_ADDRESS, 1, 8),
+        &AddressSpace::new_io(0_u16, port::PCI_ADDRESS - 1, None),
+        &AddressSpace::new_io(port::PCI_DATA + 4, u16::MAX, None),
+        &window(layout::PCI_LOW, layout::PCI_LOW_END),
+        &window(layout::PCI_HIGH, mmio::IOAPIC),
+    ])
+    .to_aml();
+    encode(&Device::new(
+        "PCI0".into(),
+        vec![
+            &Name::new("_HID".into(), &EISAName::new(id)),
+            &Name::new("_CID".into(), &EISAName::new("PNP0A03")),
+            &Name::new("_UID".into(), &0_u8),
+            &Name::new("_CRS".into(), &resources),
+        ],
+    ))
+}
+
+/// What belongs to the board and to no device: the ACPI registers, and configuration space,
+/// which Linux only uses if a board resource or the memory map reserves it.
+fn mainboard(ecam: bool) -> Vec<u8> {
+    let registers = io(port::PM1A_EVT, (port::PM_TMR + 4 - port::PM1A_EVT) as u8);
+    let space = Memory32Fixed::new(true, mmio::ECAM as u32, mmio::ECAM_SIZE as u32);
+    let mut resources: Vec<&dyn Aml> = vec![&registers];
+    if ecam {
+        resources.push(&space);
+    }
+    device("MBRD", "PNP0C02", &resources)
+}
+
+/// QEMU's pvpanic device: port, and an id that is a string (QEMU docs/specs/pvpanic.rst).
+fn pvpanic() -> Vec<u8> {
+    encode(&Device::new(
+        "PEVT".into(),
+        vec![
+            &Name::new("_HID".into(), &"QEMU0001"),
+            &Name::new("_STA".into(), &0x0f_u8),
+            &Name::new("_CRS".into(), &ResourceTemplate::new(vec![&io(port::PVPANIC, 1)])),
+        ],
+    ))
+}
+
+/// A resource template whose parts were temporaries.
+trait ToAml {
+    fn to_aml(&self) -> Encoded;
+}
+
+impl ToAml for ResourceTemplate<'_> {
+    fn to_aml(&self) -> Encoded {
+        Encoded(encode(self))
+    }
+}

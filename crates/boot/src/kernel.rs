@@ -1,0 +1,161 @@
+//! Recognises a kernel by what is in it, never by its name, and unpacks it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use satori_defs::linux;
+
+use crate::bzimage::{self, SetupHeader, first_word};
+use crate::decompress::{self, Compression};
+use crate::image::{self, Image, PvhReloc};
+use crate::{BadKernel, BootProtocol, Error};
+
+/// Largest kernel file, and largest unpacked payload, in bytes.
+pub const KERNEL_MAX: u64 = 1 << 30;
+
+/// The container of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A plain ELF file.
+    Vmlinux,
+    /// A Linux bzImage with an ELF inside.
+    BzImage,
+}
+
+/// What is known of a kernel, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Its container.
+    pub format: Format,
+    /// How it was packed.
+    pub compression: Compression,
+    /// Its version, as `6.1.0-56-cloud-amd64`, if it tells.
+    pub version: Option<String>,
+    /// How it can be entered, best first.
+    pub protocols: Vec<BootProtocol>,
+    /// Where it may be placed instead, if it can be.
+    pub reloc: Option<PvhReloc>,
+    /// Bytes of the unpacked image.
+    pub unpacked: u64,
+}
+
+/// A kernel, parsed and unpacked; it can be loaded any number of times.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// For messages.
+    pub info: KernelInfo,
+    pub(crate) data: Vec<u8>,
+    pub(crate) image: Image,
+    pub(crate) setup: Option<SetupHeader>,
+}
+
+/// (offset, bytes there, what such a file is): foreign files that people give by mistake.
+const FOREIGN: &[(usize, &[u8], &str)] = &[
+    (0x38, b"ARM\x64", "an arm64 kernel"),
+    (0, b"MZ", "an EFI or Windows program without Linux setup header"),
+    (0, b"070701", "an initrd (cpio archive)"),
+    (0, b"070702", "an initrd (cpio archive)"),
+    (0, b"!<arch>\n", "a package or static library"),
+    (0, b"QFI\xfb", "a qcow2 disk image"),
+    (0x8001, b"CD001", "an ISO image"),
+    (257, b"ustar", "a tar archive"),
+    (0x1fe, &[0x55, 0xaa], "a disk image or boot sector"),
+    (0, b"#!", "a script"),
+];
+
+impl Kernel {
+    /// Reads and parses the kernel at `path`, unpacking at most `max` bytes.
+    pub fn open(path: &Path, max: u64) -> Result<Self, Error> {
+        let read = |path| {
+            let mut data = Vec::new();
+            File::open(path)?.take(KERNEL_MAX + 1).read_to_end(&mut data)?;
+            Ok(data)
+        };
+        let data = read(path)
+            .map_err(|e: std::io::Error| Error::ReadKernel { path: path.into(), why: e.to_string() })?;
+        Self::parse(data, max).map_err(|why| Error::Kernel { name: path.display().to_string(), why })
+    }
+
+    /// Parses the kernel in `file`, unpacking at most `max` bytes.
+    pub fn parse(file: Vec<u8>, max: u64) -> Result<Self, BadKernel> {
+        if file.is_empty() {
+            return Err(BadKernel::Empty);
+        }
+        if file.len() as u64 > KERNEL_MAX {
+            return Err(BadKernel::TooLarge { max: KERNEL_MAX });
+        }
+        if bzimage::recognise(&file) {
+            let (setup, payload) = bzimage::parse(&file)?;
+            let (compression, data) = decompress::unpack(payload, max.min(KERNEL_MAX))?;
+            let version = setup.kernel_version.clone();
+            return Self::from_elf(Format::BzImage, compression, data, Some(setup), version);
+        }
+        match Compression::of(&file) {
+            Some(Compression::None) => {
+                let version = banner(&file);
+                Self::from_elf(Format::Vmlinux, Compression::None, file, None, version)
+            }
+            Some(_) => Err(BadKernel::Foreign { what: "a compressed file, perhaps an initrd" }),
+            None => Err(BadKernel::Foreign { what: foreign(&file) }),
+        }
+    }
+
+    fn from_elf(
+        format: Format,
+        compression: Compression,
+        data: Vec<u8>,
+        setup: Option<SetupHeader>,
+        version: Option<String>,
+    ) -> Result<Self, BadKernel> {
+        if Compression::of(&data) != Some(Compression::None) {
+            return Err(BadKernel::Foreign { what: "a bzImage without ELF inside" });
+        }
+        let image = Image::parse(&data)?;
+        let mut protocols = Vec::new();
+        if image.pvh_entry.is_some_and(|entry| image.holds(entry.into())) {
+            protocols.push(BootProtocol::Pvh);
+        }
+        if image.is_64bit && version.is_some() && image.holds(image.entry) {
+            protocols.push(BootProtocol::Linux64);
+        }
+        if protocols.is_empty() {
+            return Err(match format {
+                _ if image.pvh_entry.is_some() => {
+                    BadKernel::Elf { why: "its PVH entry point is in no segment".into() }
+                }
+                Format::Vmlinux if image::is_multiboot(&data) => BadKernel::Multiboot,
+                Format::Vmlinux => BadKernel::NotAKernel,
+                Format::BzImage if !image.is_64bit => {
+                    BadKernel::WrongElf { what: "kernel of 32 bits without PVH note" }
+                }
+                Format::BzImage => BadKernel::NotAKernel,
+            });
+        }
+        let unpacked = data.len() as u64;
+        let info = KernelInfo { format, compression, version, protocols, reloc: image.pvh_reloc, unpacked };
+        Ok(Kernel { info, data, image, setup })
+    }
+}
+
+fn foreign(file: &[u8]) -> &'static str {
+    FOREIGN
+        .iter()
+        .find(|(at, magic, _)| file.get(*at..).is_some_and(|rest| rest.starts_with(magic)))
+        .map_or("of no known kind", |(_, _, what)| what)
+}
+
+/// The version after Linux's banner, which every vmlinux has among its data.
+fn banner(data: &[u8]) -> Option<String> {
+    let first = linux::BANNER[0];
+    let mut rest = data;
+    while let Some(at) = rest.iter().position(|&byte| byte == first) {
+        rest = &rest[at + 1..];
+        let version = rest.strip_prefix(&linux::BANNER[1..]).and_then(first_word);
+        // The banner of /proc/version is a format: "Linux version %s ...".
+        if let Some(version) = version.filter(|version| version.starts_with(|c: char| c.is_ascii_digit())) {
+            return Some(version);
+        }
+    }
+    None
+}
