@@ -1,5 +1,212 @@
-//! In the making.
-use crate::cpu::Handler;
-pub fn handler(_insn: &iced_x86::Instruction) -> Option<Handler> {
-    None
+//! The x87 FPU.
+//!
+//! Arithmetic runs on the host: the guest's x87 state is loaded with its own control word, the
+//! instruction executed, and the state taken back ([`native`]). An unmasked exception is not
+//! raised there, because the x87 reports it at its next waiting instruction, and the host's state
+//! is cleared before that. So stack faults, tags, condition codes, rounding and the results under
+//! unmasked exceptions are the processor's own. What only moves words is in [`control`].
+
+mod control;
+mod native;
+mod stack;
+mod table;
+
+use iced_x86::{Code, Instruction};
+use satori_defs::fpu::fsw;
+use satori_defs::x86::{cr0, vector};
+use satori_engine::Exception;
+use satori_state::FpuState;
+
+pub use stack::{REGISTER, is_pending, set_top, set_words, top};
+
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::simd::{load_bytes, store_address, store_bytes};
+use table::{flag_rows, load_rows, plain_rows, stack_rows, store_rows};
+
+/// The implementation of `insn`, if it is an x87 instruction.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    let code = insn.code();
+    let i = [insn.op0_register(), insn.op1_register()]
+        .into_iter()
+        .filter(|r| r.is_st())
+        .map(|r| r.number())
+        .max()
+        .unwrap_or(0);
+    plain_row(code)
+        .or_else(|| stack_row(code, i))
+        .or_else(|| flag_row(code, i))
+        .or_else(|| load_row(code))
+        .or_else(|| store_row(code))
+        .or_else(|| control::handler(insn))
+}
+
+macro_rules! dispatch_plain {
+    ($($name:ident $op:literal $modrm:literal;)*) => {
+        fn plain_row(code: Code) -> Option<Handler> {
+            Some(match code {
+                $(Code::$name => plain::<$op, $modrm>,)*
+                _ => return None,
+            })
+        }
+    };
+}
+plain_rows!(dispatch_plain);
+
+/// The eight forms of an instruction with ST(i).
+macro_rules! by_register {
+    ($handler:ident, $op:literal, $modrm:literal, $i:expr) => {
+        [
+            $handler::<$op, { $modrm }> as Handler,
+            $handler::<$op, { $modrm + 1 }>,
+            $handler::<$op, { $modrm + 2 }>,
+            $handler::<$op, { $modrm + 3 }>,
+            $handler::<$op, { $modrm + 4 }>,
+            $handler::<$op, { $modrm + 5 }>,
+            $handler::<$op, { $modrm + 6 }>,
+            $handler::<$op, { $modrm + 7 }>,
+        ][$i & 7]
+    };
+}
+
+macro_rules! dispatch_stack {
+    ($($name:ident $op:literal $modrm:literal;)*) => {
+        fn stack_row(code: Code, i: usize) -> Option<Handler> {
+            Some(match code {
+                $(Code::$name => by_register!(plain, $op, $modrm, i),)*
+                _ => return None,
+            })
+        }
+    };
+}
+stack_rows!(dispatch_stack);
+
+macro_rules! dispatch_flag {
+    ($($name:ident $op:literal $modrm:literal;)*) => {
+        fn flag_row(code: Code, i: usize) -> Option<Handler> {
+            Some(match code {
+                $(Code::$name => by_register!(compare, $op, $modrm, i),)*
+                _ => return None,
+            })
+        }
+    };
+}
+flag_rows!(dispatch_flag);
+
+macro_rules! dispatch_memory {
+    ($row:ident $handler:ident $($name:ident $op:literal $reg:literal;)*) => {
+        fn $row(code: Code) -> Option<Handler> {
+            Some(match code {
+                $(Code::$name => $handler::<$op, { $reg << 3 | native::MEMORY }>,)*
+                _ => return None,
+            })
+        }
+    };
+}
+load_rows!(dispatch_memory load_row load);
+store_rows!(dispatch_memory store_row store);
+
+/// #NM while the FPU is absent or belongs to another task.
+pub fn available(cpu: &mut Cpu) -> Exec<()> {
+    if cpu.state.cr0 & (cr0::EM | cr0::TS) == 0 {
+        return Ok(());
+    }
+    Err(cpu.raise(Exception::new(vector::NM)))
+}
+
+/// What every waiting instruction does first: reports the exception of an earlier one. The pin
+/// FERR#, by which CR0.NE = 0 has it come as IRQ 13, is not modelled: it is #MF then too.
+pub fn check_pending(cpu: &mut Cpu) -> Exec<()> {
+    if !is_pending(&cpu.state.fpu) {
+        return Ok(());
+    }
+    Err(cpu.raise(Exception::new(vector::MF)))
+}
+
+/// A native instruction on the guest's registers.
+type Native = fn(&mut native::Image, &mut [u8; 16], u64) -> u64;
+
+fn plain<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    start(cpu)?;
+    let (mut new, _) = execute(cpu, native::run::<OP, MODRM>, &mut [0; 16]);
+    note(cpu, insn, &mut new, OP, MODRM);
+    cpu.state.fpu = new;
+    Ok(())
+}
+
+/// FCOMI and its kin: the result is in RFLAGS, unless the operation faults.
+fn compare<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    start(cpu)?;
+    let (mut new, flags) = execute(cpu, native::run::<OP, MODRM>, &mut [0; 16]);
+    note(cpu, insn, &mut new, OP, MODRM);
+    if !is_pending(&new) {
+        cpu.flags.set_bits(flags & native::COMPARE_FLAGS);
+    }
+    cpu.state.fpu = new;
+    Ok(())
+}
+
+fn load<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    load_with(cpu, insn, native::run::<OP, MODRM>, OP, MODRM)
+}
+
+#[inline(never)]
+fn load_with(cpu: &mut Cpu, insn: &Instruction, native: Native, op: u8, modrm: u8) -> Exec<()> {
+    start(cpu)?;
+    let linear = cpu.ea(insn, 0)?;
+    let mut memory = [0; 16];
+    let size = cpu.operand_size(insn, 0) as usize;
+    load_bytes(cpu, linear, &mut memory[..size])?;
+    let (mut new, _) = execute(cpu, native, &mut memory);
+    note(cpu, insn, &mut new, op, modrm);
+    new.fdp = cpu.offset(insn);
+    cpu.state.fpu = new;
+    Ok(())
+}
+
+fn store<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    store_with(cpu, insn, native::run::<OP, MODRM>, OP, MODRM)
+}
+
+#[inline(never)]
+fn store_with(cpu: &mut Cpu, insn: &Instruction, native: Native, op: u8, modrm: u8) -> Exec<()> {
+    start(cpu)?;
+    let linear = store_address(cpu, insn, 0)?;
+    let mut memory = [0; 16];
+    let size = cpu.operand_size(insn, 0) as usize;
+    let (mut new, _) = execute(cpu, native, &mut memory);
+    // Any unmasked exception but precision leaves memory alone (SDM volume 1, 8.5).
+    if new.fsw & !new.fcw & fsw::FLAGS & !fsw::PE == 0 {
+        store_bytes(cpu, linear, &memory[..size])?;
+    } else {
+        cpu.probe_write(linear, size as u64)?;
+    }
+    note(cpu, insn, &mut new, op, modrm);
+    new.fdp = cpu.offset(insn);
+    cpu.state.fpu = new;
+    Ok(())
+}
+
+fn start(cpu: &mut Cpu) -> Exec<()> {
+    available(cpu)?;
+    check_pending(cpu)
+}
+
+#[inline(never)]
+fn execute(cpu: &Cpu, native: Native, memory: &mut [u8; 16]) -> (FpuState, u64) {
+    let mut image = native::Image::new(&cpu.state.fpu);
+    let flags = native(&mut image, memory, cpu.flags.bits());
+    let mut new = cpu.state.fpu.clone();
+    image.store(&mut new);
+    (new, flags)
+}
+
+/// Records the instruction, as every one but the control instructions does (SDM volume 1,
+/// 8.1.8); its opcode only with an unmasked exception, as processors do since the Pentium 4. Of a
+/// memory form only the reg field of ModRM is known here.
+fn note(cpu: &Cpu, insn: &Instruction, new: &mut FpuState, op: u8, modrm: u8) {
+    new.fip = cpu.state.rip;
+    if is_pending(new) {
+        let modrm = if insn.op0_kind() == iced_x86::OpKind::Memory { modrm & 0x38 } else { modrm };
+        new.fop = u16::from(op & 7) << 8 | u16::from(modrm);
+    }
 }

@@ -1,5 +1,37 @@
-//! In the making.
+//! MMX and SSE to SSE4.2, with AES, PCLMULQDQ and SHA.
+//!
+//! What an instruction computes comes from the host: [`table`] has a row for each that is one
+//! native instruction on two values, [`native`] executes it. Operands, alignment, exceptions and
+//! everything that is a mere rearrangement of bits are written here. VEX encodings are absent:
+//! they are #UD, as on a processor without AVX.
+
+mod convert;
+mod crc32;
+mod float;
+mod fxsave;
+mod mmx;
+mod moves;
+mod native;
+mod operand;
+mod packed;
+mod shuffle;
+mod string;
+mod table;
+
+use iced_x86::Instruction;
+
 use crate::cpu::Handler;
-pub fn handler(_insn: &iced_x86::Instruction) -> Option<Handler> {
-    None
+pub use operand::{load_bytes, store_address, store_bytes};
+
+/// The implementation of `insn`, if it is one of this folder's and the host can execute it.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    moves::handler(insn)
+        .or_else(|| mmx::handler(insn))
+        .or_else(|| packed::handler(insn))
+        .or_else(|| shuffle::handler(insn))
+        .or_else(|| float::handler(insn))
+        .or_else(|| convert::handler(insn))
+        .or_else(|| string::handler(insn))
+        .or_else(|| fxsave::handler(insn))
+        .or_else(|| crc32::handler(insn))
 }

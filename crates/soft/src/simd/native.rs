@@ -75,7 +75,7 @@ fn integer(value: __m128i) -> u128 {
 }
 
 macro_rules! packed {
-    ($($feature:literal { $($name:ident $op:literal $($ty:ident)?;)* })*) => {$($(
+    ($($feature:tt { $($name:ident $op:literal $($ty:ident)?;)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm`")]
         pub struct $name;
         impl Packed for $name {
@@ -96,7 +96,7 @@ packed_rows!(packed);
 low_rows!(packed);
 
 macro_rules! packed_xmm0 {
-    ($($feature:literal { $($name:ident $op:literal;)* })*) => {$($(
+    ($($feature:tt { $($name:ident $op:literal;)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm, xmm0`")]
         pub struct $name;
         impl PackedXmm0 for $name {
@@ -116,7 +116,7 @@ macro_rules! packed_xmm0 {
 packed_xmm0_rows!(packed_xmm0);
 
 macro_rules! packed_imm {
-    ($($feature:literal { $($name:ident $op:literal $mask:literal [$first:literal $($imm:literal)*];)* })*) => {$($(
+    ($($feature:tt { $($name:ident $op:literal $mask:literal [$first:literal $($imm:literal)*];)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm, imm8`")]
         pub struct $name;
         impl PackedImm for $name {
@@ -159,7 +159,7 @@ macro_rules! under_mxcsr {
 static HOST_MXCSR_CELL: u32 = HOST_MXCSR;
 
 macro_rules! float {
-    ($($feature:literal { $($name:ident $op:literal $ty:ident $tiny:ident;)* })*) => {$($(
+    ($($feature:tt { $($name:ident $op:literal $ty:ident $tiny:ident;)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm`")]
         pub struct $name;
         impl Float for $name {
@@ -177,7 +177,7 @@ macro_rules! float {
 float_rows!(float);
 
 macro_rules! float_imm {
-    ($($feature:literal {
+    ($($feature:tt {
         $($name:ident $op:literal $ty:ident $tiny:ident $mask:literal [$first:literal $($imm:literal)*];)*
     })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm, imm8`")]
@@ -279,7 +279,7 @@ to_int! {
 }
 
 macro_rules! mmx {
-    ($($feature:literal { $($name:ident $op:literal;)* })*) => {$($(
+    ($($feature:tt { $($name:ident $op:literal;)* })*) => {$($(
         impl Mmx for $name {
             fn run(mut destination: u64, source: u64) -> u64 {
                 // SAFETY: works on MM0 and MM1; EMMS leaves the x87 stack empty, as it was.

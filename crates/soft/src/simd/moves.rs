@@ -1,0 +1,200 @@
+//! Moves between registers and memory.
+
+use iced_x86::{Instruction, Mnemonic, OpKind};
+
+use super::native;
+use super::operand::{LOW64, require_aligned, sse, store_address, unaligned, xmm};
+use crate::cpu::{Cpu, Exec, Handler};
+use crate::host::Scalar;
+use crate::operands::truncate;
+
+/// The implementation of `insn`, if it is a move of XMM registers.
+pub fn handler(insn: &Instruction) -> Option<Handler> {
+    let vector = insn.op0_register().is_xmm() || insn.op1_register().is_xmm();
+    let to_memory = insn.op0_kind() == OpKind::Memory;
+    let from_memory = insn.op1_kind() == OpKind::Memory;
+    if insn.mnemonic() == Mnemonic::Movnti {
+        return Some(movnti);
+    }
+    if !vector {
+        return None;
+    }
+    Some(match insn.mnemonic() {
+        Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa if to_memory => store_aligned,
+        Mnemonic::Movntps | Mnemonic::Movntpd | Mnemonic::Movntdq => store_aligned,
+        Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa if from_memory => load_aligned,
+        Mnemonic::Movntdqa if is_x86_feature_detected!("sse4.1") => load_aligned,
+        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu if to_memory => store::<u128>,
+        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu if from_memory => load::<u128>,
+        Mnemonic::Lddqu => load::<u128>,
+        Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa => copy,
+        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu => copy,
+        Mnemonic::Movss if to_memory => store::<u32>,
+        Mnemonic::Movss if from_memory => load::<u32>,
+        Mnemonic::Movss => movss,
+        Mnemonic::Movsd if to_memory => store::<u64>,
+        Mnemonic::Movsd if from_memory => load::<u64>,
+        Mnemonic::Movsd => movsd,
+        Mnemonic::Movlps | Mnemonic::Movlpd if to_memory => store::<u64>,
+        Mnemonic::Movlps | Mnemonic::Movlpd => load_low,
+        Mnemonic::Movhps | Mnemonic::Movhpd if to_memory => store_high,
+        Mnemonic::Movhps | Mnemonic::Movhpd => load_high,
+        Mnemonic::Movhlps => movhlps,
+        Mnemonic::Movlhps => movlhps,
+        Mnemonic::Movq if to_memory => store::<u64>,
+        Mnemonic::Movd if to_memory => store::<u32>,
+        Mnemonic::Movq if from_memory => load::<u64>,
+        Mnemonic::Movd if from_memory => load::<u32>,
+        Mnemonic::Movq if insn.op0_register().is_xmm() && insn.op1_register().is_xmm() => movq,
+        Mnemonic::Movq | Mnemonic::Movd if insn.op0_register().is_xmm() => from_general,
+        Mnemonic::Movq | Mnemonic::Movd => to_general,
+        Mnemonic::Movmskps => movmskps,
+        Mnemonic::Movmskpd => movmskpd,
+        Mnemonic::Pmovmskb => pmovmskb,
+        Mnemonic::Maskmovdqu => maskmovdqu,
+        _ => return None,
+    })
+}
+
+fn load<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    let linear = cpu.ea(insn, 1)?;
+    cpu.state.fpu.xmm[xmm(insn.op0_register())] = cpu.read::<T>(linear)?.into();
+    Ok(())
+}
+
+fn load_aligned(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    let linear = cpu.ea(insn, 1)?;
+    require_aligned(cpu, linear)?;
+    cpu.state.fpu.xmm[xmm(insn.op0_register())] = cpu.read(linear)?;
+    Ok(())
+}
+
+fn store<T: Scalar>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    let linear = store_address(cpu, insn, 0)?;
+    let value = cpu.state.fpu.xmm[xmm(insn.op1_register())];
+    cpu.write(linear, T::from_bytes(&value.to_le_bytes()))
+}
+
+fn store_aligned(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    let linear = store_address(cpu, insn, 0)?;
+    require_aligned(cpu, linear)?;
+    cpu.write(linear, cpu.state.fpu.xmm[xmm(insn.op1_register())])
+}
+
+fn store_high(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    let linear = store_address(cpu, insn, 0)?;
+    cpu.write(linear, (cpu.state.fpu.xmm[xmm(insn.op1_register())] >> 64) as u64)
+}
+
+fn load_low(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |d, s| d & !LOW64 | s & LOW64)
+}
+
+fn load_high(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |d, s| d & LOW64 | s << 64)
+}
+
+/// Replaces the destination by a mixture of it and the source, an XMM register or 64 bits.
+#[inline(always)]
+fn merge(cpu: &mut Cpu, insn: &Instruction, mix: impl Fn(u128, u128) -> u128) -> Exec<()> {
+    sse(cpu)?;
+    let s = unaligned::<u64>(cpu, insn, 1)?;
+    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    *d = mix(*d, s);
+    Ok(())
+}
+
+fn copy(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |_, s| s)
+}
+
+fn movq(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |_, s| s & LOW64)
+}
+
+fn movss(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    const LOW32: u128 = u32::MAX as u128;
+    merge(cpu, insn, |d, s| d & !LOW32 | s & LOW32)
+}
+
+fn movsd(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |d, s| d & !LOW64 | s & LOW64)
+}
+
+fn movhlps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |d, s| d & !LOW64 | s >> 64)
+}
+
+fn movlhps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    merge(cpu, insn, |d, s| d & LOW64 | s << 64)
+}
+
+fn from_general(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    cpu.state.fpu.xmm[xmm(insn.op0_register())] = cpu.reg(insn.op1_register()).into();
+    Ok(())
+}
+
+fn to_general(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    cpu.set_reg(insn.op0_register(), cpu.state.fpu.xmm[xmm(insn.op1_register())] as u64);
+    Ok(())
+}
+
+/// Sets a general register from an XMM register.
+#[inline(always)]
+fn mask(cpu: &mut Cpu, insn: &Instruction, signs: impl Fn(u128) -> u64) -> Exec<()> {
+    sse(cpu)?;
+    cpu.set_reg(insn.op0_register(), signs(cpu.state.fpu.xmm[xmm(insn.op1_register())]));
+    Ok(())
+}
+
+fn movmskps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    mask(cpu, insn, |s| (0..4).map(|i| ((s >> (i * 32 + 31)) as u64 & 1) << i).sum())
+}
+
+fn movmskpd(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    mask(cpu, insn, |s| (s >> 63) as u64 & 1 | (s >> 126) as u64 & 2)
+}
+
+fn pmovmskb(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    mask(cpu, insn, native::pmovmskb)
+}
+
+/// MOVNTI: an ordinary store; needs neither CR4.OSFXSR nor a clear CR0.TS.
+fn movnti(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let value = cpu.reg(insn.op1_register());
+    cpu.set_operand(insn, 0, value)
+}
+
+fn maskmovdqu(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    let data = cpu.state.fpu.xmm[xmm(insn.op1_register())];
+    let mask = cpu.state.fpu.xmm[xmm(insn.op2_register())];
+    store_masked(cpu, insn, &data.to_le_bytes(), &mask.to_le_bytes())
+}
+
+/// Stores the bytes whose mask byte has its top bit set at DS:rDI (or an overriding segment).
+pub fn store_masked(cpu: &mut Cpu, insn: &Instruction, data: &[u8], mask: &[u8]) -> Exec<()> {
+    let bits = match insn.op0_kind() {
+        OpKind::MemorySegDI => 16,
+        OpKind::MemorySegEDI => 32,
+        _ => 64,
+    };
+    let offset = truncate(cpu.state.gpr[satori_state::reg::RDI], bits);
+    let size = data.len() as u64;
+    let linear = cpu.segment_linear(insn.memory_segment().number(), offset, size, true)?;
+    if mask.iter().all(|byte| byte & 0x80 == 0) {
+        return Ok(());
+    }
+    cpu.probe_write(linear, size)?;
+    for (i, (byte, _)) in data.iter().zip(mask).enumerate().filter(|(_, (_, mask))| *mask & 0x80 != 0) {
+        cpu.write(linear.wrapping_add(i as u64), *byte)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Operands of vector instructions, and whether these may execute at all.
+
+use iced_x86::{Instruction, OpKind, Register};
+use satori_defs::x86::{cr0, cr4, vector};
+use satori_engine::Exception;
+
+use crate::cpu::{Cpu, Exec, Stop};
+use crate::host::Scalar;
+
+/// Low half of an XMM register.
+pub const LOW64: u128 = u64::MAX as u128;
+
+/// Whether SSE instructions may execute: #UD without the operating system's consent, #NM while
+/// the registers belong to another task (SDM volume 3, 14.1).
+#[inline(always)]
+pub fn sse(cpu: &mut Cpu) -> Exec<()> {
+    if cpu.state.cr0 & (cr0::EM | cr0::TS) == 0 && cpu.state.cr4 & cr4::OSFXSR != 0 {
+        Ok(())
+    } else {
+        Err(refuse(cpu))
+    }
+}
+
+#[cold]
+fn refuse(cpu: &mut Cpu) -> Stop {
+    let undefined = cpu.state.cr0 & cr0::EM != 0 || cpu.state.cr4 & cr4::OSFXSR == 0;
+    cpu.raise(if undefined { Exception::ud() } else { Exception::new(vector::NM) })
+}
+
+/// The number of an XMM register.
+#[inline(always)]
+pub fn xmm(r: Register) -> usize {
+    (r as usize).wrapping_sub(Register::XMM0 as usize) & 15
+}
+
+/// The number of an MMX register.
+#[inline(always)]
+pub fn mm(r: Register) -> usize {
+    (r as usize).wrapping_sub(Register::MM0 as usize) & 7
+}
+
+/// The linear address of memory operand `op` that is written.
+pub fn store_address(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
+    if cpu.code64 {
+        return cpu.ea(insn, op);
+    }
+    let (offset, size) = (cpu.offset(insn), cpu.operand_size(insn, op));
+    cpu.segment_linear(insn.memory_segment().number(), offset, size.into(), true)
+}
+
+/// #GP(0) unless `linear` is 16-byte aligned.
+#[inline(always)]
+pub fn require_aligned(cpu: &mut Cpu, linear: u64) -> Exec<()> {
+    if linear & 15 == 0 { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
+}
+
+/// An XMM register whole, or a `T` in memory at any alignment.
+#[inline(always)]
+pub fn unaligned<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
+    if insn.op_kind(op) == OpKind::Register {
+        return Ok(cpu.state.fpu.xmm[xmm(insn.op_register(op))]);
+    }
+    let linear = cpu.ea(insn, op)?;
+    Ok(cpu.read::<T>(linear)?.into())
+}
+
+/// An XMM register whole, or a `T` in memory, which must be aligned if it is 16 bytes.
+#[inline(always)]
+pub fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
+    if insn.op_kind(op) == OpKind::Register {
+        return Ok(cpu.state.fpu.xmm[xmm(insn.op_register(op))]);
+    }
+    let linear = cpu.ea(insn, op)?;
+    if T::SIZE == 16 {
+        require_aligned(cpu, linear)?;
+    }
+    Ok(cpu.read::<T>(linear)?.into())
+}
+
+/// Writes `bytes` to memory, all or nothing.
+pub fn store_bytes(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
+    cpu.probe_write(linear, bytes.len() as u64)?;
+    let mut at = linear;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        cpu.write(at, u64::from_le_bytes(*word))?;
+        at = at.wrapping_add(8);
+    }
+    for byte in rest {
+        cpu.write(at, *byte)?;
+        at = at.wrapping_add(1);
+    }
+    Ok(())
+}
+
+/// Fills `bytes` from memory.
+pub fn load_bytes(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
+    let mut at = linear;
+    let (words, rest) = bytes.as_chunks_mut::<8>();
+    for word in words {
+        *word = cpu.read::<u64>(at)?.to_le_bytes();
+        at = at.wrapping_add(8);
+    }
+    for byte in rest {
+        *byte = cpu.read(at)?;
+        at = at.wrapping_add(1);
+    }
+    Ok(())
+}
