@@ -12,13 +12,13 @@ pub struct Config {
     pub initrds: Vec<Vec<u8>>,
     /// The kernel's command line.
     pub cmdline: String,
-    /// RAM in bytes, 128 MiB to 64 GiB, a multiple of 2 MiB.
+    /// RAM in bytes, 128 MiB to 64 GiB, a multiple of the page size.
     pub memory: u64,
     /// vCPUs, at least 1.
     pub cpus: u32,
-    /// CPU model by name; none takes the default model.
+    /// CPU model and changes to it, as `MODEL,+FEATURE,-FEATURE`; none is `max`.
     pub cpu_model: Option<String>,
-    /// Hyper-V enlightenments: `on`, `off`, or a list.
+    /// Hyper-V enlightenments: `auto`, `off`, or a list of names (see `satori_hyperv::Config`).
     pub hyperv: String,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
@@ -46,7 +46,7 @@ impl Default for Config {
             memory: 512 << 20,
             cpus: 1,
             cpu_model: None,
-            hyperv: "on".into(),
+            hyperv: "auto".into(),
             engine: EngineKind::Interpreter,
             clock: ClockMode::Real,
             tsc_hz: None,
@@ -63,9 +63,6 @@ pub const PANIC_PATTERN: &str = "Kernel panic - not syncing";
 
 /// Most vCPUs of a machine: APIC IDs end at 254 where there is no interrupt remapping.
 pub const MAX_CPUS: u32 = 254;
-
-/// Least and most RAM in bytes.
-pub const MEMORY: std::ops::RangeInclusive<u64> = 128 << 20..=64 << 30;
 
 /// An engine, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,9 +6,21 @@ pub enum Error {
     /// A part of the configuration makes no sense.
     #[error("{0}")]
     Config(String),
+    /// The guest cannot be loaded.
+    #[error(transparent)]
+    Boot(#[from] satori_boot::Error),
     /// Guest memory could not be reserved.
     #[error(transparent)]
     Memory(#[from] satori_memory::Error),
+    /// The CPU model is not known or not possible.
+    #[error(transparent)]
+    Cpu(#[from] satori_cpuid::Error),
+    /// The enlightenments are not known or not possible.
+    #[error(transparent)]
+    Hyperv(#[from] satori_hyperv::Error),
+    /// Two devices want the same place.
+    #[error(transparent)]
+    Chipset(#[from] satori_chipset::Error),
     /// The host refused a thread.
     #[error("cannot start a thread: {0}; use fewer --cpus")]
     Thread(std::io::Error),

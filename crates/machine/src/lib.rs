@@ -1,17 +1,30 @@
 //! A whole machine: memory, processors, devices, time, and its life from boot to end.
 //!
-//! The only crate that names engines. [`Config`] says what to build, `Machine::new` builds and
-//! loads it, `Machine::run` runs it to its [`Outcome`], and a [`Handle`] reaches it meanwhile.
+//! The only crate that names engines. [`Config`] says what to build, [`Machine::new`] builds and
+//! loads it, [`Machine::run`] runs it to its [`Outcome`], and a [`Handle`] reaches it meanwhile.
 
+mod boot;
 mod clock;
 mod config;
 mod console;
+mod debugcon;
+mod engines;
 mod error;
+mod life;
+mod machine;
 mod outcome;
+mod real;
 mod shared;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod virtual_time;
+mod vp;
 
 pub use clock::{RealClock, VirtualClock};
-pub use config::{ClockMode, Config, EngineKind, MAX_CPUS, MEMORY, OnReset, PANIC_PATTERN};
+pub use config::{ClockMode, Config, EngineKind, MAX_CPUS, OnReset, PANIC_PATTERN};
 pub use error::Error;
+pub use machine::{Machine, Sinks};
 pub use outcome::{Event, Outcome};
 pub use shared::Handle;

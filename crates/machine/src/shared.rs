@@ -80,16 +80,25 @@ const PANIC_GRACE: Nanos = 200_000_000;
 /// No panic was seen on the console.
 const NO_PANIC: u64 = u64::MAX;
 
+/// Kept together with [`Shared::stopping`].
+#[derive(Debug, Default)]
+struct Events {
+    first: Option<Event>,
+    /// What came from outside behind a reset, and counts if the machine would live again.
+    behind_reset: Option<Event>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     stopping: AtomicBool,
-    /// Where the first event is kept, and [`Shared::stopping`] set, together.
-    event: Mutex<Option<Event>>,
+    events: Mutex<Events>,
     /// Guest time at which a panic seen on the console ends the run.
     panic_at: AtomicU64,
     bells: Mutex<Arc<Bells>>,
     /// Rings for the thread that runs timers.
     pub timer: Bell,
+    /// Rings for the thread that watches the wall clock.
+    pub watch: Bell,
     input: Mutex<VecDeque<u8>>,
 }
 
@@ -97,10 +106,11 @@ impl Shared {
     pub fn new() -> Arc<Self> {
         Arc::new(Shared {
             stopping: AtomicBool::new(false),
-            event: Mutex::default(),
+            events: Mutex::default(),
             panic_at: AtomicU64::new(NO_PANIC),
             bells: Mutex::default(),
             timer: Bell::default(),
+            watch: Bell::default(),
             input: Mutex::default(),
         })
     }
@@ -108,14 +118,18 @@ impl Shared {
     /// Ends the run, or this life of it, by `event`, unless another came first.
     pub fn finish(&self, event: Event) {
         {
-            let mut first = lock(&self.event);
-            if first.is_some() {
+            let mut events = lock(&self.events);
+            if let Some(first) = &events.first {
+                let outside = matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_));
+                if matches!(first, Event::Reset(_)) && outside {
+                    events.behind_reset.get_or_insert(event);
+                }
                 return;
             }
             // `panic=-1` resets before the grace is over.
             let dying = matches!(event, Event::Reset(_) | Event::PowerOff | Event::TripleFault { .. });
             let panicked = self.panic_at.load(Ordering::SeqCst) != NO_PANIC;
-            *first = Some(if dying && panicked { Event::Panic("console") } else { event });
+            events.first = Some(if dying && panicked { Event::Panic("console") } else { event });
             self.stopping.store(true, Ordering::SeqCst);
         }
         self.ring_all();
@@ -125,6 +139,7 @@ impl Shared {
         let bells = lock(&self.bells).clone();
         (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
         self.timer.ring();
+        self.watch.ring();
     }
 
     /// Whether every loop must end.
@@ -135,16 +150,16 @@ impl Shared {
 
     /// The event that ended this life.
     pub fn event(&self) -> Option<Event> {
-        lock(&self.event).clone()
+        lock(&self.events).first.clone()
     }
 
-    /// Forgets a reset, so that the machine can live again. Whoever was told of another event
-    /// keeps it.
+    /// Forgets a reset, so that the machine can live again, unless something from outside came
+    /// behind it. Another event than a reset stays.
     pub fn revive(&self) {
-        let mut event = lock(&self.event);
-        if let Some(Event::Reset(_)) = *event {
-            *event = None;
-            self.stopping.store(false, Ordering::SeqCst);
+        let mut events = lock(&self.events);
+        if let Some(Event::Reset(_)) = events.first {
+            events.first = events.behind_reset.take();
+            self.stopping.store(events.first.is_some(), Ordering::SeqCst);
         }
     }
 
@@ -191,11 +206,6 @@ impl Shared {
             input.drain(..taken);
         }
     }
-
-    /// Whether typed bytes wait.
-    pub fn has_input(&self) -> bool {
-        !lock(&self.input).is_empty()
-    }
 }
 
 impl PowerSink for Shared {
@@ -234,6 +244,17 @@ mod tests {
         shared.revive();
         assert!(!shared.stopping());
         shared.finish(Event::Stopped);
+        shared.finish(Event::Timeout);
+        shared.revive();
+        assert_eq!((shared.stopping(), shared.event()), (true, Some(Event::Stopped)));
+    }
+
+    #[test]
+    fn a_stop_behind_a_reset_is_not_lost() {
+        let shared = Shared::new();
+        shared.power(PowerEvent::Reset("0xcf9"));
+        shared.finish(Event::Stopped);
+        assert_eq!(shared.event(), Some(Event::Reset("0xcf9")), "it is what ends a run that ends on resets");
         shared.revive();
         assert_eq!((shared.stopping(), shared.event()), (true, Some(Event::Stopped)));
     }
@@ -266,6 +287,6 @@ mod tests {
             assert_eq!(bytes, [2]);
             1
         });
-        assert!(!shared.has_input());
+        shared.feed_input(|_| unreachable!("all was taken"));
     }
 }

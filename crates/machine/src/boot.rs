@@ -1,0 +1,34 @@
+//! From the configuration's files to a loaded guest.
+
+use satori_boot::acpi::Platform;
+use satori_boot::{Initrd, KERNEL_MAX, Kernel, layout, load};
+use satori_memory::Region;
+
+use crate::life::Loader;
+use crate::{Config, Error};
+
+/// The devices that the tables announce: every one that a life has, for `cpus` processors.
+fn platform(cpus: u32) -> Platform {
+    Platform { cpus, ..Platform::default() }
+}
+
+/// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,
+/// and again after each reset.
+pub(crate) fn prepare(config: Config) -> Result<(Vec<Region>, Loader), Error> {
+    let regions = layout::ram_regions(config.memory)?;
+    let kernel = Kernel::parse(config.kernel, config.memory.min(KERNEL_MAX))
+        .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })?;
+    let initrd = Initrd::join(config.initrds.iter().map(Vec::as_slice));
+    let boot = satori_boot::Config {
+        cmdline: config.cmdline,
+        initrd,
+        platform: platform(config.cpus),
+        ..satori_boot::Config::default()
+    };
+    let loader: Loader = Box::new(move |memory| {
+        let loaded = load(memory, &kernel, &boot)?;
+        tracing::info!(protocol = loaded.protocol.name(), rip = loaded.entry.rip, "guest loaded");
+        Ok(loaded.entry)
+    });
+    Ok((regions, loader))
+}

@@ -1,0 +1,37 @@
+//! The engines, by name: what each is, and what its processor can execute.
+
+use std::sync::Arc;
+
+use satori_cpuid::Feature::{self, *};
+use satori_engine::Engine;
+use satori_soft::Interpreter;
+
+use crate::EngineKind;
+
+/// What the interpreter executes. Speculation and its repairs do not exist on it.
+const INTERPRETER: &[Feature] = &[
+    Fpu, Vme, De, Pse, Tsc, Msr, Pae, Cx8, Sep, Pge, Cmov, Pse36, Clflush, Mmx, Fxsr, Sse, Sse2, Ss, Sse3,
+    Ssse3, Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap,
+    Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm,
+];
+
+/// An engine and what goes with it.
+pub(crate) struct Chosen {
+    pub engine: Arc<dyn Engine>,
+    pub features: &'static [Feature],
+    /// What it is and why it runs, in one line.
+    pub why: &'static str,
+}
+
+impl EngineKind {
+    pub(crate) fn choose(self) -> Chosen {
+        match self {
+            EngineKind::Interpreter => Chosen {
+                engine: Arc::new(Interpreter),
+                features: INTERPRETER,
+                why: "interpreter, Satori's software CPU: one instruction at a time, slower than hardware, \
+                      and the only engine so far",
+            },
+        }
+    }
+}

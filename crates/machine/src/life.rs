@@ -1,0 +1,172 @@
+//! One life of a machine, from power-up or reset to the next: its memory, devices and processors.
+
+use std::sync::Arc;
+
+use satori_bus::{Clock, InterruptLine, TimerQueue};
+use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
+use satori_cpuid::msrs::PlatformMsrs;
+use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, crystal_hz};
+use satori_engine::{Engine, TimeSource};
+use satori_exits::{EoiSink, Platform};
+use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
+use satori_memory::{GuestMemory, Region};
+use satori_state::{Activity, CpuState};
+
+use crate::console::Console;
+use crate::debugcon::DebugSink;
+use crate::shared::{Bells, Shared};
+use crate::vp::Vp;
+use crate::{Error, VirtualClock};
+
+/// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
+const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
+
+/// Puts the guest into memory and gives the boot processor's registers at its entry.
+pub(crate) type Loader = Box<dyn Fn(&GuestMemory) -> Result<CpuState, Error> + Send>;
+
+/// What every life of a machine is made from.
+pub(crate) struct Blueprint {
+    pub engine: Arc<dyn Engine>,
+    pub features: &'static [satori_cpuid::Feature],
+    pub cpu: CpuSpec,
+    pub hyperv: satori_hyperv::Config,
+    pub cpus: u32,
+    pub regions: Vec<Region>,
+    pub load: Loader,
+    pub time: Time,
+    pub profile: bool,
+    pub shared: Arc<Shared>,
+    pub console: Console,
+    pub debugcon: Option<DebugSink>,
+}
+
+/// The machine's clock, and whether it is virtual. It runs on through resets.
+#[derive(Clone)]
+pub(crate) enum Time {
+    Real(Arc<crate::RealClock>),
+    Virtual(Arc<VirtualClock>),
+}
+
+impl Time {
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        match self {
+            Time::Real(clock) => clock.clone(),
+            Time::Virtual(clock) => clock.clone(),
+        }
+    }
+
+    fn source(&self) -> Arc<dyn TimeSource> {
+        match self {
+            Time::Real(clock) => clock.clone(),
+            Time::Virtual(clock) => clock.clone(),
+        }
+    }
+}
+
+pub(crate) struct Life {
+    pub vps: Vec<Vp>,
+    pub bells: Arc<Bells>,
+    pub timers: Arc<TimerQueue>,
+    pub com1: Arc<Uart>,
+}
+
+/// INTR of the PIC: the BSP has to look.
+struct Intr(Arc<Bells>);
+
+impl InterruptLine for Intr {
+    fn set(&self, asserted: bool) {
+        if asserted {
+            self.0.wake(0);
+        }
+    }
+}
+
+struct IoApicEoi(Arc<IoApic>);
+
+impl EoiSink for IoApicEoi {
+    fn eoi(&self, vector: u8) {
+        self.0.eoi(vector);
+    }
+}
+
+impl Life {
+    pub fn new(plan: &Blueprint) -> Result<Self, Error> {
+        let (clock, source) = (plan.time.clock(), plan.time.source());
+        let memory = GuestMemory::new(&plan.regions)?;
+        let entry = (plan.load)(&memory)?;
+        let tsc_hz = clock.tsc_hz();
+        let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
+        let apic_bus = ApicBus::new(&(0..plan.cpus).collect::<Vec<_>>());
+        let parallel = matches!(plan.time, Time::Real(_)) && plan.cpus > 1;
+        let vcpus: Vec<_> = (0..plan.cpus)
+            .map(|index| plan.engine.create_vcpu(index, memory.clone(), source.clone(), parallel))
+            .collect();
+        let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
+        apic_bus.set_waker(bells.clone());
+
+        let timers = TimerQueue::new();
+        let shared = plan.shared.clone();
+        timers.on_earlier(move || shared.timer.ring());
+        let chipset = Chipset::new(Parts {
+            clock: clock.clone(),
+            timers: timers.clone(),
+            power: plan.shared.clone(),
+            interrupts: apic_bus.clone(),
+            intr: Arc::new(Intr(bells.clone())),
+            com1: plan.console.port(clock.clone(), plan.shared.clone()),
+            options: Options {
+                memory: sizes(&plan.regions),
+                ecam: true,
+                debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
+                ..Options::default()
+            },
+        })?;
+        let shared = plan.shared.clone();
+        chipset.com1.on_room(move || shared.timer.ring());
+
+        let cpuid = CpuidTable::new(Params {
+            cpu: &plan.cpu,
+            engine_features: plan.features,
+            cpus: plan.cpus,
+            tsc_hz,
+            physical_bits: PHYSICAL_BITS,
+            hypervisor: plan.hyperv.leaves(plan.cpus),
+        })?;
+        let hyperv = match plan.hyperv.set.is_empty() {
+            true => None,
+            false => Some(satori_hyperv::Partition::new(
+                plan.hyperv.clone(),
+                memory.clone(),
+                clock.clone(),
+                clocks.timer_hz,
+            )?),
+        };
+        let platform = Arc::new(Platform {
+            clock,
+            memory,
+            ports: chipset.ports,
+            mmio: chipset.mmio,
+            cpuid,
+            hyperv,
+            eoi: Arc::new(IoApicEoi(chipset.ioapic)),
+            power: plan.shared.clone(),
+        });
+        let vps = vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
+            let lapic = Lapic::new(apic_bus.clone(), index, clocks, PHYSICAL_BITS);
+            let msrs = PlatformMsrs::new(PHYSICAL_BITS, Some(DEVICE_HOLE));
+            let pic = (index == 0).then(|| chipset.pic.clone());
+            let mut vp = Vp::new(vcpu, lapic, msrs, platform.clone(), pic, plan.profile);
+            vp.set_state(match index {
+                0 => entry.clone(),
+                _ => CpuState { activity: Activity::WaitForSipi, ..CpuState::default() },
+            });
+            vp
+        });
+        Ok(Life { vps: vps.collect(), bells, timers, com1: chipset.com1 })
+    }
+}
+
+fn sizes(regions: &[Region]) -> MemorySizes {
+    let sum = |high: bool| regions.iter().filter(|r| (r.start.0 >> 32 != 0) == high).map(|r| r.len).sum();
+    MemorySizes { below_4g: sum(false), above_4g: sum(true) }
+}

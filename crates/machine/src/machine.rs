@@ -1,0 +1,220 @@
+//! A machine from boot to its end, through resets.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use satori_bus::ByteSink;
+use satori_profile::Profile;
+use satori_state::CpuState;
+
+use crate::console::Console;
+use crate::debugcon::DebugSink;
+use crate::life::{Blueprint, Life, Loader, Time};
+use crate::shared::{Handle, Shared};
+use crate::{
+    ClockMode, Config, Error, Event, MAX_CPUS, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time,
+};
+
+/// Where a guest's output goes.
+pub struct Sinks {
+    /// The serial console.
+    pub console: Box<dyn ByteSink>,
+    /// The debug console at port 0xe9; without one the port does not exist.
+    pub debugcon: Option<Box<dyn ByteSink>>,
+}
+
+/// A machine, loaded and ready to run.
+pub struct Machine {
+    plan: Blueprint,
+    life: Life,
+    on_reset: OnReset,
+    timeout: Option<Duration>,
+    engine: String,
+}
+
+impl Machine {
+    /// Builds and loads the machine that `config` describes. Errors are mistakes of the
+    /// configuration, or what the host refuses.
+    pub fn new(mut config: Config, sinks: Sinks) -> Result<Self, Error> {
+        let chosen = config.engine.choose();
+        let engine = format!("engine: {}", chosen.why);
+        // The files go to whoever parses them, and are not kept twice.
+        let files = Config {
+            kernel: std::mem::take(&mut config.kernel),
+            initrds: std::mem::take(&mut config.initrds),
+            ..config.clone()
+        };
+        let (regions, load) = crate::boot::prepare(files)?;
+        let parts = Parts { engine: chosen.engine, features: chosen.features, regions, load };
+        Self::assemble(&config, sinks, parts, engine)
+    }
+
+    pub(crate) fn assemble(
+        config: &Config,
+        sinks: Sinks,
+        parts: Parts,
+        engine: String,
+    ) -> Result<Self, Error> {
+        if !(1..=MAX_CPUS).contains(&config.cpus) {
+            return Err(Error::Config(format!("{} CPUs: use --cpus 1 to {MAX_CPUS}", config.cpus)));
+        }
+        let time = match config.clock {
+            ClockMode::Real => Time::Real(Arc::new(RealClock::new(config.tsc_hz))),
+            ClockMode::Virtual { rate } => Time::Virtual(Arc::new(VirtualClock::new(rate, config.tsc_hz))),
+        };
+        let plan = Blueprint {
+            engine: parts.engine,
+            features: parts.features,
+            cpu: config.cpu_model.as_deref().unwrap_or("max").parse()?,
+            hyperv: config.hyperv.parse()?,
+            cpus: config.cpus,
+            regions: parts.regions,
+            load: parts.load,
+            time,
+            profile: config.profile,
+            shared: Shared::new(),
+            console: Console::new(sinks.console, &config.panic_pattern),
+            debugcon: sinks.debugcon.map(DebugSink::new),
+        };
+        let life = Life::new(&plan)?;
+        Ok(Machine { plan, life, on_reset: config.on_reset, timeout: config.timeout, engine })
+    }
+
+    /// One line on which engine runs, and why.
+    pub fn engine(&self) -> &str {
+        &self.engine
+    }
+
+    /// Frequency of the guest's TSC in Hz.
+    pub fn tsc_hz(&self) -> u64 {
+        self.plan.time.clock().tsc_hz()
+    }
+
+    /// A way to reach the machine while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle(self.plan.shared.clone())
+    }
+
+    /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
+    pub fn run(self) -> Outcome {
+        let Machine { plan, life, on_reset, timeout, .. } = self;
+        let start = Instant::now();
+        let end = timeout.and_then(|timeout| start.checked_add(timeout));
+        let mut sum = Sum::default();
+        let mut next: Result<Life, Error> = Ok(life);
+        let event = loop {
+            // The last life is gone here, and its memory with it.
+            let mut life = match next {
+                Ok(life) => life,
+                Err(error) => break Event::Failed(error.to_string()),
+            };
+            plan.shared.set_bells(life.bells.clone());
+            live(&plan, &mut life, end);
+            sum.add(&life);
+            let event = plan.shared.event().unwrap_or(Event::Stopped);
+            if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
+                break event;
+            }
+            drop(life);
+            sum.resets += 1;
+            plan.shared.revive();
+            next = Life::new(&plan);
+        };
+        Outcome {
+            event,
+            profile: sum.profile,
+            registers: sum.registers,
+            console_tail: plan.console.tail(),
+            instructions: sum.instructions,
+            guest_time: plan.time.clock().now(),
+            elapsed: start.elapsed(),
+            resets: sum.resets,
+        }
+    }
+}
+
+/// What the engine and the boot protocol contribute; tests put their own in.
+pub(crate) struct Parts {
+    pub engine: Arc<dyn satori_engine::Engine>,
+    pub features: &'static [satori_cpuid::Feature],
+    pub regions: Vec<satori_memory::Region>,
+    pub load: Loader,
+}
+
+/// What all lives of a machine leave.
+#[derive(Default)]
+struct Sum {
+    profile: Profile,
+    instructions: u64,
+    resets: u32,
+    /// Of the last life.
+    registers: Vec<CpuState>,
+}
+
+impl Sum {
+    fn add(&mut self, life: &Life) {
+        self.registers = life.vps.iter().map(|vp| vp.state().clone()).collect();
+        self.profile.vcpus.resize_with(life.vps.len(), Default::default);
+        for (index, vp) in life.vps.iter().enumerate() {
+            self.profile.vcpus[index].merge(&vp.profile());
+            self.profile.add_stats(&vp.vcpu().stats());
+            self.instructions = self.instructions.saturating_add(vp.vcpu().retired());
+        }
+    }
+}
+
+/// Runs one life on threads of its own, and watches the wall clock.
+fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>) {
+    let shared = &*plan.shared;
+    let clock = plan.time.clock();
+    let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
+    let feed = || shared.feed_input(|bytes| com1.offer(bytes));
+    let vps = &mut life.vps;
+    std::thread::scope(|scope| {
+        match &plan.time {
+            Time::Virtual(clock) => {
+                start(scope, shared, "vcpus", move || virtual_time::run(vps, timers, clock, shared, &feed));
+            }
+            Time::Real(_) => {
+                let clock = &*clock;
+                for (vp, bell) in vps.iter_mut().zip(&bells.0) {
+                    let name = format!("vcpu{}", vp.index);
+                    start(scope, shared, &name, move || real::run_vp(vp, bell, clock, shared));
+                }
+                start(scope, shared, "timers", move || real::run_timers(timers, clock, shared, &feed));
+            }
+        }
+        while !shared.stopping() {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                shared.finish(Event::Timeout);
+            } else {
+                shared.watch.wait(left);
+            }
+        }
+    });
+}
+
+/// Starts a thread whose panic, our own failure, ends the run instead of hanging it.
+fn start<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    shared: &'scope Shared,
+    name: &str,
+    work: impl FnOnce() + Send + 'scope,
+) {
+    let guarded = move || {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            shared.finish(Event::Failed(panic_text(&*panic)));
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, guarded) {
+        shared.finish(Event::Failed(Error::Thread(error).to_string()));
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("internal error: {}; please report it", text.unwrap_or_else(|| "a thread panicked".into()))
+}

@@ -1,0 +1,62 @@
+//! Real time: a host thread for each vCPU, and one for the platform's timers.
+
+use std::time::Duration;
+
+use satori_bus::{Clock, TimerQueue};
+use satori_engine::Until;
+
+use crate::Event;
+use crate::shared::{Shared, VpBell};
+use crate::vp::{After, Entry, Vp};
+
+/// Runs `vp` on the calling thread until the machine stops.
+pub(crate) fn run_vp(vp: &mut Vp, bell: &VpBell, clock: &dyn Clock, shared: &Shared) {
+    loop {
+        let entry = vp.prepare();
+        // After `prepare` has taken the kick: whoever stops the machine says so before it kicks.
+        if shared.stopping() {
+            break;
+        }
+        let after = match entry {
+            Entry::Run { deadline } => vp.enter(Until { tsc: deadline, instructions: None }),
+            Entry::Finish => vp.enter(Until { tsc: None, instructions: Some(1) }),
+            Entry::Sleep { deadline } => {
+                bell.bell.wait(deadline.map(|tsc| time_until(clock, tsc)));
+                After::Nothing
+            }
+        };
+        match after {
+            After::Nothing => {}
+            After::Yield => std::thread::yield_now(),
+            After::TripleFault => shared.finish(Event::TripleFault { vcpu: vp.index }),
+        }
+    }
+    vp.finish(clock.now());
+}
+
+/// Host time until the partition's TSC reaches `tsc`, rounded up.
+fn time_until(clock: &dyn Clock, tsc: u64) -> Duration {
+    let ticks = u128::from(tsc.saturating_sub(clock.tsc()));
+    let nanos = (ticks * 1_000_000_000).div_ceil(u128::from(clock.tsc_hz().max(1)));
+    // A deadline beyond the years of a Duration is as good as one of 500 years.
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Runs the platform's timers, typed input and the console's panic deadline until the machine
+/// stops.
+pub(crate) fn run_timers(timers: &TimerQueue, clock: &dyn Clock, shared: &Shared, feed: &dyn Fn()) {
+    while !shared.stopping() {
+        let now = clock.now();
+        timers.run(now);
+        feed();
+        let panic_at = shared.panic_deadline();
+        if panic_at.is_some_and(|at| at <= now) {
+            shared.finish(Event::Panic("console"));
+        }
+        let next = [timers.next(), panic_at].into_iter().flatten().min();
+        let limit = next.map(|at| Duration::from_nanos(at.saturating_sub(clock.now())));
+        if limit != Some(Duration::ZERO) && !shared.stopping() {
+            shared.timer.wait(limit);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Virtual time: one host thread runs all vCPUs in turn, and time is the instructions that they
+//! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
+
+use satori_bus::{Clock, TimerQueue};
+use satori_engine::Until;
+
+use crate::shared::Shared;
+use crate::vp::{After, Entry, Vp};
+use crate::{Event, VirtualClock};
+
+/// Instructions of one turn.
+const SLICE: u64 = 10_000;
+
+/// Runs `vps` until the machine stops. `feed` hands typed input to the guest.
+pub(crate) fn run(
+    vps: &mut [Vp],
+    timers: &TimerQueue,
+    clock: &VirtualClock,
+    shared: &Shared,
+    feed: &dyn Fn(),
+) {
+    while !shared.stopping() {
+        feed();
+        let mut ran = false;
+        for turn in 0..vps.len() {
+            ran |= take_turn(vps, turn, timers, clock, shared);
+        }
+        if shared.panic_deadline().is_some_and(|at| at <= clock.now()) {
+            shared.finish(Event::Panic("console"));
+        }
+        if !ran && !shared.stopping() {
+            skip_idle_time(vps, timers, clock, shared);
+        }
+    }
+    let now = clock.now();
+    vps.iter_mut().for_each(|vp| vp.finish(now));
+}
+
+/// Gives vCPU `turn` up to a slice; returns whether it ran at all.
+fn take_turn(
+    vps: &mut [Vp],
+    turn: usize,
+    timers: &TimerQueue,
+    clock: &VirtualClock,
+    shared: &Shared,
+) -> bool {
+    let mut left = SLICE;
+    while left > 0 {
+        timers.run(clock.now());
+        let entry = vps[turn].prepare();
+        if shared.stopping() {
+            return true;
+        }
+        let until = match entry {
+            Entry::Sleep { .. } => return left < SLICE,
+            Entry::Finish => Until { tsc: None, instructions: Some(1) },
+            Entry::Run { deadline } => {
+                let budget = left.min(until_next_deadline(vps, timers, clock));
+                if budget == 0 && left < SLICE {
+                    // Another vCPU's timer is due: it goes first.
+                    return true;
+                }
+                Until { tsc: deadline, instructions: Some(budget.max(1)) }
+            }
+        };
+        let vp = &mut vps[turn];
+        let before = vp.vcpu().retired();
+        let after = vp.enter(until);
+        // An exit costs at least one, so that a guest whose every instruction faults ends its turn.
+        left = left.saturating_sub(vp.vcpu().retired().saturating_sub(before).max(1));
+        match after {
+            After::Nothing => {}
+            After::Yield => return true,
+            After::TripleFault => shared.finish(Event::TripleFault { vcpu: vps[turn].index }),
+        }
+    }
+    true
+}
+
+/// Instructions until the first local APIC or platform timer is due.
+fn until_next_deadline(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock) -> u64 {
+    let local = vps.iter().filter_map(Vp::deadline).map(|tsc| clock.instructions_until_tsc(tsc));
+    let platform = timers.next().map(|at| clock.instructions_until(at));
+    local.chain(platform).min().unwrap_or(u64::MAX)
+}
+
+/// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come.
+fn skip_idle_time(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, shared: &Shared) {
+    let local = vps.iter().filter_map(Vp::deadline).min();
+    let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
+    let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
+    let to_local = local.map(|tsc| clock.instructions_until_tsc(tsc));
+    let to_platform = platform.map(|at| clock.instructions_until(at));
+    match (local, platform) {
+        (Some(tsc), _) if to_local.is_some_and(|n| sooner(n, to_platform)) => clock.advance_to_tsc(tsc),
+        (_, Some(at)) => clock.advance_to(at),
+        _ => {
+            shared.timer.wait(None);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! One virtual processor: the engine's vCPU, its local APIC, and what happens between an exit
+//! and the next entry. It knows neither threads nor time slices; see `real` and `virtual_time`.
+
+use std::sync::Arc;
+
+use satori_bus::Nanos;
+use satori_chipset::Pic;
+use satori_cpuid::msrs::PlatformMsrs;
+use satori_defs::x86::cr0;
+use satori_engine::{Event, Exit, Kick, Resume, Until, Vcpu};
+use satori_exits::{Context, Platform, dispatch};
+use satori_lapic::Lapic;
+use satori_profile::{ExitProfile, Meter};
+use satori_state::{Activity, CpuState, Segment, seg};
+
+/// What to do with a processor next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Enter it, at most until this partition TSC.
+    Run { deadline: Option<u64> },
+    /// Enter it for one instruction: the answer to the last exit is still to be taken, and an
+    /// event waits behind it.
+    Finish,
+    /// It sleeps until it is woken, or until this partition TSC.
+    Sleep { deadline: Option<u64> },
+}
+
+/// What an exit asks of whoever runs the processor, beyond being entered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    Nothing,
+    /// It spins: let others run.
+    Yield,
+    /// Its third fault in a row.
+    TripleFault,
+}
+
+pub(crate) struct Vp {
+    pub index: u32,
+    vcpu: Box<dyn Vcpu>,
+    kick: Arc<Kick>,
+    lapic: Lapic,
+    msrs: PlatformMsrs,
+    hyperv: satori_hyperv::Vp,
+    platform: Arc<Platform>,
+    /// The interrupt controller at LINT0; it has one only on the BSP.
+    pic: Option<Arc<Pic>>,
+    meter: Meter,
+    /// An answer was given that the engine takes at the next entry.
+    owed: bool,
+    apic_page: Option<u64>,
+    tpr_threshold: u8,
+    window: bool,
+    nmi_window: bool,
+}
+
+impl Vp {
+    pub fn new(
+        mut vcpu: Box<dyn Vcpu>,
+        lapic: Lapic,
+        msrs: PlatformMsrs,
+        platform: Arc<Platform>,
+        pic: Option<Arc<Pic>>,
+        profile: bool,
+    ) -> Self {
+        let kick = vcpu.kick();
+        vcpu.controls_mut().apic_access_page = lapic.mmio_base();
+        Vp {
+            index: lapic.id(),
+            hyperv: satori_hyperv::Vp::new(lapic.id()),
+            kick,
+            msrs,
+            platform,
+            pic,
+            meter: Meter::new(profile),
+            owed: false,
+            apic_page: lapic.mmio_base(),
+            tpr_threshold: 0,
+            window: false,
+            nmi_window: false,
+            vcpu,
+            lapic,
+        }
+    }
+
+    pub fn state(&self) -> &CpuState {
+        self.vcpu.state()
+    }
+
+    pub fn vcpu(&self) -> &dyn Vcpu {
+        &*self.vcpu
+    }
+
+    /// Sets the registers before the first entry.
+    pub fn set_state(&mut self, state: CpuState) {
+        *self.vcpu.state_mut() = state;
+    }
+
+    /// Partition TSC of the local APIC timer's next expiry.
+    pub fn deadline(&self) -> Option<u64> {
+        self.lapic.deadline_tsc()
+    }
+
+    /// Takes what came in since the last exit, and injects what can be.
+    ///
+    /// A waiting kick is taken first: what was signalled before it is seen here, what comes after
+    /// it ends the next entry.
+    pub fn prepare(&mut self) -> Entry {
+        self.kick.take();
+        if self.lapic.signalled() {
+            self.take_signals();
+        }
+        if self.lapic.deadline_tsc().is_some() {
+            let tsc = self.platform.clock.tsc();
+            self.lapic.timer_expired(tsc);
+        }
+        let activity = self.vcpu.state().activity;
+        if matches!(activity, Activity::WaitForSipi | Activity::Shutdown) {
+            return Entry::Sleep { deadline: self.lapic.deadline_tsc() };
+        }
+        if self.owed && self.event_waits() {
+            return Entry::Finish;
+        }
+        let injected = self.inject();
+        if activity == Activity::Halted && !injected {
+            return Entry::Sleep { deadline: self.lapic.deadline_tsc() };
+        }
+        self.set_controls();
+        Entry::Run { deadline: self.lapic.deadline_tsc() }
+    }
+
+    /// INIT and SIPI (SDM 9.4).
+    fn take_signals(&mut self) {
+        if self.lapic.take_init() {
+            let fresh = after_init(self.vcpu.state(), self.lapic.is_bsp());
+            *self.vcpu.state_mut() = fresh;
+            self.vcpu.flush_tlb();
+            // Whatever the interrupted instruction was still owed is gone with it.
+            self.vcpu.resume(Resume::Continue);
+            self.owed = false;
+            self.lapic.init();
+        }
+        // Without one to wait for, a SIPI is lost.
+        if let Some(page) = self.lapic.take_sipi()
+            && self.vcpu.state().activity == Activity::WaitForSipi
+        {
+            let state = self.vcpu.state_mut();
+            let cs = &mut state.seg[seg::CS];
+            *cs = Segment { selector: u16::from(page) << 8, base: u64::from(page) << 12, ..*cs };
+            state.rip = 0;
+            state.activity = Activity::Active;
+        }
+    }
+
+    fn extint_waits(&self) -> bool {
+        self.pic.as_ref().is_some_and(|pic| pic.intr()) && self.lapic.accepts_extint()
+    }
+
+    fn interrupt_waits(&mut self) -> bool {
+        self.lapic.set_tpr(self.vcpu.state().tpr);
+        self.extint_waits() || self.lapic.pending().is_some()
+    }
+
+    fn event_waits(&mut self) -> bool {
+        self.lapic.nmi_pending() || self.interrupt_waits()
+    }
+
+    /// Injects the first of NMI, PIC and local APIC that can be taken, and asks for a window for
+    /// the rest. Returns whether something was injected.
+    fn inject(&mut self) -> bool {
+        let mut injected = false;
+        if self.lapic.nmi_pending() && self.vcpu.can_take_nmi() && self.lapic.take_nmi() {
+            self.vcpu.inject(Event::Nmi);
+            injected = true;
+        }
+        let nmi_window = self.lapic.nmi_pending();
+        if nmi_window != self.nmi_window {
+            self.nmi_window = nmi_window;
+            self.vcpu.request_nmi_window(nmi_window);
+        }
+        let mut waits = self.interrupt_waits();
+        if waits && !injected && self.vcpu.can_take_interrupt() {
+            if let Some(vector) = self.next_vector() {
+                self.vcpu.inject(Event::Interrupt(vector));
+                injected = true;
+            }
+            waits = self.interrupt_waits();
+        }
+        if waits != self.window {
+            self.window = waits;
+            self.vcpu.request_interrupt_window(waits);
+        }
+        injected
+    }
+
+    /// Acknowledges the next interrupt: the PIC's before the local APIC's, as KVM does.
+    fn next_vector(&mut self) -> Option<u8> {
+        match &self.pic {
+            Some(pic) if self.extint_waits() => Some(pic.acknowledge()),
+            _ => {
+                let vector = self.lapic.pending()?;
+                self.lapic.accept(vector);
+                Some(vector)
+            }
+        }
+    }
+
+    /// Keeps the VMX controls that follow from the local APIC.
+    fn set_controls(&mut self) {
+        let page = self.lapic.mmio_base();
+        if page != self.apic_page {
+            self.apic_page = page;
+            self.vcpu.controls_mut().apic_access_page = page;
+            self.vcpu.flush_tlb();
+        }
+        let threshold = self.lapic.tpr_threshold();
+        if threshold != self.tpr_threshold {
+            self.tpr_threshold = threshold;
+            self.vcpu.controls_mut().tpr_threshold = threshold;
+        }
+    }
+
+    /// Enters the vCPU, and handles the exit.
+    pub fn enter(&mut self, until: Until) -> After {
+        let clock = &self.platform.clock;
+        self.meter.entry(|| clock.now());
+        let exit = self.vcpu.run(until);
+        self.owed = false;
+        let Some(reason) = exit.reason() else { return After::Nothing };
+        self.meter.exit(reason, || clock.now());
+        let mut context = Context {
+            vcpu: &mut *self.vcpu,
+            lapic: &mut self.lapic,
+            msrs: &mut self.msrs,
+            hyperv: &mut self.hyperv,
+            platform: &self.platform,
+        };
+        let answer = dispatch(exit, &mut context);
+        self.owed = answer != Resume::Continue;
+        self.vcpu.resume(answer);
+        match exit {
+            // The handler has withdrawn the request.
+            Exit::InterruptWindow => self.window = false,
+            Exit::NmiWindow => self.nmi_window = false,
+            Exit::Pause => return After::Yield,
+            Exit::TripleFault => return After::TripleFault,
+            _ => {}
+        }
+        After::Nothing
+    }
+
+    /// Ends the time of the exit that was the last.
+    pub fn finish(&mut self, now: Nanos) {
+        self.meter.entry(|| now);
+    }
+
+    /// Its exits until now.
+    pub fn profile(&self) -> ExitProfile {
+        self.meter.profile().cloned().unwrap_or_default()
+    }
+}
+
+/// The registers after INIT (SDM table 10-1): a processor's MSRs, its x87 and SSE state and XCR0
+/// stay, and so do the cache controls.
+fn after_init(before: &CpuState, bsp: bool) -> CpuState {
+    let fresh = CpuState::default();
+    let cache = cr0::CD | cr0::NW;
+    CpuState {
+        cr0: fresh.cr0 & !cache | before.cr0 & cache,
+        xcr0: before.xcr0,
+        fpu: before.fpu.clone(),
+        star: before.star,
+        lstar: before.lstar,
+        cstar: before.cstar,
+        fmask: before.fmask,
+        kernel_gs_base: before.kernel_gs_base,
+        sysenter_cs: before.sysenter_cs,
+        sysenter_esp: before.sysenter_esp,
+        sysenter_eip: before.sysenter_eip,
+        tsc_aux: before.tsc_aux,
+        pat: before.pat,
+        tsc_offset: before.tsc_offset,
+        activity: if bsp { Activity::Active } else { Activity::WaitForSipi },
+        ..fresh
+    }
+}
