@@ -93,13 +93,13 @@ pub struct Machine {
     /// Memory, 128M to 64G; a plain number is MiB
     #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = units::memory)]
     pub memory: u64,
-    /// Virtual processors, 1 to 255
+    /// Virtual processors, 1 to 254
     #[arg(long, visible_alias = "smp", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=255))]
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(satori_machine::MAX_CPUS)))]
     pub cpus: u32,
-    /// The processor's model
-    #[arg(long, value_name = "MODEL")]
-    pub cpu: Option<String>,
+    /// The processor's model, and features added to or taken from it: x86-64-v2,-popcnt
+    #[arg(long, value_name = "MODEL[,±FEATURE]..", default_value = "max")]
+    pub cpu: String,
     /// Hyper-V enlightenments: auto (what suits the guest), off, or a list of names
     #[arg(long, value_name = "auto|off|LIST", default_value = "auto")]
     pub hyperv: String,
@@ -122,7 +122,7 @@ pub struct Machine {
     #[arg(long, value_name = "ACTION", default_value = "restart")]
     pub on_reset: OnReset,
     /// Text on the guest's console that means it panicked; an empty one turns this off
-    #[arg(long, value_name = "TEXT", default_value = "Kernel panic - not syncing")]
+    #[arg(long, value_name = "TEXT", default_value = satori_machine::PANIC_PATTERN)]
     pub panic_pattern: String,
     /// Tell more of what happens; -vv and -vvv even more
     #[arg(short, long, action = clap::ArgAction::Count)]

@@ -47,9 +47,13 @@ impl ByteSink for Output {
     fn put(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             // A reader that does not read stops the guest's console, never our way out.
-            while !self.0.muted.load(Ordering::Relaxed) && !writable() {}
-            if self.0.muted.load(Ordering::Relaxed) {
-                return;
+            loop {
+                if self.0.muted.load(Ordering::Relaxed) {
+                    return;
+                }
+                if writable() {
+                    break;
+                }
             }
             let mut out = stdout().lock();
             if let Err(error) = out.write_all(piece).and_then(|()| out.flush())

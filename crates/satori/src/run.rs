@@ -5,7 +5,7 @@ use std::io::stderr;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use satori_machine::{ClockMode, Config, EngineKind, Event, Handle, Machine, OnReset};
+use satori_machine::{ClockMode, Config, EngineKind, Event, Handle, Machine, OnReset, Sinks};
 
 use crate::attend::{Attendant, Guest};
 use crate::cli;
@@ -63,7 +63,9 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
     let output = Output::default();
     let console = output.shared();
     let prepared = config(boot, flags).and_then(|config| {
-        let machine = Machine::new(config, Box::new(output))?;
+        // The debug console is the guest's console too: what has no serial driver prints there.
+        let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
+        let machine = Machine::new(config, sinks)?;
         // Last, so that a refused input leaves no file behind.
         let file = flags.report_file.as_deref().map(create).transpose()?;
         Ok((machine, file))
@@ -73,7 +75,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         Err(error) => return refuse(&error),
     };
 
-    say(format_args!("engine interpreter: a software CPU; this version uses no hardware virtualisation"));
+    say(format_args!("{}", machine.engine()));
     let raw = RawMode::enter();
     if raw.is_some() {
         say(format_args!("{}", crate::escape::HELP));
@@ -139,7 +141,7 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
         cmdline: boot.cmdline,
         memory: flags.memory,
         cpus: flags.cpus,
-        cpu_model: flags.cpu.clone(),
+        cpu_model: Some(flags.cpu.clone()),
         hyperv: flags.hyperv.clone(),
         engine: engine(flags.engine)?,
         clock: match flags.clock {

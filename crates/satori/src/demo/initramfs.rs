@@ -2,15 +2,19 @@
 
 use super::cpio::Cpio;
 
-/// The archive whose `/init` is `script`, run by `busybox`'s shell.
+/// The archive whose `/init` is `script`, run by `busybox`'s shell, with more `programs` of these
+/// names in `/bin`.
 ///
 /// `busybox` must be statically linked. The devices exist because the kernel opens
 /// `/dev/console` for init before anything could be mounted.
-pub fn build(busybox: &[u8], script: &str) -> Vec<u8> {
+pub fn build(busybox: &[u8], script: &str, programs: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = Cpio::new();
     for directory in ["bin", "sbin", "usr", "usr/bin", "usr/sbin", "dev", "proc", "sys", "tmp", "root", "etc"]
     {
         archive.directory(directory);
+    }
+    for (name, program) in programs {
+        archive.file(&format!("bin/{name}"), 0o755, program);
     }
     archive
         .device("dev/console", 0o600, 5, 1)

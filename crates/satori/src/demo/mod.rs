@@ -47,7 +47,7 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
     say(format_args!("busybox {}", busybox.display()));
     Ok(Boot {
         kernel: run::read("--kernel", &kernel)?,
-        initrds: vec![initramfs::build(&program, &init_script(flags.interactive))],
+        initrds: vec![initramfs::build(&program, &init_script(flags.interactive), &[])],
         cmdline: cli::Cmdline { whole: None, append: flags.append.clone() }.text(),
     })
 }
