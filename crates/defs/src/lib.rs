@@ -7,6 +7,7 @@ pub mod acpi;
 pub mod apic;
 pub mod chipset;
 pub mod cpuid;
+pub mod fpu;
 pub mod hyperv;
 pub mod linux;
 pub mod msr;
