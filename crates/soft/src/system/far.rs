@@ -148,7 +148,7 @@ fn follow_gate(cpu: &mut Cpu, gate: Descriptor, selector: u16) -> Exec<Gate> {
     }
     let found = cpu.require_descriptor(target, vector::GP, 0)?;
     let code = found.descriptor;
-    if !code.code() || code.dpl() > cpu.cpl() || (long && !(code.long() && !code.big())) {
+    if !code.code() || code.dpl() > cpu.cpl() || (long && (!code.long() || code.big())) {
         return Err(cpu.raise(selector_fault(vector::GP, target, 0)));
     }
     check_code(cpu, code, target)?;

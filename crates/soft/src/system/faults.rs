@@ -84,10 +84,15 @@ fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
     Ok(())
 }
 
-/// The exception behind the last [`Stop::Fault`].
+/// The exception behind the last [`Stop::Fault`]. A page fault is in CR2 even if it turns into
+/// a double fault: Linux tells a stack overflow by that.
 fn nested(cpu: &mut Cpu, stop: Stop) -> Exception {
     debug_assert_eq!(stop, Stop::Fault, "nothing is asked of the machine during delivery");
-    cpu.fault.take().unwrap_or(Exception::ud())
+    let exception = cpu.fault.take().unwrap_or(Exception::ud());
+    if exception.vector == vector::PF {
+        cpu.state.cr2 = exception.payload;
+    }
+    exception
 }
 
 /// Delivers `exception`, and what its delivery raises.

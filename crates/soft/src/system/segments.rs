@@ -85,7 +85,6 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
     Some(match insn.mnemonic() {
         Mnemonic::Mov if segment(0) => mov_to,
         Mnemonic::Mov if segment(1) => mov_from,
-        Mnemonic::Push if segment(0) => push,
         Mnemonic::Pop if segment(0) => pop,
         Mnemonic::Lds => |cpu, insn| load_far(cpu, insn, seg::DS),
         Mnemonic::Les => |cpu, insn| load_far(cpu, insn, seg::ES),
@@ -113,11 +112,6 @@ fn mov_to(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn mov_from(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let selector = cpu.operand(insn, 1)?;
     cpu.set_operand(insn, 0, selector)
-}
-
-fn push(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    let selector = cpu.operand(insn, 0)?;
-    cpu.push(insn.stack_pointer_increment().unsigned_abs(), selector)
 }
 
 fn pop(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
