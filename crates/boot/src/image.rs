@@ -194,3 +194,57 @@ pub fn is_multiboot(data: &[u8]) -> bool {
         magic == MULTIBOOT_MAGIC && magic.wrapping_add(flags).wrapping_add(checksum) == 0
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Elf;
+
+    #[test]
+    fn notes_18_and_19_are_found_among_others() {
+        let elf = Elf { reloc: Some([0x20_0000, 0x100_0000, 0x3fff_ffff]), ..Elf::default() };
+        let image = Image::parse(&elf.build()).unwrap();
+        assert_eq!(image.pvh_entry, Some(0x100_0040));
+        let reloc = image.pvh_reloc.unwrap();
+        assert_eq!((reloc.align, reloc.min, reloc.max), (0x20_0000, 0x100_0000, 0x3fff_ffff));
+        assert!(image.holds(0x100_0040) && !image.holds(0x100_3000));
+    }
+
+    #[test]
+    fn what_follows_the_image_is_ignored() {
+        let plain = Elf::default().build();
+        let followed = [&plain[..], &[0xa5; 5000]].concat();
+        assert_eq!(Image::parse(&followed), Image::parse(&plain));
+    }
+
+    #[test]
+    fn a_virtual_entry_becomes_physical() {
+        let elf = Elf { entry: Elf::VADDR + 0x10, ..Elf::default() };
+        assert_eq!(Image::parse(&elf.build()).unwrap().entry, 0x100_0010);
+    }
+
+    #[test]
+    fn foreign_and_hostile_headers_are_told_apart() {
+        let wrong = |at: usize, bytes: &[u8]| {
+            let mut elf = Elf::default().build();
+            elf[at..at + bytes.len()].copy_from_slice(bytes);
+            Image::parse(&elf).unwrap_err()
+        };
+        assert!(matches!(wrong(5, &[2]), BadKernel::WrongElf { .. }), "big-endian");
+        assert!(matches!(wrong(18, &[183, 0]), BadKernel::WrongElf { .. }), "aarch64");
+        assert!(matches!(wrong(16, &[1, 0]), BadKernel::WrongElf { .. }), "relocatable");
+        assert!(matches!(wrong(56, &[0xff, 0x7f]), BadKernel::Elf { .. }), "number of program headers");
+        let load = 64;
+        assert!(matches!(wrong(load + 8, &[0xff; 8]), BadKernel::Truncated { .. }), "p_offset");
+        assert!(matches!(wrong(load + 24, &[0xff; 8]), BadKernel::Elf { .. }), "p_paddr");
+        assert!(matches!(wrong(load + 40, &[0; 7]), BadKernel::Elf { .. }), "p_memsz below p_filesz");
+    }
+
+    #[test]
+    fn multiboot_is_recognised_by_its_sum() {
+        let header = |sum: u32| [0, MULTIBOOT_MAGIC, 3, sum].map(u32::to_le_bytes).concat();
+        assert!(is_multiboot(&header(0_u32.wrapping_sub(MULTIBOOT_MAGIC + 3))));
+        assert!(!is_multiboot(&header(1)));
+        assert!(!is_multiboot(&[]));
+    }
+}

@@ -22,6 +22,10 @@ mod lzo;
 mod params;
 mod place;
 mod smbios;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use decompress::Compression;
 pub use error::{BadKernel, Error};

@@ -153,9 +153,9 @@ fn processor(cpus: u32) -> Structure {
     let word = u16::try_from(cpus).unwrap_or(0xfffe);
     Structure::new(4, 0x400)
         .string("CPU 0")
-        // Central processor of a family that 16 bits tell: x86-64.
+        // Central processor of a family that has no number.
         .u8(3)
-        .u8(0xfe)
+        .u8(1)
         .string(MANUFACTURER)
         .u64(0)
         .string(PRODUCT)
@@ -175,9 +175,9 @@ fn processor(cpus: u32) -> Structure {
         .u8(byte)
         .u8(byte)
         .u8(byte)
-        // 64-bit capable, multi-core, execute protection, enhanced virtualisation absent.
+        // 64-bit capable, multi-core, execute protection; then the family again.
         .u16(1 << 2 | 1 << 3 | 1 << 5)
-        .u16(0x28)
+        .u16(1)
         .u16(word)
         .u16(word)
         .u16(word)

@@ -1,0 +1,212 @@
+//! From a kernel's bytes to a guest in memory.
+
+use proptest::prelude::*;
+use satori_defs::acpi::address_range;
+use satori_defs::linux::{boot_params, setup_header as h};
+use satori_defs::xen::{memmap_entry, modlist_entry, start_info};
+use satori_memory::{Gpa, GuestMemory, Region};
+use satori_state::reg;
+
+use crate::testing::{Elf, bzimage, lz4};
+use crate::{
+    BadKernel, BootProtocol, Compression, Config, Error, Format, Initrd, KERNEL_MAX, Kernel, Loaded, layout,
+    load,
+};
+
+fn memory(bytes: u64) -> GuestMemory {
+    GuestMemory::new(&[Region { start: Gpa(0), len: bytes }]).unwrap()
+}
+
+fn parse(file: Vec<u8>) -> Result<Kernel, BadKernel> {
+    Kernel::parse(file, KERNEL_MAX)
+}
+
+fn config(protocol: BootProtocol) -> Config {
+    let initrd = Initrd::join([&[0x5a; 5000][..]]);
+    Config { cmdline: "console=ttyS0".into(), initrd, protocol: Some(protocol), ..Config::default() }
+}
+
+fn bytes(memory: &GuestMemory, at: u64, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    memory.read(Gpa(at), &mut out).unwrap();
+    out
+}
+
+/// What both protocols promise about the memory map and the initrd.
+fn check_places(memory: &GuestMemory, loaded: &Loaded) {
+    let initrd = loaded.initrd.unwrap();
+    assert_eq!((initrd.len, initrd.start.0 % 4096), (5000, 0));
+    assert_eq!(bytes(memory, initrd.start.0, 5000), [0x5a; 5000]);
+    let ram = loaded.map.iter().find(|e| e.kind == address_range::MEMORY && e.start >= 1 << 20).unwrap();
+    assert!(initrd.start.0 >= ram.start && initrd.start.0 + 5000 <= ram.end);
+    assert_eq!(bytes(memory, layout::RSDP, 8), b"RSD PTR ");
+    assert_eq!(bytes(memory, layout::SMBIOS, 5), b"_SM3_");
+    assert_eq!(bytes(memory, 0x100_0000, 2), [0xf4, 0xeb]);
+    let bss = 0x100_0000 + Elf::default().text.len() as u64;
+    assert!(bytes(memory, bss, (0x100_3000 - bss) as usize).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn pvh_start_info_leads_to_command_line_initrd_and_map() {
+    let memory = memory(128 << 20);
+    // A reset loads into memory that was used.
+    memory.write(Gpa(0x100_0000), &[0xcc; 0x3000]).unwrap();
+    let kernel = parse(bzimage(&lz4(&Elf::default().build()))).unwrap();
+    assert_eq!((kernel.info.format, kernel.info.compression), (Format::BzImage, Compression::Lz4));
+    assert_eq!(kernel.info.version.as_deref(), Some("6.1.0-test"));
+    let loaded = load(&memory, &kernel, &config(BootProtocol::Pvh)).unwrap();
+    assert_eq!(loaded.entry.rip, 0x100_0040);
+    check_places(&memory, &loaded);
+    let info = loaded.entry.gpr[reg::RBX];
+    let word = |at: usize| memory.read_u32(Gpa(info + at as u64)).unwrap();
+    let quad = |at: usize| memory.read_u64(Gpa(info + at as u64)).unwrap();
+    assert_eq!((word(start_info::MAGIC), word(start_info::VERSION)), (0x336e_c578, 1));
+    assert_eq!(bytes(&memory, quad(start_info::CMDLINE_PADDR), 14), b"console=ttyS0\0");
+    assert_eq!(quad(start_info::RSDP_PADDR), layout::RSDP);
+    assert_eq!(word(start_info::NR_MODULES), 1);
+    let module = quad(start_info::MODLIST_PADDR);
+    let at = |offset: usize| memory.read_u64(Gpa(module + offset as u64)).unwrap();
+    let initrd = loaded.initrd.unwrap();
+    assert_eq!((at(modlist_entry::PADDR), at(modlist_entry::SIZE_BYTES)), (initrd.start.0, initrd.len));
+    assert_eq!(word(start_info::MEMMAP_ENTRIES) as usize, loaded.map.len());
+    for (index, entry) in loaded.map.iter().enumerate() {
+        let at = quad(start_info::MEMMAP_PADDR) + (index * memmap_entry::SIZE) as u64;
+        assert_eq!(memory.read_u64(Gpa(at)).unwrap(), entry.start);
+        assert_eq!(memory.read_u64(Gpa(at + 8)).unwrap(), entry.end - entry.start);
+        assert_eq!(memory.read_u32(Gpa(at + 16)).unwrap(), entry.kind);
+    }
+}
+
+#[test]
+fn zero_page_has_the_setup_header_and_what_the_loader_fills_in() {
+    let memory = memory(128 << 20);
+    let kernel = parse(bzimage(&lz4(&Elf::default().build()))).unwrap();
+    let loaded = load(&memory, &kernel, &config(BootProtocol::Linux64)).unwrap();
+    assert_eq!(loaded.entry.rip, 0x100_0000);
+    assert!(loaded.entry.code64() && loaded.entry.cr3 != 0);
+    check_places(&memory, &loaded);
+    let page = loaded.entry.gpr[reg::RSI];
+    let word = |at: usize| memory.read_u32(Gpa(page + at as u64)).unwrap();
+    assert_eq!(word(h::HEADER).to_le_bytes(), h::HEADER_VALUE);
+    assert_eq!(word(h::INIT_SIZE), 0x10_0000);
+    assert_eq!(bytes(&memory, word(h::CMD_LINE_PTR).into(), 14), b"console=ttyS0\0");
+    let initrd = loaded.initrd.unwrap();
+    assert_eq!((u64::from(word(h::RAMDISK_IMAGE)), word(h::RAMDISK_SIZE)), (initrd.start.0, 5000));
+    assert_eq!(u64::from(word(boot_params::ACPI_RSDP_ADDR)), layout::RSDP);
+    assert_eq!(word(boot_params::E820_ENTRIES) as u8 as usize, loaded.map.len());
+    assert_eq!(bytes(&memory, page + h::TYPE_OF_LOADER as u64, 1), [0xff]);
+}
+
+#[test]
+fn a_vmlinux_without_note_is_entered_by_the_linux_protocol() {
+    let kernel = parse(Elf { pvh: None, ..Elf::default() }.build()).unwrap();
+    assert_eq!(kernel.info.protocols, [BootProtocol::Linux64]);
+    assert_eq!(kernel.info.version.as_deref(), Some("6.1.0-test"), "the banner, not its format");
+    let memory = memory(128 << 20);
+    let loaded = load(&memory, &kernel, &Config::default()).unwrap();
+    assert_eq!(loaded.protocol, BootProtocol::Linux64);
+    assert!(matches!(load(&memory, &kernel, &config(BootProtocol::Pvh)), Err(Error::Protocol { .. })));
+}
+
+#[test]
+fn files_that_are_no_kernels_are_named() {
+    let foreign = |file: &[u8]| match parse(file.to_vec()) {
+        Err(BadKernel::Foreign { what }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(parse(Vec::new()).unwrap_err(), BadKernel::Empty);
+    assert!(foreign(b"070701000").contains("initrd"));
+    assert!(foreign(&[0x1f, 0x8b, 8, 0]).contains("compressed"));
+    assert!(foreign(b"#!/bin/sh").contains("script"));
+    assert!(foreign(b"x").contains("no known kind"));
+    let program = Elf { pvh: None, text: b"int main".to_vec(), ..Elf::default() };
+    assert_eq!(parse(program.build()).unwrap_err(), BadKernel::NotAKernel);
+    let mut multiboot = 0x1bad_b002_u32.to_le_bytes().to_vec();
+    multiboot.extend_from_slice(&[0; 4]);
+    multiboot.extend_from_slice(&0x1bad_b002_u32.wrapping_neg().to_le_bytes());
+    let multiboot = Elf { pvh: None, text: multiboot, ..Elf::default() };
+    assert_eq!(parse(multiboot.build()).unwrap_err(), BadKernel::Multiboot);
+    let mut old = bzimage(&lz4(&Elf::default().build()));
+    old[h::VERSION..h::VERSION + 2].copy_from_slice(&0x207_u16.to_le_bytes());
+    assert_eq!(parse(old).unwrap_err(), BadKernel::OldProtocol { major: 2, minor: 7 });
+    let outside = Elf { pvh: Some(0x50_0000), ..Elf::default() };
+    assert!(matches!(parse(outside.build()), Ok(k) if k.info.protocols == [BootProtocol::Linux64]));
+}
+
+#[test]
+fn a_truncated_file_says_so_wherever_it_is_cut() {
+    for whole in [Elf::default().build(), bzimage(&lz4(&Elf::default().build()))] {
+        for len in 0x210..whole.len() {
+            let error = parse(whole[..len].to_vec()).unwrap_err();
+            assert!(!error.to_string().contains('\n'));
+            assert!(matches!(error, BadKernel::Truncated { .. }), "cut to {len}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_advice() {
+    let memory = memory(128 << 20);
+    let kernel = parse(Elf::default().build()).unwrap();
+    let refused = |config: &Config| load(&memory, &kernel, config).unwrap_err();
+    let large = vec![0; 120 << 20];
+    let large = Config { initrd: Initrd::join([&large[..]]), ..Config::default() };
+    assert!(matches!(refused(&large), Error::InitrdTooLarge { .. }));
+    let cmdline = |cmdline: String| Config { cmdline, ..Config::default() };
+    assert!(load(&memory, &kernel, &cmdline("x".repeat(2047))).is_ok());
+    assert!(matches!(refused(&cmdline("x".repeat(2048))), Error::CmdlineTooLong { max: 2047, .. }));
+    assert!(matches!(refused(&cmdline("a\0b".into())), Error::CmdlineNul { at: 1 }));
+    for cpus in [0, u32::MAX] {
+        let mut config = Config::default();
+        config.platform.cpus = cpus;
+        assert!(matches!(refused(&config), Error::Cpus { .. }));
+    }
+    for (paddr, memsz) in
+        [(0x9_0000, 0x10_0000), (0, 0x3000), (0x100_0000, 0x800_0000), (0xfff0_0000, 0x1000)]
+    {
+        let elf = Elf { paddr, memsz, pvh: Some(paddr as u32), ..Elf::default() };
+        let kernel = parse(elf.build()).unwrap();
+        let error = load(&memory, &kernel, &Config::default()).unwrap_err();
+        assert!(matches!(error, Error::KernelRange { .. }), "{paddr:#x}: {error}");
+    }
+}
+
+/// A file with some bytes changed, biased to values that headers dislike.
+fn mutated(file: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+    let value = prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x7f), Just(0x80)];
+    let change = (0..file.len(), value, 1_usize..9);
+    proptest::collection::vec(change, 1..6).prop_map(move |changes| {
+        let mut file = file.clone();
+        for (at, value, len) in changes {
+            let end = (at + len).min(file.len());
+            file[at..end].fill(value);
+        }
+        file
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_mutated_vmlinux_panics(file in mutated(Elf { reloc: Some([1, 2, 3]), ..Elf::default() }.build())) {
+        parse_and_load(file);
+    }
+
+    #[test]
+    fn no_mutated_bzimage_panics(file in mutated(bzimage(&lz4(&Elf::default().build())))) {
+        parse_and_load(file);
+    }
+}
+
+fn parse_and_load(file: Vec<u8>) {
+    if let Ok(kernel) = Kernel::parse(file, 1 << 20) {
+        let memory = memory(20 << 20);
+        for protocol in [BootProtocol::Pvh, BootProtocol::Linux64] {
+            let config = Config { protocol: Some(protocol), ..Config::default() };
+            if let Ok(loaded) = load(&memory, &kernel, &config) {
+                assert!(memory.page(Gpa(loaded.entry.rip)).is_some(), "the entry is in RAM");
+            }
+        }
+    }
+}
