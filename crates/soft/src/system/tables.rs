@@ -180,8 +180,9 @@ fn lsl_type(kind: u32, long: bool) -> bool {
     }
 }
 
-/// Bits of a descriptor's second word that LAR shows.
-const LAR_MASK: u64 = 0x00f0_ff00;
+/// Bits of a descriptor's second word that LAR shows. Bits 19:16, undefined by the manual, are
+/// those of the limit, as on real processors.
+const LAR_MASK: u64 = 0x00ff_ff00;
 
 fn inspect(
     cpu: &mut Cpu,
