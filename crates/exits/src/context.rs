@@ -77,7 +77,11 @@ impl Context<'_> {
             hyperv::Outcome::Done => {}
             hyperv::Outcome::Crash(crash) => {
                 let message = crash.message.unwrap_or_default();
-                tracing::error!(parameters = format_args!("{:#x?}", crash.parameters), message, "guest crash");
+                tracing::error!(
+                    parameters = format_args!("{:#x?}", crash.parameters),
+                    message,
+                    "guest crash"
+                );
                 self.platform.power.power(PowerEvent::Panic("crash MSRs"));
             }
             hyperv::Outcome::Reset => self.platform.power.power(PowerEvent::Reset("Hyper-V reset MSR")),

@@ -19,6 +19,8 @@ mod io;
 mod mmio;
 mod msr;
 mod refused;
+#[cfg(test)]
+mod tests;
 mod vmcall;
 mod window;
 mod xsetbv;

@@ -3,6 +3,7 @@
 //! Registers that the MSR bitmap passes through (FS, GS and KERNEL_GS base, SYSENTER_*, reads of
 //! the TSC) never come here.
 
+use satori_cpuid::Feature;
 use satori_defs::msr::*;
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Resume};
@@ -93,11 +94,13 @@ fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
     context.lapic.set_tsc_offset(offset, tsc);
 }
 
-/// LMA is the processor's, LME cannot change while paging is on, other bits are reserved
-/// (SDM 2.2.1, 10.8.5).
+/// LMA is the processor's, LME cannot change while paging is on, bits without their feature and
+/// all others are reserved (SDM 2.2.1, 10.8.5).
 fn set_efer(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
     let state = context.vcpu.state();
-    let writable = efer::SCE | efer::LME | efer::NXE;
+    let features = [(efer::SCE, Feature::Syscall), (efer::LME, Feature::Lm), (efer::NXE, Feature::Nx)];
+    let offered = features.into_iter().filter(|&(_, feature)| context.platform.cpuid.has(feature));
+    let writable = offered.fold(0, |bits, (bit, _)| bits | bit);
     let reserved = value & !(writable | efer::LMA) != 0;
     let paging = state.cr0 & cr0::PG != 0;
     if reserved || paging && (value ^ state.efer) & efer::LME != 0 {

@@ -113,11 +113,8 @@ impl Script {
 
 impl Vcpu for Script {
     fn run(&mut self, until: Until) -> Exit {
-        assert_eq!(
-            self.state.activity == Activity::Halted,
-            self.injected.is_some() && self.state.activity == Activity::Halted,
-            "entered while halted"
-        );
+        let asleep = self.state.activity != Activity::Active && self.injected.is_none();
+        assert!(!asleep, "entered while {:?}", self.state.activity);
         let end = until.instructions.map_or(u64::MAX, |n| self.retired + n);
         if let Some(answer) = self.answer.take() {
             assert!(std::mem::take(&mut self.exited));

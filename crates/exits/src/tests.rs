@@ -1,0 +1,305 @@
+//! Every handler through [`dispatch`], on a processor that is only a register file.
+
+use std::sync::{Arc, Mutex};
+
+use satori_bus::{Clock, MmioMap, PortDevice, PortMap, PowerEvent, PowerSink};
+use satori_cpuid::msrs::PlatformMsrs;
+use satori_cpuid::{CpuSpec, CpuidTable, Feature, Params};
+use satori_defs::vmx::ExitReason;
+use satori_defs::x86::{cr0, cr4, efer};
+use satori_defs::{hyperv, msr};
+use satori_engine::{Controls, Event, Exception, Exit, Kick, Resume, Stat, Until, Vcpu};
+use satori_lapic::{ApicBus, Clocks, Lapic};
+use satori_memory::{Gpa, GuestMemory, Region};
+use satori_state::CpuState;
+
+use crate::{Context, EoiSink, Platform, dispatch};
+
+#[derive(Default)]
+struct Registers {
+    state: CpuState,
+    controls: Controls,
+    window: Option<bool>,
+}
+
+impl Vcpu for Registers {
+    fn run(&mut self, _: Until) -> Exit {
+        Exit::Budget
+    }
+    fn resume(&mut self, _: Resume) {}
+    fn inject(&mut self, _: Event) {}
+    fn request_interrupt_window(&mut self, wanted: bool) {
+        self.window = Some(wanted);
+    }
+    fn request_nmi_window(&mut self, wanted: bool) {
+        self.window = Some(wanted);
+    }
+    fn state(&self) -> &CpuState {
+        &self.state
+    }
+    fn state_mut(&mut self) -> &mut CpuState {
+        &mut self.state
+    }
+    fn controls_mut(&mut self) -> &mut Controls {
+        &mut self.controls
+    }
+    fn flush_tlb(&mut self) {}
+    fn kick(&self) -> Arc<Kick> {
+        Arc::default()
+    }
+    fn retired(&self) -> u64 {
+        0
+    }
+    fn stats(&self) -> Vec<Stat> {
+        Vec::new()
+    }
+}
+
+const NOW: u64 = 1_000_000;
+
+struct Stopped;
+impl Clock for Stopped {
+    fn now(&self) -> u64 {
+        NOW
+    }
+    fn tsc(&self) -> u64 {
+        NOW
+    }
+    fn tsc_hz(&self) -> u64 {
+        1_000_000_000
+    }
+    fn epoch(&self) -> u64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+impl EoiSink for Heard {
+    fn eoi(&self, vector: u8) {
+        self.0.lock().unwrap().push(format!("EOI {vector}"));
+    }
+}
+impl PowerSink for Heard {
+    fn power(&self, event: PowerEvent) {
+        self.0.lock().unwrap().push(format!("{event:?}"));
+    }
+}
+impl PortDevice for Heard {
+    fn read(&self, offset: u16, _: u8) -> u32 {
+        0x40 + u32::from(offset)
+    }
+    fn write(&self, offset: u16, size: u8, value: u32) {
+        self.0.lock().unwrap().push(format!("port {offset} size {size} value {value:#x}"));
+    }
+}
+
+struct Rig {
+    vcpu: Registers,
+    lapic: Lapic,
+    msrs: PlatformMsrs,
+    vp: satori_hyperv::Vp,
+    platform: Platform,
+    heard: Arc<Heard>,
+}
+
+impl Rig {
+    fn new(enlightened: bool) -> Self {
+        let engine = [Feature::Smep, Feature::Pcid, Feature::Lm, Feature::Nx, Feature::Syscall];
+        let cpu = CpuSpec::default();
+        let config = satori_hyperv::Config::auto();
+        let memory = GuestMemory::new(&[Region { start: Gpa(0x1000), len: 4 << 20 }]).unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(Stopped);
+        let heard = Arc::new(Heard::default());
+        let mut ports = PortMap::default();
+        ports.add("test", 0x100, 0x103, heard.clone()).unwrap();
+        let partition =
+            satori_hyperv::Partition::new(config.clone(), memory.clone(), clock.clone(), 1 << 30).unwrap();
+        let params = Params {
+            cpu: &cpu,
+            engine_features: &engine,
+            cpus: 1,
+            tsc_hz: clock.tsc_hz(),
+            physical_bits: 46,
+            hypervisor: config.leaves(1),
+        };
+        let platform = Platform {
+            cpuid: CpuidTable::new(params).unwrap(),
+            clock,
+            memory,
+            ports,
+            mmio: MmioMap::default(),
+            hyperv: enlightened.then_some(partition),
+            eoi: heard.clone(),
+            power: heard.clone(),
+        };
+        let clocks = Clocks { tsc_hz: 1_000_000_000, timer_hz: 1_000_000_000 };
+        Rig {
+            vcpu: Registers::default(),
+            lapic: Lapic::new(ApicBus::new(&[0]), 0, clocks, 46),
+            msrs: PlatformMsrs::new(46, None),
+            vp: satori_hyperv::Vp::new(0),
+            platform,
+            heard,
+        }
+    }
+
+    fn exit(&mut self, exit: Exit) -> Resume {
+        let mut context = Context {
+            vcpu: &mut self.vcpu,
+            lapic: &mut self.lapic,
+            msrs: &mut self.msrs,
+            hyperv: &mut self.vp,
+            platform: &self.platform,
+        };
+        dispatch(exit, &mut context)
+    }
+
+    fn write(&mut self, msr: u32, value: u64) -> Resume {
+        self.exit(Exit::MsrWrite { msr, value })
+    }
+
+    fn read(&mut self, msr: u32) -> Resume {
+        self.exit(Exit::MsrRead { msr })
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.0.lock().unwrap().clone()
+    }
+}
+
+const GP: Resume = Resume::Fault(Exception::gp(0));
+const UD: Resume = Resume::Fault(Exception::ud());
+
+#[test]
+fn ports_and_absent_memory_answer() {
+    let mut rig = Rig::new(false);
+    assert_eq!(rig.exit(Exit::IoRead { port: 0x101, size: 1 }), Resume::Value(0x41));
+    assert_eq!(rig.exit(Exit::IoWrite { port: 0x102, size: 2, value: 0xabcd }), Resume::Done);
+    assert_eq!(rig.heard(), ["port 2 size 2 value 0xabcd"]);
+    assert_eq!(rig.exit(Exit::MmioRead { gpa: 0xf000_0000, size: 4 }), Resume::Value(0xffff_ffff));
+    assert_eq!(rig.exit(Exit::MmioWrite { gpa: u64::MAX, size: 8, value: 1 }), Resume::Done);
+}
+
+#[test]
+fn efer_keeps_lma_and_refuses_what_the_manual_refuses() {
+    let mut rig = Rig::new(false);
+    rig.vcpu.state.efer = efer::LME | efer::LMA;
+    rig.vcpu.state.cr0 |= cr0::PG;
+    assert_eq!(rig.write(msr::IA32_EFER, efer::LME | efer::NXE | efer::SCE), Resume::Done);
+    assert_eq!(rig.read(msr::IA32_EFER), Resume::Value(efer::LME | efer::LMA | efer::NXE | efer::SCE));
+    assert_eq!(rig.write(msr::IA32_EFER, efer::NXE), GP, "LME cannot change while paging is on");
+    assert_eq!(rig.write(msr::IA32_EFER, efer::LME | 1 << 12), GP, "SVME is reserved");
+    rig.vcpu.state.cr0 &= !cr0::PG;
+    rig.vcpu.state.efer = 0;
+    assert_eq!(rig.write(msr::IA32_EFER, efer::LMA), Resume::Done);
+    assert_eq!(rig.vcpu.state.efer, 0, "LMA is the processor's");
+}
+
+#[test]
+fn registers_of_system_calls_and_memory_types_are_checked() {
+    let mut rig = Rig::new(false);
+    for register in [msr::IA32_LSTAR, msr::IA32_CSTAR] {
+        assert_eq!(rig.write(register, 0xffff_8000_0000_0000), Resume::Done);
+        assert_eq!(rig.write(register, 0x0000_8000_0000_0000), GP);
+        assert_eq!(rig.read(register), Resume::Value(0xffff_8000_0000_0000));
+    }
+    assert_eq!(rig.write(msr::IA32_STAR, u64::MAX), Resume::Done);
+    assert_eq!(rig.write(msr::IA32_FMASK, 1 << 32), GP);
+    assert_eq!(rig.write(msr::IA32_TSC_AUX, 1 << 32), GP);
+    assert_eq!(rig.write(msr::IA32_PAT, 0x0007_0106_0007_0405), Resume::Done);
+    assert_eq!(rig.write(msr::IA32_PAT, 0x0007_0206_0007_0405), GP, "2 is no memory type");
+    assert_eq!((rig.read(0xdead), rig.write(0xdead, 0)), (GP, GP));
+}
+
+#[test]
+fn tsc_and_tsc_adjust_move_together() {
+    let mut rig = Rig::new(false);
+    assert_eq!(rig.write(msr::IA32_TSC, 0), Resume::Done);
+    assert_eq!(rig.read(msr::IA32_TSC), Resume::Value(0));
+    assert_eq!(rig.read(msr::IA32_TSC_ADJUST), Resume::Value(NOW.wrapping_neg()));
+    assert_eq!(rig.write(msr::IA32_TSC_ADJUST, 7), Resume::Done);
+    assert_eq!(rig.read(msr::IA32_TSC), Resume::Value(NOW + 7));
+}
+
+#[test]
+fn the_tpr_is_one_register_by_msr_page_and_shadow() {
+    let mut rig = Rig::new(false);
+    rig.vcpu.state.tpr = 0x30;
+    assert_eq!(rig.exit(Exit::ApicRead { offset: 0x80, size: 4 }), Resume::Value(0x30));
+    assert_eq!(rig.exit(Exit::ApicWrite { offset: 0x80, size: 4, value: 0x50 }), Resume::Done);
+    assert_eq!(rig.vcpu.state.tpr, 0x50);
+    let x2apic = rig.lapic.base() | 1 << 10;
+    assert_eq!(rig.write(msr::IA32_APIC_BASE, x2apic), Resume::Done);
+    assert_eq!(rig.write(msr::X2APIC_BASE + 8, 0x70), Resume::Done);
+    assert_eq!((rig.vcpu.state.tpr, rig.read(msr::X2APIC_BASE + 8)), (0x70, Resume::Value(0x70)));
+    assert_eq!(rig.write(msr::IA32_APIC_BASE, x2apic & !(1 << 11)), GP, "x2APIC without enable");
+}
+
+#[test]
+fn only_offered_bits_of_control_registers_can_be_set() {
+    let mut rig = Rig::new(false);
+    let write = |rig: &mut Rig, register, value| rig.exit(Exit::CrWrite { register, value });
+    assert_eq!(write(&mut rig, 4, cr4::PAE | cr4::SMEP), Resume::Done);
+    assert_eq!(write(&mut rig, 4, cr4::PAE | cr4::SMAP), GP, "CPUID has no SMAP here");
+    assert_eq!(write(&mut rig, 4, cr4::VMXE), GP);
+    assert_eq!(write(&mut rig, 4, cr4::PCIDE), GP, "not in long mode");
+    rig.vcpu.state.efer = efer::LMA;
+    rig.vcpu.state.cr4 = cr4::PAE;
+    assert_eq!(write(&mut rig, 4, cr4::PAE | cr4::PCIDE), Resume::Done);
+    rig.vcpu.state.cr3 = 0x1001;
+    assert_eq!(write(&mut rig, 4, cr4::PAE | cr4::PCIDE), GP, "a PCID is in CR3 already");
+    assert_eq!(write(&mut rig, 4, 0), GP, "long mode needs PAE");
+    assert_eq!(write(&mut rig, 0, cr0::PG), GP);
+    assert_eq!(write(&mut rig, 0, cr0::PE | cr0::NW), GP);
+    assert_eq!(write(&mut rig, 0, cr0::PE | cr0::PG | 1 << 32), GP);
+    assert_eq!(write(&mut rig, 0, cr0::PE | cr0::PG), Resume::Done);
+    assert_eq!(rig.exit(Exit::Xsetbv { value: 1 }), GP, "no XSAVE, so XCR0 has no bits");
+}
+
+#[test]
+fn a_touched_piece_is_marked_on_its_first_page_of_ram() {
+    let mut rig = Rig::new(false);
+    assert_eq!(rig.exit(Exit::EptViolation { gpa: 0x1_2345 }), Resume::Done);
+    assert_eq!(rig.exit(Exit::EptViolation { gpa: 0x20_5000 }), Resume::Done);
+    assert_eq!(rig.exit(Exit::EptViolation { gpa: u64::MAX }), Resume::Done);
+    let touched = |gpa| rig.platform.memory.page(Gpa(gpa)).unwrap().state.touched();
+    assert!(touched(0x1000), "RAM begins behind the piece's first page");
+    assert!(touched(0x20_0000) && !touched(0x20_5000) && !touched(0x40_0000));
+}
+
+#[test]
+fn what_is_not_offered_is_refused() {
+    let mut rig = Rig::new(false);
+    for exit in [Exit::Vmcall, Exit::Monitor, Exit::Mwait, Exit::VmxInstruction(ExitReason::Vmon)] {
+        assert_eq!(rig.exit(exit), UD);
+    }
+    assert_eq!(rig.exit(Exit::Rdpmc { counter: 0 }), GP);
+    assert_eq!((rig.read(hyperv::msr::GUEST_OS_ID), rig.write(hyperv::msr::GUEST_OS_ID, 1)), (GP, GP));
+}
+
+#[test]
+fn the_hyperv_interface_is_reached_and_its_crashes_are_told() {
+    let mut rig = Rig::new(true);
+    assert_eq!(rig.write(hyperv::msr::GUEST_OS_ID, 0x8100), Resume::Done);
+    assert_eq!(rig.read(hyperv::msr::GUEST_OS_ID), Resume::Value(0x8100));
+    assert_eq!(rig.write(hyperv::msr::CRASH_CTL, 1 << 63), Resume::Done);
+    assert_eq!(rig.heard(), ["Panic(\"crash MSRs\")"]);
+    rig.vcpu.state.cr0 |= cr0::PE;
+    assert_ne!(rig.exit(Exit::Vmcall), UD);
+}
+
+#[test]
+fn windows_are_closed_when_they_open() {
+    for exit in [Exit::InterruptWindow, Exit::NmiWindow] {
+        let mut rig = Rig::new(false);
+        assert_eq!((rig.exit(exit), rig.vcpu.window), (Resume::Continue, Some(false)));
+    }
+    let mut rig = Rig::new(false);
+    for exit in [Exit::Hlt, Exit::Pause, Exit::PreemptionTimer, Exit::ExternalInterrupt, Exit::TripleFault] {
+        assert_eq!((rig.exit(exit), rig.vcpu.window), (Resume::Continue, None));
+    }
+    for exit in [Exit::Wbinvd, Exit::Invd, Exit::DrAccess] {
+        assert_eq!(rig.exit(exit), Resume::Done);
+    }
+}
