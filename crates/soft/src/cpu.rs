@@ -52,8 +52,6 @@ pub struct Cpu {
     pub controls: Controls,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
-    /// Number within the partition.
-    pub index: u32,
     /// The exception of the last [`Stop::Fault`].
     pub fault: Option<Exception>,
     /// The exit of the last [`Stop::Exit`].
@@ -101,7 +99,6 @@ impl Cpu {
             memory,
             controls: Controls::default(),
             parallel,
-            index,
             fault: None,
             wanted: Exit::Budget,
             answers: Vec::new(),
@@ -117,7 +114,7 @@ impl Cpu {
             kick: Arc::default(),
             delivering: false,
             pauses: 0,
-            random: 0x9e37_79b9_7f4a_7c15 ^ u64::from(index) << 32,
+            random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) << 32),
             cr3_loads: 0,
             exceptions: [0; 32],
         };

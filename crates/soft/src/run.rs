@@ -164,7 +164,13 @@ impl Cpu {
         self.attention = true;
         let shadow = self.state.interrupt_shadow;
         self.state.interrupt_shadow = false;
-        let trap = self.state.rflags & rflags::TF != 0;
+        // Software interrupts and SYSCALL clear TF before the trap would be taken.
+        let leaves = |insn: iced_x86::Instruction| {
+            use iced_x86::Mnemonic::{Int, Int1, Int3, Into, Syscall};
+            matches!(insn.mnemonic(), Int | Int1 | Int3 | Into | Syscall)
+        };
+        let trap = self.state.rflags & rflags::TF != 0 && !self.fetch_one().is_ok_and(leaves);
+        self.fault = None;
         let (retired, exceptions) = (self.retired, self.exceptions);
         let exit = self.step();
         if self.retired == retired && exit.is_some() {

@@ -64,9 +64,12 @@ fn ends_block(insn: &Instruction) -> bool {
     }
 }
 
+/// Operations, and the generic instructions that some of them point to.
+pub type Decoded = (Box<[Op]>, Box<[Generic]>);
+
 /// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
 /// reaches into the next page.
-pub fn decode(host: *const u8, offset: usize, bits: u32) -> Option<(Box<[Op]>, Box<[Generic]>)> {
+pub fn decode(host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     copy(host, offset, &mut buffer[..len]);

@@ -278,7 +278,7 @@ impl Cpu {
     /// canonical address tell nothing that bit 51 does not.
     #[inline(always)]
     fn code_key(&self, linear: u64) -> u64 {
-        linear ^ (self.mode == Mode::User) as u64 * (1 << 52) ^ u64::from(self.code64) << 53
+        linear ^ (u64::from(self.mode == Mode::User) << 52) ^ (u64::from(self.code64) << 53)
     }
 
     /// The block at RIP; nothing if the instruction there crosses into the next page.

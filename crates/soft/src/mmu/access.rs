@@ -40,11 +40,6 @@ impl Cpu {
         self.read_as(linear, Mode::Supervisor)
     }
 
-    /// Writes as the processor itself does.
-    pub fn write_system<T: Scalar>(&mut self, linear: u64, value: T) -> Exec<()> {
-        self.write_as(linear, value, Mode::Supervisor)
-    }
-
     #[inline(always)]
     fn read_as<T: Scalar>(&mut self, linear: u64, mode: Mode) -> Exec<T> {
         match self.tlb.lookup(linear, T::SIZE, mode, false) {
