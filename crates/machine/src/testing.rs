@@ -164,6 +164,12 @@ impl Vcpu for Script {
                 Op::Sti => {
                     self.state.rflags |= rflags::IF;
                     self.step_over();
+                    // The shadow of STI: no interrupt comes between it and HLT.
+                    if matches!(self.program.ops[self.pc], Op::Hlt) {
+                        self.step_over();
+                        self.state.activity = Activity::Halted;
+                        return Exit::Hlt;
+                    }
                 }
                 Op::Cli => {
                     self.state.rflags &= !rflags::IF;
