@@ -1,0 +1,190 @@
+//! Stock Debian kernels, from the host's own apt, in the gate: one boot of each configuration.
+
+mod common;
+
+use common::{fact, fetch, file, satori, trials, verdict};
+
+/// Boots the `series` with `arguments` and the trials, and returns its console.
+fn boot(series: &str, arguments: &[&str]) -> String {
+    let kernel = fetch(&["kernel", series]);
+    let fixed = ["run", "--kernel", &kernel, "--initrd", trials(), "--timeout", "5m", "--append", "panic=-1"];
+    let ended = satori(&[&fixed, arguments].concat());
+    assert_eq!(ended.status, 0, "{}\n{}", tail(&ended.console), ended.messages);
+    if let Err(wrong) = verdict(&ended.console) {
+        panic!("{series} {arguments:?}: {wrong}\n{}", tail(&ended.console));
+    }
+    assert!(fact(&ended.console, "kernel").starts_with(&format!("{series}.")));
+    ended.console
+}
+
+fn tail(console: &str) -> String {
+    let lines: Vec<_> = console.lines().collect();
+    lines[lines.len().saturating_sub(60)..].join("\n")
+}
+
+fn boot_enlightened(series: &str, cpus: &str) {
+    let console = boot(series, &["--cpus", cpus]);
+    assert!(console.contains("Hypervisor detected: Microsoft Hyper-V"));
+    assert_eq!(fact(&console, "hypervisor"), "Microsoft Hyper-V");
+    assert_eq!(fact(&console, "clocksource"), "hyperv_clocksource_tsc_page");
+    assert_eq!(fact(&console, "processors"), cpus);
+}
+
+#[test]
+fn debian_6_1_on_one_vcpu() {
+    boot_enlightened("6.1", "1");
+}
+
+#[test]
+fn debian_6_1_on_four_vcpus() {
+    boot_enlightened("6.1", "4");
+}
+
+#[test]
+fn debian_6_12_on_one_vcpu() {
+    boot_enlightened("6.12", "1");
+}
+
+#[test]
+fn debian_6_12_on_four_vcpus() {
+    boot_enlightened("6.12", "4");
+}
+
+#[test]
+fn without_hyper_v() {
+    let console = boot("6.1", &["--hyperv", "off", "--cpus", "2"]);
+    assert!(!console.contains("Hyper-V"));
+    assert_ne!(fact(&console, "clocksource"), "hyperv_clocksource_tsc_page");
+}
+
+#[test]
+fn two_virtual_runs_are_one() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    let run = |name: &str| {
+        let report = common::scratch(name);
+        let path = report.to_str().expect("UTF-8");
+        let ended = satori(&[
+            "run",
+            "--kernel",
+            &kernel,
+            "--initrd",
+            trials(),
+            "--timeout",
+            "5m",
+            "--cpus",
+            "4",
+            "--clock",
+            "virtual",
+            "--report",
+            "json",
+            "--report-file",
+            path,
+        ]);
+        assert_eq!(ended.status, 0, "{}\n{}", tail(&ended.console), ended.messages);
+        verdict(&ended.console).unwrap();
+        let report = std::fs::read_to_string(report).unwrap();
+        let mut report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        // The host's time is the only thing that may differ.
+        assert!(report.as_object_mut().unwrap().remove("elapsed_ns").is_some());
+        (ended.console, report)
+    };
+    let (first, second) = (run("virtual-1"), run("virtual-2"));
+    assert_eq!(first.0, second.0, "the consoles differ");
+    assert_eq!(first.1, second.1, "the reports differ");
+    assert_eq!(first.1["vcpus"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn the_smallest_memory_and_a_large_one() {
+    let console = boot("6.1", &["-m", "128M"]);
+    assert!(fact(&console, "memory").parse::<u64>().unwrap() < 128 << 10);
+    let console = boot("6.12", &["-m", "64G", "--clock", "virtual"]);
+    assert!(fact(&console, "memory").parse::<u64>().unwrap() > 60 << 20);
+}
+
+#[test]
+fn a_panic_of_linux_is_told() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    // Nothing to mount and no init: "VFS: Unable to mount root fs".
+    let ended = satori(&["run", "--kernel", &kernel, "--timeout", "2m", "--clock", "virtual"]);
+    assert_eq!(ended.status, 120, "{}\n{}", tail(&ended.console), ended.messages);
+    assert!(ended.messages.contains("Kernel panic - not syncing: VFS"), "{}", ended.messages);
+    assert!(ended.messages.contains("RIP ffffffff"), "{}", ended.messages);
+}
+
+#[test]
+fn a_reboot_of_linux_restarts_or_ends() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
+    let script = "#!/bin/sh\necho here I am\n/bin/busybox reboot -f\n";
+    let initramfs = file("reboot.cpio", &satori::demo::initramfs::build(&busybox, script, &[]));
+    let run = |arguments: &[&str]| {
+        let fixed = ["run", "--kernel", &kernel, "--initrd", &initramfs, "--append", "quiet"];
+        satori(&[&fixed, arguments].concat())
+    };
+    let ended = run(&["--on-reset", "exit", "--timeout", "2m"]);
+    assert_eq!(ended.status, 118, "{}\n{}", ended.console, ended.messages);
+    let ended = run(&["--timeout", "25s"]);
+    assert_eq!(ended.status, 124, "{}\n{}", ended.console, ended.messages);
+    assert!(ended.console.matches("here I am").count() >= 2, "{}", ended.console);
+}
+
+#[test]
+fn several_initrds_are_joined() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
+    let script = "#!/bin/sh\n/bin/busybox cat /bin/extra\n/bin/busybox poweroff -f\n";
+    let first = file("first.cpio", &satori::demo::initramfs::build(&busybox, script, &[]));
+    let mut second = satori::demo::cpio::Cpio::new().file("bin/extra", 0o644, b"from the second\n").finish();
+    second.push(0); // not a multiple of four: the join must align what follows
+    let second = file("second.cpio", &second);
+    let third = satori::demo::cpio::Cpio::new().file("bin/extra", 0o644, b"from the third\n").finish();
+    let third = file("third.cpio", &third);
+    let ended = satori(&[
+        "run",
+        "--kernel",
+        &kernel,
+        "--initrd",
+        &first,
+        "--initrd",
+        &second,
+        "--initrd",
+        &third,
+        "--timeout",
+        "2m",
+        "--append",
+        "quiet",
+    ]);
+    assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+    assert!(ended.console.contains("from the third"), "{}", ended.console);
+}
+
+#[test]
+fn truncated_debian_kernels_are_refused() {
+    for series in ["6.1", "6.12"] {
+        let whole = std::fs::read(fetch(&["kernel", series])).unwrap();
+        for part in [1, 8, 500, 990] {
+            let cut = file(&format!("cut-{series}-{part}"), &whole[..whole.len() / 1000 * part]);
+            let ended = satori(&["run", "--kernel", &cut, "--timeout", "1m"]);
+            assert_eq!((ended.status, ended.messages.lines().count()), (2, 1), "{series} {part}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_shows_what_it_found() {
+    let ended = satori(&["demo", "--cpus", "2", "--timeout", "5m"]);
+    assert_eq!(ended.status, 0, "{}\n{}", tail(&ended.console), ended.messages);
+    for words in [
+        "Hypervisor detected: Microsoft Hyper-V",
+        "clocksource    hyperv_clocksource_tsc_page",
+        "processors     2 x",
+    ] {
+        assert!(ended.console.contains(words), "no '{words}':\n{}", tail(&ended.console));
+    }
+    assert!(
+        ended.messages.contains("VM-EXIT") && ended.messages.contains("Total Samples"),
+        "{}",
+        ended.messages
+    );
+}

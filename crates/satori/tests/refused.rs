@@ -1,0 +1,108 @@
+//! Bad input: status 2, one line that says what to do, no console, nothing left behind.
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{file, pvh, satori};
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Runs satori with `arguments`, which it must refuse with a line that has each of `words`.
+fn refused(arguments: &[&str], words: &[&str]) {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let report = common::scratch(&format!("report-{number}"));
+    let _ = std::fs::remove_file(&report);
+    let mut all = vec!["run"];
+    all.extend(arguments);
+    let path = report.to_str().unwrap();
+    all.extend(["--report-file", path]);
+    let ended = satori(&all);
+    assert_eq!((ended.status, ended.console.as_str()), (2, ""), "{all:?}: {ended:?}");
+    assert_eq!(ended.messages.lines().count(), 1, "{all:?}: {ended:?}");
+    assert!(ended.messages.starts_with("satori: "), "{all:?}: {ended:?}");
+    for word in words {
+        assert!(ended.messages.contains(word), "{all:?} lacks '{word}': {ended:?}");
+    }
+    assert!(!report.exists(), "{all:?} left a report file behind");
+}
+
+#[test]
+fn kernels() {
+    refused(&[], &["--kernel <FILE>", "satori run --help"]);
+    refused(&["--kernel", "/nonexistent"], &["--kernel /nonexistent", "No such file"]);
+    refused(&["--kernel", "/"], &["no regular file"]);
+    refused(&["--kernel", "/dev/null"], &["no regular file"]);
+    refused(&["--kernel", &file("empty", b"")], &["empty"]);
+    refused(&["--kernel", &file("text", b"#!/bin/sh\necho not a kernel\n")], &["bzImage"]);
+    refused(&["--kernel", &file("zeros", &[0; 100_000])], &[]);
+    let good = pvh::halt();
+    for length in [1, 20, 63, 64, 100, 200, 0x1000, 0x1fff] {
+        refused(&["--kernel", &file(&format!("cut-{length}"), &good[..length])], &[]);
+    }
+    let mut foreign = good.clone();
+    foreign[18] = 183; // EM_AARCH64
+    refused(&["--kernel", &file("foreign", &foreign)], &[]);
+}
+
+#[test]
+fn initrds() {
+    let kernel = file("initrd-kernel", &pvh::halt());
+    refused(&["--kernel", &kernel, "--initrd", "/nonexistent"], &["--initrd /nonexistent"]);
+    let large = common::scratch("large");
+    let sparse = std::fs::File::create(&large).unwrap();
+    sparse.set_len(200 << 20).unwrap();
+    let large = large.to_str().unwrap();
+    refused(&["--kernel", &kernel, "-m", "128M", "--initrd", large], &["memory"]);
+    refused(&["--kernel", &kernel, "-m", "256M", "--initrd", large, "--initrd", large], &["memory"]);
+    std::fs::remove_file(large).unwrap();
+}
+
+#[test]
+fn sizes_and_counts() {
+    let kernel = file("sizes-kernel", &pvh::halt());
+    for size in ["0", "1M", "127M", "65537M", "100T", "99999999999999999999G", "-5", "257M", "much"] {
+        refused(&["--kernel", &kernel, &format!("--memory={size}")], &["--memory", "satori run --help"]);
+    }
+    for cpus in ["0", "255", "4294967296", "-1", "two"] {
+        refused(&["--kernel", &kernel, &format!("--cpus={cpus}")], &["--cpus", "satori run --help"]);
+    }
+    refused(&["--kernel", &kernel, "--timeout", "0"], &["--timeout"]);
+    let long = "x".repeat(100_000);
+    refused(&["--kernel", &kernel, "--cmdline", &long], &[]);
+}
+
+#[test]
+fn models_and_flags() {
+    let kernel = file("flags-kernel", &pvh::halt());
+    refused(&["--kernel", &kernel, "--cpu", "pentium"], &["pentium", "x86-64-v2"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,+warp"], &["warp"]);
+    refused(&["--kernel", &kernel, "--hyperv", "warp"], &["warp", "vpindex"]);
+    refused(&["--kernel", &kernel, "--hyperv", "off,vpindex"], &["off"]);
+    refused(&["--kernel", &kernel, "--clock", "sundial"], &["sundial", "virtual"]);
+    refused(&["--kernel", &kernel, "--engine", "kvm"], &["--engine interpreter"]);
+    refused(&["--kernel", &kernel, "--engine", "translator"], &["--engine interpreter"]);
+    refused(&["--kernel", &kernel, "--frobnicate"], &["--frobnicate"]);
+    refused(&["--kernel", &kernel, "--cmdline", "a", "--append", "b"], &["--append", "cannot be used with"]);
+    refused(&["--kernel", &kernel, "surplus"], &["surplus"]);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_the_guest_runs() {
+    let kernel = file("report-kernel", &pvh::print("never"));
+    let ended = satori(&["run", "--kernel", &kernel, "--report-file", "/nonexistent/report"]);
+    assert_eq!((ended.status, ended.console.as_str()), (2, ""), "{ended:?}");
+}
+
+#[test]
+fn commands_and_help() {
+    let ended = satori(&["frobnicate"]);
+    assert_eq!((ended.status, ended.messages.lines().count()), (2, 1), "{ended:?}");
+    assert_eq!(satori(&[]).status, 2);
+    let ended = satori(&["run", "--help"]);
+    assert_eq!(ended.status, 0);
+    for word in ["--panic-pattern", "118", "git bisect", "Ctrl-A x"] {
+        assert!(ended.console.contains(word), "--help lacks {word}");
+    }
+    assert_eq!(satori(&["man", "frobnicate"]).status, 2);
+}
