@@ -101,6 +101,11 @@ impl Kernel {
         }
     }
 
+    /// The unpacked ELF file.
+    pub fn elf(&self) -> &[u8] {
+        &self.data
+    }
+
     fn from_elf(
         format: Format,
         compression: Compression,
