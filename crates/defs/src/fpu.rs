@@ -6,8 +6,12 @@ pub mod mxcsr {
     pub const FLAGS: u32 = 0x3f;
     /// The flags of exceptions that are detected before an operation: IE, DE, ZE.
     pub const PRE_COMPUTATION: u32 = 0x07;
+    /// Overflow flag.
+    pub const OE: u32 = 1 << 3;
     /// Underflow flag.
     pub const UE: u32 = 1 << 4;
+    /// Precision flag.
+    pub const PE: u32 = 1 << 5;
     /// The six exception masks, bits 12:7.
     pub const MASKS: u32 = 0x1f80;
     /// Places from an exception's flag to its mask.

@@ -87,12 +87,28 @@ fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let d = xmm(insn.op0_register());
     let old = cpu.state.fpu.xmm[d];
     let imm = insn.immediate8();
-    let sum = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm | 0xf, mxcsr), |sum| is_tiny(O::TINY, *sum))?;
     let bits = if O::TINY == Tiny::Singles { 32 } else { 64 };
-    let element = u128::MAX >> (128 - bits);
-    let kept = (0..128 / bits).filter(|i| imm >> i & 1 != 0).fold(0, |m, i| m | element << (bits * i));
-    cpu.state.fpu.xmm[d] = sum & kept;
+    // One mask for the elements that take part, one for those that receive the sum.
+    let elements = |imm: u8| {
+        let element = u128::MAX >> (128 - bits);
+        (0..128 / bits).filter(|i| imm >> i & 1 != 0).fold(0, |m, i| m | element << (bits * i))
+    };
+    let control = cpu.state.fpu.mxcsr & !mxcsr::FTZ | mxcsr::MASKS;
+    let tiny = |sum: &u128| {
+        let factors = elements(imm >> 4);
+        is_tiny(O::TINY, *sum) || tiny_within(O::TINY, old & factors, s & factors, control)
+    };
+    let sum = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm | 0xf, mxcsr), tiny)?;
+    cpu.state.fpu.xmm[d] = sum & elements(imm);
     Ok(())
+}
+
+/// Whether a product, or a sum of two, within a dot product is tiny.
+fn tiny_within(kind: Tiny, a: u128, b: u128, control: u32) -> bool {
+    let product = if kind == Tiny::Singles { native::Mulps::run } else { native::Mulpd::run };
+    let (products, _) = product(a, b, 0, control);
+    let (sums, _) = native::Haddps::run(products, products, 0, control);
+    is_tiny(kind, products) || kind == Tiny::Singles && is_tiny(kind, sums)
 }
 
 fn compare<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {

@@ -1,7 +1,7 @@
 //! MMX: the packed integers on the x87 registers.
 //!
-//! MMi is the significand of *physical* x87 register i. Any MMX instruction but EMMS sets TOP to
-//! 0 and marks every register valid; writing sets the exponent to ones (SDM volume 1, 9.5).
+//! MMi is the significand of *physical* x87 register i. Every MMX instruction sets TOP to 0 and
+//! marks all registers valid (EMMS: empty); writing sets the exponent to ones (SDM volume 3, 13.2).
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -248,6 +248,7 @@ fn maskmovq(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn emms(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     usable(cpu)?;
+    enter(cpu);
     cpu.state.fpu.ftw = 0;
     Ok(())
 }
