@@ -41,7 +41,11 @@ pub fn parse(file: &[u8]) -> Result<(SetupHeader, &[u8]), BadKernel> {
     let raw = slice(file, WHAT, h::START as u64, (end - h::START) as u64)?.to_vec();
     let [sectors] = field(file, WHAT, h::SETUP_SECTS)?;
     let sectors = if sectors == 0 { 4 } else { u64::from(sectors) };
-    let start = (sectors + 1) * 512 + u64::from(u32_at(h::PAYLOAD_OFFSET)?);
+    // The header tells the size of the whole file; what is cut may only be the decompressor,
+    // which is not used, but a cut file is a failed download.
+    let setup = (sectors + 1) * 512;
+    slice(file, "the kernel", setup, u64::from(u32_at(h::SYSSIZE)?) * 16)?;
+    let start = setup + u64::from(u32_at(h::PAYLOAD_OFFSET)?);
     let payload = slice(file, "the compressed kernel", start, u32_at(h::PAYLOAD_LENGTH)?.into())?;
     let init_size = if version >= h::VERSION_INIT_SIZE { u32_at(h::INIT_SIZE)? } else { 0 };
     let header = SetupHeader {

@@ -6,6 +6,8 @@ pub mod setup_header {
     pub const START: usize = 0x1f1;
     /// u8, 512-byte sectors of real-mode code; 0 means 4.
     pub const SETUP_SECTS: usize = 0x1f1;
+    /// u32, 16-byte paragraphs of protected-mode code, which follows the real-mode code.
+    pub const SYSSIZE: usize = 0x1f4;
     /// u16, 0xaa55.
     pub const BOOT_FLAG: usize = 0x1fe;
     /// u8, displacement of the jump over the header: it ends at 0x202 plus this.
