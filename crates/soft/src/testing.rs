@@ -1,1 +1,152 @@
-//! In the making.
+//! Help for the tests of this crate: a machine in 64-bit mode, a generator of numbers, and the
+//! real processor to compare with.
+
+pub mod native;
+
+use std::sync::Arc;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
+use satori_engine::{Exception, TimeSource};
+use satori_memory::{Gpa, GuestMemory, Region};
+use satori_state::{Segment, seg};
+
+use crate::cpu::{Cpu, Exec, Handler, Stop};
+
+/// First address of RAM that tests may use as they like; host programs have nothing there.
+pub const SCRATCH: u64 = 0x2000_0000;
+/// Bytes of it.
+pub const SCRATCH_LEN: u64 = 0x20_0000;
+/// Bytes of RAM from address 0. The page tables are in the first 32 KiB.
+pub const LOW_LEN: u64 = 0x40_0000;
+
+const PML4: u64 = 0x1000;
+const PDPT: u64 = 0x2000;
+const PD: u64 = 0x3000;
+
+/// Time that stands still.
+struct Frozen;
+
+impl TimeSource for Frozen {
+    fn tsc(&self) -> u64 {
+        0
+    }
+    fn retired(&self, _instructions: u64) {}
+}
+
+/// RAM at 0 and at [`SCRATCH`], without exits at its first touch.
+pub fn memory() -> GuestMemory {
+    let regions = [Region { start: Gpa(0), len: LOW_LEN }, Region { start: Gpa(SCRATCH), len: SCRATCH_LEN }];
+    let memory = GuestMemory::new(&regions).expect("a few MiB can be reserved");
+    for region in regions {
+        for piece in (region.start.0..region.start.0 + region.len).step_by(0x20_0000) {
+            memory.page(Gpa(piece)).expect("it was just reserved").state.touch();
+        }
+    }
+    memory
+}
+
+/// A processor in its reset state on [`memory`].
+pub fn machine() -> Cpu {
+    Cpu::new(0, memory(), Arc::new(Frozen), false)
+}
+
+/// A processor at privilege level 0 of 64-bit mode, RIP at 0x10000, with flat segments and the
+/// first 4 GiB mapped to themselves, writable and open to privilege level 3.
+pub fn machine64() -> Cpu {
+    let mut cpu = machine();
+    let entry = |at: u64, value: u64| {
+        cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("tables are in RAM");
+    };
+    let open = pte::P | pte::W | pte::U;
+    entry(PML4, PDPT | open);
+    for gib in 0..4 {
+        entry(PDPT + 8 * gib, PD + 0x1000 * gib | open);
+        for piece in 0..512 {
+            entry(PD + 0x1000 * gib + 8 * piece, gib << 30 | piece << 21 | open | pte::PS);
+        }
+    }
+    let state = &mut cpu.state;
+    state.cr0 = cr0::PE | cr0::PG | cr0::WP | cr0::NE | cr0::ET | cr0::MP;
+    state.cr3 = PML4;
+    state.cr4 = cr4::PAE | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT;
+    state.efer = efer::LME | efer::LMA | efer::NXE | efer::SCE;
+    state.seg = [Segment::flat(0x10, 0xc093); 6];
+    state.seg[seg::CS] = Segment::flat(8, 0xa09b);
+    state.rip = 0x1_0000;
+    state.rflags = rflags::FIXED;
+    state.gpr = [0; 18];
+    cpu.mode_changed();
+    cpu
+}
+
+/// A processor at privilege level 0 of 32-bit protected mode without paging.
+pub fn machine32() -> Cpu {
+    let mut cpu = machine();
+    cpu.state.cr0 = cr0::PE | cr0::ET;
+    cpu.state.seg = [Segment::flat(0x10, 0xc093); 6];
+    cpu.state.seg[seg::CS] = Segment::flat(8, 0xc09b);
+    cpu.state.rip = 0x1_0000;
+    cpu.state.gpr = [0; 18];
+    cpu.mode_changed();
+    cpu
+}
+
+/// Decodes one instruction, as the block decoder does: as if at address 0.
+pub fn decode(cpu: &Cpu, bytes: &[u8]) -> Instruction {
+    Decoder::with_ip(cpu.bits(), bytes, 0, DecoderOptions::NONE).decode()
+}
+
+/// Executes one instruction at RIP by `handler`, all repetitions of it, and moves RIP.
+pub fn execute(cpu: &mut Cpu, insn: &Instruction, handler: Handler) -> Exec<()> {
+    loop {
+        cpu.next_rip = cpu.next_ip(insn);
+        cpu.begin();
+        handler(cpu, insn)?;
+        if cpu.next_rip != cpu.state.rip {
+            cpu.state.rip = cpu.next_rip;
+            return Ok(());
+        }
+    }
+}
+
+/// The exception of an instruction that must have failed with one.
+pub fn fault_of(cpu: &mut Cpu, outcome: Exec<()>) -> Exception {
+    assert_eq!(outcome, Err(Stop::Fault));
+    cpu.fault.take().expect("a fault carries its exception")
+}
+
+/// A generator of numbers (SplitMix64): the same seed gives the same numbers.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// Any value.
+    pub fn any(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A value below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.any() % limit
+    }
+
+    /// A value as bugs like it: often an edge of some size.
+    pub fn edgy(&mut self) -> u64 {
+        const EDGES: [u64; 8] =
+            [0, 1, 0x7f, 0x80, 0x7fff, 0x8000_0000, 0x7fff_ffff_ffff_ffff, 0x8000_0000_0000_0000];
+        let edge = EDGES[self.below(8) as usize];
+        match self.below(8) {
+            0 => edge,
+            1 => !edge,
+            2 => edge.wrapping_add(self.below(3)).wrapping_sub(1),
+            3 => self.below(0x100),
+            4 => self.any() >> self.below(64),
+            5 => 1 << self.below(64),
+            _ => self.any(),
+        }
+    }
+}

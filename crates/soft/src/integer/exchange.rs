@@ -46,8 +46,10 @@ fn cmpxchg<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let found = if insn.op0_kind() == OpKind::Register {
         let register = insn.op0_register();
         let found = T::from_u64(cpu.reg(register));
-        // Written in either case, which clears the upper half of a 64-bit register.
-        cpu.set_reg(register, if found == expected { new } else { found }.into());
+        // Not written otherwise: that would clear the upper half of a 64-bit register.
+        if found == expected {
+            cpu.set_reg(register, new.into());
+        }
         found
     } else {
         let linear = target(cpu, insn, 0)?;

@@ -24,6 +24,11 @@ mod stack;
 mod string;
 mod transfer;
 
+#[cfg(test)]
+mod native_test;
+#[cfg(test)]
+mod tests;
+
 use iced_x86::Instruction;
 
 use crate::cpu::Handler;
