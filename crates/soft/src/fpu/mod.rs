@@ -8,8 +8,12 @@
 
 mod control;
 mod native;
+#[cfg(test)]
+mod native_test;
 mod stack;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use iced_x86::{Code, Instruction};
 use satori_defs::fpu::fsw;

@@ -12,11 +12,17 @@ mod fxsave;
 mod mmx;
 mod moves;
 mod native;
+#[cfg(test)]
+mod native_test;
 mod operand;
+#[cfg(test)]
+pub mod oracle;
 mod packed;
 mod shuffle;
 mod string;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use iced_x86::Instruction;
 
