@@ -61,7 +61,7 @@ pub fn machine64() -> Cpu {
     let open = pte::P | pte::W | pte::U;
     entry(PML4, PDPT | open);
     for gib in 0..4 {
-        entry(PDPT + 8 * gib, PD + 0x1000 * gib | open);
+        entry(PDPT + 8 * gib, (PD + 0x1000 * gib) | open);
         for piece in 0..512 {
             entry(PD + 0x1000 * gib + 8 * piece, gib << 30 | piece << 21 | open | pte::PS);
         }

@@ -261,7 +261,7 @@ fn locked_forms_are_atomic_among_processors() {
 
 #[test]
 fn decimal_adjustments_make_decimal_sums_and_differences() {
-    let packed = |n: u64| n / 10 << 4 | n % 10;
+    let packed = |n: u64| ((n / 10) << 4) | (n % 10);
     let mut cpu = machine32();
     for a in 0..100 {
         for b in 0..100 {
@@ -289,14 +289,14 @@ fn decimal_adjustments_make_decimal_sums_and_differences() {
         cpu.state.gpr[reg::RBX] = b;
         run(&mut cpu, &[0x00, 0xd8]).unwrap(); // ADD AL, BL
         run(&mut cpu, &[0x37]).unwrap(); // AAA
-        assert_eq!(cpu.state.gpr[reg::RAX], 0x200 + ((a + b) / 10 << 8) + (a + b) % 10);
+        assert_eq!(cpu.state.gpr[reg::RAX], 0x200 + (((a + b) / 10) << 8) + (a + b) % 10);
         cpu.state.gpr[reg::RAX] = 0x200 | a;
         run(&mut cpu, &[0x28, 0xd8]).unwrap(); // SUB AL, BL
         run(&mut cpu, &[0x3f]).unwrap(); // AAS
         assert_eq!(cpu.state.gpr[reg::RAX], if a >= b { 0x200 + a - b } else { 0x10a + a - b });
         cpu.state.gpr[reg::RAX] = a * b;
         run(&mut cpu, &[0xd4, 0x0a]).unwrap(); // AAM
-        assert_eq!(cpu.state.gpr[reg::RAX], (a * b / 10) << 8 | a * b % 10);
+        assert_eq!(cpu.state.gpr[reg::RAX], ((a * b / 10) << 8) | (a * b % 10));
         run(&mut cpu, &[0xd5, 0x0a]).unwrap(); // AAD
         assert_eq!(cpu.state.gpr[reg::RAX], a * b);
     }
