@@ -112,6 +112,9 @@ pub struct Machine {
     /// The report of exits, printed when the guest has ended
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub report: Report,
+    /// Whose exits the text report shows: this vCPU's, from 0, instead of the sum of all
+    #[arg(long, value_name = "N")]
+    pub report_vcpu: Option<u32>,
     /// Where the report goes, instead of standard error
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report_file: Option<PathBuf>,

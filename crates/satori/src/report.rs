@@ -40,10 +40,16 @@ pub fn tell(outcome: &Outcome, status: Status) {
 }
 
 /// Writes the report to `file`, or to standard error.
-pub fn write(outcome: &Outcome, status: Status, form: cli::Report, file: Option<File>) -> io::Result<()> {
+pub fn write(
+    outcome: &Outcome,
+    status: Status,
+    form: cli::Report,
+    vcpu: Option<u32>,
+    file: Option<File>,
+) -> io::Result<()> {
     let report = match form {
         cli::Report::Off => return Ok(()),
-        cli::Report::Text => text(outcome),
+        cli::Report::Text => text(outcome, vcpu),
         cli::Report::Json => format!("{:#}\n", json(outcome, status)),
     };
     match file {
@@ -56,8 +62,8 @@ pub fn write(outcome: &Outcome, status: Status, form: cli::Report, file: Option<
     }
 }
 
-fn text(outcome: &Outcome) -> String {
-    let mut text = outcome.profile.text(None);
+fn text(outcome: &Outcome, vcpu: Option<u32>) -> String {
+    let mut text = outcome.profile.text(vcpu.map(|index| index as usize));
     let counters = outcome.profile.stats_text();
     if !counters.is_empty() {
         text += &format!("\n{counters}");

@@ -63,6 +63,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
     let output = Output::default();
     let console = output.shared();
     let prepared = config(boot, flags).and_then(|config| {
+        report_of(flags)?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
         let machine = Machine::new(config, sinks)?;
@@ -106,12 +107,25 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         Event::Failed(_) => Status::Internal,
     };
     report::tell(&outcome, status);
-    match report::write(&outcome, status, flags.report, file) {
+    match report::write(&outcome, status, flags.report, flags.report_vcpu, file) {
         Ok(()) => status,
         Err(error) => {
             say(format_args!("cannot write the report: {error:#}"));
             if status == Status::Ok { Status::Internal } else { status }
         }
+    }
+}
+
+/// Refuses to report on a vCPU that there is not, or in a form that has no choice of one.
+fn report_of(flags: &cli::Machine) -> Result<()> {
+    match flags.report_vcpu {
+        Some(vcpu) if vcpu >= flags.cpus => {
+            bail!("--report-vcpu {vcpu}: there are {} vCPUs, count from 0", flags.cpus)
+        }
+        Some(_) if flags.report != cli::Report::Text => {
+            bail!("--report-vcpu chooses for --report text only: leave one of the two out")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -85,6 +85,8 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--frobnicate"], &["--frobnicate"]);
     refused(&["--kernel", &kernel, "--cmdline", "a", "--append", "b"], &["--append", "cannot be used with"]);
     refused(&["--kernel", &kernel, "surplus"], &["surplus"]);
+    refused(&["--kernel", &kernel, "--cpus", "2", "--report-vcpu", "2"], &["--report-vcpu 2", "2 vCPUs"]);
+    refused(&["--kernel", &kernel, "--report-vcpu", "0", "--report", "json"], &["--report text"]);
 }
 
 #[test]
