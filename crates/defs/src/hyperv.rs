@@ -47,6 +47,14 @@ pub mod msr {
     pub const TSC_FREQUENCY: u32 = 0x4000_0022;
     /// APIC timer frequency in Hz.
     pub const APIC_FREQUENCY: u32 = 0x4000_0023;
+    /// End of interrupt, write only.
+    pub const EOI: u32 = 0x4000_0070;
+    /// Interrupt command, both halves.
+    pub const ICR: u32 = 0x4000_0071;
+    /// Task priority.
+    pub const TPR: u32 = 0x4000_0072;
+    /// Virtual processor assist page.
+    pub const VP_ASSIST_PAGE: u32 = 0x4000_0073;
     /// First of five crash parameters.
     pub const CRASH_P0: u32 = 0x4000_0100;
     /// Last of five crash parameters.

@@ -4,6 +4,7 @@
 //! the TSC) never come here.
 
 use satori_cpuid::Feature;
+use satori_defs::hyperv::msr as synthetic;
 use satori_defs::msr::*;
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Resume};
@@ -52,6 +53,11 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
         IA32_FMASK => state.fmask,
         IA32_PAT => state.pat,
         IA32_TSC_AUX => state.tsc_aux,
+        synthetic::EOI..=synthetic::TPR => {
+            offered(context, msr)?;
+            context.load_tpr();
+            context.lapic.synthetic_read(msr)?
+        }
         _ if Partition::is_synthetic(msr) => {
             context.platform.hyperv.as_ref().ok_or(Gp)?.msr_read(context.hyperv, msr)?
         }
@@ -79,6 +85,13 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
         IA32_FMASK => context.vcpu.state_mut().fmask = low_half(value)?,
         IA32_PAT => context.vcpu.state_mut().pat = memory_types(value)?,
         IA32_TSC_AUX => context.vcpu.state_mut().tsc_aux = low_half(value)?,
+        synthetic::EOI..=synthetic::TPR => {
+            offered(context, msr)?;
+            context.load_tpr();
+            let ended = context.lapic.synthetic_write(msr, value, tsc)?;
+            context.store_tpr();
+            context.broadcast_eoi(ended);
+        }
         _ if Partition::is_synthetic(msr) => {
             let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
             let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
@@ -87,6 +100,12 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
         _ => context.msrs.write(msr, value)?,
     }
     Ok(())
+}
+
+/// Whether the Hyper-V interface has `msr`, which the local APIC then answers.
+fn offered(context: &Context<'_>, msr: u32) -> Result<(), Gp> {
+    let hyperv = context.platform.hyperv.as_ref();
+    if hyperv.is_some_and(|partition| partition.offers(msr)) { Ok(()) } else { Err(Gp) }
 }
 
 fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {

@@ -290,6 +290,28 @@ fn the_hyperv_interface_is_reached_and_its_crashes_are_told() {
 }
 
 #[test]
+fn the_hyperv_apic_registers_act_on_the_local_apic() {
+    use hyperv::msr::{EOI, ICR, TPR, VP_ASSIST_PAGE};
+    let mut rig = Rig::new(true);
+    assert_eq!(rig.write(TPR, 0x40), Resume::Done);
+    assert_eq!((rig.vcpu.state.tpr, rig.lapic.tpr()), (0x40, 0x40));
+    rig.vcpu.state.tpr = 0x20;
+    assert_eq!(rig.read(TPR), Resume::Value(0x20));
+    assert_eq!(rig.exit(Exit::ApicWrite { offset: 0xf0, size: 4, value: 0x1ff }), Resume::Done);
+    assert_eq!(rig.write(ICR, 0x55), Resume::Done);
+    assert_eq!(rig.lapic.pending(), Some(0x55));
+    rig.lapic.accept(0x55);
+    assert_eq!((rig.read(EOI), rig.write(EOI, 0)), (GP, Resume::Done));
+    assert_eq!(rig.lapic.ppr(), 0x20);
+    assert_eq!(rig.write(VP_ASSIST_PAGE, 0x2001), Resume::Done);
+    assert_eq!(rig.read(VP_ASSIST_PAGE), Resume::Value(0x2001));
+    let mut rig = Rig::new(false);
+    for register in [EOI, ICR, TPR, VP_ASSIST_PAGE] {
+        assert_eq!((rig.read(register), rig.write(register, 0)), (GP, GP));
+    }
+}
+
+#[test]
 fn windows_are_closed_when_they_open() {
     for exit in [Exit::InterruptWindow, Exit::NmiWindow] {
         let mut rig = Rig::new(false);

@@ -181,9 +181,9 @@ mod tests {
     fn lists_bring_what_they_need_and_refuse_what_contradicts() {
         assert_eq!(names("off"), Ok(vec![]));
         assert_eq!(names("hv-time"), Ok(vec!["base", "vpindex", "time"]));
-        let auto = ["base", "vpindex", "time", "frequencies", "crash", "relaxed", "vendor_id"];
+        let auto = ["base", "vpindex", "time", "frequencies", "crash", "relaxed", "vapic", "vendor_id"];
         assert_eq!(names("auto").as_deref(), Ok(auto.as_slice()));
-        assert_eq!(names("auto,reset,-crash,-hv-time").map(|list| list.len()), Ok(6));
+        assert_eq!(names("auto,reset,-crash,-hv-time").map(|list| list.len()), Ok(7));
         assert_eq!(names("auto,-vpindex"), Err(Error::Needed { kept: "base", removed: "vpindex" }));
         assert_eq!(names("off,time"), Err(Error::OffWithOthers));
         let unknown = names("auto,vapci").unwrap_err().to_string();

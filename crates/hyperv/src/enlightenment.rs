@@ -153,6 +153,23 @@ enlightenments! {
         why: "a virtual processor may be late: the guest should not take that for a hang",
         proof: "dmesg: Hyper-V: privilege flags ..., hints 0x..., with bit 5",
     };
+    /// The local APIC's EOI, ICR and TPR as MSRs, and the VP assist page.
+    ///
+    /// The hint that guests should use these MSRs (leaf 0x40000004, EAX bit 3) is not set: an EOI
+    /// by this MSR exits just as one by the x2APIC's does, so it gains nothing. The host does
+    /// not yet write "no EOI required" to the assist page, which the TLFS ("EOI Assist") leaves to it.
+    Vapic Row {
+        name: "vapic",
+        qemu: Some("hv-vapic"),
+        libvirt: Some("<vapic state='on'/>"),
+        cpuid: &[privilege(4)],
+        msrs: &[msr::EOI, msr::ICR, msr::TPR, msr::VP_ASSIST_PAGE],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "Linux writes VP_ASSIST_PAGE whether offered or not, and warns if that faults",
+        proof: "dmesg: Hyper-V: privilege flags low 0x..., with bit 4; no unchecked MSR access error",
+    };
     /// The vendor's name in leaf 0x40000000.
     VendorId Row {
         name: "vendor_id",
@@ -222,7 +239,8 @@ mod tests {
             }
         }
         assert_eq!(Enlightenment::by_name("hv-vendor-id"), Some(Enlightenment::VendorId));
-        assert_eq!(Enlightenment::by_name("vapic"), None);
+        assert_eq!(Enlightenment::by_name("hv-vapic"), Some(Enlightenment::Vapic));
+        assert_eq!(Enlightenment::by_name("vapci"), None);
     }
 
     #[test]

@@ -22,6 +22,12 @@ impl Partition {
         (msr::FIRST..=msr::LAST).contains(&register)
     }
 
+    /// Whether `register` answers. EOI, ICR and TPR then do so in the local APIC: the machine
+    /// asks here and hands the access over.
+    pub fn offers(&self, register: u32) -> bool {
+        Enlightenment::of_msr(register).is_some_and(|owner| self.config.set.has(owner))
+    }
+
     /// RDMSR.
     pub fn msr_read(&self, vp: &Vp, register: u32) -> Result<u64, Gp> {
         self.offered(register)?;
@@ -34,6 +40,7 @@ impl Partition {
             msr::REFERENCE_TSC => self.shared().reference_tsc,
             msr::TSC_FREQUENCY => self.frequencies.tsc_hz,
             msr::APIC_FREQUENCY => self.frequencies.apic_hz,
+            msr::VP_ASSIST_PAGE => vp.assist,
             msr::CRASH_P0..=msr::CRASH_P4 => self.shared().crash[(register - msr::CRASH_P0) as usize],
             // What a write may ask for.
             msr::CRASH_CTL => CRASH_NOTIFY | CRASH_MESSAGE,
@@ -42,7 +49,7 @@ impl Partition {
     }
 
     /// WRMSR.
-    pub fn msr_write(&self, _vp: &mut Vp, register: u32, value: u64) -> Result<Outcome, Gp> {
+    pub fn msr_write(&self, vp: &mut Vp, register: u32, value: u64) -> Result<Outcome, Gp> {
         self.offered(register)?;
         match register {
             msr::GUEST_OS_ID => self.write_guest_os_id(value),
@@ -50,6 +57,7 @@ impl Partition {
             msr::RESET if value & RESET_NOW != 0 => return Ok(Outcome::Reset),
             msr::RESET => {}
             msr::REFERENCE_TSC => self.write_reference_tsc(value)?,
+            msr::VP_ASSIST_PAGE => self.write_vp_assist_page(vp, value)?,
             msr::CRASH_P0..=msr::CRASH_P4 => {
                 self.shared().crash[(register - msr::CRASH_P0) as usize] = value;
             }
@@ -57,15 +65,15 @@ impl Partition {
                 return Ok(Outcome::Crash(self.crash(value & CRASH_MESSAGE != 0)));
             }
             msr::CRASH_CTL => {}
-            // VP_INDEX, TIME_REF_COUNT and the frequencies are read-only.
+            // VP_INDEX, TIME_REF_COUNT and the frequencies are read-only; EOI, ICR and TPR are
+            // the local APIC's.
             _ => return Err(Gp),
         }
         Ok(Outcome::Done)
     }
 
     fn offered(&self, register: u32) -> Result<(), Gp> {
-        let owner = Enlightenment::of_msr(register).ok_or(Gp)?;
-        if self.config.set.has(owner) { Ok(()) } else { Err(Gp) }
+        if self.offers(register) { Ok(()) } else { Err(Gp) }
     }
 
     fn write_guest_os_id(&self, value: u64) {
@@ -113,6 +121,19 @@ impl Partition {
             shared.tsc_sequence = sequence;
         }
         shared.reference_tsc = value;
+        Ok(())
+    }
+
+    /// An overlay in the TLFS ("Virtual Processor Assist Page"), plain guest memory here as in
+    /// KVM: Linux gives a page that it has zeroed and uses for nothing else. Enabling clears
+    /// `apic_assist`, the first four bytes, and nothing else: the rest may hold what the guest
+    /// has put there, as after a migration.
+    fn write_vp_assist_page(&self, vp: &mut Vp, value: u64) -> Result<(), Gp> {
+        if value & PAGE_ENABLE != 0 {
+            let page = Gpa(value & !(PAGE_SIZE - 1));
+            self.memory.write(page, &[0; 4]).map_err(|_| Gp)?;
+        }
+        vp.assist = value;
         Ok(())
     }
 

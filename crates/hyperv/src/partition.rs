@@ -43,12 +43,14 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vp {
     index: u32,
+    /// VP_ASSIST_PAGE.
+    pub(crate) assist: u64,
 }
 
 impl Vp {
     /// The virtual processor with this VP index, which is its vCPU number.
     pub fn new(index: u32) -> Self {
-        Vp { index }
+        Vp { index, assist: 0 }
     }
 
     /// The VP index.

@@ -25,6 +25,7 @@ mod bits;
 mod bus;
 mod local;
 mod msr;
+mod synthetic;
 mod timer;
 
 pub use bus::{ApicBus, Waker};

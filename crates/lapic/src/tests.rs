@@ -384,3 +384,37 @@ fn register_accesses_of_odd_sizes_are_kvms() {
     assert_eq!(apic.mmio_write(apic::TPR + 1, 4, 0x40, 0), None);
     assert_eq!((apic.tpr(), get(apic, apic::PPR)), (0, 0));
 }
+
+#[test]
+fn the_hyperv_registers_are_the_same_ones_in_both_modes() {
+    use satori_defs::hyperv::msr::{EOI, ICR, TPR};
+    for x2apic in [false, true] {
+        let mut m = machine(2, x2apic);
+        let destination = if x2apic { 1 << 32 } else { 1 << 56 };
+        assert_eq!(m.apics[0].synthetic_write(ICR, destination | 0x61, 0), Ok(None));
+        assert_eq!(m.apics[0].synthetic_read(ICR), Ok(destination | 0x61));
+        let apic = &mut m.apics[1];
+        assert_eq!(apic.pending(), Some(0x61));
+        assert_eq!(apic.synthetic_write(TPR, 0x60, 0), Ok(None));
+        assert_eq!((apic.pending(), apic.tpr(), apic.synthetic_read(TPR)), (None, 0x60, Ok(0x60)));
+        assert_eq!(apic.synthetic_write(TPR, 0, 0), Ok(None));
+        apic.accept(0x61);
+        assert_eq!(apic.ppr(), 0x60);
+        assert_eq!(apic.synthetic_write(EOI, 0xffff_ffff, 0), Ok(None), "any value ends it");
+        assert_eq!(apic.ppr(), 0);
+        m.bus.deliver(InterruptMessage { level: true, ..message(1, false, DeliveryMode::Fixed, 0x52) });
+        let apic = &mut m.apics[1];
+        apic.accept(0x52);
+        assert_eq!(apic.synthetic_write(EOI, 0, 0), Ok(Some(0x52)), "level: for the I/O APICs");
+        assert_eq!(
+            (apic.synthetic_write(EOI, 1 << 32, 0), apic.synthetic_write(TPR, 1 << 32, 0)),
+            (Err(Gp), Err(Gp))
+        );
+        assert_eq!(apic.synthetic_read(EOI), Err(Gp), "write only");
+        apic.write_base(apic.base() & !(base::EN | base::EXTD)).unwrap();
+        for register in [EOI, ICR, TPR] {
+            assert_eq!(apic.synthetic_read(register), Err(Gp));
+            assert_eq!(apic.synthetic_write(register, 0, 0), Err(Gp));
+        }
+    }
+}

@@ -85,7 +85,11 @@ fn what_is_not_offered_is_refused_and_what_is_read_only_not_written() {
         assert_eq!(partition.msr_write(vp, read_only, 0), Err(Gp), "{read_only:#x}");
     }
     for register in msr::FIRST..=msr::LAST {
-        let offered = Enlightenment::of_msr(register).is_some_and(|one| one != Enlightenment::Reset);
+        assert_eq!(
+            partition.offers(register),
+            Enlightenment::of_msr(register).is_some_and(|one| one != Enlightenment::Reset)
+        );
+        let offered = partition.offers(register) && !(msr::EOI..=msr::TPR).contains(&register);
         assert_eq!(partition.msr_read(vp, register).is_ok(), offered, "{register:#x}");
         if !offered {
             assert_eq!(partition.msr_write(vp, register, 0), Err(Gp), "{register:#x}");
@@ -93,6 +97,30 @@ fn what_is_not_offered_is_refused_and_what_is_read_only_not_written() {
     }
     let (off, ..) = self::partition("off");
     assert!((msr::FIRST..=msr::LAST).all(|register| off.msr_read(vp, register) == Err(Gp)));
+}
+
+#[test]
+fn the_vp_assist_page_is_each_processors_and_only_its_assist_is_cleared() {
+    let (partition, _, memory) = partition("auto");
+    let (vp, other) = (&mut Vp::new(0), &mut Vp::new(1));
+    memory.write(Gpa(0x2000), &[0xff; 0x1000]).unwrap();
+    assert_eq!(partition.msr_write(vp, msr::VP_ASSIST_PAGE, 0x2000), Ok(Outcome::Done));
+    assert_eq!(memory.read_u32(Gpa(0x2000)).unwrap(), u32::MAX, "not enabled");
+    assert_eq!(partition.msr_write(vp, msr::VP_ASSIST_PAGE, 0x2ff1), Ok(Outcome::Done));
+    assert_eq!(partition.msr_read(vp, msr::VP_ASSIST_PAGE), Ok(0x2ff1), "reads what was written");
+    assert_eq!(partition.msr_read(other, msr::VP_ASSIST_PAGE), Ok(0));
+    assert_eq!(memory.read_u64(Gpa(0x2000)).unwrap(), 0xffff_ffff_0000_0000);
+    assert_eq!(memory.read_u32(Gpa(0x2ffc)).unwrap(), u32::MAX);
+    for outside in [0x8001, u64::MAX] {
+        assert_eq!(partition.msr_write(vp, msr::VP_ASSIST_PAGE, outside), Err(Gp));
+    }
+    assert_eq!(partition.msr_read(vp, msr::VP_ASSIST_PAGE), Ok(0x2ff1));
+    let (without, ..) = self::partition("auto,-vapic");
+    for register in msr::EOI..=msr::VP_ASSIST_PAGE {
+        assert!(partition.offers(register) && !without.offers(register), "{register:#x}");
+        assert_eq!(without.msr_read(vp, register), Err(Gp), "{register:#x}");
+        assert_eq!(without.msr_write(vp, register, 0), Err(Gp), "{register:#x}");
+    }
 }
 
 #[test]
