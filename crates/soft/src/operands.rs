@@ -13,6 +13,22 @@ pub const fn truncate(value: u64, bits: u32) -> u64 {
     if bits == 64 { value } else { value & ((1 << bits) - 1) }
 }
 
+/// Whether an operand of this kind is an immediate.
+pub fn is_immediate(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Immediate8
+            | OpKind::Immediate8_2nd
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64
+    )
+}
+
 impl Cpu {
     /// The general-purpose register file index and byte shift of `r`.
     fn locate(r: Register) -> (usize, u32) {
@@ -184,15 +200,7 @@ impl Cpu {
     pub fn operand(&mut self, insn: &Instruction, op: u32) -> Exec<u64> {
         match insn.op_kind(op) {
             OpKind::Register => Ok(self.reg(insn.op_register(op))),
-            OpKind::Immediate8
-            | OpKind::Immediate8_2nd
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate64
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64 => Ok(insn.immediate(op)),
+            kind if is_immediate(kind) => Ok(insn.immediate(op)),
             _ => {
                 let linear = self.ea(insn, op)?;
                 self.read_sized(linear, self.operand_size(insn, op))

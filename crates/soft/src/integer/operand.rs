@@ -4,6 +4,7 @@ use iced_x86::{Instruction, OpKind, Register};
 
 use crate::cpu::{Cpu, Exec};
 use crate::flags::{Flags, Int};
+use crate::operands::is_immediate;
 
 /// Bytes of operand `op`, known when an instruction is decoded; 0 for an immediate.
 pub fn size(insn: &Instruction, op: u32) -> usize {
@@ -12,21 +13,6 @@ pub fn size(insn: &Instruction, op: u32) -> usize {
         kind if is_immediate(kind) => 0,
         _ => insn.memory_size().size(),
     }
-}
-
-fn is_immediate(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::Immediate8
-            | OpKind::Immediate8_2nd
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate64
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64
-    )
 }
 
 /// The value of operand `op`.

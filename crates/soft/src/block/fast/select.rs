@@ -6,6 +6,7 @@ use satori_state::{reg, seg};
 use super::alu::{self, Form};
 use super::{branch, fused, moves, unary};
 use crate::block::op::{BLOCK_RIP, Op, Run, fall_through};
+use crate::operands::is_immediate;
 
 /// The slot of a general-purpose register that is not AH, CH, DH or BH.
 fn slot(r: Register) -> Option<u8> {
@@ -51,20 +52,6 @@ fn memory(op: &mut Op, insn: &Instruction) -> bool {
         }
         Err(_) => false,
     }
-}
-
-fn is_immediate(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::Immediate8
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate64
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64
-    )
 }
 
 /// Fills in two operands; their form, and the operand size in bytes.
