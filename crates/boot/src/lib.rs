@@ -1,7 +1,7 @@
 //! Everything that puts a guest into memory before its first instruction.
 //!
 //! [`Kernel::open`] recognises a kernel by its magic, unpacks it on the host and reads its ELF
-//! headers; it touches no guest and is where foreign bytes are parsed. [`load`] places kernel,
+//! headers; it touches no guest and is where foreign bytes are parsed. [`load()`] places kernel,
 //! initrd, command line, ACPI and SMBIOS tables in guest memory and returns the boot
 //! processor's registers. Firmware is not involved: the kernel is entered at its PVH note, or
 //! by Linux's 64-bit boot protocol where there is none.

@@ -54,7 +54,7 @@ pub fn call_reg(cpu: &mut Cpu, op: &Op) -> Flow {
     call_to(cpu, op, cpu.slot(op.a))
 }
 
-/// CALL [m].
+/// CALL m.
 pub fn call_mem(cpu: &mut Cpu, op: &Op) -> Flow {
     let target = attempt!(cpu, op, cpu.read::<u64>(cpu.address(op)));
     call_to(cpu, op, target)
@@ -69,7 +69,7 @@ pub fn jump_reg(cpu: &mut Cpu, op: &Op) -> Flow {
     cpu.go(target)
 }
 
-/// JMP [m].
+/// JMP m.
 pub fn jump_mem(cpu: &mut Cpu, op: &Op) -> Flow {
     let target = attempt!(cpu, op, cpu.read::<u64>(cpu.address(op)));
     if !canonical(target) {

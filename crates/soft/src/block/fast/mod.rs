@@ -1,6 +1,6 @@
 //! Specialised operations for the instructions that programs execute most, in 64-bit code.
 //!
-//! Each agrees with the generic implementation of its instruction; [`select`] only decides
+//! Each agrees with the generic implementation of its instruction; [`select()`] only decides
 //! which one runs.
 
 #[cfg(test)]

@@ -20,20 +20,20 @@ pub fn reg_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     Flow::Next
 }
 
-/// MOV r, [m].
+/// MOV r, m.
 pub fn load<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let value = attempt!(cpu, op, cpu.read::<T>(cpu.address(op)));
     cpu.set(op.a, value);
     Flow::Next
 }
 
-/// MOV [m], r.
+/// MOV m, r.
 pub fn store<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     attempt!(cpu, op, cpu.write(cpu.address(op), cpu.get::<T>(op.a)));
     Flow::Next
 }
 
-/// MOV [m], imm.
+/// MOV m, imm.
 pub fn store_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     attempt!(cpu, op, cpu.write(cpu.address(op), T::from_u64(op.imm)));
     Flow::Next
@@ -66,7 +66,7 @@ pub fn cmov_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     Flow::Next
 }
 
-/// CMOVcc r, [m]: the load happens in any case.
+/// CMOVcc r, m: the load happens in any case.
 pub fn cmov_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let loaded = attempt!(cpu, op, cpu.read::<T>(cpu.address(op)));
     let value = if cpu.flags.condition(op.condition) { loaded } else { cpu.get(op.a) };
@@ -99,7 +99,7 @@ fn push(cpu: &mut Cpu, op: &Op, value: u64) -> Flow {
     Flow::Next
 }
 
-/// PUSH [m].
+/// PUSH m.
 pub fn push_mem(cpu: &mut Cpu, op: &Op) -> Flow {
     let value = attempt!(cpu, op, cpu.read::<u64>(cpu.address(op)));
     push(cpu, op, value)

@@ -130,7 +130,7 @@ pub fn imul_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     Flow::Next
 }
 
-/// IMUL r, [m].
+/// IMUL r, m.
 pub fn imul_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let b = attempt!(cpu, op, cpu.read::<T>(cpu.address(op)));
     let result = product::<T>(cpu, cpu.get(op.a), b);
