@@ -39,6 +39,9 @@ pub struct Cpu {
     pub mode: Mode,
     /// 64-bit code.
     pub code64: bool,
+    /// What beside its address tells code apart: privilege 3 in bit 52, 64-bit code in bit 53,
+    /// 16-bit code in bit 54. Bits 63:52 of a canonical address say nothing that bit 51 does not.
+    pub(crate) code_mode: u64,
     /// Segment bases by segment register, for 64-bit code: 0 but for FS and GS; the last
     /// slots are 0 too.
     pub segment_base: [u64; 8],
@@ -93,6 +96,7 @@ impl Cpu {
             flags: Flags::default(),
             mode: Mode::Supervisor,
             code64: false,
+            code_mode: 0,
             segment_base: [0; 8],
             tlb: Tlb::new(),
             blocks: Blocks::new(),
@@ -207,6 +211,9 @@ impl Cpu {
         } else {
             Mode::Supervisor
         };
+        self.code_mode = u64::from(self.mode == Mode::User) << 52
+            | u64::from(self.code64) << 53
+            | u64::from(self.bits() == 16) << 54;
         let (fs, gs) = (self.state.seg[seg::FS].base, self.state.seg[seg::GS].base);
         self.segment_base = [0, 0, 0, 0, fs, gs, 0, 0];
         self.attention = true;

@@ -274,11 +274,10 @@ fn jump_slot(key: u64) -> usize {
 }
 
 impl Cpu {
-    /// Code address and the mode bits that it is executed under, as one word. Bits 63:52 of a
-    /// canonical address tell nothing that bit 51 does not.
+    /// Code address and the mode bits that it is executed under, as one word.
     #[inline(always)]
     fn code_key(&self, linear: u64) -> u64 {
-        linear ^ (u64::from(self.mode == Mode::User) << 52) ^ (u64::from(self.code64) << 53)
+        linear ^ self.code_mode
     }
 
     /// The block at RIP; nothing if the instruction there crosses into the next page.
@@ -339,7 +338,7 @@ impl Cpu {
         if let Some(&block) = self.blocks.table.get(&key) {
             // SAFETY: the table points to blocks in storage; a reset empties both.
             if unsafe { (*block).valid() } {
-                self.remember(linear, fetch.scope, block, bits);
+                self.remember(linear, fetch.scope, block);
                 return Ok(Some(block));
             }
             self.blocks.counts.stale += 1;
@@ -369,15 +368,11 @@ impl Cpu {
         }));
         self.blocks.storage.push(block);
         self.blocks.table.insert(key, block);
-        self.remember(linear, fetch.scope, block, bits);
+        self.remember(linear, fetch.scope, block);
         Ok(Some(block))
     }
 
-    fn remember(&mut self, linear: u64, scope: Scope, block: *mut Block, bits: u32) {
-        // 16-bit code shares its key with 32-bit code; it is looked up by its page each time.
-        if bits == 16 {
-            return;
-        }
+    fn remember(&mut self, linear: u64, scope: Scope, block: *mut Block) {
         let key = self.code_key(linear);
         let stamp = self.blocks.stamps[scope as usize];
         self.blocks.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
