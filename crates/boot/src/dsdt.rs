@@ -2,8 +2,8 @@
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
-    AddressSpace, AddressSpaceCacheable, Device, EISAName, IO, Interrupt, Memory32Fixed, Name, Package, Path,
-    ResourceTemplate, Scope,
+    AddressSpace, AddressSpaceCacheable, Arg, Device, EISAName, IO, Interrupt, Memory32Fixed, Method, Name,
+    Package, Path, ResourceTemplate, Return, Scope,
 };
 use acpi_tables::sdt::Sdt;
 use satori_defs::chipset::{irq, mmio, pm, port, uart};
@@ -89,6 +89,11 @@ fn host_bridge(ecam: bool) -> Vec<u8> {
         &window(layout::PCI_HIGH, mmio::IOAPIC),
     ])
     .to_aml();
+    // The system may have control of all that it asks for: there is no firmware that would keep
+    // some (PCI Firmware Specification 4.5). Arg3 is the request, returned unchanged.
+    let request = Arg(3);
+    let grant = Return::new(&request);
+    let capabilities = Method::new("_OSC".into(), 4, false, vec![&grant]);
     encode(&Device::new(
         "PCI0".into(),
         vec![
@@ -96,6 +101,7 @@ fn host_bridge(ecam: bool) -> Vec<u8> {
             &Name::new("_CID".into(), &EISAName::new("PNP0A03")),
             &Name::new("_UID".into(), &0_u8),
             &Name::new("_CRS".into(), &resources),
+            &capabilities,
         ],
     ))
 }
