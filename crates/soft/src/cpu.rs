@@ -80,6 +80,8 @@ pub struct Cpu {
     pub(crate) delivering: bool,
     /// PAUSEs in a row.
     pub pauses: u32,
+    /// Instructions retired at the last PAUSE.
+    pub last_pause: u64,
     /// State of the generator behind RDRAND and RDSEED.
     pub random: u64,
     /// Loads of CR3.
@@ -118,6 +120,7 @@ impl Cpu {
             kick: Arc::default(),
             delivering: false,
             pauses: 0,
+            last_pause: 0,
             random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) << 32),
             cr3_loads: 0,
             exceptions: [0; 32],

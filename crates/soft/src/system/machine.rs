@@ -90,13 +90,19 @@ fn hlt(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Err(cpu.exit(Exit::Hlt))
 }
 
+/// Two PAUSEs further apart than this, in instructions, are not of one loop: the PLE gap.
+const PLE_GAP: u64 = 64;
+
 /// PAUSE-loop exiting counts at privilege level 0 only (SDM 25.1.3).
 fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let window = cpu.controls.ple_window;
     if cpu.cpl() != 0 || window == 0 {
         return Ok(());
     }
-    cpu.pauses += 1;
+    let now = cpu.retired_now();
+    let apart = now.wrapping_sub(cpu.last_pause) > PLE_GAP;
+    cpu.last_pause = now;
+    cpu.pauses = if apart { 1 } else { cpu.pauses + 1 };
     if cpu.pauses < window {
         return Ok(());
     }
