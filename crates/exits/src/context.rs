@@ -76,12 +76,11 @@ impl Context<'_> {
         match outcome {
             hyperv::Outcome::Done => {}
             hyperv::Outcome::Crash(crash) => {
-                let message = crash.message.unwrap_or_default();
-                tracing::error!(
-                    parameters = format_args!("{:#x?}", crash.parameters),
-                    message,
-                    "guest crash"
-                );
+                tracing::warn!("the guest told of its crash: P0..P4 {:x?}", crash.parameters);
+                // A guest's text, so escaped: it must not command our terminal.
+                if let Some(message) = crash.message {
+                    tracing::debug!("the guest's crash message: {message:?}");
+                }
                 self.platform.power.power(PowerEvent::Panic("crash MSRs"));
             }
             hyperv::Outcome::Reset => self.platform.power.power(PowerEvent::Reset("Hyper-V reset MSR")),
