@@ -545,3 +545,17 @@ fn cpuid_answers_clear_the_upper_halves() {
     run_asking(&mut cpu, &[0x0f, 0xa2], exit, Resume::Cpuid(answer)).unwrap();
     assert_eq!(cpu.state.gpr[..4], [1, 3, 4, 2]);
 }
+
+#[test]
+fn only_the_pauses_of_one_loop_make_an_exit() {
+    const PAUSE: [u8; 2] = [0xf3, 0x90];
+    let mut cpu = long_machine(false);
+    cpu.controls.ple_window = 3;
+    for retired in [1_000, 1_003, 2_000, 2_003] {
+        cpu.retired = retired;
+        run(&mut cpu, &PAUSE).unwrap();
+    }
+    cpu.retired = 2_006;
+    assert_eq!(run(&mut cpu, &PAUSE), Err(Stop::Exit));
+    assert_eq!(cpu.wanted, Exit::Pause);
+}
