@@ -15,7 +15,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use satori_memory::{Gpa, PageState};
 
 use crate::cpu::{Cpu, Exec};
-use crate::mmu::{Access, Mode, canonical};
+use crate::mmu::{Access, LargePages, Mode, Reach, canonical};
 pub use op::{BLOCK_RIP, Flow, Op};
 
 /// A straight run of decoded instructions.
@@ -132,8 +132,9 @@ pub struct Blocks {
     fetches: Box<[Fetch; FETCHES]>,
     /// By [`Scope`]: entries with another stamp are void.
     stamps: [u32; 2],
-    /// Pages (hashed) that jump entries were made for.
+    /// Pages (hashed) that were translated for fetches since the last full flush.
     pages: Box<[u64; 64]>,
+    large: LargePages,
     table: HashMap<u64, *mut Block, BuildHasherDefault<AddressHasher>>,
     storage: Vec<*mut Block>,
     ops: usize,
@@ -170,6 +171,7 @@ impl Blocks {
             fetches: boxed(NO_FETCH),
             stamps: [1, 1],
             pages: boxed(0),
+            large: LargePages::new(),
             table: HashMap::default(),
             storage: Vec::new(),
             ops: 0,
@@ -184,6 +186,8 @@ impl Blocks {
         self.bump(Scope::Local);
         if !keep_global {
             self.bump(Scope::Global);
+            self.pages.fill(0);
+            self.large = LargePages::new();
         }
     }
 
@@ -203,14 +207,11 @@ impl Blocks {
         ((page >> 6) as usize & 63, 1 << (page & 63))
     }
 
-    /// The translation of one page is void now.
+    /// The translation of one page is void now, however large the page is.
     pub fn flush_page(&mut self, linear: u64) {
         let (word, bit) = Self::page_bit(linear);
-        // A large page may have been executed anywhere in its two megabytes.
-        let near = [0, 8, 16, 24, 32, 40, 48, 56].iter().any(|i| self.pages[(word + i) & 63] != 0);
-        if self.pages[word] & bit != 0 || (linear & 0x1f_ffff == 0 && near) {
+        if self.pages[word] & bit != 0 || self.large.reach(linear) != Reach::Page {
             self.flush_translations(false);
-            self.pages.fill(0);
         }
     }
 
@@ -376,8 +377,6 @@ impl Cpu {
         let key = self.code_key(linear);
         let stamp = self.blocks.stamps[scope as usize];
         self.blocks.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
-        let (word, bit) = Blocks::page_bit(linear);
-        self.blocks.pages[word] |= bit;
     }
 
     /// Translates a code page, through a small cache.
@@ -402,6 +401,9 @@ impl Cpu {
         self.begin();
         self.back(mapping.gpa)?;
         self.blocks.counts.fetch_fills += 1;
+        let (word, bit) = Blocks::page_bit(linear);
+        self.blocks.pages[word] |= bit;
+        self.blocks.large.insert(linear, mapping.shift);
         let scope = if mapping.global { Scope::Global } else { Scope::Local };
         let entry = Fetch {
             key,

@@ -249,7 +249,7 @@ impl Cpu {
             state: page.state,
             allowed,
             global: mapping.global,
-            large: mapping.large,
+            shift: mapping.shift,
         });
         // SAFETY: the offset stays within the page.
         Ok(Place::Ram(unsafe { page.host.add((linear & 0xfff) as usize) }, page.state))

@@ -2,6 +2,8 @@
 
 use satori_memory::PageState;
 
+use super::large::{LargePages, Reach};
+
 /// Whose rights an access is checked against. A processor changes between these often, so one
 /// entry holds the answers for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +53,7 @@ pub struct Tlb {
     entries: Box<[Entry; ENTRIES]>,
     /// Slots filled with non-global pages since the last flush.
     local: Vec<u16>,
-    /// Linear 2-MiB pieces (hashed) of which a large page was cached.
-    large: [u64; 64],
+    large: LargePages,
     pub counts: TlbCounts,
 }
 
@@ -72,15 +73,20 @@ pub struct Fill {
     pub allowed: [bool; 6],
     /// Survives a flush that keeps global pages.
     pub global: bool,
-    /// The mapping is larger than 4 KiB.
-    pub large: bool,
+    /// Log2 of the mapping's size.
+    pub shift: u32,
 }
 
 impl Tlb {
     pub fn new() -> Self {
         let entries = vec![EMPTY; ENTRIES].into_boxed_slice();
         let Ok(entries) = entries.try_into() else { unreachable!("the slice has ENTRIES entries") };
-        Tlb { entries, local: Vec::with_capacity(ENTRIES), large: [0; 64], counts: TlbCounts::default() }
+        Tlb {
+            entries,
+            local: Vec::with_capacity(ENTRIES),
+            large: LargePages::new(),
+            counts: TlbCounts::default(),
+        }
     }
 
     /// The host address and page state for an access of `size` bytes at `linear`, if cached and
@@ -103,11 +109,6 @@ impl Tlb {
         }
     }
 
-    fn large_bit(linear: u64) -> (usize, u64) {
-        let piece = linear >> 21;
-        ((piece >> 6) as usize & 63, 1 << (piece & 63))
-    }
-
     /// Caches a translation.
     pub fn fill(&mut self, fill: &Fill) {
         self.counts.fills += 1;
@@ -118,10 +119,7 @@ impl Tlb {
         if !fill.global && self.local.len() < ENTRIES {
             self.local.push(slot as u16);
         }
-        if fill.large {
-            let (word, bit) = Self::large_bit(page);
-            self.large[word] |= bit;
-        }
+        self.large.insert(page, fill.shift);
     }
 
     /// Drops everything, or everything but global pages.
@@ -135,21 +133,23 @@ impl Tlb {
             self.counts.full_flushes += 1;
             self.entries.fill(EMPTY);
             self.local.clear();
-            self.large = [0; 64];
+            self.large = LargePages::new();
         }
     }
 
     /// Drops the translation of the page at `linear`, however large it is.
     pub fn flush_page(&mut self, linear: u64) {
         self.counts.page_flushes += 1;
-        self.entries[(linear >> 12) as usize & (ENTRIES - 1)] = EMPTY;
-        let (word, bit) = Self::large_bit(linear);
-        if self.large[word] & bit != 0 {
-            for entry in self.entries.iter_mut() {
-                if entry.tag.iter().any(|tag| *tag != NEVER && (tag ^ linear) >> 21 == 0) {
-                    *entry = EMPTY;
+        match self.large.reach(linear) {
+            Reach::Page => self.entries[(linear >> 12) as usize & (ENTRIES - 1)] = EMPTY,
+            Reach::Piece => {
+                for entry in self.entries.iter_mut() {
+                    if entry.tag.iter().any(|tag| *tag != NEVER && (tag ^ linear) >> 21 == 0) {
+                        *entry = EMPTY;
+                    }
                 }
             }
+            Reach::All => self.flush(false),
         }
     }
 }

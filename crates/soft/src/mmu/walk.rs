@@ -35,8 +35,8 @@ pub struct Mapping {
     pub dirty: bool,
     /// The leaf is global (and CR4.PGE is on).
     pub global: bool,
-    /// The leaf maps more than 4 KiB.
-    pub large: bool,
+    /// Log2 of the bytes that the leaf maps.
+    pub shift: u32,
 }
 
 /// Physical addresses have this many bits (CPUID 0x80000008).
@@ -95,7 +95,7 @@ impl Cpu {
                 executable: true,
                 dirty: true,
                 global: false,
-                large: false,
+                shift: 12,
             });
         }
         let shape = if state.efer & efer::LMA != 0 {
@@ -206,7 +206,7 @@ impl Cpu {
                 executable,
                 dirty: (entry | wanted) & pte::D != 0,
                 global: entry & pte::G != 0 && state.cr4 & cr4::PGE != 0,
-                large: level > 0,
+                shift,
             }));
         }
     }
