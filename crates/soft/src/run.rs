@@ -40,7 +40,7 @@ impl Cpu {
             return Exit::TripleFault;
         }
         if !self.answers.is_empty()
-            && let Some(exit) = self.step()
+            && let Some(exit) = self.step_special()
         {
             return exit;
         }
@@ -57,6 +57,11 @@ impl Cpu {
                 before = None;
                 if let Some(exit) = self.look_around(horizon) {
                     return exit;
+                }
+                // It may have executed an instruction: what that left has to be looked at too.
+                let special = self.state.interrupt_shadow || self.state.rflags & rflags::TF != 0;
+                if special || self.retired >= horizon.look {
+                    continue;
                 }
             }
             let found = match before.take() {
@@ -123,13 +128,27 @@ impl Cpu {
     #[inline(never)]
     fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
         self.attention = false;
-        if self.state.interrupt_shadow || self.state.rflags & rflags::TF != 0 {
-            return self.step_special();
-        }
         if self.kick.pending() {
             self.kick.take();
             self.attention = true;
             return Some(Exit::ExternalInterrupt);
+        }
+        if self.retired >= horizon.look {
+            self.attention = true;
+            self.tell_retired(self.retired);
+            if horizon.until.tsc.is_some_and(|deadline| self.time.tsc() >= deadline) {
+                return Some(Exit::PreemptionTimer);
+            }
+            if self.retired >= horizon.end {
+                return Some(Exit::Budget);
+            }
+            horizon.look = horizon.end.min(self.retired + CLOCK_INTERVAL);
+            self.attention = false;
+        }
+        // What follows comes between two instructions, which a shadow makes one. Kicks and
+        // budgets come first: a guest may be under the trap flag for as long as it likes.
+        if self.state.interrupt_shadow || self.state.rflags & rflags::TF != 0 {
+            return self.step_special();
         }
         if self.state.tpr >> 4 < self.controls.tpr_threshold {
             return Some(Exit::TprBelowThreshold);
@@ -146,36 +165,28 @@ impl Cpu {
                 return Some(Exit::InterruptWindow);
             }
         }
-        if self.retired >= horizon.look {
-            self.tell_retired(self.retired);
-            if horizon.until.tsc.is_some_and(|deadline| self.time.tsc() >= deadline) {
-                return Some(Exit::PreemptionTimer);
-            }
-            if self.retired >= horizon.end {
-                return Some(Exit::Budget);
-            }
-            horizon.look = horizon.end.min(self.retired + CLOCK_INTERVAL);
-        }
         None
     }
 
-    /// Executes one instruction under an interrupt shadow or the trap flag.
+    /// Executes one instruction that may be under an interrupt shadow or the trap flag.
     fn step_special(&mut self) -> Option<Exit> {
         self.attention = true;
         let shadow = self.state.interrupt_shadow;
         self.state.interrupt_shadow = false;
-        // Software interrupts and SYSCALL clear TF before the trap would be taken.
+        // Software interrupts, and SYSCALL by its mask, clear TF before the trap would be taken.
         let leaves = |insn: iced_x86::Instruction| {
             use iced_x86::Mnemonic::{Int, Int1, Int3, Into, Syscall};
             matches!(insn.mnemonic(), Int | Int1 | Int3 | Into | Syscall)
         };
-        let trap = self.state.rflags & rflags::TF != 0 && !self.fetch_one().is_ok_and(leaves);
+        let trap = self.state.rflags & rflags::TF != 0;
+        let leaves = trap && self.fetch_one().is_ok_and(leaves);
         self.fault = None;
         let (retired, exceptions) = (self.retired, self.exceptions);
         let exit = self.step();
         if self.retired == retired && exit.is_some() {
             self.state.interrupt_shadow = shadow;
         }
+        let trap = trap && (!leaves || self.state.rflags & rflags::TF != 0);
         if trap && self.retired > retired && self.exceptions == exceptions {
             let single_step = Exception { vector: vector::DB, code: None, payload: 1 << 14 };
             let delivered = self.deliver(Event::Exception(single_step));
@@ -258,5 +269,75 @@ impl Cpu {
             (Exit::EptViolation { .. }, Resume::Done) => {}
             (_, answer) => self.answers.push(answer),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::machine64;
+    use satori_defs::x86::efer;
+    use satori_memory::Gpa;
+
+    const CODE: u64 = 0x5_0000;
+
+    fn at_code(bytes: &[u8]) -> Cpu {
+        let mut cpu = machine64();
+        cpu.memory.write(Gpa(CODE), bytes).unwrap();
+        for piece in 0..2u64 {
+            if let Some(page) = cpu.memory.page(Gpa(piece << 21)) {
+                page.state.touch();
+            }
+        }
+        cpu.state.rip = CODE;
+        cpu
+    }
+
+    fn instructions(n: u64) -> Until {
+        Until { tsc: None, instructions: Some(n) }
+    }
+
+    #[test]
+    fn a_budget_ends_exactly_under_a_shadow_too() {
+        // STI; NOP; NOP.
+        let mut cpu = at_code(&[0xfb, 0x90, 0x90, 0x90]);
+        for (retired, shadow) in [(1, true), (2, false), (3, false)] {
+            assert_eq!(cpu.run(instructions(1)), Exit::Budget);
+            assert_eq!((cpu.retired, cpu.state.rip), (retired, CODE + retired));
+            assert_eq!(cpu.state.interrupt_shadow, shadow, "after {retired}");
+        }
+    }
+
+    #[test]
+    fn the_shadow_ends_with_an_answered_instruction() {
+        // STI; CPUID; NOP.
+        let mut cpu = at_code(&[0xfb, 0x0f, 0xa2, 0x90]);
+        assert!(matches!(cpu.run(instructions(9)), Exit::Cpuid { .. }));
+        assert!(cpu.state.interrupt_shadow, "CPUID has not been executed");
+        cpu.resume(Resume::Cpuid(Default::default()));
+        assert_eq!(cpu.run(instructions(1)), Exit::Budget);
+        assert_eq!((cpu.state.rip, cpu.state.interrupt_shadow), (CODE + 3, false));
+    }
+
+    #[test]
+    fn a_syscall_to_itself_under_the_trap_flag_does_not_run_for_ever() {
+        let mut cpu = at_code(&[0x0f, 0x05]);
+        cpu.state.efer |= efer::SCE;
+        cpu.state.star = 8 << 32;
+        cpu.state.lstar = CODE;
+        cpu.state.fmask = 0;
+        cpu.state.rflags |= rflags::TF;
+        // There is no IDT for the trap.
+        cpu.state.idtr.limit = 0;
+        assert_eq!(cpu.run(instructions(1_000)), Exit::TripleFault);
+    }
+
+    #[test]
+    fn a_kick_ends_a_run_under_the_trap_flag() {
+        let mut cpu = at_code(&[0x90, 0x90]);
+        cpu.state.rflags |= rflags::TF;
+        cpu.kick.kick();
+        assert_eq!(cpu.run(Until::default()), Exit::ExternalInterrupt);
+        assert_eq!(cpu.state.rip, CODE);
     }
 }
