@@ -180,6 +180,8 @@ pub struct CpuState {
     pub tpr: u8,
     /// XCR0.
     pub xcr0: u64,
+    /// PKRU: rights by protection key, AD in bit 2k and WD in bit 2k + 1 (SDM 4.6.2).
+    pub pkru: u32,
     /// DR0..DR3.
     pub dr: [u64; 4],
     /// DR6.
@@ -248,6 +250,7 @@ impl Default for CpuState {
             cr4: 0,
             tpr: 0,
             xcr0: 1,
+            pkru: 0,
             dr: [0; 4],
             dr6: 0xffff_0ff0,
             dr7: 0x400,
