@@ -92,12 +92,18 @@ features! {
     Clflushopt "clflushopt" 7 0 Ebx 23;
     Clwb "clwb" 7 0 Ebx 24;
     ShaNi "sha-ni" 7 0 Ebx 29;
+    Prefetchwt1 "prefetchwt1" 7 0 Ecx 0;
     Umip "umip" 7 0 Ecx 2;
     Pku "pku" 7 0 Ecx 3;
+    Gfni "gfni" 7 0 Ecx 8;
     La57 "la57" 7 0 Ecx 16;
     Rdpid "rdpid" 7 0 Ecx 22;
+    Cldemote "cldemote" 7 0 Ecx 25;
+    Movdiri "movdiri" 7 0 Ecx 27;
+    Movdir64b "movdir64b" 7 0 Ecx 28;
     Fsrm "fsrm" 7 0 Edx 4;
     MdClear "md-clear" 7 0 Edx 10;
+    Serialize "serialize" 7 0 Edx 14;
     SpecCtrl "spec-ctrl" 7 0 Edx 26;
     Stibp "stibp" 7 0 Edx 27;
     ArchCapabilities "arch-capabilities" 7 0 Edx 29;
@@ -105,8 +111,10 @@ features! {
     Xsaveopt "xsaveopt" 0xd 1 Eax 0;
     Xsavec "xsavec" 0xd 1 Eax 1;
     Xgetbv1 "xgetbv1" 0xd 1 Eax 2;
+    Xsaves "xsaves" 0xd 1 Eax 3;
     LahfLm "lahf-lm" 0x80000001 0 Ecx 0;
     Abm "abm" 0x80000001 0 Ecx 5;
+    Sse4a "sse4a" 0x80000001 0 Ecx 6;
     Prefetchw "3dnowprefetch" 0x80000001 0 Ecx 8;
     Syscall "syscall" 0x80000001 0 Edx 11;
     Nx "nx" 0x80000001 0 Edx 20;
@@ -114,6 +122,7 @@ features! {
     Rdtscp "rdtscp" 0x80000001 0 Edx 27;
     Lm "lm" 0x80000001 0 Edx 29;
     Invtsc "invtsc" 0x80000007 0 Edx 8;
+    Wbnoinvd "wbnoinvd" 0x80000008 0 Ebx 9;
 }
 
 /// What the machine offers whatever the engine: the local APIC, machine check, memory types,

@@ -16,10 +16,12 @@
 mod feature;
 pub mod model;
 pub mod msrs;
+mod offered;
 mod table;
 
 pub use feature::{Feature, PLATFORM_FEATURES, Register};
 pub use model::{CpuModel, CpuSpec, Error};
+pub use offered::{FeatureSet, Offered, Vendor};
 pub use table::{Context, CpuidTable, Layer, Leaf, Params, Registers, crystal_hz};
 
 /// MAXPHYADDR where nothing else is asked for: 64 GiB of RAM and its devices, with room.

@@ -6,7 +6,7 @@ use satori_defs::cpuid::{self, HYPERVISOR};
 use satori_defs::x86::cr4;
 
 use crate::model::{self, CpuModel, CpuSpec, Error};
-use crate::{Feature, PLATFORM_FEATURES, Register};
+use crate::{Feature, Offered, PLATFORM_FEATURES, Register, Vendor};
 
 /// The four registers of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,6 +202,18 @@ impl CpuidTable {
         self.rows.get(&(leaf, subleaf)).is_some_and(|row| row.value.get(register) & 1 << bit != 0)
     }
 
+    /// What the table offers, for the engine to enforce. The bits that the answer takes from the
+    /// asking processor's state do not matter.
+    pub fn offered(&self) -> Offered {
+        let vendor = self.rows.get(&(cpuid::VENDOR, 0)).map_or(Vendor::Other, |row| {
+            let words = [Register::Ebx, Register::Edx, Register::Ecx].map(|r| row.value.get(r).to_le_bytes());
+            let mut string = [0; 12];
+            string.copy_from_slice(words.as_flattened());
+            Vendor::of(&string)
+        });
+        Offered { vendor, features: Feature::ALL.iter().copied().filter(|f| self.has(*f)).collect() }
+    }
+
     /// The layer that decided a bit, set or clear; none if it is clear because nobody set it.
     pub fn origin(&self, leaf: u32, subleaf: u32, register: Register, bit: u8) -> Option<Layer> {
         let row = self.rows.get(&(leaf, subleaf))?;
@@ -282,7 +294,7 @@ impl CpuidTable {
         // L2 of 1024 KiB, 16-way, 64-byte lines.
         self.row(layer, cpuid::EXTENDED_L2, 0, [Some(0), Some(0), Some(1024 << 16 | 8 << 12 | 64), Some(0)]);
         let sizes = Some(u32::from(params.physical_bits) | 48 << 8);
-        self.row(layer, cpuid::ADDRESS_SIZES, 0, [sizes, Some(0), Some(0), Some(0)]);
+        self.row(layer, cpuid::ADDRESS_SIZES, 0, [sizes, None, Some(0), Some(0)]);
     }
 
     /// One package, one thread a core; APIC IDs are indices.

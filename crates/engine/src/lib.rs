@@ -13,4 +13,4 @@ mod vcpu;
 
 pub use exit::{CpuidResult, Exception, Exit, Resume};
 pub use kick::Kick;
-pub use vcpu::{Controls, Engine, Event, Stat, TimeSource, Until, Vcpu};
+pub use vcpu::{Controls, Engine, Entropy, Event, Stat, TimeSource, Until, Vcpu, VcpuParts};

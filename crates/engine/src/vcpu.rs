@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use satori_cpuid::Offered;
 use satori_defs::x86::rflags;
 use satori_memory::GuestMemory;
 use satori_state::CpuState;
@@ -110,18 +111,35 @@ pub trait Vcpu: Send {
     }
 }
 
+/// Where RDRAND and RDSEED get their numbers: the host under real time, a seeded generator under
+/// virtual time.
+pub trait Entropy: Send {
+    /// The next number; none if there is none now, which the guest sees as CF clear.
+    fn next(&mut self) -> Option<u64>;
+}
+
+/// What a vCPU is made of.
+pub struct VcpuParts {
+    /// Its number in the partition.
+    pub index: u32,
+    /// The partition's memory.
+    pub memory: GuestMemory,
+    /// The partition's time.
+    pub time: Arc<dyn TimeSource>,
+    /// Whether vCPUs run on several threads at once.
+    pub parallel: bool,
+    /// What the guest is offered. What is not offered does not exist: an instruction is #UD, a
+    /// register bit is reserved.
+    pub offered: Offered,
+    /// Random numbers.
+    pub entropy: Box<dyn Entropy>,
+}
+
 /// A way to execute guest instructions.
 pub trait Engine: Send + Sync {
     /// A short name: `interpreter`, `kvm`.
     fn name(&self) -> &'static str;
 
-    /// Makes vCPU number `index` of a partition with `memory`, in its reset state. `parallel`
-    /// tells whether vCPUs run on several threads at once.
-    fn create_vcpu(
-        &self,
-        index: u32,
-        memory: GuestMemory,
-        time: Arc<dyn TimeSource>,
-        parallel: bool,
-    ) -> Box<dyn Vcpu>;
+    /// Makes a vCPU in its reset state.
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu>;
 }

@@ -9,6 +9,7 @@ mod config;
 mod console;
 mod debugcon;
 mod engines;
+mod entropy;
 mod error;
 mod life;
 mod machine;

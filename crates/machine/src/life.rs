@@ -6,7 +6,7 @@ use satori_bus::{Clock, InterruptLine, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, crystal_hz};
-use satori_engine::{Engine, TimeSource};
+use satori_engine::{Engine, TimeSource, VcpuParts};
 use satori_exits::{EoiSink, Platform};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
 use satori_memory::{GuestMemory, Region};
@@ -14,6 +14,7 @@ use satori_state::{Activity, CpuState};
 
 use crate::console::Console;
 use crate::debugcon::DebugSink;
+use crate::entropy;
 use crate::shared::{Bells, Shared};
 use crate::vp::Vp;
 use crate::{Error, VirtualClock};
@@ -98,9 +99,26 @@ impl Life {
         let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
         let apic_bus = ApicBus::new(&(0..plan.cpus).collect::<Vec<_>>());
         let parallel = matches!(plan.time, Time::Real(_)) && plan.cpus > 1;
-        let vcpus: Vec<_> = (0..plan.cpus)
-            .map(|index| plan.engine.create_vcpu(index, memory.clone(), source.clone(), parallel))
-            .collect();
+        let cpuid = CpuidTable::new(Params {
+            cpu: &plan.cpu,
+            engine_features: plan.features,
+            cpus: plan.cpus,
+            tsc_hz,
+            physical_bits: PHYSICAL_BITS,
+            hypervisor: plan.hyperv.leaves(plan.cpus),
+        })?;
+        let parts = |index| VcpuParts {
+            index,
+            memory: memory.clone(),
+            time: source.clone(),
+            parallel,
+            offered: cpuid.offered(),
+            entropy: match plan.time {
+                Time::Real(_) => Box::new(entropy::Host::new()),
+                Time::Virtual(_) => Box::new(entropy::Seeded::new(index)),
+            },
+        };
+        let vcpus: Vec<_> = (0..plan.cpus).map(|index| plan.engine.create_vcpu(parts(index))).collect();
         let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
         apic_bus.set_waker(bells.clone());
 
@@ -124,14 +142,6 @@ impl Life {
         let shared = plan.shared.clone();
         chipset.com1.on_room(move || shared.timer.ring());
 
-        let cpuid = CpuidTable::new(Params {
-            cpu: &plan.cpu,
-            engine_features: plan.features,
-            cpus: plan.cpus,
-            tsc_hz,
-            physical_bits: PHYSICAL_BITS,
-            hypervisor: plan.hyperv.leaves(plan.cpus),
-        })?;
         let hyperv = match plan.hyperv.set.is_empty() {
             true => None,
             false => Some(satori_hyperv::Partition::new(

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::ByteSink;
 use satori_defs::x86::rflags;
-use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu};
-use satori_memory::{Gpa, GuestMemory, Region};
+use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu, VcpuParts};
+use satori_memory::{Gpa, Region};
 use satori_state::{Activity, CpuState};
 
 use crate::machine::{Machine, Parts, Sinks};
@@ -53,7 +53,8 @@ impl Engine for ScriptEngine {
     fn name(&self) -> &'static str {
         "script"
     }
-    fn create_vcpu(&self, index: u32, _: GuestMemory, time: Arc<dyn TimeSource>, _: bool) -> Box<dyn Vcpu> {
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
+        let VcpuParts { index, time, .. } = parts;
         let begin = self.program.begin.get(index as usize).copied().unwrap_or(0);
         Box::new(Script {
             index,

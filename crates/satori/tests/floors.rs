@@ -28,6 +28,7 @@ const FLOORS: &[(&str, u8)] = &[
 /// Dependencies within a floor, with the reason for each. One that is no longer used is an error
 /// too, so that this list cannot grow stale.
 const SIDEWAYS: &[(&str, &str, &str)] = &[
+    ("satori-engine", "satori-cpuid", "a vCPU is made with the features that its guest is offered"),
     ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
     ("satori-exits", "satori-profile", "the dispatcher tells the meter of every exit"),
 ];

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use iced_x86::Instruction;
 use satori_defs::x86::{cr0, rflags};
-use satori_engine::{Controls, Event, Exception, Exit, Kick, Resume, TimeSource};
+use satori_engine::{Controls, Entropy, Event, Exception, Exit, Kick, Resume, TimeSource, VcpuParts};
 use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};
 
 use crate::block::Blocks;
 use crate::flags::Flags;
+use crate::isa::Isa;
 use crate::mmu::{Mode, Tlb};
 
 /// Why an instruction did not complete; the details are in the [`Cpu`].
@@ -53,6 +54,8 @@ pub struct Cpu {
     pub memory: GuestMemory,
     /// The modelled processor's controls.
     pub controls: Controls,
+    /// The instruction set, and what else of the processor the guest is offered.
+    pub isa: Isa,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
     /// The exception of the last [`Stop::Fault`].
@@ -82,8 +85,8 @@ pub struct Cpu {
     pub pauses: u32,
     /// Instructions retired at the last PAUSE.
     pub last_pause: u64,
-    /// State of the generator behind RDRAND and RDSEED.
-    pub random: u64,
+    /// The numbers behind RDRAND and RDSEED.
+    pub entropy: Box<dyn Entropy>,
     /// Loads of CR3.
     pub cr3_loads: u64,
     /// Exceptions delivered, by vector.
@@ -92,7 +95,8 @@ pub struct Cpu {
 
 impl Cpu {
     /// A processor in its reset state.
-    pub fn new(index: u32, memory: GuestMemory, time: Arc<dyn TimeSource>, parallel: bool) -> Self {
+    pub fn new(parts: VcpuParts) -> Self {
+        let VcpuParts { index: _, memory, time, parallel, offered, entropy } = parts;
         let mut cpu = Cpu {
             state: CpuState::default(),
             flags: Flags::default(),
@@ -104,6 +108,7 @@ impl Cpu {
             blocks: Blocks::new(),
             memory,
             controls: Controls::default(),
+            isa: Isa::new(offered),
             parallel,
             fault: None,
             wanted: Exit::Budget,
@@ -121,7 +126,7 @@ impl Cpu {
             delivering: false,
             pauses: 0,
             last_pause: 0,
-            random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) << 32),
+            entropy,
             cr3_loads: 0,
             exceptions: [0; 32],
         };

@@ -6,7 +6,7 @@ use satori_engine::Exception;
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::{fpu, integer, simd, system};
 
-/// The generic implementation of `insn`; #UD for what the processor does not have.
+/// The generic implementation of `insn`, whether offered or not; #UD for what there is none of.
 pub fn handler(insn: &Instruction) -> Handler {
     if insn.is_invalid() {
         return undefined;
@@ -18,6 +18,7 @@ pub fn handler(insn: &Instruction) -> Handler {
         .unwrap_or(undefined)
 }
 
-fn undefined(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+/// What the processor does not have.
+pub fn undefined(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Err(cpu.raise(Exception::ud()))
 }

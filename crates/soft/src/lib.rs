@@ -12,6 +12,7 @@ mod fpu;
 mod host;
 mod insn;
 mod integer;
+mod isa;
 mod mmu;
 mod operands;
 mod run;

@@ -6,7 +6,6 @@ use satori_state::Activity;
 
 use crate::block::{BLOCK_RIP, Flow};
 use crate::cpu::{Cpu, Stop};
-use crate::insn;
 use crate::system::{self, InterruptKind};
 
 /// Instructions between two looks at the clock.
@@ -203,7 +202,7 @@ impl Cpu {
         let outcome = self.fetch_one().and_then(|insn| {
             self.next_rip = self.next_ip(&insn);
             self.begin();
-            insn::handler(&insn)(self, &insn)
+            self.isa.handler(&insn)(self, &insn)
         });
         match outcome {
             Ok(()) => {

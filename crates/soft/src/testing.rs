@@ -6,8 +6,9 @@ pub mod native;
 use std::sync::Arc;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use satori_cpuid::Offered;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
-use satori_engine::{Exception, TimeSource};
+use satori_engine::{Entropy, Exception, TimeSource, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Segment, seg};
 
@@ -46,15 +47,33 @@ pub fn memory() -> GuestMemory {
     memory
 }
 
-/// A processor in its reset state on [`memory`].
+/// A processor in its reset state on [`memory`], with everything offered.
 pub fn machine() -> Cpu {
-    Cpu::new(0, memory(), Arc::new(Frozen), false)
+    machine_with(Offered::EVERYTHING)
+}
+
+/// A processor in its reset state on [`memory`], of which the guest is offered `offered`.
+pub fn machine_with(offered: Offered) -> Cpu {
+    let parts = VcpuParts {
+        index: 0,
+        memory: memory(),
+        time: Arc::new(Frozen),
+        parallel: false,
+        offered,
+        entropy: Box::new(Numbers(1)),
+    };
+    Cpu::new(parts)
 }
 
 /// A processor at privilege level 0 of 64-bit mode, RIP at 0x10000, with flat segments and the
 /// first 4 GiB mapped to themselves, writable and open to privilege level 3.
 pub fn machine64() -> Cpu {
-    let mut cpu = machine();
+    machine64_with(Offered::EVERYTHING)
+}
+
+/// As [`machine64`], with `offered`.
+pub fn machine64_with(offered: Offered) -> Cpu {
+    let mut cpu = machine_with(offered);
     let entry = |at: u64, value: u64| {
         cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("tables are in RAM");
     };
@@ -118,6 +137,12 @@ pub fn fault_of(cpu: &mut Cpu, outcome: Exec<()>) -> Exception {
 
 /// A generator of numbers (SplitMix64): the same seed gives the same numbers.
 pub struct Numbers(pub u64);
+
+impl Entropy for Numbers {
+    fn next(&mut self) -> Option<u64> {
+        Some(self.any())
+    }
+}
 
 impl Numbers {
     /// Any value.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu};
-use satori_memory::GuestMemory;
+use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts};
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
@@ -17,14 +16,8 @@ impl Engine for Interpreter {
         "interpreter"
     }
 
-    fn create_vcpu(
-        &self,
-        index: u32,
-        memory: GuestMemory,
-        time: Arc<dyn TimeSource>,
-        parallel: bool,
-    ) -> Box<dyn Vcpu> {
-        Box::new(Cpu::new(index, memory, time, parallel))
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
+        Box::new(Cpu::new(parts))
     }
 }
 

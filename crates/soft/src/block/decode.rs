@@ -1,11 +1,11 @@
 //! From bytes to operations.
 
-use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Code, DecoderError, FlowControl, Instruction, Mnemonic};
 
 use super::fast;
 use super::op::{Generic, Op, fall_through, generic, generic_last};
 use crate::host::Scalar;
-use crate::insn;
+use crate::isa::Isa;
 
 /// Bytes of a block at most; offsets are bytes.
 const MAX_BYTES: usize = 240;
@@ -19,21 +19,6 @@ pub fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
         // SAFETY: the range lies within the page at `host`.
         *byte = unsafe { u8::load(host.add(offset + i)) };
     }
-}
-
-/// Decodes one instruction as if at address 0.
-pub fn one(bytes: &[u8], bits: u32) -> Instruction {
-    Decoder::with_ip(bits, bytes, 0, DecoderOptions::NONE).decode()
-}
-
-/// Whether `bytes` ended before the instruction did.
-pub fn truncated(insn: &Instruction, bytes: &[u8], bits: u32) -> bool {
-    if !insn.is_invalid() {
-        return false;
-    }
-    let mut decoder = Decoder::with_ip(bits, bytes, 0, DecoderOptions::NONE);
-    let _ = decoder.decode();
-    decoder.last_error() == DecoderError::NoMoreBytes
 }
 
 /// Whether nothing may follow `insn` in its block: it branches, or it changes how the following
@@ -68,12 +53,12 @@ fn ends_block(insn: &Instruction) -> bool {
 pub type Decoded = (Box<[Op]>, Box<[Generic]>);
 
 /// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
-/// reaches into the next page.
-pub fn decode(host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
+/// reaches into the next page, or is too long.
+pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     copy(host, offset, &mut buffer[..len]);
-    let mut decoder = Decoder::with_ip(bits, &buffer[..len], 0, DecoderOptions::NONE);
+    let mut decoder = isa.decoder(&buffer[..len], bits);
     let mut ops: Vec<Op> = Vec::with_capacity(8);
     let mut generics: Vec<(usize, Generic)> = Vec::new();
     let mut insn = Instruction::default();
@@ -87,6 +72,12 @@ pub fn decode(host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
             }
             break;
         }
+        if insn.is_invalid() && isa.too_long(&insn, &buffer[at..len], bits) {
+            if at == 0 {
+                return None;
+            }
+            break;
+        }
         if bits == 64 && fast::fuse(ops.last_mut(), &insn) {
             done = true;
             continue;
@@ -94,13 +85,14 @@ pub fn decode(host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
         let (at, len) = (at as u8, insn.len() as u8);
         let last = ends_block(&insn);
         if bits == 64
+            && isa.exists(&insn)
             && let Some(op) = fast::select(&insn, at)
         {
             done = last;
             ops.push(op);
             continue;
         }
-        generics.push((ops.len(), Generic { handler: insn::handler(&insn), insn }));
+        generics.push((ops.len(), Generic { handler: isa.handler(&insn), insn }));
         ops.push(Op::new(if last { generic_last } else { generic }, at, len));
         done = last;
     }

@@ -15,6 +15,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use satori_memory::{Gpa, PageState};
 
 use crate::cpu::{Cpu, Exec};
+use crate::isa::MAX_LENGTH;
 use crate::mmu::{Access, LargePages, Mode, Reach, canonical};
 pub use op::{BLOCK_RIP, Flow, Op};
 
@@ -350,7 +351,8 @@ impl Cpu {
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*fetch.state };
         let value = state.mark_code(!self.parallel);
-        let Some((ops, generics)) = decode::decode(fetch.host, (linear & 0xfff) as usize, bits) else {
+        let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, (linear & 0xfff) as usize, bits)
+        else {
             return Ok(None);
         };
         let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
@@ -422,16 +424,21 @@ impl Cpu {
         let linear = self.code_linear(self.state.rip);
         let here = self.fetch_page(linear)?;
         let room = 0x1000 - (linear & 0xfff) as usize;
-        let mut bytes = [0; 15];
-        let first = room.min(15);
+        let mut bytes = [0; MAX_LENGTH];
+        let first = room.min(MAX_LENGTH);
         decode::copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
         let bits = self.bits();
-        let insn = decode::one(&bytes[..first], bits);
-        if first == 15 || !decode::truncated(&insn, &bytes[..first], bits) {
-            return Ok(insn);
+        let insn = match self.isa.one(&bytes[..first], bits) {
+            Some(insn) => insn,
+            None => {
+                let there = self.fetch_page(self.code_linear(self.state.rip.wrapping_add(first as u64)))?;
+                decode::copy(there.host, 0, &mut bytes[first..]);
+                self.isa.one(&bytes, bits).unwrap_or_default()
+            }
+        };
+        if self.isa.too_long(&insn, &bytes, bits) {
+            return Err(self.raise(satori_engine::Exception::gp(0)));
         }
-        let there = self.fetch_page(self.code_linear(self.state.rip.wrapping_add(first as u64)))?;
-        decode::copy(there.host, 0, &mut bytes[first..]);
-        Ok(decode::one(&bytes, bits))
+        Ok(insn)
     }
 }

@@ -81,7 +81,7 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         Mnemonic::Lahf => lahf,
         Mnemonic::Sahf => sahf,
         Mnemonic::Salc => salc,
-        // Without CET, ENDBR and RDSSP are NOPs.
+        // Without CET, ENDBR and RDSSP are NOPs. No hint touches memory or faults.
         Mnemonic::Nop
         | Mnemonic::Endbr32
         | Mnemonic::Endbr64
@@ -94,7 +94,10 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         | Mnemonic::Prefetcht1
         | Mnemonic::Prefetcht2
         | Mnemonic::Prefetchw
-        | Mnemonic::Prefetchwt1 => nop,
+        | Mnemonic::Prefetchwt1
+        | Mnemonic::Prefetchit0
+        | Mnemonic::Prefetchit1
+        | Mnemonic::Cldemote => nop,
         _ => return None,
     })
 }

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use iced_x86::{Code, Instruction, Mnemonic, Register};
+use iced_x86::{Code, Instruction, Mnemonic};
+use satori_cpuid::Feature;
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr4, rflags};
 use satori_engine::{Exception, Exit, Resume};
@@ -133,7 +134,8 @@ fn xsetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 /// (SDM 13.6).
 fn xgetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     require_xsave(cpu)?;
-    if cpu.state.gpr[reg::RCX] as u32 > 1 {
+    let index = cpu.state.gpr[reg::RCX] as u32;
+    if index > u32::from(cpu.offers(Feature::Xgetbv1)) {
         return Err(cpu.raise(Exception::gp(0)));
     }
     let xcr0 = cpu.state.xcr0;
@@ -141,16 +143,12 @@ fn xgetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-/// RDRAND and RDSEED: SplitMix64, seeded by the vCPU's number. Repeatable by design: runs under
-/// virtual time must not differ, so a guest that needs secrets mixes in what the machine gives.
+/// RDRAND and RDSEED: CF tells that there is a number, which else is 0; the other status flags are
+/// cleared.
 fn random(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    cpu.random = cpu.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut value = cpu.random;
-    value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let register: Register = insn.op0_register();
-    cpu.set_reg(register, value ^ value >> 31);
-    cpu.flags.set_bits(rflags::CF);
+    let value = cpu.entropy.next();
+    cpu.set_reg(insn.op0_register(), value.unwrap_or(0));
+    cpu.flags.set_bits(if value.is_some() { rflags::CF } else { 0 });
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use satori_engine::TimeSource;
+use satori_cpuid::Offered;
+use satori_engine::{TimeSource, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Segment, reg, seg};
 
@@ -11,6 +12,7 @@ use super::select;
 use crate::block::op::{BLOCK_RIP, Flow, Op};
 use crate::cpu::{Cpu, Stop};
 use crate::insn;
+use crate::testing::Numbers;
 
 struct Stopped;
 
@@ -32,7 +34,14 @@ fn machine() -> Cpu {
     let region = Region { start: Gpa(0), len: 1 << 20 };
     let memory = GuestMemory::new(&[region]).unwrap();
     memory.page(Gpa(0)).unwrap().state.touch();
-    let mut cpu = Cpu::new(0, memory, Arc::new(Stopped), false);
+    let mut cpu = Cpu::new(VcpuParts {
+        index: 0,
+        memory,
+        time: Arc::new(Stopped),
+        parallel: false,
+        offered: Offered::EVERYTHING,
+        entropy: Box::new(Numbers(1)),
+    });
     cpu.state.efer = satori_defs::x86::efer::LMA;
     cpu.state.cr0 = satori_defs::x86::cr0::PE;
     cpu.state.seg[seg::CS] = Segment::flat(8, 0xa09b);
