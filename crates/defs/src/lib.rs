@@ -3,6 +3,8 @@
 //! Nothing here has logic or `unsafe`; every number that a manual defines stands in this
 //! crate once, under the manual's own name, and sizes and offsets are checked at compile time.
 
+#![no_std]
+
 pub mod acpi;
 pub mod apic;
 pub mod chipset;
