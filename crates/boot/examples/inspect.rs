@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use satori_boot::{BootProtocol, Config, Initrd, KERNEL_MAX, Kernel, layout, load};
+use satori_boot::{BootProtocol, Config, Initrd, KERNEL_MAX, Kernel, ProtocolChoice, layout, load};
 use satori_memory::GuestMemory;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let initrd = Initrd::open(&paths.collect::<Vec<_>>(), 1 << 30)?;
     for protocol in [BootProtocol::Pvh, BootProtocol::Linux64] {
         let memory = GuestMemory::new(&layout::ram_regions(512 << 20)?)?;
-        let config = Config { initrd: initrd.clone(), protocol: Some(protocol), ..Config::default() };
+        let config =
+            Config { initrd: initrd.clone(), protocol: ProtocolChoice::Only(protocol), ..Config::default() };
         let start = Instant::now();
         match load(&memory, &kernel, &config) {
             Err(error) => println!("{}: {error}", protocol.name()),

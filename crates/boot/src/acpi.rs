@@ -43,6 +43,9 @@ impl Default for Platform {
 /// 64 KiB is far from.
 pub const CPUS_MAX: u32 = 4096;
 
+/// Bytes of the RSDP (ACPI 6.5, 5.2.5.3).
+pub const RSDP_BYTES: u64 = 36;
+
 const OEM: [u8; 6] = *b"SATORI";
 const OEM_TABLE: [u8; 8] = *b"SATORIVM";
 const OEM_REVISION: u32 = 1;

@@ -1,6 +1,7 @@
 //! Register state at a kernel's first instruction.
 
 use satori_defs::linux::selector::{BOOT_CS, BOOT_DS, BOOT_TSS};
+use satori_defs::multiboot::BOOTLOADER_MAGIC;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_defs::xen::PVH_TSS_LIMIT;
 use satori_memory::{Error, Gpa, GuestMemory};
@@ -54,6 +55,14 @@ pub fn pvh(entry: u32, start_info: u32, gdt: u64) -> CpuState {
     state.rip = entry.into();
     state.gpr[reg::RBX] = start_info.into();
     state.gdtr = DescriptorTable { base: gdt, limit: GDT_BYTES as u16 - 1 };
+    state
+}
+
+/// The state at a multiboot kernel's entry (Multiboot Specification 0.6.96, 3.2): as PVH's, with
+/// the magic value in EAX and EBX = `information`.
+pub fn multiboot(entry: u32, information: u32, gdt: u64) -> CpuState {
+    let mut state = pvh(entry, information, gdt);
+    state.gpr[reg::RAX] = BOOTLOADER_MAGIC.into();
     state
 }
 

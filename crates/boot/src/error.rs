@@ -14,7 +14,7 @@ pub enum Error {
         why: String,
     },
     /// The file of an initrd cannot be read.
-    #[error("cannot read the initrd {}: {why}; check the path given to --initrd", path.display())]
+    #[error("cannot read the initrd {}: {why}; check the path given to --initrd or --module", path.display())]
     ReadInitrd {
         /// The file.
         path: PathBuf,
@@ -30,7 +30,7 @@ pub enum Error {
         why: BadKernel,
     },
     /// The kernel does not offer the protocol that was asked for.
-    #[error("the kernel cannot be entered by {wanted}: {why}; leave the choice of protocol to Satori")]
+    #[error("the kernel cannot be entered by {wanted}: {why}; use --boot auto")]
     Protocol {
         /// The protocol's name.
         wanted: &'static str,
@@ -111,16 +111,27 @@ pub enum BadKernel {
         max: u64,
     },
     /// Neither ELF nor bzImage.
-    #[error("it is {what}, not a kernel; give a Linux bzImage (vmlinuz) or an x86-64 vmlinux")]
+    #[error(
+        "it is {what}, not a kernel; give a Linux bzImage (vmlinuz), an x86-64 vmlinux or a multiboot kernel"
+    )]
     Foreign {
         /// What it looks like.
         what: &'static str,
     },
-    /// A multiboot kernel without a PVH note.
+    /// A multiboot header that wants something of the future.
     #[error(
-        "it is a multiboot kernel, which Satori cannot boot yet; give one with a PVH note or a Linux kernel"
+        "its multiboot header has the required flags {flags:#x}, which multiboot 0.6.96 does not define; give a kernel for multiboot 1"
     )]
-    Multiboot,
+    MultibootFlags {
+        /// The flags that are not known.
+        flags: u32,
+    },
+    /// The address fields of a multiboot header make no sense.
+    #[error("its multiboot header is malformed: {why}; link it again")]
+    Multiboot {
+        /// What is wrong.
+        why: &'static str,
+    },
     /// A bzImage of before 2008, or without payload.
     #[error("its boot protocol {major}.{minor:02} has no payload to unpack, 2.08 has; give a newer kernel")]
     OldProtocol {
@@ -181,7 +192,7 @@ pub enum BadKernel {
     },
     /// An ELF executable that is no kernel.
     #[error(
-        "it is an ELF executable with neither a PVH note nor a Linux banner; give a Linux bzImage or vmlinux"
+        "it is an ELF executable with neither a PVH note nor a Linux banner nor a multiboot header; give a Linux bzImage or vmlinux"
     )]
     NotAKernel,
 }

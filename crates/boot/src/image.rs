@@ -14,9 +14,6 @@ use crate::bytes::{field, slice};
 
 /// Most program headers that an image may have; kernels have about five.
 const SEGMENTS_MAX: usize = 64;
-/// Multiboot header: magic, found 4-byte aligned within the first 8 KiB (multiboot 0.6.96, 3.1).
-const MULTIBOOT_MAGIC: u32 = 0x1bad_b002;
-const MULTIBOOT_SEARCH: usize = 8192;
 
 /// A PT_LOAD segment: file bytes at a physical address, zeroes after them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,15 +183,6 @@ impl Segment {
     }
 }
 
-/// Whether `data` has a multiboot 1 header.
-pub fn is_multiboot(data: &[u8]) -> bool {
-    let (words, _) = data[..data.len().min(MULTIBOOT_SEARCH)].as_chunks::<4>();
-    words.windows(3).any(|header| {
-        let [magic, flags, checksum] = [0, 1, 2].map(|i| u32::from_le_bytes(header[i]));
-        magic == MULTIBOOT_MAGIC && magic.wrapping_add(flags).wrapping_add(checksum) == 0
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,13 +226,5 @@ mod tests {
         assert!(matches!(wrong(load + 8, &[0xff; 8]), BadKernel::Truncated { .. }), "p_offset");
         assert!(matches!(wrong(load + 24, &[0xff; 8]), BadKernel::Elf { .. }), "p_paddr");
         assert!(matches!(wrong(load + 40, &[0; 7]), BadKernel::Elf { .. }), "p_memsz below p_filesz");
-    }
-
-    #[test]
-    fn multiboot_is_recognised_by_its_sum() {
-        let header = |sum: u32| [0, MULTIBOOT_MAGIC, 3, sum].map(u32::to_le_bytes).concat();
-        assert!(is_multiboot(&header(0_u32.wrapping_sub(MULTIBOOT_MAGIC + 3))));
-        assert!(!is_multiboot(&header(1)));
-        assert!(!is_multiboot(&[]));
     }
 }

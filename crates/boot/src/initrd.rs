@@ -5,20 +5,31 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use satori_defs::linux::INITRD_ALIGN;
+use satori_memory::{Gpa, GuestMemory};
 
 use crate::Error;
 
-/// Several initrds as one: each begins at a multiple of 4 bytes (initramfs buffer format).
+/// A file for the guest, and what it is told of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Initrd(pub(crate) Vec<u8>);
+pub struct Module {
+    /// A multiboot module's command line, whose first word is the file's name; Linux does not
+    /// see it.
+    pub cmdline: String,
+    /// The file's bytes.
+    pub data: Vec<u8>,
+}
+
+/// Several initrds. Linux reads them as one, in which each begins at a multiple of 4 bytes
+/// (initramfs buffer format); for a multiboot kernel each is a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Initrd(Vec<Module>);
 
 impl Initrd {
-    /// Reads and joins the files at `paths`; errors once they have more than `max` bytes.
+    /// Reads the files at `paths`; errors once they have more than `max` bytes.
     pub fn open(paths: &[PathBuf], max: u64) -> Result<Self, Error> {
         let mut joined = Self::default();
         for path in paths {
-            joined.align();
-            let before = joined.0.len() as u64;
+            let before = joined.len().next_multiple_of(INITRD_ALIGN as u64);
             let room = max.saturating_sub(before).saturating_add(1);
             let failed = |e: std::io::Error| Error::ReadInitrd { path: path.clone(), why: e.to_string() };
             let file = File::open(path).map_err(failed)?;
@@ -26,36 +37,54 @@ impl Initrd {
             if size > max.saturating_sub(before) {
                 return Err(Error::InitrdTooLarge { bytes: before.saturating_add(size) });
             }
-            file.take(room).read_to_end(&mut joined.0).map_err(failed)?;
-            if joined.0.len() as u64 > max {
-                return Err(Error::InitrdTooLarge { bytes: joined.0.len() as u64 });
+            let mut data = Vec::new();
+            file.take(room).read_to_end(&mut data).map_err(failed)?;
+            joined.0.push(Module { cmdline: path.display().to_string(), data });
+            if joined.len() > max {
+                return Err(Error::InitrdTooLarge { bytes: joined.len() });
             }
         }
         Ok(joined)
     }
 
-    /// Joins archives that are in memory.
-    pub fn join<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut joined = Self::default();
-        for part in parts {
-            joined.align();
-            joined.0.extend_from_slice(part);
-        }
-        joined
+    /// Files that are in memory.
+    pub fn new(parts: Vec<Module>) -> Self {
+        Self(parts)
+    }
+
+    /// The files, one by one.
+    pub fn parts(&self) -> &[Module] {
+        &self.0
+    }
+
+    /// Each file with the offset at which it begins.
+    fn offsets(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.0.iter().scan(0, |end: &mut u64, part| {
+            let start = end.next_multiple_of(INITRD_ALIGN as u64);
+            *end = start + part.data.len() as u64;
+            Some((start, part.data.as_slice()))
+        })
     }
 
     /// Bytes of all together.
     pub fn len(&self) -> u64 {
-        self.0.len() as u64
+        self.offsets().last().map_or(0, |(start, data)| start + data.len() as u64)
     }
 
     /// Whether there is none, or nothing in them.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
-    fn align(&mut self) {
-        self.0.resize(self.0.len().next_multiple_of(INITRD_ALIGN), 0);
+    /// Writes all of them, joined, at `at`.
+    pub(crate) fn write(&self, memory: &GuestMemory, at: Gpa) -> Result<(), satori_memory::Error> {
+        let mut end = 0;
+        for (start, data) in self.offsets() {
+            memory.write(at.add(end), &[0; INITRD_ALIGN][..(start - end) as usize])?;
+            memory.write(at.add(start), data)?;
+            end = start + data.len() as u64;
+        }
+        Ok(())
     }
 }
 
@@ -65,8 +94,15 @@ mod tests {
 
     #[test]
     fn parts_begin_at_multiples_of_four() {
-        assert_eq!(Initrd::join([&b"abcde"[..], b"", b"f"]).0, b"abcde\0\0\0f");
-        assert!(Initrd::join([]).is_empty());
+        let part = |data: &[u8]| Module { data: data.into(), ..Module::default() };
+        let three = Initrd::new(vec![part(b"abcde"), part(b""), part(b"f")]);
+        let memory = GuestMemory::new(&[satori_memory::Region { start: Gpa(0), len: 0x1000 }]).unwrap();
+        memory.write(Gpa(0), &[0xff; 16]).unwrap();
+        three.write(&memory, Gpa(1)).unwrap();
+        let mut bytes = [0; 11];
+        memory.read(Gpa(0), &mut bytes).unwrap();
+        assert_eq!((three.len(), &bytes), (9, b"\xffabcde\0\0\0f\xff"));
+        assert!(Initrd::default().is_empty());
     }
 
     #[test]

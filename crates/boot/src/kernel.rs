@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use satori_defs::linux;
 
 use crate::bzimage::{self, SetupHeader, first_word};
 use crate::decompress::{self, Compression};
-use crate::image::{self, Image, PvhReloc};
+use crate::image::{Image, PvhReloc};
+use crate::multiboot::{self, Header};
 use crate::{BadKernel, BootProtocol, Error};
 
 /// Largest kernel file, and largest unpacked payload, in bytes.
@@ -21,6 +23,8 @@ pub enum Format {
     Vmlinux,
     /// A Linux bzImage with an ELF inside.
     BzImage,
+    /// Bytes that only a multiboot header's addresses explain.
+    Multiboot,
 }
 
 /// What is known of a kernel, for messages.
@@ -45,9 +49,18 @@ pub struct KernelInfo {
 pub struct Kernel {
     /// For messages.
     pub info: KernelInfo,
-    pub(crate) data: Vec<u8>,
-    pub(crate) image: Image,
+    pub(crate) ways: Vec<Way>,
     pub(crate) setup: Option<SetupHeader>,
+    data: Arc<Vec<u8>>,
+}
+
+/// One way to enter a kernel, best first in [`Kernel`].
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub protocol: BootProtocol,
+    pub image: Image,
+    /// What the image's segments are ranges of.
+    pub data: Arc<Vec<u8>>,
 }
 
 /// (offset, bytes there, what such a file is): foreign files that people give by mistake.
@@ -89,12 +102,21 @@ impl Kernel {
             let (setup, payload) = bzimage::parse(&file)?;
             let (compression, data) = decompress::unpack(payload, max.min(KERNEL_MAX))?;
             let version = setup.kernel_version.clone();
-            return Self::from_elf(Format::BzImage, compression, data, Some(setup), version);
+            return Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(setup), version, None);
         }
+        let file = Arc::new(file);
+        let multiboot = Header::find(&file);
+        let by_multiboot = multiboot.map(|header| {
+            let image = multiboot::image(&file, header)?;
+            Ok(Way { protocol: BootProtocol::Multiboot, image, data: file.clone() })
+        });
         match Compression::of(&file) {
             Some(Compression::None) => {
                 let version = banner(&file);
-                Self::from_elf(Format::Vmlinux, Compression::None, file, None, version)
+                Self::from_elf(Format::Vmlinux, Compression::None, file, None, version, by_multiboot)
+            }
+            _ if let Some(way) = by_multiboot => {
+                Self::new(Format::Multiboot, Compression::None, file, None, None, vec![way?])
             }
             Some(_) => Err(BadKernel::Foreign { what: "a compressed file, perhaps an initrd" }),
             None => Err(BadKernel::Foreign { what: foreign(&file) }),
@@ -109,37 +131,57 @@ impl Kernel {
     fn from_elf(
         format: Format,
         compression: Compression,
-        data: Vec<u8>,
+        data: Arc<Vec<u8>>,
         setup: Option<SetupHeader>,
         version: Option<String>,
+        multiboot: Option<Result<Way, BadKernel>>,
     ) -> Result<Self, BadKernel> {
         if Compression::of(&data) != Some(Compression::None) {
             return Err(BadKernel::Foreign { what: "a bzImage without ELF inside" });
         }
-        let image = Image::parse(&data)?;
-        let mut protocols = Vec::new();
-        if image.pvh_entry.is_some_and(|entry| image.holds(entry.into())) {
-            protocols.push(BootProtocol::Pvh);
-        }
-        if image.is_64bit && version.is_some() && image.holds(image.entry) {
-            protocols.push(BootProtocol::Linux64);
-        }
-        if protocols.is_empty() {
-            return Err(match format {
-                _ if image.pvh_entry.is_some() => {
-                    BadKernel::Elf { why: "its PVH entry point is in no segment".into() }
+        // QEMU, too, looks for multiboot first.
+        let mut ways: Vec<_> = multiboot.iter().flatten().cloned().collect();
+        match Image::parse(&data) {
+            Ok(image) => {
+                let mut add =
+                    |protocol| ways.push(Way { protocol, image: image.clone(), data: data.clone() });
+                if image.pvh_entry.is_some_and(|entry| image.holds(entry.into())) {
+                    add(BootProtocol::Pvh);
                 }
-                Format::Vmlinux if image::is_multiboot(&data) => BadKernel::Multiboot,
-                Format::Vmlinux => BadKernel::NotAKernel,
-                Format::BzImage if !image.is_64bit => {
-                    BadKernel::WrongElf { what: "kernel of 32 bits without PVH note" }
+                if image.is_64bit && version.is_some() && image.holds(image.entry) {
+                    add(BootProtocol::Linux64);
                 }
-                Format::BzImage => BadKernel::NotAKernel,
-            });
+                if ways.is_empty() {
+                    return Err(match (multiboot, format) {
+                        (Some(Err(why)), _) => why,
+                        _ if image.pvh_entry.is_some() => {
+                            BadKernel::Elf { why: "its PVH entry point is in no segment".into() }
+                        }
+                        (_, Format::BzImage) if !image.is_64bit => {
+                            BadKernel::WrongElf { what: "kernel of 32 bits without PVH note" }
+                        }
+                        _ => BadKernel::NotAKernel,
+                    });
+                }
+            }
+            Err(why) if ways.is_empty() => return Err(why),
+            Err(_) => {}
         }
-        let unpacked = data.len() as u64;
-        let info = KernelInfo { format, compression, version, protocols, reloc: image.pvh_reloc, unpacked };
-        Ok(Kernel { info, data, image, setup })
+        Self::new(format, compression, data, setup, version, ways)
+    }
+
+    fn new(
+        format: Format,
+        compression: Compression,
+        data: Arc<Vec<u8>>,
+        setup: Option<SetupHeader>,
+        version: Option<String>,
+        ways: Vec<Way>,
+    ) -> Result<Self, BadKernel> {
+        let protocols = ways.iter().map(|way| way.protocol).collect();
+        let reloc = ways.iter().find_map(|way| way.image.pvh_reloc);
+        let info = KernelInfo { format, compression, version, protocols, reloc, unpacked: data.len() as u64 };
+        Ok(Kernel { info, ways, setup, data })
     }
 }
 

@@ -3,8 +3,8 @@
 //! [`Kernel::open`] recognises a kernel by its magic, unpacks it on the host and reads its ELF
 //! headers; it touches no guest and is where foreign bytes are parsed. [`load()`] places kernel,
 //! initrd, command line, ACPI and SMBIOS tables in guest memory and returns the boot
-//! processor's registers. Firmware is not involved: the kernel is entered at its PVH note, or
-//! by Linux's 64-bit boot protocol where there is none.
+//! processor's registers. Firmware is not involved: the kernel is entered by multiboot, at its PVH
+//! note, or by one of Linux's boot protocols.
 
 pub mod acpi;
 mod bytes;
@@ -19,6 +19,7 @@ mod kernel;
 pub mod layout;
 mod load;
 mod lzo;
+mod multiboot;
 mod params;
 mod place;
 mod smbios;
@@ -30,6 +31,6 @@ mod tests;
 pub use decompress::Compression;
 pub use error::{BadKernel, Error};
 pub use image::PvhReloc;
-pub use initrd::Initrd;
+pub use initrd::{Initrd, Module};
 pub use kernel::{Format, KERNEL_MAX, Kernel, KernelInfo};
-pub use load::{BootProtocol, Config, Loaded, load};
+pub use load::{BootProtocol, Cmdline, Config, DEFAULT_CMDLINE, Loaded, ProtocolChoice, load};

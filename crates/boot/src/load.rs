@@ -6,14 +6,24 @@ use satori_defs::x86::PAGE_SIZE;
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::CpuState;
 
+use crate::image::Image;
+use crate::kernel::Way;
 use crate::layout::{self, HIGH_RAM, MapEntry};
 use crate::params::{self, Places};
 use crate::place::{From, Placer};
-use crate::{Error, Initrd, Kernel, acpi, entry, smbios};
+use crate::{Error, Initrd, Kernel, acpi, entry, multiboot, smbios};
+
+/// What a Linux is told when nobody says otherwise: where its console is.
+pub const DEFAULT_CMDLINE: &str = "console=ttyS0";
+
+/// Longest command line of a multiboot kernel; the specification knows no limit.
+const MULTIBOOT_CMDLINE_MAX: usize = 32 << 10;
 
 /// How a kernel is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BootProtocol {
+    /// Multiboot 1: 32-bit, no paging, at the entry point.
+    Multiboot,
     /// Xen's PVH: 32-bit, no paging, at the ELF note's address.
     Pvh,
     /// Linux's 64-bit boot protocol, at e_entry.
@@ -24,8 +34,47 @@ impl BootProtocol {
     /// Its name in messages.
     pub const fn name(self) -> &'static str {
         match self {
+            BootProtocol::Multiboot => "multiboot",
             BootProtocol::Pvh => "PVH",
             BootProtocol::Linux64 => "the Linux 64-bit boot protocol",
+        }
+    }
+}
+
+/// Which protocol to enter by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProtocolChoice {
+    /// The first that the kernel offers: multiboot, as QEMU does, then PVH, then Linux's.
+    #[default]
+    Auto,
+    /// This one.
+    Only(BootProtocol),
+}
+
+/// The kernel's command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cmdline {
+    /// All of it.
+    Whole(String),
+    /// What is added to [`DEFAULT_CMDLINE`], or to nothing for a multiboot kernel: it is told
+    /// only what it asked for.
+    Added(String),
+}
+
+impl Default for Cmdline {
+    fn default() -> Self {
+        Cmdline::Added(String::new())
+    }
+}
+
+impl Cmdline {
+    /// The whole text, for a kernel that is entered by `protocol`.
+    fn text(&self, protocol: BootProtocol) -> String {
+        match self {
+            Cmdline::Whole(text) => text.clone(),
+            Cmdline::Added(text) if protocol == BootProtocol::Multiboot => text.clone(),
+            Cmdline::Added(text) if text.is_empty() => DEFAULT_CMDLINE.into(),
+            Cmdline::Added(text) => format!("{DEFAULT_CMDLINE} {text}"),
         }
     }
 }
@@ -33,14 +82,16 @@ impl BootProtocol {
 /// What to load besides the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// The kernel file's name, which a multiboot kernel finds before its command line.
+    pub kernel_name: String,
     /// The kernel command line.
-    pub cmdline: String,
-    /// The initrds, joined; empty for none.
+    pub cmdline: Cmdline,
+    /// The initrds, or modules; empty for none.
     pub initrd: Initrd,
     /// What the tables tell about the machine.
     pub platform: acpi::Platform,
-    /// The protocol to enter by; the kernel's best if none.
-    pub protocol: Option<BootProtocol>,
+    /// The protocol to enter by.
+    pub protocol: ProtocolChoice,
 }
 
 /// A guest that is ready to run.
@@ -61,70 +112,110 @@ pub struct Loaded {
 /// Everything is written again, so that a reset may load into memory that was used; what is
 /// not written keeps its contents.
 pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Loaded, Error> {
-    let protocol = choose(kernel, config.protocol)?;
-    check_cmdline(kernel, protocol, &config.cmdline)?;
+    let way = choose(kernel, config.protocol)?;
+    let protocol = way.protocol;
+    let cmdline = config.cmdline.text(protocol);
+    check_cmdline(kernel, protocol, &cmdline)?;
     let cpus = config.platform.cpus;
     if cpus == 0 || cpus > acpi::CPUS_MAX {
         return Err(Error::Cpus { cpus, max: acpi::CPUS_MAX });
     }
     let ram: Vec<Region> = memory.regions().collect();
     let low_end = ram.first().filter(|first| first.start.0 == 0).map_or(0, |first| first.len);
-    let mut placer = Placer::new(low_end);
-    take_kernel(&mut placer, kernel)?;
-    let carved = place_tables(memory, &mut placer, config, &ram)?;
-    let map = layout::memory_map(&ram, &carved, config.platform.ecam);
-    let initrd = place_initrd(&mut placer, kernel, protocol, &config.initrd)?;
-    let mut room = |what, bytes: u64| {
-        placer.find(bytes, PAGE_SIZE, HIGH_RAM, From::Bottom).ok_or(Error::NoRoom { what, bytes })
+    let smbios = smbios::tables(&config.platform, &ram);
+    let mut placer = match protocol {
+        // Its linker may have put it anywhere; only what firmware would have put there stays.
+        BootProtocol::Multiboot => {
+            let mut placer = Placer::without_legacy(low_end);
+            placer.keep_clear(layout::RSDP..layout::RSDP + acpi::RSDP_BYTES);
+            placer.keep_clear(layout::SMBIOS..layout::SMBIOS + smbios.len() as u64);
+            placer
+        }
+        _ => Placer::new(low_end),
     };
-    let cmdline = [config.cmdline.as_bytes(), b"\0"].concat();
+    take_kernel(&mut placer, kernel, &way.image)?;
+    placer.keep_legacy_clear();
+    let carved = place_tables(memory, &mut placer, config)?;
+    memory.write(Gpa(layout::SMBIOS), &smbios)?;
+    let map = layout::memory_map(&ram, &carved, config.platform.ecam);
+    let (entry, initrd) = match protocol {
+        BootProtocol::Multiboot => {
+            let named = [config.kernel_name.as_str(), &cmdline].join(" ");
+            (multiboot::place(memory, &mut placer, way, &config.initrd, named.trim(), &map)?, None)
+        }
+        _ => place_linux(memory, &mut placer, kernel, way, &config.initrd, &cmdline, &map)?,
+    };
+    write_kernel(memory, way)?;
+    Ok(Loaded { entry, protocol, map, initrd })
+}
+
+/// What a kernel reads that is entered by PVH or a protocol of Linux.
+fn place_linux(
+    memory: &GuestMemory,
+    placer: &mut Placer,
+    kernel: &Kernel,
+    way: &Way,
+    initrd: &Initrd,
+    cmdline: &str,
+    map: &[MapEntry],
+) -> Result<(CpuState, Option<Region>), Error> {
+    let region = place_initrd(placer, kernel, way.protocol, initrd)?;
+    let mut room = |what, bytes: u64| {
+        placer.find(bytes, PAGE_SIZE, 0..HIGH_RAM, From::Bottom).ok_or(Error::NoRoom { what, bytes })
+    };
+    let cmdline = [cmdline.as_bytes(), b"\0"].concat();
     let places = Places {
         cmdline: room("command line", cmdline.len() as u64)?,
-        initrd: initrd.map_or(0, |region| region.start.0),
-        initrd_len: config.initrd.len(),
+        initrd: region.map_or(0, |region| region.start.0),
+        initrd_len: initrd.len(),
         rsdp: layout::RSDP,
     };
     let gdt = room("descriptor table", entry::GDT_BYTES)?;
-    let entry = match protocol {
-        BootProtocol::Pvh => {
-            let at = room("start info", params::start_info_bytes(map.len()) as u64)?;
-            memory.write(Gpa(at), &params::start_info(at, &places, &map))?;
-            entry::pvh(kernel.image.pvh_entry.unwrap_or(0), at as u32, gdt)
-        }
+    let entry = match way.protocol {
         BootProtocol::Linux64 => {
             let tables = room("page tables", entry::PAGE_TABLE_BYTES)?;
             let at = room("zero page", PAGE_SIZE)?;
             entry::write_identity_map(memory, tables)?;
-            memory.write(Gpa(at), &params::zero_page(kernel.setup.as_ref(), &places, &map))?;
-            entry::linux64(kernel.image.entry, at, gdt, tables)
+            memory.write(Gpa(at), &params::zero_page(kernel.setup.as_ref(), &places, map))?;
+            entry::linux64(way.image.entry, at, gdt, tables)
+        }
+        BootProtocol::Pvh | BootProtocol::Multiboot => {
+            let at = room("start info", params::start_info_bytes(map.len()) as u64)?;
+            memory.write(Gpa(at), &params::start_info(at, &places, map))?;
+            entry::pvh(way.image.pvh_entry.unwrap_or(0), at as u32, gdt)
         }
     };
     entry::write_gdt(memory, &entry)?;
     memory.write(Gpa(places.cmdline), &cmdline)?;
-    if let Some(region) = initrd {
-        memory.write(region.start, &config.initrd.0)?;
+    if let Some(region) = region {
+        initrd.write(memory, region.start)?;
     }
-    write_kernel(memory, kernel)?;
-    Ok(Loaded { entry, protocol, map, initrd })
+    Ok((entry, region))
 }
 
-fn choose(kernel: &Kernel, wanted: Option<BootProtocol>) -> Result<BootProtocol, Error> {
-    let offered = &kernel.info.protocols;
-    let chosen = wanted.or(offered.first().copied()).unwrap_or(BootProtocol::Pvh);
-    if offered.contains(&chosen) {
-        return Ok(chosen);
-    }
-    let why = match chosen {
-        BootProtocol::Pvh => "it has no PVH note",
-        BootProtocol::Linux64 => "it is not a 64-bit Linux",
+fn choose(kernel: &Kernel, wanted: ProtocolChoice) -> Result<&Way, Error> {
+    let fits = |way: &&Way| match wanted {
+        ProtocolChoice::Auto => true,
+        ProtocolChoice::Only(protocol) => way.protocol == protocol,
     };
-    Err(Error::Protocol { wanted: chosen.name(), why })
+    kernel.ways.iter().find(fits).ok_or(match wanted {
+        ProtocolChoice::Only(BootProtocol::Multiboot) => {
+            Error::Protocol { wanted: "multiboot", why: "it has no multiboot header" }
+        }
+        ProtocolChoice::Auto | ProtocolChoice::Only(BootProtocol::Pvh) => {
+            Error::Protocol { wanted: "PVH", why: "it has no PVH note" }
+        }
+        ProtocolChoice::Only(BootProtocol::Linux64) => {
+            Error::Protocol { wanted: BootProtocol::Linux64.name(), why: "it is not a 64-bit Linux" }
+        }
+    })
 }
 
 fn check_cmdline(kernel: &Kernel, protocol: BootProtocol, cmdline: &str) -> Result<(), Error> {
     let own = kernel.setup.as_ref().map(|setup| setup.cmdline_size as usize).filter(|&size| size != 0);
     let max = match (protocol, own) {
         (BootProtocol::Linux64, Some(own)) => own.min(COMMAND_LINE_SIZE - 1),
+        (BootProtocol::Multiboot, _) => MULTIBOOT_CMDLINE_MAX,
         _ => COMMAND_LINE_SIZE - 1,
     };
     if cmdline.len() > max {
@@ -137,36 +228,30 @@ fn check_cmdline(kernel: &Kernel, protocol: BootProtocol, cmdline: &str) -> Resu
 }
 
 /// Claims the kernel's segments, and keeps clear what it uses after them before it looks.
-fn take_kernel(placer: &mut Placer, kernel: &Kernel) -> Result<(), Error> {
-    for segment in &kernel.image.segments {
+fn take_kernel(placer: &mut Placer, kernel: &Kernel, image: &Image) -> Result<(), Error> {
+    for segment in &image.segments {
         let range = segment.range();
         if !placer.take(range.clone()) {
             return Err(Error::KernelRange { start: range.start, end: range.end });
         }
     }
-    let start = kernel.image.start();
+    let start = image.start();
     let init_size = kernel.setup.as_ref().map_or(0, |setup| u64::from(setup.init_size));
-    let last = kernel.image.segments.iter().map(|segment| segment.range().end).max().unwrap_or(0);
+    let last = image.segments.iter().map(|segment| segment.range().end).max().unwrap_or(0);
     let end = last.next_multiple_of(2 << 20).max(start + init_size);
     placer.keep_clear(start..end);
     Ok(())
 }
 
-/// ACPI tables go to the top of low RAM, their pointer and SMBIOS into the legacy hole.
-fn place_tables(
-    memory: &GuestMemory,
-    placer: &mut Placer,
-    config: &Config,
-    ram: &[Region],
-) -> Result<Vec<MapEntry>, Error> {
+/// ACPI tables go to the top of low RAM, their pointer into the legacy hole.
+fn place_tables(memory: &GuestMemory, placer: &mut Placer, config: &Config) -> Result<Vec<MapEntry>, Error> {
     let bytes = acpi::tables(&config.platform, 0).bytes();
     let what = "ACPI tables";
-    let base = placer.find(bytes, PAGE_SIZE, HIGH_RAM, From::Top).ok_or(Error::NoRoom { what, bytes })?;
+    let base = placer.find(bytes, PAGE_SIZE, 0..HIGH_RAM, From::Top).ok_or(Error::NoRoom { what, bytes })?;
     let tables = acpi::tables(&config.platform, base as u32);
     memory.write(Gpa(base), &tables.facs)?;
     memory.write(Gpa(base + PAGE_SIZE), &tables.rest)?;
     memory.write(Gpa(layout::RSDP), &tables.rsdp)?;
-    memory.write(Gpa(layout::SMBIOS), &smbios::tables(&config.platform, ram))?;
     Ok(vec![
         MapEntry { start: base, end: base + PAGE_SIZE, kind: address_range::NVS },
         MapEntry { start: base + PAGE_SIZE, end: base + bytes, kind: address_range::ACPI },
@@ -189,14 +274,14 @@ fn place_initrd(
     let len = initrd.len();
     let whole = len.next_multiple_of(PAGE_SIZE);
     let start =
-        placer.find(whole, PAGE_SIZE, limit, From::Top).ok_or(Error::InitrdTooLarge { bytes: len })?;
+        placer.find(whole, PAGE_SIZE, 0..limit, From::Top).ok_or(Error::InitrdTooLarge { bytes: len })?;
     Ok(Some(Region { start: Gpa(start), len }))
 }
 
-fn write_kernel(memory: &GuestMemory, kernel: &Kernel) -> Result<(), Error> {
+fn write_kernel(memory: &GuestMemory, way: &Way) -> Result<(), Error> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-    for segment in &kernel.image.segments {
-        let bytes = &kernel.data[segment.file.clone()];
+    for segment in &way.image.segments {
+        let bytes = &way.data[segment.file.clone()];
         memory.write(Gpa(segment.paddr), bytes)?;
         let (mut at, end) = (segment.paddr + bytes.len() as u64, segment.range().end);
         while at < end {
@@ -206,4 +291,19 @@ fn write_kernel(memory: &GuestMemory, kernel: &Kernel) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_follows_the_default_of_linux() {
+        let linux = |cmdline: Cmdline| cmdline.text(BootProtocol::Pvh);
+        assert_eq!(linux(Cmdline::default()), "console=ttyS0");
+        assert_eq!(linux(Cmdline::Added("quiet".into())), "console=ttyS0 quiet");
+        assert_eq!(linux(Cmdline::Whole(String::new())), "");
+        assert_eq!(Cmdline::Added("quiet".into()).text(BootProtocol::Multiboot), "quiet");
+        assert_eq!(Cmdline::default().text(BootProtocol::Multiboot), "");
+    }
 }

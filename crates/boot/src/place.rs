@@ -23,7 +23,19 @@ pub struct Placer {
 impl Placer {
     /// RAM from 0 to `end`, of which the first page and a PC's legacy hole are taken.
     pub fn new(end: u64) -> Self {
-        Placer { end: end.min(HIGH_RAM), taken: vec![0..REAL_MODE_END, EBDA..LEGACY_HOLE_END] }
+        let mut placer = Self::without_legacy(end);
+        placer.keep_legacy_clear();
+        placer
+    }
+
+    /// RAM from 0 to `end`, all of it free.
+    pub fn without_legacy(end: u64) -> Self {
+        Placer { end: end.min(HIGH_RAM), taken: Vec::new() }
+    }
+
+    /// Takes the first page and a PC's legacy hole, whoever has a part of them.
+    pub fn keep_legacy_clear(&mut self) {
+        self.taken.extend([0..REAL_MODE_END, EBDA..LEGACY_HOLE_END]);
     }
 
     /// Takes exactly `range`, if all of it is free.
@@ -42,13 +54,16 @@ impl Placer {
         self.taken.push(range.start..range.end.min(self.end));
     }
 
-    /// Takes `bytes` at a multiple of `align`, all below `limit`; returns where.
-    pub fn find(&mut self, bytes: u64, align: u64, limit: u64, from: From) -> Option<u64> {
-        let limit = limit.min(self.end);
-        let fits = |start: u64| start.checked_add(bytes).is_some_and(|end| end <= limit);
+    /// Takes `bytes` at a multiple of `align`, all in `within`; returns where.
+    pub fn find(&mut self, bytes: u64, align: u64, within: Range<u64>, from: From) -> Option<u64> {
+        let limit = within.end.min(self.end);
+        let fits =
+            |start: u64| start >= within.start && start.checked_add(bytes).is_some_and(|end| end <= limit);
         // A free place either touches the limit or a taken range.
         let mut starts: Vec<u64> = match from {
-            From::Bottom => std::iter::once(0).chain(self.taken.iter().map(|taken| taken.end)).collect(),
+            From::Bottom => {
+                std::iter::once(within.start).chain(self.taken.iter().map(|taken| taken.end)).collect()
+            }
             From::Top => std::iter::once(limit)
                 .chain(self.taken.iter().map(|taken| taken.start))
                 .filter_map(|end| end.checked_sub(bytes))
@@ -72,19 +87,22 @@ impl Placer {
 mod tests {
     use super::*;
 
+    const ALL: Range<u64> = 0..u64::MAX;
+
     #[test]
     fn takes_from_either_end_and_never_twice() {
         let mut placer = Placer::new(0x100_0000);
         assert!(placer.take(0x20_0000..0x80_0000));
         assert!(!placer.take(0x7f_ffff..0x80_0001));
         assert!(!placer.take(0x9_f000..0xa_0000), "the BIOS data area is not free");
-        assert_eq!(placer.find(0x1800, 0x1000, u64::MAX, From::Bottom), Some(0x1000));
-        assert_eq!(placer.find(0x1000, 0x1000, u64::MAX, From::Bottom), Some(0x3000));
-        assert_eq!(placer.find(0x10_0000, 0x1000, u64::MAX, From::Bottom), Some(0x10_0000));
-        assert_eq!(placer.find(0x1001, 0x1000, u64::MAX, From::Top), Some(0xff_e000));
-        assert_eq!(placer.find(0x1000, 0x1000, 0x90_0000, From::Top), Some(0x8f_f000));
-        assert_eq!(placer.find(0x80_0000, 0x1000, u64::MAX, From::Top), None);
-        assert_eq!(placer.find(u64::MAX, 0x1000, u64::MAX, From::Top), None);
-        assert_eq!(placer.find(u64::MAX, 0x1000, u64::MAX, From::Bottom), None);
+        assert_eq!(placer.find(0x1800, 0x1000, ALL, From::Bottom), Some(0x1000));
+        assert_eq!(placer.find(0x1000, 0x1000, ALL, From::Bottom), Some(0x3000));
+        assert_eq!(placer.find(0x10_0000, 0x1000, ALL, From::Bottom), Some(0x10_0000));
+        assert_eq!(placer.find(0x1001, 0x1000, ALL, From::Top), Some(0xff_e000));
+        assert_eq!(placer.find(0x1000, 0x1000, 0x80_1000..u64::MAX, From::Bottom), Some(0x80_1000));
+        assert_eq!(placer.find(0x1000, 0x1000, 0..0x90_0000, From::Top), Some(0x8f_f000));
+        assert_eq!(placer.find(0x80_0000, 0x1000, ALL, From::Top), None);
+        assert_eq!(placer.find(u64::MAX, 0x1000, ALL, From::Top), None);
+        assert_eq!(placer.find(u64::MAX, 0x1000, ALL, From::Bottom), None);
     }
 }

@@ -87,6 +87,60 @@ impl Elf {
     }
 }
 
+/// An ELF32 kernel with a multiboot header, one segment and two sections: the segment's, and loose
+/// strings.
+pub struct Elf32 {
+    /// Flags of the multiboot header.
+    pub flags: u32,
+    /// e_entry.
+    pub entry: u32,
+    /// p_paddr.
+    pub paddr: u32,
+    /// p_memsz.
+    pub memsz: u32,
+}
+
+impl Default for Elf32 {
+    fn default() -> Self {
+        Elf32 { flags: 3, entry: 0x10_000c, paddr: 0x10_0000, memsz: 0x3000 }
+    }
+}
+
+impl Elf32 {
+    /// What the loose section holds.
+    pub const STRINGS: &[u8] = b"\0.text\0.strings\0";
+
+    /// The file.
+    pub fn build(&self) -> Vec<u8> {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        let (text_at, text_len) = (0x80_u32, 16);
+        let strings_at = text_at + text_len;
+        let strings = Self::STRINGS.len() as u32;
+        let sections_at = strings_at + strings;
+        let mut out = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+        out.extend(words(&[
+            2 | 3 << 16,
+            1,
+            self.entry,
+            52,
+            sections_at,
+            0,
+            52 | 32 << 16,
+            1 | 40 << 16,
+            3 | 2 << 16,
+        ]));
+        out.extend(words(&[1, text_at, self.paddr, self.paddr, text_len, self.memsz, 7, 0x1000]));
+        out.resize(text_at as usize, 0);
+        let sum = 0_u32.wrapping_sub(0x1bad_b002).wrapping_sub(self.flags);
+        out.extend(words(&[0x1bad_b002, self.flags, sum, 0xfeeb_f4fa]));
+        out.extend(Self::STRINGS);
+        out.extend([0; 40]);
+        out.extend(words(&[1, 1, 6, self.paddr, text_at, text_len, 0, 0, 16, 0]));
+        out.extend(words(&[7, 3, 0, 0, strings_at, strings, 0, 0, 1, 0]));
+        out
+    }
+}
+
 /// A bzImage around `payload`.
 pub fn bzimage(payload: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 1024 + 64];

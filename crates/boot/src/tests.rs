@@ -9,8 +9,8 @@ use satori_state::reg;
 
 use crate::testing::{Elf, bzimage, lz4};
 use crate::{
-    BadKernel, BootProtocol, Compression, Config, Error, Format, Initrd, KERNEL_MAX, Kernel, Loaded, layout,
-    load,
+    BadKernel, BootProtocol, Cmdline, Compression, Config, Error, Format, Initrd, KERNEL_MAX, Kernel, Loaded,
+    Module, ProtocolChoice, layout, load,
 };
 
 fn memory(bytes: u64) -> GuestMemory {
@@ -22,8 +22,8 @@ fn parse(file: Vec<u8>) -> Result<Kernel, BadKernel> {
 }
 
 fn config(protocol: BootProtocol) -> Config {
-    let initrd = Initrd::join([&[0x5a; 5000][..]]);
-    Config { cmdline: "console=ttyS0".into(), initrd, protocol: Some(protocol), ..Config::default() }
+    let initrd = Initrd::new(vec![Module { data: vec![0x5a; 5000], ..Module::default() }]);
+    Config { initrd, protocol: ProtocolChoice::Only(protocol), ..Config::default() }
 }
 
 fn bytes(memory: &GuestMemory, at: u64, len: usize) -> Vec<u8> {
@@ -121,11 +121,6 @@ fn files_that_are_no_kernels_are_named() {
     assert!(foreign(b"x").contains("no known kind"));
     let program = Elf { pvh: None, text: b"int main".to_vec(), ..Elf::default() };
     assert_eq!(parse(program.build()).unwrap_err(), BadKernel::NotAKernel);
-    let mut multiboot = 0x1bad_b002_u32.to_le_bytes().to_vec();
-    multiboot.extend_from_slice(&[0; 4]);
-    multiboot.extend_from_slice(&0x1bad_b002_u32.wrapping_neg().to_le_bytes());
-    let multiboot = Elf { pvh: None, text: multiboot, ..Elf::default() };
-    assert_eq!(parse(multiboot.build()).unwrap_err(), BadKernel::Multiboot);
     let mut old = bzimage(&lz4(&Elf::default().build()));
     old[h::VERSION..h::VERSION + 2].copy_from_slice(&0x207_u16.to_le_bytes());
     assert_eq!(parse(old).unwrap_err(), BadKernel::OldProtocol { major: 2, minor: 7 });
@@ -149,10 +144,10 @@ fn what_does_not_fit_is_refused_with_advice() {
     let memory = memory(128 << 20);
     let kernel = parse(Elf::default().build()).unwrap();
     let refused = |config: &Config| load(&memory, &kernel, config).unwrap_err();
-    let large = vec![0; 120 << 20];
-    let large = Config { initrd: Initrd::join([&large[..]]), ..Config::default() };
+    let large = Module { data: vec![0; 120 << 20], ..Module::default() };
+    let large = Config { initrd: Initrd::new(vec![large]), ..Config::default() };
     assert!(matches!(refused(&large), Error::InitrdTooLarge { .. }));
-    let cmdline = |cmdline: String| Config { cmdline, ..Config::default() };
+    let cmdline = |text: String| Config { cmdline: Cmdline::Whole(text), ..Config::default() };
     assert!(load(&memory, &kernel, &cmdline("x".repeat(2047))).is_ok());
     assert!(matches!(refused(&cmdline("x".repeat(2048))), Error::CmdlineTooLong { max: 2047, .. }));
     assert!(matches!(refused(&cmdline("a\0b".into())), Error::CmdlineNul { at: 1 }));
@@ -203,7 +198,7 @@ fn parse_and_load(file: Vec<u8>) {
     if let Ok(kernel) = Kernel::parse(file, 1 << 20) {
         let memory = memory(20 << 20);
         for protocol in [BootProtocol::Pvh, BootProtocol::Linux64] {
-            let config = Config { protocol: Some(protocol), ..Config::default() };
+            let config = Config { protocol: ProtocolChoice::Only(protocol), ..Config::default() };
             if let Ok(loaded) = load(&memory, &kernel, &config) {
                 assert!(memory.page(Gpa(loaded.entry.rip)).is_some(), "the entry is in RAM");
             }

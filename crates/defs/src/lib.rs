@@ -13,6 +13,7 @@ pub mod fpu;
 pub mod hyperv;
 pub mod linux;
 pub mod msr;
+pub mod multiboot;
 pub mod vmx;
 pub mod x86;
 pub mod xen;

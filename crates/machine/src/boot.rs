@@ -18,12 +18,12 @@ pub(crate) fn prepare(config: Config) -> Result<(Vec<Region>, Loader), Error> {
     let regions = layout::ram_regions(config.memory)?;
     let kernel = Kernel::parse(config.kernel, config.memory.min(KERNEL_MAX))
         .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })?;
-    let initrd = Initrd::join(config.initrds.iter().map(Vec::as_slice));
     let boot = satori_boot::Config {
+        kernel_name: config.kernel_name,
         cmdline: config.cmdline,
-        initrd,
+        initrd: Initrd::new(config.initrds),
         platform: platform(config.cpus),
-        ..satori_boot::Config::default()
+        protocol: config.protocol,
     };
     let loader: Loader = Box::new(move |memory| {
         let loaded = load(memory, &kernel, &boot)?;

@@ -2,16 +2,22 @@
 
 use std::time::Duration;
 
+use satori_boot::{Cmdline, Module, ProtocolChoice};
+
 /// Everything that decides a run. Two machines of equal `Config` under a virtual clock, given the
 /// same input, run alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The kernel file's bytes: bzImage or vmlinux, whatever its compression.
+    /// The kernel file's bytes: bzImage or vmlinux, whatever its compression, or a multiboot kernel.
     pub kernel: Vec<u8>,
-    /// Initial RAM disks, joined in this order.
-    pub initrds: Vec<Vec<u8>>,
+    /// The kernel file's name, which a multiboot kernel finds before its command line.
+    pub kernel_name: String,
+    /// Initial RAM disks, joined in this order; the modules of a multiboot kernel.
+    pub initrds: Vec<Module>,
     /// The kernel's command line.
-    pub cmdline: String,
+    pub cmdline: Cmdline,
+    /// How the kernel is entered.
+    pub protocol: ProtocolChoice,
     /// RAM in bytes, 128 MiB to 64 GiB, a multiple of the page size.
     pub memory: u64,
     /// vCPUs, at least 1.
@@ -41,8 +47,10 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             kernel: Vec::new(),
+            kernel_name: "kernel".into(),
             initrds: Vec::new(),
-            cmdline: String::new(),
+            cmdline: Cmdline::default(),
+            protocol: ProtocolChoice::Auto,
             memory: 512 << 20,
             cpus: 1,
             cpu_model: None,

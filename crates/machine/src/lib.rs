@@ -28,4 +28,5 @@ pub use config::{ClockMode, Config, EngineKind, MAX_CPUS, OnReset, PANIC_PATTERN
 pub use error::Error;
 pub use machine::{Machine, Sinks};
 pub use outcome::{Event, Outcome};
+pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolChoice};
 pub use shared::Handle;

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use satori_machine::{BootProtocol, ProtocolChoice};
+
 use crate::{escape, status, units};
 
 /// A virtual machine monitor with a processor of its own.
@@ -48,12 +50,20 @@ pub enum Command {
 /// `satori run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The kernel: a bzImage (Debian's vmlinuz) or an ELF vmlinux, compressed or not
+    /// The kernel: a bzImage (Debian's vmlinuz), an ELF vmlinux, compressed or not, or a multiboot
+    /// kernel
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub kernel: PathBuf,
-    /// An initial ramdisk; several are joined in the order given
+    /// An initial ramdisk; several are joined in the order given. For a multiboot kernel modules,
+    /// as QEMU has them: "FILE ARGS,FILE"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub initrd: Vec<PathBuf>,
+    pub initrd: Vec<String>,
+    /// A module of a multiboot kernel, after those of --initrd, and its arguments: "FILE ARGS"
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub module: Vec<String>,
+    /// How the kernel is entered
+    #[arg(long, value_name = "PROTOCOL", default_value = "auto")]
+    pub boot: Boot,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub cmdline: Cmdline,
@@ -65,7 +75,7 @@ pub struct Run {
 /// The kernel's command line.
 #[derive(Debug, Args)]
 pub struct Cmdline {
-    /// The kernel's whole command line [default: console=ttyS0]
+    /// The kernel's whole command line [default: console=ttyS0; for a multiboot kernel nothing]
     #[arg(long = "cmdline", value_name = "TEXT", conflicts_with = "append")]
     pub whole: Option<String>,
     /// Text added to the default command line
@@ -75,17 +85,38 @@ pub struct Cmdline {
 
 impl Cmdline {
     /// The command line that these flags ask for.
-    pub fn text(&self) -> String {
-        match (&self.whole, &self.append) {
-            (Some(whole), _) => whole.clone(),
-            (None, Some(more)) => format!("{DEFAULT_CMDLINE} {more}"),
-            (None, None) => DEFAULT_CMDLINE.into(),
+    pub fn text(&self) -> satori_machine::Cmdline {
+        match &self.whole {
+            Some(whole) => satori_machine::Cmdline::Whole(whole.clone()),
+            None => satori_machine::Cmdline::Added(self.append.clone().unwrap_or_default()),
         }
     }
 }
 
-/// What a kernel is told when nobody says otherwise: where its console is.
-pub const DEFAULT_CMDLINE: &str = "console=ttyS0";
+/// `--boot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Boot {
+    /// The first that the kernel offers of multiboot, pvh, linux
+    Auto,
+    /// Multiboot 1
+    Multiboot,
+    /// Xen's PVH
+    Pvh,
+    /// Linux's 64-bit boot protocol
+    Linux,
+}
+
+impl Boot {
+    /// The protocol that this asks for.
+    pub fn wanted(self) -> ProtocolChoice {
+        match self {
+            Boot::Auto => ProtocolChoice::Auto,
+            Boot::Multiboot => ProtocolChoice::Only(BootProtocol::Multiboot),
+            Boot::Pvh => ProtocolChoice::Only(BootProtocol::Pvh),
+            Boot::Linux => ProtocolChoice::Only(BootProtocol::Linux64),
+        }
+    }
+}
 
 /// The machine, and how it is run.
 #[derive(Debug, Args)]
@@ -263,16 +294,6 @@ mod tests {
     #[test]
     fn the_table_is_sound() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn append_adds_and_cmdline_replaces() {
-        let text = |whole: Option<&str>, append: Option<&str>| {
-            Cmdline { whole: whole.map(Into::into), append: append.map(Into::into) }.text()
-        };
-        assert_eq!(text(None, None), "console=ttyS0");
-        assert_eq!(text(None, Some("quiet")), "console=ttyS0 quiet");
-        assert_eq!(text(Some(""), None), "");
     }
 
     #[test]

@@ -5,10 +5,13 @@ use std::io::stderr;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use satori_machine::{ClockMode, Config, EngineKind, Event, Handle, Machine, OnReset, Sinks};
+use satori_machine::{
+    ClockMode, Cmdline, Config, EngineKind, Event, Handle, Machine, Module, OnReset, ProtocolChoice, Sinks,
+};
 
 use crate::attend::{Attendant, Guest};
 use crate::cli;
+use crate::modules;
 use crate::output::Output;
 use crate::report;
 use crate::say::say;
@@ -20,8 +23,10 @@ pub fn run(flags: &cli::Run) -> Status {
     let boot = || {
         Ok(Boot {
             kernel: read("--kernel", &flags.kernel)?,
-            initrds: flags.initrd.iter().map(|path| read("--initrd", path)).collect::<Result<_>>()?,
+            kernel_name: flags.kernel.display().to_string(),
+            initrds: modules(flags)?,
             cmdline: flags.cmdline.text(),
+            protocol: flags.boot.wanted(),
         })
     };
     match boot() {
@@ -35,10 +40,25 @@ pub fn run(flags: &cli::Run) -> Status {
 pub struct Boot {
     /// The kernel file's bytes.
     pub kernel: Vec<u8>,
-    /// Initial ramdisks, in order.
-    pub initrds: Vec<Vec<u8>>,
+    /// Its name, for a multiboot kernel.
+    pub kernel_name: String,
+    /// Initial ramdisks or modules, in order.
+    pub initrds: Vec<Module>,
     /// The kernel's command line.
-    pub cmdline: String,
+    pub cmdline: Cmdline,
+    /// How the kernel is entered.
+    pub protocol: ProtocolChoice,
+}
+
+fn modules(flags: &cli::Run) -> Result<Vec<Module>> {
+    let mut all = Vec::new();
+    for text in &flags.initrd {
+        all.extend(modules::initrds(text)?);
+    }
+    for text in &flags.module {
+        all.push(modules::module(text)?);
+    }
+    Ok(all)
 }
 
 /// The content of the file that `flag` names.
@@ -151,8 +171,10 @@ pub fn refuse(error: &anyhow::Error) -> Status {
 fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
     Ok(Config {
         kernel: boot.kernel,
+        kernel_name: boot.kernel_name,
         initrds: boot.initrds,
         cmdline: boot.cmdline,
+        protocol: boot.protocol,
         memory: flags.memory,
         cpus: flags.cpus,
         cpu_model: Some(flags.cpu.clone()),

@@ -9,6 +9,7 @@ use std::io::{IsTerminal, stdin};
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use satori_machine::{Module, ProtocolChoice};
 
 use self::cache::Wanted;
 use crate::cli;
@@ -47,8 +48,13 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
     say(format_args!("busybox {}", busybox.display()));
     Ok(Boot {
         kernel: run::read("--kernel", &kernel)?,
-        initrds: vec![initramfs::build(&program, &init_script(flags.interactive), &[])],
+        kernel_name: kernel.display().to_string(),
+        initrds: vec![Module {
+            cmdline: String::new(),
+            data: initramfs::build(&program, &init_script(flags.interactive), &[]),
+        }],
         cmdline: cli::Cmdline { whole: None, append: flags.append.clone() }.text(),
+        protocol: ProtocolChoice::Auto,
     })
 }
 
