@@ -124,6 +124,34 @@ pub mod rflags {
     pub const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
 }
 
+/// Debug status register (SDM 17.2.3).
+pub mod dr6 {
+    /// B0 to B3: the conditions of these breakpoints were met.
+    pub const HITS: u64 = 0xf;
+    /// Debug register access detected.
+    pub const BD: u64 = 1 << 13;
+    /// Single step.
+    pub const BS: u64 = 1 << 14;
+    /// Task switch.
+    pub const BT: u64 = 1 << 15;
+    /// Bits that can be written, without RTM and bus-lock detection.
+    pub const WRITABLE: u64 = HITS | BD | BS | BT;
+    /// Bits that read as 1.
+    pub const FIXED: u64 = 0xffff_0ff0;
+}
+
+/// Debug control register (SDM 17.2.4).
+pub mod dr7 {
+    /// General detect enable.
+    pub const GD: u64 = 1 << 13;
+    /// Bits that can be written, without RTM.
+    pub const WRITABLE: u64 = 0xffff_23ff;
+    /// Bits that read as 1.
+    pub const FIXED: u64 = 0x400;
+    /// L0 to L3 and G0 to G3: breakpoint `n` is enabled by bits `2 * n` and `2 * n + 1`.
+    pub const ENABLED: u64 = 0xff;
+}
+
 /// Exception vectors (SDM 6.15).
 pub mod vector {
     /// Divide error.

@@ -3,6 +3,8 @@
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::vector;
 
+use crate::DebugCause;
+
 /// An exception, with what is pushed or set along with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
@@ -175,6 +177,8 @@ pub enum Exit {
     ExternalInterrupt,
     /// [`Until::tsc`](crate::Until::tsc) was reached.
     PreemptionTimer,
+    /// What a debugger outside waits for ([`Vcpu::set_debug`](crate::Vcpu::set_debug)).
+    Debug(DebugCause),
     /// The vCPU's third fault in a row; its activity is `Shutdown`.
     TripleFault,
     /// [`Until::instructions`](crate::Until::instructions) were retired. No VM exit: it is
@@ -210,6 +214,8 @@ impl Exit {
             Exit::NmiWindow => ExitReason::NmiWindow,
             Exit::ExternalInterrupt => ExitReason::ExternalInterrupt,
             Exit::PreemptionTimer => ExitReason::PreemptionTimer,
+            // KVM debugs by intercepting #DB and #BP.
+            Exit::Debug(_) => ExitReason::ExceptionNmi,
             Exit::TripleFault => ExitReason::TripleFault,
             Exit::Budget => return None,
         })

@@ -7,10 +7,12 @@
 //! loop { let exit = vcpu.run(until);  let answer = dispatch(exit);  vcpu.resume(answer); }
 //! ```
 
+mod debug;
 mod exit;
 mod kick;
 mod vcpu;
 
+pub use debug::{DebugCause, DebugPlan, WatchAccess, Watchpoint};
 pub use exit::{CpuidResult, Exception, Exit, Resume};
 pub use kick::Kick;
 pub use vcpu::{Controls, Engine, Entropy, Event, Stat, TimeSource, Until, Vcpu, VcpuParts};

@@ -7,7 +7,7 @@ use satori_defs::x86::rflags;
 use satori_memory::GuestMemory;
 use satori_state::CpuState;
 
-use crate::{Exception, Exit, Kick, Resume};
+use crate::{DebugPlan, Exception, Exit, Kick, Resume};
 
 /// Which controls of the modelled VMX processor are on. The defaults are KVM's on a machine
 /// with EPT, MSR bitmaps, TPR shadow and virtualised APIC accesses, without APICv.
@@ -92,22 +92,30 @@ pub trait Vcpu: Send {
     /// The kick of this vCPU.
     fn kick(&self) -> Arc<Kick>;
 
+    /// Replaces what a debugger asks for; the next runs raise [`Exit::Debug`] by it.
+    fn set_debug(&mut self, plan: DebugPlan);
+
+    /// The guest-physical address behind linear address `linear` now, if it is mapped. Changes
+    /// nothing, accessed bits included, and asks for no rights.
+    fn translate(&self, linear: u64) -> Option<u64>;
+
     /// Instructions retired since creation.
     fn retired(&self) -> u64;
 
     /// The engine's own counters.
     fn stats(&self) -> Vec<Stat>;
 
-    /// Whether RFLAGS.IF and the interrupt shadow allow an interrupt now.
+    /// Whether RFLAGS.IF, the interrupt shadow and pending debug traps, which come first, allow
+    /// an interrupt now.
     fn can_take_interrupt(&self) -> bool {
         let state = self.state();
-        state.rflags & rflags::IF != 0 && !state.interrupt_shadow
+        state.rflags & rflags::IF != 0 && !state.interrupt_shadow && state.pending_debug == 0
     }
 
     /// Whether an NMI can be taken now.
     fn can_take_nmi(&self) -> bool {
         let state = self.state();
-        !state.nmi_blocked && !state.interrupt_shadow
+        !state.nmi_blocked && !state.interrupt_shadow && state.pending_debug == 0
     }
 }
 

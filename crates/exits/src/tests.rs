@@ -47,6 +47,10 @@ impl Vcpu for Registers {
     fn kick(&self) -> Arc<Kick> {
         Arc::default()
     }
+    fn set_debug(&mut self, _plan: satori_engine::DebugPlan) {}
+    fn translate(&self, linear: u64) -> Option<u64> {
+        Some(linear)
+    }
     fn retired(&self) -> u64 {
         0
     }

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::ByteSink;
 use satori_defs::x86::rflags;
-use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu, VcpuParts};
+use satori_engine::{
+    Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu, VcpuParts,
+};
 use satori_memory::{Gpa, Region};
 use satori_state::{Activity, CpuState};
 
@@ -224,6 +226,10 @@ impl Vcpu for Script {
     fn flush_tlb(&mut self) {}
     fn kick(&self) -> Arc<Kick> {
         self.kick.clone()
+    }
+    fn set_debug(&mut self, _plan: DebugPlan) {}
+    fn translate(&self, linear: u64) -> Option<u64> {
+        Some(linear)
     }
     fn retired(&self) -> u64 {
         self.retired

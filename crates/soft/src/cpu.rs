@@ -10,6 +10,7 @@ use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};
 
 use crate::block::Blocks;
+use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::mmu::{Mode, Tlb};
@@ -21,6 +22,8 @@ pub enum Stop {
     Fault,
     /// It needs the machine: [`Cpu::wanted`].
     Exit,
+    /// It touches watched data, and has to be executed by itself.
+    Alone,
 }
 
 /// The outcome of (part of) an instruction.
@@ -81,6 +84,8 @@ pub struct Cpu {
     pub(crate) kick: Arc<Kick>,
     /// An event is being delivered: nothing can be asked of the machine.
     pub(crate) delivering: bool,
+    /// Breakpoints.
+    pub debug: Debug,
     /// PAUSEs in a row.
     pub pauses: u32,
     /// Instructions retired at the last PAUSE.
@@ -124,6 +129,7 @@ impl Cpu {
             time,
             kick: Arc::default(),
             delivering: false,
+            debug: Debug::new(),
             pauses: 0,
             last_pause: 0,
             entropy,

@@ -7,6 +7,7 @@
 
 mod block;
 mod cpu;
+mod debug;
 mod flags;
 mod fpu;
 mod host;

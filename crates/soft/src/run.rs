@@ -1,11 +1,13 @@
 //! The loop that executes blocks, and what may happen between them.
 
-use satori_defs::x86::{rflags, vector};
+use iced_x86::Mnemonic;
+use satori_defs::x86::{dr6, rflags, vector};
 use satori_engine::{Event, Exception, Exit, Resume, Until};
 use satori_state::Activity;
 
 use crate::block::{BLOCK_RIP, Flow};
 use crate::cpu::{Cpu, Stop};
+use crate::debug;
 use crate::system::{self, InterruptKind};
 
 /// Instructions between two looks at the clock.
@@ -25,12 +27,16 @@ impl Cpu {
     pub fn run(&mut self, until: Until) -> Exit {
         self.flags.set_bits(self.state.rflags);
         self.mode_changed();
+        self.arm();
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let mut horizon = Horizon { until, look: end.min(self.retired + CLOCK_INTERVAL), end };
         let exit = self.run_inner(&mut horizon);
         self.blocks.leave();
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();
+        if exit.reason().is_some() {
+            self.debug.owned = false;
+        }
         exit
     }
 
@@ -39,7 +45,7 @@ impl Cpu {
             return Exit::TripleFault;
         }
         if !self.answers.is_empty()
-            && let Some(exit) = self.step_special()
+            && let Some(exit) = self.step()
         {
             return exit;
         }
@@ -58,8 +64,7 @@ impl Cpu {
                     return exit;
                 }
                 // It may have executed an instruction: what that left has to be looked at too.
-                let special = self.state.interrupt_shadow || self.state.rflags & rflags::TF != 0;
-                if special || self.retired >= horizon.look {
+                if self.special() || self.retired >= horizon.look {
                     continue;
                 }
             }
@@ -127,6 +132,17 @@ impl Cpu {
     #[inline(never)]
     fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
         self.attention = false;
+        if let Some(exit) = self.debug.report() {
+            self.attention = true;
+            return Some(exit);
+        }
+        // Traps of the last instruction come before everything else (SDM 6.9).
+        if self.state.pending_debug != 0
+            && !self.state.ss_shadow
+            && let Some(exit) = self.deliver_traps()
+        {
+            return Some(exit);
+        }
         if self.kick.pending() {
             self.kick.take();
             self.attention = true;
@@ -146,8 +162,9 @@ impl Cpu {
         }
         // What follows comes between two instructions, which a shadow makes one. Kicks and
         // budgets come first: a guest may be under the trap flag for as long as it likes.
-        if self.state.interrupt_shadow || self.state.rflags & rflags::TF != 0 {
-            return self.step_special();
+        if self.special() {
+            self.attention = true;
+            return self.step();
         }
         if self.state.tpr >> 4 < self.controls.tpr_threshold {
             return Some(Exit::TprBelowThreshold);
@@ -167,67 +184,89 @@ impl Cpu {
         None
     }
 
-    /// Executes one instruction that may be under an interrupt shadow or the trap flag.
-    fn step_special(&mut self) -> Option<Exit> {
-        self.attention = true;
-        let shadow = self.state.interrupt_shadow;
-        self.state.interrupt_shadow = false;
-        // Software interrupts, and SYSCALL by its mask, clear TF before the trap would be taken.
-        let leaves = |insn: iced_x86::Instruction| {
-            use iced_x86::Mnemonic::{Int, Int1, Int3, Into, Syscall};
-            matches!(insn.mnemonic(), Int | Int1 | Int3 | Into | Syscall)
-        };
-        let trap = self.state.rflags & rflags::TF != 0;
-        let leaves = trap && self.fetch_one().is_ok_and(leaves);
-        self.fault = None;
-        let (retired, exceptions) = (self.retired, self.exceptions);
-        let exit = self.step();
-        if self.retired == retired && exit.is_some() {
-            self.state.interrupt_shadow = shadow;
-        }
-        let trap = trap && (!leaves || self.state.rflags & rflags::TF != 0);
-        if trap && self.retired > retired && self.exceptions == exceptions {
-            let single_step = Exception { vector: vector::DB, code: None, payload: 1 << 14 };
-            let delivered = self.deliver(Event::Exception(single_step));
-            return exit.or(delivered);
-        }
-        exit
+    /// Whether the next instruction has to be executed by itself, and looked at.
+    fn special(&self) -> bool {
+        let state = &self.state;
+        state.interrupt_shadow
+            || state.rflags & (rflags::TF | rflags::RF) != 0
+            || state.pending_debug != 0
+            || self.debug.steps()
     }
 
-    /// Executes the one instruction at RIP by its generic implementation.
+    /// Executes the one instruction at RIP by its generic implementation, with all that concerns
+    /// single instructions: breakpoints, shadows, and the trap flag.
     pub(crate) fn step(&mut self) -> Option<Exit> {
         self.blocks.leave();
         self.blocks.counts.steps += 1;
+        let (shadow, ss_shadow) = (self.state.interrupt_shadow, self.state.ss_shadow);
+        let (resume, single) = (self.state.rflags & rflags::RF, self.state.rflags & rflags::TF != 0);
+        // An instruction that was answered has passed its breakpoints before it asked. A load of
+        // SS masks them as RF does (SDM 6.8.3).
+        if self.answers.is_empty() {
+            match self.code_breakpoint(resume != 0 || ss_shadow) {
+                Ok(0) => {}
+                Ok(hits) => return self.deliver(Event::Exception(debug::exception(hits))),
+                Err(exit) => return Some(exit),
+            }
+        }
+        (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
+        // RF is for one instruction; those that load it set it again.
+        self.state.rflags &= !rflags::RF;
+        self.debug.begin();
         self.state.gpr[BLOCK_RIP] = self.state.rip;
+        let mut mnemonic = Mnemonic::INVALID;
         let outcome = self.fetch_one().and_then(|insn| {
+            mnemonic = insn.mnemonic();
             self.next_rip = self.next_ip(&insn);
             self.begin();
             self.isa.handler(&insn)(self, &insn)
         });
-        match outcome {
+        let (completed, exit) = match outcome {
             Ok(()) => {
                 self.answers.clear();
                 self.state.rip = self.next_rip;
-                self.retired += 1;
-                None
+                (true, None)
             }
+            Err(Stop::Exit) => (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.wanted)),
             Err(stop) => {
-                let rip = self.state.rip;
-                let exit = self.stopped(stop);
-                // HLT and PAUSE have completed when they exit.
-                if stop == Stop::Exit && self.state.rip != self.state.gpr[BLOCK_RIP] && rip == self.state.rip
-                {
-                    self.retired += 1;
-                }
-                exit
+                self.debug.end(false);
+                return self.stopped(stop);
+            }
+        };
+        let hits = self.debug.end(completed);
+        if !completed {
+            // As if it had not begun.
+            (self.state.interrupt_shadow, self.state.ss_shadow) = (shadow, ss_shadow);
+            self.state.rflags |= resume;
+            return exit;
+        }
+        // HLT and PAUSE have completed when they exit.
+        self.retired += 1;
+        let single = single_steps(mnemonic, single, self.state.rflags & rflags::TF != 0);
+        // A load of SS suppresses its single step, and holds back its data breakpoints.
+        let step = if single && !self.state.ss_shadow { dr6::BS } else { 0 };
+        self.state.pending_debug |= hits | step;
+        if self.special() {
+            self.attention = true;
+            if self.state.pending_debug != 0 && !self.state.ss_shadow && !self.debug.met_watchpoint() {
+                return exit.or(self.deliver_traps());
             }
         }
+        exit
+    }
+
+    /// Delivers the debug traps that are pending.
+    fn deliver_traps(&mut self) -> Option<Exit> {
+        let bits = std::mem::take(&mut self.state.pending_debug);
+        self.deliver(Event::Exception(debug::exception(bits)))
     }
 
     /// Handles an instruction's early end: delivers its exception, or leaves.
     fn stopped(&mut self, stop: Stop) -> Option<Exit> {
         match stop {
             Stop::Exit => Some(self.wanted),
+            // Only blocks end so, and they go on in [`Cpu::step`].
+            Stop::Alone => None,
             Stop::Fault => {
                 self.answers.clear();
                 let exception = self.fault.take().unwrap_or(Exception::ud());
@@ -237,6 +276,11 @@ impl Cpu {
     }
 
     fn deliver(&mut self, event: Event) -> Option<Exit> {
+        let trap = !matches!(event, Event::Exception(Exception { vector, .. }) if vector != vector::DB);
+        if trap && self.debug.between_iterations(self.state.rip) {
+            // What comes between two iterations finds RF set (SDM 17.3.1.1).
+            self.state.rflags |= rflags::RF;
+        }
         self.delivering = true;
         let outcome = match event {
             Event::Exception(exception) => {
@@ -251,6 +295,11 @@ impl Cpu {
             }
         };
         self.delivering = false;
+        // A trap of HLT wakes; every event ends a shadow.
+        self.state.activity = Activity::Active;
+        (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
+        self.state.pending_debug |= self.debug.delivered();
+        self.attention = true;
         match outcome {
             Ok(()) => None,
             Err(system::Shutdown) => {
@@ -268,6 +317,19 @@ impl Cpu {
             (Exit::EptViolation { .. }, Resume::Done) => {}
             (_, answer) => self.answers.push(answer),
         }
+    }
+}
+
+/// Whether a single-step trap follows an instruction, by the trap flag before and after it (SDM
+/// 17.3.1.4).
+fn single_steps(mnemonic: Mnemonic, before: bool, after: bool) -> bool {
+    match mnemonic {
+        // Gates clear the flag before the trap would be taken.
+        Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Int3 | Mnemonic::Into => before && after,
+        // Only the new flag counts, so that a system masks the trap by IA32_FMASK and SYSRET takes
+        // it as if the SYSCALL had just completed (Linux c8401dda2f0a).
+        Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq => after,
+        _ => before,
     }
 }
 

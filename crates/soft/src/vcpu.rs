@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use satori_engine::{Controls, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts};
+use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts};
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
@@ -60,6 +60,14 @@ impl Vcpu for Cpu {
 
     fn kick(&self) -> Arc<Kick> {
         self.kick.clone()
+    }
+
+    fn set_debug(&mut self, plan: DebugPlan) {
+        self.debug.set_plan(plan);
+    }
+
+    fn translate(&self, linear: u64) -> Option<u64> {
+        self.look_up(linear)
     }
 
     fn retired(&self) -> u64 {

@@ -216,6 +216,11 @@ pub struct CpuState {
     pub fpu: FpuState,
     /// Interrupts are blocked for one instruction after STI or a load of SS.
     pub interrupt_shadow: bool,
+    /// The shadow is that of a load of SS: debug exceptions wait too (SDM 6.8.3).
+    pub ss_shadow: bool,
+    /// Debug traps of the last instruction that were not delivered yet, as bits of DR6 (VMX's
+    /// pending debug exceptions, SDM 24.4.2).
+    pub pending_debug: u64,
     /// NMIs are blocked until IRET.
     pub nmi_blocked: bool,
     /// What the processor is doing.
@@ -268,6 +273,8 @@ impl Default for CpuState {
             tsc_offset: 0,
             fpu: FpuState::default(),
             interrupt_shadow: false,
+            ss_shadow: false,
+            pending_debug: 0,
             nmi_blocked: false,
             activity: Activity::Active,
         }

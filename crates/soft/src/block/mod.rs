@@ -332,6 +332,10 @@ impl Cpu {
     #[inline(never)]
     fn find_block_slow(&mut self, linear: u64) -> Exec<Option<*mut Block>> {
         self.blocks.counts.jump_misses += 1;
+        if self.debug.code_page(linear) {
+            // A breakpoint comes before the fetch that its page may not allow.
+            return Ok(None);
+        }
         let fetch = self.fetch_page(linear)?;
         let bits = self.bits();
         let physical = fetch.page | (linear & 0xfff);

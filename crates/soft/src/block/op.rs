@@ -112,6 +112,7 @@ impl Cpu {
             }
             Stop::Fault => Flow::Fault,
             Stop::Exit => Flow::Exit,
+            Stop::Alone => Flow::Generic,
         }
     }
 }
@@ -126,6 +127,7 @@ pub fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
         Ok(()) => Flow::Next,
         Err(Stop::Fault) => Flow::Fault,
         Err(Stop::Exit) => Flow::Exit,
+        Err(Stop::Alone) => Flow::Generic,
     }
 }
 
@@ -143,6 +145,7 @@ pub fn generic_last(cpu: &mut Cpu, op: &Op) -> Flow {
         }
         Err(Stop::Fault) => Flow::Fault,
         Err(Stop::Exit) => Flow::Exit,
+        Err(Stop::Alone) => Flow::Generic,
     }
 }
 

@@ -279,7 +279,7 @@ impl Comparison {
                 vector::UD => vector::UD,
                 _ => vector::GP,
             }),
-            Err(Stop::Exit) => panic!("{insn:?} left for {:?}", cpu.wanted),
+            Err(Stop::Exit | Stop::Alone) => panic!("{insn:?} left for {:?}", cpu.wanted),
         };
         let mut registers = Registers { gpr: [0; 16], rflags: cpu.rflags() & !rflags::FIXED };
         registers.gpr.copy_from_slice(&cpu.state.gpr[..16]);

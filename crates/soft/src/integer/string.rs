@@ -54,7 +54,13 @@ impl Strings {
         let repeated = insn.has_rep_prefix() || insn.has_repne_prefix();
         let count = if repeated { cpu.reg(registers.count) } else { 1 };
         let flag = |flag| cpu.state.rflags & flag != 0;
-        Strings { registers, count, repeated, down: flag(rflags::DF), single: flag(rflags::TF) }
+        Strings {
+            registers,
+            count,
+            repeated,
+            down: flag(rflags::DF),
+            single: flag(rflags::TF) || cpu.debug.steps(),
+        }
     }
 
     fn source<T: Int>(&self, cpu: &mut Cpu, insn: &Instruction) -> Exec<u64> {
@@ -98,7 +104,9 @@ impl Strings {
         }
         let left = self.count - elements;
         cpu.set_reg(self.registers.count, left);
-        if left != 0 && more {
+        let more = left != 0 && more;
+        cpu.debug.repeats(cpu.state.rip, more);
+        if more {
             let here = cpu.state.rip;
             return cpu.jump(here);
         }

@@ -78,32 +78,42 @@ impl Cpu {
         change: impl Fn(T) -> T,
     ) -> Exec<T> {
         match self.tlb.lookup(linear, T::SIZE, self.mode, true) {
-            Some((host, state)) => {
-                let mut old;
-                // SAFETY: a hit is a pointer to T::SIZE bytes within a page of guest RAM, and
-                // to the state of that page.
-                let hit_code = unsafe {
-                    old = T::load(host);
-                    if locked {
-                        loop {
-                            let found = T::compare_exchange(host, old, change(old));
-                            if found == old {
-                                break;
-                            }
-                            old = found;
-                        }
-                    } else {
-                        T::store(host, change(old));
-                    }
-                    (*state).wrote()
-                };
-                if hit_code {
-                    self.code_written();
-                }
-                Ok(old)
-            }
+            Some((host, state)) => Ok(self.modify(host, state, locked, change)),
             None => self.update_slow(linear, locked, change),
         }
+    }
+
+    /// Reads, changes and writes back the `T` at `host`, in a page of guest RAM with `state`.
+    #[inline(always)]
+    fn modify<T: Scalar + PartialEq>(
+        &mut self,
+        host: *mut u8,
+        state: *const PageState,
+        locked: bool,
+        change: impl Fn(T) -> T,
+    ) -> T {
+        let mut old;
+        // SAFETY: callers have a hit of the TLB: a pointer to T::SIZE bytes within a page of
+        // guest RAM, and to the state of that page.
+        let hit_code = unsafe {
+            old = T::load(host);
+            if locked {
+                loop {
+                    let found = T::compare_exchange(host, old, change(old));
+                    if found == old {
+                        break;
+                    }
+                    old = found;
+                }
+            } else {
+                T::store(host, change(old));
+            }
+            (*state).wrote()
+        };
+        if hit_code {
+            self.code_written();
+        }
+        old
     }
 
     #[cold]
@@ -114,9 +124,12 @@ impl Cpu {
         locked: bool,
         change: impl Fn(T) -> T,
     ) -> Exec<T> {
+        self.watch(linear, T::SIZE, true, true)?;
         self.probe_write(linear, T::SIZE)?;
-        if self.tlb.lookup(linear, T::SIZE, self.mode, true).is_some() {
-            return self.update(linear, locked, change);
+        let hit = self.tlb.lookup(linear, T::SIZE, self.mode, true);
+        if let Some((host, state)) = hit.or_else(|| self.tlb.lookup_watched(linear, T::SIZE, self.mode, true))
+        {
+            return Ok(self.modify(host, state, locked, change));
         }
         // A device, or two pages.
         let _guard = SPLIT_LOCK.lock().unwrap_or_else(|e| e.into_inner());
@@ -148,9 +161,11 @@ impl Cpu {
     }
 
     /// Up to `max` bytes of RAM at `linear` that can be read through a host pointer: those to
-    /// the end of its page. Nothing where there is a device.
+    /// the end of its page. Nothing where there is a device, or watched data.
     pub fn host_range(&mut self, linear: u64, max: u64, write: bool) -> Exec<Option<(*mut u8, u64)>> {
         match self.place(linear, self.mode, write)? {
+            // Each access has to be looked at.
+            Place::Ram(..) if self.debug.data_page(linear) => Ok(None),
             Place::Ram(host, _) => Ok(Some((host, max.min(0x1000 - (linear & 0xfff))))),
             Place::Device(_) => Ok(None),
         }
@@ -169,6 +184,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn read_slow<T: Scalar>(&mut self, linear: u64, mode: Mode) -> Exec<T> {
+        self.watch(linear, T::SIZE, true, false)?;
         let first = (0x1000 - (linear & 0xfff)).min(T::SIZE);
         let here = self.place(linear, mode, false)?;
         if first == T::SIZE {
@@ -194,6 +210,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn write_slow<T: Scalar>(&mut self, linear: u64, value: T, mode: Mode) -> Exec<()> {
+        self.watch(linear, T::SIZE, false, true)?;
         let first = (0x1000 - (linear & 0xfff)).min(T::SIZE);
         let here = self.place(linear, mode, true)?;
         if first == T::SIZE {
@@ -234,6 +251,10 @@ impl Cpu {
         if let Some((host, state)) = self.tlb.lookup(linear, 1, mode, write) {
             return Ok(Place::Ram(host, state));
         }
+        let watched = self.debug.data_page(linear);
+        if watched && let Some((host, state)) = self.tlb.lookup_watched(linear, 1, mode, write) {
+            return Ok(Place::Ram(host, state));
+        }
         if self.code64 && !canonical(linear) {
             return Err(self.raise(Exception::gp(0)));
         }
@@ -250,6 +271,7 @@ impl Cpu {
             allowed,
             global: mapping.global,
             shift: mapping.shift,
+            watched,
         });
         // SAFETY: the offset stays within the page.
         Ok(Place::Ram(unsafe { page.host.add((linear & 0xfff) as usize) }, page.state))

@@ -1,6 +1,7 @@
 //! Linear memory: translation, its cache, and accesses through it.
 
 mod access;
+mod inspect;
 mod large;
 mod tlb;
 mod walk;

@@ -21,6 +21,8 @@ pub enum Mode {
 const ENTRIES: usize = 1024;
 /// A tag that no access has.
 const NEVER: u64 = 1;
+/// In a tag: the page holds watched data. No access that takes the fast path has it.
+const WATCHED: u64 = 2;
 
 /// One cached translation. `tag[2 * mode + write]` is the page's linear address if that kind of
 /// access is allowed without further work, else [`NEVER`].
@@ -75,6 +77,8 @@ pub struct Fill {
     pub global: bool,
     /// Log2 of the mapping's size.
     pub shift: u32,
+    /// Holds watched data.
+    pub watched: bool,
 }
 
 impl Tlb {
@@ -109,12 +113,27 @@ impl Tlb {
         }
     }
 
+    /// As [`Tlb::lookup`], but for pages with watched data.
+    pub fn lookup_watched(
+        &self,
+        linear: u64,
+        size: u64,
+        mode: Mode,
+        write: bool,
+    ) -> Option<(*mut u8, *const PageState)> {
+        let entry = &self.entries[(linear >> 12) as usize & (ENTRIES - 1)];
+        let tag = linear.wrapping_add(size - 1) & !0xfff | WATCHED;
+        (entry.tag[2 * mode as usize + usize::from(write)] == tag)
+            .then(|| (linear.wrapping_add(entry.addend) as *mut u8, entry.state))
+    }
+
     /// Caches a translation.
     pub fn fill(&mut self, fill: &Fill) {
         self.counts.fills += 1;
         let page = fill.linear & !0xfff;
         let slot = (page >> 12) as usize & (ENTRIES - 1);
-        let tag = fill.allowed.map(|allowed| if allowed { page } else { NEVER });
+        let watched = if fill.watched { WATCHED } else { 0 };
+        let tag = fill.allowed.map(|allowed| if allowed { page | watched } else { NEVER });
         self.entries[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
         if !fill.global && self.local.len() < ENTRIES {
             self.local.push(slot as u16);

@@ -86,7 +86,7 @@ impl Oracle {
         let fault = match execute(&mut self.cpu, insn, handler) {
             Ok(()) => None,
             Err(Stop::Fault) => self.cpu.fault.take().map(|exception| exception.vector),
-            Err(Stop::Exit) => panic!("{bytes:02x?} left for the machine"),
+            Err(Stop::Exit | Stop::Alone) => panic!("{bytes:02x?} left for the machine"),
         };
         let mut memory = vec![0; operands.len()];
         self.cpu.memory.read(Gpa(at), &mut memory).expect("scratch memory is RAM");

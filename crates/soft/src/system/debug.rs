@@ -1,24 +1,15 @@
-//! Debug registers (SDM 17.2). The host holds them, so each access exits; breakpoints
-//! themselves are not modelled.
+//! MOV of debug registers (SDM 17.2; volume 2, MOV). What they do is in `crate::debug`.
+//!
+//! An access exits if the host holds the registers. It then lets the guest have them until the
+//! next exit of any kind, as KVM does: Linux 6.1, `handle_dr` and `vmx_sync_dirty_debug_regs` in
+//! arch/x86/kvm/vmx/vmx.c, and KVM_DEBUGREG_WONT_EXIT in arch/x86/kvm/x86.c.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use satori_defs::x86::{cr4, vector};
+use satori_defs::x86::{cr4, dr6, dr7};
 use satori_engine::{Exception, Exit};
 
 use crate::cpu::{Cpu, Exec, Handler};
-
-/// DR6: debug register access detected.
-const DR6_BD: u64 = 1 << 13;
-/// DR6: bits that can be written.
-const DR6_WRITABLE: u64 = 0xe00f;
-/// DR6: bits that read as 1.
-const DR6_FIXED: u64 = 0xffff_0ff0;
-/// DR7: general detect enable.
-const DR7_GD: u64 = 1 << 13;
-/// DR7: bits that can be written.
-const DR7_WRITABLE: u64 = 0xffff_23ff;
-/// DR7: bits that read as 1.
-const DR7_FIXED: u64 = 0x400;
+use crate::debug;
 
 /// The instructions of this file.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
@@ -40,10 +31,14 @@ fn select(cpu: &mut Cpu, register: Register) -> Exec<usize> {
         number => number,
     };
     cpu.require_supervisor()?;
-    if cpu.state.dr7 & DR7_GD != 0 {
-        return Err(cpu.raise(Exception { vector: vector::DB, code: None, payload: DR6_BD }));
+    if !cpu.debug.owned {
+        cpu.ask(Exit::DrAccess)?;
+        cpu.debug.owned = true;
     }
-    cpu.ask(Exit::DrAccess)?;
+    // Behind the exit, which comes first (the comment in KVM's `handle_dr` says so).
+    if cpu.state.dr7 & dr7::GD != 0 {
+        return Err(cpu.raise(debug::exception(dr6::BD)));
+    }
     Ok(number)
 }
 
@@ -64,9 +59,10 @@ fn write(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         return Err(cpu.raise(Exception::gp(0)));
     }
     match number {
-        6 => cpu.state.dr6 = value & DR6_WRITABLE | DR6_FIXED,
-        7 => cpu.state.dr7 = value & DR7_WRITABLE | DR7_FIXED,
+        6 => cpu.state.dr6 = value & dr6::WRITABLE | dr6::FIXED,
+        7 => cpu.state.dr7 = value & dr7::WRITABLE | dr7::FIXED,
         number => cpu.state.dr[number] = value,
     }
+    cpu.arm();
     Ok(())
 }

@@ -26,7 +26,7 @@ pub struct Delivery {
     pub code: Option<u32>,
     /// INT n, INT3 or INTO: the gate's DPL counts, and faults do not have EXT set.
     pub software: bool,
-    /// RFLAGS.RF in the pushed image.
+    /// RFLAGS.RF is set in the pushed image; else it is as it is.
     pub resume: bool,
     /// Instruction pointer to push.
     pub rip: u64,
@@ -62,7 +62,7 @@ pub fn deliver(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
 
 /// The RFLAGS image that is pushed.
 fn image(cpu: &Cpu, event: &Delivery) -> u64 {
-    cpu.rflags() & !rflags::RF | if event.resume { rflags::RF } else { 0 }
+    cpu.rflags() | if event.resume { rflags::RF } else { 0 }
 }
 
 fn deliver_real(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {

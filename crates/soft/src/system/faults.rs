@@ -1,6 +1,6 @@
 //! Exceptions that meet exceptions: double fault and shutdown (SDM 6.15, interrupt 8).
 
-use satori_defs::x86::vector;
+use satori_defs::x86::{dr6, dr7, vector};
 use satori_engine::Exception;
 
 use super::deliver::{Delivery, deliver};
@@ -50,34 +50,28 @@ fn combine(first: Class, second: Exception) -> Result<Exception, Shutdown> {
     }
 }
 
-/// DR6 bits that a #DB sets afresh: B0 to B3.
-const DR6_HITS: u64 = 0xf;
-/// General detect enable in DR7, which a #DB clears.
-const DR7_GD: u64 = 1 << 13;
-/// In DR6: single step; its #DB is a trap.
-const DR6_BS: u64 = 1 << 14;
-
 fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
     match exception.vector {
         vector::PF => cpu.state.cr2 = exception.payload,
         vector::DB => {
-            cpu.state.dr6 = cpu.state.dr6 & !DR6_HITS | exception.payload;
-            cpu.state.dr7 &= !DR7_GD;
+            // The rest of DR6 is sticky.
+            cpu.state.dr6 = cpu.state.dr6 & !dr6::HITS | exception.payload;
+            cpu.state.dr7 &= !dr7::GD;
         }
         _ => {}
     }
-    // Fault-class exceptions push RF set (SDM 17.3.1.1), so that an instruction breakpoint does
-    // not hit again; traps do not.
-    let trap = match exception.vector {
+    // Fault-class exceptions push RF set, so that the instruction's breakpoints do not hit again.
+    // Traps, and instruction breakpoints themselves, push it as it is (SDM 17.3.1.1).
+    let as_it_is = match exception.vector {
         vector::BP | vector::OF => true,
-        vector::DB => exception.payload & DR6_BS != 0 || exception.payload == 0,
+        vector::DB => exception.payload & dr6::BD == 0,
         _ => false,
     };
     let event = Delivery {
         vector: exception.vector,
         code: exception.code,
         software: false,
-        resume: !trap,
+        resume: !as_it_is,
         rip: cpu.state.rip,
     };
     cpu.state.rip = deliver(cpu, &event)?;

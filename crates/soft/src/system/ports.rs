@@ -63,7 +63,9 @@ fn port(cpu: &Cpu, insn: &Instruction, op: u32) -> u16 {
 }
 
 fn ask_read(cpu: &mut Cpu, port: u16, size: u8) -> Exec<u64> {
-    match cpu.ask(Exit::IoRead { port, size })? {
+    let answer = cpu.ask(Exit::IoRead { port, size })?;
+    cpu.watch_ports(port, size);
+    match answer {
         Resume::Value(value) => Ok(value),
         // Nothing drives the bus.
         _ => Ok(u64::MAX),
@@ -85,6 +87,7 @@ fn output(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     require_ports(cpu, port, size)?;
     let value = cpu.reg(register) as u32;
     cpu.ask(Exit::IoWrite { port, size, value })?;
+    cpu.watch_ports(port, size);
     Ok(())
 }
 
@@ -140,6 +143,7 @@ impl Iteration {
             if left != 0 {
                 cpu.next_rip = cpu.state.rip;
             }
+            cpu.debug.repeats(cpu.state.rip, left != 0);
         }
     }
 }
@@ -170,6 +174,7 @@ fn string_output(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
     let linear = cpu.ea(insn, 1)?;
     let value = cpu.read_sized(linear, size.into())? as u32;
     cpu.ask(Exit::IoWrite { port, size, value })?;
+    cpu.watch_ports(port, size);
     iteration.advance(cpu, size);
     Ok(())
 }

@@ -131,10 +131,8 @@ fn iret(cpu: &mut Cpu, size: u32) -> Exec<()> {
     let selector = cpu.peek(bytes, size)? as u16;
     let image = cpu.peek(2 * bytes, size)?;
     let (sp, mask) = cpu.stack_pointer();
-    // RF is taken and, with the next instruction, cleared again: instruction breakpoints, all
-    // that it acts on, are not modelled.
     let context = FlagsContext::of(cpu);
-    let flags = context.merge(cpu.rflags(), image, loadable(context, size) & !rflags::RF);
+    let flags = context.merge(cpu.rflags(), image, loadable(context, size));
     if cpu.paragraph_selectors() {
         let cs = paragraph_code(cpu, selector);
         check_target(cpu, &cs, rip)?;

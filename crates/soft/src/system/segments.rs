@@ -105,6 +105,8 @@ fn mov_to(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.commit_segment(register.number(), segment);
     if register == Register::SS {
         cpu.shadow_interrupts();
+        // Debug exceptions wait too; after LSS nothing does (SDM 6.8.3).
+        cpu.state.ss_shadow = true;
     }
     Ok(())
 }
@@ -124,6 +126,7 @@ fn pop(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.commit_segment(register.number(), segment);
     if register == Register::SS {
         cpu.shadow_interrupts();
+        cpu.state.ss_shadow = true;
     }
     Ok(())
 }
