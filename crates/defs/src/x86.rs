@@ -204,6 +204,8 @@ pub mod pf {
     pub const RSVD: u32 = 1 << 3;
     /// The access was an instruction fetch.
     pub const I: u32 = 1 << 4;
+    /// The page's protection key refused the access.
+    pub const PK: u32 = 1 << 5;
 }
 
 /// Page-table entry bits common to every level (SDM 4.5).
@@ -222,6 +224,8 @@ pub mod pte {
     pub const PS: u64 = 1 << 7;
     /// Global.
     pub const G: u64 = 1 << 8;
+    /// Lowest of the four bits of the protection key, 62:59, in a leaf of 4-level paging.
+    pub const KEY_SHIFT: u32 = 59;
     /// Execute disable.
     pub const NX: u64 = 1 << 63;
     /// Bits 51:12, the physical address of a 4-KiB page or table.

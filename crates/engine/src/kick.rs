@@ -1,25 +1,41 @@
 //! Stopping a vCPU from another thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const KICKED: u8 = 1;
+const PAUSED: u8 = 2;
 
 /// A request that a running vCPU come out, as an interprocessor interrupt would make it.
 ///
-/// A kick that comes while the vCPU is outside makes its next run return at once.
+/// A kick that comes while the vCPU is outside makes its next run return at once. An engine may
+/// also ask its own vCPUs to pause between two instructions, which nobody outside sees.
 #[derive(Debug, Default)]
-pub struct Kick(AtomicBool);
+pub struct Kick(AtomicU8);
 
 impl Kick {
     /// Asks the vCPU to come out.
     pub fn kick(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.fetch_or(KICKED, Ordering::SeqCst);
     }
-    /// Whether a kick waits.
+    /// Whether anything is asked of the vCPU: one load, for every look between two blocks.
     #[inline(always)]
     pub fn pending(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) != 0
     }
     /// Takes a waiting kick.
     pub fn take(&self) -> bool {
-        self.0.swap(false, Ordering::SeqCst)
+        self.0.fetch_and(!KICKED, Ordering::SeqCst) & KICKED != 0
+    }
+    /// Asks the vCPU to pause, or takes that back.
+    pub fn pause(&self, wanted: bool) {
+        if wanted {
+            self.0.fetch_or(PAUSED, Ordering::SeqCst);
+        } else {
+            self.0.fetch_and(!PAUSED, Ordering::SeqCst);
+        }
+    }
+    /// Whether the vCPU is asked to pause.
+    pub fn paused(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & PAUSED != 0
     }
 }

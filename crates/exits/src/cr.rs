@@ -8,28 +8,27 @@ use crate::Context;
 
 /// CR4 bits that exist only with their feature (SDM 2.5).
 const CR4_FEATURES: &[(u64, Feature)] = &[
+    (cr4::VME | cr4::PVI, Feature::Vme),
+    (cr4::TSD, Feature::Tsc),
+    (cr4::DE, Feature::De),
+    (cr4::PSE, Feature::Pse),
+    (cr4::PAE, Feature::Pae),
+    (cr4::MCE, Feature::Mce),
+    (cr4::PGE, Feature::Pge),
+    (cr4::OSFXSR, Feature::Fxsr),
+    (cr4::OSXMMEXCPT, Feature::Sse),
+    (cr4::UMIP, Feature::Umip),
+    (cr4::LA57, Feature::La57),
     (cr4::FSGSBASE, Feature::Fsgsbase),
     (cr4::PCIDE, Feature::Pcid),
     (cr4::OSXSAVE, Feature::Xsave),
     (cr4::SMEP, Feature::Smep),
     (cr4::SMAP, Feature::Smap),
-    (cr4::UMIP, Feature::Umip),
     (cr4::PKE, Feature::Pku),
-    (cr4::LA57, Feature::La57),
 ];
 
 /// CR4 bits of every processor that we model.
-const CR4_ALWAYS: u64 = cr4::VME
-    | cr4::PVI
-    | cr4::TSD
-    | cr4::DE
-    | cr4::PSE
-    | cr4::PAE
-    | cr4::MCE
-    | cr4::PGE
-    | cr4::PCE
-    | cr4::OSFXSR
-    | cr4::OSXMMEXCPT;
+const CR4_ALWAYS: u64 = cr4::PCE;
 
 pub(crate) fn write(context: &mut Context<'_>, register: u8, value: u64) -> Resume {
     let allowed = match register {

@@ -109,7 +109,7 @@ struct Rig {
 
 impl Rig {
     fn new(enlightened: bool) -> Self {
-        let engine = [Feature::Smep, Feature::Pcid, Feature::Lm, Feature::Nx, Feature::Syscall];
+        let engine = [Feature::Pae, Feature::Smep, Feature::Pcid, Feature::Lm, Feature::Nx, Feature::Syscall];
         let cpu = CpuSpec::default();
         let config = satori_hyperv::Config::auto();
         let memory = GuestMemory::new(&[Region { start: Gpa(0x1000), len: 4 << 20 }]).unwrap();
@@ -247,6 +247,8 @@ fn only_offered_bits_of_control_registers_can_be_set() {
     assert_eq!(write(&mut rig, 4, cr4::PAE | cr4::SMEP), Resume::Done);
     assert_eq!(write(&mut rig, 4, cr4::PAE | cr4::SMAP), GP, "CPUID has no SMAP here");
     assert_eq!(write(&mut rig, 4, cr4::VMXE), GP);
+    assert_eq!(write(&mut rig, 4, cr4::PKE), GP, "nor protection keys");
+    assert_eq!(write(&mut rig, 4, cr4::PGE), GP, "nor even global pages");
     assert_eq!(write(&mut rig, 4, cr4::PCIDE), GP, "not in long mode");
     rig.vcpu.state.efer = efer::LMA;
     rig.vcpu.state.cr4 = cr4::PAE;

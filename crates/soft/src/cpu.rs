@@ -14,6 +14,7 @@ use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::mmu::{Mode, Tlb};
+use crate::world::World;
 
 /// Why an instruction did not complete; the details are in the [`Cpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,9 @@ pub struct Cpu {
     pub flags: Flags,
     /// Whose rights data accesses have now.
     pub mode: Mode,
+    /// The alignment of data is checked (CR0.AM and RFLAGS.AC at privilege level 3): then no
+    /// access is answered by the TLB alone.
+    pub(crate) aligned: bool,
     /// 64-bit code.
     pub code64: bool,
     /// What beside its address tells code apart: privilege 3 in bit 52, 64-bit code in bit 53,
@@ -81,6 +85,8 @@ pub struct Cpu {
     pub(crate) interrupt_window: bool,
     pub(crate) nmi_window: bool,
     pub(crate) time: Arc<dyn TimeSource>,
+    /// The partition's vCPUs, for instructions during which no other may execute.
+    pub(crate) world: Arc<World>,
     pub(crate) kick: Arc<Kick>,
     /// An event is being delivered: nothing can be asked of the machine.
     pub(crate) delivering: bool,
@@ -106,6 +112,7 @@ impl Cpu {
             state: CpuState::default(),
             flags: Flags::default(),
             mode: Mode::Supervisor,
+            aligned: false,
             code64: false,
             code_mode: 0,
             segment_base: [0; 8],
@@ -127,6 +134,7 @@ impl Cpu {
             interrupt_window: false,
             nmi_window: false,
             time,
+            world: Arc::default(),
             kick: Arc::default(),
             delivering: false,
             debug: Debug::new(),
@@ -228,6 +236,10 @@ impl Cpu {
         self.code_mode = u64::from(self.mode == Mode::User) << 52
             | u64::from(self.code64) << 53
             | u64::from(self.bits() == 16) << 54;
+        self.aligned =
+            self.mode == Mode::User && self.state.rflags & rflags::AC != 0 && self.state.cr0 & cr0::AM != 0;
+        self.tlb.hide(self.aligned);
+        self.tlb.set_pkru(self.state.pkru);
         let (fs, gs) = (self.state.seg[seg::FS].base, self.state.seg[seg::GS].base);
         self.segment_base = [0, 0, 0, 0, fs, gs, 0, 0];
         self.attention = true;
@@ -241,6 +253,7 @@ impl Cpu {
 
     /// Drops the translation of one page.
     pub fn flush_page(&mut self, linear: u64) {
+        self.tlb.counts.page_flushes += 1;
         self.tlb.flush_page(linear);
         self.blocks.flush_page(linear);
     }

@@ -39,6 +39,33 @@ pub trait Scalar: Copy + sealed::Sealed + 'static {
     /// 16-byte aligned; the others need no alignment.
     unsafe fn compare_exchange(at: *mut u8, old: Self, new: Self) -> Self;
 
+    /// Replaces the value at `at` by what `change` makes of it, as one step if `locked`; returns
+    /// what was there. `change` may be called more than once.
+    ///
+    /// # Safety
+    /// As for [`Scalar::compare_exchange`] if `locked`, else as for [`Scalar::store`].
+    #[inline(always)]
+    unsafe fn update(at: *mut u8, locked: bool, change: impl Fn(Self) -> Self) -> Self
+    where
+        Self: PartialEq,
+    {
+        // SAFETY: the caller vouches for `at`.
+        unsafe {
+            let mut old = Self::load(at);
+            if !locked {
+                Self::store(at, change(old));
+                return old;
+            }
+            loop {
+                let found = Self::compare_exchange(at, old, change(old));
+                if found == old {
+                    return old;
+                }
+                old = found;
+            }
+        }
+    }
+
     /// The value from the low bytes of a little-endian buffer.
     fn from_bytes(bytes: &[u8; 16]) -> Self;
 

@@ -22,5 +22,6 @@ mod system;
 #[cfg(test)]
 mod testing;
 mod vcpu;
+mod world;
 
 pub use vcpu::Interpreter;

@@ -30,7 +30,14 @@ impl Cpu {
         self.arm();
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let mut horizon = Horizon { until, look: end.min(self.retired + CLOCK_INTERVAL), end };
+        let world = self.parallel.then(|| self.world.clone());
+        if let Some(world) = &world {
+            world.enter(&self.kick);
+        }
         let exit = self.run_inner(&mut horizon);
+        if let Some(world) = &world {
+            world.leave(&self.kick);
+        }
         self.blocks.leave();
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();
@@ -143,10 +150,13 @@ impl Cpu {
         {
             return Some(exit);
         }
-        if self.kick.pending() {
-            self.kick.take();
+        if self.kick.take() {
             self.attention = true;
             return Some(Exit::ExternalInterrupt);
+        }
+        if self.kick.paused() {
+            let world = self.world.clone();
+            world.stand_aside(&self.kick);
         }
         if self.retired >= horizon.look {
             self.attention = true;

@@ -6,10 +6,13 @@ use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
+use crate::world::World;
 
-/// The interpreting engine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Interpreter;
+/// The interpreting engine, for the vCPUs of one partition.
+#[derive(Clone, Debug, Default)]
+pub struct Interpreter {
+    world: Arc<World>,
+}
 
 impl Engine for Interpreter {
     fn name(&self) -> &'static str {
@@ -17,7 +20,9 @@ impl Engine for Interpreter {
     }
 
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
-        Box::new(Cpu::new(parts))
+        let mut cpu = Cpu::new(parts);
+        cpu.world = self.world.clone();
+        Box::new(cpu)
     }
 }
 

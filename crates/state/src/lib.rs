@@ -176,6 +176,8 @@ pub struct CpuState {
     pub cr3: u64,
     /// CR4.
     pub cr4: u64,
+    /// PDPTE0..PDPTE3: what PAE paging latched when CR3 was loaded (SDM 4.4.1).
+    pub pdpte: [u64; 4],
     /// Task priority, 8 bits; CR8 is its high nibble. The TPR shadow of the virtual-APIC page.
     pub tpr: u8,
     /// XCR0.
@@ -253,6 +255,7 @@ impl Default for CpuState {
             cr2: 0,
             cr3: 0,
             cr4: 0,
+            pdpte: [0; 4],
             tpr: 0,
             xcr0: 1,
             pkru: 0,

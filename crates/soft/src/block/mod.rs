@@ -398,7 +398,15 @@ impl Cpu {
         }
         let user = self.mode == Mode::User;
         let access = Access { write: false, user, fetch: true, ac: false };
-        let mapping = self.walk(linear, access).map_err(|fault| self.raise(fault))?;
+        let mapping = match self.walk(linear, access) {
+            Ok(mapping) => mapping,
+            Err(fault) => {
+                // A page fault drops what was cached for its address (SDM 4.10.4.1).
+                self.tlb.flush_page(linear);
+                self.blocks.flush_page(linear);
+                return Err(self.raise(fault));
+            }
+        };
         let memory = self.memory.clone();
         let Some(page) = memory.page(Gpa(mapping.gpa)) else {
             // Nothing can be executed from a device: what a fetch of all ones decodes to.

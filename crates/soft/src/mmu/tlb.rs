@@ -2,6 +2,7 @@
 
 use satori_memory::PageState;
 
+use super::keys::KeyedSlots;
 use super::large::{LargePages, Reach};
 
 /// Whose rights an access is checked against. A processor changes between these often, so one
@@ -18,7 +19,7 @@ pub enum Mode {
 }
 
 /// Entries; a power of two.
-const ENTRIES: usize = 1024;
+pub(super) const ENTRIES: usize = 1024;
 /// A tag that no access has.
 const NEVER: u64 = 1;
 /// In a tag: the page holds watched data. No access that takes the fast path has it.
@@ -52,7 +53,12 @@ pub struct TlbCounts {
 
 /// A vCPU's data TLB.
 pub struct Tlb {
+    /// What [`Tlb::lookup`] sees: the entries, or none of them.
     entries: Box<[Entry; ENTRIES]>,
+    /// While nothing may be seen, the entries; else, if that ever happened, an empty table.
+    aside: Option<Box<[Entry; ENTRIES]>>,
+    hidden: bool,
+    keys: KeyedSlots,
     /// Slots filled with non-global pages since the last flush.
     local: Vec<u16>,
     large: LargePages,
@@ -79,14 +85,24 @@ pub struct Fill {
     pub shift: u32,
     /// Holds watched data.
     pub watched: bool,
+    /// The protection key that decided.
+    pub key: Option<u8>,
+}
+
+fn empty() -> Box<[Entry; ENTRIES]> {
+    match vec![EMPTY; ENTRIES].into_boxed_slice().try_into() {
+        Ok(entries) => entries,
+        Err(_) => unreachable!("the slice has ENTRIES entries"),
+    }
 }
 
 impl Tlb {
     pub fn new() -> Self {
-        let entries = vec![EMPTY; ENTRIES].into_boxed_slice();
-        let Ok(entries) = entries.try_into() else { unreachable!("the slice has ENTRIES entries") };
         Tlb {
-            entries,
+            entries: empty(),
+            aside: None,
+            hidden: false,
+            keys: KeyedSlots::new(),
             local: Vec::with_capacity(ENTRIES),
             large: LargePages::new(),
             counts: TlbCounts::default(),
@@ -103,7 +119,7 @@ impl Tlb {
         mode: Mode,
         write: bool,
     ) -> Option<(*mut u8, *const PageState)> {
-        let entry = &self.entries[(linear >> 12) as usize & (ENTRIES - 1)];
+        let entry = &self.entries[slot_of(linear)];
         // A crossing access has the next page's tag, which lives in another slot.
         let tag = linear.wrapping_add(size - 1) & !0xfff;
         if entry.tag[2 * mode as usize + usize::from(write)] == tag {
@@ -113,31 +129,41 @@ impl Tlb {
         }
     }
 
-    /// As [`Tlb::lookup`], but for pages with watched data.
-    pub fn lookup_watched(
-        &self,
-        linear: u64,
-        size: u64,
-        mode: Mode,
-        write: bool,
-    ) -> Option<(*mut u8, *const PageState)> {
-        let entry = &self.entries[(linear >> 12) as usize & (ENTRIES - 1)];
-        let tag = linear.wrapping_add(size - 1) & !0xfff | WATCHED;
-        (entry.tag[2 * mode as usize + usize::from(write)] == tag)
-            .then(|| (linear.wrapping_add(entry.addend) as *mut u8, entry.state))
+    /// Makes every look-up miss, or not: for modes in which each access needs a closer look.
+    pub fn hide(&mut self, hidden: bool) {
+        if hidden != self.hidden {
+            self.hidden = hidden;
+            std::mem::swap(&mut self.entries, self.aside.get_or_insert_with(empty));
+        }
+    }
+
+    /// The entries, seen or not.
+    fn real(&mut self) -> &mut [Entry; ENTRIES] {
+        match &mut self.aside {
+            Some(aside) if self.hidden => aside,
+            _ => &mut self.entries,
+        }
+    }
+
+    /// What [`Tlb::lookup`] tells of one byte when neither hidden nor watched.
+    pub fn find(&mut self, linear: u64, mode: Mode, write: bool) -> Option<(*mut u8, *const PageState)> {
+        let entry = &self.real()[slot_of(linear)];
+        let hit = entry.tag[2 * mode as usize + usize::from(write)] & !WATCHED == linear & !0xfff;
+        hit.then(|| (linear.wrapping_add(entry.addend) as *mut u8, entry.state))
     }
 
     /// Caches a translation.
     pub fn fill(&mut self, fill: &Fill) {
         self.counts.fills += 1;
         let page = fill.linear & !0xfff;
-        let slot = (page >> 12) as usize & (ENTRIES - 1);
+        let slot = slot_of(page);
         let watched = if fill.watched { WATCHED } else { 0 };
         let tag = fill.allowed.map(|allowed| if allowed { page | watched } else { NEVER });
-        self.entries[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
+        self.real()[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
         if !fill.global && self.local.len() < ENTRIES {
             self.local.push(slot as u16);
         }
+        self.keys.note(fill.key, slot);
         self.large.insert(page, fill.shift);
     }
 
@@ -145,24 +171,24 @@ impl Tlb {
     pub fn flush(&mut self, keep_global: bool) {
         if keep_global && self.local.len() < ENTRIES {
             self.counts.flushes += 1;
-            for slot in self.local.drain(..) {
-                self.entries[slot as usize] = EMPTY;
+            while let Some(slot) = self.local.pop() {
+                self.real()[usize::from(slot)] = EMPTY;
             }
         } else {
             self.counts.full_flushes += 1;
-            self.entries.fill(EMPTY);
+            self.real().fill(EMPTY);
             self.local.clear();
+            self.keys.clear();
             self.large = LargePages::new();
         }
     }
 
     /// Drops the translation of the page at `linear`, however large it is.
     pub fn flush_page(&mut self, linear: u64) {
-        self.counts.page_flushes += 1;
         match self.large.reach(linear) {
-            Reach::Page => self.entries[(linear >> 12) as usize & (ENTRIES - 1)] = EMPTY,
+            Reach::Page => self.real()[slot_of(linear)] = EMPTY,
             Reach::Piece => {
-                for entry in self.entries.iter_mut() {
+                for entry in self.real() {
                     if entry.tag.iter().any(|tag| *tag != NEVER && (tag ^ linear) >> 21 == 0) {
                         *entry = EMPTY;
                     }
@@ -171,4 +197,27 @@ impl Tlb {
             Reach::All => self.flush(false),
         }
     }
+
+    /// Brings what was decided by protection keys up to date with PKRU.
+    #[inline]
+    pub fn set_pkru(&mut self, pkru: u32) {
+        if self.keys.pkru() != pkru {
+            self.drop_keyed(pkru);
+        }
+    }
+
+    #[cold]
+    fn drop_keyed(&mut self, pkru: u32) {
+        for key in self.keys.changed(pkru) {
+            for slot in self.keys.take(key) {
+                self.real()[slot] = EMPTY;
+            }
+        }
+    }
+}
+
+/// The slot of the page around `linear`.
+#[inline(always)]
+fn slot_of(linear: u64) -> usize {
+    (linear >> 12) as usize & (ENTRIES - 1)
 }

@@ -1,36 +1,21 @@
 //! The page walk (SDM chapter 4), with accessed and dirty bits set by compare-and-exchange.
 
-use satori_defs::x86::{cr0, cr4, efer, pf, pte};
+use satori_defs::x86::{cr4, efer, pf, pte};
 use satori_engine::Exception;
-use satori_memory::{Gpa, GuestMemory};
+use satori_memory::Gpa;
 
+use super::paging::Paging;
+use super::rights::{Access, Rights};
 use crate::cpu::Cpu;
 use crate::host::Scalar;
-
-/// What an access wants to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// It writes.
-    pub write: bool,
-    /// It is made at privilege level 3.
-    pub user: bool,
-    /// It is an instruction fetch.
-    pub fetch: bool,
-    /// RFLAGS.AC lifts SMAP for it.
-    pub ac: bool,
-}
 
 /// The outcome of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Physical address of the byte.
     pub gpa: u64,
-    /// Every level allows writes.
-    pub writable: bool,
-    /// Every level allows user accesses.
-    pub user: bool,
-    /// Every level allows fetches.
-    pub executable: bool,
+    /// What every level together allows.
+    pub rights: Rights,
     /// The leaf's dirty bit is set.
     pub dirty: bool,
     /// The leaf is global (and CR4.PGE is on).
@@ -39,206 +24,133 @@ pub struct Mapping {
     pub shift: u32,
 }
 
-/// Physical addresses have this many bits (CPUID 0x80000008).
-pub const MAXPHYADDR: u32 = 46;
-/// Address bits that entries must leave clear.
-const BEYOND: u64 = pte::ADDR & !((1 << MAXPHYADDR) - 1);
-
 /// Whether bits 63:47 of `linear` are all alike.
 #[inline(always)]
 pub fn canonical(linear: u64) -> bool {
     ((linear as i64) << 16 >> 16) as u64 == linear
 }
 
-fn entry_load(memory: &GuestMemory, at: u64, wide: bool) -> u64 {
-    let Some(page) = memory.page(Gpa(at)) else { return u64::MAX };
-    // SAFETY: entries are naturally aligned, so they lie within the page.
-    unsafe {
-        let at = page.host.add((at & 0xfff) as usize);
-        if wide { u64::load(at) } else { u64::from(u32::load(at)) }
-    }
-}
-
-/// Sets `bits` in the entry at `at` if it still is `old`.
-fn entry_set(memory: &GuestMemory, at: u64, wide: bool, old: u64, bits: u64) -> bool {
-    let Some(page) = memory.page(Gpa(at)) else { return true };
-    // SAFETY: entries are naturally aligned, so they lie within the page.
-    let done = unsafe {
-        let host = page.host.add((at & 0xfff) as usize);
-        if wide {
-            u64::compare_exchange(host, old, old | bits) == old
-        } else {
-            u32::compare_exchange(host, old as u32, (old | bits) as u32) == old as u32
-        }
-    };
-    page.state.wrote();
-    done
-}
-
-/// The shape of a paging mode: index bits, entry width and levels.
-struct Shape {
-    levels: u32,
-    index_bits: u32,
-    wide: bool,
-}
-
 impl Cpu {
     /// Translates `linear` for `access`, or tells the page fault. Non-canonical addresses have
-    /// been refused before.
-    pub fn walk(&self, linear: u64, access: Access) -> Result<Mapping, Exception> {
-        let state = &self.state;
-        if state.cr0 & cr0::PG == 0 {
-            return Ok(Mapping {
-                gpa: linear & 0xffff_ffff,
-                writable: true,
-                user: true,
-                executable: true,
-                dirty: true,
-                global: false,
-                shift: 12,
-            });
-        }
-        let shape = if state.efer & efer::LMA != 0 {
-            Shape { levels: 4, index_bits: 9, wide: true }
-        } else if state.cr4 & cr4::PAE != 0 {
-            Shape { levels: 3, index_bits: 9, wide: true }
-        } else {
-            Shape { levels: 2, index_bits: 10, wide: false }
-        };
+    /// been refused before; outside long mode there are 32 bits of address.
+    pub fn walk(&mut self, linear: u64, access: Access) -> Result<Mapping, Exception> {
+        let paging = Paging::of(&self.state);
+        let linear = if paging == Paging::FourLevel { linear } else { linear & 0xffff_ffff };
         // An accessed or dirty bit that another vCPU's change beat sends us around again.
         loop {
-            if let Some(outcome) = self.walk_once(linear, access, &shape) {
+            if let Some(outcome) = self.walk_once(linear, access, paging) {
                 return outcome;
             }
         }
     }
 
-    fn walk_once(&self, linear: u64, access: Access, shape: &Shape) -> Option<Result<Mapping, Exception>> {
-        let state = &self.state;
-        let nxe = state.efer & efer::NXE != 0;
-        let mut code = if access.write { pf::W } else { 0 } | if access.user { pf::U } else { 0 };
-        if access.fetch && (nxe || state.cr4 & cr4::SMEP != 0) {
-            code |= pf::I;
-        }
+    /// The error code of a page fault, but for what the walk found (SDM 4.7).
+    fn fault_code(&self, access: Access) -> u32 {
+        let (cr4, nxe) = (self.state.cr4, self.state.efer & efer::NXE != 0);
+        let fetches_told = cr4 & cr4::SMEP != 0 || (cr4 & cr4::PAE != 0 && nxe);
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        bit(access.write, pf::W) | bit(access.user, pf::U) | bit(access.fetch && fetches_told, pf::I)
+    }
+
+    /// One attempt; nothing if an entry changed under way.
+    fn walk_once(
+        &mut self,
+        linear: u64,
+        access: Access,
+        paging: Paging,
+    ) -> Option<Result<Mapping, Exception>> {
+        let code = self.fault_code(access);
         let fault = |bits: u32| Some(Err(Exception::pf(linear, code | bits)));
-        let (mut writable, mut user, mut executable) = (true, true, true);
-        let mut table = if shape.levels == 3 {
-            state.cr3 & 0xffff_ffe0
-        } else if shape.wide {
-            state.cr3 & pte::ADDR
-        } else {
-            state.cr3 & 0xffff_f000
-        };
-        let mut level = shape.levels;
+        if paging == Paging::None {
+            return Some(Ok(Mapping::identical(linear)));
+        }
+        let wide = paging.wide();
+        let Some((mut table, mut level)) = self.top(paging, linear) else { return fault(0) };
+        let mut rights = Rights::ALL;
         loop {
             level -= 1;
-            let shift = 12 + level * shape.index_bits;
-            let width = if shape.wide { 8 } else { 4 };
-            let pdpte = shape.levels == 3 && level == 2;
-            let mask = if pdpte { 3 } else { (1u64 << shape.index_bits) - 1 };
-            let at = table + ((linear >> shift) & mask) * width;
-            let entry = entry_load(&self.memory, at, shape.wide);
+            let shift = paging.shift(level);
+            let at = table + paging.offset(linear, level);
+            // A table where there is no memory: KVM, which has to read it, finds nothing present.
+            let Some(entry) = self.entry_load(at, wide) else { return fault(0) };
             if entry & pte::P == 0 {
                 return fault(0);
             }
-            let large = entry & pte::PS != 0
-                && !pdpte
-                && match level {
-                    0 => false,
-                    1 => shape.wide || state.cr4 & cr4::PSE != 0,
-                    _ => true,
-                };
-            let mut reserved = 0;
-            if shape.wide {
-                reserved |= BEYOND;
-                if !nxe {
-                    reserved |= pte::NX;
-                }
-                if large {
-                    reserved |= ((1 << shift) - 1) & !0x1fff;
-                } else if level >= 2 && !pdpte {
-                    reserved |= pte::PS;
-                }
-                if shape.levels == 4 && level == 2 && !large {
-                    reserved &= !pte::PS;
-                }
-                if level == 3 {
-                    reserved |= pte::PS;
-                }
-            } else if large {
-                reserved |= 1 << 21;
-            }
-            if entry & reserved != 0 {
+            let large = self.is_large(paging, level, entry);
+            if entry & self.reserved(paging, level, large) != 0 {
                 return fault(pf::RSVD | pf::P);
             }
-            if !pdpte {
-                writable &= entry & pte::W != 0;
-                user &= entry & pte::U != 0;
-                executable &= !shape.wide || entry & pte::NX == 0;
-            }
+            rights.narrow(entry, wide);
             if level > 0 && !large {
-                if !pdpte && entry & pte::A == 0 && !entry_set(&self.memory, at, shape.wide, entry, pte::A) {
+                if entry & pte::A == 0 && !self.entry_set(at, wide, entry, pte::A) {
                     return None;
                 }
-                table = if shape.wide { entry & pte::ADDR } else { entry & 0xffff_f000 };
+                table = paging.table(entry);
                 continue;
             }
-            if !self.allowed(access, writable, user, executable) {
-                return fault(pf::P);
+            if paging == Paging::FourLevel && self.state.cr4 & cr4::PKE != 0 && rights.user {
+                rights.key = Some((entry >> pte::KEY_SHIFT & 15) as u8);
+            }
+            if let Some(bits) = self.refusal(access, rights) {
+                return fault(bits | pf::P);
             }
             let wanted = pte::A | if access.write { pte::D } else { 0 };
-            if entry & wanted != wanted && !entry_set(&self.memory, at, shape.wide, entry, wanted) {
+            if entry & wanted != wanted && !self.entry_set(at, wide, entry, wanted) {
                 return None;
             }
-            let offset = (1u64 << shift) - 1;
-            let frame = if shape.wide {
-                entry & pte::ADDR & !offset
-            } else if large {
-                // PSE-36: bits 20:13 of the entry are bits 39:32 of the address.
-                (entry & 0xffc0_0000) | (entry >> 13 & 0xff) << 32
-            } else {
-                entry & 0xffff_f000
-            };
             return Some(Ok(Mapping {
-                gpa: frame | (linear & offset),
-                writable,
-                user,
-                executable,
+                gpa: paging.frame(entry, shift, large) | (linear & ((1 << shift) - 1)),
+                rights,
                 dirty: (entry | wanted) & pte::D != 0,
-                global: entry & pte::G != 0 && state.cr4 & cr4::PGE != 0,
+                global: entry & pte::G != 0 && self.state.cr4 & cr4::PGE != 0,
                 shift,
             }));
         }
     }
 
-    /// The rights check of SDM 4.6.
-    fn allowed(&self, access: Access, writable: bool, user: bool, executable: bool) -> bool {
-        let state = &self.state;
-        if access.fetch && !executable {
-            return false;
+    /// The first table of a walk and its level plus one; nothing behind a PDPTE that is not
+    /// present. The processor reads PDPTEs when CR3 is loaded, not now (SDM 4.4.1).
+    pub(super) fn top(&self, paging: Paging, linear: u64) -> Option<(u64, u32)> {
+        let cr3 = self.state.cr3;
+        if paging == Paging::Pae {
+            let pdpte = self.state.pdpte[(linear >> 30) as usize & 3];
+            return (pdpte & pte::P != 0).then_some((paging.table(pdpte), 2));
         }
-        if access.user {
-            return user && (!access.write || writable);
-        }
-        if access.fetch {
-            return !(user && state.cr4 & cr4::SMEP != 0);
-        }
-        if user && state.cr4 & cr4::SMAP != 0 && !access.ac {
-            return false;
-        }
-        !access.write || writable || state.cr0 & cr0::WP == 0
+        Some((paging.table(cr3), if paging == Paging::Bits32 { 2 } else { 4 }))
     }
 
-    /// Which accesses a mapping allows without another walk, by `2 * mode + write`.
-    pub(super) fn allowed_everywhere(&self, mapping: &Mapping) -> [bool; 6] {
-        let mut allowed = [false; 6];
-        for (mode, (user, ac)) in [(false, false), (true, false), (false, true)].into_iter().enumerate() {
-            for write in [false, true] {
-                let access = Access { write, user, fetch: false, ac };
-                allowed[2 * mode + usize::from(write)] = (!write || mapping.dirty)
-                    && self.allowed(access, mapping.writable, mapping.user, mapping.executable);
-            }
+    /// The entry at a physical address; nothing where there is no memory.
+    pub(super) fn entry_load(&self, at: u64, wide: bool) -> Option<u64> {
+        let page = self.memory.page(Gpa(at))?;
+        // SAFETY: entries are naturally aligned, so they lie within the page.
+        unsafe {
+            let at = page.host.add((at & 0xfff) as usize);
+            Some(if wide { u64::load(at) } else { u64::from(u32::load(at)) })
         }
-        allowed
+    }
+
+    /// Sets `bits` in the entry at `at` if it still is `old`.
+    fn entry_set(&mut self, at: u64, wide: bool, old: u64, bits: u64) -> bool {
+        let Some(page) = self.memory.page(Gpa(at)) else { return true };
+        // SAFETY: entries are naturally aligned, so they lie within the page.
+        let done = unsafe {
+            let host = page.host.add((at & 0xfff) as usize);
+            if wide {
+                u64::compare_exchange(host, old, old | bits) == old
+            } else {
+                u32::compare_exchange(host, old as u32, (old | bits) as u32) == old as u32
+            }
+        };
+        if page.state.wrote() {
+            self.code_written();
+        }
+        done
+    }
+}
+
+impl Mapping {
+    /// Without paging, linear addresses are physical ones.
+    fn identical(linear: u64) -> Self {
+        Mapping { gpa: linear, rights: Rights::ALL, dirty: true, global: false, shift: 12 }
     }
 }

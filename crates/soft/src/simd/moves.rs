@@ -189,6 +189,7 @@ pub fn store_masked(cpu: &mut Cpu, insn: &Instruction, data: &[u8], mask: &[u8])
     let offset = truncate(cpu.state.gpr[satori_state::reg::RDI], bits);
     let size = data.len() as u64;
     let linear = cpu.segment_linear(insn.memory_segment().number(), offset, size, true)?;
+    cpu.require_alignment(linear, size)?;
     if mask.iter().all(|byte| byte & 0x80 == 0) {
         return Ok(());
     }

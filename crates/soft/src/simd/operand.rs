@@ -77,8 +77,26 @@ pub fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32
     Ok(cpu.read::<T>(linear)?.into())
 }
 
+/// What the address of an operand of `len` bytes has to be a multiple of where alignment is
+/// checked (SDM table 6-7): 80-bit values of 8, x87 environments and states of their words.
+/// Larger areas have their own rules.
+const fn alignment(len: usize) -> u64 {
+    match len {
+        2 | 14 | 94 => 2,
+        4 | 28 | 108 => 4,
+        8 | 10 => 8,
+        16 => 16,
+        _ => 1,
+    }
+}
+
 /// Writes `bytes` to memory, all or nothing.
 pub fn store_bytes(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
+    cpu.require_alignment(linear, alignment(bytes.len()))?;
+    cpu.unaligned(|cpu| store_pieces(cpu, linear, bytes))
+}
+
+fn store_pieces(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
     cpu.probe_write(linear, bytes.len() as u64)?;
     let mut at = linear;
     let (words, rest) = bytes.as_chunks::<8>();
@@ -95,6 +113,11 @@ pub fn store_bytes(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
 
 /// Fills `bytes` from memory.
 pub fn load_bytes(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
+    cpu.require_alignment(linear, alignment(bytes.len()))?;
+    cpu.unaligned(|cpu| load_pieces(cpu, linear, bytes))
+}
+
+fn load_pieces(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
     let mut at = linear;
     let (words, rest) = bytes.as_chunks_mut::<8>();
     for word in words {

@@ -2,12 +2,13 @@
 //! them: a change of a bit that the host owns exits first.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use satori_cpuid::Feature;
 use satori_defs::x86::{cr0, cr4, efer, pte};
 use satori_engine::{Exception, Exit};
 use satori_state::seg;
 
 use crate::cpu::{Cpu, Exec, Handler};
-use crate::mmu::{MAXPHYADDR, canonical};
+use crate::mmu::{MAXPHYADDR, Paging, canonical};
 
 /// Bits of CR0 that exist; writes to the others are ignored (SDM 2.5: reserved bits of the low
 /// half keep reading as 0).
@@ -25,13 +26,17 @@ const CR4_BITS: u64 = CR4_GUEST
     | cr4::PCIDE
     | cr4::OSXSAVE
     | cr4::SMEP
-    | cr4::SMAP;
-/// Bits of CR4 that the guest owns under KVM with EPT (`KVM_POSSIBLE_CR4_GUEST_BITS`).
+    | cr4::SMAP
+    | cr4::PKE;
+/// Bits of CR4 that the guest owns under KVM with EPT (`KVM_POSSIBLE_CR4_GUEST_BITS`), if they are
+/// not reserved for want of their feature.
 const CR4_GUEST: u64 =
     cr4::PVI | cr4::DE | cr4::PCE | cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::PGE | cr4::TSD | cr4::FSGSBASE;
-/// Bits of CR4 whose change voids translations (SDM 4.10.4.1). SMAP is among them because the
-/// software TLB keeps the outcome of its check.
-const CR4_TRANSLATION: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::SMEP | cr4::SMAP;
+/// Bits of CR4 whose change voids translations (SDM 4.10.4.1). SMAP and PKE are among them because
+/// the software TLB keeps the outcome of their checks.
+const CR4_TRANSLATION: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::SMEP | cr4::SMAP | cr4::PKE;
+/// Bits of CR0 whose change loads the PDPTEs (SDM 4.4.1).
+const CR0_PDPTE: u64 = cr0::CD | cr0::NW | cr0::PG;
 /// Bits of CR4 whose change loads the PDPTEs (SDM 4.4.1).
 const CR4_PDPTE: u64 = cr4::PAE | cr4::PGE | cr4::PSE | cr4::SMEP;
 /// Process-context identifier in CR3.
@@ -93,21 +98,18 @@ fn refuse(cpu: &mut Cpu) -> Exec<()> {
     Err(cpu.raise(Exception::gp(0)))
 }
 
-/// PAE paging outside long mode, with these register values.
-const fn pae_paging(cr0: u64, cr4: u64, efer: u64) -> bool {
-    cr0 & cr0::PG != 0 && cr4 & cr4::PAE != 0 && efer & efer::LMA == 0
-}
-
-/// Refuses a page-directory-pointer table with reserved bits set in a present entry.
-fn check_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<()> {
-    for i in 0..4 {
-        let at = satori_memory::Gpa((cr3 & 0xffff_ffe0) + 8 * i);
-        let entry = cpu.memory.read_u64(at).unwrap_or(0);
-        if entry & pte::P != 0 && entry & PDPTE_RESERVED != 0 {
-            return refuse(cpu);
+/// The page-directory-pointer table at `cr3`, refused with #GP(0) if a present entry has reserved
+/// bits set, or if there is no memory.
+fn read_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<[u64; 4]> {
+    let mut entries = [0; 4];
+    for (i, entry) in entries.iter_mut().enumerate() {
+        let at = satori_memory::Gpa((cr3 & 0xffff_ffe0) + 8 * i as u64);
+        match cpu.memory.read_u64(at) {
+            Ok(found) if found & pte::P == 0 || found & PDPTE_RESERVED == 0 => *entry = found,
+            _ => return Err(cpu.raise(Exception::gp(0))),
         }
     }
-    Ok(())
+    Ok(entries)
 }
 
 fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
@@ -125,8 +127,9 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
     let (paging, was) = (value & cr0::PG != 0, old & cr0::PG != 0);
     let mut efer = cpu.state.efer;
     if paging && !was && efer & efer::LME != 0 {
-        // SDM 9.8.5: entering IA-32e mode.
-        if cpu.state.cr4 & cr4::PAE == 0 || cpu.state.seg[seg::CS].long() {
+        // SDM 9.8.5.4: the checks of entering IA-32e mode. Types 1 and 3 are 16-bit TSSs.
+        let short_tss = matches!(cpu.state.tr.rights & 0xf, 1 | 3);
+        if cpu.state.cr4 & cr4::PAE == 0 || cpu.state.seg[seg::CS].long() || short_tss {
             return refuse(cpu);
         }
         efer |= efer::LMA;
@@ -137,8 +140,8 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
         }
         efer &= !efer::LMA;
     }
-    if paging && !was && pae_paging(value, cpu.state.cr4, efer) {
-        check_pdptes(cpu, cpu.state.cr3)?;
+    if (old ^ value) & CR0_PDPTE != 0 && Paging::select(value, cpu.state.cr4, efer) == Paging::Pae {
+        cpu.state.pdpte = read_pdptes(cpu, cpu.state.cr3)?;
     }
     cpu.state.cr0 = value;
     cpu.state.efer = efer;
@@ -162,11 +165,16 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
         if value >> MAXPHYADDR != 0 {
             return refuse(cpu);
         }
-    } else {
-        value &= 0xffff_ffff;
-        if pae_paging(cpu.state.cr0, cpu.state.cr4, cpu.state.efer) {
-            check_pdptes(cpu, value)?;
-        }
+    }
+    load_cr3(cpu, value)
+}
+
+/// Loads CR3, and with PAE paging the PDPTEs, or changes nothing: the part of MOV to CR3 that a
+/// task switch does too. Outside long mode the register has 32 bits.
+pub(super) fn load_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
+    let value = if cpu.state.long_mode() { value } else { value & 0xffff_ffff };
+    if Paging::of(&cpu.state) == Paging::Pae {
+        cpu.state.pdpte = read_pdptes(cpu, value)?;
     }
     cpu.state.cr3 = value;
     cpu.cr3_loads += 1;
@@ -177,10 +185,25 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
     Ok(())
 }
 
+/// The bits of CR4 that change without an exit.
+fn guest_cr4(cpu: &Cpu) -> u64 {
+    const FEATURES: &[(u64, Feature)] = &[
+        (cr4::PVI, Feature::Vme),
+        (cr4::DE, Feature::De),
+        (cr4::OSFXSR, Feature::Fxsr),
+        (cr4::OSXMMEXCPT, Feature::Sse),
+        (cr4::PGE, Feature::Pge),
+        (cr4::TSD, Feature::Tsc),
+        (cr4::FSGSBASE, Feature::Fsgsbase),
+    ];
+    let reserved = FEATURES.iter().filter(|(_, feature)| !cpu.isa.offered.has(*feature));
+    reserved.fold(CR4_GUEST, |bits, (bit, _)| bits & !bit)
+}
+
 fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
     let old = cpu.state.cr4;
     let changed = old ^ value;
-    if changed & !CR4_GUEST != 0 {
+    if changed & !guest_cr4(cpu) != 0 {
         cpu.ask(Exit::CrWrite { register: 4, value })?;
     }
     let long = cpu.state.long_mode();
@@ -191,8 +214,8 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
     {
         return refuse(cpu);
     }
-    if changed & CR4_PDPTE != 0 && pae_paging(cpu.state.cr0, value, cpu.state.efer) {
-        check_pdptes(cpu, cpu.state.cr3)?;
+    if changed & CR4_PDPTE != 0 && Paging::select(cpu.state.cr0, value, cpu.state.efer) == Paging::Pae {
+        cpu.state.pdpte = read_pdptes(cpu, cpu.state.cr3)?;
     }
     cpu.state.cr4 = value;
     if changed & CR4_TRANSLATION != 0 {
@@ -284,6 +307,6 @@ mod tests {
         assert_eq!(CR0_GUEST & !CR0_BITS, 0);
         assert_eq!(CR4_GUEST & !CR4_BITS, 0);
         assert_eq!(CR0_BITS & cr0::ET, 0);
-        assert_eq!(CR4_BITS & (cr4::VMXE | cr4::LA57 | cr4::PKE), 0);
+        assert_eq!(CR4_BITS & (cr4::VMXE | cr4::LA57), 0);
     }
 }

@@ -160,5 +160,5 @@ fn barrier(_cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 /// Caches are not modelled; the address is checked as for a load of a byte.
 fn flush_line(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let linear = cpu.ea(insn, 0)?;
-    cpu.host_range(linear, 1, false).map(drop)
+    cpu.probe_read(linear)
 }

@@ -11,6 +11,7 @@ mod far;
 mod fast;
 mod faults;
 mod flags;
+mod keys;
 mod machine;
 mod msr;
 mod ports;
@@ -34,6 +35,7 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         far::handler,
         fast::handler,
         flags::handler,
+        keys::handler,
         machine::handler,
         msr::handler,
         ports::handler,

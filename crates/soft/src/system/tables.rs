@@ -34,9 +34,9 @@ impl Cpu {
         if self.cpl() == 0 { Ok(()) } else { Err(self.raise(Exception::gp(0))) }
     }
 
-    /// Refuses with #GP(0) at privilege level 3 under user-mode instruction prevention.
+    /// Refuses with #GP(0) outside privilege level 0 under user-mode instruction prevention.
     pub(super) fn require_no_umip(&mut self) -> Exec<()> {
-        if self.state.cr4 & cr4::UMIP != 0 && self.cpl() == 3 {
+        if self.state.cr4 & cr4::UMIP != 0 && self.cpl() != 0 {
             return Err(self.raise(Exception::gp(0)));
         }
         Ok(())
@@ -75,9 +75,13 @@ fn store_table(cpu: &mut Cpu, insn: &Instruction, register: DescriptorTable) -> 
     cpu.require_no_umip()?;
     let linear = cpu.ea(insn, 0)?;
     let size = if cpu.code64 { 8 } else { 4 };
-    cpu.probe_write(linear, 2 + u64::from(size))?;
-    cpu.write(linear, register.limit)?;
-    cpu.write_sized(linear.wrapping_add(2), size, register.base)
+    // Both parts count as one operand of doublewords (SDM table 6-7).
+    cpu.require_alignment(linear, 4)?;
+    cpu.unaligned(|cpu| {
+        cpu.probe_write(linear, 2 + u64::from(size))?;
+        cpu.write(linear, register.limit)?;
+        cpu.write_sized(linear.wrapping_add(2), size, register.base)
+    })
 }
 
 fn store_selector(cpu: &mut Cpu, insn: &Instruction, register: Segment) -> Exec<()> {
