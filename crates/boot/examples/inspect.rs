@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use satori_boot::{BootProtocol, Config, Initrd, KERNEL_MAX, Kernel, ProtocolChoice, layout, load};
+use satori_boot::{Config, Initrd, KERNEL_MAX, Kernel, ProtocolChoice, layout, load};
 use satori_memory::GuestMemory;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kernel = Kernel::open(&path, KERNEL_MAX)?;
     println!("{:?} in {:?}", kernel.info, start.elapsed());
     let initrd = Initrd::open(&paths.collect::<Vec<_>>(), 1 << 30)?;
-    for protocol in [BootProtocol::Pvh, BootProtocol::Linux64] {
+    for &protocol in &kernel.info.protocols {
         let memory = GuestMemory::new(&layout::ram_regions(512 << 20)?)?;
         let config =
             Config { initrd: initrd.clone(), protocol: ProtocolChoice::Only(protocol), ..Config::default() };

@@ -80,6 +80,14 @@ pub fn linux64(entry: u64, zero_page: u64, gdt: u64, page_tables: u64) -> CpuSta
     state
 }
 
+/// The state at the entry of Linux's 32-bit boot protocol (boot.rst, "32-bit Boot Protocol"):
+/// flat segments, no paging, ESI = `zero_page`.
+pub fn linux32(entry: u64, zero_page: u64, gdt: u64) -> CpuState {
+    let mut state = pvh(entry as u32, 0, gdt);
+    state.gpr[reg::RSI] = zero_page;
+    state
+}
+
 /// Writes the descriptors that `state`'s segment registers were loaded from.
 pub fn write_gdt(memory: &GuestMemory, state: &CpuState) -> Result<(), Error> {
     let mut table = [0; GDT_BYTES as usize];

@@ -98,13 +98,10 @@ impl Kernel {
         if file.len() as u64 > KERNEL_MAX {
             return Err(BadKernel::TooLarge { max: KERNEL_MAX });
         }
-        if bzimage::recognise(&file) {
-            let (setup, payload) = bzimage::parse(&file)?;
-            let (compression, data) = decompress::unpack(payload, max.min(KERNEL_MAX))?;
-            let version = setup.kernel_version.clone();
-            return Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(setup), version, None);
-        }
         let file = Arc::new(file);
+        if bzimage::recognise(&file) {
+            return Self::from_bzimage(file, max.min(KERNEL_MAX));
+        }
         let multiboot = Header::find(&file);
         let by_multiboot = multiboot.map(|header| {
             let image = multiboot::image(&file, header)?;
@@ -126,6 +123,26 @@ impl Kernel {
     /// The unpacked ELF file.
     pub fn elf(&self) -> &[u8] {
         &self.data
+    }
+
+    /// The payload can be entered by PVH and the 64-bit protocol, the code around it by the 32-bit
+    /// one. Without payload it is a program that only looks like Linux, as memtest86+ is.
+    fn from_bzimage(file: Arc<Vec<u8>>, max: u64) -> Result<Self, BadKernel> {
+        let (setup, payload) = bzimage::parse(&file)?;
+        let version = setup.kernel_version.clone();
+        let by_code =
+            setup.image().map(|image| Way { protocol: BootProtocol::Linux32, image, data: file.clone() });
+        let Some(payload) = payload else {
+            let way = by_code.ok_or(BadKernel::NotAKernel)?;
+            let ways = vec![way];
+            return Self::new(Format::BzImage, Compression::None, file.clone(), Some(setup), version, ways);
+        };
+        let (compression, data) = decompress::unpack(payload, max)?;
+        let mut kernel =
+            Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(setup), version, None)?;
+        kernel.ways.extend(by_code);
+        kernel.info.protocols = kernel.ways.iter().map(|way| way.protocol).collect();
+        Ok(kernel)
     }
 
     fn from_elf(

@@ -28,6 +28,8 @@ pub enum BootProtocol {
     Pvh,
     /// Linux's 64-bit boot protocol, at e_entry.
     Linux64,
+    /// Linux's 32-bit boot protocol: a bzImage unpacks itself.
+    Linux32,
 }
 
 impl BootProtocol {
@@ -37,6 +39,7 @@ impl BootProtocol {
             BootProtocol::Multiboot => "multiboot",
             BootProtocol::Pvh => "PVH",
             BootProtocol::Linux64 => "the Linux 64-bit boot protocol",
+            BootProtocol::Linux32 => "the Linux 32-bit boot protocol",
         }
     }
 }
@@ -47,6 +50,8 @@ pub enum ProtocolChoice {
     /// The first that the kernel offers: multiboot, as QEMU does, then PVH, then Linux's.
     #[default]
     Auto,
+    /// The first of Linux's protocols that the kernel offers.
+    Linux,
     /// This one.
     Only(BootProtocol),
 }
@@ -179,6 +184,11 @@ fn place_linux(
             memory.write(Gpa(at), &params::zero_page(kernel.setup.as_ref(), &places, map))?;
             entry::linux64(way.image.entry, at, gdt, tables)
         }
+        BootProtocol::Linux32 => {
+            let at = room("zero page", PAGE_SIZE)?;
+            memory.write(Gpa(at), &params::zero_page(kernel.setup.as_ref(), &places, map))?;
+            entry::linux32(way.image.entry, at, gdt)
+        }
         BootProtocol::Pvh | BootProtocol::Multiboot => {
             let at = room("start info", params::start_info_bytes(map.len()) as u64)?;
             memory.write(Gpa(at), &params::start_info(at, &places, map))?;
@@ -196,25 +206,31 @@ fn place_linux(
 fn choose(kernel: &Kernel, wanted: ProtocolChoice) -> Result<&Way, Error> {
     let fits = |way: &&Way| match wanted {
         ProtocolChoice::Auto => true,
+        ProtocolChoice::Linux => matches!(way.protocol, BootProtocol::Linux64 | BootProtocol::Linux32),
         ProtocolChoice::Only(protocol) => way.protocol == protocol,
     };
-    kernel.ways.iter().find(fits).ok_or(match wanted {
-        ProtocolChoice::Only(BootProtocol::Multiboot) => {
-            Error::Protocol { wanted: "multiboot", why: "it has no multiboot header" }
-        }
-        ProtocolChoice::Auto | ProtocolChoice::Only(BootProtocol::Pvh) => {
-            Error::Protocol { wanted: "PVH", why: "it has no PVH note" }
-        }
-        ProtocolChoice::Only(BootProtocol::Linux64) => {
-            Error::Protocol { wanted: BootProtocol::Linux64.name(), why: "it is not a 64-bit Linux" }
-        }
+    kernel.ways.iter().find(fits).ok_or_else(|| {
+        let (wanted, why) = match wanted {
+            ProtocolChoice::Linux => ("a Linux boot protocol", "it is no Linux"),
+            ProtocolChoice::Auto => ("any protocol", "it offers none"),
+            ProtocolChoice::Only(protocol) => (
+                protocol.name(),
+                match protocol {
+                    BootProtocol::Multiboot => "it has no multiboot header",
+                    BootProtocol::Pvh => "it has no PVH note",
+                    BootProtocol::Linux64 => "it is not a 64-bit Linux",
+                    BootProtocol::Linux32 => "it is no bzImage",
+                },
+            ),
+        };
+        Error::Protocol { wanted, why }
     })
 }
 
 fn check_cmdline(kernel: &Kernel, protocol: BootProtocol, cmdline: &str) -> Result<(), Error> {
     let own = kernel.setup.as_ref().map(|setup| setup.cmdline_size as usize).filter(|&size| size != 0);
     let max = match (protocol, own) {
-        (BootProtocol::Linux64, Some(own)) => own.min(COMMAND_LINE_SIZE - 1),
+        (BootProtocol::Linux64 | BootProtocol::Linux32, Some(own)) => own.min(COMMAND_LINE_SIZE - 1),
         (BootProtocol::Multiboot, _) => MULTIBOOT_CMDLINE_MAX,
         _ => COMMAND_LINE_SIZE - 1,
     };
@@ -268,7 +284,7 @@ fn place_initrd(
         return Ok(None);
     }
     let limit = match (protocol, &kernel.setup) {
-        (BootProtocol::Linux64, Some(setup)) => u64::from(setup.initrd_addr_max) + 1,
+        (BootProtocol::Linux64 | BootProtocol::Linux32, Some(setup)) => u64::from(setup.initrd_addr_max) + 1,
         _ => HIGH_RAM,
     };
     let len = initrd.len();

@@ -151,6 +151,8 @@ pub fn bzimage(payload: &[u8]) -> Vec<u8> {
     put(&mut out, h::VERSION, 0x20f_u16.to_le_bytes());
     put(&mut out, h::KERNEL_VERSION, 0x100_u16.to_le_bytes());
     out[0x300..0x310].copy_from_slice(b"6.1.0-test (x) y");
+    put(&mut out, h::SYSSIZE, ((64 + payload.len()) as u32).div_ceil(16).to_le_bytes());
+    put(&mut out, h::LOADFLAGS, [h::LOADED_HIGH]);
     put(&mut out, h::INITRD_ADDR_MAX, 0x7fff_ffff_u32.to_le_bytes());
     put(&mut out, h::CMDLINE_SIZE, 2047_u32.to_le_bytes());
     put(&mut out, h::INIT_SIZE, 0x10_0000_u32.to_le_bytes());

@@ -98,6 +98,31 @@ fn zero_page_has_the_setup_header_and_what_the_loader_fills_in() {
 }
 
 #[test]
+fn a_bzimage_unpacks_itself_after_the_32_bit_protocol() {
+    let memory = memory(128 << 20);
+    let file = bzimage(&lz4(&Elf::default().build()));
+    let kernel = parse(file.clone()).unwrap();
+    let all = [BootProtocol::Pvh, BootProtocol::Linux64, BootProtocol::Linux32];
+    assert_eq!(kernel.info.protocols, all);
+    let loaded = load(&memory, &kernel, &config(BootProtocol::Linux32)).unwrap();
+    assert_eq!((loaded.entry.rip, loaded.entry.cr0 >> 31, loaded.entry.gpr[reg::RBX]), (0x10_0000, 0, 0));
+    assert_eq!(bytes(&memory, 0x10_0000, file.len() - 1024), file[1024..]);
+    let page = loaded.entry.gpr[reg::RSI];
+    assert_eq!(memory.read_u32(Gpa(page + h::HEADER as u64)).unwrap().to_le_bytes(), h::HEADER_VALUE);
+
+    // A program in this format without payload, whose last paragraph is not whole.
+    let mut bare = file.clone();
+    bare[h::PAYLOAD_LENGTH..h::PAYLOAD_LENGTH + 4].fill(0);
+    bare.truncate(bare.len() / 16 * 16 - 8);
+    let paragraphs = (bare.len() as u32 - 1024).div_ceil(16);
+    bare[h::SYSSIZE..h::SYSSIZE + 4].copy_from_slice(&paragraphs.to_le_bytes());
+    let kernel = parse(bare.clone()).unwrap();
+    assert_eq!(kernel.info.protocols, [BootProtocol::Linux32]);
+    bare.truncate(bare.len() - 8);
+    assert!(matches!(parse(bare).unwrap_err(), BadKernel::Truncated { .. }));
+}
+
+#[test]
 fn a_vmlinux_without_note_is_entered_by_the_linux_protocol() {
     let kernel = parse(Elf { pvh: None, ..Elf::default() }.build()).unwrap();
     assert_eq!(kernel.info.protocols, [BootProtocol::Linux64]);
@@ -197,7 +222,7 @@ proptest! {
 fn parse_and_load(file: Vec<u8>) {
     if let Ok(kernel) = Kernel::parse(file, 1 << 20) {
         let memory = memory(20 << 20);
-        for protocol in [BootProtocol::Pvh, BootProtocol::Linux64] {
+        for protocol in [BootProtocol::Pvh, BootProtocol::Linux64, BootProtocol::Linux32] {
             let config = Config { protocol: ProtocolChoice::Only(protocol), ..Config::default() };
             if let Ok(loaded) = load(&memory, &kernel, &config) {
                 assert!(memory.page(Gpa(loaded.entry.rip)).is_some(), "the entry is in RAM");

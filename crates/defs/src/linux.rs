@@ -22,6 +22,8 @@ pub mod setup_header {
     pub const TYPE_OF_LOADER: usize = 0x210;
     /// u8, load flags.
     pub const LOADFLAGS: usize = 0x211;
+    /// u32, where to jump in protected mode.
+    pub const CODE32_START: usize = 0x214;
     /// u32, address of the initrd.
     pub const RAMDISK_IMAGE: usize = 0x218;
     /// u32, its bytes.
@@ -30,12 +32,16 @@ pub mod setup_header {
     pub const CMD_LINE_PTR: usize = 0x228;
     /// u32, highest address of the initrd's last byte.
     pub const INITRD_ADDR_MAX: usize = 0x22c;
+    /// u8, whether the protected-mode code may be anywhere.
+    pub const RELOCATABLE_KERNEL: usize = 0x234;
     /// u32, longest command line without its NUL.
     pub const CMDLINE_SIZE: usize = 0x238;
     /// u32, offset of the payload from the protected-mode code.
     pub const PAYLOAD_OFFSET: usize = 0x248;
     /// u32, bytes of the payload.
     pub const PAYLOAD_LENGTH: usize = 0x24c;
+    /// u64, where a relocatable kernel likes to be.
+    pub const PREF_ADDRESS: usize = 0x258;
     /// u32, memory that the kernel needs from its load address on.
     pub const INIT_SIZE: usize = 0x260;
     /// End of the header of every protocol that has a payload (2.08).
@@ -47,7 +53,7 @@ pub mod setup_header {
     pub const HEADER_VALUE: [u8; 4] = *b"HdrS";
     /// The first protocol with a payload.
     pub const VERSION_PAYLOAD: u16 = 0x208;
-    /// The first protocol with [`INIT_SIZE`].
+    /// The first protocol with [`PREF_ADDRESS`] and [`INIT_SIZE`].
     pub const VERSION_INIT_SIZE: u16 = 0x20a;
     /// The protocol that is announced for a vmlinux, which has no header of its own.
     pub const VERSION_VALUE: u16 = 0x20f;
@@ -55,6 +61,8 @@ pub mod setup_header {
     pub const LOADER_UNDEFINED: u8 = 0xff;
     /// [`LOADFLAGS`]: the protected-mode code is at 1 MiB or above.
     pub const LOADED_HIGH: u8 = 1 << 0;
+    /// [`CODE32_START`] where the header says nothing.
+    pub const CODE32_DEFAULT: u32 = 0x10_0000;
 }
 
 /// Offsets in the zero page (struct boot_params).

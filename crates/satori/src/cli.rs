@@ -102,8 +102,10 @@ pub enum Boot {
     Multiboot,
     /// Xen's PVH
     Pvh,
-    /// Linux's 64-bit boot protocol
+    /// Linux's boot protocol: the 64-bit one, or else the 32-bit one
     Linux,
+    /// Linux's 32-bit boot protocol, in which a bzImage unpacks itself
+    Linux32,
 }
 
 impl Boot {
@@ -113,7 +115,8 @@ impl Boot {
             Boot::Auto => ProtocolChoice::Auto,
             Boot::Multiboot => ProtocolChoice::Only(BootProtocol::Multiboot),
             Boot::Pvh => ProtocolChoice::Only(BootProtocol::Pvh),
-            Boot::Linux => ProtocolChoice::Only(BootProtocol::Linux64),
+            Boot::Linux => ProtocolChoice::Linux,
+            Boot::Linux32 => ProtocolChoice::Only(BootProtocol::Linux32),
         }
     }
 }
