@@ -6,7 +6,7 @@ use satori_bus::{
     ByteSink, Clock, InterruptLine, InterruptSink, MmioMap, Overlap, PortDevice, PortMap, PowerSink,
     TimerQueue,
 };
-use satori_defs::chipset::{hpet, irq, mmio, port, uart};
+use satori_defs::chipset::{hpet, ioapic, irq, mmio, port, uart};
 
 use crate::*;
 
@@ -42,8 +42,10 @@ pub struct Options {
     pub ecam: bool,
     /// isa-debug-exit.
     pub debug_exit: Option<DebugExitPorts>,
-    /// The debug console's sink.
+    /// The debug console's sink; pc-testdev takes its port.
     pub debugcon: Option<Box<dyn ByteSink>>,
+    /// pc-testdev and fw_cfg, for bare-metal suites: the number of processors.
+    pub testdev: Option<u32>,
 }
 
 impl Default for Options {
@@ -56,6 +58,7 @@ impl Default for Options {
             ecam: false,
             debug_exit: Some(DebugExitPorts::default()),
             debugcon: None,
+            testdev: None,
         }
     }
 }
@@ -191,7 +194,9 @@ impl Chipset {
             let last = last.ok_or(Error::DebugExitPorts { base, size })?;
             add("isa-debug-exit", base, last, DebugExit::new(power.clone()))?;
         }
-        if let Some(sink) = options.debugcon {
+        if options.testdev.is_none()
+            && let Some(sink) = options.debugcon
+        {
             add("debug console", port::DEBUGCON, port::DEBUGCON, DebugConsole::new(sink))?;
         }
         if options.pvpanic {
@@ -212,6 +217,11 @@ impl Chipset {
         if options.ecam {
             mmio.add("PCI ECAM", mmio::ECAM, mmio::ECAM + (mmio::ECAM_SIZE - 1), pci.ecam())?;
         }
+        if let Some(cpus) = options.testdev {
+            map_testdev(&mut ports, &mut mmio, &router)?;
+            let memory = options.memory.below_4g.saturating_add(options.memory.above_4g);
+            ports.add("fw_cfg", port::FW_CFG, port::FW_CFG + 1, FwCfg::new(cpus, memory))?;
+        }
         Ok(Chipset { ports, mmio, pic, ioapic, router, pm, com1, pci })
     }
 
@@ -219,6 +229,19 @@ impl Chipset {
     pub fn add_uart(&mut self, com: Com, sink: Box<dyn ByteSink>) -> Result<Arc<Uart>, Error> {
         map_uart(&mut self.ports, &self.router, com, sink)
     }
+}
+
+fn map_testdev(ports: &mut PortMap, mmio: &mut MmioMap, router: &IrqRouter) -> Result<(), Error> {
+    let data = TestPorts::new();
+    ports.add("pc-testdev", port::TESTDEV_DATA, port::TESTDEV_DATA + 3, data.clone())?;
+    ports.add("pc-testdev flush", port::TESTDEV_FLUSH, port::TESTDEV_FLUSH + 3, Arc::new(TestFlush))?;
+    ports.add("pc-testdev bytes", port::TESTDEV_BYTES, port::TESTDEV_BYTES + 3, data)?;
+    let lines: Vec<_> = (0..ioapic::PINS as u8).filter_map(|pin| router.line(pin)).collect();
+    let last = port::TESTDEV_IRQ + (lines.len() as u16 - 1);
+    ports.add("pc-testdev lines", port::TESTDEV_IRQ, last, TestLines::new(lines))?;
+    let memory = TestMemory::new(mmio::TESTDEV_SIZE);
+    mmio.add("pc-testdev memory", mmio::TESTDEV, mmio::TESTDEV + (mmio::TESTDEV_SIZE - 1), memory)?;
+    Ok(())
 }
 
 fn map_uart(

@@ -41,6 +41,7 @@ fn rig() -> Rig {
         memory: MemorySizes { below_4g: 3 << 30, above_4g: 1 << 40 },
         ecam: true,
         debugcon: Some(Box::new(Bytes::default())),
+        testdev: Some(4),
         ..Options::default()
     };
     let parts = Parts {
@@ -82,13 +83,15 @@ fn ports() -> impl Strategy<Value = u16> {
         (port::RTC, 2),
         (port::SYSTEM_CONTROL_A, 1),
         (port::PIC_SLAVE, 2),
-        (port::DEBUGCON, 1),
+        (port::TESTDEV_DATA, 12),
         (port::DEBUG_EXIT, 4),
         (port::COM2, 8),
         (port::COM1, 8),
         (port::ELCR, 2),
         (port::PVPANIC, 1),
         (port::PM1A_EVT, 12),
+        (port::FW_CFG, 2),
+        (port::TESTDEV_IRQ, 24),
         (port::PCI_ADDRESS, 8),
     ];
     let claimed = select(BLOCKS).prop_flat_map(|(base, size)| base..base + size);
@@ -253,6 +256,7 @@ fn what_is_left_out_does_not_exist_and_overlaps_are_told() {
         assert_eq!(chipset.ports.name(port), None);
         assert_eq!(chipset.ports.read(port, 1), 0xff);
     }
+    assert_eq!((chipset.ports.name(port::FW_CFG), chipset.ports.name(port::TESTDEV_DATA)), (None, None));
     assert_eq!(chipset.mmio.read(mmio::HPET, 4), 0xffff_ffff);
     for (base, size) in [(0x3f0, 16), (0xffff, 2), (0x100, 0)] {
         let options = Options { debug_exit: Some(DebugExitPorts { base, size }), ..Options::default() };

@@ -21,6 +21,7 @@
 
 mod board;
 mod debug;
+mod fw_cfg;
 #[cfg(test)]
 mod hammer;
 mod hpet;
@@ -34,12 +35,14 @@ mod reset;
 mod router;
 mod rtc;
 mod support;
+mod testdev;
 #[cfg(test)]
 mod testing;
 mod uart;
 
 pub use board::{Chipset, Com, DebugExitPorts, Error, Options, Parts};
 pub use debug::{DebugConsole, DebugExit, Pvpanic};
+pub use fw_cfg::FwCfg;
 pub use hpet::{Hpet, HpetLines, LegacyGate};
 pub use i8042::I8042;
 pub use ioapic::IoApic;
@@ -50,4 +53,5 @@ pub use pm::AcpiPm;
 pub use reset::{reset_control, system_control_a};
 pub use router::IrqRouter;
 pub use rtc::{MemorySizes, Rtc};
+pub use testdev::{TestFlush, TestLines, TestMemory, TestPorts};
 pub use uart::Uart;

@@ -14,6 +14,10 @@ pub mod mmio {
     pub const ECAM: u64 = 0xe000_0000;
     /// Bytes of enhanced configuration space of one bus: 32 devices of 8 functions of 4 KiB.
     pub const ECAM_SIZE: u64 = 1 << 20;
+    /// pc-testdev's storage.
+    pub const TESTDEV: u64 = 0xff00_0000;
+    /// Bytes of pc-testdev's storage.
+    pub const TESTDEV_SIZE: u64 = 0x1_0000;
 }
 
 /// I/O ports, each the first of its device.
@@ -34,6 +38,12 @@ pub mod port {
     pub const SYSTEM_CONTROL_A: u16 = 0x92;
     /// Slave 8259A.
     pub const PIC_SLAVE: u16 = 0xa0;
+    /// pc-testdev's four bytes of storage.
+    pub const TESTDEV_DATA: u16 = 0xe0;
+    /// pc-testdev's port to flush a page of the host's; four bytes.
+    pub const TESTDEV_FLUSH: u16 = 0xe4;
+    /// pc-testdev's storage again, byte by byte.
+    pub const TESTDEV_BYTES: u16 = 0xe8;
     /// Debug console, as Bochs and QEMU have it.
     pub const DEBUGCON: u16 = 0xe9;
     /// isa-debug-exit where kernels' tests expect it.
@@ -50,6 +60,8 @@ pub mod port {
     pub const ELCR: u16 = 0x4d0;
     /// pvpanic, as QEMU has it.
     pub const PVPANIC: u16 = 0x505;
+    /// QEMU's fw_cfg: selector, and data at +1.
+    pub const FW_CFG: u16 = 0x510;
     /// ACPI PM1a event block: status, enable.
     pub const PM1A_EVT: u16 = 0x600;
     /// ACPI PM1a control block.
@@ -62,6 +74,30 @@ pub mod port {
     pub const RESET_CONTROL: u16 = 0xcf9;
     /// PCI configuration data.
     pub const PCI_DATA: u16 = 0xcfc;
+    /// pc-testdev's interrupt lines, one port each.
+    pub const TESTDEV_IRQ: u16 = 0x2000;
+}
+
+/// Items of QEMU's fw_cfg (docs/specs/fw_cfg.rst); integers are little-endian unless it says so.
+pub mod fw_cfg {
+    /// "QEMU".
+    pub const SIGNATURE: u16 = 0x00;
+    /// u32, interfaces: bit 0 the ports, bit 1 DMA.
+    pub const ID: u16 = 0x01;
+    /// u64, bytes of RAM.
+    pub const RAM_SIZE: u16 = 0x03;
+    /// u16, whether there is no screen.
+    pub const NOGRAPHIC: u16 = 0x04;
+    /// u16, processors.
+    pub const NB_CPUS: u16 = 0x05;
+    /// u16, the most processors that there can be.
+    pub const MAX_CPUS: u16 = 0x0f;
+    /// u32, big-endian, named files.
+    pub const FILE_DIR: u16 = 0x19;
+    /// Value of [`SIGNATURE`].
+    pub const SIGNATURE_VALUE: [u8; 4] = *b"QEMU";
+    /// [`ID`]: the ports.
+    pub const ID_PORTS: u32 = 1;
 }
 
 /// ISA interrupt numbers.

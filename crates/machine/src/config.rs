@@ -39,6 +39,8 @@ pub struct Config {
     pub timeout: Option<Duration>,
     /// Bytes on the console that mean a guest panic; empty for none.
     pub panic_pattern: String,
+    /// QEMU's pc-testdev and fw_cfg, for bare-metal suites; the debug console is left out then.
+    pub testdev: bool,
     /// Whether exits are counted and timed.
     pub profile: bool,
 }
@@ -61,6 +63,7 @@ impl Default for Config {
             on_reset: OnReset::Restart,
             timeout: None,
             panic_pattern: PANIC_PATTERN.into(),
+            testdev: false,
             profile: true,
         }
     }

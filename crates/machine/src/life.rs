@@ -39,6 +39,7 @@ pub(crate) struct Blueprint {
     pub shared: Arc<Shared>,
     pub console: Console,
     pub debugcon: Option<DebugSink>,
+    pub testdev: bool,
 }
 
 /// The machine's clock, and whether it is virtual. It runs on through resets.
@@ -136,6 +137,7 @@ impl Life {
                 memory: sizes(&plan.regions),
                 ecam: true,
                 debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
+                testdev: plan.testdev.then_some(plan.cpus),
                 ..Options::default()
             },
         })?;

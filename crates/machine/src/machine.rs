@@ -76,6 +76,7 @@ impl Machine {
             shared: Shared::new(),
             console: Console::new(sinks.console, &config.panic_pattern),
             debugcon: sinks.debugcon.map(DebugSink::new),
+            testdev: config.testdev,
         };
         let life = Life::new(&plan)?;
         Ok(Machine { plan, life, on_reset: config.on_reset, timeout: config.timeout, engine })

@@ -189,6 +189,7 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
             cli::OnReset::Exit => OnReset::Exit,
         },
         panic_pattern: flags.panic_pattern.clone(),
+        testdev: flags.testdev,
         profile: flags.report != cli::Report::Off,
         ..Config::default()
     })
