@@ -167,6 +167,8 @@ pub enum Exit {
     Pause,
     /// A VMX instruction, or VMFUNC, that is not offered; answered by a fault.
     VmxInstruction(ExitReason),
+    /// A hardware task switch, already completed.
+    TaskSwitch,
     /// The TPR fell below its threshold.
     TprBelowThreshold,
     /// The interrupt window that was asked for is open.
@@ -209,6 +211,7 @@ impl Exit {
             Exit::Mwait => ExitReason::MwaitInstruction,
             Exit::Pause => ExitReason::PauseInstruction,
             Exit::VmxInstruction(reason) => *reason,
+            Exit::TaskSwitch => ExitReason::TaskSwitch,
             Exit::TprBelowThreshold => ExitReason::TprBelowThreshold,
             Exit::InterruptWindow => ExitReason::InterruptWindow,
             Exit::NmiWindow => ExitReason::NmiWindow,

@@ -55,6 +55,6 @@ pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
         Exit::NmiWindow => window::nmi(context),
         Exit::TprBelowThreshold => window::look_again(),
         Exit::ExternalInterrupt | Exit::PreemptionTimer => window::look_again(),
-        Exit::TripleFault | Exit::Debug(_) | Exit::Budget => Resume::Continue,
+        Exit::TaskSwitch | Exit::TripleFault | Exit::Debug(_) | Exit::Budget => Resume::Continue,
     }
 }

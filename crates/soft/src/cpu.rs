@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use iced_x86::Instruction;
-use satori_defs::x86::{cr0, rflags};
+use satori_defs::x86::rflags;
 use satori_engine::{Controls, Entropy, Event, Exception, Exit, Kick, Resume, TimeSource, VcpuParts};
 use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};
@@ -98,6 +98,8 @@ pub struct Cpu {
     pub last_pause: u64,
     /// The numbers behind RDRAND and RDSEED.
     pub entropy: Box<dyn Entropy>,
+    /// Task switches whose exit has not been raised.
+    pub(crate) task_switches: u32,
     /// Loads of CR3.
     pub cr3_loads: u64,
     /// Exceptions delivered, by vector.
@@ -141,6 +143,7 @@ impl Cpu {
             pauses: 0,
             last_pause: 0,
             entropy,
+            task_switches: 0,
             cr3_loads: 0,
             exceptions: [0; 32],
         };
@@ -197,14 +200,12 @@ impl Cpu {
         self.state.cpl()
     }
 
-    /// Code size in bits: 16, 32 or 64.
+    /// Code size in bits: 16, 32 or 64. Real-address mode keeps the D bit of the segment that
+    /// protected mode loaded (SDM 10.9.2); virtual-8086 mode always has it clear.
     pub fn bits(&self) -> u32 {
         if self.code64 {
             64
-        } else if self.state.cr0 & cr0::PE != 0
-            && self.state.rflags & rflags::VM == 0
-            && self.state.seg[seg::CS].big()
-        {
+        } else if self.state.seg[seg::CS].big() {
             32
         } else {
             16

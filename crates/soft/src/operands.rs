@@ -122,20 +122,29 @@ impl Cpu {
         )
     }
 
-    /// The linear address of memory operand `op`, checked against its segment.
+    /// The linear address of memory operand `op`, checked against its segment for reading.
     pub fn ea(&mut self, insn: &Instruction, op: u32) -> Exec<u64> {
+        self.checked_ea(insn, op, false)
+    }
+
+    /// The linear address of memory operand `op`, checked against its segment for writing.
+    pub fn ea_write(&mut self, insn: &Instruction, op: u32) -> Exec<u64> {
+        self.checked_ea(insn, op, true)
+    }
+
+    fn checked_ea(&mut self, insn: &Instruction, op: u32, write: bool) -> Exec<u64> {
         let size = self.operand_size(insn, op);
         match insn.op_kind(op) {
             OpKind::Memory => {
                 let offset = self.offset(insn);
-                self.segment_linear(insn.memory_segment().number(), offset, size.into(), false)
+                self.segment_linear(insn.memory_segment().number(), offset, size.into(), write)
             }
-            kind => self.string_ea(insn, kind, size),
+            kind => self.string_ea(insn, kind, size, write),
         }
     }
 
     /// The address of a string operand (SI or DI).
-    fn string_ea(&mut self, insn: &Instruction, kind: OpKind, size: u32) -> Exec<u64> {
+    fn string_ea(&mut self, insn: &Instruction, kind: OpKind, size: u32, write: bool) -> Exec<u64> {
         let (index, bits, source) = match kind {
             OpKind::MemorySegSI => (reg::RSI, 16, true),
             OpKind::MemorySegESI => (reg::RSI, 32, true),
@@ -149,7 +158,7 @@ impl Cpu {
         };
         let offset = truncate(self.state.gpr[index], bits);
         let segment = if source { insn.memory_segment().number() } else { seg::ES };
-        self.segment_linear(segment, offset, size.into(), !source)
+        self.segment_linear(segment, offset, size.into(), write)
     }
 
     /// The linear address of `size` bytes at `offset` in `segment`: canonical in 64-bit code,
@@ -174,7 +183,9 @@ impl Cpu {
         } else {
             last <= u64::from(register.limit)
         };
-        let right = !write || real || (!code && register.rights & 2 != 0);
+        // Bit 1 of the type: data can be written, code can be read. Real-address mode looks at
+        // neither, and in virtual-8086 mode all segments can be written.
+        let right = real || if write { !code && register.rights & 2 != 0 } else { register.rights & 10 != 8 };
         if register.unusable() || !within || !right || last < offset {
             return Err(self.refuse_address(segment));
         }
@@ -215,12 +226,7 @@ impl Cpu {
             return Ok(());
         }
         let size = self.operand_size(insn, op);
-        if !self.code64 && insn.op_kind(op) == OpKind::Memory {
-            let offset = self.offset(insn);
-            let linear = self.segment_linear(insn.memory_segment().number(), offset, size.into(), true)?;
-            return self.write_sized(linear, size, value);
-        }
-        let linear = self.ea(insn, op)?;
+        let linear = self.ea_write(insn, op)?;
         self.write_sized(linear, size, value)
     }
 

@@ -170,6 +170,11 @@ impl Cpu {
             horizon.look = horizon.end.min(self.retired + CLOCK_INTERVAL);
             self.attention = false;
         }
+        if self.task_switches > 0 {
+            self.task_switches -= 1;
+            self.attention = true;
+            return Some(Exit::TaskSwitch);
+        }
         // What follows comes between two instructions, which a shadow makes one. Kicks and
         // budgets come first: a guest may be under the trap flag for as long as it likes.
         if self.special() {

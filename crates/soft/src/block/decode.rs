@@ -9,6 +9,8 @@ use crate::isa::Isa;
 
 /// Bytes of a block at most; offsets are bytes.
 const MAX_BYTES: usize = 240;
+/// Bytes behind its first one that a block can cover.
+pub const MAX_REACH: u64 = MAX_BYTES as u64 + 14;
 /// Instructions of a block at most.
 const MAX_INSTRUCTIONS: usize = 48;
 

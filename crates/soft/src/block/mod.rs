@@ -12,7 +12,9 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use satori_engine::Exception;
 use satori_memory::{Gpa, PageState};
+use satori_state::seg;
 
 use crate::cpu::{Cpu, Exec};
 use crate::isa::MAX_LENGTH;
@@ -80,6 +82,10 @@ struct Fetch {
     host: *mut u8,
     state: *const PageState,
 }
+
+/// In an address of code: the instruction there is executed by itself. Linear addresses of 32-bit
+/// code have no such bit.
+const ALONE: u64 = 1 << 62;
 
 const JUMPS: usize = 8192;
 const FETCHES: usize = 512;
@@ -322,15 +328,28 @@ impl Cpu {
         Ok(found)
     }
 
-    /// The linear address of `rip`.
+    /// The linear address of `rip`, or one that no block has ([`ALONE`]).
     #[inline(always)]
     pub fn code_linear(&self, rip: u64) -> u64 {
-        if self.code64 { rip } else { rip.wrapping_add(self.state.seg[1].base) & 0xffff_ffff }
+        if self.code64 { rip } else { self.segmented_code_linear(rip) }
+    }
+
+    /// A block knows nothing of segment limits. So where one could reach beyond that of CS,
+    /// there are none, and instructions are executed one by one.
+    #[inline]
+    fn segmented_code_linear(&self, rip: u64) -> u64 {
+        let cs = &self.state.seg[seg::CS];
+        let linear = rip.wrapping_add(cs.base) & 0xffff_ffff;
+        let near_end = cs.limit != u32::MAX && rip.saturating_add(decode::MAX_REACH) > u64::from(cs.limit);
+        if near_end { linear | ALONE } else { linear }
     }
 
     #[cold]
     #[inline(never)]
     fn find_block_slow(&mut self, linear: u64) -> Exec<Option<*mut Block>> {
+        if !self.code64 && linear & ALONE != 0 {
+            return Ok(None);
+        }
         self.blocks.counts.jump_misses += 1;
         if self.debug.code_page(linear) {
             // A breakpoint comes before the fetch that its page may not allow.
@@ -394,7 +413,7 @@ impl Cpu {
             return Ok(entry);
         }
         if self.code64 && !canonical(linear) {
-            return Err(self.raise(satori_engine::Exception::gp(0)));
+            return Err(self.raise(Exception::gp(0)));
         }
         let user = self.mode == Mode::User;
         let access = Access { write: false, user, fetch: true, ac: false };
@@ -410,7 +429,7 @@ impl Cpu {
         let memory = self.memory.clone();
         let Some(page) = memory.page(Gpa(mapping.gpa)) else {
             // Nothing can be executed from a device: what a fetch of all ones decodes to.
-            return Err(self.raise(satori_engine::Exception::ud()));
+            return Err(self.raise(Exception::ud()));
         };
         self.begin();
         self.back(mapping.gpa)?;
@@ -431,26 +450,41 @@ impl Cpu {
         Ok(entry)
     }
 
-    /// Decodes the single instruction at RIP, which may cross pages, without caching it.
+    /// Decodes the single instruction at RIP, which may cross pages, without caching it. It must
+    /// lie within the code segment, and have 15 bytes at most (SDM volume 2, 2.3.11).
     pub fn fetch_one(&mut self) -> Exec<iced_x86::Instruction> {
-        let linear = self.code_linear(self.state.rip);
+        let rip = self.state.rip;
+        let linear = self.code_linear(rip) & !if self.code64 { 0 } else { ALONE };
+        let within = self.within_code_segment(rip);
+        if within == 0 {
+            return Err(self.raise(Exception::gp(0)));
+        }
         let here = self.fetch_page(linear)?;
         let room = 0x1000 - (linear & 0xfff) as usize;
         let mut bytes = [0; MAX_LENGTH];
-        let first = room.min(MAX_LENGTH);
+        let first = room.min(within);
         decode::copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
         let bits = self.bits();
-        let insn = match self.isa.one(&bytes[..first], bits) {
-            Some(insn) => insn,
-            None => {
-                let there = self.fetch_page(self.code_linear(self.state.rip.wrapping_add(first as u64)))?;
-                decode::copy(there.host, 0, &mut bytes[first..]);
-                self.isa.one(&bytes, bits).unwrap_or_default()
-            }
-        };
-        if self.isa.too_long(&insn, &bytes, bits) {
-            return Err(self.raise(satori_engine::Exception::gp(0)));
+        let mut insn = self.isa.one(&bytes[..first], bits);
+        if insn.is_none() && first < within {
+            let next = linear.wrapping_add(first as u64);
+            let there = self.fetch_page(if self.code64 { next } else { next & 0xffff_ffff })?;
+            decode::copy(there.host, 0, &mut bytes[first..within]);
+            insn = self.isa.one(&bytes[..within], bits);
         }
-        Ok(insn)
+        match insn {
+            Some(insn) if !self.isa.too_long(&insn, &bytes, bits) => Ok(insn),
+            _ => Err(self.raise(Exception::gp(0))),
+        }
+    }
+
+    /// How many of the bytes at `rip` that an instruction can have are in the code segment.
+    fn within_code_segment(&self, rip: u64) -> usize {
+        let limit = u64::from(self.state.seg[seg::CS].limit);
+        // The end of a segment of 4 GiB is none.
+        if self.code64 || limit == u64::from(u32::MAX) {
+            return MAX_LENGTH;
+        }
+        (limit + 1).saturating_sub(rip).min(MAX_LENGTH as u64) as usize
     }
 }

@@ -31,12 +31,7 @@ pub fn load<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<T> {
 /// The linear address of memory operand `op`, for writing.
 #[inline]
 pub fn target(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
-    if cpu.code64 || insn.op_kind(op) != OpKind::Memory {
-        return cpu.ea(insn, op);
-    }
-    let offset = cpu.offset(insn);
-    let size = insn.memory_size().size() as u64;
-    cpu.segment_linear(insn.memory_segment().number(), offset, size, true)
+    cpu.ea_write(insn, op)
 }
 
 /// Writes operand `op`.

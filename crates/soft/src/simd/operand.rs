@@ -41,11 +41,7 @@ pub fn mm(r: Register) -> usize {
 
 /// The linear address of memory operand `op` that is written.
 pub fn store_address(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
-    if cpu.code64 {
-        return cpu.ea(insn, op);
-    }
-    let (offset, size) = (cpu.offset(insn), cpu.operand_size(insn, op));
-    cpu.segment_linear(insn.memory_segment().number(), offset, size.into(), true)
+    cpu.ea_write(insn, op)
 }
 
 /// #GP(0) unless `linear` is 16-byte aligned.

@@ -7,6 +7,7 @@ use satori_state::{DescriptorTable, Segment, reg, seg};
 
 use super::descriptor::{Descriptor, Found, null, rpl, selector_fault, system_type, unusable};
 use super::stack::Stack;
+use super::{task, v86};
 use crate::cpu::{Cpu, Exec};
 use crate::mmu::canonical;
 
@@ -33,7 +34,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    const fn ext(&self) -> u32 {
+    /// EXT in the error codes of faults on the way.
+    pub const fn ext(&self) -> u32 {
         if self.software { 0 } else { EXT }
     }
     const fn gate_fault(&self, vector: u8) -> Exception {
@@ -48,8 +50,8 @@ struct Target {
     cpl: u8,
 }
 
-/// Delivers through the IDT. Registers change only if everything succeeds. Returns where to go
-/// on; RIP itself is left to the caller.
+/// Delivers through the IDT. Registers change only if everything succeeds, or if a task switch
+/// does. Returns where to go on; RIP itself is left to the caller.
 pub fn deliver(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
     if cpu.state.cr0 & cr0::PE == 0 {
         return deliver_real(cpu, event);
@@ -172,7 +174,7 @@ fn deliver_long(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
 pub fn inner_stack(cpu: &mut Cpu, cpl: u8, ext: u32) -> Exec<Stack> {
     let tr = cpu.state.tr;
     let wide = tr.rights & 8 != 0;
-    let (offset, size) = if wide { (4 + 8 * u64::from(cpl), 8) } else { (2 + 4 * u64::from(cpl), 4) };
+    let (offset, size) = if wide { (4 + 8 * u64::from(cpl), 6) } else { (2 + 4 * u64::from(cpl), 4) };
     if offset + size - 1 > u64::from(tr.limit) {
         return Err(cpu.raise(selector_fault(vector::TS, tr.selector, ext)));
     }
@@ -198,43 +200,59 @@ pub fn inner_stack(cpu: &mut Cpu, cpl: u8, ext: u32) -> Exec<Stack> {
 }
 
 fn deliver_protected(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
-    // Task gates and entries from virtual-8086 mode are refused as gates of a wrong type:
-    // stock Linux with a 64-bit kernel has neither.
     let types = [
+        system_type::TASK_GATE,
         system_type::INTERRUPT_GATE16,
         system_type::TRAP_GATE16,
         system_type::INTERRUPT_GATE,
         system_type::TRAP_GATE,
     ];
     let (gate, _) = gate(cpu, event, 8, &types)?;
-    if cpu.state.rflags & rflags::VM != 0 {
-        return Err(cpu.raise(event.gate_fault(vector::GP)));
+    if gate.kind() == system_type::TASK_GATE {
+        let flags = image(cpu, event);
+        return task::event(cpu, event, gate, flags);
     }
     let wide = gate.kind() & 8 != 0;
     let size = if wide { 4 } else { 2 };
     let rip = if wide { gate.gate_offset() } else { gate.gate_offset() & 0xffff };
+    let (virtual_8086, ext) = (cpu.virtual_8086(), event.ext());
     let mut target = target(cpu, event, gate.gate_selector())?;
+    if virtual_8086 {
+        v86::require_level0(cpu, target.cpl, gate.gate_selector(), ext)?;
+    }
     let (old_ss, old_rsp) = (cpu.state.seg[seg::SS], cpu.state.gpr[reg::RSP]);
     let inner = target.cpl < cpu.cpl();
     let mut stack = if inner {
-        inner_stack(cpu, target.cpl, event.ext())?
+        inner_stack(cpu, target.cpl, ext)?
     } else {
-        Stack::legacy(old_ss, old_rsp, target.cpl, event.ext(), false)
+        Stack::legacy(old_ss, old_rsp, target.cpl, ext, false)
     };
-    if inner {
-        stack.push(cpu, size, old_ss.selector.into())?;
-        stack.push(cpu, size, old_rsp)?;
-    }
-    stack.push(cpu, size, image(cpu, event))?;
-    stack.push(cpu, size, cpu.state.seg[seg::CS].selector.into())?;
-    stack.push(cpu, size, event.rip)?;
-    if let Some(code) = event.code {
-        stack.push(cpu, size, code.into())?;
-    }
+    // Everything that can be pushed; what does not apply is left out at either end.
+    let [gs, fs, ds, es] = v86::outgoing(cpu);
+    let (flags, cs) = (image(cpu, event), cpu.state.seg[seg::CS].selector.into());
+    let code = event.code.unwrap_or(0).into();
+    let frame = [gs, fs, ds, es, old_ss.selector.into(), old_rsp, flags, cs, event.rip, code];
+    let first = if virtual_8086 {
+        0
+    } else if inner {
+        4
+    } else {
+        6
+    };
+    let frame = &frame[first..if event.code.is_some() { 10 } else { 9 }];
+    stack.require(cpu, frame.len() as u64, size)?;
     if rip > u64::from(target.cs.limit) {
-        return Err(cpu.raise(Exception::gp(event.ext())));
+        return Err(cpu.raise(Exception::gp(ext)));
+    }
+    for value in frame {
+        stack.push(cpu, size, *value)?;
     }
     cpu.mark_accessed(&mut target.found)?;
+    if virtual_8086 {
+        for index in [seg::ES, seg::DS, seg::FS, seg::GS] {
+            cpu.state.seg[index] = unusable(0, 0);
+        }
+    }
     commit(cpu, &target, &stack, gate.kind());
     Ok(rip)
 }

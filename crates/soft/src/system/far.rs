@@ -8,6 +8,8 @@ use satori_state::{Segment, reg, seg};
 use super::deliver::{Delivery, deliver, inner_stack};
 use super::descriptor::{Descriptor, Found, null, rpl, selector_fault, system_type, unusable};
 use super::stack::Stack;
+use super::task::{self, Cause};
+use super::v86::{self, Route};
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::mmu::canonical;
 use crate::operands::truncate;
@@ -20,7 +22,7 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
             call
         }
         _ => match insn.mnemonic() {
-            Mnemonic::Int => |cpu, insn| software_interrupt(cpu, insn, insn.immediate8(), true),
+            Mnemonic::Int => numbered,
             Mnemonic::Int3 => |cpu, insn| software_interrupt(cpu, insn, vector::BP, true),
             // INT1 ignores the gate's DPL (SDM volume 2, INT).
             Mnemonic::Int1 => |cpu, insn| software_interrupt(cpu, insn, vector::DB, false),
@@ -28,6 +30,19 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
             _ => return None,
         },
     })
+}
+
+/// INT n. In virtual-8086 mode it may be refused, or be the program's own affair.
+fn numbered(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let number = insn.immediate8();
+    if cpu.virtual_8086()
+        && let Route::Program { selector, rip } = v86::route(cpu, number)?
+    {
+        let back = cpu.next_ip(insn);
+        cpu.next_rip = v86::interrupt_program(cpu, selector, rip, back)?;
+        return Ok(());
+    }
+    software_interrupt(cpu, insn, number, true)
 }
 
 fn software_interrupt(cpu: &mut Cpu, insn: &Instruction, vector: u8, software: bool) -> Exec<()> {
@@ -77,7 +92,7 @@ pub fn commit_code(cpu: &mut Cpu, cs: Segment, rip: u64) {
     cpu.next_rip = rip;
 }
 
-/// CS in real-address mode.
+/// CS in real-address and virtual-8086 mode.
 pub fn paragraph_code(cpu: &Cpu, selector: u16) -> Segment {
     Segment { selector, base: u64::from(selector) << 4, ..cpu.state.seg[seg::CS] }
 }
@@ -124,12 +139,12 @@ struct Gate {
     parameters: u64,
 }
 
-/// Follows a call gate (SDM 5.8.3). Task switches are not modelled: their descriptors are
-/// refused as of a wrong type.
-fn follow_gate(cpu: &mut Cpu, gate: Descriptor, selector: u16) -> Exec<Gate> {
+/// Follows a call gate (SDM 5.8.3). `jumps`: it must not lead to another privilege level.
+fn follow_gate(cpu: &mut Cpu, gate: Descriptor, selector: u16, jumps: bool) -> Exec<Gate> {
     let long = cpu.state.long_mode();
     let refused = selector_fault(vector::GP, selector, 0);
     let size = match gate.kind() {
+        _ if !gate.system() => return Err(cpu.raise(refused)),
         system_type::CALL_GATE if long => 8,
         system_type::CALL_GATE => 4,
         system_type::CALL_GATE16 if !long => 2,
@@ -148,7 +163,9 @@ fn follow_gate(cpu: &mut Cpu, gate: Descriptor, selector: u16) -> Exec<Gate> {
     }
     let found = cpu.require_descriptor(target, vector::GP, 0)?;
     let code = found.descriptor;
-    if !code.code() || code.dpl() > cpu.cpl() || (long && (!code.long() || code.big())) {
+    let cpl = cpu.cpl();
+    let level = code.dpl() <= cpl && (!jumps || code.conforming() || code.dpl() == cpl);
+    if !code.code() || !level || (long && (!code.long() || code.big())) {
         return Err(cpu.raise(selector_fault(vector::GP, target, 0)));
     }
     check_code(cpu, code, target)?;
@@ -157,43 +174,47 @@ fn follow_gate(cpu: &mut Cpu, gate: Descriptor, selector: u16) -> Exec<Gate> {
     Ok(Gate { found, selector: target, rip, size, parameters })
 }
 
+/// Goes to `rip` in `cs` if code can run there.
+fn jump_here(cpu: &mut Cpu, cs: Segment, rip: u64) -> Exec<()> {
+    check_target(cpu, &cs, rip)?;
+    commit_code(cpu, cs, rip);
+    Ok(())
+}
+
 fn jump(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let (selector, rip, _) = far_pointer(cpu, insn)?;
     if cpu.paragraph_selectors() {
         let cs = paragraph_code(cpu, selector);
-        check_target(cpu, &cs, rip)?;
-        commit_code(cpu, cs, rip);
-        return Ok(());
+        return jump_here(cpu, cs, rip);
     }
     let mut found = branch_descriptor(cpu, selector)?;
     if found.descriptor.code() {
         let cs = direct_code(cpu, &mut found, selector)?;
-        check_target(cpu, &cs, rip)?;
-        commit_code(cpu, cs, rip);
+        return jump_here(cpu, cs, rip);
+    }
+    if leads_to_task(cpu, found.descriptor) {
+        let back = cpu.next_ip(insn);
+        cpu.next_rip = task::branch(cpu, Cause::Jump, found.descriptor, selector, back)?;
         return Ok(());
     }
-    let mut gate = gate_or_refuse(cpu, found.descriptor, selector)?;
     // A jump through a gate cannot raise the privilege level.
-    let (code, cpl) = (gate.found.descriptor, cpu.cpl());
-    if !code.conforming() && code.dpl() != cpl {
-        return Err(cpu.raise(selector_fault(vector::GP, gate.selector, 0)));
-    }
+    let mut gate = follow_gate(cpu, found.descriptor, selector, true)?;
+    let cpl = cpu.cpl();
     cpu.mark_accessed(&mut gate.found)?;
     let cs = gate.found.descriptor.segment(gate.selector & !3 | u16::from(cpl), 0);
-    check_target(cpu, &cs, gate.rip)?;
-    commit_code(cpu, cs, gate.rip);
-    Ok(())
+    jump_here(cpu, cs, gate.rip)
 }
 
-fn gate_or_refuse(cpu: &mut Cpu, descriptor: Descriptor, selector: u16) -> Exec<Gate> {
-    if !descriptor.system() {
-        return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
-    }
-    follow_gate(cpu, descriptor, selector)
+/// Whether a descriptor is a TSS or a task gate, which only exist outside IA-32e mode as targets.
+fn leads_to_task(cpu: &Cpu, descriptor: Descriptor) -> bool {
+    use system_type::{TASK_GATE, TSS, TSS_BUSY, TSS16, TSS16_BUSY};
+    !cpu.state.long_mode()
+        && descriptor.system()
+        && matches!(descriptor.kind(), TASK_GATE | TSS | TSS_BUSY | TSS16 | TSS16_BUSY)
 }
 
 /// The current stack, for pushes that only count once the transfer is certain.
-fn current_stack(cpu: &Cpu, long: bool) -> Stack {
+pub fn current_stack(cpu: &Cpu, long: bool) -> Stack {
     let (ss, rsp, cpl) = (cpu.state.seg[seg::SS], cpu.state.gpr[reg::RSP], cpu.cpl());
     if long { Stack::long(ss, rsp, cpl, 0) } else { Stack::legacy(ss, rsp, cpl, 0, false) }
 }
@@ -210,7 +231,11 @@ fn call(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         let cs = direct_code(cpu, &mut found, selector)?;
         return call_here(cpu, cs, rip, size, back);
     }
-    let mut gate = gate_or_refuse(cpu, found.descriptor, selector)?;
+    if leads_to_task(cpu, found.descriptor) {
+        cpu.next_rip = task::branch(cpu, Cause::Call, found.descriptor, selector, back)?;
+        return Ok(());
+    }
+    let mut gate = follow_gate(cpu, found.descriptor, selector, false)?;
     let (code, cpl) = (gate.found.descriptor, cpu.cpl());
     let target_cpl = if code.conforming() { cpl } else { code.dpl() };
     cpu.mark_accessed(&mut gate.found)?;
@@ -224,9 +249,10 @@ fn call(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// A far call without a change of privilege.
 fn call_here(cpu: &mut Cpu, cs: Segment, rip: u64, size: u32, back: u64) -> Exec<()> {
     let mut stack = current_stack(cpu, cpu.code64 || long_code(cpu, &cs));
+    stack.require(cpu, 2, size)?;
+    check_target(cpu, &cs, rip)?;
     stack.push(cpu, size, cpu.state.seg[seg::CS].selector.into())?;
     stack.push(cpu, size, back)?;
-    check_target(cpu, &cs, rip)?;
     cpu.state.gpr[reg::RSP] = stack.rsp(cpu);
     commit_code(cpu, cs, rip);
     Ok(())
@@ -246,6 +272,8 @@ fn call_inner(cpu: &mut Cpu, gate: &Gate, cs: Segment, cpl: u8, back: u64) -> Ex
     } else {
         inner_stack(cpu, cpl, 0)?
     };
+    stack.require(cpu, 4 + gate.parameters, gate.size)?;
+    check_target(cpu, &cs, gate.rip)?;
     stack.push(cpu, gate.size, old_ss.selector.into())?;
     stack.push(cpu, gate.size, old_rsp)?;
     for i in (0..gate.parameters).rev() {
@@ -254,7 +282,6 @@ fn call_inner(cpu: &mut Cpu, gate: &Gate, cs: Segment, cpl: u8, back: u64) -> Ex
     }
     stack.push(cpu, gate.size, cpu.state.seg[seg::CS].selector.into())?;
     stack.push(cpu, gate.size, back)?;
-    check_target(cpu, &cs, gate.rip)?;
     cpu.state.seg[seg::SS] = stack.segment;
     cpu.state.gpr[reg::RSP] = stack.rsp(cpu);
     commit_code(cpu, cs, gate.rip);

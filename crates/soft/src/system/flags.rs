@@ -4,6 +4,7 @@ use iced_x86::{Instruction, Mnemonic};
 use satori_defs::x86::{cr0, cr4, rflags};
 use satori_engine::Exception;
 
+use super::v86;
 use crate::cpu::{Cpu, Exec, Handler};
 
 /// The instructions of this file.
@@ -49,6 +50,9 @@ pub fn iopl(cpu: &Cpu) -> u8 {
     ((cpu.state.rflags & rflags::IOPL) >> 12) as u8
 }
 
+/// Bits of RFLAGS that exist.
+pub const DEFINED: u64 = 0x3f_7fd7;
+
 /// Flags that POPF and IRET of `size` bytes load (SDM volume 2, table 4-17), RF included.
 pub const fn loadable(context: FlagsContext, size: u32) -> u64 {
     let mut mask = rflags::STATUS | rflags::TF | rflags::DF | rflags::NT;
@@ -66,15 +70,21 @@ pub const fn loadable(context: FlagsContext, size: u32) -> u64 {
 
 /// PUSHF's image shows RF and VM clear.
 fn pushf(cpu: &mut Cpu, size: u32) -> Exec<()> {
-    if virtual_8086(cpu) && iopl(cpu) < 3 {
-        return Err(cpu.raise(Exception::gp(0)));
+    if trapped(cpu) {
+        require_virtual_flags(cpu, size)?;
+        return cpu.push(size, v86::flags_image(cpu));
     }
     cpu.push(size, cpu.rflags() & !(rflags::RF | rflags::VM))
 }
 
 fn popf(cpu: &mut Cpu, size: u32) -> Exec<()> {
-    if virtual_8086(cpu) && iopl(cpu) < 3 {
-        return Err(cpu.raise(Exception::gp(0)));
+    if trapped(cpu) {
+        require_virtual_flags(cpu, size)?;
+        let image = cpu.peek(0, size)?;
+        let flags = v86::load_flags_image(cpu, image)?;
+        cpu.pop(size)?;
+        cpu.set_rflags(flags);
+        return Ok(());
     }
     let context = FlagsContext::of(cpu);
     let image = cpu.pop(size)?;
@@ -84,14 +94,21 @@ fn popf(cpu: &mut Cpu, size: u32) -> Exec<()> {
     Ok(())
 }
 
-fn virtual_8086(cpu: &Cpu) -> bool {
-    cpu.state.rflags & rflags::VM != 0
+/// Whether virtual-8086 mode protects IF from this program.
+pub fn trapped(cpu: &Cpu) -> bool {
+    cpu.virtual_8086() && iopl(cpu) < 3
+}
+
+/// Where [`trapped`], only the 16-bit forms of PUSHF, POPF and IRET execute, and those only under
+/// the virtual-8086 mode extensions (SDM 21.3.3.4).
+pub fn require_virtual_flags(cpu: &mut Cpu, size: u32) -> Exec<()> {
+    if size == 2 && cpu.state.cr4 & cr4::VME != 0 { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
 }
 
 /// Which flag CLI and STI act on.
 enum Target {
     Real,
-    /// VIF, under protected-mode virtual interrupts.
+    /// VIF, under the virtual-8086 mode extensions or protected-mode virtual interrupts.
     Virtual,
 }
 
@@ -100,7 +117,8 @@ fn interrupt_target(cpu: &mut Cpu) -> Exec<Target> {
     if !protected || cpu.cpl() <= iopl(cpu) {
         return Ok(Target::Real);
     }
-    if !virtual_8086(cpu) && cpu.cpl() == 3 && cpu.state.cr4 & cr4::PVI != 0 {
+    let extension = if cpu.virtual_8086() { cr4::VME } else { cr4::PVI };
+    if cpu.cpl() == 3 && cpu.state.cr4 & extension != 0 {
         return Ok(Target::Virtual);
     }
     Err(cpu.raise(Exception::gp(0)))

@@ -1,7 +1,5 @@
 //! System instructions, segments, and the delivery of interrupts and exceptions (SDM volume 3,
-//! chapters 2, 3, 5 and 6).
-//!
-//! Not modelled, and refused with #GP: hardware task switches and virtual-8086 mode.
+//! chapters 2, 3, 5, 6, 8 and 21).
 
 mod control;
 mod debug;
@@ -19,6 +17,8 @@ mod returns;
 mod segments;
 mod stack;
 mod tables;
+mod task;
+mod v86;
 #[cfg(test)]
 mod tests;
 

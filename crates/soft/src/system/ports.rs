@@ -10,9 +10,9 @@ use crate::cpu::{Cpu, Exec, Handler};
 use crate::operands::truncate;
 
 /// Offset of the I/O map base address in a 32-bit or 64-bit TSS (SDM figures 7-2 and 7-11).
-const TSS_IO_MAP_BASE: u64 = 0x66;
+pub const TSS_IO_MAP_BASE: u64 = 0x66;
 /// Smallest limit of a TSS that has the field.
-const TSS_MIN_LIMIT: u32 = 0x67;
+pub const TSS_MIN_LIMIT: u32 = 0x67;
 
 /// The instructions of this file.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
@@ -155,7 +155,7 @@ fn string_input(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
     }
     let port = cpu.state.gpr[reg::RDX] as u16;
     require_ports(cpu, port, size)?;
-    let linear = cpu.ea(insn, 0)?;
+    let linear = cpu.ea_write(insn, 0)?;
     // A fault must come before the device is read.
     cpu.probe_write(linear, size.into())?;
     let value = ask_read(cpu, port, size)?;

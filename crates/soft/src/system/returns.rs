@@ -7,17 +7,18 @@ use satori_state::{Segment, reg, seg};
 
 use super::descriptor::{null, rpl, selector_fault, unusable};
 use super::far::{check_code, check_target, commit_code, paragraph_code};
-use super::flags::{FlagsContext, loadable};
-use crate::cpu::{Cpu, Exec, Handler};
+use super::flags::{FlagsContext, loadable, require_virtual_flags, trapped};
+use super::{task, v86};
+use crate::cpu::{Cpu, Exec, Handler, Stop};
 use crate::operands::truncate;
 
 /// The instructions of this file.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
     Some(match insn.mnemonic() {
         Mnemonic::Retf => retf,
-        Mnemonic::Iret => |cpu, _| iret(cpu, 2),
-        Mnemonic::Iretd => |cpu, _| iret(cpu, 4),
-        Mnemonic::Iretq => |cpu, _| iret(cpu, 8),
+        Mnemonic::Iret => |cpu, insn| unblocking(cpu, insn, 2),
+        Mnemonic::Iretd => |cpu, insn| unblocking(cpu, insn, 4),
+        Mnemonic::Iretq => |cpu, insn| unblocking(cpu, insn, 8),
         _ => return None,
     })
 }
@@ -62,7 +63,9 @@ fn commit(cpu: &mut Cpu, cs: Segment, rip: u64, stack: Option<(Segment, u64)>) {
         for index in [seg::ES, seg::DS, seg::FS, seg::GS] {
             let segment = &mut cpu.state.seg[index];
             let conforming = segment.rights & 0x0c == 0x0c;
-            if !segment.unusable() && !conforming && segment.dpl() < rpl(cs.selector) {
+            if segment.unusable() {
+                segment.selector = 0;
+            } else if !conforming && segment.dpl() < rpl(cs.selector) {
                 *segment = Segment { base: segment.base, ..unusable(0, 0) };
             }
         }
@@ -120,12 +123,41 @@ fn retf(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-fn iret(cpu: &mut Cpu, size: u32) -> Exec<()> {
+/// IRET ends the blocking of NMIs even if it causes a fault (SDM 6.7.1).
+fn unblocking(cpu: &mut Cpu, insn: &Instruction, size: u32) -> Exec<()> {
+    let outcome = iret(cpu, insn, size);
+    if outcome != Err(Stop::Exit) {
+        cpu.state.nmi_blocked = false;
+    }
+    outcome
+}
+
+/// IRET of 16 bits in virtual-8086 mode under its extensions, with an IOPL below 3.
+fn iret_virtual_flags(cpu: &mut Cpu) -> Exec<()> {
+    let rip = cpu.peek(0, 2)?;
+    let selector = cpu.peek(2, 2)? as u16;
+    let image = cpu.peek(4, 2)?;
+    let flags = v86::load_flags_image(cpu, image)?;
+    let (sp, mask) = cpu.stack_pointer();
+    cpu.set_stack_pointer(sp.wrapping_add(6) & mask);
+    cpu.set_rflags(flags);
+    commit_code(cpu, v86::segment(selector), rip);
+    Ok(())
+}
+
+fn iret(cpu: &mut Cpu, insn: &Instruction, size: u32) -> Exec<()> {
     let bytes = u64::from(size);
-    if cpu.state.cr0 & cr0::PE != 0 && cpu.rflags() & (rflags::NT | rflags::VM) != 0 {
-        // A return from a nested task, or from within virtual-8086 mode: in long mode #GP(0) by
-        // the manual; in protected mode neither is modelled.
-        return Err(cpu.raise(Exception::gp(0)));
+    if trapped(cpu) {
+        require_virtual_flags(cpu, size)?;
+        return iret_virtual_flags(cpu);
+    }
+    if cpu.state.cr0 & cr0::PE != 0 && cpu.rflags() & rflags::NT != 0 && !cpu.virtual_8086() {
+        if cpu.state.long_mode() {
+            return Err(cpu.raise(Exception::gp(0)));
+        }
+        let back = cpu.next_ip(insn);
+        cpu.next_rip = task::iret(cpu, back)?;
+        return Ok(());
     }
     let rip = cpu.peek(0, size)?;
     let selector = cpu.peek(bytes, size)? as u16;
@@ -139,12 +171,11 @@ fn iret(cpu: &mut Cpu, size: u32) -> Exec<()> {
         cpu.set_stack_pointer(sp.wrapping_add(3 * bytes) & mask);
         cpu.set_rflags(flags);
         commit_code(cpu, cs, rip);
-        cpu.state.nmi_blocked = false;
         return Ok(());
     }
     if !cpu.state.long_mode() && size == 4 && image & rflags::VM != 0 && cpu.cpl() == 0 {
-        // A return to virtual-8086 mode, which is not modelled.
-        return Err(cpu.raise(Exception::gp(0)));
+        cpu.next_rip = v86::enter(cpu, rip, selector, image)?;
+        return Ok(());
     }
     let cs = return_code(cpu, selector)?;
     // 64-bit mode always pops SS:RSP.
@@ -165,6 +196,5 @@ fn iret(cpu: &mut Cpu, size: u32) -> Exec<()> {
     }
     commit(cpu, cs, rip, stack);
     cpu.set_rflags(flags);
-    cpu.state.nmi_blocked = false;
     Ok(())
 }

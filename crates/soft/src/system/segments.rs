@@ -8,6 +8,9 @@ use satori_state::{Segment, seg};
 use super::descriptor::{null, rpl, selector_fault, unusable};
 use crate::cpu::{Cpu, Exec, Handler};
 
+/// Access rights of a data segment in real-address mode.
+const PARAGRAPH_RIGHTS: u32 = 0x93;
+
 impl Cpu {
     /// Real-address or virtual-8086 mode: selectors are paragraphs.
     pub(super) fn paragraph_selectors(&self) -> bool {
@@ -18,7 +21,12 @@ impl Cpu {
     /// MOV to a segment register. The descriptor's accessed bit is set; the register is not.
     pub(super) fn segment_for(&mut self, index: usize, selector: u16) -> Exec<Segment> {
         if self.paragraph_selectors() {
-            return Ok(Segment { selector, base: u64::from(selector) << 4, ..self.state.seg[index] });
+            let mut segment = self.state.seg[index];
+            if segment.unusable() {
+                // Nothing of it can be kept: what a reset leaves.
+                segment = Segment { rights: PARAGRAPH_RIGHTS, limit: 0xffff, ..segment };
+            }
+            return Ok(Segment { selector, base: u64::from(selector) << 4, ..segment });
         }
         if index == seg::SS {
             return self.stack_segment_for(selector);

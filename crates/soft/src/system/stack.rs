@@ -59,6 +59,13 @@ impl Stack {
         within.then(|| self.segment.base.wrapping_add(sp) & 0xffff_ffff)
     }
 
+    /// Refuses a stack without room for `count` pushes of `size` bytes.
+    pub fn require(&self, cpu: &mut Cpu, count: u64, size: u32) -> Exec<()> {
+        let size = u64::from(size);
+        let room = |i| self.linear(cpu, self.sp.wrapping_sub(i * size) & self.mask, size).is_some();
+        if (1..=count).all(room) { Ok(()) } else { Err(cpu.raise(self.refusal)) }
+    }
+
     /// Pushes the low `size` (2, 4 or 8) bytes of `value`.
     pub fn push(&mut self, cpu: &mut Cpu, size: u32, value: u64) -> Exec<()> {
         let sp = self.sp.wrapping_sub(size.into()) & self.mask;

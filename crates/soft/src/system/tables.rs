@@ -73,7 +73,7 @@ fn operand16(insn: &Instruction) -> bool {
 /// SGDT and SIDT. The 16-bit forms store all 32 bits of the base, as processors since the 386 do.
 fn store_table(cpu: &mut Cpu, insn: &Instruction, register: DescriptorTable) -> Exec<()> {
     cpu.require_no_umip()?;
-    let linear = cpu.ea(insn, 0)?;
+    let linear = cpu.ea_write(insn, 0)?;
     let size = if cpu.code64 { 8 } else { 4 };
     // Both parts count as one operand of doublewords (SDM table 6-7).
     cpu.require_alignment(linear, 4)?;
