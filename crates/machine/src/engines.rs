@@ -10,9 +10,9 @@ use crate::EngineKind;
 
 /// What the interpreter executes. Speculation and its repairs do not exist on it.
 const INTERPRETER: &[Feature] = &[
-    Fpu, De, Pse, Tsc, Msr, Pae, Cx8, Sep, Pge, Cmov, Pse36, Clflush, Mmx, Fxsr, Sse, Sse2, Ss, Sse3, Ssse3,
-    Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap, Umip,
-    Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm,
+    Fpu, Vme, De, Pse, Tsc, Msr, Pae, Cx8, Sep, Pge, Cmov, Pse36, Clflush, Mmx, Fxsr, Sse, Sse2, Ss, Sse3,
+    Ssse3, Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap,
+    Umip, Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm,
 ];
 
 /// An engine and what goes with it.

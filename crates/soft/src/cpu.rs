@@ -194,6 +194,14 @@ impl Cpu {
         self.state.rip = self.next_ip(insn);
     }
 
+    /// For an instruction that completes and faults at its target: RIP is `target` from here on,
+    /// and tells no more how much of the block was executed.
+    pub(crate) fn arrive_and_fault(&mut self, target: u64) {
+        self.retired += self.blocks.executed_in_current(self.state.rip);
+        self.blocks.leave();
+        self.state.rip = target;
+    }
+
     /// The current privilege level.
     #[inline(always)]
     pub fn cpl(&self) -> u8 {

@@ -1,6 +1,7 @@
 //! Fast system calls and the FS and GS bases (SDM 5.8.7, 5.8.8).
 
 use iced_x86::{Instruction, Mnemonic, Register};
+use satori_cpuid::Vendor;
 use satori_defs::x86::{cr0, cr4, efer, rflags};
 use satori_engine::Exception;
 use satori_state::{Segment, reg, seg};
@@ -45,47 +46,81 @@ fn enter(cpu: &mut Cpu, cs: Segment, ss: Segment, flags: u64) {
     cpu.set_rflags(flags);
 }
 
-/// SYSCALL, as Intel has it: 64-bit mode only.
+/// Whether the guest was told that this is AMD's processor, whose SYSCALL and SYSENTER differ.
+fn amd(cpu: &Cpu) -> bool {
+    cpu.isa.offered.vendor == Vendor::Amd
+}
+
+/// SYSCALL is #UD while it is off; Intel has it in 64-bit mode only.
 fn syscall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    if !cpu.code64 || cpu.state.efer & efer::SCE == 0 {
+    if cpu.state.efer & efer::SCE == 0 || !(cpu.code64 || amd(cpu)) {
         return Err(cpu.raise(Exception::ud()));
     }
     let flags = cpu.rflags() & !rflags::RF;
     let selector = (cpu.state.star >> 32) as u16 & 0xfffc;
+    let (code64, long) = (cpu.code64, cpu.state.long_mode());
     cpu.state.gpr[reg::RCX] = cpu.next_ip(insn);
-    cpu.state.gpr[reg::R11] = flags;
-    enter(
-        cpu,
-        Segment::flat(selector, CODE64),
-        Segment::flat(selector.wrapping_add(8), DATA),
-        flags & !cpu.state.fmask,
-    );
-    cpu.next_rip = cpu.state.lstar;
+    let (rights, flags) = if long {
+        cpu.state.gpr[reg::R11] = flags;
+        (CODE64, flags & !cpu.state.fmask)
+    } else {
+        (CODE32, flags & !(rflags::VM | rflags::IF))
+    };
+    let (cs, ss) = (Segment::flat(selector, rights), Segment::flat(selector.wrapping_add(8), DATA));
+    enter(cpu, cs, ss, flags);
+    // AMD's legacy target is the low half of IA32_STAR, that of compatibility mode IA32_CSTAR
+    // (APM volume 2, 6.1.1).
+    cpu.next_rip = match (long, code64) {
+        (false, _) => truncate(cpu.state.star, 32),
+        (true, false) => cpu.state.cstar,
+        (true, true) => cpu.state.lstar,
+    };
     Ok(())
 }
 
-/// SYSRET. A non-canonical RCX faults before the return, at privilege level 0, as on Intel.
+/// SYSRET. On Intel it is #UD outside 64-bit mode, and a non-canonical RCX faults before the
+/// return, at privilege level 0; AMD returns, and the fetch at privilege level 3 faults.
 fn sysret(cpu: &mut Cpu, wide: bool) -> Exec<()> {
-    if !cpu.code64 || cpu.state.efer & efer::SCE == 0 {
+    let amd = amd(cpu);
+    if cpu.state.efer & efer::SCE == 0 || !(cpu.code64 || amd) {
         return Err(cpu.raise(Exception::ud()));
     }
     let rcx = cpu.state.gpr[reg::RCX];
-    if cpu.cpl() != 0 || (wide && !canonical(rcx)) {
+    if cpu.state.cr0 & cr0::PE == 0 || cpu.cpl() != 0 || (wide && !amd && !canonical(rcx)) {
         return Err(cpu.raise(Exception::gp(0)));
     }
     let selector = (cpu.state.star >> 48) as u16;
     let (cs, rights) = if wide { (selector.wrapping_add(16), CODE64) } else { (selector, CODE32) };
-    enter(
-        cpu,
-        Segment::flat(cs | 3, rights | DPL3),
-        Segment::flat(selector.wrapping_add(8) | 3, DATA | DPL3),
-        cpu.state.gpr[reg::R11] & SYSRET_FLAGS,
-    );
+    let stack = selector.wrapping_add(8);
+    let ss = if amd {
+        // AMD leaves what is hidden as it is (APM volume 3, SYSRET); only the privilege, which is
+        // kept with it here, changes.
+        let old = cpu.state.seg[seg::SS];
+        Segment { selector: stack, rights: old.rights | DPL3, ..old }
+    } else {
+        Segment::flat(stack | 3, DATA | DPL3)
+    };
+    let flags = if cpu.state.long_mode() {
+        cpu.state.gpr[reg::R11] & SYSRET_FLAGS
+    } else {
+        cpu.rflags() & !rflags::RF | rflags::IF
+    };
+    enter(cpu, Segment::flat(cs | 3, rights | DPL3), ss, flags);
     cpu.next_rip = if wide { rcx } else { truncate(rcx, 32) };
+    if wide && !canonical(rcx) {
+        cpu.arrive_and_fault(rcx);
+        return Err(cpu.raise(Exception::gp(0)));
+    }
     Ok(())
 }
 
+/// AMD has SYSENTER and SYSEXIT in legacy mode only (APM volume 3).
+fn require_sysenter(cpu: &mut Cpu) -> Exec<()> {
+    if amd(cpu) && cpu.state.long_mode() { Err(cpu.raise(Exception::ud())) } else { Ok(()) }
+}
+
 fn sysenter(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    require_sysenter(cpu)?;
     let selector = cpu.state.sysenter_cs as u16 & 0xfffc;
     if cpu.state.cr0 & cr0::PE == 0 || selector == 0 {
         return Err(cpu.raise(Exception::gp(0)));
@@ -103,6 +138,7 @@ fn sysenter(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 }
 
 fn sysexit(cpu: &mut Cpu, wide: bool) -> Exec<()> {
+    require_sysenter(cpu)?;
     let selector = cpu.state.sysenter_cs as u16;
     if cpu.state.cr0 & cr0::PE == 0 || selector & 0xfffc == 0 {
         return Err(cpu.raise(Exception::gp(0)));

@@ -10,6 +10,8 @@ mod fast;
 mod faults;
 mod flags;
 mod keys;
+#[cfg(test)]
+mod legacy_tests;
 mod machine;
 mod msr;
 mod ports;
@@ -18,9 +20,9 @@ mod segments;
 mod stack;
 mod tables;
 mod task;
-mod v86;
 #[cfg(test)]
 mod tests;
+mod v86;
 
 use iced_x86::Instruction;
 

@@ -3,7 +3,7 @@
 //! A switch checks first, then writes the old task's state and loads the new one's; what is found
 //! wrong with the new task's segments after that is raised in the new task.
 
-use satori_defs::x86::{cr0, rflags, vector};
+use satori_defs::x86::{cr0, dr6, rflags, vector};
 use satori_engine::Exception;
 use satori_state::{reg, seg};
 
@@ -18,8 +18,6 @@ use crate::mmu::Mode;
 const BUSY: u8 = 2;
 /// In a 32-bit TSS: a switch to it raises a debug exception.
 const TRAP: u64 = 0x64;
-/// In DR6: a task switch raised the debug exception.
-const DR6_BT: u64 = 1 << 15;
 /// In DR7: the breakpoints of one task, which a switch disables (SDM 18.2.4).
 const DR7_LOCAL: u64 = 0x155;
 
@@ -123,6 +121,9 @@ pub fn event(cpu: &mut Cpu, event: &Delivery, gate: Descriptor, flags: u64) -> E
             && let Some(Exception { vector: vector::SS, code: Some(code), .. }) = &mut cpu.fault
         {
             *code |= ext;
+        }
+        if outcome.is_err() {
+            cpu.arrive_and_fault(rip);
         }
         outcome?;
     }
@@ -236,8 +237,8 @@ fn load(cpu: &mut Cpu, base: u64, layout: &Layout) -> Exec<Task> {
     Ok(Task { cr3, rip, flags, registers, selectors, ldt, trap })
 }
 
-/// Switches tasks. Returns where the new one goes on, which is in RIP already: what fails from
-/// the commitment on is the new task's.
+/// Switches tasks. Returns where the new one goes on. What fails once its state is loaded is the
+/// new task's: RIP is then its own.
 pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
     let mut found = new_tss(cpu, switch)?;
     let tr = cpu.state.tr;
@@ -262,21 +263,22 @@ pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
     if switch.cause != Cause::Return {
         cpu.mark_descriptor(&mut found, BUSY)?;
     }
-    let left = cpu.state.rip;
     cpu.state.tr = found.descriptor.segment(switch.selector, 0);
     // Under VMX it would be an exit; that follows, as the switch is the engine's own matter.
     cpu.task_switches += 1;
     cpu.attention = true;
-    let mut outcome = enter(cpu, switch, &task);
-    if outcome.is_ok() && task.trap {
-        outcome = Err(cpu.raise(Exception { vector: vector::DB, code: None, payload: DR6_BT }));
+    match enter(cpu, switch, &task) {
+        Ok(()) => {
+            if task.trap {
+                cpu.state.pending_debug |= dr6::BT;
+            }
+            Ok(task.rip)
+        }
+        Err(stop) => {
+            cpu.arrive_and_fault(task.rip);
+            Err(stop)
+        }
     }
-    if outcome.is_err() {
-        // RIP will not tell any more how much of the block was executed.
-        cpu.retired += cpu.blocks.executed_in_current(left);
-        cpu.blocks.leave();
-    }
-    outcome.map(|()| task.rip)
 }
 
 /// Makes `task` the current one.
@@ -284,7 +286,6 @@ fn enter(cpu: &mut Cpu, switch: &Switch, task: &Task) -> Exec<()> {
     let state = &mut cpu.state;
     state.cr0 |= cr0::TS;
     state.dr7 &= !DR7_LOCAL;
-    state.rip = task.rip;
     state.gpr[..8].copy_from_slice(&task.registers);
     state.ldtr = unusable(task.ldt, 0);
     let virtual_8086 = task.flags & rflags::VM != 0;
