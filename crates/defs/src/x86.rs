@@ -150,6 +150,8 @@ pub mod dr7 {
     pub const FIXED: u64 = 0x400;
     /// L0 to L3 and G0 to G3: breakpoint `n` is enabled by bits `2 * n` and `2 * n + 1`.
     pub const ENABLED: u64 = 0xff;
+    /// L0 to L3 and LE: what a task switch clears.
+    pub const LOCAL: u64 = 0x155;
 }
 
 /// Exception vectors (SDM 6.15).

@@ -324,7 +324,14 @@ fn windows_are_closed_when_they_open() {
         assert_eq!((rig.exit(exit), rig.vcpu.window), (Resume::Continue, Some(false)));
     }
     let mut rig = Rig::new(false);
-    for exit in [Exit::Hlt, Exit::Pause, Exit::PreemptionTimer, Exit::ExternalInterrupt, Exit::TaskSwitch, Exit::TripleFault] {
+    for exit in [
+        Exit::Hlt,
+        Exit::Pause,
+        Exit::PreemptionTimer,
+        Exit::ExternalInterrupt,
+        Exit::TaskSwitch,
+        Exit::TripleFault,
+    ] {
         assert_eq!((rig.exit(exit), rig.vcpu.window), (Resume::Continue, None));
     }
     for exit in [Exit::Wbinvd, Exit::Invd, Exit::DrAccess] {

@@ -3,7 +3,7 @@
 //! A switch checks first, then writes the old task's state and loads the new one's; what is found
 //! wrong with the new task's segments after that is raised in the new task.
 
-use satori_defs::x86::{cr0, dr6, rflags, vector};
+use satori_defs::x86::{cr0, dr6, dr7, rflags, vector};
 use satori_engine::Exception;
 use satori_state::{reg, seg};
 
@@ -18,8 +18,6 @@ use crate::mmu::Mode;
 const BUSY: u8 = 2;
 /// In a 32-bit TSS: a switch to it raises a debug exception.
 const TRAP: u64 = 0x64;
-/// In DR7: the breakpoints of one task, which a switch disables (SDM 18.2.4).
-const DR7_LOCAL: u64 = 0x155;
 
 /// Where a TSS has its fields (SDM figures 8-2 and 8-10).
 struct Layout {
@@ -285,7 +283,7 @@ pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
 fn enter(cpu: &mut Cpu, switch: &Switch, task: &Task) -> Exec<()> {
     let state = &mut cpu.state;
     state.cr0 |= cr0::TS;
-    state.dr7 &= !DR7_LOCAL;
+    state.dr7 &= !dr7::LOCAL;
     state.gpr[..8].copy_from_slice(&task.registers);
     state.ldtr = unusable(task.ldt, 0);
     let virtual_8086 = task.flags & rflags::VM != 0;
@@ -294,6 +292,7 @@ fn enter(cpu: &mut Cpu, switch: &Switch, task: &Task) -> Exec<()> {
         *segment = if virtual_8086 { v86::segment(selector) } else { unusable(selector, cpl) };
     }
     let nested = if switch.cause.nests() { rflags::NT } else { 0 };
+    cpu.arm();
     // Privilege is that of CS; the stack segment stands for it here.
     cpu.set_rflags(task.flags & flags::DEFINED | nested);
     if let Some(cr3) = task.cr3
