@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use iced_x86::Instruction;
-use satori_defs::x86::rflags;
+use satori_defs::x86::{cr0, rflags};
 use satori_engine::{Controls, Entropy, Event, Exception, Exit, Kick, Resume, TimeSource, VcpuParts};
 use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};

@@ -157,11 +157,6 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
 }
 
 fn write_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
-    load_cr3(cpu, value)
-}
-
-/// Loads CR3, for MOV and for task switches.
-pub fn load_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
     let mut value = value;
     if cpu.state.long_mode() {
         if cpu.state.cr4 & cr4::PCIDE != 0 {
