@@ -5,10 +5,16 @@ mod device;
 mod inspect;
 mod keys;
 mod large;
+#[cfg(test)]
+mod matrix;
+#[cfg(test)]
+mod model;
 mod paging;
 mod rights;
 mod slow;
 mod stack;
+#[cfg(test)]
+mod tests;
 mod tlb;
 mod walk;
 
