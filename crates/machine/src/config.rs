@@ -37,6 +37,8 @@ pub struct Config {
     pub on_reset: OnReset,
     /// Wall-clock time after which the run ends.
     pub timeout: Option<Duration>,
+    /// Guest time after which the run ends; under a virtual clock always at the same instruction.
+    pub guest_timeout: Option<Duration>,
     /// Bytes on the console that mean a guest panic; empty for none.
     pub panic_pattern: String,
     /// QEMU's pc-testdev and fw_cfg, for bare-metal suites; the debug console is left out then.
@@ -62,6 +64,7 @@ impl Default for Config {
             tsc_hz: None,
             on_reset: OnReset::Restart,
             timeout: None,
+            guest_timeout: None,
             panic_pattern: PANIC_PATTERN.into(),
             testdev: false,
             profile: true,

@@ -1,8 +1,9 @@
 //! One life of a machine, from power-up or reset to the next: its memory, devices and processors.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use satori_bus::{Clock, InterruptLine, TimerQueue};
+use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, crystal_hz};
@@ -17,7 +18,7 @@ use crate::debugcon::DebugSink;
 use crate::entropy;
 use crate::shared::{Bells, Shared};
 use crate::vp::Vp;
-use crate::{Error, VirtualClock};
+use crate::{Error, Event, VirtualClock};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
 const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
@@ -36,10 +37,32 @@ pub(crate) struct Blueprint {
     pub load: Loader,
     pub time: Time,
     pub profile: bool,
+    pub guest_timeout: Option<Arc<GuestTimeout>>,
     pub shared: Arc<Shared>,
     pub console: Console,
     pub debugcon: Option<DebugSink>,
     pub testdev: bool,
+}
+
+/// Ends the run at a time of the guest's clock.
+pub(crate) struct GuestTimeout {
+    at: Nanos,
+    shared: Weak<Shared>,
+}
+
+impl GuestTimeout {
+    pub fn new(limit: Duration, shared: &Arc<Shared>) -> Self {
+        let at = limit.as_nanos().try_into().unwrap_or(Nanos::MAX);
+        GuestTimeout { at, shared: Arc::downgrade(shared) }
+    }
+}
+
+impl Timer for GuestTimeout {
+    fn expired(&self, _now: Nanos) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.finish(Event::Timeout);
+        }
+    }
 }
 
 /// The machine's clock, and whether it is virtual. It runs on through resets.
@@ -126,6 +149,10 @@ impl Life {
         let timers = TimerQueue::new();
         let shared = plan.shared.clone();
         timers.on_earlier(move || shared.timer.ring());
+        if let Some(timeout) = &plan.guest_timeout {
+            let timer: Arc<dyn Timer> = timeout.clone();
+            timers.arm(timeout.at, Arc::downgrade(&timer));
+        }
         let chipset = Chipset::new(Parts {
             clock: clock.clone(),
             timers: timers.clone(),

@@ -10,7 +10,7 @@ use satori_state::CpuState;
 
 use crate::console::Console;
 use crate::debugcon::DebugSink;
-use crate::life::{Blueprint, Life, Loader, Time};
+use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::shared::{Handle, Shared};
 use crate::{
     ClockMode, Config, Error, Event, MAX_CPUS, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time,
@@ -63,6 +63,7 @@ impl Machine {
             ClockMode::Real => Time::Real(Arc::new(RealClock::new(config.tsc_hz))),
             ClockMode::Virtual { rate } => Time::Virtual(Arc::new(VirtualClock::new(rate, config.tsc_hz))),
         };
+        let shared = Shared::new();
         let plan = Blueprint {
             engine: parts.engine,
             features: parts.features,
@@ -73,7 +74,8 @@ impl Machine {
             load: parts.load,
             time,
             profile: config.profile,
-            shared: Shared::new(),
+            guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
+            shared,
             console: Console::new(sinks.console, &config.panic_pattern),
             debugcon: sinks.debugcon.map(DebugSink::new),
             testdev: config.testdev,

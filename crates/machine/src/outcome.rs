@@ -22,7 +22,8 @@ pub enum Event {
         /// Its index.
         vcpu: u32,
     },
-    /// [`Config::timeout`](crate::Config::timeout) ran out.
+    /// [`Config::timeout`](crate::Config::timeout) or [`Config::guest_timeout`](crate::Config::guest_timeout)
+    /// ran out.
     Timeout,
     /// [`Handle::stop`](crate::Handle::stop).
     Stopped,

@@ -155,6 +155,10 @@ pub struct Machine {
     /// End the guest after this time, with status 124: 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
+    /// End the guest after this much of its own time, with status 124; with --clock virtual always
+    /// at the same instruction
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub guest_timeout: Option<Duration>,
     /// What a reset of the guest does
     #[arg(long, value_name = "ACTION", default_value = "restart")]
     pub on_reset: OnReset,

@@ -22,8 +22,9 @@ pub fn tell(outcome: &Outcome, status: Status) {
         Event::Panic(by) => format!("the guest panicked, told by {by}"),
         Event::TripleFault { vcpu } => format!("triple fault on vCPU {vcpu}"),
         Event::Failed(why) => format!("internal error, please report it: {why}"),
-        Event::Timeout | Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
-        Event::Timeout | Event::Stopped => "ended by the user".into(),
+        Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
+        Event::Timeout => "--guest-timeout ran out".into(),
+        Event::Stopped => "ended by the user".into(),
     };
     say(format_args!("{what}; exit status {}", status.code()));
     if matches!(outcome.event, Event::Panic(_) | Event::TripleFault { .. } | Event::Failed(_)) {

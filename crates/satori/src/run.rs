@@ -191,6 +191,7 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
         panic_pattern: flags.panic_pattern.clone(),
         testdev: flags.testdev,
         profile: flags.report != cli::Report::Off,
+        guest_timeout: flags.guest_timeout,
         ..Config::default()
     })
 }

@@ -52,7 +52,7 @@ Exit status:
   118  the guest asked for a reset (--on-reset exit)
   120  the guest panicked (pvpanic, crash MSRs or --panic-pattern on its console)
   122  triple fault
-  124  --timeout ran out
+  124  --timeout or --guest-timeout ran out
   125  Satori itself failed (git bisect run skips it)
   130  ended by the user: Ctrl-A x, a signal, or a closed output pipe
   odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256";
