@@ -1,0 +1,29 @@
+//! Hostile input for every part that reads what a guest or a file says.
+//!
+//! Each function here takes arbitrary bytes and must return: a panic, a hang or a difference that
+//! it notices itself is a bug of Satori. `fuzz/` runs them under cargo-fuzz, guided by coverage
+//! (`tools/fuzz`); the tests of this crate run them on fixed seeds and on every input that once
+//! failed (`regressions/`), so the gate needs no fuzzer.
+
+mod guest;
+mod instructions;
+mod loader;
+mod script;
+
+pub use guest::guest;
+pub use instructions::instructions;
+pub use loader::loader;
+
+/// A target: bytes in, nothing out.
+pub type Target = fn(&[u8]);
+
+/// Every target by name. The name is that of its fuzzer and of its folder of regressions.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("loader", loader),
+    ("decoder", instructions::decoder),
+    ("instructions", instructions),
+    ("devices", guest),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! The targets without a fuzzer: fixed seeds, and every input that once failed.
+
+use std::path::Path;
+
+use super::*;
+
+/// A small generator; what matters is only that it repeats.
+struct Bytes(u64);
+
+impl Bytes {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn many(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| (self.next() >> 24) as u8).collect()
+    }
+}
+
+fn random(target: Target, runs: u64, longest: u64) {
+    for run in 0..runs {
+        let mut bytes = Bytes(0x9e37_79b9_7f4a_7c15 ^ run << 20 | 1);
+        let len = bytes.next() % longest;
+        let data = bytes.many(len as usize);
+        let outcome = std::panic::catch_unwind(|| target(&data));
+        assert!(outcome.is_ok(), "run {run}: {data:02x?}");
+    }
+}
+
+#[test]
+fn every_regression_passes() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    for (name, target) in TARGETS {
+        let Ok(files) = std::fs::read_dir(folder.join(name)) else { continue };
+        for file in files {
+            let path = file.expect("a folder can be read").path();
+            let data = std::fs::read(&path).expect("a file can be read");
+            let outcome = std::panic::catch_unwind(|| target(&data));
+            assert!(outcome.is_ok(), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn random_instructions_end_alike_in_blocks_and_steps() {
+    random(instructions, 20_000, 400);
+}
+
+#[test]
+fn random_code_at_page_ends_decodes_alike() {
+    random(instructions::decoder, 20_000, 80);
+}
+
+#[test]
+fn random_guests_end() {
+    random(guest, 300, 600);
+}
+
+#[test]
+fn random_files_are_refused_or_loaded() {
+    random(loader, 2_000, 20_000);
+    // From a good kernel, with a few bytes changed.
+    for run in 0..2_000 {
+        let mut bytes = Bytes(0x1234_5678_9abc_def1 ^ run << 17);
+        let mut kernel = script::kernel(&[0xf4; 64]);
+        for _ in 0..1 + bytes.next() % 4 {
+            // Headers matter more than code.
+            let at = (bytes.next() % 0x110) as usize;
+            kernel[at] =
+                *[0, 1, 0x7f, 0x80, 0xff, bytes.next() as u8].get((bytes.next() % 6) as usize).unwrap_or(&0);
+        }
+        if bytes.next().is_multiple_of(4) {
+            kernel.truncate((bytes.next() % 0x1100) as usize);
+        }
+        loader(&kernel);
+    }
+}
