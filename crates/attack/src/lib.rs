@@ -11,19 +11,15 @@ mod loader;
 mod script;
 
 pub use guest::guest;
-pub use instructions::instructions;
+pub use instructions::{decoder, instructions};
 pub use loader::loader;
 
 /// A target: bytes in, nothing out.
 pub type Target = fn(&[u8]);
 
 /// Every target by name. The name is that of its fuzzer and of its folder of regressions.
-pub const TARGETS: &[(&str, Target)] = &[
-    ("loader", loader),
-    ("decoder", instructions::decoder),
-    ("instructions", instructions),
-    ("devices", guest),
-];
+pub const TARGETS: &[(&str, Target)] =
+    &[("loader", loader), ("decoder", decoder), ("instructions", instructions), ("devices", guest)];
 
 #[cfg(test)]
 mod tests;

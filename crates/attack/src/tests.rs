@@ -45,17 +45,17 @@ fn every_regression_passes() {
 
 #[test]
 fn random_instructions_end_alike_in_blocks_and_steps() {
-    random(instructions, 20_000, 400);
+    random(instructions, 2_000, 400);
 }
 
 #[test]
 fn random_code_at_page_ends_decodes_alike() {
-    random(instructions::decoder, 20_000, 80);
+    random(decoder, 2_000, 80);
 }
 
 #[test]
 fn random_guests_end() {
-    random(guest, 300, 600);
+    random(guest, 200, 600);
 }
 
 #[test]
