@@ -359,7 +359,7 @@ fn run(case: &Case, memory: &GuestMemory, at_once: u64) -> Left {
         offered: case.offered,
         entropy: Box::new(Constant),
     };
-    let mut vcpu = Interpreter.create_vcpu(parts);
+    let mut vcpu = Interpreter::default().create_vcpu(parts);
     *vcpu.state_mut() = case.state.clone();
     let mut exits = Vec::new();
     let mut answers = case.answers.iter().cycle();

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use satori_boot::{Config, Initrd, Kernel, acpi, load};
+use satori_boot::{Cmdline, Config, Initrd, Kernel, Module, acpi, load};
 use satori_memory::{Gpa, GuestMemory, Region};
 
 /// Largest kernel that is unpacked: enough for every path, little enough for many runs.
@@ -23,8 +23,11 @@ pub fn loader(data: &[u8]) {
             GuestMemory::new(&[ram]).expect("64 MiB can be reserved")
         });
         let config = Config {
-            cmdline: "console=ttyS0".into(),
-            initrd: Initrd::join([&data[..data.len().min(4096)]]),
+            cmdline: Cmdline::Whole("console=ttyS0".into()),
+            initrd: Initrd::new(vec![Module {
+                cmdline: "initrd".into(),
+                data: data[..data.len().min(4096)].to_vec(),
+            }]),
             platform: acpi::Platform { cpus: 2, ..acpi::Platform::default() },
             ..Config::default()
         };
