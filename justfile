@@ -12,6 +12,14 @@ demo *FLAGS:
 test:
     ./tools/test
 
+# coverage-guided fuzzing of everything that reads foreign bytes, an hour each
+fuzz *FLAGS:
+    ./tools/fuzz {{FLAGS}}
+
+# a Debian userland that checks itself
+userland *FLAGS:
+    ./tools/userland {{FLAGS}}
+
 # many boots of every configuration
 soak *FLAGS:
     ./tools/soak {{FLAGS}}
