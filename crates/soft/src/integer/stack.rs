@@ -1,6 +1,7 @@
 //! PUSH and POP in all their forms, ENTER and LEAVE; BOUND and ARPL.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use satori_cpuid::Vendor;
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
 use satori_state::reg;
@@ -15,6 +16,22 @@ use crate::flags::Int;
 fn push(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = cpu.operand(insn, 0)?;
     cpu.push(insn.stack_pointer_increment().unsigned_abs(), value)
+}
+
+/// PUSH of a selector. Intel's processors move 16 bits into a place of 32, whose upper half stays
+/// as it is (SDM volume 2, PUSH).
+fn push_selector(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let size = insn.stack_pointer_increment().unsigned_abs();
+    let selector = cpu.reg(insn.op0_register());
+    if size != 4 || cpu.isa.offered.vendor != Vendor::Intel {
+        return cpu.push(size, selector);
+    }
+    let (sp, mask) = cpu.stack_pointer();
+    let sp = sp.wrapping_sub(4) & mask;
+    let linear = cpu.stack_linear(sp, 2)?;
+    cpu.write(linear, selector as u16)?;
+    cpu.set_stack_pointer(sp);
+    Ok(())
 }
 
 fn pop_register(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
@@ -184,6 +201,7 @@ fn arpl(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 pub fn handler(insn: &Instruction) -> Option<Handler> {
     let bytes = size(insn, 0);
     Some(match insn.mnemonic() {
+        Mnemonic::Push if insn.op0_register().is_segment_register() => push_selector,
         Mnemonic::Push => push,
         Mnemonic::Pop if insn.op0_kind() != OpKind::Register => sized!(bytes, pop_memory),
         Mnemonic::Pop if insn.op0_register().is_gpr() => pop_register,

@@ -522,6 +522,20 @@ fn types_and_limits_of_segments_are_enforced() {
 }
 
 #[test]
+fn a_pushed_selector_takes_the_place_of_its_operand_size() {
+    let mut cpu = protected();
+    let sp = cpu.state.gpr[reg::RSP];
+    put32(&cpu, sp - 4, 0xaaaa_aaaa);
+    run(&mut cpu, &[0x0e]).unwrap();
+    assert_eq!((cpu.state.gpr[reg::RSP], get32(&cpu, sp - 4)), (sp - 4, 0xaaaa_0000 | u32::from(CODE0)));
+    run(&mut cpu, &[0x66, 0x1e]).unwrap();
+    assert_eq!((cpu.state.gpr[reg::RSP], get16(&cpu, sp - 6)), (sp - 6, 0x10));
+    // POP DS of 16 bits takes two bytes, and a fault leaves ESP alone.
+    run(&mut cpu, &[0x66, 0x1f]).unwrap();
+    assert_eq!(fault(&mut cpu, &[0x17]), Exception::gp(CODE0.into()));
+}
+
+#[test]
 fn code_does_not_run_beyond_its_segment() {
     let mut cpu = protected();
     idt(&cpu, vector::GP, gate(CODE0, 0x7000, system_type::INTERRUPT_GATE, 0, 0));
