@@ -1,48 +1,45 @@
-//! Processor models: which signature, and which features.
-//!
-//! The signature is that of Saltwell (family 6, model 0x36, "Cedarview"). Linux lists it as
-//! NO_SPECULATION and NO_ITLB_MULTIHIT in `cpu_vuln_whitelist` (arch/x86/kernel/cpu/common.c, 6.1
-//! and 6.12): every file in `/sys/devices/system/cpu/vulnerabilities` says "Not affected", so
-//! there is no page-table isolation, no retpoline, no return thunk, no VERW, no RSB filling and
-//! no LFENCE after SWAPGS. A newer signature with every `_NO` bit would still be listed under
-//! Spectre v1 and v2. Neither kernel has quirks for the model (performance events, cpufreq, RAPL
-//! and TSC calibration match other ones), and stepping 1 is the one that was sold.
-//! Guests that do not know the list read the same from IA32_ARCH_CAPABILITIES.
+//! Processor models and the value of `--cpu`.
 
-use satori_defs::cpuid::arch_capabilities as cap;
+use crate::Feature::{self, *};
+use crate::Identity;
 
-use crate::Feature;
-use crate::Feature::*;
-
-/// CPUID.1:EAX of every model: family 6, model 0x36, stepping 1.
-pub const SIGNATURE: u32 = 0x0003_0661;
-
-/// IA32_ARCH_CAPABILITIES of every model: immune to everything that has a bit.
-pub const ARCH_CAPABILITIES: u64 = cap::RDCL_NO
-    | cap::IBRS_ALL
-    | cap::SKIP_L1DFL_VMENTRY
-    | cap::SSB_NO
-    | cap::MDS_NO
-    | cap::PSCHANGE_MC_NO
-    | cap::TAA_NO
-    | cap::SBDR_SSDP_NO
-    | cap::FBSDP_NO
-    | cap::PSDP_NO
-    | cap::BHI_NO
-    | cap::PBRSB_NO
-    | cap::GDS_NO
-    | cap::RFDS_NO
-    | cap::ITS_NO;
-
-/// Refused `--cpu` values.
+/// Refused `--cpu` and `--cpus` values.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// There is no such model.
     #[error("unknown CPU model '{0}'; known are x86-64-v1, x86-64-v2 and max")]
     UnknownModel(String),
+    /// `host`: what it runs on is not what it offers.
+    #[error("the CPU model 'host' needs the host's own processor, which no engine uses yet; use max")]
+    Host,
+    /// A psABI level whose instructions do not exist here.
+    #[error(
+        "the CPU model {0} promises AVX, AVX2, FMA and F16C{1}, which this version does not implement yet; use \
+         x86-64-v2, or max for all that there is"
+    )]
+    NotYet(&'static str, &'static str),
     /// There is no such feature.
-    #[error("unknown CPU feature '{0}'; `--cpu max` offers all that there are")]
-    UnknownFeature(String),
+    #[error("unknown CPU feature '{name}'{}; `satori cpu --features` lists all", hint(.near))]
+    UnknownFeature {
+        /// What was asked for.
+        name: String,
+        /// What it may have been meant for.
+        near: Vec<&'static str>,
+    },
+    /// A feature without a sign.
+    #[error("'{0}' says neither on nor off: write +{0}, -{0} or {0}=on")]
+    NoSign(String),
+    /// A setting with a value that it cannot have.
+    #[error("{name}= takes {wants}")]
+    Value {
+        /// The setting.
+        name: &'static str,
+        /// What it takes.
+        wants: &'static str,
+    },
+    /// `feature=` with something else than on or off.
+    #[error("{0}= takes on or off")]
+    OnOff(String),
     /// A `+feature` that the engine cannot execute.
     #[error("the engine does not implement the CPU feature '{0}'; leave it out of --cpu")]
     NotImplemented(&'static str),
@@ -54,6 +51,13 @@ pub enum Error {
         /// The missing feature's name.
         feature: &'static str,
     },
+    /// A number of processors that there cannot be.
+    #[error("--cpus: {0}")]
+    Topology(String),
+}
+
+fn hint(near: &[&'static str]) -> String {
+    if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(" or ")) }
 }
 
 /// A processor model.
@@ -108,18 +112,26 @@ impl std::str::FromStr for CpuModel {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "x86-64-v3" => return Err(Error::NotYet("x86-64-v3", "")),
+            "x86-64-v4" => return Err(Error::NotYet("x86-64-v4", " and AVX-512")),
+            "host" => return Err(Error::Host),
+            _ => {}
+        }
         let found = Self::ALL.iter().copied().find(|model| model.name() == name);
         found.ok_or_else(|| Error::UnknownModel(name.into()))
     }
 }
 
-/// The value of `--cpu`: `MODEL[,+FEATURE|,-FEATURE]...`.
+/// The value of `--cpu`: `MODEL[,+FEATURE|,-FEATURE|,FEATURE=on|off|,SETTING=VALUE]...`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSpec {
     /// The model.
     pub model: CpuModel,
     /// Features added (true) or removed, in the order given; the last word counts.
     pub changes: Vec<(Feature, bool)>,
+    /// Vendor, family, model, stepping and name.
+    pub identity: Identity,
 }
 
 impl std::str::FromStr for CpuSpec {
@@ -127,30 +139,84 @@ impl std::str::FromStr for CpuSpec {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut parts = text.split(',');
-        let model = parts.next().unwrap_or_default().parse()?;
-        let change = |part: &str| {
-            let (name, on) = match (part.strip_prefix('+'), part.strip_prefix('-')) {
-                (Some(name), _) => (name, true),
-                (_, Some(name)) => (name, false),
-                _ => return Err(Error::UnknownFeature(part.into())),
-            };
-            Feature::by_name(name).map(|f| (f, on)).ok_or_else(|| Error::UnknownFeature(name.into()))
+        let mut spec = CpuSpec { model: parts.next().unwrap_or_default().parse()?, ..CpuSpec::default() };
+        for part in parts {
+            spec.change(part)?;
+        }
+        Ok(spec)
+    }
+}
+
+impl CpuSpec {
+    fn change(&mut self, part: &str) -> Result<(), Error> {
+        let feature = |name: &str| {
+            let unknown = || Error::UnknownFeature { name: name.into(), near: Feature::near(name) };
+            Feature::by_name(name).ok_or_else(unknown)
         };
-        Ok(CpuSpec { model, changes: parts.map(change).collect::<Result<_, _>>()? })
+        let change = if let Some(name) = part.strip_prefix('+') {
+            (feature(name)?, true)
+        } else if let Some(name) = part.strip_prefix('-') {
+            (feature(name)?, false)
+        } else if let Some((name, value)) = part.split_once('=') {
+            if self.identity.set(name, value)? {
+                return Ok(());
+            }
+            let feature = feature(name)?;
+            match value {
+                "on" | "yes" | "true" | "y" => (feature, true),
+                "off" | "no" | "false" | "n" => (feature, false),
+                _ => return Err(Error::OnOff(name.into())),
+            }
+        } else {
+            feature(part)?;
+            return Err(Error::NoSign(part.into()));
+        };
+        self.changes.push(change);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Vendor;
 
     #[test]
-    fn specs_parse_and_mistakes_name_what_is_known() {
-        let spec: CpuSpec = "x86-64-v2,+rdrand,-sse4_2".parse().unwrap();
-        assert_eq!(spec, CpuSpec { model: CpuModel::V2, changes: vec![(Rdrand, true), (Sse4_2, false)] });
-        let unknown = "skylake".parse::<CpuSpec>().unwrap_err();
-        assert!(CpuModel::ALL.iter().all(|model| unknown.to_string().contains(model.name())), "{unknown}");
-        assert_eq!("max,+sse5".parse::<CpuSpec>(), Err(Error::UnknownFeature("sse5".into())));
-        assert_eq!("max,rdrand".parse::<CpuSpec>(), Err(Error::UnknownFeature("rdrand".into())));
+    fn specs_parse_as_qemus_do() {
+        let spec: CpuSpec = "x86-64-v2,+rdrand,-sse4_2,smep=on,popcnt=off".parse().unwrap();
+        assert_eq!(spec.model, CpuModel::V2);
+        assert_eq!(spec.changes, [(Rdrand, true), (Sse4_2, false), (Smep, true), (Popcnt, false)]);
+        let spec: CpuSpec =
+            "max,vendor=AuthenticAMD,family=23,model=0x31,stepping=0,model-id=My CPU".parse().unwrap();
+        assert_eq!(spec.identity.vendor(), Vendor::Amd);
+        assert_eq!((spec.identity.signature(), spec.identity.model_id.as_deref()), (0x0083_0f10, Some("My CPU")));
+        let other: CpuSpec = "max,vendor=Shanghai  ok".parse().unwrap();
+        assert_eq!((other.identity.vendor(), &other.identity.vendor), (Vendor::Other, b"Shanghai  ok"));
+    }
+
+    #[test]
+    fn mistakes_say_what_to_do() {
+        for (text, words) in [
+            ("skylake", "x86-64-v1, x86-64-v2 and max"),
+            ("", "known are"),
+            ("x86-64-v3", "AVX, AVX2, FMA and F16C, which this version does not implement yet; use x86-64-v2"),
+            ("x86-64-v4", "AVX-512"),
+            ("host", "use max"),
+            ("max,+sse5", "did you mean"),
+            ("max,+warp", "unknown CPU feature 'warp'; `satori cpu"),
+            ("max,-popcount", "did you mean popcnt?"),
+            ("max,rdrand", "write +rdrand, -rdrand or rdrand=on"),
+            ("max,rdrand=maybe", "rdrand= takes on or off"),
+            ("max,", "unknown CPU feature ''"),
+            ("max,vendor=Intel", "twelve characters"),
+            ("max,vendor=Genuine\u{e9}ntel", "twelve characters"),
+            ("max,family=271", "0 to 270"),
+            ("max,model=-1", "0 to 255"),
+            ("max,stepping=0x10", "0 to 15"),
+            ("max,model-id=123456789012345678901234567890123456789012345678x", "48 bytes"),
+        ] {
+            let error = text.parse::<CpuSpec>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
     }
 }

@@ -24,6 +24,8 @@ pub const XSTATE: u32 = 0xd;
 pub const TSC: u32 = 0x15;
 /// Processor frequency.
 pub const FREQUENCY: u32 = 0x16;
+/// Extended topology with dies (V2).
+pub const TOPOLOGY_V2: u32 = 0x1f;
 /// First leaf that hypervisors use.
 pub const HYPERVISOR: u32 = 0x4000_0000;
 /// Highest extended leaf.
@@ -32,12 +34,20 @@ pub const EXTENDED: u32 = 0x8000_0000;
 pub const EXTENDED_SIGNATURE: u32 = 0x8000_0001;
 /// First of three leaves of the brand string.
 pub const BRAND: u32 = 0x8000_0002;
-/// L2 cache, as AMD tells it.
+/// L1 caches, as AMD tells them.
+pub const EXTENDED_L1: u32 = 0x8000_0005;
+/// L2 and L3 cache, as AMD tells them.
 pub const EXTENDED_L2: u32 = 0x8000_0006;
 /// Invariant TSC.
 pub const EXTENDED_POWER: u32 = 0x8000_0007;
 /// Address sizes.
 pub const ADDRESS_SIZES: u32 = 0x8000_0008;
+/// AMD's cache properties (APM volume 3, E.4.16).
+pub const AMD_CACHES: u32 = 0x8000_001d;
+/// AMD's processor topology (APM volume 3, E.4.17).
+pub const AMD_TOPOLOGY: u32 = 0x8000_001e;
+/// AMD's extended features 2 (APM volume 3, E.4.20).
+pub const EXTENDED_FEATURES_2: u32 = 0x8000_0021;
 
 /// IA32_ARCH_CAPABILITIES.
 pub mod arch_capabilities {

@@ -10,6 +10,8 @@ use satori_hyperv as hyperv;
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
 
+use crate::msr::Refused;
+
 /// Who hears the end of a level-triggered interrupt: the I/O APICs.
 pub trait EoiSink: Send + Sync {
     /// A local APIC ended `vector`.
@@ -34,6 +36,8 @@ pub struct Platform {
     pub eoi: Arc<dyn EoiSink>,
     /// Where resets and panics are announced.
     pub power: Arc<dyn PowerSink>,
+    /// The MSRs that do not exist and were asked for.
+    pub refused: Refused,
 }
 
 /// One vCPU and its partition, during one exit.

@@ -13,6 +13,7 @@ pub(crate) fn query(context: &mut Context<'_>, leaf: u32, subleaf: u32) -> Resum
         cr4: state.cr4,
         xcr0: state.xcr0,
         apic_enabled: context.lapic.mode() != Mode::Disabled,
+        misc_enable: context.msrs.misc_enable(),
     };
     let Registers { eax, ebx, ecx, edx } = context.platform.cpuid.query(leaf, subleaf, &asker);
     Resume::Cpuid(CpuidResult { eax, ebx, ecx, edx })

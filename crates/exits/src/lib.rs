@@ -26,6 +26,7 @@ mod window;
 mod xsetbv;
 
 pub use context::{Context, EoiSink, Platform};
+pub use msr::Refused;
 
 use satori_engine::{Exit, Resume};
 

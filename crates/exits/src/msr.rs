@@ -3,12 +3,15 @@
 //! Registers that the MSR bitmap passes through (FS, GS and KERNEL_GS base, SYSENTER_*, reads of
 //! the TSC) never come here.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use satori_cpuid::Feature;
+use satori_cpuid::msrs::{self, Owner};
 use satori_defs::hyperv::msr as synthetic;
 use satori_defs::msr::*;
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Resume};
-use satori_hyperv::Partition;
 
 use crate::Context;
 
@@ -16,6 +19,9 @@ pub(crate) fn read(context: &mut Context<'_>, msr: u32) -> Resume {
     match get(context, msr) {
         Ok(value) => Resume::Value(value),
         Err(Gp) => {
+            if context.msrs.row(msr).is_none() {
+                context.platform.refused.tell("reads", msr);
+            }
             tracing::debug!(msr = format_args!("{msr:#x}"), "RDMSR refused");
             Resume::Fault(Exception::gp(0))
         }
@@ -26,6 +32,9 @@ pub(crate) fn write(context: &mut Context<'_>, msr: u32, value: u64) -> Resume {
     match set(context, msr, value) {
         Ok(()) => Resume::Done,
         Err(Gp) => {
+            if context.msrs.row(msr).is_none() {
+                context.platform.refused.tell("writes", msr);
+            }
             let (msr, value) = (format_args!("{msr:#x}"), format_args!("{value:#x}"));
             tracing::debug!(msr, value, "WRMSR refused");
             Resume::Fault(Exception::gp(0))
@@ -33,17 +42,58 @@ pub(crate) fn write(context: &mut Context<'_>, msr: u32, value: u64) -> Resume {
     }
 }
 
+/// The MSRs that were refused, each told of once: a guest that needs one may need it to exist.
+#[derive(Debug, Default)]
+pub struct Refused(Mutex<BTreeSet<u32>>);
+
+/// A guest that asks for more than these is looking for trouble, not for a register.
+const REFUSED_MAX: usize = 200;
+
+impl Refused {
+    fn tell(&self, what: &str, msr: u32) {
+        let mut told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if told.len() < REFUSED_MAX && told.insert(msr) {
+            match msrs::find(msr) {
+                Some(row) => tracing::info!("the guest {what} MSR {msr:#x} ({}), not offered: #GP", row.name),
+                None => tracing::info!("the guest {what} MSR {msr:#x}, which is not known: #GP"),
+            }
+        }
+    }
+}
+
+/// Who answers, by the table; #GP if the register does not exist.
+fn owner(context: &Context<'_>, msr: u32) -> Result<Owner, Gp> {
+    context.msrs.row(msr).map(|row| row.owner).ok_or(Gp)
+}
+
 fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
-    let tsc = context.platform.clock.tsc();
+    match owner(context, msr)? {
+        Owner::Platform { .. } => context.msrs.read(msr),
+        Owner::Engine(_) => engine_register(context, msr),
+        Owner::Lapic(_) => {
+            let tsc = context.platform.clock.tsc();
+            match msr {
+                IA32_APIC_BASE => Ok(context.lapic.base()),
+                IA32_TSC_DEADLINE => Ok(context.lapic.tsc_deadline(tsc)),
+                _ => {
+                    context.load_tpr();
+                    context.lapic.msr_read(msr, tsc)
+                }
+            }
+        }
+        Owner::Hyperv if (synthetic::EOI..=synthetic::TPR).contains(&msr) => {
+            offered(context, msr)?;
+            context.load_tpr();
+            context.lapic.synthetic_read(msr)
+        }
+        Owner::Hyperv => context.platform.hyperv.as_ref().ok_or(Gp)?.msr_read(context.hyperv, msr),
+    }
+}
+
+fn engine_register(context: &Context<'_>, msr: u32) -> Result<u64, Gp> {
     let state = context.vcpu.state();
     Ok(match msr {
-        X2APIC_BASE..=X2APIC_LAST => {
-            context.load_tpr();
-            context.lapic.msr_read(msr, tsc)?
-        }
-        IA32_APIC_BASE => context.lapic.base(),
-        IA32_TSC_DEADLINE => context.lapic.tsc_deadline(tsc),
-        IA32_TSC => tsc.wrapping_add(state.tsc_offset),
+        IA32_TSC => context.platform.clock.tsc().wrapping_add(state.tsc_offset),
         // WRMSR to either register moves both by the same amount (SDM 18.17.3).
         IA32_TSC_ADJUST => state.tsc_offset,
         IA32_EFER => state.efer,
@@ -53,31 +103,57 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
         IA32_FMASK => state.fmask,
         IA32_PAT => state.pat,
         IA32_TSC_AUX => state.tsc_aux,
-        synthetic::EOI..=synthetic::TPR => {
-            offered(context, msr)?;
-            context.load_tpr();
-            context.lapic.synthetic_read(msr)?
-        }
-        _ if Partition::is_synthetic(msr) => {
-            context.platform.hyperv.as_ref().ok_or(Gp)?.msr_read(context.hyperv, msr)?
-        }
-        _ => context.msrs.read(msr)?,
+        _ => return Err(Gp),
     })
 }
 
 fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
-    let tsc = context.platform.clock.tsc();
-    match msr {
-        X2APIC_BASE..=X2APIC_LAST => {
+    match owner(context, msr)? {
+        Owner::Platform { .. } if msr == IA32_MISC_ENABLE => set_misc_enable(context, value),
+        Owner::Platform { .. } => context.msrs.write(msr, value),
+        Owner::Engine(_) => set_engine_register(context, msr, value),
+        Owner::Lapic(_) => {
+            let tsc = context.platform.clock.tsc();
+            match msr {
+                IA32_APIC_BASE => context.lapic.write_base(value)?,
+                IA32_TSC_DEADLINE => context.lapic.set_tsc_deadline(value, tsc),
+                _ => {
+                    context.load_tpr();
+                    let ended = context.lapic.msr_write(msr, value, tsc)?;
+                    context.store_tpr();
+                    context.broadcast_eoi(ended);
+                }
+            }
+            Ok(())
+        }
+        Owner::Hyperv if (synthetic::EOI..=synthetic::TPR).contains(&msr) => {
+            offered(context, msr)?;
+            let tsc = context.platform.clock.tsc();
             context.load_tpr();
-            let ended = context.lapic.msr_write(msr, value, tsc)?;
+            let ended = context.lapic.synthetic_write(msr, value, tsc)?;
             context.store_tpr();
             context.broadcast_eoi(ended);
+            Ok(())
         }
-        IA32_APIC_BASE => context.lapic.write_base(value)?,
-        IA32_TSC_DEADLINE => context.lapic.set_tsc_deadline(value, tsc),
-        IA32_TSC => set_tsc_offset(context, value.wrapping_sub(tsc), tsc),
-        IA32_TSC_ADJUST => set_tsc_offset(context, value, tsc),
+        Owner::Hyperv => {
+            let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
+            let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
+            context.act(outcome);
+            Ok(())
+        }
+    }
+}
+
+fn set_engine_register(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
+    match msr {
+        IA32_TSC => {
+            let tsc = context.platform.clock.tsc();
+            set_tsc_offset(context, value.wrapping_sub(tsc), tsc);
+        }
+        IA32_TSC_ADJUST => {
+            let tsc = context.platform.clock.tsc();
+            set_tsc_offset(context, value, tsc);
+        }
         IA32_EFER => set_efer(context, value)?,
         IA32_STAR => context.vcpu.state_mut().star = value,
         IA32_LSTAR => context.vcpu.state_mut().lstar = canonical(value)?,
@@ -85,21 +161,19 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
         IA32_FMASK => context.vcpu.state_mut().fmask = low_half(value)?,
         IA32_PAT => context.vcpu.state_mut().pat = memory_types(value)?,
         IA32_TSC_AUX => context.vcpu.state_mut().tsc_aux = low_half(value)?,
-        synthetic::EOI..=synthetic::TPR => {
-            offered(context, msr)?;
-            context.load_tpr();
-            let ended = context.lapic.synthetic_write(msr, value, tsc)?;
-            context.store_tpr();
-            context.broadcast_eoi(ended);
-        }
-        _ if Partition::is_synthetic(msr) => {
-            let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
-            let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
-            context.act(outcome);
-        }
-        _ => context.msrs.write(msr, value)?,
+        _ => return Err(Gp),
     }
     Ok(())
+}
+
+/// Execute-disable cannot be taken away while it is in use, and only where it is offered.
+fn set_misc_enable(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
+    let in_use = context.vcpu.state().efer & efer::NXE != 0;
+    let possible = context.platform.cpuid.has(Feature::Nx) && !in_use;
+    if value & misc_enable::XD_DISABLE != 0 && !possible {
+        return Err(Gp);
+    }
+    context.msrs.write(IA32_MISC_ENABLE, value)
 }
 
 /// Whether the Hyper-V interface has `msr`, which the local APIC then answers.
@@ -117,9 +191,15 @@ fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
 /// all others are reserved (SDM 2.2.1, 10.8.5).
 fn set_efer(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
     let state = context.vcpu.state();
-    let features = [(efer::SCE, Feature::Syscall), (efer::LME, Feature::Lm), (efer::NXE, Feature::Nx)];
+    let features = [
+        (efer::SCE, Feature::Syscall),
+        (efer::LME, Feature::Lm),
+        (efer::NXE, Feature::Nx),
+        (efer::AIBRSE, Feature::AutoIbrs),
+    ];
     let offered = features.into_iter().filter(|&(_, feature)| context.platform.cpuid.has(feature));
-    let writable = offered.fold(0, |bits, (bit, _)| bits | bit);
+    let hidden = if context.msrs.misc_enable() & misc_enable::XD_DISABLE != 0 { efer::NXE } else { 0 };
+    let writable = offered.fold(0, |bits, (bit, _)| bits | bit) & !hidden;
     let reserved = value & !(writable | efer::LMA) != 0;
     let paging = state.cr0 & cr0::PG != 0;
     if reserved || paging && (value ^ state.efer) & efer::LME != 0 {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use satori_bus::{Clock, MmioMap, PortDevice, PortMap, PowerEvent, PowerSink};
-use satori_cpuid::msrs::PlatformMsrs;
-use satori_cpuid::{CpuSpec, CpuidTable, Feature, Params};
+use satori_cpuid::msrs::{Owner, PlatformMsrs, Setup, TABLE};
+use satori_cpuid::{CpuSpec, CpuidTable, Feature, Params, Topology};
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, cr4, efer};
 use satori_defs::{hyperv, msr};
@@ -13,7 +13,7 @@ use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::CpuState;
 
-use crate::{Context, EoiSink, Platform, dispatch};
+use crate::{Context, EoiSink, Platform, Refused, dispatch};
 
 #[derive(Default)]
 struct Registers {
@@ -122,13 +122,20 @@ impl Rig {
         let params = Params {
             cpu: &cpu,
             engine_features: &engine,
-            cpus: 1,
+            topology: Topology::default(),
             tsc_hz: clock.tsc_hz(),
             physical_bits: 46,
             hypervisor: config.leaves(1),
         };
+        let cpuid = CpuidTable::new(params).unwrap();
+        let msrs = PlatformMsrs::new(&Setup {
+            cpuid: &cpuid,
+            tsc_hz: clock.tsc_hz(),
+            physical_bits: 46,
+            uncached: None,
+        });
         let platform = Platform {
-            cpuid: CpuidTable::new(params).unwrap(),
+            cpuid,
             clock,
             memory,
             ports,
@@ -136,12 +143,13 @@ impl Rig {
             hyperv: enlightened.then_some(partition),
             eoi: heard.clone(),
             power: heard.clone(),
+            refused: Refused::default(),
         };
         let clocks = Clocks { tsc_hz: 1_000_000_000, timer_hz: 1_000_000_000 };
         Rig {
             vcpu: Registers::default(),
             lapic: Lapic::new(ApicBus::new(&[0]), 0, clocks, 46),
-            msrs: PlatformMsrs::new(46, None),
+            msrs,
             vp: satori_hyperv::Vp::new(0),
             platform,
             heard,
@@ -337,4 +345,48 @@ fn windows_are_closed_when_they_open() {
     for exit in [Exit::Wbinvd, Exit::Invd, Exit::DrAccess] {
         assert_eq!(rig.exit(exit), Resume::Done);
     }
+}
+
+#[test]
+fn every_register_of_the_table_answers() {
+    let mut rig = Rig::new(true);
+    for row in TABLE {
+        let unreadable = match row.owner {
+            Owner::Platform { readable, .. } => !readable,
+            // Their own tests know which of them can be read, and when.
+            Owner::Hyperv | Owner::Lapic(_) => continue,
+            Owner::Engine(_) => PASSED_THROUGH.contains(&row.first),
+        };
+        let refused = unreadable || rig.msrs.row(row.first).is_none();
+        let answer = rig.exit(Exit::MsrRead { msr: row.first });
+        assert_eq!(matches!(answer, Resume::Fault(_)), refused, "{}: {answer:?}", row.name);
+    }
+}
+
+/// The engine answers for these without an exit.
+const PASSED_THROUGH: &[u32] = &[
+    msr::IA32_SYSENTER_CS,
+    msr::IA32_SYSENTER_ESP,
+    msr::IA32_SYSENTER_EIP,
+    msr::IA32_FS_BASE,
+    msr::IA32_GS_BASE,
+    msr::IA32_KERNEL_GS_BASE,
+];
+
+#[test]
+fn execute_disable_goes_only_while_it_is_not_in_use() {
+    let mut rig = Rig::new(false);
+    let nx = |rig: &mut Rig| match rig.exit(Exit::Cpuid { leaf: 0x8000_0001, subleaf: 0 }) {
+        Resume::Cpuid(answer) => answer.edx >> 20 & 1,
+        other => panic!("{other:?}"),
+    };
+    let fault = Resume::Fault(Exception::gp(0));
+    let off = msr::misc_enable::XD_DISABLE | 1;
+    assert_eq!(rig.write(msr::IA32_EFER, efer::NXE), Resume::Done);
+    assert_eq!(rig.write(msr::IA32_MISC_ENABLE, off), fault, "in use");
+    assert_eq!(rig.write(msr::IA32_EFER, 0), Resume::Done);
+    assert_eq!((nx(&mut rig), rig.write(msr::IA32_MISC_ENABLE, off)), (1, Resume::Done));
+    assert_eq!((nx(&mut rig), rig.write(msr::IA32_EFER, efer::NXE)), (0, fault));
+    assert_eq!(rig.write(msr::IA32_MISC_ENABLE, 1), Resume::Done);
+    assert_eq!((nx(&mut rig), rig.write(msr::IA32_EFER, efer::NXE)), (1, Resume::Done));
 }

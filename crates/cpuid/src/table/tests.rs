@@ -1,4 +1,5 @@
 use super::*;
+use crate::{Topology, crystal_hz};
 
 const ENGINE: &[Feature] = &[
     Feature::Fpu,
@@ -30,7 +31,7 @@ const ENGINE: &[Feature] = &[
     Feature::Smep,
 ];
 
-fn table(cpu: &str, cpus: u32) -> CpuidTable {
+pub(crate) fn table(cpu: &str, cpus: &str) -> CpuidTable {
     let hypervisor = vec![
         Leaf { leaf: 0x4000_0000, subleaf: 0, value: Registers { eax: 0x4000_0005, ..Registers::default() } },
         Leaf { leaf: 0x4000_0001, subleaf: 0, value: Registers { eax: 0x1234, ..Registers::default() } },
@@ -38,7 +39,7 @@ fn table(cpu: &str, cpus: u32) -> CpuidTable {
     CpuidTable::new(Params {
         cpu: &cpu.parse().unwrap(),
         engine_features: ENGINE,
-        cpus,
+        topology: cpus.parse().unwrap(),
         tsc_hz: 2_599_998_000,
         physical_bits: 46,
         hypervisor,
@@ -46,16 +47,16 @@ fn table(cpu: &str, cpus: u32) -> CpuidTable {
     .unwrap()
 }
 
-fn on(apic_id: u32) -> Context {
-    Context { apic_id, cr4: 0, xcr0: 1, apic_enabled: true }
+pub(crate) fn on(apic_id: u32) -> Context {
+    Context { apic_id, xcr0: 1, apic_enabled: true, ..Context::default() }
 }
 
 #[test]
 fn the_vendor_is_intel_and_the_signature_one_that_does_not_speculate() {
-    let table = table("max", 1);
+    let table = table("max", "1");
     let leaf = table.query(0, 0, &on(0));
     let text: Vec<u8> = [leaf.ebx, leaf.edx, leaf.ecx].iter().flat_map(|w| w.to_le_bytes()).collect();
-    assert_eq!((leaf.eax, text.as_slice()), (0x16, b"GenuineIntel".as_slice()));
+    assert_eq!((leaf.eax, text.as_slice()), (0x1f, b"GenuineIntel".as_slice()));
     let signature = table.query(1, 0, &on(0)).eax;
     let (family, model) = (signature >> 8 & 0xf, signature >> 4 & 0xf | signature >> 12 & 0xf0);
     assert_eq!((family, model), (6, 0x36), "INTEL_ATOM_SALTWELL");
@@ -64,7 +65,7 @@ fn the_vendor_is_intel_and_the_signature_one_that_does_not_speculate() {
 
 #[test]
 fn models_and_the_user_take_away_but_never_invent() {
-    let v1 = table("x86-64-v1,+smep", 1);
+    let v1 = table("x86-64-v1,+smep", "1");
     assert!(v1.has(Feature::Sse2) && !v1.has(Feature::Sse3) && v1.has(Feature::Smep));
     assert!(v1.has(Feature::X2apic), "the platform's features belong to no model");
     assert_eq!(v1.origin(1, 0, Register::Ecx, 0), Some(Layer::Model));
@@ -72,14 +73,14 @@ fn models_and_the_user_take_away_but_never_invent() {
     assert_eq!(v1.origin(1, 0, Register::Edx, 26), Some(Layer::Engine));
     assert_eq!(v1.origin(1, 0, Register::Ecx, 25), None, "no engine has AES here");
     assert_eq!(v1.origin(0x4000_0001, 0, Register::Eax, 0), Some(Layer::Hypervisor));
-    assert!(!table("max,-rdrand", 1).has(Feature::Rdrand));
-    assert!(!table("x86-64-v2", 1).has(Feature::Rdrand));
+    assert!(!table("max,-rdrand", "1").has(Feature::Rdrand));
+    assert!(!table("x86-64-v2", "1").has(Feature::Rdrand));
 
     let build = |cpu: &str, engine_features| {
         CpuidTable::new(Params {
             cpu: &cpu.parse().unwrap(),
             engine_features,
-            cpus: 1,
+            topology: Topology::default(),
             tsc_hz: 1_000_000_000,
             physical_bits: 46,
             hypervisor: vec![],
@@ -93,10 +94,10 @@ fn models_and_the_user_take_away_but_never_invent() {
 
 #[test]
 fn leaves_out_of_range_answer_as_the_highest_basic_leaf() {
-    let table = table("max", 1);
-    let highest = table.query(0x16, 0, &on(0));
-    assert_eq!(highest.eax, 2599);
-    for leaf in [0x17, 0x3fff_ffff, 0x4000_0006, 0x4000_0100, 0x5000_0000, 0x8000_0009, 0xc000_0000, u32::MAX]
+    let table = table("max", "1");
+    let highest = table.query(0x1f, 3, &on(0));
+    assert_eq!(table.query(0x16, 0, &on(0)).eax, 2599);
+    for leaf in [0x20, 0x3fff_ffff, 0x4000_0006, 0x4000_0100, 0x5000_0000, 0x8000_0009, 0xc000_0000, u32::MAX]
     {
         assert_eq!(table.query(leaf, 3, &on(0)), highest, "{leaf:#x}");
     }
@@ -107,24 +108,92 @@ fn leaves_out_of_range_answer_as_the_highest_basic_leaf() {
 }
 
 #[test]
-fn topology_counts_cores_and_numbers_every_processor() {
-    for (cpus, shift) in [(1, 0), (2, 1), (3, 2), (4, 2), (255, 8), (300, 9)] {
+fn topology_leaves_of_intel() {
+    for (cpus, [core, die, package], [threads, in_die, in_package]) in [
+        ("1", [0, 0, 0], [1, 1, 1]),
+        ("2", [0, 1, 1], [1, 2, 2]),
+        ("3", [0, 2, 2], [1, 3, 3]),
+        ("255", [0, 8, 8], [1, 255, 255]),
+        ("12,sockets=2,cores=3,threads=2", [1, 3, 3], [2, 6, 6]),
+        ("24,sockets=2,dies=2,cores=3,threads=2", [1, 3, 4], [2, 6, 12]),
+    ] {
         let table = table("max", cpus);
-        let id = cpus - 1;
-        assert_eq!(table.query(1, 0, &on(id)).ebx >> 24, id & 0xff);
-        assert_eq!(table.query(1, 0, &on(0)).edx >> 28 & 1, u32::from(cpus > 1), "HTT");
-        let smt = table.query(0xb, 0, &on(id));
-        assert_eq!((smt.eax, smt.ebx, smt.ecx, smt.edx), (0, 1, 0x100, id));
-        let core = table.query(0xb, 1, &on(id));
-        assert_eq!((core.eax, core.ebx, core.ecx, core.edx), (shift, cpus, 0x201, id));
-        let end = table.query(0xb, 2, &on(id));
-        assert_eq!((end.eax, end.ebx, end.ecx, end.edx), (0, 0, 2, id));
+        let id = table.topology().apic_ids().last().unwrap();
+        let signature = table.query(1, 0, &on(id));
+        assert_eq!(signature.ebx >> 24, id & 0xff);
+        assert_eq!(signature.ebx >> 16 & 0xff, (1 << package).min(255), "{cpus}: addressable IDs");
+        assert_eq!(signature.edx >> 28 & 1, u32::from(in_package > 1), "HTT");
+        let level = |leaf, subleaf| {
+            let Registers { eax, ebx, ecx, edx } = table.query(leaf, subleaf, &on(id));
+            assert_eq!(edx, id);
+            [eax, ebx, ecx]
+        };
+        assert_eq!(level(0xb, 0), [core, threads, 0x100], "{cpus}");
+        assert_eq!(level(0xb, 1), [package, in_package, 0x201], "{cpus}");
+        assert_eq!(level(0xb, 2), [0, 0, 2]);
+        assert_eq!(level(0x1f, 0), [core, threads, 0x100]);
+        assert_eq!(level(0x1f, 1), [die, in_die, 0x201], "{cpus}");
+        let dies = in_package > in_die;
+        assert_eq!(level(0x1f, 2), if dies { [package, in_package, 0x502] } else { [0, 0, 2] }, "{cpus}");
+        let sharing = |cache| table.query(4, cache, &on(id)).eax >> 14 & 0xfff;
+        assert_eq!([0, 1, 2, 3].map(sharing), [core, core, core, die].map(|bits| (1 << bits) - 1), "{cpus}");
+        assert_eq!(table.query(4, 0, &on(id)).eax >> 26, ((1 << (package - core)) - 1u32).min(63));
         let l3 = table.query(4, 3, &on(id));
-        assert_eq!(l3.eax >> 14 & 0xfff, (1 << shift) - 1, "the L3 is everybody's");
-        let size = ((l3.ebx >> 22) + 1) * ((l3.ebx & 0xfff) + 1) * (l3.ecx + 1);
-        assert_eq!(size, 16 << 20);
+        assert_eq!(((l3.ebx >> 22) + 1) * ((l3.ebx & 0xfff) + 1) * (l3.ecx + 1), 16 << 20);
         assert_eq!(table.query(4, 4, &on(id)).eax & 0x1f, 0, "no more caches");
+        assert_eq!(table.query(0x8000_001e, 0, &on(id)), table.query(0x1f, 0, &on(id)), "AMD's alone");
     }
+}
+
+#[test]
+fn an_amd_processor_tells_in_its_own_way() {
+    let table = table("max,vendor=AuthenticAMD", "24,sockets=2,dies=2,cores=3,threads=2");
+    let ids: Vec<u32> = table.topology().apic_ids().collect();
+    let id = ids[23];
+    assert_eq!(id, 0b1_1_10_1);
+    let query = |leaf, subleaf| table.query(leaf, subleaf, &on(id));
+    let name = |leaf: Registers| [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
+    assert_eq!((name(query(0, 0)), query(0, 0).eax), (b"AuthenticAMD".to_vec(), 0xd));
+    assert_eq!((name(query(0x8000_0000, 0)), query(0x8000_0000, 0).eax), (b"AuthenticAMD".to_vec(), 0x8000_0021));
+    assert_eq!((query(1, 0).eax, query(0x8000_0001, 0).eax), (0x00b0_0f21, 0x00b0_0f21));
+    // LogicalProcessorCount counts; NC and ApicIdSize; CmpLegacy and TopologyExtensions.
+    assert_eq!(query(1, 0).ebx >> 16 & 0xff, 12);
+    assert_eq!(query(0x8000_0008, 0).ecx, 4 << 12 | 11);
+    assert_eq!(query(0x8000_0001, 0).ecx & (1 << 22 | 1 << 1), 1 << 22 | 1 << 1);
+    // Core 3 of the package's fields (die 1, core 2), two threads; node 3, two of them a package.
+    let Registers { eax, ebx, ecx, .. } = query(0x8000_001e, 0);
+    assert_eq!((eax, ebx, ecx), (id, 1 << 8 | 0b110, 1 << 8 | 3));
+    assert_eq!(query(0x8000_001d, 3).eax >> 14 & 0xfff, 7, "an L3 for each die");
+    assert_eq!(query(0x8000_0005, 0).ecx, 32 << 24 | 8 << 16 | 1 << 8 | 64);
+    assert_eq!(query(0x8000_0006, 0).edx >> 18, 32, "512 KiB units");
+    // Leaf 1's features again; not Intel's leaves, and none beyond the end.
+    let edx = query(0x8000_0001, 0).edx;
+    assert_eq!(edx & 0x0183_f3ff, query(1, 0).edx & 0x0183_f3ff);
+    for leaf in [2, 4, 0x15, 0x1f, 0x8000_0022, 0x5000_0000, u32::MAX] {
+        assert_eq!(query(leaf, 0), Registers::default(), "{leaf:#x}");
+    }
+    assert!(!table.has(Feature::ArchCapabilities) && !table.has(Feature::SpecCtrl) && table.has(Feature::Ibpb));
+    assert_eq!(table.origin(0, 0, Register::Ebx, 0), Some(Layer::User));
+}
+
+#[test]
+fn misc_enable_limits_leaves_and_hides_nx() {
+    let table = table("max", "1");
+    let limited = Context { misc_enable: misc_enable::LIMIT_CPUID, ..on(0) };
+    assert_eq!(table.query(0, 0, &limited).eax, 2);
+    assert_eq!(table.query(7, 0, &limited), table.query(2, 0, &on(0)));
+    assert_eq!(table.query(0x8000_0001, 0, &limited), table.query(0x8000_0001, 0, &on(0)));
+    let nx = |misc_enable| table.query(0x8000_0001, 0, &Context { misc_enable, ..on(0) }).edx >> 20 & 1;
+    assert_eq!((nx(0), nx(misc_enable::XD_DISABLE)), (1, 0));
+}
+
+#[test]
+fn what_needs_a_feature_goes_with_it() {
+    let table = table("max,-sse3", "1");
+    for feature in [Feature::Sse3, Feature::Ssse3, Feature::Sse4_1, Feature::Sse4_2] {
+        assert!(!table.has(feature), "{}", feature.name());
+    }
+    assert!(table.has(Feature::Sse2) && table.has(Feature::Popcnt));
 }
 
 #[test]
@@ -134,7 +203,7 @@ fn linux_computes_the_exact_tsc_frequency() {
         let params = Params {
             cpu: &spec,
             engine_features: ENGINE,
-            cpus: 1,
+            topology: Topology::default(),
             tsc_hz: hz,
             physical_bits: 46,
             hypervisor: vec![],
@@ -150,7 +219,7 @@ fn linux_computes_the_exact_tsc_frequency() {
 #[test]
 fn answers_follow_the_processors_state() {
     let mut state = on(5);
-    let table = table("max", 8);
+    let table = table("max", "8");
     assert_eq!(table.query(1, 0, &state).ecx >> 27 & 1, 0);
     state.cr4 = cr4::OSXSAVE;
     assert_eq!(table.query(1, 0, &state).ecx >> 27 & 1, 1);
@@ -163,7 +232,7 @@ fn answers_follow_the_processors_state() {
     let params = Params {
         cpu: &spec,
         engine_features: &engine,
-        cpus: 1,
+        topology: Topology::default(),
         tsc_hz: 1_000_000_000,
         physical_bits: 46,
         hypervisor: vec![],

@@ -1,0 +1,146 @@
+//! The platform MSRs, those that belong to no engine, APIC or paravirtual interface, and the table
+//! of all MSRs, [`TABLE`]: what each read answers, what each write does, and why.
+//!
+//! A register that CPUID does not offer, or that is not in the table, is #GP.
+
+mod mtrr;
+mod table;
+
+use satori_defs::msr::{self, Gp};
+
+use crate::CpuidTable;
+pub use table::{Needs, Owner, Row, TABLE, Write};
+
+/// What the registers' first values and rules follow from.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    /// What the processor offers.
+    pub cpuid: &'a CpuidTable,
+    /// Frequency of the TSC in Hz.
+    pub tsc_hz: u64,
+    /// MAXPHYADDR, 32 to 52.
+    pub physical_bits: u8,
+    /// Base and size of the hole for devices below 4 GiB, which the MTRRs make uncacheable. The
+    /// size is a power of two and the base a multiple of it.
+    pub uncached: Option<(u64, u64)>,
+}
+
+/// Which row a register is of, if it is in the table at all.
+pub fn find(register: u32) -> Option<&'static Row> {
+    index(register).map(|index| &TABLE[index])
+}
+
+fn index(register: u32) -> Option<usize> {
+    let after = TABLE.partition_point(|row| row.first <= register);
+    after.checked_sub(1).filter(|&index| register <= TABLE[index].last)
+}
+
+/// The platform MSRs of one vCPU. INIT does not change them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlatformMsrs {
+    physical_bits: u8,
+    /// By row: whether CPUID offers it.
+    present: Vec<bool>,
+    /// By row: where its values begin, and the mask of [`Write::KeepOffered`].
+    places: Vec<(usize, u64)>,
+    values: Vec<u64>,
+}
+
+impl PlatformMsrs {
+    /// The registers as firmware leaves them.
+    pub fn new(setup: &Setup<'_>) -> Self {
+        let mut msrs = PlatformMsrs {
+            physical_bits: setup.physical_bits.clamp(32, 52),
+            present: TABLE.iter().map(|row| row.needs.met(setup)).collect(),
+            places: Vec::new(),
+            values: Vec::new(),
+        };
+        for row in TABLE {
+            let mut mask = 0;
+            let at = msrs.values.len();
+            if let Owner::Platform { start, write, .. } = row.owner {
+                msrs.values.extend((row.first..=row.last).map(|_| start(setup)));
+                if let Write::KeepOffered(offered) = write {
+                    mask = offered(setup);
+                }
+            }
+            msrs.places.push((at, mask));
+        }
+        if let Some((base, size)) = setup.uncached {
+            let address = (1u64 << msrs.physical_bits) - 1;
+            let mask = !size.wrapping_sub(1) & address & !0xfff | mtrr::VALID;
+            for (register, value) in [(msr::IA32_MTRR_PHYSBASE0, base & !0xfff), (msr::IA32_MTRR_PHYSBASE0 + 1, mask)]
+            {
+                if let Some(slot) = msrs.slot(register) {
+                    *slot = value;
+                }
+            }
+        }
+        msrs
+    }
+
+    /// The row of `register`, if this processor has it.
+    pub fn row(&self, register: u32) -> Option<&'static Row> {
+        index(register).filter(|&index| self.present[index]).map(|index| &TABLE[index])
+    }
+
+    fn slot(&mut self, register: u32) -> Option<&mut u64> {
+        let index = index(register)?;
+        let offset = (register - TABLE[index].first) as usize;
+        self.values.get_mut(self.places[index].0 + offset)
+    }
+
+    /// IA32_MISC_ENABLE, which CPUID follows.
+    pub fn misc_enable(&self) -> u64 {
+        self.read(msr::IA32_MISC_ENABLE).unwrap_or(0)
+    }
+
+    /// RDMSR of a platform register.
+    pub fn read(&self, register: u32) -> Result<u64, Gp> {
+        let index = index(register).filter(|&index| self.present[index]).ok_or(Gp)?;
+        match TABLE[index].owner {
+            Owner::Platform { readable: true, .. } => {
+                let offset = (register - TABLE[index].first) as usize;
+                self.values.get(self.places[index].0 + offset).copied().ok_or(Gp)
+            }
+            _ => Err(Gp),
+        }
+    }
+
+    /// WRMSR to a platform register.
+    pub fn write(&mut self, register: u32, value: u64) -> Result<(), Gp> {
+        let index = index(register).filter(|&index| self.present[index]).ok_or(Gp)?;
+        let Owner::Platform { write, .. } = TABLE[index].owner else { return Err(Gp) };
+        let physical_bits = self.physical_bits;
+        let offered = self.places[index].1;
+        let slot = self.slot(register).ok_or(Gp)?;
+        let only = |mask: u64| if value & !mask == 0 { Ok(()) } else { Err(Gp) };
+        let kept = match write {
+            Write::Gp => return Err(Gp),
+            Write::Drop(mask) => return only(mask),
+            Write::Keep(kept, fixed) => {
+                only(kept | fixed)?;
+                value & !fixed | *slot & fixed
+            }
+            Write::KeepOffered(_) => {
+                only(offered)?;
+                value
+            }
+            Write::Bank if register & 3 != 0 => return only(0),
+            Write::AllOrNone | Write::Bank => {
+                if value != 0 && value != u64::MAX {
+                    return Err(Gp);
+                }
+                value
+            }
+            Write::MtrrDefault => mtrr::default(value).map(|()| value)?,
+            Write::MtrrFixed => mtrr::fixed(value).map(|()| value)?,
+            Write::MtrrVariable => mtrr::variable(register, value, physical_bits).map(|()| value)?,
+        };
+        *slot = kept;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

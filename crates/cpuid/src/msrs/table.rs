@@ -1,0 +1,588 @@
+//! The one table of MSRs: who answers, what reads give, what writes do, and why.
+
+use satori_defs::msr::*;
+
+use super::Setup;
+use crate::Feature::{self, *};
+use crate::{ARCH_CAPABILITIES, Vendor};
+use Needs::{Amd, Hyperv, Intel, Nothing, One};
+use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
+
+/// One register, or several in a row that behave alike.
+#[derive(Debug)]
+pub struct Row {
+    /// The first register's number.
+    pub first: u32,
+    /// The last one's.
+    pub last: u32,
+    /// The manual's name.
+    pub name: &'static str,
+    /// When it exists; else it is #GP.
+    pub needs: Needs,
+    /// Who answers.
+    pub owner: Owner,
+    /// What a read gives, in words.
+    pub reads: &'static str,
+    /// Why it is so.
+    pub why: &'static str,
+}
+
+/// On what a register's existence depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// It is always there.
+    Nothing,
+    /// The vendor is not AMD.
+    Intel,
+    /// The vendor is AMD.
+    Amd,
+    /// One of these features is offered.
+    One(&'static [Feature]),
+    /// The Hyper-V interface is on.
+    Hyperv,
+}
+
+/// Who answers for a register.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner {
+    /// The engine's register file; the text says what a write does.
+    Engine(&'static str),
+    /// The local APIC.
+    Lapic(&'static str),
+    /// The Hyper-V interface.
+    Hyperv,
+    /// [`PlatformMsrs`](super::PlatformMsrs).
+    Platform {
+        /// What it holds at power-up.
+        start: fn(&Setup<'_>) -> u64,
+        /// What a write does.
+        write: Write,
+        /// Whether it can be read at all.
+        readable: bool,
+    },
+}
+
+/// What a write to a platform register does.
+#[derive(Clone, Copy, Debug)]
+pub enum Write {
+    /// #GP.
+    Gp,
+    /// The bits of the first mask are kept, changes to those of the second are ignored, all others
+    /// must be zero.
+    Keep(u64, u64),
+    /// As `Keep`, with a mask that follows from what is offered.
+    KeepOffered(fn(&Setup<'_>) -> u64),
+    /// Nothing, if no other bits than these are set; else #GP.
+    Drop(u64),
+    /// Zero or all ones is kept, anything else #GP.
+    AllOrNone,
+    /// A machine-check bank: CTL zero or all ones, STATUS, ADDR and MISC only zero.
+    Bank,
+    /// IA32_MTRR_DEF_TYPE.
+    MtrrDefault,
+    /// A fixed-range MTRR: eight memory types.
+    MtrrFixed,
+    /// A variable-range MTRR: base and type at even numbers, mask and valid bit at odd ones.
+    MtrrVariable,
+}
+
+impl Owner {
+    /// What a write does, in words.
+    pub fn writes(&self) -> String {
+        let write = match self {
+            Owner::Engine(text) | Owner::Lapic(text) => return (*text).into(),
+            Owner::Hyperv => return "as the TLFS says, if its enlightenment is offered".into(),
+            Owner::Platform { write, .. } => write,
+        };
+        match *write {
+            Refused => "#GP".into(),
+            Keep(u64::MAX, _) => "kept".into(),
+            Keep(kept, 0) => format!("kept; bits outside {kept:#x} #GP"),
+            Keep(kept, fixed) => {
+                format!("{kept:#x} kept, {fixed:#x} ignored; other bits #GP")
+            }
+            KeepOffered(_) => "bits whose features are offered kept; others #GP".into(),
+            Drop(0) => "0 ignored; else #GP".into(),
+            Drop(u64::MAX) => "ignored".into(),
+            Drop(mask) => format!("ignored; bits outside {mask:#x} #GP"),
+            AllOrNone => "0 or all ones kept; else #GP".into(),
+            Bank => "CTL: 0 or all ones kept; STATUS, ADDR, MISC: 0; else #GP".into(),
+            MtrrDefault => "kept; reserved bits and types #GP".into(),
+            MtrrFixed => "kept; a reserved type #GP".into(),
+            MtrrVariable => "kept; reserved bits and types #GP".into(),
+        }
+    }
+}
+
+impl Needs {
+    /// In words; nothing where it is always there.
+    pub fn text(&self) -> String {
+        match self {
+            Nothing => String::new(),
+            Intel => "not AMD".into(),
+            Amd => "AMD".into(),
+            Hyperv => "Hyper-V".into(),
+            One(features) => features.iter().map(|f| f.name()).collect::<Vec<_>>().join(" or "),
+        }
+    }
+
+    pub(super) fn met(&self, setup: &Setup<'_>) -> bool {
+        let amd = setup.cpuid.vendor() == Vendor::Amd;
+        match self {
+            // Whether the Hyper-V interface is on is its own matter.
+            Nothing | Hyperv => true,
+            Intel => !amd,
+            Amd => amd,
+            One(features) => features.iter().any(|feature| setup.cpuid.has(*feature)),
+        }
+    }
+}
+
+/// A row of the engine's register file.
+const fn engine(
+    register: u32,
+    name: &'static str,
+    needs: Needs,
+    reads: &'static str,
+    writes: &'static str,
+    why: &'static str,
+) -> Row {
+    Row { first: register, last: register, name, needs, owner: Owner::Engine(writes), reads, why }
+}
+
+/// A row of the platform.
+const fn row(
+    [first, last]: [u32; 2],
+    name: &'static str,
+    needs: Needs,
+    (start, reads): (fn(&Setup<'_>) -> u64, &'static str),
+    write: Write,
+    why: &'static str,
+) -> Row {
+    Row { first, last, name, needs, owner: Owner::Platform { start, write, readable: true }, reads, why }
+}
+
+/// A register that can only be written.
+const fn write_only(register: u32, name: &'static str, needs: Needs, write: Write, why: &'static str) -> Row {
+    let owner = Owner::Platform { start: zero, write, readable: false };
+    Row { first: register, last: register, name, needs, owner, reads: "#GP", why }
+}
+
+const fn one(register: u32) -> [u32; 2] {
+    [register, register]
+}
+
+const fn run(first: u32, count: u32) -> [u32; 2] {
+    [first, first + count - 1]
+}
+
+fn zero(_: &Setup<'_>) -> u64 {
+    0
+}
+
+/// Reads as 0.
+const ZERO: (fn(&Setup<'_>) -> u64, &str) = (zero, "0");
+
+/// The TSC's frequency in units of the 100 MHz bus clock.
+fn ratio(setup: &Setup<'_>) -> u64 {
+    (setup.tsc_hz / 100_000_000).clamp(1, 0xff)
+}
+
+fn spec_ctrl(setup: &Setup<'_>) -> u64 {
+    let bits: [(u64, [Feature; 2]); 3] =
+        [(1 << 0, [SpecCtrl, Ibrs]), (1 << 1, [Stibp, AmdStibp]), (1 << 2, [Ssbd, AmdSsbd])];
+    let offered = bits.iter().filter(|(_, features)| features.iter().any(|f| setup.cpuid.has(*f)));
+    offered.fold(0, |mask, (bit, _)| mask | bit)
+}
+
+/// Machine-check banks.
+pub(super) const BANKS: u32 = 10;
+const MCG_CTL_P: u64 = 1 << 8;
+/// Variable memory type ranges.
+pub(super) const VARIABLE: u32 = 8;
+const MTRRCAP_FIX: u64 = 1 << 8;
+const MTRRCAP_WC: u64 = 1 << 10;
+const MICROCODE: u64 = 1 << 32;
+const FEATURE_CONTROL_LOCKED: u64 = 1 << 0;
+const PRED_CMD_IBPB: u64 = 1 << 0;
+const DEBUGCTL_LBR_BTF: u64 = 0b11;
+/// HWCR: TscFreqSel, the TSC counts at the P0 frequency.
+const HWCR_TSC_FREQ_SEL: u64 = 1 << 24;
+/// HWCR: McStatusWrEn. TLB flush, flush-by-ASID and emulation switches are ignored.
+const HWCR_KEPT: u64 = 1 << 18;
+const HWCR_IGNORED: u64 = HWCR_TSC_FREQ_SEL | 1 << 3 | 1 << 6 | 1 << 8;
+/// VM_CR: LOCK and SVMDIS.
+const VM_CR_OFF: u64 = 1 << 3 | 1 << 4;
+/// DE_CFG: LFENCE is serializing.
+const DE_CFG_LFENCE: u64 = 1 << 1;
+/// SYSCFG: the enables of TOM2 and of extended MTRR attributes.
+const SYSCFG_KEPT: u64 = 0x1f << 18;
+/// Addresses below 2^52 of 8 MiB.
+const TOP_MEM: u64 = 0x000f_ffff_ff80_0000;
+const IORR: u64 = 0x000f_ffff_ffff_f818;
+
+const NO_PMU: &str = "CPUID 0xa offers no counters; KVM answers so without a PMU, and kernels probe with it";
+const RAPL: &str = "nothing is measured; KVM answers so, and some guests ask without need";
+const SYSENTER: &str = "SDM 5.8.7; passed through, no exit";
+const BASES: &str = "SDM 3.4.4; passed through, no exit";
+const CANONICAL: &str = "kept; not canonical #GP";
+const LOW: &str = "kept; bits 63:32 #GP";
+const CHICKEN: &str = "a model-specific switch that does nothing here; firmware and kernels set bits in it";
+
+/// Every MSR that there is, by number.
+pub const TABLE: &[Row] = &[
+    row(run(IA32_P5_MC_ADDR, 2), "IA32_P5_MC_ADDR, _TYPE", One(&[Mce]), ZERO, Drop(0), "no errors (SDM 16.10.3)"),
+    engine(IA32_TSC, "IA32_TIME_STAMP_COUNTER", One(&[Tsc]), "the TSC", "sets it", "SDM 18.17"),
+    row(one(IA32_PLATFORM_ID), "IA32_PLATFORM_ID", Intel, ZERO, Refused, "platform 0, for microcode updates"),
+    Row {
+        first: IA32_APIC_BASE,
+        last: IA32_APIC_BASE,
+        name: "IA32_APIC_BASE",
+        needs: One(&[Apic]),
+        owner: Owner::Lapic("mode changes as SDM 11.12.5 allows; else #GP"),
+        reads: "base, mode, BSP",
+        why: "SDM 11.4.4",
+    },
+    row(one(MSR_EBL_CR_POWERON), "MSR_EBL_CR_POWERON", Intel, ZERO, Refused, "no bus to configure; as KVM"),
+    row(one(MSR_SMI_COUNT), "MSR_SMI_COUNT", Intel, ZERO, Refused, "there is no SMM"),
+    row(
+        one(IA32_FEATURE_CONTROL),
+        "IA32_FEATURE_CONTROL",
+        Intel,
+        (|_| FEATURE_CONTROL_LOCKED, "locked, VMX off"),
+        Refused,
+        "as firmware leaves it; writes to a locked one #GP",
+    ),
+    engine(
+        IA32_TSC_ADJUST,
+        "IA32_TSC_ADJUST",
+        One(&[TscAdjust]),
+        "the TSC's offset",
+        "moves the TSC as well",
+        "SDM 18.17.3",
+    ),
+    row(
+        one(IA32_SPEC_CTRL),
+        "IA32_SPEC_CTRL",
+        One(&[SpecCtrl, Stibp, Ssbd, Ibrs, AmdStibp, AmdSsbd]),
+        (zero, "what was written"),
+        KeepOffered(spec_ctrl),
+        "there is no speculation to restrict",
+    ),
+    write_only(
+        IA32_PRED_CMD,
+        "IA32_PRED_CMD",
+        One(&[SpecCtrl, Ibpb]),
+        Drop(PRED_CMD_IBPB),
+        "there is no predictor to flush",
+    ),
+    write_only(
+        IA32_BIOS_UPDT_TRIG,
+        "IA32_BIOS_UPDT_TRIG",
+        Intel,
+        Drop(u64::MAX),
+        "an update is not loaded; the revision stays, which tells",
+    ),
+    row(
+        one(IA32_BIOS_SIGN_ID),
+        "IA32_BIOS_SIGN_ID / PATCH_LEVEL",
+        Nothing,
+        (|_| MICROCODE, "revision 1 in bits 63:32"),
+        Drop(u64::MAX),
+        "guests write 0, execute CPUID and read (SDM 10.11.7.1)",
+    ),
+    row(run(IA32_PMC0, 2), "IA32_PMC0, 1", Intel, ZERO, Drop(0), NO_PMU),
+    row(
+        one(MSR_PLATFORM_INFO),
+        "MSR_PLATFORM_INFO",
+        Intel,
+        (|setup| ratio(setup) << 8 | ratio(setup) << 40, "TSC frequency / 100 MHz in bits 15:8 and 47:40"),
+        Refused,
+        "Windows and turbostat read it",
+    ),
+    row(
+        one(IA32_MTRRCAP),
+        "IA32_MTRRCAP",
+        One(&[Mtrr]),
+        (|_| VARIABLE as u64 | MTRRCAP_FIX | MTRRCAP_WC, "8 variable ranges, fixed ranges, WC"),
+        Refused,
+        "SDM 12.11.1",
+    ),
+    row(
+        one(IA32_ARCH_CAPABILITIES),
+        "IA32_ARCH_CAPABILITIES",
+        One(&[ArchCapabilities]),
+        (|_| ARCH_CAPABILITIES, "immune to everything that has a bit"),
+        Refused,
+        "there is no speculation",
+    ),
+    row(
+        one(MSR_MISC_FEATURES_ENABLES),
+        "MSR_MISC_FEATURES_ENABLES",
+        Intel,
+        ZERO,
+        Drop(0),
+        "no CPUID faulting (PLATFORM_INFO[31] is 0), no ring-3 MONITOR",
+    ),
+    engine(IA32_SYSENTER_CS, "IA32_SYSENTER_CS", One(&[Sep]), "what was written", "kept", SYSENTER),
+    engine(IA32_SYSENTER_ESP, "IA32_SYSENTER_ESP", One(&[Sep]), "what was written", CANONICAL, SYSENTER),
+    engine(IA32_SYSENTER_EIP, "IA32_SYSENTER_EIP", One(&[Sep]), "what was written", CANONICAL, SYSENTER),
+    row(
+        one(IA32_MCG_CAP),
+        "IA32_MCG_CAP",
+        One(&[Mca]),
+        (|_| BANKS as u64 | MCG_CTL_P, "10 banks, MCG_CTL"),
+        Refused,
+        "SDM 16.3.1.1",
+    ),
+    row(one(IA32_MCG_STATUS), "IA32_MCG_STATUS", One(&[Mca]), ZERO, Drop(0), "nothing raises #MC (SDM 16.3.1.2)"),
+    row(
+        one(IA32_MCG_CTL),
+        "IA32_MCG_CTL",
+        One(&[Mca]),
+        (|_| u64::MAX, "what was written, all ones at first"),
+        AllOrNone,
+        "SDM 16.3.1.3",
+    ),
+    row(run(IA32_PERFEVTSEL0, 2), "IA32_PERFEVTSEL0, 1", Intel, ZERO, Drop(0), NO_PMU),
+    row(
+        one(IA32_PERF_STATUS),
+        "IA32_PERF_STATUS",
+        Intel,
+        (|setup| ratio(setup) << 8, "TSC frequency / 100 MHz in bits 15:8"),
+        Refused,
+        "one frequency only; Windows reads it",
+    ),
+    row(one(IA32_PERF_CTL), "IA32_PERF_CTL", Intel, ZERO, Drop(0xffff), "one frequency only: a target changes nothing"),
+    row(
+        one(IA32_MISC_ENABLE),
+        "IA32_MISC_ENABLE",
+        Intel,
+        (
+            |_| misc_enable::FAST_STRINGS | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
+            "fast strings, no BTS, no PEBS",
+        ),
+        Keep(
+            misc_enable::FAST_STRINGS
+                | misc_enable::LIMIT_CPUID
+                | misc_enable::XTPR_DISABLE
+                | misc_enable::XD_DISABLE,
+            misc_enable::PERFMON | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
+        ),
+        "CPUID follows bits 22 and 34; no EIST, MONITOR, thermal monitor (SDM volume 4, table 2-2)",
+    ),
+    row(
+        one(MSR_TURBO_RATIO_LIMIT),
+        "MSR_TURBO_RATIO_LIMIT",
+        Intel,
+        (|setup| ratio(setup) * 0x0101_0101_0101_0101, "TSC frequency / 100 MHz in each byte"),
+        Refused,
+        "there is no turbo",
+    ),
+    row(
+        one(IA32_DEBUGCTL),
+        "IA32_DEBUGCTL",
+        Nothing,
+        ZERO,
+        Drop(DEBUGCTL_LBR_BTF),
+        "no branch records; KVM ignores the two bits as well",
+    ),
+    row(
+        run(MSR_LASTBRANCHFROMIP, 4),
+        "MSR_LASTBRANCHFROMIP .. MSR_LASTINTTOIP",
+        Nothing,
+        ZERO,
+        Refused,
+        "no branch records; KVM answers so",
+    ),
+    row(
+        run(IA32_MTRR_PHYSBASE0, 2 * VARIABLE),
+        "IA32_MTRR_PHYSBASEn, PHYSMASKn",
+        One(&[Mtrr]),
+        (zero, "what was written; range 0 is the device hole, uncacheable"),
+        MtrrVariable,
+        "SDM 12.11.2.3; memory types have no effect here",
+    ),
+    row(
+        one(IA32_MTRR_FIX64K_00000),
+        "IA32_MTRR_FIX64K_00000",
+        One(&[Mtrr]),
+        FIXED,
+        MtrrFixed,
+        "SDM 12.11.2.2",
+    ),
+    row(run(IA32_MTRR_FIX16K_80000, 2), "IA32_MTRR_FIX16K_*", One(&[Mtrr]), FIXED, MtrrFixed, "SDM 12.11.2.2"),
+    row(run(IA32_MTRR_FIX4K_C0000, 8), "IA32_MTRR_FIX4K_*", One(&[Mtrr]), FIXED, MtrrFixed, "SDM 12.11.2.2"),
+    engine(
+        IA32_PAT,
+        "IA32_PAT",
+        One(&[Pat]),
+        "what was written",
+        "kept; a reserved type #GP",
+        "SDM 12.12.2; memory types have no effect here",
+    ),
+    row(
+        one(IA32_MTRR_DEF_TYPE),
+        "IA32_MTRR_DEF_TYPE",
+        One(&[Mtrr]),
+        (|_| super::mtrr::DEFAULT, "what was written; enabled, write-back at first"),
+        MtrrDefault,
+        "SDM 12.11.2.1",
+    ),
+    row(
+        run(IA32_MC0_CTL, 4 * BANKS),
+        "IA32_MCi_CTL, STATUS, ADDR, MISC",
+        One(&[Mca]),
+        (zero, "CTL: what was written; else 0"),
+        Bank,
+        "nothing raises #MC (SDM 16.3.2)",
+    ),
+    row(one(MSR_RAPL_POWER_UNIT), "MSR_RAPL_POWER_UNIT", Intel, ZERO, Refused, RAPL),
+    row(one(MSR_PKG_ENERGY_STATUS), "MSR_PKG_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),
+    row(one(MSR_DRAM_ENERGY_STATUS), "MSR_DRAM_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),
+    row(one(MSR_PP0_ENERGY_STATUS), "MSR_PP0_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),
+    row(one(MSR_PP1_ENERGY_STATUS), "MSR_PP1_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),
+    Row {
+        first: IA32_TSC_DEADLINE,
+        last: IA32_TSC_DEADLINE,
+        name: "IA32_TSC_DEADLINE",
+        needs: One(&[TscDeadline]),
+        owner: Owner::Lapic("arms the timer in TSC-deadline mode, else ignored"),
+        reads: "the deadline, 0 when not armed",
+        why: "SDM 11.5.4.1",
+    },
+    Row {
+        first: X2APIC_BASE,
+        last: X2APIC_LAST,
+        name: "x2APIC registers",
+        needs: One(&[X2apic]),
+        owner: Owner::Lapic("as SDM table 11-6; #GP outside x2APIC mode"),
+        reads: "as SDM table 11-6; #GP outside x2APIC mode",
+        why: "SDM 11.12.1.2",
+    },
+    Row {
+        first: 0x4000_0000,
+        last: 0x4000_01ff,
+        name: "Hyper-V synthetic MSRs",
+        needs: Hyperv,
+        owner: Owner::Hyperv,
+        reads: "as the TLFS says, if its enlightenment is offered",
+        why: "TLFS 5.0c, appendix B; see --hyperv",
+    },
+    engine(
+        IA32_EFER,
+        "IA32_EFER",
+        Nothing,
+        "what was written, LMA",
+        "bits whose features are offered kept; others #GP",
+        "SDM 2.2.1",
+    ),
+    engine(IA32_STAR, "IA32_STAR", One(&[Syscall]), "what was written", "kept", "SDM 5.8.8"),
+    engine(IA32_LSTAR, "IA32_LSTAR", One(&[Syscall]), "what was written", CANONICAL, "SDM 5.8.8"),
+    engine(IA32_CSTAR, "IA32_CSTAR", One(&[Syscall]), "what was written", CANONICAL, "SDM 5.8.8"),
+    engine(IA32_FMASK, "IA32_FMASK", One(&[Syscall]), "what was written", LOW, "SDM 5.8.8"),
+    engine(IA32_FS_BASE, "IA32_FS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
+    engine(IA32_GS_BASE, "IA32_GS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
+    engine(IA32_KERNEL_GS_BASE, "IA32_KERNEL_GS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
+    engine(
+        IA32_TSC_AUX,
+        "IA32_TSC_AUX",
+        One(&[Rdtscp, Rdpid]),
+        "what was written",
+        LOW,
+        "SDM 18.17.2",
+    ),
+    row(run(AMD_PERFEVTSEL0, 8), "PerfEvtSeln, PerfCtrn", Amd, ZERO, Drop(0), NO_PMU),
+    row(
+        one(AMD_SYSCFG),
+        "SYSCFG",
+        Amd,
+        (zero, "what was written"),
+        Keep(SYSCFG_KEPT, 0),
+        "APM volume 2, 7.9; memory types have no effect here",
+    ),
+    row(
+        one(AMD_HWCR),
+        "HWCR",
+        Amd,
+        (|_| HWCR_TSC_FREQ_SEL, "TscFreqSel, and McStatusWrEn as written"),
+        Keep(HWCR_KEPT, HWCR_IGNORED),
+        "Linux wants the TSC at the P0 frequency; the rest as KVM",
+    ),
+    row(
+        run(AMD_IORR_BASE0, 4),
+        "IORR_BASEn, IORR_MASKn",
+        Amd,
+        (zero, "what was written"),
+        Keep(IORR, 0),
+        "APM volume 2, 7.9.2; all memory is where it is",
+    ),
+    row(
+        one(AMD_TOP_MEM),
+        "TOP_MEM",
+        Amd,
+        (|setup| setup.uncached.map_or(0, |(base, _)| base), "where the device hole begins"),
+        Keep(TOP_MEM, 0),
+        "APM volume 2, 7.9.4",
+    ),
+    row(one(AMD_TOP_MEM2), "TOP_MEM2", Amd, (zero, "what was written"), Keep(TOP_MEM, 0), "APM volume 2, 7.9.4"),
+    row(one(AMD_NB_CFG), "NB_CFG", Amd, ZERO, Drop(u64::MAX), CHICKEN),
+    write_only(
+        AMD_PATCH_LOADER,
+        "PATCH_LOADER",
+        Amd,
+        Drop(u64::MAX),
+        "an update is not loaded; the level stays, which tells",
+    ),
+    row(
+        run(AMD_MC0_CTL_MASK, BANKS),
+        "MCi_CTL_MASK",
+        Amd,
+        (zero, "what was written"),
+        Keep(u64::MAX, 0),
+        "nothing raises #MC",
+    ),
+    row(one(AMD_INT_PENDING), "INT_PENDING_MSG", Amd, ZERO, Drop(u64::MAX), "no C1E; Linux looks (erratum 400)"),
+    row(one(AMD_MMIO_CFG_BASE), "MMIO_CFG_BASE", Amd, ZERO, Refused, "the MCFG table tells where ECAM is"),
+    row(
+        run(AMD_PSTATE_LIMIT, 3),
+        "P-state limit, control, status",
+        Amd,
+        ZERO,
+        Drop(0),
+        "one P-state only, and HwPstate is not offered",
+    ),
+    row(one(AMD_TSEG_ADDR), "SMM_ADDR", Amd, ZERO, Refused, "there is no SMM; Linux keeps its direct map off it"),
+    row(one(AMD_TSEG_MASK), "SMM_MASK", Amd, ZERO, Refused, "there is no SMM"),
+    row(
+        one(AMD_VM_CR),
+        "VM_CR",
+        Amd,
+        (|_| VM_CR_OFF, "SVM disabled and locked"),
+        Drop(VM_CR_OFF),
+        "APM volume 2, 15.30.1",
+    ),
+    row(
+        run(AMD_OSVW_ID_LENGTH, 2),
+        "OSVW_ID_LENGTH, OSVW_STATUS",
+        Amd,
+        ZERO,
+        Refused,
+        "no known errata (APM volume 2, appendix E)",
+    ),
+    row(one(AMD_LS_CFG), "LS_CFG", Amd, (zero, "what was written"), Keep(u64::MAX, 0), CHICKEN),
+    row(one(AMD_IC_CFG), "IC_CFG", Amd, (zero, "what was written"), Keep(u64::MAX, 0), CHICKEN),
+    row(one(AMD_DC_CFG), "DC_CFG", Amd, (zero, "what was written"), Keep(u64::MAX, 0), CHICKEN),
+    row(one(AMD_TW_CFG), "TW_CFG", Amd, (zero, "what was written"), Keep(u64::MAX, 0), CHICKEN),
+    row(
+        one(AMD_DE_CFG),
+        "DE_CFG",
+        Amd,
+        (|_| DE_CFG_LFENCE, "LFENCE is serializing"),
+        Drop(DE_CFG_LFENCE | 1 << 9 | 1 << 31),
+        "it cannot be turned off; Linux sets bits 9 and 31 for errata",
+    ),
+    row(one(AMD_BU_CFG2), "BU_CFG2", Amd, (zero, "what was written"), Keep(u64::MAX, 0), CHICKEN),
+];
+
+const FIXED: (fn(&Setup<'_>) -> u64, &str) = (|_| super::mtrr::FIXED, "what was written; write-back at first");
