@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use satori_bus::ByteSink;
+use satori_cpuid::Topology;
 use satori_machine::{ClockMode, Config, Event, Machine, OnReset, Sinks};
 
 use crate::script;
@@ -22,7 +23,7 @@ pub fn guest(data: &[u8]) {
     let config = Config {
         kernel: script::kernel(&script::program(&mut u)),
         memory: 128 << 20,
-        cpus: 1 + u32::from(flags & 1),
+        topology: Topology::flat(1 + u32::from(flags & 1)),
         cpu_model: (flags & 2 != 0).then(|| "x86-64-v1".into()),
         hyperv: if flags & 4 != 0 { "off" } else { "auto" }.into(),
         clock: ClockMode::VIRTUAL,

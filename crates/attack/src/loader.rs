@@ -28,7 +28,7 @@ pub fn loader(data: &[u8]) {
                 cmdline: "initrd".into(),
                 data: data[..data.len().min(4096)].to_vec(),
             }]),
-            platform: acpi::Platform { cpus: 2, ..acpi::Platform::default() },
+            platform: acpi::Platform { apic_ids: vec![0, 1], cores: 2, ..acpi::Platform::default() },
             ..Config::default()
         };
         if let Ok(loaded) = load(memory, &kernel, &config) {

@@ -16,8 +16,12 @@ use crate::dsdt;
 /// Which devices the guest's tables name. What is left out does not exist for the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// Processors; their APIC ids are 0 and up.
-    pub cpus: u32,
+    /// The APIC id of each processor.
+    pub apic_ids: Vec<u32>,
+    /// Sockets that they are in.
+    pub sockets: u32,
+    /// Cores in each socket.
+    pub cores: u32,
     /// The high precision event timer.
     pub hpet: bool,
     /// Enhanced PCI configuration space of bus 0.
@@ -35,7 +39,17 @@ pub struct Platform {
 impl Default for Platform {
     /// One processor and every device.
     fn default() -> Self {
-        Platform { cpus: 1, hpet: true, ecam: true, com1: true, rtc: true, i8042: true, pvpanic: true }
+        Platform {
+            apic_ids: vec![0],
+            sockets: 1,
+            cores: 1,
+            hpet: true,
+            ecam: true,
+            com1: true,
+            rtc: true,
+            i8042: true,
+            pvpanic: true,
+        }
     }
 }
 
@@ -83,7 +97,7 @@ pub fn tables(platform: &Platform, base: u32) -> Tables {
     let dsdt = add(&dsdt::table(platform, sdt(*b"DSDT", 2)));
     let mut xsdt = XSDT::new(OEM, OEM_TABLE, OEM_REVISION);
     xsdt.add_entry(add(&fadt(platform, base, dsdt as u32).finalize()));
-    xsdt.add_entry(add(&apic_table(platform.cpus)));
+    xsdt.add_entry(add(&apic_table(&platform.apic_ids)));
     if platform.hpet {
         xsdt.add_entry(add(&hpet_table()));
     }
@@ -146,19 +160,21 @@ fn fadt(platform: &Platform, facs: u32, dsdt: u32) -> FADTBuilder {
     fadt
 }
 
-fn apic_table(cpus: u32) -> Sdt {
+fn apic_table(apic_ids: &[u32]) -> Sdt {
     let mut body = Vec::new();
     body.extend_from_slice(&(apic::DEFAULT_BASE as u32).to_le_bytes());
     body.extend_from_slice(&madt::PCAT_COMPAT.to_le_bytes());
     let enabled = madt::ENABLED.to_le_bytes();
-    for id in 0..cpus.min(madt::FIRST_X2APIC_ID) {
-        body.extend_from_slice(&[madt::LOCAL_APIC, 8, id as u8, id as u8]);
-        body.extend_from_slice(&enabled);
-    }
-    for id in madt::FIRST_X2APIC_ID..cpus {
-        body.extend_from_slice(&[madt::LOCAL_X2APIC, 16, 0, 0]);
-        for field in [id.to_le_bytes(), enabled, id.to_le_bytes()] {
-            body.extend_from_slice(&field);
+    // A processor's number is its place in the table, whatever its APIC id.
+    for (number, &id) in (0_u32..).zip(apic_ids) {
+        if id < madt::FIRST_X2APIC_ID && number < madt::FIRST_X2APIC_ID {
+            body.extend_from_slice(&[madt::LOCAL_APIC, 8, number as u8, id as u8]);
+            body.extend_from_slice(&enabled);
+        } else {
+            body.extend_from_slice(&[madt::LOCAL_X2APIC, 16, 0, 0]);
+            for field in [id.to_le_bytes(), enabled, number.to_le_bytes()] {
+                body.extend_from_slice(&field);
+            }
         }
     }
     body.extend_from_slice(&[madt::IO_APIC, 12, 0, 0]);
@@ -174,7 +190,7 @@ fn apic_table(cpus: u32) -> Sdt {
     }
     // NMI at LINT1 of every processor.
     body.extend_from_slice(&[madt::LOCAL_APIC_NMI, 6, 0xff, 0, 0, 1]);
-    if cpus > madt::FIRST_X2APIC_ID {
+    if apic_ids.iter().any(|&id| id >= madt::FIRST_X2APIC_ID) {
         body.extend_from_slice(&[madt::LOCAL_X2APIC_NMI, 12, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0]);
     }
     let mut table = sdt(*b"APIC", 5);
@@ -235,7 +251,9 @@ mod tests {
             |platform: &Platform| walk(platform).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(&Platform::default()), ["FACP", "APIC", "HPET", "MCFG", "WAET", "DSDT"]);
         let bare = Platform {
-            cpus: 1,
+            apic_ids: vec![0],
+            sockets: 1,
+            cores: 1,
             hpet: false,
             ecam: false,
             com1: false,
@@ -254,8 +272,8 @@ mod tests {
 
     #[test]
     fn processors_beyond_the_eight_bit_ids_have_x2apic_structures() {
-        let madt = |cpus| {
-            let tables = walk(&Platform { cpus, ..Platform::default() });
+        let madt = |cpus: u32| {
+            let tables = walk(&Platform { apic_ids: (0..cpus).collect(), ..Platform::default() });
             let bytes = tables.into_iter().find(|(name, _)| name == "APIC").unwrap().1;
             let (mut at, mut kinds) = (madt::STRUCTURES, Vec::new());
             while at < bytes.len() {

@@ -121,7 +121,7 @@ pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Lo
     let protocol = way.protocol;
     let cmdline = config.cmdline.text(protocol);
     check_cmdline(kernel, protocol, &cmdline)?;
-    let cpus = config.platform.cpus;
+    let cpus = config.platform.apic_ids.len() as u32;
     if cpus == 0 || cpus > acpi::CPUS_MAX {
         return Err(Error::Cpus { cpus, max: acpi::CPUS_MAX });
     }

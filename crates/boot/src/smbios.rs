@@ -80,7 +80,6 @@ pub fn tables(platform: &Platform, ram: &[Region]) -> Vec<u8> {
 }
 
 fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
-    let cpus = platform.cpus;
     let total: u64 = ram.iter().map(|region| region.len).sum();
     let mut all = vec![
         // BIOS information: 64 KiB, characteristics not supported; a virtual machine without UEFI.
@@ -123,7 +122,6 @@ fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
             .u8(0)
             .u8(0)
             .u8(0),
-        processor(cpus),
         // Physical memory array: on the board, for the system, no error correction.
         Structure::new(16, 0x1000).u8(3).u8(3).u8(3).u32(0x8000_0000).u16(0xfffe).u16(1).u64(total),
         memory_device(total),
@@ -141,18 +139,23 @@ fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
                 .u64(end),
         );
     }
+    for socket in 0..platform.sockets {
+        all.push(processor(socket, platform.cores, platform.apic_ids.len() as u32 / platform.sockets.max(1)));
+    }
     // Booted without error.
     all.push(Structure::new(32, 0x2000).u32(0).u16(0).u8(0));
     all.push(Structure::new(127, 0x7f00));
     all
 }
 
-/// One socket with all processors as cores.
-fn processor(cpus: u32) -> Structure {
-    let byte = u8::try_from(cpus).unwrap_or(0xff);
-    let word = u16::try_from(cpus).unwrap_or(0xfffe);
-    Structure::new(4, 0x400)
-        .string("CPU 0")
+/// One socket, with so many cores and threads in all.
+fn processor(socket: u32, cores: u32, threads: u32) -> Structure {
+    let byte = |count: u32| u8::try_from(count).unwrap_or(0xff);
+    let word = |count: u32| u16::try_from(count).unwrap_or(0xfffe);
+    // More than one core, and more than one thread a core.
+    let several = u16::from(cores > 1) << 3 | u16::from(threads > cores) << 4;
+    Structure::new(4, 0x400 + socket as u16)
+        .string(&format!("CPU {socket}"))
         // Central processor of a family that has no number.
         .u8(3)
         .u8(1)
@@ -172,15 +175,15 @@ fn processor(cpus: u32) -> Structure {
         .u8(0)
         .u8(0)
         .u8(0)
-        .u8(byte)
-        .u8(byte)
-        .u8(byte)
-        // 64-bit capable, multi-core, execute protection; then the family again.
-        .u16(1 << 2 | 1 << 3 | 1 << 5)
+        .u8(byte(cores))
+        .u8(byte(cores))
+        .u8(byte(threads))
+        // 64-bit capable, execute protection; then the family again.
+        .u16(1 << 2 | several | 1 << 5)
         .u16(1)
-        .u16(word)
-        .u16(word)
-        .u16(word)
+        .u16(word(cores))
+        .u16(word(cores))
+        .u16(word(threads))
 }
 
 fn memory_device(total: u64) -> Structure {
@@ -271,7 +274,8 @@ mod tests {
     #[test]
     fn structures_have_the_lengths_of_their_version() {
         let ram = layout::ram_regions(64 << 30).unwrap();
-        let bytes = tables(&Platform { cpus: 300, ..Platform::default() }, &ram);
+        let bytes =
+            tables(&Platform { apic_ids: (0..300).collect(), cores: 300, ..Platform::default() }, &ram);
         let found = walk(&bytes[0x60..]);
         let expected = [
             (0, 0x18),

@@ -229,10 +229,7 @@ pub const PLATFORM_FEATURES: &[Feature] = &[
 
 /// Features that cannot be had without another one, which comes first.
 const NEEDS: &[(Feature, &[Feature])] = &[
-    (
-        Feature::Xsave,
-        &[Feature::Xsaveopt, Feature::Xsavec, Feature::Xgetbv1, Feature::Xsaves, Feature::Avx],
-    ),
+    (Feature::Xsave, &[Feature::Xsaveopt, Feature::Xsavec, Feature::Xgetbv1, Feature::Xsaves, Feature::Avx]),
     (Feature::Avx, &[Feature::Avx2, Feature::Fma, Feature::F16c]),
     (Feature::Sse, &[Feature::Sse2]),
     (Feature::Sse2, &[Feature::Sse3, Feature::Aes, Feature::Pclmulqdq, Feature::ShaNi]),
@@ -292,7 +289,10 @@ impl Feature {
 
     /// The features that make no sense without this one.
     pub fn dependents(self) -> impl Iterator<Item = Feature> {
-        NEEDS.iter().filter(move |(needed, _)| *needed == self).flat_map(|(_, needing)| needing.iter().copied())
+        NEEDS
+            .iter()
+            .filter(move |(needed, _)| *needed == self)
+            .flat_map(|(_, needing)| needing.iter().copied())
     }
 }
 

@@ -93,7 +93,11 @@ impl Identity {
         let family = self.family.unwrap_or(family);
         let model = self.model.unwrap_or(model);
         let stepping = self.stepping.unwrap_or(stepping);
-        family.saturating_sub(15) << 20 | model >> 4 << 16 | family.min(15) << 8 | (model & 15) << 4 | stepping
+        family.saturating_sub(15) << 20
+            | model >> 4 << 16
+            | family.min(15) << 8
+            | (model & 15) << 4
+            | stepping
     }
 
     /// Whether anything of the signature or name is the user's.
@@ -150,10 +154,8 @@ fn vendor(text: &str) -> Result<[u8; 12], Error> {
         other => other,
     };
     let name = <[u8; 12]>::try_from(text.as_bytes()).ok();
-    name.filter(|name| name.iter().all(|byte| (b' '..=b'~').contains(byte))).ok_or(Error::Value {
-        name: "vendor",
-        wants: "GenuineIntel, AuthenticAMD or any twelve characters",
-    })
+    name.filter(|name| name.iter().all(|byte| (b' '..=b'~').contains(byte)))
+        .ok_or(Error::Value { name: "vendor", wants: "GenuineIntel, AuthenticAMD or any twelve characters" })
 }
 
 #[cfg(test)]

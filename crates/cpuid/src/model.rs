@@ -189,7 +189,10 @@ mod tests {
         let spec: CpuSpec =
             "max,vendor=AuthenticAMD,family=23,model=0x31,stepping=0,model-id=My CPU".parse().unwrap();
         assert_eq!(spec.identity.vendor(), Vendor::Amd);
-        assert_eq!((spec.identity.signature(), spec.identity.model_id.as_deref()), (0x0083_0f10, Some("My CPU")));
+        assert_eq!(
+            (spec.identity.signature(), spec.identity.model_id.as_deref()),
+            (0x0083_0f10, Some("My CPU"))
+        );
         let other: CpuSpec = "max,vendor=Shanghai  ok".parse().unwrap();
         assert_eq!((other.identity.vendor(), &other.identity.vendor), (Vendor::Other, b"Shanghai  ok"));
     }
@@ -199,7 +202,10 @@ mod tests {
         for (text, words) in [
             ("skylake", "x86-64-v1, x86-64-v2 and max"),
             ("", "known are"),
-            ("x86-64-v3", "AVX, AVX2, FMA and F16C, which this version does not implement yet; use x86-64-v2"),
+            (
+                "x86-64-v3",
+                "AVX, AVX2, FMA and F16C, which this version does not implement yet; use x86-64-v2",
+            ),
             ("x86-64-v4", "AVX-512"),
             ("host", "use max"),
             ("max,+sse5", "did you mean"),

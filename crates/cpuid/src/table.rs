@@ -19,7 +19,8 @@ pub struct Registers {
 }
 
 impl Registers {
-    pub(crate) const ONES: Registers = Registers { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX };
+    pub(crate) const ONES: Registers =
+        Registers { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX };
 
     /// The value of one register.
     pub const fn get(&self, register: Register) -> u32 {
@@ -147,7 +148,11 @@ impl CpuidTable {
         let mut table = CpuidTable {
             rows: BTreeMap::new(),
             max_basic: if vendor == Vendor::Amd { cpuid::XSTATE } else { cpuid::TOPOLOGY_V2 },
-            max_extended: if vendor == Vendor::Amd { cpuid::EXTENDED_FEATURES_2 } else { cpuid::ADDRESS_SIZES },
+            max_extended: if vendor == Vendor::Amd {
+                cpuid::EXTENDED_FEATURES_2
+            } else {
+                cpuid::ADDRESS_SIZES
+            },
             vendor,
             topology: params.topology,
         };
@@ -271,7 +276,10 @@ impl CpuidTable {
     /// What the table offers, for the engine to enforce. The bits that the answer takes from the
     /// asking processor's state do not matter.
     pub fn offered(&self) -> Offered {
-        Offered { vendor: self.vendor, features: Feature::ALL.iter().copied().filter(|f| self.has(*f)).collect() }
+        Offered {
+            vendor: self.vendor,
+            features: Feature::ALL.iter().copied().filter(|f| self.has(*f)).collect(),
+        }
     }
 
     /// The layer that decided a bit, set or clear; none if it is clear because nobody set it.
@@ -326,7 +334,13 @@ impl CpuidTable {
     }
 
     /// Sets whole registers that hold no features.
-    pub(crate) fn row(&mut self, layer: Layer, leaf: u32, subleaf: u32, [eax, ebx, ecx, edx]: [Option<u32>; 4]) {
+    pub(crate) fn row(
+        &mut self,
+        layer: Layer,
+        leaf: u32,
+        subleaf: u32,
+        [eax, ebx, ecx, edx]: [Option<u32>; 4],
+    ) {
         let bits = |value: Option<u32>| (value.unwrap_or(0), value.map_or(0, |_| u32::MAX));
         let [a, b, c, d] = [eax, ebx, ecx, edx].map(bits);
         let value = Registers { eax: a.0, ebx: b.0, ecx: c.0, edx: d.0 };

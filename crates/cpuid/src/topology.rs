@@ -85,7 +85,7 @@ impl Topology {
 impl std::fmt::Display for Topology {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Topology { sockets, dies, cores, threads } = self;
-        write!(f, "{}: {sockets} sockets of {dies} dies of {cores} cores of {threads} threads", self.cpus())
+        write!(f, "{} vCPUs: sockets={sockets},dies={dies},cores={cores},threads={threads}", self.cpus())
     }
 }
 
@@ -105,7 +105,9 @@ impl FromStr for Topology {
                 None => return Err(wrong(format!("'{part}' has no value: write {part}=N"))),
             };
             let Some(index) = NAMES.iter().position(|known| *known == name) else {
-                return Err(wrong(format!("'{name}' is not known: use cpus, sockets, dies, cores and threads")));
+                return Err(wrong(format!(
+                    "'{name}' is not known: use cpus, sockets, dies, cores and threads"
+                )));
             };
             let number = value.parse().ok().filter(|n| (1..=MAX_CPUS).contains(n));
             let number = number.ok_or_else(|| wrong(format!("{name} is a number from 1 to {MAX_CPUS}")))?;

@@ -2,14 +2,20 @@
 
 use satori_boot::acpi::Platform;
 use satori_boot::{Initrd, KERNEL_MAX, Kernel, layout, load};
+use satori_cpuid::Topology;
 use satori_memory::Region;
 
 use crate::life::Loader;
 use crate::{Config, Error};
 
-/// The devices that the tables announce: every one that a life has, for `cpus` processors.
-fn platform(cpus: u32) -> Platform {
-    Platform { cpus, ..Platform::default() }
+/// What the tables announce: the processors, and every device that a life has.
+fn platform(topology: Topology) -> Platform {
+    Platform {
+        apic_ids: topology.apic_ids().collect(),
+        sockets: topology.sockets,
+        cores: topology.dies * topology.cores,
+        ..Platform::default()
+    }
 }
 
 /// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,
@@ -22,7 +28,7 @@ pub(crate) fn prepare(config: Config) -> Result<(Vec<Region>, Loader), Error> {
         kernel_name: config.kernel_name,
         cmdline: config.cmdline,
         initrd: Initrd::new(config.initrds),
-        platform: platform(config.cpus),
+        platform: platform(config.topology),
         protocol: config.protocol,
     };
     let loader: Loader = Box::new(move |memory| {

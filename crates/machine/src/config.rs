@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use satori_boot::{Cmdline, Module, ProtocolChoice};
+use satori_cpuid::Topology;
 
 /// Everything that decides a run. Two machines of equal `Config` under a virtual clock, given the
 /// same input, run alike.
@@ -20,8 +21,8 @@ pub struct Config {
     pub protocol: ProtocolChoice,
     /// RAM in bytes, 128 MiB to 64 GiB, a multiple of the page size.
     pub memory: u64,
-    /// vCPUs, at least 1.
-    pub cpus: u32,
+    /// vCPUs, and how they make up cores, dies and sockets.
+    pub topology: Topology,
     /// CPU model and changes to it, as `MODEL,+FEATURE,-FEATURE`; none is `max`.
     pub cpu_model: Option<String>,
     /// Hyper-V enlightenments: `auto`, `off`, or a list of names (see `satori_hyperv::Config`).
@@ -56,7 +57,7 @@ impl Default for Config {
             cmdline: Cmdline::default(),
             protocol: ProtocolChoice::Auto,
             memory: 512 << 20,
-            cpus: 1,
+            topology: Topology::default(),
             cpu_model: None,
             hyperv: "auto".into(),
             engine: EngineKind::Interpreter,
@@ -74,9 +75,6 @@ impl Default for Config {
 
 /// What Linux prints when it panics (kernel/panic.c).
 pub const PANIC_PATTERN: &str = "Kernel panic - not syncing";
-
-/// Most vCPUs of a machine: APIC IDs end at 254 where there is no interrupt remapping.
-pub const MAX_CPUS: u32 = 254;
 
 /// An engine, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,6 +14,7 @@ mod error;
 mod life;
 mod machine;
 mod outcome;
+mod processor;
 mod real;
 mod shared;
 #[cfg(test)]
@@ -24,9 +25,10 @@ mod virtual_time;
 mod vp;
 
 pub use clock::{RealClock, VirtualClock};
-pub use config::{ClockMode, Config, EngineKind, MAX_CPUS, OnReset, PANIC_PATTERN};
+pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN};
 pub use error::Error;
 pub use machine::{Machine, Sinks};
 pub use outcome::{Event, Outcome};
+pub use processor::Processor;
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolChoice};
 pub use shared::Handle;

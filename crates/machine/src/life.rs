@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
-use satori_cpuid::msrs::PlatformMsrs;
-use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, crystal_hz};
+use satori_cpuid::msrs::{PlatformMsrs, Setup};
+use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, crystal_hz};
 use satori_engine::{Engine, TimeSource, VcpuParts};
-use satori_exits::{EoiSink, Platform};
+use satori_exits::{EoiSink, Platform, Refused};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
 use satori_memory::{GuestMemory, Region};
 use satori_state::{Activity, CpuState};
@@ -21,7 +21,7 @@ use crate::vp::Vp;
 use crate::{Error, Event, VirtualClock};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
-const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
+pub(crate) const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
 
 /// Puts the guest into memory and gives the boot processor's registers at its entry.
 pub(crate) type Loader = Box<dyn Fn(&GuestMemory) -> Result<CpuState, Error> + Send>;
@@ -32,7 +32,7 @@ pub(crate) struct Blueprint {
     pub features: &'static [satori_cpuid::Feature],
     pub cpu: CpuSpec,
     pub hyperv: satori_hyperv::Config,
-    pub cpus: u32,
+    pub topology: Topology,
     pub regions: Vec<Region>,
     pub load: Loader,
     pub time: Time,
@@ -121,15 +121,16 @@ impl Life {
         let entry = (plan.load)(&memory)?;
         let tsc_hz = clock.tsc_hz();
         let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
-        let apic_bus = ApicBus::new(&(0..plan.cpus).collect::<Vec<_>>());
-        let parallel = matches!(plan.time, Time::Real(_)) && plan.cpus > 1;
+        let cpus = plan.topology.cpus();
+        let apic_bus = ApicBus::new(&plan.topology.apic_ids().collect::<Vec<_>>());
+        let parallel = matches!(plan.time, Time::Real(_)) && cpus > 1;
         let cpuid = CpuidTable::new(Params {
             cpu: &plan.cpu,
             engine_features: plan.features,
-            cpus: plan.cpus,
+            topology: plan.topology,
             tsc_hz,
             physical_bits: PHYSICAL_BITS,
-            hypervisor: plan.hyperv.leaves(plan.cpus),
+            hypervisor: plan.hyperv.leaves(cpus),
         })?;
         let parts = |index| VcpuParts {
             index,
@@ -142,7 +143,7 @@ impl Life {
                 Time::Virtual(_) => Box::new(entropy::Seeded::new(index)),
             },
         };
-        let vcpus: Vec<_> = (0..plan.cpus).map(|index| plan.engine.create_vcpu(parts(index))).collect();
+        let vcpus: Vec<_> = (0..cpus).map(|index| plan.engine.create_vcpu(parts(index))).collect();
         let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
         apic_bus.set_waker(bells.clone());
 
@@ -164,7 +165,7 @@ impl Life {
                 memory: sizes(&plan.regions),
                 ecam: true,
                 debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
-                testdev: plan.testdev.then_some(plan.cpus),
+                testdev: plan.testdev.then_some(cpus),
                 ..Options::default()
             },
         })?;
@@ -180,6 +181,12 @@ impl Life {
                 clocks.timer_hz,
             )?),
         };
+        let msrs = PlatformMsrs::new(&Setup {
+            cpuid: &cpuid,
+            tsc_hz,
+            physical_bits: PHYSICAL_BITS,
+            uncached: Some(DEVICE_HOLE),
+        });
         let platform = Arc::new(Platform {
             clock,
             memory,
@@ -189,12 +196,12 @@ impl Life {
             hyperv,
             eoi: Arc::new(IoApicEoi(chipset.ioapic)),
             power: plan.shared.clone(),
+            refused: Refused::default(),
         });
         let vps = vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
             let lapic = Lapic::new(apic_bus.clone(), index, clocks, PHYSICAL_BITS);
-            let msrs = PlatformMsrs::new(PHYSICAL_BITS, Some(DEVICE_HOLE));
             let pic = (index == 0).then(|| chipset.pic.clone());
-            let mut vp = Vp::new(vcpu, lapic, msrs, platform.clone(), pic, plan.profile);
+            let mut vp = Vp::new(index, vcpu, lapic, msrs.clone(), platform.clone(), pic, plan.profile);
             vp.set_state(match index {
                 0 => entry.clone(),
                 _ => CpuState { activity: Activity::WaitForSipi, ..CpuState::default() },

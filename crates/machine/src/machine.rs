@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use satori_bus::ByteSink;
+use satori_cpuid::{MAX_CPUS, Topology};
 use satori_profile::Profile;
 use satori_state::CpuState;
 
@@ -12,9 +13,7 @@ use crate::console::Console;
 use crate::debugcon::DebugSink;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::shared::{Handle, Shared};
-use crate::{
-    ClockMode, Config, Error, Event, MAX_CPUS, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time,
-};
+use crate::{ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time};
 
 /// Where a guest's output goes.
 pub struct Sinks {
@@ -56,8 +55,10 @@ impl Machine {
         parts: Parts,
         engine: String,
     ) -> Result<Self, Error> {
-        if !(1..=MAX_CPUS).contains(&config.cpus) {
-            return Err(Error::Config(format!("{} CPUs: use --cpus 1 to {MAX_CPUS}", config.cpus)));
+        // Checked here too: the fields are anybody's to set.
+        let Topology { sockets, dies, cores, threads } = config.topology;
+        if [sockets, dies, cores, threads].contains(&0) || !(1..=MAX_CPUS).contains(&config.topology.cpus()) {
+            return Err(Error::Config(format!("use --cpus 1 to {MAX_CPUS}")));
         }
         let time = match config.clock {
             ClockMode::Real => Time::Real(Arc::new(RealClock::new(config.tsc_hz))),
@@ -69,7 +70,7 @@ impl Machine {
             features: parts.features,
             cpu: config.cpu_model.as_deref().unwrap_or("max").parse()?,
             hyperv: config.hyperv.parse()?,
-            cpus: config.cpus,
+            topology: config.topology,
             regions: parts.regions,
             load: parts.load,
             time,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use satori_cpuid::Topology;
 use satori_defs::msr;
 use satori_defs::vmx::ExitReason;
 use satori_engine::Exit;
@@ -150,7 +151,7 @@ fn smp(then: &[Op]) -> Program {
 #[test]
 fn other_processors_start_by_init_and_sipi_and_interrupt_the_first() {
     for base in [virtual_clock(), real_clock()] {
-        let config = Config { cpus: 4, ..base };
+        let config = Config { topology: Topology::flat(4), ..base };
         let (machine, log, _) = machine(&config, smp(&[Op::Hlt])).unwrap();
         let handle = machine.handle();
         let watch = log.clone();
@@ -179,7 +180,7 @@ fn other_processors_start_by_init_and_sipi_and_interrupt_the_first() {
 #[test]
 fn two_virtual_runs_are_alike() {
     let once = || {
-        let config = Config { cpus: 4, ..virtual_clock() };
+        let config = Config { topology: Topology::flat(4), ..virtual_clock() };
         let (outcome, said) = run(&config, smp(&[Op::Work(400_000), debug_exit(0)]));
         assert_eq!(outcome.event, Event::DebugExit(0));
         (outcome.profile, outcome.instructions, said)
@@ -195,7 +196,11 @@ fn the_timeout_and_the_handle_end_a_guest_that_spins_or_sleeps() {
     let sleep = || Program { ops: vec![Op::Cli, Op::Hlt], ..Program::default() };
     for base in [virtual_clock(), real_clock()] {
         for program in [spin(), sleep()] {
-            let config = Config { timeout: Some(Duration::from_millis(40)), cpus: 2, ..base.clone() };
+            let config = Config {
+                timeout: Some(Duration::from_millis(40)),
+                topology: Topology::flat(2),
+                ..base.clone()
+            };
             let (outcome, _) = run(&config, program.clone());
             assert_eq!(outcome.event, Event::Timeout);
             assert!(outcome.elapsed < Duration::from_secs(5), "{:?}", outcome.elapsed);
@@ -271,7 +276,7 @@ fn typed_input_reaches_the_serial_port() {
 #[test]
 fn mistakes_of_the_configuration_are_told() {
     let refused = |config: Config| machine(&config, Program::default()).err().map(|e| e.to_string());
-    assert!(refused(Config { cpus: 0, ..virtual_clock() }).unwrap().contains("--cpus"));
+    assert!(refused(Config { topology: Topology::flat(0), ..virtual_clock() }).unwrap().contains("--cpus"));
     assert!(refused(Config { cpu_model: Some("z80".into()), ..virtual_clock() }).unwrap().contains("z80"));
     assert!(refused(Config { hyperv: "nonsense".into(), ..virtual_clock() }).unwrap().contains("nonsense"));
     assert_eq!(refused(Config { hyperv: "auto".into(), ..virtual_clock() }), None);

@@ -56,6 +56,7 @@ pub(crate) struct Vp {
 
 impl Vp {
     pub fn new(
+        index: u32,
         mut vcpu: Box<dyn Vcpu>,
         lapic: Lapic,
         msrs: PlatformMsrs,
@@ -66,8 +67,8 @@ impl Vp {
         let kick = vcpu.kick();
         vcpu.controls_mut().apic_access_page = lapic.mmio_base();
         Vp {
-            index: lapic.id(),
-            hyperv: satori_hyperv::Vp::new(lapic.id()),
+            index,
+            hyperv: satori_hyperv::Vp::new(index),
             kick,
             msrs,
             platform,

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice};
 
-use crate::{escape, status, units};
+use crate::{escape, probe, status, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -35,6 +36,19 @@ pub enum Command {
     /// Fetch what the demo boots, and print where it is
     #[command(long_about = FETCH_ABOUT)]
     Fetch(Fetch),
+    /// Show what CPUID answers, and which layer set each bit
+    Cpu(Cpu),
+    /// List the MSRs that the processor has: what reads answer, what writes do, and why
+    Msrs(Msrs),
+    /// Show which engines there are, and which of them work here
+    Engines {
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
+    /// Try /dev/kvm; 'satori engines' starts this with a time limit
+    #[command(name = probe::COMMAND, hide = true)]
+    ProbeKvm,
     /// Print shell completions
     Completions {
         /// The shell they are for
@@ -127,16 +141,9 @@ pub struct Machine {
     /// Memory, 128M to 64G; a plain number is MiB
     #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = units::memory)]
     pub memory: u64,
-    /// Virtual processors, 1 to 254
-    #[arg(long, visible_alias = "smp", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(satori_machine::MAX_CPUS)))]
-    pub cpus: u32,
-    /// The processor's model, and features added to or taken from it: x86-64-v2,-popcnt
-    #[arg(long, value_name = "MODEL[,±FEATURE]..", default_value = "max")]
-    pub cpu: String,
-    /// Hyper-V enlightenments: auto (what suits the guest), off, or a list of names
-    #[arg(long, value_name = "auto|off|LIST", default_value = "auto")]
-    pub hyperv: String,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub processor: Processor,
     /// The guest's time
     #[arg(long, value_name = "CLOCK", default_value = "real")]
     pub clock: Clock,
@@ -172,6 +179,22 @@ pub struct Machine {
     /// Tell more of what happens; -vv and -vvv even more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// What the guest's processors are.
+#[derive(Debug, Args)]
+pub struct Processor {
+    /// Virtual processors, 1 to 255: a number, or as QEMU's -smp has it, with
+    /// sockets=, dies=, cores= and threads=; what is missing is worked out
+    #[arg(long, visible_alias = "smp", value_name = "N[,NAME=N]..", default_value = "1")]
+    pub cpus: Topology,
+    /// The processor's model (x86-64-v1, x86-64-v2, max), features added to or taken from it, and
+    /// vendor=, family=, model=, stepping=, model-id=: x86-64-v2,-popcnt,vendor=AuthenticAMD
+    #[arg(long, value_name = "MODEL[,±FEATURE]..", default_value = "max")]
+    pub cpu: String,
+    /// Hyper-V enlightenments: auto (what suits the guest), off, or a list of names
+    #[arg(long, value_name = "auto|off|LIST", default_value = "auto")]
+    pub hyperv: String,
 }
 
 /// `--clock`.
@@ -239,6 +262,68 @@ pub struct Demo {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub machine: Machine,
+}
+
+/// `satori cpu`.
+#[derive(Debug, Args)]
+pub struct Cpu {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub processor: Processor,
+    /// The processor that asks, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub vcpu: u32,
+    /// How it is printed; raw is the registers alone
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub format: CpuForm,
+    /// List every feature name instead, and whether it is offered
+    #[arg(long)]
+    pub features: bool,
+}
+
+/// `satori msrs`.
+#[derive(Debug, Args)]
+pub struct Msrs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub processor: Processor,
+    /// Also those that this processor does not have
+    #[arg(long)]
+    pub all: bool,
+    /// How it is printed
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub format: MsrForm,
+}
+
+/// `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// `--format` of `satori cpu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CpuForm {
+    /// Leaves, and by layer the features that are set and cleared
+    Text,
+    /// The registers alone
+    Raw,
+    /// One JSON object
+    Json,
+}
+
+/// `--format` of `satori msrs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MsrForm {
+    /// A table
+    Text,
+    /// A page of documentation
+    Markdown,
+    /// One JSON object
+    Json,
 }
 
 /// `satori fetch`.
@@ -312,6 +397,6 @@ mod tests {
         let cli =
             Cli::try_parse_from(["satori", "run", "--kernel", "k", "--smp", "4", "-m", "1024"]).unwrap();
         let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!((run.machine.cpus, run.machine.memory), (4, 1 << 30));
+        assert_eq!((run.machine.processor.cpus, run.machine.memory), (Topology::flat(4), 1 << 30));
     }
 }

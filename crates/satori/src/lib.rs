@@ -6,11 +6,15 @@
 
 pub mod attend;
 pub mod cli;
+pub mod cpu;
 pub mod demo;
+pub mod engines;
 pub mod escape;
 pub mod modules;
+pub mod msrs;
 mod output;
 pub mod pages;
+pub mod probe;
 pub mod registers;
 pub mod report;
 pub mod run;

@@ -8,7 +8,7 @@ use satori::cli::{Cli, Command, What};
 use satori::demo::cache::{self, Wanted};
 use satori::say::{line, say};
 use satori::status::Status;
-use satori::{demo, pages, run, terminal, usage};
+use satori::{cpu, demo, engines, msrs, pages, probe, run, terminal, usage};
 
 fn main() {
     leave_cleanly_on_panic();
@@ -50,6 +50,10 @@ fn perform(command: Command) -> Status {
                 Ok(writeln!(stdout(), "{}", path.display())?)
             }))
         }
+        Command::Cpu(flags) => done(cpu::show(&flags, &mut stdout())),
+        Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
+        Command::Engines { format } => done(engines::show(format, &mut stdout())),
+        Command::ProbeKvm => done(writeln!(stdout(), "{}", probe::run()).map_err(Into::into)),
         Command::Completions { shell } => done(pages::completions(shell, &mut stdout()).map_err(Into::into)),
         Command::Man { command } => done(pages::man(command.as_deref(), &mut stdout())),
     }

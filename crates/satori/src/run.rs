@@ -139,8 +139,8 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
 /// Refuses to report on a vCPU that there is not, or in a form that has no choice of one.
 fn report_of(flags: &cli::Machine) -> Result<()> {
     match flags.report_vcpu {
-        Some(vcpu) if vcpu >= flags.cpus => {
-            bail!("--report-vcpu {vcpu}: there are {} vCPUs, count from 0", flags.cpus)
+        Some(vcpu) if vcpu >= flags.processor.cpus.cpus() => {
+            bail!("--report-vcpu {vcpu}: there are {} vCPUs, count from 0", flags.processor.cpus.cpus())
         }
         Some(_) if flags.report != cli::Report::Text => {
             bail!("--report-vcpu chooses for --report text only: leave one of the two out")
@@ -176,9 +176,9 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
         cmdline: boot.cmdline,
         protocol: boot.protocol,
         memory: flags.memory,
-        cpus: flags.cpus,
-        cpu_model: Some(flags.cpu.clone()),
-        hyperv: flags.hyperv.clone(),
+        topology: flags.processor.cpus,
+        cpu_model: Some(flags.processor.cpu.clone()),
+        hyperv: flags.processor.hyperv.clone(),
         engine: engine(flags.engine)?,
         clock: match flags.clock {
             cli::Clock::Real => ClockMode::Real,
@@ -196,6 +196,8 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
     })
 }
 
+/// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not
+/// believed, and nothing runs on it yet, so it is not even asked.
 fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     match wanted {
         cli::Engine::Auto | cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
@@ -203,7 +205,10 @@ fn engine(wanted: cli::Engine) -> Result<EngineKind> {
             bail!("--engine translator: this version has no translator yet; use --engine interpreter or auto")
         }
         cli::Engine::Kvm => {
-            bail!("--engine kvm: this version cannot drive /dev/kvm yet; use --engine interpreter or auto")
+            bail!(
+                "--engine kvm: this version cannot drive /dev/kvm yet; use --engine interpreter or auto ('satori \
+                 engines' tells more)"
+            )
         }
     }
 }

@@ -23,11 +23,21 @@ fn tail(console: &str) -> String {
 }
 
 fn boot_enlightened(series: &str, cpus: &str) {
-    let console = boot(series, &["--cpus", cpus]);
+    boot_with(series, cpus, &["--cpus", cpus]);
+}
+
+/// The values of "fact topology" on a console: a line for each processor.
+fn topology(console: &str) -> Vec<&str> {
+    console.lines().filter_map(|line| line.strip_prefix("fact topology: ")).map(str::trim).collect()
+}
+
+fn boot_with(series: &str, cpus: &str, arguments: &[&str]) -> String {
+    let console = boot(series, arguments);
     assert!(console.contains("Hypervisor detected: Microsoft Hyper-V"));
     assert_eq!(fact(&console, "hypervisor"), "Microsoft Hyper-V");
     assert_eq!(fact(&console, "clocksource"), "hyperv_clocksource_tsc_page");
     assert_eq!(fact(&console, "processors"), cpus);
+    console
 }
 
 #[test]
@@ -35,9 +45,12 @@ fn debian_6_1_on_one_vcpu() {
     boot_enlightened("6.1", "1");
 }
 
+// Also: Linux sees the topology that was asked for; package, core, threads of the core, sharers of the L3.
 #[test]
 fn debian_6_1_on_four_vcpus() {
-    boot_enlightened("6.1", "4");
+    let console = boot_with("6.1", "4", &["--cpus", "4,sockets=2,cores=1,threads=2"]);
+    assert_eq!(topology(&console), ["0 0 0-1 0-1", "0 0 0-1 0-1", "1 0 2-3 2-3", "1 0 2-3 2-3"]);
+    assert!(fact(&console, "cpu").starts_with("GenuineIntel 6 54 "), "{}", fact(&console, "cpu"));
 }
 
 #[test]
@@ -52,7 +65,16 @@ fn debian_6_12_on_four_vcpus() {
 
 #[test]
 fn without_hyper_v() {
-    let console = boot("6.1", &["--hyperv", "off", "--cpus", "2"]);
+    // Also: a processor of AMD's, with three cores in each socket, so that APIC IDs have a gap.
+    let cpu = "max,vendor=AuthenticAMD,model-id=A processor";
+    let console = boot("6.1", &["--hyperv", "off", "--cpus", "6,sockets=2,threads=1", "--cpu", cpu]);
+    let expected = [0, 1, 2, 0, 1, 2].iter().zip([0, 0, 0, 1, 1, 1]);
+    let expected: Vec<_> = expected
+        .zip(0..)
+        .map(|((core, socket), cpu)| format!("{socket} {core} {cpu} {}-{}", socket * 3, socket * 3 + 2))
+        .collect();
+    assert_eq!(topology(&console), expected);
+    assert_eq!(fact(&console, "cpu"), "AuthenticAMD 26 2 A processor");
     assert!(!console.contains("Hyper-V"));
     assert_ne!(fact(&console, "clocksource"), "hyperv_clocksource_tsc_page");
 }

@@ -64,7 +64,9 @@ fn sizes_and_counts() {
     for size in ["0", "1M", "127M", "65537M", "100T", "99999999999999999999G", "-5", "257M", "much"] {
         refused(&["--kernel", &kernel, &format!("--memory={size}")], &["--memory", "satori run --help"]);
     }
-    for cpus in ["0", "255", "4294967296", "-1", "two"] {
+    for cpus in
+        ["0", "256", "4294967296", "-1", "two", "8,sockets=3", "4,cores", "2,maxcpus=4", "4,clusters=2"]
+    {
         refused(&["--kernel", &kernel, &format!("--cpus={cpus}")], &["--cpus", "satori run --help"]);
     }
     refused(&["--kernel", &kernel, "--timeout", "0"], &["--timeout"]);
@@ -77,6 +79,13 @@ fn models_and_flags() {
     let kernel = file("flags-kernel", &pvh::halt());
     refused(&["--kernel", &kernel, "--cpu", "pentium"], &["pentium", "x86-64-v2"]);
     refused(&["--kernel", &kernel, "--cpu", "max,+warp"], &["warp"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,+popcount"], &["did you mean popcnt?"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,+avx512f"], &["does not implement", "avx512f"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,+vmx"], &["does not implement", "vmx"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,popcnt"], &["+popcnt"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,vendor=Intel"], &["twelve characters"]);
+    refused(&["--kernel", &kernel, "--cpu", "x86-64-v3"], &["AVX2", "not implement yet", "x86-64-v2"]);
+    refused(&["--kernel", &kernel, "--cpus", "4,cores=3"], &["make them agree"]);
     refused(&["--kernel", &kernel, "--hyperv", "warp"], &["warp", "vpindex"]);
     refused(&["--kernel", &kernel, "--hyperv", "off,vpindex"], &["off"]);
     refused(&["--kernel", &kernel, "--clock", "sundial"], &["sundial", "virtual"]);
@@ -94,6 +103,25 @@ fn a_report_that_cannot_be_written_is_told_before_the_guest_runs() {
     let kernel = file("report-kernel", &pvh::print("never"));
     let ended = satori(&["run", "--kernel", &kernel, "--report-file", "/nonexistent/report"]);
     assert_eq!((ended.status, ended.console.as_str()), (2, ""), "{ended:?}");
+}
+
+#[test]
+fn processors_and_engines_are_shown() {
+    let ended = satori(&["cpu", "--cpu", "x86-64-v2,-popcnt", "--cpus", "4,threads=2", "--vcpu", "3"]);
+    assert_eq!(ended.status, 0, "{ended:?}");
+    for words in ["user: -popcnt", "platform: x2apic", "vCPU 3 has APIC ID 0x3", "enlightenments: 0x31237648"]
+    {
+        assert!(ended.console.contains(words), "no '{words}': {}", ended.console);
+    }
+    assert_eq!(satori(&["cpu", "--vcpu", "1"]).status, 2, "there is one");
+    let json = satori(&["cpu", "--format", "json", "--cpu", "max,vendor=AuthenticAMD"]).console;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["leaves"][0]["ebx"], 0x6874_7541);
+    let ended = satori(&["engines", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.console).unwrap();
+    assert_eq!((json["auto"].as_str(), ended.status), (Some("interpreter"), 0));
+    assert_eq!(json["engines"][2]["usable"], false, "nothing runs on KVM yet");
+    assert!(satori(&["msrs"]).console.contains("IA32_MISC_ENABLE"));
 }
 
 #[test]

@@ -69,7 +69,8 @@ impl PlatformMsrs {
         if let Some((base, size)) = setup.uncached {
             let address = (1u64 << msrs.physical_bits) - 1;
             let mask = !size.wrapping_sub(1) & address & !0xfff | mtrr::VALID;
-            for (register, value) in [(msr::IA32_MTRR_PHYSBASE0, base & !0xfff), (msr::IA32_MTRR_PHYSBASE0 + 1, mask)]
+            for (register, value) in
+                [(msr::IA32_MTRR_PHYSBASE0, base & !0xfff), (msr::IA32_MTRR_PHYSBASE0 + 1, mask)]
             {
                 if let Some(slot) = msrs.slot(register) {
                     *slot = value;

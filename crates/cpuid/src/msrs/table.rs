@@ -231,7 +231,14 @@ const CHICKEN: &str = "a model-specific switch that does nothing here; firmware 
 
 /// Every MSR that there is, by number.
 pub const TABLE: &[Row] = &[
-    row(run(IA32_P5_MC_ADDR, 2), "IA32_P5_MC_ADDR, _TYPE", One(&[Mce]), ZERO, Drop(0), "no errors (SDM 16.10.3)"),
+    row(
+        run(IA32_P5_MC_ADDR, 2),
+        "IA32_P5_MC_ADDR, _TYPE",
+        One(&[Mce]),
+        ZERO,
+        Drop(0),
+        "no errors (SDM 16.10.3)",
+    ),
     engine(IA32_TSC, "IA32_TIME_STAMP_COUNTER", One(&[Tsc]), "the TSC", "sets it", "SDM 18.17"),
     row(one(IA32_PLATFORM_ID), "IA32_PLATFORM_ID", Intel, ZERO, Refused, "platform 0, for microcode updates"),
     Row {
@@ -335,7 +342,14 @@ pub const TABLE: &[Row] = &[
         Refused,
         "SDM 16.3.1.1",
     ),
-    row(one(IA32_MCG_STATUS), "IA32_MCG_STATUS", One(&[Mca]), ZERO, Drop(0), "nothing raises #MC (SDM 16.3.1.2)"),
+    row(
+        one(IA32_MCG_STATUS),
+        "IA32_MCG_STATUS",
+        One(&[Mca]),
+        ZERO,
+        Drop(0),
+        "nothing raises #MC (SDM 16.3.1.2)",
+    ),
     row(
         one(IA32_MCG_CTL),
         "IA32_MCG_CTL",
@@ -353,7 +367,14 @@ pub const TABLE: &[Row] = &[
         Refused,
         "one frequency only; Windows reads it",
     ),
-    row(one(IA32_PERF_CTL), "IA32_PERF_CTL", Intel, ZERO, Drop(0xffff), "one frequency only: a target changes nothing"),
+    row(
+        one(IA32_PERF_CTL),
+        "IA32_PERF_CTL",
+        Intel,
+        ZERO,
+        Drop(0xffff),
+        "one frequency only: a target changes nothing",
+    ),
     row(
         one(IA32_MISC_ENABLE),
         "IA32_MISC_ENABLE",
@@ -411,7 +432,14 @@ pub const TABLE: &[Row] = &[
         MtrrFixed,
         "SDM 12.11.2.2",
     ),
-    row(run(IA32_MTRR_FIX16K_80000, 2), "IA32_MTRR_FIX16K_*", One(&[Mtrr]), FIXED, MtrrFixed, "SDM 12.11.2.2"),
+    row(
+        run(IA32_MTRR_FIX16K_80000, 2),
+        "IA32_MTRR_FIX16K_*",
+        One(&[Mtrr]),
+        FIXED,
+        MtrrFixed,
+        "SDM 12.11.2.2",
+    ),
     row(run(IA32_MTRR_FIX4K_C0000, 8), "IA32_MTRR_FIX4K_*", One(&[Mtrr]), FIXED, MtrrFixed, "SDM 12.11.2.2"),
     engine(
         IA32_PAT,
@@ -484,14 +512,7 @@ pub const TABLE: &[Row] = &[
     engine(IA32_FS_BASE, "IA32_FS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
     engine(IA32_GS_BASE, "IA32_GS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
     engine(IA32_KERNEL_GS_BASE, "IA32_KERNEL_GS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
-    engine(
-        IA32_TSC_AUX,
-        "IA32_TSC_AUX",
-        One(&[Rdtscp, Rdpid]),
-        "what was written",
-        LOW,
-        "SDM 18.17.2",
-    ),
+    engine(IA32_TSC_AUX, "IA32_TSC_AUX", One(&[Rdtscp, Rdpid]), "what was written", LOW, "SDM 18.17.2"),
     row(run(AMD_PERFEVTSEL0, 8), "PerfEvtSeln, PerfCtrn", Amd, ZERO, Drop(0), NO_PMU),
     row(
         one(AMD_SYSCFG),
@@ -525,7 +546,14 @@ pub const TABLE: &[Row] = &[
         Keep(TOP_MEM, 0),
         "APM volume 2, 7.9.4",
     ),
-    row(one(AMD_TOP_MEM2), "TOP_MEM2", Amd, (zero, "what was written"), Keep(TOP_MEM, 0), "APM volume 2, 7.9.4"),
+    row(
+        one(AMD_TOP_MEM2),
+        "TOP_MEM2",
+        Amd,
+        (zero, "what was written"),
+        Keep(TOP_MEM, 0),
+        "APM volume 2, 7.9.4",
+    ),
     row(one(AMD_NB_CFG), "NB_CFG", Amd, ZERO, Drop(u64::MAX), CHICKEN),
     write_only(
         AMD_PATCH_LOADER,
@@ -542,7 +570,14 @@ pub const TABLE: &[Row] = &[
         Keep(u64::MAX, 0),
         "nothing raises #MC",
     ),
-    row(one(AMD_INT_PENDING), "INT_PENDING_MSG", Amd, ZERO, Drop(u64::MAX), "no C1E; Linux looks (erratum 400)"),
+    row(
+        one(AMD_INT_PENDING),
+        "INT_PENDING_MSG",
+        Amd,
+        ZERO,
+        Drop(u64::MAX),
+        "no C1E; Linux looks (erratum 400)",
+    ),
     row(one(AMD_MMIO_CFG_BASE), "MMIO_CFG_BASE", Amd, ZERO, Refused, "the MCFG table tells where ECAM is"),
     row(
         run(AMD_PSTATE_LIMIT, 3),
@@ -552,7 +587,14 @@ pub const TABLE: &[Row] = &[
         Drop(0),
         "one P-state only, and HwPstate is not offered",
     ),
-    row(one(AMD_TSEG_ADDR), "SMM_ADDR", Amd, ZERO, Refused, "there is no SMM; Linux keeps its direct map off it"),
+    row(
+        one(AMD_TSEG_ADDR),
+        "SMM_ADDR",
+        Amd,
+        ZERO,
+        Refused,
+        "there is no SMM; Linux keeps its direct map off it",
+    ),
     row(one(AMD_TSEG_MASK), "SMM_MASK", Amd, ZERO, Refused, "there is no SMM"),
     row(
         one(AMD_VM_CR),
@@ -585,4 +627,5 @@ pub const TABLE: &[Row] = &[
     row(one(AMD_BU_CFG2), "BU_CFG2", Amd, (zero, "what was written"), Keep(u64::MAX, 0), CHICKEN),
 ];
 
-const FIXED: (fn(&Setup<'_>) -> u64, &str) = (|_| super::mtrr::FIXED, "what was written; write-back at first");
+const FIXED: (fn(&Setup<'_>) -> u64, &str) =
+    (|_| super::mtrr::FIXED, "what was written; write-back at first");

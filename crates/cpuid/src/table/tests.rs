@@ -154,7 +154,10 @@ fn an_amd_processor_tells_in_its_own_way() {
     let query = |leaf, subleaf| table.query(leaf, subleaf, &on(id));
     let name = |leaf: Registers| [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
     assert_eq!((name(query(0, 0)), query(0, 0).eax), (b"AuthenticAMD".to_vec(), 0xd));
-    assert_eq!((name(query(0x8000_0000, 0)), query(0x8000_0000, 0).eax), (b"AuthenticAMD".to_vec(), 0x8000_0021));
+    assert_eq!(
+        (name(query(0x8000_0000, 0)), query(0x8000_0000, 0).eax),
+        (b"AuthenticAMD".to_vec(), 0x8000_0021)
+    );
     assert_eq!((query(1, 0).eax, query(0x8000_0001, 0).eax), (0x00b0_0f21, 0x00b0_0f21));
     // LogicalProcessorCount counts; NC and ApicIdSize; CmpLegacy and TopologyExtensions.
     assert_eq!(query(1, 0).ebx >> 16 & 0xff, 12);
@@ -172,7 +175,9 @@ fn an_amd_processor_tells_in_its_own_way() {
     for leaf in [2, 4, 0x15, 0x1f, 0x8000_0022, 0x5000_0000, u32::MAX] {
         assert_eq!(query(leaf, 0), Registers::default(), "{leaf:#x}");
     }
-    assert!(!table.has(Feature::ArchCapabilities) && !table.has(Feature::SpecCtrl) && table.has(Feature::Ibpb));
+    assert!(
+        !table.has(Feature::ArchCapabilities) && !table.has(Feature::SpecCtrl) && table.has(Feature::Ibpb)
+    );
     assert_eq!(table.origin(0, 0, Register::Ebx, 0), Some(Layer::User));
 }
 

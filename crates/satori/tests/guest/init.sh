@@ -83,6 +83,12 @@ is pid1 "$$" "$(awk '/^Pid:/ { print $2 }' /proc/self/status | sed 's/.*/1/')"
 is maps 1 "$(grep -c '\[stack\]' /proc/self/maps)"
 fact kernel "$(uname -r)"
 fact processors "$(grep -c '^processor' /proc/cpuinfo)"
+fact cpu "$(awk -F ': ' '/^vendor_id|^cpu family|^model|^model name/ { printf "%s ", $2 } /^$/ { exit }' /proc/cpuinfo)"
+for cpu in $(ls -d /sys/devices/system/cpu/cpu[0-9]* | sed 's/.*cpu//' | sort -n); do
+    at=/sys/devices/system/cpu/cpu$cpu
+    fact topology "$(cat $at/topology/physical_package_id $at/topology/core_id $at/topology/thread_siblings_list \
+        $at/cache/index3/shared_cpu_list | tr '\n' ' ')"
+done
 fact hypervisor "$(dmesg | sed -n 's/.*Hypervisor detected: //p' | head -n 1)"
 fact clocksource "$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 fact memory "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"

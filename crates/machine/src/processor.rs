@@ -1,0 +1,42 @@
+//! What a machine's processors would be, without making one.
+
+use satori_bus::Clock;
+use satori_cpuid::msrs::{PlatformMsrs, Setup};
+use satori_cpuid::{CpuidTable, PHYSICAL_BITS, Params};
+
+use crate::life::DEVICE_HOLE;
+use crate::{ClockMode, Config, Error, RealClock, VirtualClock};
+
+/// What CPUID and the MSRs of a machine answer.
+#[derive(Clone, Debug)]
+pub struct Processor {
+    /// The layered table.
+    pub cpuid: CpuidTable,
+    /// The MSRs of one vCPU as firmware leaves them.
+    pub msrs: PlatformMsrs,
+    /// Frequency of the TSC in Hz.
+    pub tsc_hz: u64,
+}
+
+impl Processor {
+    /// The processors that a machine of `config` has.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let tsc_hz = match config.clock {
+            ClockMode::Real => RealClock::new(config.tsc_hz).tsc_hz(),
+            ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).tsc_hz(),
+        };
+        let hyperv: satori_hyperv::Config = config.hyperv.parse()?;
+        let cpuid = CpuidTable::new(Params {
+            cpu: &config.cpu_model.as_deref().unwrap_or("max").parse()?,
+            engine_features: config.engine.choose().features,
+            topology: config.topology,
+            tsc_hz,
+            physical_bits: PHYSICAL_BITS,
+            hypervisor: hyperv.leaves(config.topology.cpus()),
+        })?;
+        let setup =
+            Setup { cpuid: &cpuid, tsc_hz, physical_bits: PHYSICAL_BITS, uncached: Some(DEVICE_HOLE) };
+        let msrs = PlatformMsrs::new(&setup);
+        Ok(Processor { cpuid, msrs, tsc_hz })
+    }
+}
