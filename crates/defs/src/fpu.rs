@@ -81,3 +81,49 @@ pub mod fxsave {
 }
 
 const _: () = assert!(fxsave::ST0 + 8 * 16 == fxsave::XMM0 && fxsave::XMM0 + 16 * 16 == fxsave::WRITTEN);
+
+/// The area of the XSAVE family, and what it holds (SDM volume 1, 13.4 and 13.5).
+pub mod xsave {
+    /// The header: XSTATE_BV, XCOMP_BV and zeroes.
+    pub const HEADER: usize = 512;
+    /// Which components the area holds.
+    pub const XSTATE_BV: usize = HEADER;
+    /// Which components have a place in the compacted format.
+    pub const XCOMP_BV: usize = HEADER + 8;
+    /// Bytes of the header.
+    pub const HEADER_SIZE: usize = 64;
+    /// First byte of the components that are not in the legacy region.
+    pub const EXTENDED: usize = HEADER + HEADER_SIZE;
+    /// In XCOMP_BV: the compacted format.
+    pub const COMPACTED: u64 = 1 << 63;
+
+    /// x87 state, in bits of XCR0 and of the fields.
+    pub const X87: u64 = 1 << 0;
+    /// XMM registers and MXCSR.
+    pub const SSE: u64 = 1 << 1;
+    /// Upper halves of the YMM registers.
+    pub const AVX: u64 = 1 << 2;
+    /// PKRU.
+    pub const PKRU: u64 = 1 << 9;
+
+    /// A component of the extended region.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Component {
+        /// Its bit in XCR0.
+        pub bit: u64,
+        /// Bytes.
+        pub size: usize,
+        /// Where it stands in the standard format.
+        pub offset: usize,
+        /// Whether the compacted format aligns it to 64 bytes.
+        pub aligned: bool,
+    }
+
+    /// The components of the extended region, by bit. The offsets are those of Intel's processors.
+    pub const COMPONENTS: &[Component] = &[
+        Component { bit: AVX, size: 256, offset: EXTENDED, aligned: false },
+        Component { bit: PKRU, size: 8, offset: 2688, aligned: false },
+    ];
+    /// Bytes of the standard format with every component.
+    pub const SIZE: usize = 2696;
+}

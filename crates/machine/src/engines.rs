@@ -12,7 +12,8 @@ use crate::EngineKind;
 const INTERPRETER: &[Feature] = &[
     Fpu, Vme, De, Pse, Tsc, Msr, Pae, Cx8, Sep, Pge, Cmov, Pse36, Clflush, Mmx, Fxsr, Sse, Sse2, Ss, Sse3,
     Ssse3, Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap,
-    Umip, Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm,
+    Umip, Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm, Aes, Pclmulqdq, ShaNi, Rdrand,
+    Rdseed, Rdpid, Clflushopt, Clwb, Cldemote, Wbnoinvd, Serialize, Xsave, Xsaveopt, Xsavec, Xgetbv1, Xsaves,
 ];
 
 /// An engine and what goes with it.

@@ -182,6 +182,8 @@ pub struct CpuState {
     pub tpr: u8,
     /// XCR0.
     pub xcr0: u64,
+    /// IA32_XSS.
+    pub xss: u64,
     /// PKRU: rights by protection key, AD in bit 2k and WD in bit 2k + 1 (SDM 4.6.2).
     pub pkru: u32,
     /// DR0..DR3.
@@ -258,6 +260,7 @@ impl Default for CpuState {
             pdpte: [0; 4],
             tpr: 0,
             xcr0: 1,
+            xss: 0,
             pkru: 0,
             dr: [0; 4],
             dr6: 0xffff_0ff0,

@@ -9,6 +9,7 @@ mod convert;
 mod crc32;
 mod float;
 mod fxsave;
+mod legacy;
 mod mmx;
 mod moves;
 mod native;
@@ -23,11 +24,13 @@ mod string;
 mod table;
 #[cfg(test)]
 mod tests;
+mod xsave;
 
 use iced_x86::Instruction;
 
 use crate::cpu::Handler;
 pub use operand::{load_bytes, store_address, store_bytes};
+pub use xsave::in_use_with_mxcsr;
 
 /// The implementation of `insn`, if it is one of this folder's and the host can execute it.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
@@ -39,5 +42,6 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         .or_else(|| convert::handler(insn))
         .or_else(|| string::handler(insn))
         .or_else(|| fxsave::handler(insn))
+        .or_else(|| xsave::handler(insn))
         .or_else(|| crc32::handler(insn))
 }

@@ -11,6 +11,7 @@ use satori_state::{Activity, reg};
 
 use super::msr::{edx_eax, set_edx_eax};
 use crate::cpu::{Cpu, Exec, Handler};
+use crate::simd;
 
 /// The instructions of this file. UD0, UD1, UD2 and RSM outside system-management mode are #UD,
 /// like all that nobody implements.
@@ -121,8 +122,8 @@ fn xsetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_supervisor()?;
     let value = edx_eax(cpu);
     cpu.ask(Exit::Xsetbv { value })?;
-    // XCR0 is the only one; x87 state cannot be disabled, and AVX needs SSE (SDM 13.3).
-    if cpu.state.gpr[reg::RCX] as u32 != 0 || value & 1 == 0 || value & 6 == 4 || value & !7 != 0 {
+    // XCR0 is the only one. The machine has seen whether it can have this value.
+    if cpu.state.gpr[reg::RCX] as u32 != 0 {
         return Err(cpu.raise(Exception::gp(0)));
     }
     cpu.state.xcr0 = value;
@@ -130,16 +131,16 @@ fn xsetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-/// XGETBV of XCR0, and of what of it is in use, for which all of it is a permitted answer
-/// (SDM 13.6).
+/// XGETBV of XCR0, and of what of it is in use.
 fn xgetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     require_xsave(cpu)?;
-    let index = cpu.state.gpr[reg::RCX] as u32;
-    if index > u32::from(cpu.offers(Feature::Xgetbv1)) {
-        return Err(cpu.raise(Exception::gp(0)));
-    }
     let xcr0 = cpu.state.xcr0;
-    set_edx_eax(cpu, xcr0);
+    let value = match cpu.state.gpr[reg::RCX] as u32 {
+        0 => xcr0,
+        1 if cpu.offers(Feature::Xgetbv1) => xcr0 & simd::in_use_with_mxcsr(cpu),
+        _ => return Err(cpu.raise(Exception::gp(0))),
+    };
+    set_edx_eax(cpu, value);
     Ok(())
 }
 

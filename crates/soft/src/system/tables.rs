@@ -30,7 +30,7 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
 
 impl Cpu {
     /// Refuses with #GP(0) outside privilege level 0.
-    pub(super) fn require_supervisor(&mut self) -> Exec<()> {
+    pub(crate) fn require_supervisor(&mut self) -> Exec<()> {
         if self.cpl() == 0 { Ok(()) } else { Err(self.raise(Exception::gp(0))) }
     }
 
