@@ -20,7 +20,7 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         Mnemonic::Cpuid => cpuid,
         Mnemonic::Hlt => hlt,
         Mnemonic::Pause => pause,
-        Mnemonic::Wbinvd => |cpu, _| ask_supervisor(cpu, Exit::Wbinvd),
+        Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => |cpu, _| ask_supervisor(cpu, Exit::Wbinvd),
         Mnemonic::Invd => |cpu, _| ask_supervisor(cpu, Exit::Invd),
         Mnemonic::Vmcall | Mnemonic::Vmmcall => |cpu, _| cpu.ask(Exit::Vmcall).map(drop),
         Mnemonic::Monitor => |cpu, _| ask_wait(cpu, Exit::Monitor),
