@@ -31,10 +31,10 @@ fn ends_block(insn: &Instruction) -> bool {
         return true;
     }
     match insn.mnemonic() {
-        Sti | Cli | Popf | Popfd | Popfq | Hlt | Invlpg | Invpcid | Wrmsr | Wbinvd | Wbnoinvd | Invd | Lmsw | Clts
-        | Stac | Clac | Lidt | Lgdt | Lldt | Ltr | Swapgs | Wrfsbase | Wrgsbase | Pause | Vmcall
-        | Vmmcall | Xsetbv | Cpuid | Rdmsr | In | Out | Insb | Insw | Insd | Outsb | Outsw | Outsd
-        | Monitor | Mwait | Serialize | Lss | Lfs | Lgs | Lds | Les | Rsm | Wait => true,
+        Sti | Cli | Popf | Popfd | Popfq | Hlt | Invlpg | Invpcid | Wrmsr | Wbinvd | Wbnoinvd | Invd
+        | Lmsw | Clts | Stac | Clac | Lidt | Lgdt | Lldt | Ltr | Swapgs | Wrfsbase | Wrgsbase | Pause
+        | Vmcall | Vmmcall | Xsetbv | Cpuid | Rdmsr | In | Out | Insb | Insw | Insd | Outsb | Outsw
+        | Outsd | Monitor | Mwait | Serialize | Lss | Lfs | Lgs | Lds | Les | Rsm | Wait => true,
         Mov => matches!(
             insn.code(),
             Code::Mov_cr_r32
