@@ -392,7 +392,8 @@ fn sibling(cpu: &Cpu, world: &Arc<World>) -> Cpu {
 
 #[test]
 fn a_lock_across_pages_is_atomic_against_everybody() {
-    const ROUNDS: u64 = 4_000;
+    const ROUNDS: u64 = 100_000;
+    const MORE: u64 = 20 * ROUNDS;
     let cpu = paged(0);
     let world = Arc::new(World::default());
     // lock inc qword [rdi]; lock inc word [rdi]; lock inc dword [rdi + 4]; each with
@@ -400,9 +401,10 @@ fn a_lock_across_pages_is_atomic_against_everybody() {
     let loops: [(&[u8], u64); 4] = [
         (&[0xf0, 0x48, 0xff, 0x07, 0xff, 0xc9, 0x75, 0xf8, 0x0f, 0xa2], ROUNDS),
         (&[0xf0, 0x48, 0xff, 0x07, 0xff, 0xc9, 0x75, 0xf8, 0x0f, 0xa2], ROUNDS),
-        (&[0xf0, 0x66, 0xff, 0x07, 0xff, 0xc9, 0x75, 0xf8, 0x0f, 0xa2], 50 * ROUNDS),
-        (&[0xf0, 0xff, 0x47, 0x04, 0xff, 0xc9, 0x75, 0xf8, 0x0f, 0xa2], 50 * ROUNDS),
+        (&[0xf0, 0x66, 0xff, 0x07, 0xff, 0xc9, 0x75, 0xf8, 0x0f, 0xa2], MORE),
+        (&[0xf0, 0xff, 0x47, 0x04, 0xff, 0xc9, 0x75, 0xf8, 0x0f, 0xa2], MORE),
     ];
+    let start = std::sync::Barrier::new(loops.len());
     std::thread::scope(|scope| {
         for (index, (code, rounds)) in loops.into_iter().enumerate() {
             let at = CODE + 0x1000 * index as u64;
@@ -411,16 +413,19 @@ fn a_lock_across_pages_is_atomic_against_everybody() {
             vcpu.state.rip = at;
             vcpu.state.gpr[reg::RDI] = L + 0xffc;
             vcpu.state.gpr[reg::RCX] = rounds;
-            scope.spawn(move || assert!(matches!(vcpu.run(Until::default()), Exit::Cpuid { .. })));
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                assert!(matches!(vcpu.run(Until::default()), Exit::Cpuid { .. }));
+            });
         }
     });
     let low = get(&cpu, FRAMES[0] + 0xff8) >> 32;
     let value = get(&cpu, FRAMES[1]) << 32 | low;
     // The word wraps around by itself.
-    let word = 50 * ROUNDS;
-    let carried = (value & 0xffff) == (2 * ROUNDS + word) & 0xffff;
+    let carried = (value & 0xffff) == (2 * ROUNDS + MORE) & 0xffff;
     assert!(carried, "the low word lost a step: {value:x}");
-    assert_eq!(value >> 32, 50 * ROUNDS, "the high half lost a step: {value:x}");
+    assert_eq!(value >> 32, MORE, "the high half lost a step: {value:x}");
 }
 
 #[test]
