@@ -2,6 +2,8 @@
 //! chapters 2, 3, 5, 6, 8 and 21).
 
 mod control;
+#[cfg(test)]
+mod control_tests;
 mod debug;
 mod deliver;
 mod descriptor;
