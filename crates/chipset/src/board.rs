@@ -22,6 +22,8 @@ pub struct Parts {
     pub interrupts: Arc<dyn InterruptSink>,
     /// LINT0 of the bootstrap processor, for the PIC's INTR.
     pub intr: Arc<dyn InterruptLine>,
+    /// Address line 20 of the processors: true when it is theirs.
+    pub a20: Arc<dyn InterruptLine>,
     /// What COM1 transmits.
     pub com1: Box<dyn ByteSink>,
     /// What may be left out.
@@ -46,6 +48,8 @@ pub struct Options {
     pub debugcon: Option<Box<dyn ByteSink>>,
     /// pc-testdev and fw_cfg, for bare-metal suites: the number of processors.
     pub testdev: Option<u32>,
+    /// Whether the devices begin as firmware leaves them, and not as at power-on.
+    pub post: bool,
 }
 
 impl Default for Options {
@@ -59,6 +63,7 @@ impl Default for Options {
             debug_exit: Some(DebugExitPorts::default()),
             debugcon: None,
             testdev: None,
+            post: false,
         }
     }
 }
@@ -154,7 +159,8 @@ pub struct Chipset {
 impl Chipset {
     /// Puts the board together.
     pub fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { clock, timers, power, interrupts, intr, com1, options } = parts;
+        let Parts { clock, timers, power, interrupts, intr, a20, com1, options } = parts;
+        let a20 = A20::new(a20);
         let pic = Pic::new(intr);
         let ioapic = IoApic::new(interrupts);
         let router = Arc::new(IrqRouter::new(&pic, &ioapic));
@@ -175,7 +181,7 @@ impl Chipset {
             "system control A",
             port::SYSTEM_CONTROL_A,
             port::SYSTEM_CONTROL_A,
-            system_control_a(power.clone()),
+            system_control_a(a20.clone(), power.clone()),
         )?;
         add("RTC", port::RTC, port::RTC + 1, rtc)?;
         add("ACPI PM", port::PM1A_EVT, port::PM_TMR + 3, pm.clone())?;
@@ -185,7 +191,7 @@ impl Chipset {
         add("reset control", port::RESET_CONTROL, port::RESET_CONTROL, reset_control(power.clone()))?;
         add("PCI data", port::PCI_DATA, port::PCI_DATA + 3, pci.data_port())?;
         if options.i8042 {
-            let i8042 = I8042::new(router.isa(irq::KEYBOARD), power.clone());
+            let i8042 = I8042::new(router.isa(irq::KEYBOARD), a20, power.clone());
             add("i8042 data", port::I8042_DATA, port::I8042_DATA, i8042.data())?;
             add("i8042 command", port::I8042_COMMAND, port::I8042_COMMAND, i8042.command())?;
         }
@@ -221,6 +227,9 @@ impl Chipset {
             map_testdev(&mut ports, &mut mmio, &router)?;
             let memory = options.memory.below_4g.saturating_add(options.memory.above_4g);
             ports.add("fw_cfg", port::FW_CFG, port::FW_CFG + 1, FwCfg::new(cpus, memory))?;
+        }
+        if options.post {
+            post::post(&ports);
         }
         Ok(Chipset { ports, mmio, pic, ioapic, router, pm, com1, pci })
     }

@@ -29,6 +29,7 @@ fn parts(time: &Arc<Time>, options: Options) -> Parts {
         power: Power::new(),
         interrupts: Messages::new(),
         intr: Wire::new(),
+        a20: Wire::new(),
         com1: Box::new(Bytes::default()),
         options,
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use satori_bus::{InterruptLine, PortDevice, PowerEvent, PowerSink};
 use satori_defs::chipset::i8042::*;
 
+use crate::A20;
 use crate::support::lock;
 
 /// A command waits for its parameter; nothing else is ever in flight, so answers beyond this are
@@ -19,7 +20,9 @@ const ANSWERS: usize = 16;
 struct State {
     /// The controller's memory; byte 0 is the command byte.
     ram: [u8; 32],
+    /// Without A20, which is the gate's.
     output_port: u8,
+    a20: Arc<A20>,
     status: u8,
     /// A command that waits for its parameter on the data port.
     command: Option<u8>,
@@ -57,7 +60,12 @@ impl State {
             }
             KBD_TEST | AUX_TEST => self.answer(PORT_TEST_CLOCK_LOW, 0),
             READ_INPUT => self.answer(0x80, 0),
-            READ_OUTPUT => self.answer(self.output_port, 0),
+            READ_OUTPUT => {
+                let a20 = if self.a20.on() { OUTPUT_A20 } else { 0 };
+                self.answer(self.output_port | a20, 0);
+            }
+            A20_OFF => self.a20.set(false),
+            A20_ON => self.a20.set(true),
             // A pulse on bit 0 resets; the other lines lead nowhere.
             PULSE_OUTPUT.. => return command & OUTPUT_NO_RESET == 0,
             _ => {}
@@ -71,7 +79,8 @@ impl State {
         match self.command.take() {
             Some(command @ WRITE_RAM..0x80) => self.ram[usize::from(command & 0x1f)] = value,
             Some(WRITE_OUTPUT) => {
-                self.output_port = value;
+                self.a20.set(value & OUTPUT_A20 != 0);
+                self.output_port = value & !OUTPUT_A20;
                 return value & OUTPUT_NO_RESET == 0;
             }
             // AUX_LOOP without the auxiliary flag: Linux then sees that there is no such port.
@@ -91,12 +100,13 @@ pub struct I8042 {
 
 impl I8042 {
     /// A controller that has passed its self-test. `line` is driven with the lock held.
-    pub fn new(line: Arc<dyn InterruptLine>, power: Arc<dyn PowerSink>) -> Arc<Self> {
+    pub fn new(line: Arc<dyn InterruptLine>, a20: Arc<A20>, power: Arc<dyn PowerSink>) -> Arc<Self> {
         let mut ram = [0; 32];
         ram[0] = CTR_KBD_DISABLE | CTR_AUX_DISABLE | STATUS_SYS;
         let state = State {
             ram,
-            output_port: OUTPUT_NO_RESET | OUTPUT_A20,
+            output_port: OUTPUT_NO_RESET,
+            a20,
             status: STATUS_SYS | STATUS_UNLOCKED,
             command: None,
             answers: VecDeque::new(),
@@ -179,7 +189,8 @@ mod tests {
     #[test]
     fn linux_probe_gets_every_answer_at_once() {
         let (wire, power) = (Wire::new(), Power::new());
-        let i8042 = I8042::new(wire.clone(), power.clone());
+        let gate = Wire::new();
+        let i8042 = I8042::new(wire.clone(), A20::new(gate.clone()), power.clone());
         let (data, command) = (i8042.data(), i8042.command());
         let read = |status: u8| {
             assert_eq!(command.read(0, 1) as u8 & (STATUS_OBF | STATUS_TIMEOUT), status);
@@ -201,7 +212,24 @@ mod tests {
         data.write(0, 1, 0xf2);
         assert_eq!(read(STATUS_OBF | STATUS_TIMEOUT), RESEND);
         assert_eq!(command.read(0, 1) as u8 & STATUS_OBF, 0);
-        assert!(power.take().is_empty());
+        // A20 by the output port, and by the commands that do nothing else.
+        let output = |value: u32| {
+            command.write(0, 1, WRITE_OUTPUT.into());
+            data.write(0, 1, value);
+        };
+        command.write(0, 1, READ_OUTPUT.into());
+        assert_eq!(read(STATUS_OBF), 3);
+        output(3);
+        assert!(!gate.level(), "it was told of no change");
+        command.write(0, 1, A20_OFF.into());
+        command.write(0, 1, READ_OUTPUT.into());
+        assert_eq!(read(STATUS_OBF), 1);
+        output(3);
+        assert!(gate.level());
+        output(1);
+        assert!(!gate.level());
+        command.write(0, 1, A20_ON.into());
+        assert!(gate.level() && power.take().is_empty());
         command.write(0, 1, 0xfe);
         assert_eq!(power.take(), [PowerEvent::Reset("i8042")]);
     }

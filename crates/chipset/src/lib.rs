@@ -19,6 +19,7 @@
 //! its own sink or INTR line would take. Power sinks are called with no lock held; byte sinks and the
 //! timer queue are leaves.
 
+mod a20;
 mod board;
 mod debug;
 mod fw_cfg;
@@ -31,6 +32,7 @@ mod pci;
 mod pic;
 mod pit;
 mod pm;
+mod post;
 mod reset;
 mod router;
 mod rtc;
@@ -40,6 +42,7 @@ mod testdev;
 mod testing;
 mod uart;
 
+pub use a20::A20;
 pub use board::{Chipset, Com, DebugExitPorts, Error, Options, Parts};
 pub use debug::{DebugConsole, DebugExit, Pvpanic};
 pub use fw_cfg::FwCfg;

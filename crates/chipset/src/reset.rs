@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use satori_bus::{PortDevice, PowerEvent, PowerSink};
 use satori_defs::chipset::reset::*;
 
+use crate::A20;
 use crate::support::lock;
 
 /// A register one bit of which resets when it goes from 0 to 1.
@@ -36,17 +37,33 @@ pub fn reset_control(power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
     Arc::new(Register { value: Mutex::new(0), writable, reset: RST_CPU, name: "port cf9", power })
 }
 
-/// System control port A at port 0x92; A20 is on and stays on whatever the bit says.
-pub fn system_control_a(power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
-    let writable = PORT_A_RESET | PORT_A_A20;
-    let value = Mutex::new(PORT_A_A20);
-    Arc::new(Register { value, writable, reset: PORT_A_RESET, name: "port 92", power })
+/// System control port A at port 0x92: the A20 gate, and a reset.
+struct PortA {
+    a20: Arc<A20>,
+    reset: Register,
+}
+
+impl PortDevice for PortA {
+    fn read(&self, offset: u16, size: u8) -> u32 {
+        self.reset.read(offset, size) | if self.a20.on() { PORT_A_A20.into() } else { 0 }
+    }
+
+    fn write(&self, offset: u16, size: u8, value: u32) {
+        self.a20.set(value as u8 & PORT_A_A20 != 0);
+        self.reset.write(offset, size, value);
+    }
+}
+
+/// System control port A at port 0x92.
+pub fn system_control_a(a20: Arc<A20>, power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
+    let (writable, value) = (PORT_A_RESET, Mutex::new(0));
+    Arc::new(PortA { a20, reset: Register { value, writable, reset: PORT_A_RESET, name: "port 92", power } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Power;
+    use crate::testing::{Power, Wire};
 
     #[test]
     fn only_the_rise_of_the_reset_bit_resets() {
@@ -58,8 +75,13 @@ mod tests {
         cf9.write(0, 1, 0x06);
         cf9.write(0, 1, 0x06);
         assert_eq!(power.take(), [PowerEvent::Reset("port cf9")]);
-        let port_a = system_control_a(power.clone());
+        let line = Wire::new();
+        let port_a = system_control_a(A20::new(line.clone()), power.clone());
+        assert_eq!(port_a.read(0, 1), 2);
+        port_a.write(0, 1, 0);
+        assert_eq!((port_a.read(0, 1), line.level()), (0, false));
         port_a.write(0, 1, port_a.read(0, 1) | 2);
+        assert_eq!((port_a.read(0, 1), line.level()), (2, true));
         assert!(power.take().is_empty());
         port_a.write(0, 1, 3);
         assert_eq!(power.take(), [PowerEvent::Reset("port 92")]);

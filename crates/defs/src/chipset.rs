@@ -126,6 +126,8 @@ pub mod pic {
     pub const ICW1_IC4: u8 = 1 << 0;
     /// ICW1: single, no ICW3 follows.
     pub const ICW1_SNGL: u8 = 1 << 1;
+    /// ICW4: 8086 mode.
+    pub const ICW4_8086: u8 = 1 << 0;
     /// ICW4: automatic end of interrupt.
     pub const ICW4_AEOI: u8 = 1 << 1;
     /// ICW4: special fully nested mode.
@@ -150,6 +152,10 @@ pub mod pic {
 
 /// 8254 programmable interval timer (Intel 231164).
 pub mod pit {
+    /// Control word: low byte of the count only.
+    pub const ACCESS_LOW: u8 = 1 << 4;
+    /// Control word: low byte of the count, then high byte.
+    pub const ACCESS_BOTH: u8 = 3 << 4;
     /// Its input clock in Hz.
     pub const HZ: u64 = 1_193_182;
     /// System control port B: gate of counter 2.
@@ -463,6 +469,8 @@ pub mod i8042 {
     pub const CTR_KBD_DISABLE: u8 = 1 << 4;
     /// Command byte: auxiliary clock off.
     pub const CTR_AUX_DISABLE: u8 = 1 << 5;
+    /// Command byte: scan codes are translated to set 1.
+    pub const CTR_XLATE: u8 = 1 << 6;
     /// Command: read the command byte; 0x20 to 0x3f read the controller's memory.
     pub const READ_RAM: u8 = 0x20;
     /// Command: write the command byte; 0x60 to 0x7f write the controller's memory.
@@ -487,6 +495,10 @@ pub mod i8042 {
     pub const READ_OUTPUT: u8 = 0xd0;
     /// Command: write the output port.
     pub const WRITE_OUTPUT: u8 = 0xd1;
+    /// Command: A20 off.
+    pub const A20_OFF: u8 = 0xdd;
+    /// Command: A20 on.
+    pub const A20_ON: u8 = 0xdf;
     /// Command: give a byte back as if the keyboard had sent it.
     pub const KBD_LOOP: u8 = 0xd2;
     /// Command: give a byte back as if the auxiliary device had sent it.

@@ -1,11 +1,11 @@
 //! From the configuration's files to a loaded guest.
 
 use satori_boot::acpi::Platform;
-use satori_boot::{Initrd, KERNEL_MAX, Kernel, layout, load};
+use satori_boot::{BootProtocol, Initrd, KERNEL_MAX, Kernel, layout, load};
 use satori_cpuid::Topology;
 use satori_memory::Region;
 
-use crate::life::Loader;
+use crate::life::{Begin, Loader};
 use crate::{Config, Error};
 
 /// What the tables announce: the processors, and every device that a life has.
@@ -34,7 +34,9 @@ pub(crate) fn prepare(config: Config) -> Result<(Vec<Region>, Loader), Error> {
     let loader: Loader = Box::new(move |memory| {
         let loaded = load(memory, &kernel, &boot)?;
         tracing::info!(protocol = loaded.protocol.name(), rip = loaded.entry.rip, "guest loaded");
-        Ok(loaded.entry)
+        // A kernel that multiboot loads was made for a loader that firmware started.
+        let firmware = loaded.protocol == BootProtocol::Multiboot;
+        Ok(Begin { state: loaded.entry, firmware })
     });
     Ok((regions, loader))
 }

@@ -23,8 +23,16 @@ use crate::{Error, Event, VirtualClock};
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
 pub(crate) const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
 
-/// Puts the guest into memory and gives the boot processor's registers at its entry.
-pub(crate) type Loader = Box<dyn Fn(&GuestMemory) -> Result<CpuState, Error> + Send>;
+/// Puts the guest into memory and tells how it begins.
+pub(crate) type Loader = Box<dyn Fn(&GuestMemory) -> Result<Begin, Error> + Send>;
+
+/// How a guest begins.
+pub(crate) struct Begin {
+    /// The boot processor's registers.
+    pub state: CpuState,
+    /// Whether it expects the devices as firmware leaves them.
+    pub firmware: bool,
+}
 
 /// What every life of a machine is made from.
 pub(crate) struct Blueprint {
@@ -106,6 +114,16 @@ impl InterruptLine for Intr {
     }
 }
 
+/// The A20 gate: every processor has to look.
+struct AddressLine(GuestMemory, Arc<Bells>);
+
+impl InterruptLine for AddressLine {
+    fn set(&self, asserted: bool) {
+        self.0.set_a20(asserted);
+        (0..self.1.0.len() as u32).for_each(|vcpu| self.1.wake(vcpu));
+    }
+}
+
 struct IoApicEoi(Arc<IoApic>);
 
 impl EoiSink for IoApicEoi {
@@ -160,11 +178,13 @@ impl Life {
             power: plan.shared.clone(),
             interrupts: apic_bus.clone(),
             intr: Arc::new(Intr(bells.clone())),
+            a20: Arc::new(AddressLine(memory.clone(), bells.clone())),
             com1: plan.console.port(clock.clone(), plan.shared.clone()),
             options: Options {
                 memory: sizes(&plan.regions),
                 ecam: true,
                 debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
+                post: entry.firmware,
                 testdev: plan.testdev.then_some(cpus),
                 ..Options::default()
             },
@@ -203,7 +223,7 @@ impl Life {
             let pic = (index == 0).then(|| chipset.pic.clone());
             let mut vp = Vp::new(index, vcpu, lapic, msrs.clone(), platform.clone(), pic, plan.profile);
             vp.set_state(match index {
-                0 => entry.clone(),
+                0 => entry.state.clone(),
                 _ => CpuState { activity: Activity::WaitForSipi, ..CpuState::default() },
             });
             vp

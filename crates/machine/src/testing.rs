@@ -10,6 +10,7 @@ use satori_engine::{
 use satori_memory::{Gpa, Region};
 use satori_state::{Activity, CpuState};
 
+use crate::life::Begin;
 use crate::machine::{Machine, Parts, Sinks};
 use crate::{Config, Error, Handle};
 
@@ -256,7 +257,7 @@ pub fn machine(config: &Config, program: Program) -> Result<(Machine, Log, Buffe
         engine: Arc::new(ScriptEngine { program, log: log.clone() }),
         features: crate::EngineKind::Interpreter.choose().features,
         regions: vec![Region { start: Gpa(0), len: 1 << 20 }],
-        load: Box::new(|_| Ok(CpuState::default())),
+        load: Box::new(|_| Ok(Begin { state: CpuState::default(), firmware: false })),
     };
     let sinks = Sinks { console: Box::new(console.clone()), debugcon: None };
     Machine::assemble(config, sinks, parts, String::new()).map(|machine| (machine, log, console))

@@ -49,6 +49,7 @@ pub(crate) struct Vp {
     /// An answer was given that the engine takes at the next entry.
     owed: bool,
     apic_page: Option<u64>,
+    a20_off: bool,
     tpr_threshold: u8,
     window: bool,
     nmi_window: bool,
@@ -76,6 +77,7 @@ impl Vp {
             meter: Meter::new(profile),
             owed: false,
             apic_page: lapic.mmio_base(),
+            a20_off: false,
             tpr_threshold: 0,
             window: false,
             nmi_window: false,
@@ -208,6 +210,11 @@ impl Vp {
 
     /// Keeps the VMX controls that follow from the local APIC.
     fn set_controls(&mut self) {
+        let a20_off = self.platform.memory.a20_off();
+        if a20_off != self.a20_off {
+            self.a20_off = a20_off;
+            self.vcpu.flush_tlb();
+        }
         let page = self.lapic.mmio_base();
         if page != self.apic_page {
             self.apic_page = page;

@@ -1,10 +1,14 @@
 //! The RAM of a partition.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MmapRegion};
 
 use crate::{Gpa, Page, PageState};
+
+/// Address line 20.
+const A20: u64 = 1 << 20;
 
 /// Failures of guest memory.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,8 @@ struct Slot {
 struct Inner {
     ram: GuestMemoryMmap<()>,
     slots: Vec<Slot>,
+    /// Whether address line 20 is held low.
+    a20_off: AtomicBool,
 }
 
 // SAFETY: the raw pointers are into `ram`, which lives as long, and every access through them
@@ -87,7 +93,7 @@ impl GuestMemory {
                 states: zeroed_states(pages),
             });
         }
-        Ok(GuestMemory(Arc::new(Inner { ram, slots })))
+        Ok(GuestMemory(Arc::new(Inner { ram, slots, a20_off: AtomicBool::new(false) })))
     }
 
     /// The ranges of RAM, ascending.
@@ -104,6 +110,22 @@ impl GuestMemory {
         // SAFETY: `index` is within the region, so the page is within its mapping.
         let host = unsafe { slot.host.add(index << 12) };
         Some(Page { host, state: &slot.states[index] })
+    }
+
+    /// Turns the A20 gate on or off: off, bit 20 of what a processor addresses is zero. Each
+    /// processor has to drop its translations then.
+    pub fn set_a20(&self, on: bool) {
+        self.0.a20_off.store(!on, Ordering::Release);
+    }
+
+    /// Whether the A20 gate is off.
+    pub fn a20_off(&self) -> bool {
+        self.0.a20_off.load(Ordering::Acquire)
+    }
+
+    /// Where a processor's access to `gpa` goes: the A20 gate is in its way.
+    pub fn addressed(&self, gpa: u64) -> u64 {
+        if self.a20_off() { gpa & !A20 } else { gpa }
     }
 
     /// Fills `buf` from guest memory at `gpa`.
@@ -173,6 +195,16 @@ mod tests {
         assert!(memory.read_u64(Gpa(u64::MAX - 3)).is_err());
         assert!(memory.page(Gpa(0x4000)).is_none());
         assert!(memory.page(Gpa(0x1_0000_1fff)).is_some());
+    }
+
+    #[test]
+    fn the_a20_gate_clears_one_bit() {
+        let memory = two_regions();
+        assert_eq!(memory.addressed(0xffff_ffff_ffff), 0xffff_ffff_ffff);
+        memory.clone().set_a20(false);
+        assert_eq!((memory.addressed(0x30_1234), memory.addressed(0xf_ffff)), (0x20_1234, 0xf_ffff));
+        memory.set_a20(true);
+        assert_eq!(memory.addressed(0x10_0000), 0x10_0000);
     }
 
     #[test]

@@ -39,7 +39,8 @@ impl Cpu {
         // An accessed or dirty bit that another vCPU's change beat sends us around again.
         loop {
             if let Some(outcome) = self.walk_once(linear, access, paging) {
-                return outcome;
+                return outcome
+                    .map(|mapping| Mapping { gpa: self.memory.addressed(mapping.gpa), ..mapping });
             }
         }
     }
@@ -121,7 +122,7 @@ impl Cpu {
 
     /// The entry at a physical address; nothing where there is no memory.
     pub(super) fn entry_load(&self, at: u64, wide: bool) -> Option<u64> {
-        let page = self.memory.page(Gpa(at))?;
+        let page = self.memory.page(Gpa(self.memory.addressed(at)))?;
         // SAFETY: entries are naturally aligned, so they lie within the page.
         unsafe {
             let at = page.host.add((at & 0xfff) as usize);
@@ -131,7 +132,7 @@ impl Cpu {
 
     /// Sets `bits` in the entry at `at` if it still is `old`.
     fn entry_set(&mut self, at: u64, wide: bool, old: u64, bits: u64) -> bool {
-        let Some(page) = self.memory.page(Gpa(at)) else { return true };
+        let Some(page) = self.memory.page(Gpa(self.memory.addressed(at))) else { return true };
         // SAFETY: entries are naturally aligned, so they lie within the page.
         let done = unsafe {
             let host = page.host.add((at & 0xfff) as usize);
