@@ -345,6 +345,8 @@ pub enum What {
     Kernel,
     /// Debian's busybox-static
     Busybox,
+    /// Debian's memtest86+, a kernel for 'satori run'
+    Memtest,
 }
 
 const FETCH_ABOUT: &str = "Fetch what the demo boots, and print where it is.

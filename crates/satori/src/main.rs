@@ -43,7 +43,10 @@ fn perform(command: Command) -> Status {
                     Err(anyhow::anyhow!("'{other}' is no kernel series: write two numbers such as 6.12"))
                 }
                 (What::Busybox, None) => Ok(Wanted::Busybox),
-                (What::Busybox, Some(_)) => Err(anyhow::anyhow!("busybox has no series: leave it out")),
+                (What::Memtest, None) => Ok(Wanted::Memtest),
+                (What::Busybox | What::Memtest, Some(_)) => {
+                    Err(anyhow::anyhow!("only kernels have a series: leave it out"))
+                }
             };
             done(wanted.and_then(|wanted| {
                 let path = cache::get(wanted, fetch.refresh)?;

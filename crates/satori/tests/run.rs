@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Ended, SATORI, file, pvh, satori};
+use common::{Ended, SATORI, file, pvh, read_until, satori};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
@@ -95,18 +95,6 @@ fn start(name: &str, kernel: &[u8], stdin: Stdio, stdout: Stdio) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .expect("satori runs")
-}
-
-/// Reads from `from` until `text` has come.
-fn read_until(from: &mut impl Read, text: &str) -> String {
-    let mut seen = String::new();
-    let mut buffer = [0; 256];
-    while !seen.contains(text) {
-        let length = from.read(&mut buffer).expect("output");
-        assert!(length > 0, "ended after {seen:?}, without {text:?}");
-        seen += &String::from_utf8_lossy(&buffer[..length]);
-    }
-    seen
 }
 
 fn send(child: &Child, signal: Signal) {

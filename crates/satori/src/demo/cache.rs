@@ -27,6 +27,10 @@ pub enum Wanted<'a> {
     Series(&'a str),
     /// busybox-static's binary.
     Busybox,
+    /// memtest86+.
+    Memtest,
+    /// Everything in the package of this name, as a folder.
+    Package(&'a str),
 }
 
 /// Whether `text` names a series of kernels and not a file.
@@ -48,6 +52,8 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
         Wanted::Kernel => "kernel".into(),
         Wanted::Series(series) => format!("kernel-{series}"),
         Wanted::Busybox => "busybox".to_string(),
+        Wanted::Memtest => "memtest".into(),
+        Wanted::Package(name) => format!("package-{name}"),
     });
     let kept = link.canonicalize().ok();
     if let Some(path) = &kept
@@ -79,11 +85,14 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
     let (package, pattern) = match wanted {
         Wanted::Kernel => (current(&apt, "linux-image-cloud-amd64")?, "./boot/vmlinuz-*"),
         Wanted::Series(series) => (series_kernel(&apt, series)?, "./boot/vmlinuz-*"),
-        Wanted::Busybox => {
-            (apt.show("busybox-static")?.ok_or_else(|| apt.missing("busybox-static"))?, "*bin/busybox")
-        }
+        Wanted::Busybox => (named(&apt, "busybox-static")?, "*bin/busybox"),
+        Wanted::Memtest => (named(&apt, "memtest86+")?, "./boot/memtest86+x64.bin"),
+        Wanted::Package(name) => (named(&apt, name)?, "*"),
     };
-    let file = root.join("files").join(format!("{}_{}", package.name, package.version.replace(':', "%3a")));
+    let whole = matches!(wanted, Wanted::Package(_));
+    let kind = if whole { ".tree" } else { "" };
+    let version = package.version.replace(':', "%3a");
+    let file = root.join("files").join(format!("{}_{version}{kind}", package.name));
     if !file.exists() {
         say(format_args!("fetching {} {}", package.name, package.version));
         let work = root.join("work");
@@ -91,7 +100,7 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         fs::create_dir_all(work.join("tree"))?;
         let deb = apt.download(&package, &work)?;
         let found = apt::unpack(&deb, pattern, &work.join("tree"))?;
-        fs::rename(found, &file)?;
+        fs::rename(if whole { work.join("tree") } else { found }, &file)?;
         fs::remove_dir_all(&work)?;
     }
     let fresh = root.join("link");
@@ -101,9 +110,13 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
     Ok(file)
 }
 
+fn named(apt: &Apt, name: &str) -> Result<Package> {
+    apt.show(name)?.ok_or_else(|| apt.missing(name))
+}
+
 /// The kernel that the metapackage `name` stands for: its dependency, or itself.
 fn current(apt: &Apt, name: &str) -> Result<Package> {
-    let mut package = apt.show(name)?.ok_or_else(|| apt.missing(name))?;
+    let mut package = named(apt, name)?;
     // A metapackage may stand for another one; no chain is as long as this.
     for _ in 0..4 {
         let Some(next) = package.depends.iter().find(|d| d.starts_with("linux-image-")) else {

@@ -5,6 +5,7 @@
 
 pub mod pvh;
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -34,6 +35,18 @@ impl From<Output> for Ended {
 /// Runs satori with `arguments` and no input.
 pub fn satori(arguments: &[&str]) -> Ended {
     Command::new(SATORI).args(arguments).stdin(Stdio::null()).output().expect("satori runs").into()
+}
+
+/// Reads from `from` until `text` has come, and gives all that came.
+pub fn read_until(from: &mut impl Read, text: &str) -> String {
+    let mut seen = String::new();
+    let mut buffer = [0; 256];
+    while !seen.contains(text) {
+        let length = from.read(&mut buffer).expect("output");
+        assert!(length > 0, "ended after {seen:?}, without {text:?}");
+        seen += &String::from_utf8_lossy(&buffer[..length]);
+    }
+    seen
 }
 
 /// A place for a file of this test program, in cargo's target folder.
