@@ -57,6 +57,15 @@ pub fn print_line(arguments: fmt::Arguments) {
     BUSY.store(false, Ordering::Release);
 }
 
+/// Whether someone panicked.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Called by a panic: opens the console, and tells whether there was a panic before.
+pub(crate) fn silence() -> bool {
+    BUSY.store(false, Ordering::Release);
+    PANICKED.swap(true, Ordering::AcqRel)
+}
+
 /// Prints one line on COM1.
 #[macro_export]
 macro_rules! println {

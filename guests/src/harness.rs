@@ -2,12 +2,13 @@
 
 use core::fmt::Debug;
 use core::str::SplitAsciiWhitespace;
+use core::sync::atomic::Ordering;
 
 use satori_defs::xen::start_info;
 
 use crate::console::{Exit, exit};
 use crate::cpu::{self, Cpu};
-use crate::subject::{Event, Expect};
+use crate::subject::{ANY_RF, Event, Expect};
 use crate::{println, smp};
 
 /// One case of a guest: its name, and what it does.
@@ -121,6 +122,7 @@ extern "C" fn rust_start(number: usize) -> ! {
     Cpu::set_up(0);
     let cpus = option(&line, "cpus").and_then(|count| count.parse().ok()).unwrap_or(1);
     smp::start(cpus);
+    ANY_RF.store(option(&line, "rf") == Some("any"), Ordering::Relaxed);
     let only = option(&line, "only");
     let (guest, cases) = GUEST;
     let (mut passed, mut failed) = (0, 0);

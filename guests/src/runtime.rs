@@ -81,6 +81,10 @@ unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, count: usize) -> i32 {
 
 #[panic_handler]
 fn panic(info: &PanicInfo) -> ! {
+    // A panic in the middle of a line, or of a panic.
+    if console::silence() {
+        console::exit(console::Exit::Broken)
+    }
     crate::println!("BROKEN {info}");
     console::exit(console::Exit::Broken)
 }

@@ -3,10 +3,12 @@
 use core::arch::{asm, global_asm};
 use core::fmt;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use satori_defs::x86::{rflags, vector};
 
 use crate::cpu::{Cpu, selector};
+use crate::insn;
 
 /// The software interrupt at the end of every [`code!`](crate::code).
 pub const DONE: u8 = 0x80;
@@ -46,6 +48,10 @@ pub struct Regs {
     pub ds: u64,
     /// ES.
     pub es: u64,
+    /// CR0 while the subject runs.
+    pub cr0: u64,
+    /// CR4 while the subject runs.
+    pub cr4: u64,
 }
 
 /// What goes in and comes out of a subject, in the order that the assembly below knows.
@@ -62,6 +68,8 @@ pub(crate) struct Raw {
     handler_ss: u64,
     active: u64,
     resume: u64,
+    kernel_cr0: u64,
+    kernel_cr4: u64,
 }
 
 const RAW: usize = offset_of!(Cpu, raw);
@@ -137,6 +145,20 @@ global_asm!(
     "mov [rbx + {cr2}], rax",
     "mov rax, dr6",
     "mov [rbx + {dr6}], rax",
+    "mov rax, cr0",
+    "mov [rbx + {cr0}], rax",
+    "mov rcx, [rbx + {kernel_cr0}]",
+    "cmp rax, rcx",
+    "je 2f",
+    "mov cr0, rcx",
+    "2:",
+    "mov rax, cr4",
+    "mov [rbx + {cr4}], rax",
+    "mov rcx, [rbx + {kernel_cr4}]",
+    "cmp rax, rcx",
+    "je 2f",
+    "mov cr4, rcx",
+    "2:",
     "mov eax, {data}",
     "mov ss, eax",
     "mov rsp, [rbx + {resume}]",
@@ -175,6 +197,20 @@ global_asm!(
     "mov ds, eax",
     "mov eax, [rdi + {es}]",
     "mov es, eax",
+    "mov rax, cr0",
+    "mov [rdi + {kernel_cr0}], rax",
+    "mov rcx, [rdi + {cr0}]",
+    "cmp rax, rcx",
+    "je 2f",
+    "mov cr0, rcx",
+    "2:",
+    "mov rax, cr4",
+    "mov [rdi + {kernel_cr4}], rax",
+    "mov rcx, [rdi + {cr4}]",
+    "cmp rax, rcx",
+    "je 2f",
+    "mov cr4, rcx",
+    "2:",
     "push [rdi + {ss}]",
     "push [rdi + {raw} + 32]",
     "push [rdi + {rflags}]",
@@ -216,6 +252,10 @@ global_asm!(
     handler_ss = const RAW + offset_of!(Raw, handler_ss),
     active = const RAW + offset_of!(Raw, active),
     resume = const RAW + offset_of!(Raw, resume),
+    cr0 = const RAW + offset_of!(Raw, regs) + offset_of!(Regs, cr0),
+    cr4 = const RAW + offset_of!(Raw, regs) + offset_of!(Regs, cr4),
+    kernel_cr0 = const RAW + offset_of!(Raw, kernel_cr0),
+    kernel_cr4 = const RAW + offset_of!(Raw, kernel_cr4),
     data = const selector::DATA,
 );
 
@@ -247,7 +287,7 @@ unsafe extern "C" fn subject_broken(stack: *const [u64; 8]) -> ! {
         words[0] as u8,
         frame[0],
         &words[2..],
-        crate::insn::cr2()
+        insn::cr2()
     );
 }
 
@@ -290,9 +330,9 @@ impl Code {
 /// the rest.
 #[macro_export]
 macro_rules! code {
-    ($($probe:literal),+ $(,)?) => { $crate::code!(=> $($probe),+ =>) };
-    ($($before:literal),* => $($probe:literal),+ $(,)?) => { $crate::code!($($before),* => $($probe),+ =>) };
-    ($($before:literal),* => $($probe:literal),+ => $($rest:literal),* $(,)?) => {{
+    ($($probe:expr),+ $(,)?) => { $crate::code!(=> $($probe),+ =>) };
+    ($($before:expr),* => $($probe:expr),+ $(,)?) => { $crate::code!($($before),* => $($probe),+ =>) };
+    ($($before:expr),* => $($probe:expr),+ => $($rest:expr),* $(,)?) => {{
         let (start, probe, after, end): (u64, u64, u64, u64);
         // SAFETY: nothing is executed here but four address computations.
         unsafe {
@@ -343,6 +383,8 @@ impl Subject {
             ds: selector::DATA.into(),
             es: selector::DATA.into(),
             rflags: rflags::FIXED,
+            cr0: insn::cr0(),
+            cr4: insn::cr4(),
             ..Regs::default()
         };
         regs.gpr[reg::RSP] = Cpu::this().kernel.top();
@@ -377,6 +419,18 @@ impl Subject {
     /// With bits of RFLAGS set.
     pub const fn flags(mut self, bits: u64) -> Subject {
         self.regs.rflags |= bits;
+        self
+    }
+
+    /// With bits of CR0 set and others cleared while it runs.
+    pub const fn cr0(mut self, set: u64, clear: u64) -> Subject {
+        self.regs.cr0 = self.regs.cr0 & !clear | set;
+        self
+    }
+
+    /// With bits of CR4 set and others cleared while it runs.
+    pub const fn cr4(mut self, set: u64, clear: u64) -> Subject {
+        self.regs.cr4 = self.regs.cr4 & !clear | set;
         self
     }
 
@@ -443,6 +497,9 @@ impl Event {
         self.vector == DONE && self.at() == self.subject.end + 2
     }
 }
+
+/// Set by `rf=any` on the command line, for processors that push no RF: QEMU's TCG.
+pub(crate) static ANY_RF: AtomicBool = AtomicBool::new(false);
 
 /// Where RIP points in an [`Expect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -530,7 +587,7 @@ impl Expect {
         event.vector == self.vector
             && event.code == self.code
             && event.regs.rip == rip
-            && (event.regs.rflags & rflags::RF != 0) == self.rf
+            && ((event.regs.rflags & rflags::RF != 0) == self.rf || ANY_RF.load(Ordering::Relaxed))
             && self.cr2.is_none_or(|cr2| event.cr2 == cr2)
     }
 }

@@ -58,3 +58,14 @@ fn passes(guest: &str, cpus: u32, arguments: &[&str]) {
 fn exceptions() {
     passes("exceptions", 1, &[]);
 }
+
+#[test]
+fn paging() {
+    passes("paging", 1, &[]);
+}
+
+#[test]
+fn litmus() {
+    passes("litmus", 4, &[]);
+    passes("litmus", 4, &["--clock", "virtual"]);
+}

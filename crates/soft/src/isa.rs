@@ -5,7 +5,7 @@
 //! LZCNT and TZCNT are BSR and BSF with a prefix that means nothing, WBNOINVD is WBINVD, and hints
 //! are the reserved NOPs that they were made of (SDM volume 2, each instruction's page).
 
-use iced_x86::{CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
 use satori_cpuid::{Feature, Offered, Vendor};
 
 use crate::cpu::{Cpu, Handler};
@@ -44,7 +44,10 @@ impl Isa {
     /// Decodes one instruction as if at address 0; nothing if `bytes` end before it does.
     pub fn one(&self, bytes: &[u8], bits: u32) -> Option<Instruction> {
         let mut decoder = self.decoder(bytes, bits);
-        let insn = decoder.decode();
+        let mut insn = decoder.decode();
+        if bits == 64 {
+            drop_override(&mut insn);
+        }
         (decoder.last_error() != DecoderError::NoMoreBytes).then_some(insn)
     }
 
@@ -183,6 +186,14 @@ impl Cpu {
     /// Whether the guest is offered `feature`.
     pub fn offers(&self, feature: Feature) -> bool {
         self.isa.offered.has(feature)
+    }
+}
+
+/// In 64-bit mode the prefixes of ES, CS, SS and DS do nothing (SDM volume 1, 3.7.5.1): an address
+/// with RSP or RBP as its base still is one of the stack, also if it is not canonical.
+pub fn drop_override(insn: &mut Instruction) {
+    if matches!(insn.segment_prefix(), Register::ES | Register::CS | Register::SS | Register::DS) {
+        insn.set_segment_prefix(Register::None);
     }
 }
 

@@ -5,7 +5,7 @@ use iced_x86::{Code, DecoderError, FlowControl, Instruction, Mnemonic};
 use super::fast;
 use super::op::{Generic, Op, fall_through, generic, generic_last};
 use crate::host::Scalar;
-use crate::isa::Isa;
+use crate::isa::{Isa, drop_override};
 
 /// Bytes of a block at most; offsets are bytes.
 const MAX_BYTES: usize = 240;
@@ -79,6 +79,9 @@ pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<De
                 return None;
             }
             break;
+        }
+        if bits == 64 {
+            drop_override(&mut insn);
         }
         if bits == 64 && fast::fuse(ops.last_mut(), &insn) {
             done = true;
