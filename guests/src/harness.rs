@@ -1,5 +1,6 @@
 //! Cases, checks, the summary, and the guest's start.
 
+use core::cell::UnsafeCell;
 use core::fmt::Debug;
 use core::str::SplitAsciiWhitespace;
 use core::sync::atomic::Ordering;
@@ -68,6 +69,21 @@ impl CommandLine {
     }
 }
 
+/// The command line, once the guest has started.
+struct Line(UnsafeCell<CommandLine>);
+
+// SAFETY: written once, before any other vCPU runs.
+unsafe impl Sync for Line {}
+
+static LINE: Line = Line(UnsafeCell::new(CommandLine { bytes: [0; 1024], length: 0 }));
+
+/// The value of `name=` on the command line.
+pub fn option(name: &str) -> Option<&'static str> {
+    // SAFETY: nobody writes after the start.
+    let line = unsafe { &*LINE.0.get() };
+    line.words().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
 unsafe extern "C" {
     static boot_magic: u32;
     static boot_info: u32;
@@ -106,24 +122,20 @@ unsafe extern "Rust" {
     safe static GUEST: (&'static str, &'static [Case]);
 }
 
-/// The value of `name=` on the command line.
-fn option<'a>(line: &'a CommandLine, name: &str) -> Option<&'a str> {
-    line.words().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-}
-
 /// Called by the entry on every vCPU with its number.
 #[unsafe(no_mangle)]
 extern "C" fn rust_start(number: usize) -> ! {
     if number > 0 {
         smp::arrive(number);
     }
-    let line = command_line();
+    // SAFETY: no other vCPU runs yet.
+    unsafe { LINE.0.get().write(command_line()) };
     cpu::mask_pics();
     Cpu::set_up(0);
-    let cpus = option(&line, "cpus").and_then(|count| count.parse().ok()).unwrap_or(1);
+    let cpus = option("cpus").and_then(|count| count.parse().ok()).unwrap_or(1);
     smp::start(cpus);
-    ANY_RF.store(option(&line, "rf") == Some("any"), Ordering::Relaxed);
-    let only = option(&line, "only");
+    ANY_RF.store(option("rf") == Some("any"), Ordering::Relaxed);
+    let only = option("only");
     let (guest, cases) = GUEST;
     let (mut passed, mut failed) = (0, 0);
     for &(name, run) in cases {

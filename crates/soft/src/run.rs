@@ -67,11 +67,13 @@ impl Cpu {
             if self.attention || self.kick.pending() || self.retired >= horizon.look {
                 self.blocks.leave();
                 before = None;
+                let steps = self.blocks.counts.steps;
                 if let Some(exit) = self.look_around(horizon) {
                     return exit;
                 }
-                // It may have executed an instruction: what that left has to be looked at too.
-                if self.special() || self.retired >= horizon.look {
+                // It may have executed an instruction: what that left, and what its shadow held
+                // back, has to be looked at before the next one.
+                if self.blocks.counts.steps != steps || self.special() || self.retired >= horizon.look {
                     continue;
                 }
             }
