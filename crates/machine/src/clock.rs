@@ -32,19 +32,52 @@ pub struct RealClock {
     host_hz: u64,
     tsc_hz: u64,
     epoch: Nanos,
+    /// Ticks at which it stands still; [`RUNS`] while it does not.
+    stands: AtomicU64,
+    /// Ticks that it stood still.
+    stood: AtomicU64,
 }
+
+/// [`RealClock::stands`] of a clock that does not.
+const RUNS: u64 = u64::MAX;
 
 impl RealClock {
     /// A clock that starts now. Without `tsc_hz` the guest's frequency is the host's.
     pub fn new(tsc_hz: Option<u64>) -> Self {
         let host_hz = host::hz();
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        RealClock { start: host::ticks(), host_hz, tsc_hz: tsc_hz.unwrap_or(host_hz).max(1), epoch }
+        RealClock {
+            start: host::ticks(),
+            host_hz,
+            tsc_hz: tsc_hz.unwrap_or(host_hz).max(1),
+            epoch,
+            stands: AtomicU64::new(RUNS),
+            stood: AtomicU64::new(0),
+        }
     }
 
     fn ticks(&self) -> u64 {
+        match self.stands.load(Ordering::Acquire) {
+            RUNS => self.host_ticks().saturating_sub(self.stood.load(Ordering::Relaxed)),
+            ticks => ticks,
+        }
+    }
+
+    fn host_ticks(&self) -> u64 {
         // Sockets may differ by some ticks; time must not go below its start.
         host::ticks().saturating_sub(self.start)
+    }
+
+    /// Stands still from now, or goes on from where it stood.
+    pub fn pause(&self, pause: bool) {
+        match (pause, self.stands.load(Ordering::Acquire)) {
+            (true, RUNS) => self.stands.store(self.ticks(), Ordering::Release),
+            (false, ticks) if ticks != RUNS => {
+                self.stood.store(self.host_ticks().saturating_sub(ticks), Ordering::Relaxed);
+                self.stands.store(RUNS, Ordering::Release);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -215,6 +248,23 @@ mod tests {
         clock.advance_to_tsc(48);
         assert_eq!(Clock::tsc(&clock), 48);
         assert_eq!(clock.epoch(), VIRTUAL_EPOCH);
+    }
+
+    #[test]
+    fn a_paused_clock_goes_on_where_it_stood() {
+        let clock = RealClock::new(Some(1_000_000_000));
+        clock.pause(true);
+        let at = clock.now();
+        std::thread::sleep(Duration::from_millis(20));
+        clock.pause(true);
+        assert_eq!(clock.now(), at);
+        clock.pause(false);
+        let after = clock.now();
+        assert!((at..at + 15_000_000).contains(&after), "{at} then {after}");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(clock.now() >= after + 2_000_000);
+        clock.pause(false);
+        assert!(clock.now() >= after);
     }
 
     #[test]

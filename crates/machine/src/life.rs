@@ -88,6 +88,13 @@ impl Time {
         }
     }
 
+    /// Stands still, or goes on. Virtual time does so by itself: it is what vCPUs execute.
+    pub fn pause(&self, pause: bool) {
+        if let Time::Real(clock) = self {
+            clock.pause(pause);
+        }
+    }
+
     fn source(&self) -> Arc<dyn TimeSource> {
         match self {
             Time::Real(clock) => clock.clone(),

@@ -11,6 +11,8 @@ use satori_state::CpuState;
 
 use crate::console::Console;
 use crate::debugcon::DebugSink;
+use crate::debugger::Hub;
+use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::shared::{Handle, Shared};
 use crate::{ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time};
@@ -30,6 +32,7 @@ pub struct Machine {
     on_reset: OnReset,
     timeout: Option<Duration>,
     engine: String,
+    gdb: Option<gdb::Plan>,
 }
 
 impl Machine {
@@ -82,7 +85,7 @@ impl Machine {
             testdev: config.testdev,
         };
         let life = Life::new(&plan)?;
-        Ok(Machine { plan, life, on_reset: config.on_reset, timeout: config.timeout, engine })
+        Ok(Machine { plan, life, on_reset: config.on_reset, timeout: config.timeout, engine, gdb: None })
     }
 
     /// One line on which engine runs, and why.
@@ -95,6 +98,12 @@ impl Machine {
         self.plan.time.clock().tsc_hz()
     }
 
+    /// Lets a debugger that connects to `listener` stop and examine the machine. If `wait`, no
+    /// vCPU runs before one lets it.
+    pub fn debug(&mut self, listener: crate::GdbListener, wait: bool) {
+        self.gdb = Some(gdb::Plan { listener, wait });
+    }
+
     /// A way to reach the machine while it runs.
     pub fn handle(&self) -> Handle {
         Handle(self.plan.shared.clone())
@@ -102,11 +111,15 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, on_reset, timeout, .. } = self;
+        let Machine { plan, life, on_reset, timeout, gdb, .. } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
-        let mut next: Result<Life, Error> = Ok(life);
+        let server =
+            gdb.map(|gdb| gdb::Server::start(gdb, &plan.shared, &plan.time, life.vps.len())).transpose();
+        let mut next: Result<Life, Error> =
+            server.as_ref().map(|_| life).map_err(|e| Error::Thread(e.kind().into()));
+        let hub = server.as_ref().ok().and_then(|server| server.as_ref()).map(|server| &*server.hub);
         let event = loop {
             // The last life is gone here, and its memory with it.
             let mut life = match next {
@@ -114,7 +127,7 @@ impl Machine {
                 Err(error) => break Event::Failed(error.to_string()),
             };
             plan.shared.set_bells(life.bells.clone());
-            live(&plan, &mut life, end);
+            live(&plan, &mut life, end, hub);
             sum.add(&life);
             let event = plan.shared.event().unwrap_or(Event::Stopped);
             if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
@@ -125,6 +138,9 @@ impl Machine {
             plan.shared.revive();
             next = Life::new(&plan);
         };
+        if let Ok(Some(server)) = server {
+            server.end(&event);
+        }
         Outcome {
             event,
             profile: sum.profile,
@@ -169,7 +185,10 @@ impl Sum {
 }
 
 /// Runs one life on threads of its own, and watches the wall clock.
-fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>) {
+fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hub>) {
+    if let Some(hub) = hub {
+        hub.live();
+    }
     let shared = &*plan.shared;
     let clock = plan.time.clock();
     let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
@@ -178,13 +197,15 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>) {
     std::thread::scope(|scope| {
         match &plan.time {
             Time::Virtual(clock) => {
-                start(scope, shared, "vcpus", move || virtual_time::run(vps, timers, clock, shared, &feed));
+                start(scope, shared, "vcpus", move || {
+                    virtual_time::run(vps, timers, clock, shared, &feed, hub)
+                });
             }
             Time::Real(_) => {
                 let clock = &*clock;
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vp.index);
-                    start(scope, shared, &name, move || real::run_vp(vp, bell, clock, shared));
+                    start(scope, shared, &name, move || real::run_vp(vp, bell, clock, shared, hub));
                 }
                 start(scope, shared, "timers", move || real::run_timers(timers, clock, shared, &feed));
             }
@@ -196,6 +217,9 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>) {
             } else {
                 shared.watch.wait(left);
             }
+        }
+        if let Some(hub) = hub {
+            hub.look();
         }
     });
 }

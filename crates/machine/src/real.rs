@@ -6,14 +6,19 @@ use satori_bus::{Clock, TimerQueue};
 use satori_engine::Until;
 
 use crate::Event;
+use crate::debugger::Hub;
 use crate::shared::{Shared, VpBell};
 use crate::vp::{After, Entry, Vp};
 
 /// Runs `vp` on the calling thread until the machine stops.
-pub(crate) fn run_vp(vp: &mut Vp, bell: &VpBell, clock: &dyn Clock, shared: &Shared) {
+pub(crate) fn run_vp(vp: &mut Vp, bell: &VpBell, clock: &dyn Clock, shared: &Shared, hub: Option<&Hub>) {
     loop {
+        vp.take_kick();
+        if let Some(hub) = hub {
+            hub.attend(std::slice::from_mut(vp));
+        }
         let entry = vp.prepare();
-        // After `prepare` has taken the kick: whoever stops the machine says so before it kicks.
+        // After the kick was taken: whoever stops the machine says so before it kicks.
         if shared.stopping() {
             break;
         }
@@ -29,6 +34,7 @@ pub(crate) fn run_vp(vp: &mut Vp, bell: &VpBell, clock: &dyn Clock, shared: &Sha
             After::Nothing => {}
             After::Yield => std::thread::yield_now(),
             After::TripleFault => shared.finish(Event::TripleFault { vcpu: vp.index }),
+            After::Debug(cause) => hub.into_iter().for_each(|hub| hub.met(vp, cause)),
         }
     }
     vp.finish(clock.now());

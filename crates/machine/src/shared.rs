@@ -136,10 +136,15 @@ impl Shared {
     }
 
     fn ring_all(&self) {
+        self.wake_all();
+        self.watch.ring();
+    }
+
+    /// Brings every vCPU out of the guest or its sleep.
+    pub fn wake_all(&self) {
         let bells = lock(&self.bells).clone();
         (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
         self.timer.ring();
-        self.watch.ring();
     }
 
     /// Whether every loop must end.

@@ -4,6 +4,7 @@
 use satori_bus::{Clock, TimerQueue};
 use satori_engine::Until;
 
+use crate::debugger::Hub;
 use crate::shared::Shared;
 use crate::vp::{After, Entry, Vp};
 use crate::{Event, VirtualClock};
@@ -18,18 +19,22 @@ pub(crate) fn run(
     clock: &VirtualClock,
     shared: &Shared,
     feed: &dyn Fn(),
+    hub: Option<&Hub>,
 ) {
     while !shared.stopping() {
         feed();
+        if let Some(hub) = hub {
+            hub.attend(vps);
+        }
         let mut ran = false;
         for turn in 0..vps.len() {
-            ran |= take_turn(vps, turn, timers, clock, shared);
+            ran |= take_turn(vps, turn, timers, clock, shared, hub);
         }
         if shared.panic_deadline().is_some_and(|at| at <= clock.now()) {
             shared.finish(Event::Panic("console"));
         }
         if !ran && !shared.stopping() {
-            skip_idle_time(vps, timers, clock, shared);
+            skip_idle_time(vps, timers, clock, shared, hub);
         }
     }
     let now = clock.now();
@@ -43,9 +48,14 @@ fn take_turn(
     timers: &TimerQueue,
     clock: &VirtualClock,
     shared: &Shared,
+    hub: Option<&Hub>,
 ) -> bool {
     let mut left = SLICE;
     while left > 0 {
+        vps[turn].take_kick();
+        if held(hub, &vps[turn]) {
+            return left < SLICE;
+        }
         timers.run(clock.now());
         let entry = vps[turn].prepare();
         if shared.stopping() {
@@ -55,7 +65,7 @@ fn take_turn(
             Entry::Sleep { .. } => return left < SLICE,
             Entry::Finish => Until { tsc: None, instructions: Some(1) },
             Entry::Run { deadline } => {
-                let budget = left.min(until_next_deadline(vps, timers, clock));
+                let budget = left.min(until_next_deadline(vps, timers, clock, hub));
                 if budget == 0 && left < SLICE {
                     // Another vCPU's timer is due: it goes first.
                     return true;
@@ -72,21 +82,38 @@ fn take_turn(
             After::Nothing => {}
             After::Yield => return true,
             After::TripleFault => shared.finish(Event::TripleFault { vcpu: vps[turn].index }),
+            After::Debug(cause) => {
+                hub.into_iter().for_each(|hub| hub.met(&vps[turn], cause));
+                return true;
+            }
         }
     }
     true
 }
 
+/// Whether a debugger holds `vp`.
+fn held(hub: Option<&Hub>, vp: &Vp) -> bool {
+    hub.is_some_and(|hub| hub.holds(vp))
+}
+
+/// When local APIC timers are due. Those of a vCPU that a debugger holds have to wait.
+fn deadlines(vps: &[Vp], hub: Option<&Hub>) -> impl Iterator<Item = u64> {
+    vps.iter().filter(move |vp| !held(hub, vp)).filter_map(Vp::deadline)
+}
+
 /// Instructions until the first local APIC or platform timer is due.
-fn until_next_deadline(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock) -> u64 {
-    let local = vps.iter().filter_map(Vp::deadline).map(|tsc| clock.instructions_until_tsc(tsc));
+fn until_next_deadline(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, hub: Option<&Hub>) -> u64 {
+    let local = deadlines(vps, hub).map(|tsc| clock.instructions_until_tsc(tsc));
     let platform = timers.next().map(|at| clock.instructions_until(at));
     local.chain(platform).min().unwrap_or(u64::MAX)
 }
 
 /// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come.
-fn skip_idle_time(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, shared: &Shared) {
-    let local = vps.iter().filter_map(Vp::deadline).min();
+fn skip_idle_time(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, shared: &Shared, hub: Option<&Hub>) {
+    if hub.is_some_and(|hub| vps.iter().all(|vp| hub.holds(vp))) {
+        return;
+    }
+    let local = deadlines(vps, hub).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
     let to_local = local.map(|tsc| clock.instructions_until_tsc(tsc));

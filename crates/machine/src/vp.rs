@@ -7,9 +7,10 @@ use satori_bus::Nanos;
 use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::x86::cr0;
-use satori_engine::{Event, Exit, Kick, Resume, Until, Vcpu};
+use satori_engine::{DebugCause, DebugPlan, Event, Exit, Kick, Resume, Until, Vcpu};
 use satori_exits::{Context, Platform, dispatch};
 use satori_lapic::Lapic;
+use satori_memory::GuestMemory;
 use satori_profile::{ExitProfile, Meter};
 use satori_state::{Activity, CpuState, Segment, seg};
 
@@ -33,6 +34,8 @@ pub(crate) enum After {
     Yield,
     /// Its third fault in a row.
     TripleFault,
+    /// A debugger waits for this.
+    Debug(DebugCause),
 }
 
 pub(crate) struct Vp {
@@ -48,6 +51,8 @@ pub(crate) struct Vp {
     meter: Meter,
     /// An answer was given that the engine takes at the next entry.
     owed: bool,
+    /// A debugger steps it: events hold off.
+    quiet: bool,
     apic_page: Option<u64>,
     a20_off: bool,
     tpr_threshold: u8,
@@ -76,6 +81,7 @@ impl Vp {
             pic,
             meter: Meter::new(profile),
             owed: false,
+            quiet: false,
             apic_page: lapic.mmio_base(),
             a20_off: false,
             tpr_threshold: 0,
@@ -104,12 +110,45 @@ impl Vp {
         self.lapic.deadline_tsc()
     }
 
-    /// Takes what came in since the last exit, and injects what can be.
-    ///
-    /// A waiting kick is taken first: what was signalled before it is seen here, what comes after
-    /// it ends the next entry.
-    pub fn prepare(&mut self) -> Entry {
+    /// Its place among the machine's.
+    pub fn slot(&self) -> usize {
+        self.index as usize
+    }
+
+    /// The machine's RAM.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.platform.memory
+    }
+
+    /// Hands on what a debugger asks; events hold off if `quiet`.
+    pub fn set_debug(&mut self, plan: DebugPlan, quiet: bool) {
+        self.vcpu.set_debug(plan);
+        self.quiet = quiet;
+    }
+
+    /// Changes registers between two instructions, as a debugger does.
+    pub fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
+        let (rip, cr3) = (self.vcpu.state().rip, self.vcpu.state().cr3);
+        change(self.vcpu.state_mut());
+        let state = self.vcpu.state();
+        if state.cr3 != cr3 {
+            self.vcpu.flush_tlb();
+        }
+        if self.vcpu.state().rip != rip {
+            // What the instruction there was answered is not for the one that comes now.
+            self.vcpu.resume(Resume::Continue);
+            self.owed = false;
+        }
+    }
+
+    /// Takes a waiting kick: what was signalled before it is seen by the next
+    /// [`Vp::prepare`], what comes after it ends the next entry.
+    pub fn take_kick(&self) {
         self.kick.take();
+    }
+
+    /// Takes what came in since the last exit, and injects what can be.
+    pub fn prepare(&mut self) -> Entry {
         if self.lapic.signalled() {
             self.take_signals();
         }
@@ -121,10 +160,12 @@ impl Vp {
         if matches!(activity, Activity::WaitForSipi | Activity::Shutdown) {
             return Entry::Sleep { deadline: self.lapic.deadline_tsc() };
         }
-        if self.owed && self.event_waits() {
+        // An event is what a halted processor waits for, also while it is stepped.
+        let quiet = self.quiet && activity == Activity::Active;
+        if self.owed && !quiet && self.event_waits() {
             return Entry::Finish;
         }
-        let injected = self.inject();
+        let injected = !quiet && self.inject();
         if activity == Activity::Halted && !injected {
             return Entry::Sleep { deadline: self.lapic.deadline_tsc() };
         }
@@ -252,6 +293,7 @@ impl Vp {
             Exit::NmiWindow => self.nmi_window = false,
             Exit::Pause => return After::Yield,
             Exit::TripleFault => return After::TripleFault,
+            Exit::Debug(cause) => return After::Debug(cause),
             _ => {}
         }
         After::Nothing

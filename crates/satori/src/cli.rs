@@ -176,6 +176,18 @@ pub struct Machine {
     /// suites such as kvm-unit-tests; the debug console at port e9 gives way
     #[arg(long)]
     pub testdev: bool,
+    /// Serve gdb there: tcp:[HOST:]PORT or unix:PATH; without HOST, to this machine only
+    ///
+    /// In gdb, `target remote :PORT` stops the guest; `detach` lets it run on. QEMU's spelling
+    /// tcp::PORT is understood.
+    #[arg(long, value_name = "ADDRESS")]
+    pub gdb: Option<String>,
+    /// Short for --gdb tcp::1234
+    #[arg(short = 's', conflicts_with = "gdb")]
+    pub gdb_default: bool,
+    /// Do not start the guest before gdb lets it go (needs --gdb or -s)
+    #[arg(short = 'S', long)]
+    pub gdb_wait: bool,
     /// Tell more of what happens; -vv and -vvv even more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::{
-    ClockMode, Cmdline, Config, EngineKind, Event, Handle, Machine, Module, OnReset, ProtocolChoice, Sinks,
+    ClockMode, Cmdline, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
+    ProtocolChoice, Sinks,
 };
 
 use crate::attend::{Attendant, Guest};
@@ -86,17 +87,26 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         report_of(flags)?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
-        let machine = Machine::new(config, sinks)?;
+        let listener = gdb(flags)?;
+        let mut machine = Machine::new(config, sinks)?;
+        let address = listener.as_ref().map(|listener| listener.address().to_owned());
+        if let Some(listener) = listener {
+            machine.debug(listener, flags.gdb_wait);
+        }
         // Last, so that a refused input leaves no file behind.
         let file = flags.report_file.as_deref().map(create).transpose()?;
-        Ok((machine, file))
+        Ok((machine, file, address))
     });
-    let (machine, file) = match prepared {
+    let (machine, file, gdb) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return refuse(&error),
     };
 
     say(format_args!("{}", machine.engine()));
+    if let Some(address) = gdb {
+        let waits = if flags.gdb_wait { "; the guest waits for it" } else { "" };
+        say(format_args!("gdb: 'target remote {address}' connects{waits}"));
+    }
     let raw = RawMode::enter();
     if raw.is_some() {
         say(format_args!("{}", crate::escape::HELP));
@@ -194,6 +204,16 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
         guest_timeout: flags.guest_timeout,
         ..Config::default()
     })
+}
+
+/// The socket on which a debugger is awaited, if one is.
+fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
+    let address = flags.gdb.as_deref().or(flags.gdb_default.then_some("tcp::1234"));
+    match address {
+        Some(address) => Ok(Some(GdbListener::open(address).map_err(|why| anyhow!("--gdb: {why}"))?)),
+        None if flags.gdb_wait => bail!("-S (--gdb-wait) waits for a debugger: add --gdb tcp::1234, or -s"),
+        None => Ok(None),
+    }
 }
 
 /// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not

@@ -292,6 +292,11 @@ impl Cpu {
         Ok(())
     }
 
+    /// Asks that the current instruction be executed by itself; it has changed nothing yet.
+    pub fn execute_alone(&self) -> Exec<()> {
+        if self.debug.alone { Ok(()) } else { Err(Stop::Alone) }
+    }
+
     /// Tells of an access to `size` ports, whose instruction is completed by it. I/O instructions
     /// are always executed by themselves once they have their answer.
     pub fn watch_ports(&mut self, port: u16, size: u8) {
@@ -316,3 +321,6 @@ pub const fn exception(bits: u64) -> satori_engine::Exception {
         payload: bits & dr6::WRITABLE,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Guests of a few bytes, entered at their PVH note in 32-bit protected mode.
 
 /// Where the guest's only segment is loaded, and entered.
-const BASE: u32 = 0x10_0000;
+pub const BASE: u32 = 0x10_0000;
 /// Where `lidt` finds an empty table: the last bytes of the page.
 const ZEROS: u32 = BASE + 0xff0;
 
@@ -12,7 +12,7 @@ fn out(port: u16, value: u8) -> Vec<u8> {
 }
 
 /// A kernel that runs `code` and then halts for ever.
-fn kernel(code: &[u8]) -> Vec<u8> {
+pub fn kernel(code: &[u8]) -> Vec<u8> {
     // cli; 1: hlt; jmp 1b
     let mut page = [code, &[0xfa, 0xf4, 0xeb, 0xfd]].concat();
     assert!(page.len() < 0xff0);

@@ -89,6 +89,10 @@ fn sysret(cpu: &mut Cpu, wide: bool) -> Exec<()> {
     if cpu.state.cr0 & cr0::PE == 0 || cpu.cpl() != 0 || (wide && !amd && !canonical(rcx)) {
         return Err(cpu.raise(Exception::gp(0)));
     }
+    if cpu.state.gpr[reg::R11] & rflags::TF != 0 {
+        // Its single step comes right behind it.
+        cpu.execute_alone()?;
+    }
     let selector = (cpu.state.star >> 48) as u16;
     let (cs, rights) = if wide { (selector.wrapping_add(16), CODE64) } else { (selector, CODE32) };
     let stack = selector.wrapping_add(8);

@@ -1,0 +1,163 @@
+//! Where a debugger comes from: the one place that opens and accepts sockets.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use super::Input;
+
+/// An open socket on which a debugger is awaited.
+///
+/// It is opened before the guest runs; afterwards it is only accepted from.
+#[derive(Debug)]
+pub struct GdbListener {
+    socket: Socket,
+    address: String,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// An address that is none.
+const FORMS: &str = "write tcp::PORT, tcp:HOST:PORT or unix:PATH";
+
+impl GdbListener {
+    /// Opens the socket that `address` names: `tcp:[HOST:]PORT` or `unix:PATH`, with QEMU's
+    /// spelling `tcp::PORT`. Without a host only this machine can connect. Port 0 is any.
+    pub fn open(address: &str) -> Result<Self, String> {
+        let wrong = |why: &dyn std::fmt::Display| format!("cannot listen on {address}: {why}; {FORMS}");
+        match address.split_once(':') {
+            Some(("tcp", place)) => {
+                // QEMU's other options, as in tcp::1234,server=on,wait=off, are how we listen anyway.
+                let place = place.split(',').next().unwrap_or_default();
+                let (host, port) = place.rsplit_once(':').unwrap_or(("", place));
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let host = if host.is_empty() { "127.0.0.1" } else { host };
+                let port: u16 = port.parse().map_err(|_| wrong(&format!("'{port}' is no port")))?;
+                let listener = TcpListener::bind((host, port)).map_err(|why| wrong(&why))?;
+                let address = listener.local_addr().map_err(|why| wrong(&why))?.to_string();
+                Ok(GdbListener { socket: Socket::Tcp(listener), address })
+            }
+            Some(("unix", path)) if !path.is_empty() => {
+                // What a former run left behind; never another kind of file.
+                if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+                    std::fs::remove_file(path).map_err(|why| wrong(&why))?;
+                }
+                let listener = UnixListener::bind(path).map_err(|why| wrong(&why))?;
+                Ok(GdbListener { socket: Socket::Unix(listener), address: path.to_owned() })
+            }
+            _ => Err(wrong(&"it is no address")),
+        }
+    }
+
+    /// What `target remote` is told: `HOST:PORT`, or a path.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Socket::Unix(listener) => Ok(Stream::Unix(listener.accept()?.0)),
+        }
+    }
+
+    /// Makes [`GdbListener::serve`] return.
+    pub(super) fn close(&self) {
+        let fd: BorrowedFd<'_> = match &self.socket {
+            Socket::Tcp(listener) => listener.as_fd(),
+            Socket::Unix(listener) => listener.as_fd(),
+        };
+        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+    }
+
+    /// Accepts one debugger after the other, and tells `to` what they send.
+    pub(super) fn serve(&self, to: &Sender<Input>) {
+        while let Ok(stream) = self.accept() {
+            let stream = Arc::new(stream);
+            if to.send(Input::Connected(stream.clone())).is_err() {
+                return;
+            }
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                if to.send(Input::Bytes(buffer[..length].to_vec())).is_err() {
+                    return;
+                }
+            }
+            if to.send(Input::Closed).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A debugger's connection.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).read(buffer),
+            Stream::Unix(stream) => (&*stream).read(buffer),
+        }
+    }
+
+    pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).write_all(bytes),
+            Stream::Unix(stream) => (&*stream).write_all(bytes),
+        }
+    }
+
+    pub fn close(&self) {
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qemus_spellings_are_understood() {
+        for address in ["tcp::0", "tcp:0", "tcp:127.0.0.1:0", "tcp::0,server=on,wait=off"] {
+            let listener = GdbListener::open(address).unwrap();
+            assert!(listener.address().starts_with("127.0.0.1:"), "{address}: {listener:?}");
+        }
+        for address in ["", "tcp", "tcp:", "tcp:x", "unix:", "udp:1", "tcp::99999", "1234"] {
+            let refused = GdbListener::open(address).unwrap_err();
+            assert!(refused.contains("unix:PATH"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn only_a_socket_is_replaced() {
+        let path = std::env::temp_dir().join(format!("satori-gdb-{}", std::process::id()));
+        let address = format!("unix:{}", path.display());
+        drop(GdbListener::open(&address).unwrap());
+        drop(GdbListener::open(&address).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "a file").unwrap();
+        assert!(GdbListener::open(&address).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! gdb's `monitor` commands.
+
+use std::fmt::Write;
+
+use satori_state::{Activity, CpuState};
+
+use super::target::{Target, tid};
+
+const HELP: &str = "\
+monitor help                  this list
+monitor info                  the machine's vCPUs and time
+monitor regs [CPU]            system registers of one vCPU, or of all
+monitor translate CPU ADDR    the physical address behind a linear one
+monitor step-events on|off    whether interrupts are delivered while a vCPU is stepped [off]
+";
+
+/// What a vCPU is doing, in a word.
+pub(super) fn activity(state: &CpuState) -> &'static str {
+    match state.activity {
+        Activity::Active => "running",
+        Activity::Halted => "halted",
+        Activity::WaitForSipi => "waits for SIPI",
+        Activity::Shutdown => "shut down",
+    }
+}
+
+/// Does `command` and gives what it prints.
+pub(super) fn command(target: &mut Target, command: &str) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match words[..] {
+        [] | ["help"] => HELP.into(),
+        ["info"] => info(target),
+        ["regs"] => (0..target.hub.vcpus()).map(|vcpu| registers(target, vcpu)).collect(),
+        ["regs", number] => match number.parse() {
+            Ok(vcpu) if vcpu < target.hub.vcpus() => registers(target, vcpu),
+            _ => no_such(target, number),
+        },
+        ["translate", number, address] => match (number.parse(), parse_address(address)) {
+            (Ok(vcpu), Some(address)) if vcpu < target.hub.vcpus() => {
+                match target.hub.with(vcpu, move |vp| vp.vcpu().translate(address)) {
+                    Some(Some(gpa)) => format!("{gpa:#x}\n"),
+                    _ => format!("{address:#x} is not mapped\n"),
+                }
+            }
+            (Ok(vcpu), Some(_)) => no_such(target, &format!("{vcpu}")),
+            _ => format!("'{command}' needs a CPU's number and an address\n"),
+        },
+        ["step-events", word @ ("on" | "off")] => {
+            target.hub.set_step_events(word == "on");
+            format!(
+                "interrupts are {}delivered while a vCPU is stepped\n",
+                if word == "on" { "" } else { "not " }
+            )
+        }
+        _ => format!("'{command}' is no command; 'monitor help' lists them\n"),
+    }
+}
+
+fn no_such(target: &Target, number: &str) -> String {
+    format!("there is no CPU {number}: count from 0 to {}\n", target.hub.vcpus() - 1)
+}
+
+fn parse_address(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn info(target: &Target) -> String {
+    let clock = &target.clock;
+    let mut text = format!("time {} ns, TSC {:#x} at {} Hz\n", clock.now(), clock.tsc(), clock.tsc_hz());
+    for vcpu in 0..target.hub.vcpus() {
+        let Some((state, retired)) = target.hub.with(vcpu, |vp| (vp.state().clone(), vp.vcpu().retired()))
+        else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "CPU#{vcpu} {}, RIP {:#x}, CPL {}, {retired} instructions",
+            activity(&state),
+            state.rip,
+            state.cpl()
+        );
+    }
+    text
+}
+
+fn registers(target: &Target, vcpu: usize) -> String {
+    let Ok(s) = target.state(tid(vcpu)) else { return format!("CPU#{vcpu} is gone\n") };
+    let mut text = format!(
+        "CPU#{vcpu}\nRIP {:016x} RFLAGS {:08x} CPL {}\nCR0 {:08x} CR2 {:016x} CR3 {:016x} CR4 {:08x} CR8 {:x}\n\
+         EFER {:x} XCR0 {:x} DR6 {:x} DR7 {:x} DR0-3 {:x?}\n",
+        s.rip,
+        s.rflags,
+        s.cpl(),
+        s.cr0,
+        s.cr2,
+        s.cr3,
+        s.cr4,
+        s.tpr >> 4,
+        s.efer,
+        s.xcr0,
+        s.dr6,
+        s.dr7,
+        s.dr
+    );
+    let names = ["ES", "CS", "SS", "DS", "FS", "GS"];
+    let segments = names.into_iter().zip(&s.seg).chain([("LDTR", &s.ldtr), ("TR", &s.tr)]);
+    for (name, segment) in segments {
+        let _ = writeln!(
+            text,
+            "{name:4} {:04x} base {:016x} limit {:08x} rights {:05x}",
+            segment.selector, segment.base, segment.limit, segment.rights
+        );
+    }
+    let _ = writeln!(
+        text,
+        "GDTR base {:016x} limit {:04x}  IDTR base {:016x} limit {:04x}  kernel GS base {:016x}",
+        s.gdtr.base, s.gdtr.limit, s.idtr.base, s.idtr.limit, s.kernel_gs_base
+    );
+    let blocked = if s.interrupt_shadow { ", in an interrupt shadow" } else { "" };
+    let _ = writeln!(text, "{}{blocked}", activity(&s));
+    text
+}

@@ -1,0 +1,393 @@
+//! The machine as gdbstub sees it: each vCPU is a thread, numbered from 1.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use gdbstub::common::{Signal, Tid};
+use gdbstub::stub::MultiThreadStopReason;
+use gdbstub::target::ext::base::BaseOps;
+use gdbstub::target::ext::base::multithread::{
+    MultiThreadBase, MultiThreadRangeStepping, MultiThreadRangeSteppingOps, MultiThreadResume,
+    MultiThreadResumeOps, MultiThreadSchedulerLocking, MultiThreadSchedulerLockingOps, MultiThreadSingleStep,
+    MultiThreadSingleStepOps,
+};
+use gdbstub::target::ext::base::single_register_access::{SingleRegisterAccess, SingleRegisterAccessOps};
+use gdbstub::target::ext::breakpoints::{
+    Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps, SwBreakpoint,
+    SwBreakpointOps, WatchKind,
+};
+use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps};
+use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
+use gdbstub::target::{TargetError, TargetResult};
+use satori_bus::Clock;
+use satori_engine::{DebugCause, WatchAccess, Watchpoint};
+use satori_memory::Gpa;
+use satori_state::CpuState;
+
+use super::monitor;
+use super::registers::{Image, Number, X86};
+use crate::Handle;
+use crate::debugger::{Action, Hub};
+use crate::vp::Vp;
+
+/// No error of ours ends a session.
+type Never = std::convert::Infallible;
+
+/// What gdb is told when a vCPU cannot be asked, or memory is not there: EFAULT, as QEMU does.
+const EFAULT: TargetError<Never> = TargetError::Errno(14);
+
+pub(super) struct Target {
+    pub hub: Arc<Hub>,
+    pub clock: Arc<dyn Clock>,
+    handle: Handle,
+    actions: Vec<Action>,
+    /// vCPUs that the resumption at hand names.
+    mentioned: Vec<usize>,
+    /// Software breakpoints: they are told of as such, though memory is not changed for them.
+    software: Vec<u64>,
+    hardware: Vec<u64>,
+    watchpoints: Vec<Watchpoint>,
+}
+
+/// The thread number of a vCPU.
+pub(super) fn tid(vcpu: usize) -> Tid {
+    NonZeroUsize::MIN.saturating_add(vcpu)
+}
+
+fn vcpu(tid: Tid) -> usize {
+    tid.get() - 1
+}
+
+impl Target {
+    pub fn new(hub: Arc<Hub>, handle: Handle, clock: Arc<dyn Clock>) -> Self {
+        Target {
+            actions: vec![Action::Continue; hub.vcpus()],
+            mentioned: Vec::new(),
+            hub,
+            clock,
+            handle,
+            software: Vec::new(),
+            hardware: Vec::new(),
+            watchpoints: Vec::new(),
+        }
+    }
+
+    /// Stops all vCPUs; returns whether the machine is still there.
+    pub fn stop(&mut self) -> bool {
+        self.hub.pause()
+    }
+
+    /// Forgets everything that was asked, and lets all vCPUs run.
+    pub fn let_go(&mut self) {
+        self.software.clear();
+        self.hardware.clear();
+        self.watchpoints.clear();
+        self.plan();
+        self.hub.set_step_events(false);
+        while self.hub.take_stop().is_some() {}
+        self.hub.release(&vec![Action::Continue; self.hub.vcpus()]);
+    }
+
+    /// Ends the machine.
+    pub fn kill(&mut self) {
+        self.handle.stop();
+    }
+
+    /// Why the vCPUs stopped, in gdb's words.
+    pub fn reason(&mut self) -> Option<MultiThreadStopReason<u64>> {
+        let stop = self.hub.take_stop()?;
+        let tid = tid(stop.vcpu);
+        Some(match stop.cause {
+            DebugCause::Step => MultiThreadStopReason::SignalWithThread { tid, signal: Signal::SIGTRAP },
+            DebugCause::Watchpoint(Watchpoint { address, access, .. }) => MultiThreadStopReason::Watch {
+                tid,
+                addr: address,
+                kind: match access {
+                    WatchAccess::Read => WatchKind::Read,
+                    WatchAccess::Write => WatchKind::Write,
+                    WatchAccess::Any => WatchKind::ReadWrite,
+                },
+            },
+            DebugCause::Breakpoint => match self.state(tid) {
+                Ok(state) if self.hardware.contains(&linear_rip(&state)) => {
+                    MultiThreadStopReason::HwBreak(tid)
+                }
+                _ => MultiThreadStopReason::SwBreak(tid),
+            },
+        })
+    }
+
+    pub fn state(&self, tid: Tid) -> TargetResult<CpuState, Self> {
+        self.hub.with(vcpu(tid), |vp| vp.state().clone()).ok_or(EFAULT)
+    }
+
+    fn change(
+        &self,
+        tid: Tid,
+        change: impl FnOnce(&mut CpuState) + Send + 'static,
+    ) -> TargetResult<(), Self> {
+        self.hub.with(vcpu(tid), |vp| vp.change_state(change)).ok_or(EFAULT)
+    }
+
+    fn plan(&self) {
+        let breakpoints = self.software.iter().chain(&self.hardware).copied().collect();
+        let watchpoints = self.watchpoints.clone();
+        self.hub.change_plan(|plan| (plan.breakpoints, plan.watchpoints) = (breakpoints, watchpoints));
+    }
+}
+
+fn linear_rip(state: &CpuState) -> u64 {
+    if state.code64() { state.rip } else { state.rip.wrapping_add(state.seg[1].base) & 0xffff_ffff }
+}
+
+/// Goes through `len` bytes at `address`, a page at a time, while `each` finds them in RAM: it is
+/// given the physical address and the range of bytes. Tells how many there were.
+fn pages(
+    vp: &Vp,
+    address: u64,
+    len: usize,
+    mut each: impl FnMut(Gpa, std::ops::Range<usize>) -> bool,
+) -> usize {
+    let mut done = 0;
+    while done < len {
+        let at = address.wrapping_add(done as u64);
+        let piece = (0x1000 - (at & 0xfff) as usize).min(len - done);
+        match vp.vcpu().translate(at) {
+            Some(gpa) if each(Gpa(gpa), done..done + piece) => done += piece,
+            _ => break,
+        }
+    }
+    done
+}
+
+impl gdbstub::target::Target for Target {
+    type Arch = X86;
+    type Error = Never;
+
+    fn base_ops(&mut self) -> BaseOps<'_, X86, Never> {
+        BaseOps::MultiThread(self)
+    }
+    fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_monitor_cmd(&mut self) -> Option<MonitorCmdOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl MultiThreadBase for Target {
+    fn read_registers(&mut self, registers: &mut Image, tid: Tid) -> TargetResult<(), Self> {
+        *registers = Image(self.state(tid)?);
+        Ok(())
+    }
+
+    fn write_registers(&mut self, registers: &Image, tid: Tid) -> TargetResult<(), Self> {
+        // gdbstub decodes into an image of its own: what gdb does not know of stays.
+        let mut bytes = Vec::new();
+        gdbstub::arch::Registers::gdb_serialize(registers, |byte| bytes.push(byte.unwrap_or(0)));
+        self.change(tid, move |state| {
+            let mut image = Image(state.clone());
+            if gdbstub::arch::Registers::gdb_deserialize(&mut image, &bytes).is_ok() {
+                *state = image.0;
+            }
+        })
+    }
+
+    fn support_single_register_access(&mut self) -> Option<SingleRegisterAccessOps<'_, Tid, Self>> {
+        Some(self)
+    }
+
+    fn read_addrs(&mut self, start: u64, data: &mut [u8], tid: Tid) -> TargetResult<usize, Self> {
+        let len = data.len();
+        let bytes = self.hub.with(vcpu(tid), move |vp| {
+            let mut bytes = vec![0; len];
+            let done = pages(vp, start, len, |gpa, range| vp.memory().read(gpa, &mut bytes[range]).is_ok());
+            bytes.truncate(done);
+            bytes
+        });
+        let bytes = bytes.filter(|bytes| !bytes.is_empty() || len == 0).ok_or(EFAULT)?;
+        data[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn write_addrs(&mut self, start: u64, data: &[u8], tid: Tid) -> TargetResult<(), Self> {
+        let data = data.to_vec();
+        let whole = self.hub.with(vcpu(tid), move |vp| {
+            // All or nothing.
+            let present =
+                |gpa, range: std::ops::Range<usize>| vp.memory().read(gpa, &mut vec![0; range.len()]).is_ok();
+            pages(vp, start, data.len(), present) == data.len()
+                && pages(vp, start, data.len(), |gpa, range| vp.memory().write(gpa, &data[range]).is_ok())
+                    == data.len()
+        });
+        if whole == Some(true) { Ok(()) } else { Err(EFAULT) }
+    }
+
+    fn list_active_threads(&mut self, found: &mut dyn FnMut(Tid)) -> Result<(), Never> {
+        (0..self.hub.vcpus()).for_each(|vcpu| found(tid(vcpu)));
+        Ok(())
+    }
+
+    fn support_resume(&mut self) -> Option<MultiThreadResumeOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_thread_extra_info(&mut self) -> Option<ThreadExtraInfoOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl ThreadExtraInfo for Target {
+    fn thread_extra_info(&self, tid: Tid, buffer: &mut [u8]) -> Result<usize, Never> {
+        let activity = self.state(tid).map(|state| monitor::activity(&state)).unwrap_or("gone");
+        let text = format!("CPU#{} [{activity}]", vcpu(tid));
+        let len = text.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&text.as_bytes()[..len]);
+        Ok(len)
+    }
+}
+
+impl SingleRegisterAccess<Tid> for Target {
+    fn read_register(&mut self, tid: Tid, number: Number, buffer: &mut [u8]) -> TargetResult<usize, Self> {
+        number.read(&self.state(tid)?, buffer).ok_or(TargetError::NonFatal)
+    }
+
+    fn write_register(&mut self, tid: Tid, number: Number, value: &[u8]) -> TargetResult<(), Self> {
+        let value = value.to_vec();
+        self.change(tid, move |state| {
+            number.write(state, &value);
+        })
+    }
+}
+
+impl MultiThreadResume for Target {
+    fn resume(&mut self) -> Result<(), Never> {
+        self.plan();
+        self.hub.release(&self.actions);
+        Ok(())
+    }
+
+    fn clear_resume_actions(&mut self) -> Result<(), Never> {
+        self.actions.fill(Action::Continue);
+        self.mentioned.clear();
+        Ok(())
+    }
+
+    fn set_resume_action_continue(&mut self, tid: Tid, _signal: Option<Signal>) -> Result<(), Never> {
+        self.set_action(tid, Action::Continue);
+        Ok(())
+    }
+
+    fn support_single_step(&mut self) -> Option<MultiThreadSingleStepOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_range_step(&mut self) -> Option<MultiThreadRangeSteppingOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_scheduler_locking(&mut self) -> Option<MultiThreadSchedulerLockingOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl Target {
+    fn set_action(&mut self, tid: Tid, action: Action) {
+        if let Some(slot) = self.actions.get_mut(vcpu(tid)) {
+            *slot = action;
+        }
+        self.mentioned.push(vcpu(tid));
+    }
+}
+
+impl MultiThreadSingleStep for Target {
+    fn set_resume_action_step(&mut self, tid: Tid, _signal: Option<Signal>) -> Result<(), Never> {
+        self.set_action(tid, Action::Step);
+        Ok(())
+    }
+}
+
+impl MultiThreadRangeStepping for Target {
+    fn set_resume_action_range_step(&mut self, tid: Tid, start: u64, end: u64) -> Result<(), Never> {
+        self.set_action(tid, Action::StepRange(start, end));
+        Ok(())
+    }
+}
+
+impl MultiThreadSchedulerLocking for Target {
+    fn set_resume_action_scheduler_lock(&mut self) -> Result<(), Never> {
+        let mentioned = std::mem::take(&mut self.mentioned);
+        for (vcpu, action) in self.actions.iter_mut().enumerate() {
+            if !mentioned.contains(&vcpu) {
+                *action = Action::Hold;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Breakpoints for Target {
+    fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_hw_breakpoint(&mut self) -> Option<HwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+    fn support_hw_watchpoint(&mut self) -> Option<HwWatchpointOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+/// Takes one `item` out of `list`; returns whether there was one.
+fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) -> bool {
+    let place = list.iter().position(|found| found == item);
+    place.is_some_and(|place| {
+        list.swap_remove(place);
+        true
+    })
+}
+
+impl SwBreakpoint for Target {
+    fn add_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
+        self.software.push(address);
+        Ok(true)
+    }
+    fn remove_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
+        Ok(remove(&mut self.software, &address))
+    }
+}
+
+impl HwBreakpoint for Target {
+    fn add_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
+        self.hardware.push(address);
+        Ok(true)
+    }
+    fn remove_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
+        Ok(remove(&mut self.hardware, &address))
+    }
+}
+
+fn watchpoint(address: u64, len: u64, kind: WatchKind) -> Watchpoint {
+    let access = match kind {
+        WatchKind::Write => WatchAccess::Write,
+        WatchKind::Read => WatchAccess::Read,
+        WatchKind::ReadWrite => WatchAccess::Any,
+    };
+    Watchpoint { address, len, access }
+}
+
+impl HwWatchpoint for Target {
+    fn add_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
+        self.watchpoints.push(watchpoint(address, len, kind));
+        Ok(true)
+    }
+    fn remove_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
+        Ok(remove(&mut self.watchpoints, &watchpoint(address, len, kind)))
+    }
+}
+
+impl MonitorCmd for Target {
+    fn handle_monitor_cmd(&mut self, command: &[u8], mut out: ConsoleOutput<'_>) -> Result<(), Never> {
+        let command = String::from_utf8_lossy(command);
+        out.write_raw(monitor::command(self, command.trim()).as_bytes());
+        Ok(())
+    }
+}

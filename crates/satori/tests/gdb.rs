@@ -1,0 +1,357 @@
+//! `satori run --gdb`, by a small client of GDB's remote protocol, and by gdb itself where it is
+//! installed.
+
+mod common;
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Ended, SATORI, file, pvh};
+
+/// A guest's code, at [`pvh::BASE`]: counts in memory and leaves with status 7 once a debugger
+/// has set the flag at `FLAG`.
+///
+/// ```text
+/// 00  mov ebx, DATA
+/// 05  inc dword [ebx]         the loop
+/// 07  mov eax, [ebx+4]        FLAG
+/// 0a  nop
+/// 0b  test eax, eax
+/// 0d  jz 05
+/// 0f  mov al, 3; mov dx, 0xf4; out dx, al
+/// ```
+const CODE: [u8; 22] = [
+    0xbb, 0x00, 0x08, 0x10, 0x00, 0xff, 0x03, 0x8b, 0x43, 0x04, 0x90, 0x85, 0xc0, 0x74, 0xf6, 0xb0, 0x03,
+    0x66, 0xba, 0xf4, 0x00, 0xee,
+];
+const BASE: u64 = pvh::BASE as u64;
+const DATA: u64 = BASE + 0x800;
+const FLAG: u64 = DATA + 4;
+const STATUS: i32 = 7;
+
+/// Places of registers in the `g` packet: 8 bytes each up to RIP.
+const RAX: usize = 0;
+const RBX: usize = 1;
+const RIP: usize = 16;
+
+/// Starts satori on the guest, and finds where it listens.
+fn start(name: &str, arguments: &[&str]) -> (Child, String) {
+    let kernel = file(name, &pvh::kernel(&CODE));
+    let mut child = Command::new(SATORI)
+        .args(["run", "--kernel", &kernel, "-m", "128M", "--report", "off", "--timeout", "120s"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("satori runs");
+    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
+    let address = loop {
+        let mut line = String::new();
+        assert!(messages.read_line(&mut line).expect("messages") > 0, "it ended");
+        if let Some((_, rest)) = line.split_once("'target remote ") {
+            break rest.split('\'').next().expect("an address").to_owned();
+        }
+    };
+    child.stderr = Some(messages.into_inner());
+    (child, address)
+}
+
+/// One side of the protocol.
+struct Client {
+    stream: Box<dyn Wire>,
+    buffer: Vec<u8>,
+}
+
+trait Wire: Read + Write {}
+impl<T: Read + Write> Wire for T {}
+
+impl Client {
+    fn connect(address: &str) -> Client {
+        let timeout = Some(Duration::from_secs(60));
+        let stream: Box<dyn Wire> = if address.starts_with('/') {
+            let stream = UnixStream::connect(address).expect("a socket");
+            stream.set_read_timeout(timeout).unwrap();
+            Box::new(stream)
+        } else {
+            let stream = TcpStream::connect(address).expect("a listener");
+            stream.set_read_timeout(timeout).unwrap();
+            Box::new(stream)
+        };
+        let mut client = Client { stream, buffer: Vec::new() };
+        let features = client.ask("qSupported:multiprocess+;swbreak+;hwbreak+;vContSupported+");
+        assert!(features.contains("PacketSize="), "{features}");
+        client
+    }
+
+    fn send(&mut self, packet: &str) {
+        let sum = packet.bytes().fold(0u8, u8::wrapping_add);
+        write!(self.stream, "${packet}#{sum:02x}").expect("a connection");
+    }
+
+    fn byte(&mut self) -> u8 {
+        if self.buffer.is_empty() {
+            let mut buffer = [0; 4096];
+            let length = self.stream.read(&mut buffer).expect("an answer in time");
+            assert!(length > 0, "the connection was closed");
+            self.buffer.extend(&buffer[..length]);
+        }
+        self.buffer.remove(0)
+    }
+
+    /// The next packet, run-length decoded, acknowledged.
+    fn packet(&mut self) -> String {
+        while self.byte() != b'$' {}
+        let mut text = Vec::new();
+        loop {
+            match self.byte() {
+                b'#' => break,
+                b'*' => {
+                    let times = self.byte() - 29;
+                    let last = *text.last().expect("something to repeat");
+                    text.extend(std::iter::repeat_n(last, times.into()));
+                }
+                byte => text.push(byte),
+            }
+        }
+        (self.byte(), self.byte());
+        self.stream.write_all(b"+").expect("a connection");
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn ask(&mut self, packet: &str) -> String {
+        self.send(packet);
+        self.packet()
+    }
+
+    fn ok(&mut self, packet: &str) {
+        assert_eq!(self.ask(packet), "OK", "{packet}");
+    }
+
+    fn registers(&mut self) -> Vec<u8> {
+        unhex(&self.ask("g"))
+    }
+
+    fn register(&mut self, number: usize) -> u64 {
+        let registers = self.registers();
+        u64::from_le_bytes(registers[8 * number..][..8].try_into().unwrap())
+    }
+
+    fn memory(&mut self, at: u64) -> u32 {
+        u32::from_le_bytes(unhex(&self.ask(&format!("m{at:x},4")))[..4].try_into().unwrap())
+    }
+
+    /// Continues until something happens.
+    fn go(&mut self) -> String {
+        self.ask("vCont;c")
+    }
+
+    fn monitor(&mut self, command: &str) -> String {
+        let mut text = String::new();
+        let mut answer = self.ask(&format!("qRcmd,{}", hex(command.as_bytes())));
+        while answer != "OK" {
+            text += &String::from_utf8_lossy(&unhex(answer.trim_start_matches('O')));
+            answer = self.packet();
+        }
+        text
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    assert!(text.len().is_multiple_of(2) && text.is_ascii(), "{text}");
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..][..2], 16).expect("hex digits")).collect()
+}
+
+fn end(child: Child) -> Ended {
+    child.wait_with_output().expect("an end").into()
+}
+
+/// What a debugger does with a guest that waits for it, under both clocks.
+fn session(name: &str, arguments: &[&str]) {
+    let (child, address) = start(name, &[&["--gdb", "tcp::0", "-S"], arguments].concat());
+    let mut gdb = Client::connect(&address);
+    assert!(gdb.ask("?").starts_with('T') || gdb.ask("?").starts_with('S'));
+    assert_eq!((gdb.register(RIP), gdb.memory(BASE)), (BASE, 0x1008_00bb), "nothing was executed");
+
+    // One step, of this vCPU alone.
+    assert!(gdb.ask("vCont;s:p1.1").contains("thread:"));
+    assert_eq!((gdb.register(RIP), gdb.register(RBX)), (BASE + 5, DATA));
+
+    // Software and hardware breakpoints: memory is the guest's own.
+    gdb.ok(&format!("Z0,{:x},1", BASE + 0xa));
+    let stop = gdb.go();
+    assert!(stop.contains("swbreak"), "{stop}");
+    assert_eq!((gdb.register(RIP), gdb.memory(DATA)), (BASE + 0xa, 1));
+    assert_eq!(gdb.memory(BASE + 8) >> 16, 0x8590, "the breakpoint is not to be seen");
+    gdb.ok(&format!("z0,{:x},1", BASE + 0xa));
+    gdb.ok(&format!("Z1,{:x},1", BASE + 5));
+    let stop = gdb.go();
+    assert!(stop.contains("hwbreak"), "{stop}");
+    assert_eq!((gdb.register(RIP), gdb.memory(DATA)), (BASE + 5, 1));
+    gdb.ok(&format!("z1,{:x},1", BASE + 5));
+
+    // Watchpoints: writes, reads, both.
+    gdb.ok(&format!("Z2,{DATA:x},4"));
+    let stop = gdb.go();
+    assert!(stop.contains(&format!("watch:{DATA:x};")) && !stop.contains("rwatch"), "{stop}");
+    assert_eq!((gdb.register(RIP), gdb.memory(DATA)), (BASE + 7, 2));
+    gdb.ok(&format!("z2,{DATA:x},4"));
+    for (kind, word) in [(3, "rwatch"), (4, "awatch")] {
+        gdb.ok(&format!("Z{kind},{FLAG:x},4"));
+        let stop = gdb.go();
+        assert!(stop.contains(&format!("{word}:{FLAG:x};")), "{stop}");
+        assert_eq!(gdb.register(RIP), BASE + 0xa);
+        gdb.ok(&format!("z{kind},{FLAG:x},4"));
+    }
+
+    // A range: from the TEST out of the two instructions behind it.
+    gdb.ask(&format!("vCont;r{:x},{:x}:p1.1", BASE + 0xa, BASE + 0xf));
+    assert_eq!(gdb.register(RIP), BASE + 5, "the jump left the range");
+
+    // Ctrl-C.
+    gdb.send("vCont;c");
+    std::thread::sleep(Duration::from_millis(200));
+    gdb.stream.write_all(&[3]).unwrap();
+    let stop = gdb.packet();
+    assert!(stop.starts_with("T02"), "{stop}");
+    let counted = gdb.memory(DATA);
+    assert!(counted > 3, "it ran: {counted}");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(gdb.memory(DATA), counted, "and does not now");
+
+    // A register and memory are written; monitor commands answer.
+    let mut registers = gdb.registers();
+    registers[8 * RAX..][..8].copy_from_slice(&0x1234u64.to_le_bytes());
+    gdb.ok(&format!("G{}", hex(&registers)));
+    assert_eq!(gdb.register(RAX), 0x1234);
+    assert_eq!(gdb.ask("m300000000,4"), "E0e", "nothing is there");
+    assert!(gdb.monitor("help").contains("monitor regs"));
+    assert!(gdb.monitor("info").contains("CPU#0 running"));
+    assert!(gdb.monitor("regs").contains("CR0 00000011"));
+    assert!(gdb.monitor("nonsense").contains("no command"));
+    assert_eq!(gdb.monitor("translate 0 0x1234"), "0x1234\n", "without paging");
+
+    // Code written by the debugger is what runs: the loop's NOP becomes another.
+    gdb.ok(&format!("M{:x},1:f8", BASE + 0xa));
+    gdb.ok(&format!("M{FLAG:x},4:01000000"));
+    let exited = gdb.go();
+    assert!(exited.starts_with(&format!("W{STATUS:02x}")), "{exited}");
+    let ended = end(child);
+    assert_eq!(ended.status, STATUS, "{ended:?}");
+}
+
+#[test]
+fn a_debugger_controls_a_guest() {
+    session("gdb-real", &[]);
+}
+
+#[test]
+fn a_debugger_controls_a_guest_under_virtual_time() {
+    session("gdb-virtual", &["--clock", "virtual"]);
+}
+
+#[test]
+fn all_vcpus_stop_and_each_is_a_thread() {
+    for clock in ["real", "virtual"] {
+        let (child, address) =
+            start(&format!("gdb-cpus-{clock}"), &["--gdb", "tcp::0", "--cpus", "3", "--clock", clock]);
+        let mut gdb = Client::connect(&address);
+        let threads = gdb.ask("qfThreadInfo");
+        assert_eq!(threads.matches("p").count(), 3, "{threads}");
+        let extra = unhex(&gdb.ask("qThreadExtraInfo,p1.3"));
+        assert_eq!(String::from_utf8_lossy(&extra), "CPU#2 [waits for SIPI]");
+        let counted = gdb.memory(DATA);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(gdb.memory(DATA), counted, "it stopped when the debugger came");
+        gdb.ok(&format!("M{FLAG:x},4:01000000"));
+        gdb.ok("D;1");
+        assert_eq!(end(child).status, STATUS, "{clock}: it went on alone");
+    }
+}
+
+#[test]
+fn a_lost_connection_lets_the_guest_run_and_another_may_come() {
+    let path = common::scratch("gdb.socket");
+    let address = format!("unix:{}", path.display());
+    let (child, address) = start("gdb-lost", &["--gdb", &address, "-S"]);
+    let mut first = Client::connect(&address);
+    first.ok(&format!("Z0,{:x},1", BASE + 5));
+    first.go();
+    drop(first);
+    std::thread::sleep(Duration::from_millis(200));
+    let mut second = Client::connect(&address);
+    assert!(second.memory(DATA) > 1, "its breakpoint was gone");
+    second.ok(&format!("M{FLAG:x},4:01000000"));
+    drop(second);
+    assert_eq!(end(child).status, STATUS);
+}
+
+#[test]
+fn a_debugger_kills_a_guest() {
+    let (child, address) = start("gdb-kill", &["--gdb", "tcp::0"]);
+    let mut gdb = Client::connect(&address);
+    gdb.send("vKill;1");
+    assert_eq!(end(child).status, 130);
+}
+
+#[test]
+fn garbage_on_the_socket_harms_nobody() {
+    let (child, address) = start("gdb-garbage", &["--gdb", "tcp::0", "-S"]);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n$$$#00$m#6d$vCont;s:p9.99#00\x03\x03").unwrap();
+    stream.write_all(&[0xff; 100_000]).unwrap();
+    drop(stream);
+    let mut gdb = Client::connect(&address);
+    gdb.ok(&format!("M{FLAG:x},4:01000000"));
+    gdb.ok("D;1");
+    assert_eq!(end(child).status, STATUS);
+}
+
+#[test]
+fn addresses_that_cannot_be_served_are_refused() {
+    let kernel = file("gdb-refused", &pvh::kernel(&CODE));
+    for (arguments, hint) in [
+        (&["--gdb", "1234"][..], "tcp::PORT"),
+        (&["--gdb", "tcp:203.0.113.1:1"], "cannot listen"),
+        (&["--gdb-wait"], "add --gdb"),
+    ] {
+        let ended = common::satori(&[&["run", "--kernel", &kernel], arguments].concat());
+        assert_eq!(ended.status, 2, "{ended:?}");
+        assert!(ended.messages.contains(hint), "{ended:?}");
+    }
+}
+
+#[test]
+fn gdb_itself_finds_its_way() {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        eprintln!("gdb is not installed: only our own client was used");
+        return;
+    }
+    let (child, address) = start("gdb-gdb", &["--gdb", "tcp::0", "-S"]);
+    let script = format!(
+        "set pagination off\nset architecture i386:x86-64\ntarget remote {address}\n\
+         hbreak *{:#x}\ncontinue\nprintf \"at %#lx\\n\", $rip\nstepi\nprintf \"then %#lx\\n\", $rip\n\
+         delete\nwatch *(int*){DATA:#x}\ncontinue\ninfo registers cr0 eflags mxcsr fs_base\n\
+         info threads\nmonitor info\ndelete\nset var *(int*){FLAG:#x} = 1\ncontinue\n",
+        BASE + 7
+    );
+    let script = file("script.gdb", script.as_bytes());
+    let output = Command::new("gdb").args(["-q", "-nx", "-batch", "-x", &script]).output().expect("gdb runs");
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    for expected in ["at 0x100007", "then 0x10000a", "New value = 2", "CPU#0", "exited with code 07"] {
+        assert!(text.contains(expected), "{expected:?} is missing in:\n{text}");
+    }
+    assert_eq!(end(child).status, STATUS);
+}
