@@ -27,6 +27,8 @@ mod transfer;
 #[cfg(test)]
 mod native_test;
 #[cfg(test)]
+mod string_test;
+#[cfg(test)]
 mod tests;
 
 use iced_x86::Instruction;

@@ -190,3 +190,44 @@ fn an_instruction_of_sixteen_bytes_is_a_general_protection_fault() {
         assert_eq!(go(&mut cpu), expected, "{code:02x?}");
     }
 }
+
+/// Offered to the test only as all that has a name, or left to the machine to refuse: nothing
+/// implements these.
+fn is_nobodys(insn: &iced_x86::Instruction) -> bool {
+    use iced_x86::CpuidFeature::{AVX, AVX2, F16C, FMA, GFNI, MOVDIR64B, MOVDIRI, SMM, SSE4A, SVM};
+    let later = [AVX, AVX2, F16C, FMA, GFNI, MOVDIR64B, MOVDIRI, SMM, SSE4A, SVM];
+    let undefined = matches!(
+        insn.mnemonic(),
+        iced_x86::Mnemonic::Ud0 | iced_x86::Mnemonic::Ud1 | iced_x86::Mnemonic::Ud2
+    );
+    undefined || insn.cpuid_features().iter().any(|feature| later.contains(feature))
+}
+
+#[test]
+fn whatever_exists_is_implemented() {
+    let cpu = machine64();
+    let undefined: crate::cpu::Handler = crate::insn::undefined;
+    let (mut missing, mut seen) = (std::collections::BTreeSet::new(), 0);
+    let prefixes: [&[u8]; 7] = [&[], &[0x66], &[0xf3], &[0xf2], &[0x48], &[0x66, 0x48], &[0xf3, 0x48]];
+    let vex: Vec<Vec<u8>> =
+        (1..4).flat_map(|map| (0..4).map(move |pp| vec![0xc4, 0xe0 | map, 0x78 | pp])).collect();
+    let maps: [&[u8]; 4] = [&[], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]];
+    let legacy = prefixes.iter().flat_map(|prefix| maps.iter().map(move |map| [*prefix, *map].concat()));
+    for (before, bits) in legacy.chain(vex).flat_map(|before| [16, 32, 64].map(|bits| (before.clone(), bits)))
+    {
+        for opcode in 0..=255 {
+            for modrm in 0..=255 {
+                let code = [&before[..], &[opcode, modrm, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
+                let Some(insn) = cpu.isa.one(&code, bits) else { continue };
+                if cpu.isa.exists(&insn) && !is_nobodys(&insn) {
+                    seen += 1;
+                    if std::ptr::fn_addr_eq(cpu.isa.handler(&insn), undefined) {
+                        missing.insert(format!("{:?}", insn.code()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(seen > 500_000, "{seen}");
+}

@@ -39,8 +39,7 @@ impl Cpu {
         // An accessed or dirty bit that another vCPU's change beat sends us around again.
         loop {
             if let Some(outcome) = self.walk_once(linear, access, paging) {
-                return outcome
-                    .map(|mapping| Mapping { gpa: self.memory.addressed(mapping.gpa), ..mapping });
+                return outcome.map(|mapping| Mapping { gpa: self.memory.addressed(mapping.gpa), ..mapping });
             }
         }
     }
