@@ -40,6 +40,9 @@ pub struct KernelInfo {
     pub protocols: Vec<BootProtocol>,
     /// Where it may be placed instead, if it can be.
     pub reloc: Option<PvhReloc>,
+    /// Whether its multiboot header asks for a video mode. It is loaded nevertheless, without one,
+    /// as QEMU and GRUB do.
+    pub wants_video: bool,
     /// Bytes of the unpacked image.
     pub unpacked: u64,
 }
@@ -197,7 +200,16 @@ impl Kernel {
     ) -> Result<Self, BadKernel> {
         let protocols = ways.iter().map(|way| way.protocol).collect();
         let reloc = ways.iter().find_map(|way| way.image.pvh_reloc);
-        let info = KernelInfo { format, compression, version, protocols, reloc, unpacked: data.len() as u64 };
+        let multiboot = ways.iter().any(|way| way.protocol == BootProtocol::Multiboot);
+        let info = KernelInfo {
+            format,
+            compression,
+            version,
+            protocols,
+            reloc,
+            wants_video: multiboot && Header::find(&data).is_some_and(Header::wants_video),
+            unpacked: data.len() as u64,
+        };
         Ok(Kernel { info, ways, setup, data })
     }
 }

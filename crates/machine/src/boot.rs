@@ -24,6 +24,9 @@ pub(crate) fn prepare(config: Config) -> Result<(Vec<Region>, Loader), Error> {
     let regions = layout::ram_regions(config.memory)?;
     let kernel = Kernel::parse(config.kernel, config.memory.min(KERNEL_MAX))
         .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })?;
+    if kernel.info.wants_video {
+        tracing::warn!("the kernel's multiboot header asks for a video mode, and there is no screen");
+    }
     let boot = satori_boot::Config {
         kernel_name: config.kernel_name,
         cmdline: config.cmdline,

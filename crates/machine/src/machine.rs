@@ -202,10 +202,10 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
                 });
             }
             Time::Real(_) => {
-                let clock = &*clock;
+                let (clock, alone) = (&*clock, vps.len() == 1);
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vp.index);
-                    start(scope, shared, &name, move || real::run_vp(vp, bell, clock, shared, hub));
+                    start(scope, shared, &name, move || real::run_vp(vp, bell, alone, clock, shared, hub));
                 }
                 start(scope, shared, "timers", move || real::run_timers(timers, clock, shared, &feed));
             }

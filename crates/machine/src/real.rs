@@ -10,8 +10,16 @@ use crate::debugger::Hub;
 use crate::shared::{Shared, VpBell};
 use crate::vp::{After, Entry, Vp};
 
-/// Runs `vp` on the calling thread until the machine stops.
-pub(crate) fn run_vp(vp: &mut Vp, bell: &VpBell, clock: &dyn Clock, shared: &Shared, hub: Option<&Hub>) {
+/// Runs `vp` on the calling thread until the machine stops. One that is `alone` spins for no other
+/// vCPU, and so gives its time to none.
+pub(crate) fn run_vp(
+    vp: &mut Vp,
+    bell: &VpBell,
+    alone: bool,
+    clock: &dyn Clock,
+    shared: &Shared,
+    hub: Option<&Hub>,
+) {
     loop {
         vp.take_kick();
         if let Some(hub) = hub {
@@ -32,6 +40,7 @@ pub(crate) fn run_vp(vp: &mut Vp, bell: &VpBell, clock: &dyn Clock, shared: &Sha
         };
         match after {
             After::Nothing => {}
+            After::Yield if alone => {}
             After::Yield => std::thread::yield_now(),
             After::TripleFault => shared.finish(Event::TripleFault { vcpu: vp.index }),
             After::Debug(cause) => hub.into_iter().for_each(|hub| hub.met(vp, cause)),

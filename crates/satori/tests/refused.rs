@@ -59,6 +59,17 @@ fn initrds() {
 }
 
 #[test]
+fn modules_and_protocols() {
+    let kernel = file("boot-kernel", &pvh::halt());
+    refused(&["--kernel", &kernel, "--module", "/nonexistent args"], &["--module /nonexistent ("]);
+    refused(&["--kernel", &kernel, "--initrd", "/nonexistent a,/b"], &["--initrd /nonexistent ("]);
+    for boot in ["multiboot", "linux", "linux32"] {
+        refused(&["--kernel", &kernel, "--boot", boot], &["--boot auto"]);
+    }
+    refused(&["--kernel", &kernel, "--boot", "bios"], &["bios", "multiboot"]);
+}
+
+#[test]
 fn sizes_and_counts() {
     let kernel = file("sizes-kernel", &pvh::halt());
     for size in ["0", "1M", "127M", "65537M", "100T", "99999999999999999999G", "-5", "257M", "much"] {

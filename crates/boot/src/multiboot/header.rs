@@ -12,7 +12,7 @@ pub struct Header {
     /// Its place in the file.
     at: usize,
     /// What the kernel wants.
-    pub flags: u32,
+    flags: u32,
 }
 
 impl Header {
@@ -24,6 +24,11 @@ impl Header {
             let sound = magic == h::VALUE && magic.wrapping_add(flags).wrapping_add(checksum) == 0;
             sound.then_some(Header { at, flags })
         })
+    }
+
+    /// Whether the kernel asks for a video mode.
+    pub fn wants_video(self) -> bool {
+        self.flags & h::VIDEO_MODE != 0
     }
 }
 

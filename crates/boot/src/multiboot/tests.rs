@@ -102,7 +102,8 @@ fn what_the_header_may_not_want_is_refused() {
     );
     assert!(parse(Elf32 { flags: 0, ..Elf32::default() }.build()).is_ok());
     // The upper half is for the loader to ignore.
-    assert!(parse(Elf32 { flags: 0x8000_0007, ..Elf32::default() }.build()).is_ok());
+    let asking = parse(Elf32 { flags: 0x8000_0007, ..Elf32::default() }.build()).unwrap();
+    assert!(asking.info.wants_video && !parse(Elf32::default().build()).unwrap().info.wants_video);
     let outside = Elf32 { entry: 0x20_0000, ..Elf32::default() };
     assert!(matches!(parse(outside.build()).unwrap_err(), BadKernel::Multiboot { .. }));
 }
