@@ -15,6 +15,7 @@ pub mod cpu;
 mod entry;
 pub mod harness;
 pub mod insn;
+pub mod legacy;
 pub mod paging;
 mod runtime;
 pub mod smp;

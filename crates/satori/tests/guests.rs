@@ -61,6 +61,11 @@ fn litmus() {
 }
 
 #[test]
+fn modes() {
+    passes("modes", 1, &[]);
+}
+
+#[test]
 fn code_that_is_written() {
     passes("smc", 2, &[]);
     passes("smc", 2, &["--clock", "virtual"]);
