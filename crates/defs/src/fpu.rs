@@ -12,6 +12,8 @@ pub mod mxcsr {
     pub const UE: u32 = 1 << 4;
     /// Precision flag.
     pub const PE: u32 = 1 << 5;
+    /// Denormals are zeros.
+    pub const DAZ: u32 = 1 << 6;
     /// The six exception masks, bits 12:7.
     pub const MASKS: u32 = 0x1f80;
     /// Places from an exception's flag to its mask.

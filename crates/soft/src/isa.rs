@@ -5,7 +5,7 @@
 //! LZCNT and TZCNT are BSR and BSF with a prefix that means nothing, WBNOINVD is WBINVD, and hints
 //! are the reserved NOPs that they were made of (SDM volume 2, each instruction's page).
 
-use iced_x86::{CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
+use iced_x86::{Code, CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
 use satori_cpuid::{Feature, Offered, Vendor};
 
 use crate::cpu::{Cpu, Handler};
@@ -44,11 +44,36 @@ impl Isa {
     /// Decodes one instruction as if at address 0; nothing if `bytes` end before it does.
     pub fn one(&self, bytes: &[u8], bits: u32) -> Option<Instruction> {
         let mut decoder = self.decoder(bytes, bits);
-        let mut insn = decoder.decode();
+        let mut insn = self.mended(decoder.decode(), bytes, bits);
         if bits == 64 {
             drop_override(&mut insn);
         }
         (decoder.last_error() != DecoderError::NoMoreBytes).then_some(insn)
+    }
+
+    /// What `insn`, decoded from the start of `bytes`, is to a processor where the decoder errs:
+    /// F3 90 is PAUSE, but with REX.B an exchange of rAX with R8, to which F3 means nothing.
+    #[inline]
+    pub fn mended(&self, insn: Instruction, bytes: &[u8], bits: u32) -> Instruction {
+        if insn.code() == Code::Pause && bits == 64 && insn.len() > 2 {
+            return self.exchanging(insn, bytes);
+        }
+        insn
+    }
+
+    #[cold]
+    fn exchanging(&self, insn: Instruction, bytes: &[u8]) -> Instruction {
+        /// A prefix that means nothing in 64-bit code.
+        const DS: u8 = 0x3e;
+        let len = insn.len().min(bytes.len());
+        if !matches!(bytes[len - 2], 0x40..=0x4f if bytes[len - 2] & 1 != 0) {
+            return insn;
+        }
+        let mut plain = [0; MAX_LENGTH];
+        for (to, from) in plain.iter_mut().zip(&bytes[..len]) {
+            *to = if *from == 0xf3 { DS } else { *from };
+        }
+        self.decoder(&plain[..len], 64).decode()
     }
 
     /// Whether `insn`, decoded from the start of `bytes`, is longer than an instruction may be.

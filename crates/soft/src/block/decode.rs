@@ -80,6 +80,7 @@ pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<De
             }
             break;
         }
+        insn = isa.mended(insn, &buffer[at..len], bits);
         if bits == 64 {
             drop_override(&mut insn);
         }

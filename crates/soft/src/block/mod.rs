@@ -450,6 +450,15 @@ impl Cpu {
         Ok(entry)
     }
 
+    /// Byte `index` of the instruction at RIP.
+    pub fn code_byte(&mut self, index: u64) -> Exec<u8> {
+        let linear = self.code_linear(self.state.rip.wrapping_add(index));
+        let page = self.fetch_page(linear)?;
+        let mut byte = [0];
+        decode::copy(page.host, (linear & 0xfff) as usize, &mut byte);
+        Ok(byte[0])
+    }
+
     /// Decodes the single instruction at RIP, which may cross pages, without caching it. It must
     /// lie within the code segment, and have 15 bytes at most (SDM volume 2, 2.3.11).
     pub fn fetch_one(&mut self) -> Exec<iced_x86::Instruction> {

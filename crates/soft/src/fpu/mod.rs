@@ -8,14 +8,13 @@
 
 mod control;
 mod native;
-#[cfg(test)]
-mod native_test;
 mod stack;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use iced_x86::{Code, Instruction};
+use satori_cpuid::Vendor;
 use satori_defs::fpu::fsw;
 use satori_defs::x86::{cr0, vector};
 use satori_engine::Exception;
@@ -142,7 +141,8 @@ fn compare<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> 
     start(cpu)?;
     let (mut new, flags) = execute(cpu, native::run::<OP, MODRM>, &mut [0; 16]);
     note(cpu, insn, &mut new, OP, MODRM);
-    if !is_pending(&new) {
+    // With an unmasked exception, Intel's processors leave the flags (SDM, FCOMI); AMD's set them.
+    if !is_pending(&new) || cpu.isa.offered.vendor == Vendor::Amd {
         cpu.flags.set_bits(flags & native::COMPARE_FLAGS);
     }
     cpu.state.fpu = new;
@@ -182,6 +182,8 @@ fn store_with(cpu: &mut Cpu, insn: &Instruction, native: Native, op: u8, modrm: 
     if new.fsw & !new.fcw & fsw::FLAGS & !fsw::PE == 0 {
         store_bytes(cpu, linear, &memory[..size])?;
     } else {
+        // Those of ten bytes are stored in pieces, the first of eight.
+        cpu.probe_store(linear, size.min(8) as u64)?;
         cpu.probe_write(linear, size as u64)?;
     }
     note(cpu, insn, &mut new, op, modrm);
@@ -205,12 +207,23 @@ fn execute(cpu: &Cpu, native: Native, memory: &mut [u8; 16]) -> (FpuState, u64) 
 }
 
 /// Records the instruction, as every one but the control instructions does (SDM volume 1,
-/// 8.1.8); its opcode only with an unmasked exception, as processors do since the Pentium 4. Of a
-/// memory form only the reg field of ModRM is known here.
-fn note(cpu: &Cpu, insn: &Instruction, new: &mut FpuState, op: u8, modrm: u8) {
+/// 8.1.8); its opcode only with an unmasked exception, as processors do since the Pentium 4.
+fn note(cpu: &mut Cpu, insn: &Instruction, new: &mut FpuState, op: u8, modrm: u8) {
     new.fip = cpu.state.rip;
     if is_pending(new) {
-        let modrm = if insn.op0_kind() == iced_x86::OpKind::Memory { modrm & 0x38 } else { modrm };
+        let memory = insn.op0_kind() == iced_x86::OpKind::Memory;
+        let modrm = if memory { memory_modrm(cpu, insn).unwrap_or(modrm & 0x38) } else { modrm };
         new.fop = u16::from(op & 7) << 8 | u16::from(modrm);
     }
+}
+
+/// ModRM of the instruction at RIP: the byte behind the escape opcode, which no prefix equals.
+#[cold]
+fn memory_modrm(cpu: &mut Cpu, insn: &Instruction) -> Option<u8> {
+    for index in 0..insn.len() as u64 {
+        if matches!(cpu.code_byte(index).ok()?, 0xd8..=0xdf) {
+            return cpu.code_byte(index + 1).ok();
+        }
+    }
+    None
 }

@@ -191,6 +191,11 @@ impl Cpu {
         outcome
     }
 
+    /// Makes sure that an operand of `size` bytes, a power of two, can be stored at `linear`.
+    pub fn probe_store(&mut self, linear: u64, size: u64) -> Exec<()> {
+        self.span(linear, size, self.mode, true).map(drop)
+    }
+
     /// Makes sure that `len` bytes (at most a page) can be written, setting dirty bits.
     pub fn probe_write(&mut self, linear: u64, len: u64) -> Exec<()> {
         self.require_canonical(linear, len)?;

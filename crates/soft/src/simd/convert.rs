@@ -62,8 +62,9 @@ fn cvtpi2ps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     mmx::usable(cpu)?;
     let s = mmx::source(cpu, insn, 1)?;
-    let new = under_mxcsr(cpu, |mxcsr| native::Cvtdq2ps::run(0, s.into(), 0, mxcsr), |_| false)?;
+    // The transition to MMX comes before the operation, whose exceptions do not undo it.
     mmx::enter(cpu);
+    let new = under_mxcsr(cpu, |mxcsr| native::Cvtdq2ps::run(0, s.into(), 0, mxcsr), |_| false)?;
     let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
     *d = *d & !LOW64 | new & LOW64;
     Ok(())
@@ -93,6 +94,8 @@ fn to_mmx<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -
         // The packed form would convert the upper half too, and flag it.
         s &= LOW64;
     }
+    // As above: the transition stays, whatever the conversion raises.
+    mmx::enter(cpu);
     let new = under_mxcsr(cpu, |mxcsr| O::run(0, s, 0, mxcsr), |_| false)?;
     mmx::set(cpu, mm(insn.op0_register()), new as u64);
     Ok(())

@@ -74,9 +74,125 @@ fn float<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) ->
     let d = xmm(insn.op0_register());
     let old = cpu.state.fpu.xmm[d];
     let imm = insn.immediate8();
-    cpu.state.fpu.xmm[d] =
-        under_mxcsr(cpu, |mxcsr| O::run(old, s, imm, mxcsr), |result| is_tiny(O::TINY, *result))?;
+    if O::TINY != Tiny::None && cpu.state.fpu.mxcsr & RANGE_MASKS != RANGE_MASKS {
+        return unbounded::<O>(cpu, insn, old, s, T::SIZE);
+    }
+    cpu.state.fpu.xmm[d] = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm, mxcsr), |_| false)?;
     Ok(())
+}
+
+/// Masks of the exceptions of results that do not fit the format's range.
+const RANGE_MASKS: u32 = (mxcsr::OE | mxcsr::UE) << mxcsr::MASK_SHIFT;
+
+/// With overflow or underflow unmasked, a result beyond the format's range is inexact only if
+/// rounding to its precision with an unbounded exponent loses something (SDM volume 1, 4.9.1.4 and
+/// 4.9.1.5). So such results are worked out again from operands whose exponents are brought near
+/// 0. Tiny sums are exact as they are.
+#[cold]
+fn unbounded<O: Float>(cpu: &mut Cpu, insn: &Instruction, old: u128, s: u128, size: u64) -> Exec<()> {
+    use Mnemonic::{Addpd, Addps, Addsd, Addss, Addsubpd, Addsubps, Subpd, Subps, Subsd, Subss};
+    use Mnemonic::{Cvtpd2ps, Cvtsd2ss, Divpd, Divps, Divsd, Divss, Mulpd, Mulps, Mulsd, Mulss};
+    let imm = insn.immediate8();
+    let narrows = matches!(insn.mnemonic(), Cvtpd2ps | Cvtsd2ss);
+    let scale: fn(Format, u128, u32) -> u128 = match insn.mnemonic() {
+        Cvtpd2ps | Cvtsd2ss | Divpd | Divps | Divsd | Divss | Mulpd | Mulps | Mulsd | Mulss => {
+            with_exponent_0
+        }
+        Addpd | Addps | Addsd | Addss | Addsubpd | Addsubps | Subpd | Subps | Subsd | Subss => quarter,
+        _ => |_, value, _| value,
+    };
+    let to = if matches!(O::TINY, Tiny::Single | Tiny::Singles) { SINGLE } else { DOUBLE };
+    let from = if narrows { DOUBLE } else { to };
+    let elements = if size == 16 { 128 / from.bits } else { 1 };
+    let guest = cpu.state.fpu.mxcsr;
+    let beyond = |element: u128| {
+        guest & mxcsr::UM == 0 && to.is_small(element)
+            || guest & mxcsr::OE << mxcsr::MASK_SHIFT == 0 && to.is_large(element)
+    };
+    // To such a processor denormal operands are zeros, whatever their size.
+    let zero = |value: u128, i: u32| guest & mxcsr::DAZ != 0 && from.is_small(from.element(value, i));
+    let operation = |control: u32| {
+        let (result, after) = O::run(old, s, imm, control);
+        let (mut a, mut b) = (old, s);
+        for i in (0..elements).filter(|i| beyond(to.element(result, *i))) {
+            for value in [&mut a, &mut b] {
+                if !zero(*value, i) {
+                    *value = scale(from, *value, i);
+                }
+            }
+        }
+        let (_, unbounded) = O::run(a, b, imm, control);
+        (result, after & !mxcsr::PE | unbounded & mxcsr::PE)
+    };
+    let d = xmm(insn.op0_register());
+    cpu.state.fpu.xmm[d] = under_mxcsr(cpu, operation, |result| is_tiny(O::TINY, *result))?;
+    Ok(())
+}
+
+/// A floating-point format, by the sizes of its parts.
+#[derive(Clone, Copy)]
+struct Format {
+    bits: u32,
+    fraction_bits: u32,
+    bias: u128,
+}
+
+const SINGLE: Format = Format { bits: 32, fraction_bits: 23, bias: 127 };
+const DOUBLE: Format = Format { bits: 64, fraction_bits: 52, bias: 1023 };
+
+impl Format {
+    fn element(self, value: u128, i: u32) -> u128 {
+        value >> (self.bits * i) & u128::MAX >> (128 - self.bits)
+    }
+
+    fn with_element(self, value: u128, i: u32, element: u128) -> u128 {
+        let mask = u128::MAX >> (128 - self.bits);
+        value & !(mask << (self.bits * i)) | (element & mask) << (self.bits * i)
+    }
+
+    /// The exponent field and the fraction.
+    fn parts(self, element: u128) -> (u128, u128) {
+        let magnitude = element & ((1 << (self.bits - 1)) - 1);
+        (magnitude >> self.fraction_bits, magnitude & ((1 << self.fraction_bits) - 1))
+    }
+
+    /// Zero or denormal.
+    fn is_small(self, element: u128) -> bool {
+        self.parts(element).0 == 0
+    }
+
+    /// Infinite, or the largest number: where results beyond the range end up.
+    fn is_large(self, element: u128) -> bool {
+        let (exponent, fraction) = self.parts(element);
+        let largest = exponent == 2 * self.bias && fraction == (1 << self.fraction_bits) - 1;
+        largest || exponent > 2 * self.bias
+    }
+}
+
+/// `value` with the exponent of element `i` brought to 0, if it is a number other than 0.
+fn with_exponent_0(format: Format, value: u128, i: u32) -> u128 {
+    let element = format.element(value, i);
+    let (exponent, fraction) = format.parts(element);
+    let normal = match exponent {
+        0 if fraction == 0 => return value,
+        // The highest one becomes the hidden bit.
+        0 => fraction << (format.fraction_bits + 1 - (128 - fraction.leading_zeros())),
+        e if e > 2 * format.bias => return value,
+        _ => fraction,
+    };
+    let sign = element & 1 << (format.bits - 1);
+    let scaled = sign | format.bias << format.fraction_bits | normal & ((1 << format.fraction_bits) - 1);
+    format.with_element(value, i, scaled)
+}
+
+/// `value` with element `i` divided by four, if it is large.
+fn quarter(format: Format, value: u128, i: u32) -> u128 {
+    let element = format.element(value, i);
+    let (exponent, _) = format.parts(element);
+    if exponent < format.bias || exponent > 2 * format.bias {
+        return value;
+    }
+    format.with_element(value, i, element - (2 << format.fraction_bits))
 }
 
 /// DPPS and DPPD: the sum goes to every element that the low half of the immediate names, 0 to

@@ -57,6 +57,8 @@ fn save(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     legacy::put_mxcsr(&mut area, &cpu.state.fpu);
     let extent = extent(cpu);
     legacy::put_xmm(&mut area[..extent], &cpu.state.fpu);
+    // Of the bytes that are not written too, none may be out of reach.
+    cpu.probe_write(linear, fxsave::SIZE as u64)?;
     store_bytes(cpu, linear, &area[..extent])
 }
 
@@ -64,9 +66,10 @@ fn restore(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     fpu::available(cpu)?;
     let linear = cpu.ea(insn, 0)?;
     require_aligned(cpu, linear)?;
-    let mut area = [0; fxsave::WRITTEN];
+    // All of it is read, also what is not used.
+    let mut area = [0; fxsave::SIZE];
     let extent = extent(cpu);
-    load_bytes(cpu, linear, &mut area[..extent])?;
+    load_bytes(cpu, linear, &mut area)?;
     set_mxcsr(cpu, legacy::mxcsr_of(&area))?;
     legacy::take_x87(&area, &mut cpu.state.fpu, wide(insn));
     legacy::take_xmm(&area[..extent], &mut cpu.state.fpu);

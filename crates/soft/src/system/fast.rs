@@ -142,13 +142,17 @@ fn sysenter(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 }
 
 fn sysexit(cpu: &mut Cpu, wide: bool) -> Exec<()> {
+    // Privilege is looked at first, where the vendor does not have it too.
+    if cpu.cpl() != 0 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
     require_sysenter(cpu)?;
     let selector = cpu.state.sysenter_cs as u16;
     if cpu.state.cr0 & cr0::PE == 0 || selector & 0xfffc == 0 {
         return Err(cpu.raise(Exception::gp(0)));
     }
     let (rsp, rip) = (cpu.state.gpr[reg::RCX], cpu.state.gpr[reg::RDX]);
-    if cpu.cpl() != 0 || (wide && !(canonical(rsp) && canonical(rip))) {
+    if wide && !(canonical(rsp) && canonical(rip)) {
         return Err(cpu.raise(Exception::gp(0)));
     }
     let (offset, rights, bits) = if wide { (32, CODE64, 64) } else { (16, CODE32, 32) };

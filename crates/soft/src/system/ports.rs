@@ -150,11 +150,12 @@ impl Iteration {
 
 fn string_input(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
     let iteration = Iteration::of(insn, 0, reg::RDI);
+    let port = cpu.state.gpr[reg::RDX] as u16;
+    // Without a right to the port no repetition at all faults too.
+    require_ports(cpu, port, size)?;
     if iteration.done(cpu) {
         return Ok(());
     }
-    let port = cpu.state.gpr[reg::RDX] as u16;
-    require_ports(cpu, port, size)?;
     let linear = cpu.ea_write(insn, 0)?;
     // A fault must come before the device is read.
     cpu.probe_write(linear, size.into())?;
@@ -166,11 +167,12 @@ fn string_input(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
 
 fn string_output(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
     let iteration = Iteration::of(insn, 1, reg::RSI);
+    let port = cpu.state.gpr[reg::RDX] as u16;
+    // Without a right to the port no repetition at all faults too.
+    require_ports(cpu, port, size)?;
     if iteration.done(cpu) {
         return Ok(());
     }
-    let port = cpu.state.gpr[reg::RDX] as u16;
-    require_ports(cpu, port, size)?;
     let linear = cpu.ea(insn, 1)?;
     let value = cpu.read_sized(linear, size.into())? as u32;
     cpu.ask(Exit::IoWrite { port, size, value })?;
