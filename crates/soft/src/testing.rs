@@ -158,20 +158,4 @@ impl Numbers {
     pub fn below(&mut self, limit: u64) -> u64 {
         self.any() % limit
     }
-
-    /// A value as bugs like it: often an edge of some size.
-    pub fn edgy(&mut self) -> u64 {
-        const EDGES: [u64; 8] =
-            [0, 1, 0x7f, 0x80, 0x7fff, 0x8000_0000, 0x7fff_ffff_ffff_ffff, 0x8000_0000_0000_0000];
-        let edge = EDGES[self.below(8) as usize];
-        match self.below(8) {
-            0 => edge,
-            1 => !edge,
-            2 => edge.wrapping_add(self.below(3)).wrapping_sub(1),
-            3 => self.below(0x100),
-            4 => self.any() >> self.below(64),
-            5 => 1 << self.below(64),
-            _ => self.any(),
-        }
-    }
 }

@@ -25,8 +25,6 @@ mod string;
 mod transfer;
 
 #[cfg(test)]
-mod native_test;
-#[cfg(test)]
 mod string_test;
 #[cfg(test)]
 mod tests;

@@ -13,11 +13,7 @@ mod legacy;
 mod mmx;
 mod moves;
 mod native;
-#[cfg(test)]
-mod native_test;
 mod operand;
-#[cfg(test)]
-pub mod oracle;
 mod packed;
 mod shuffle;
 mod string;

@@ -113,11 +113,6 @@ impl Native {
         unsafe { std::slice::from_raw_parts_mut(self.scratch.0, self.scratch.1) }
     }
 
-    /// Runs one instruction, which must go on behind itself. Tells the vector of its fault.
-    pub fn run(&mut self, instruction: &[u8], registers: &mut Registers) -> Result<(), u8> {
-        self.run_between(&[], instruction, &[], registers)
-    }
-
     /// Runs one instruction between others that must not fault and leave the general registers
     /// alone: they load and save state that is not in [`Registers`]. Tells the vector of its fault.
     pub fn run_between(

@@ -1,0 +1,200 @@
+//! Compares the interpreter with this machine's processor, for as many cases as wanted.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Parser;
+use satori_compare::{Comparison, Error, Failure, Generator, describe, read_line, write_line};
+use satori_soft::Interpreter;
+
+/// Compares the interpreter with this machine's processor
+#[derive(Debug, Parser)]
+#[command(name = "satori-compare")]
+struct Flags {
+    /// Cases; 10M and 200k are understood
+    #[arg(long, default_value = "1M", value_parser = count)]
+    cases: u64,
+    /// Where the random numbers begin; a fresh one, which is printed, if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Number of the first case
+    #[arg(long, default_value = "0", value_parser = count)]
+    from: u64,
+    /// Only instruction forms whose name contains this, as in Cmpxchg or Addps_xmm
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Code sizes, taken in turn
+    #[arg(long, value_delimiter = ',', default_value = "64,32")]
+    bits: Vec<u32>,
+    /// Stop after so many differences
+    #[arg(long, default_value_t = 10)]
+    failures: usize,
+    /// One difference for each instruction or pair of faults, counted
+    #[arg(long)]
+    survey: bool,
+    /// Go on where the run that wrote this file ended, with its seed; and note progress there
+    #[arg(long)]
+    resume: Option<PathBuf>,
+    /// Execute the cases of this file, a line each, instead
+    #[arg(long)]
+    corpus: Option<PathBuf>,
+    /// Execute one line instead
+    #[arg(long)]
+    line: Option<String>,
+    /// List what is not compared, and why
+    #[arg(long)]
+    excluded: bool,
+}
+
+/// More cases than can wait to be compared.
+const BATCH: u64 = 1_000;
+
+fn count(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'M']) {
+        Some(digits) if text.ends_with('k') => (digits, 1_000),
+        Some(digits) => (digits, 1_000_000),
+        None => (text, 1),
+    };
+    digits.parse::<u64>().map(|n| n * unit).map_err(|_| "a number, as in 500, 200k or 10M".into())
+}
+
+fn main() {
+    let flags = Flags::parse();
+    let outcome = match (&flags.corpus, &flags.line) {
+        (Some(path), _) => match std::fs::read_to_string(path) {
+            Ok(text) => replay(&text),
+            Err(why) => {
+                eprintln!("cannot read {}: {why}", path.display());
+                std::process::exit(2);
+            }
+        },
+        (_, Some(line)) => replay(line),
+        _ if flags.excluded => excluded(&flags),
+        _ => compare(&flags),
+    };
+    match outcome {
+        Ok(0) => {}
+        Ok(_) => std::process::exit(1),
+        Err(why) => {
+            eprintln!("{why}");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn excluded(flags: &Flags) -> Result<usize, Error> {
+    for &bits in &flags.bits {
+        let generator = Generator::new(bits, 0, &flags.only);
+        println!("{bits}-bit code: {} forms are compared", generator.forms().count());
+        for (why, codes) in &generator.forms().excluded {
+            println!("  {} forms: {why}", codes.len());
+            if codes.len() < 40 {
+                println!("    {codes:?}");
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn replay(text: &str) -> Result<usize, Error> {
+    let mut comparison = Comparison::new(&Interpreter::default())?;
+    let mut failures = 0;
+    for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+        if let Some(failure) = comparison.one(&read_line(line)?)? {
+            failures += 1;
+            print(&failure);
+        }
+    }
+    println!("compare: {} cases of the corpus, {failures} differ", comparison.compared);
+    Ok(failures)
+}
+
+fn print(failure: &Failure) {
+    let way = format!("{:?}", failure.way);
+    println!("{}", describe(&failure.case, &failure.insn, &way, &failure.differences));
+}
+
+/// Seed and next case of an earlier run.
+fn earlier(flags: &Flags) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(flags.resume.as_ref()?).ok()?;
+    let mut words = text.split_whitespace().map(str::parse);
+    Some((words.next()?.ok()?, words.next()?.ok()?))
+}
+
+fn compare(flags: &Flags) -> Result<usize, Error> {
+    let fresh = || RandomState::new().hash_one(0) % 1_000_000_000;
+    let (seed, from) = earlier(flags).unwrap_or_else(|| (flags.seed.unwrap_or_else(fresh), flags.from));
+    println!("compare: seed {seed}, cases {from} to {}", flags.cases);
+    let generators: Vec<_> = flags.bits.iter().map(|bits| Generator::new(*bits, seed, &flags.only)).collect();
+    if generators.iter().all(|g| g.forms().count() == 0) {
+        return Err(Error::NoForm(flags.only.clone()));
+    }
+    let mut comparison = Comparison::new(&Interpreter::default())?;
+    let mut failures: Vec<(String, u64, Failure)> = Vec::new();
+    let start = Instant::now();
+    let note = |next: u64| {
+        if let Some(path) = &flags.resume
+            && let Err(why) = std::fs::write(path, format!("{seed} {next}\n"))
+        {
+            eprintln!("cannot note progress in {}: {why}", path.display());
+        }
+    };
+    for index in from..flags.cases {
+        let generator = &generators[(index % generators.len() as u64) as usize];
+        let (case, insn) = generator.case(index);
+        let mut found = comparison.push(case, insn)?;
+        if index + 1 == flags.cases {
+            found.extend(comparison.flush()?);
+        }
+        for failure in found {
+            let whats: Vec<_> = failure.differences.iter().map(|d| d.what.as_str()).collect();
+            let kind = match flags.survey {
+                true if whats[0] == "vector" => {
+                    let first = &failure.differences[0];
+                    let instruction = failure.insn.mnemonic();
+                    format!("{} {instruction:?} vector {} is {}", failure.case.bits, first.real, first.engine)
+                }
+                true => format!("{} {:?} {}", failure.case.bits, failure.insn.mnemonic(), whats[0]),
+                false => write_line(&failure.case),
+            };
+            match failures.iter_mut().find(|(k, ..)| *k == kind) {
+                Some((_, count, _)) => *count += 1,
+                None => {
+                    let small = comparison.minimise(&failure)?;
+                    print(&small);
+                    failures.push((kind, 1, small));
+                }
+            }
+        }
+        if failures.len() >= flags.failures {
+            break;
+        }
+        if index % 100_000 == 99_999 {
+            // A run that is gone on with must find its differences again.
+            if failures.is_empty() {
+                note(index.saturating_sub(BATCH));
+            }
+            let speed = (index - from) as f64 / start.elapsed().as_secs_f64();
+            eprintln!("compare: {} cases, {speed:.0} a second", index + 1);
+        }
+    }
+    if failures.is_empty() {
+        note(flags.cases);
+    }
+    println!("compare: {} cases compared, {} lost", comparison.compared, comparison.lost());
+    for (why, count) in &comparison.skipped {
+        println!("  {count} left out: {why}");
+    }
+    let vectors: Vec<_> = comparison.vectors.iter().enumerate().filter(|(_, n)| **n > 0).collect();
+    println!("  ended by vector: {vectors:?}");
+    if flags.survey {
+        failures.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
+        for (kind, count, _) in &failures {
+            println!("  {count:8} {kind}");
+        }
+    }
+    println!("compare: seed {seed}: {} differences", failures.len());
+    Ok(failures.len())
+}

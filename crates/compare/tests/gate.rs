@@ -1,0 +1,54 @@
+//! The interpreter against the real processor: every case that once differed, and 200,000 more.
+
+use satori_compare::{Comparison, Failure, Generator, describe, read_line};
+use satori_soft::Interpreter;
+
+const SEED: u64 = 0x5361_746f;
+const CASES: u64 = 200_000;
+
+fn comparison() -> Comparison {
+    Comparison::new(&Interpreter::default()).expect("a child process and guest memory can be had")
+}
+
+fn show(failures: &[Failure]) -> String {
+    failures
+        .iter()
+        .map(|f| describe(&f.case, &f.insn, &format!("{:?}", f.way), &f.differences))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[test]
+fn what_once_differed_no_longer_does() {
+    let mut comparison = comparison();
+    let mut failures = Vec::new();
+    for line in include_str!("../corpus.txt").lines().filter(|line| !line.starts_with('#')) {
+        let case = read_line(line).expect("lines of the corpus can be read");
+        failures.extend(comparison.one(&case).expect("the child can be started"));
+    }
+    assert!(failures.is_empty(), "\n{}", show(&failures));
+    assert!(comparison.compared > 100, "only {} cases were compared", comparison.compared);
+}
+
+#[test]
+fn random_instructions_do_what_they_do_on_the_real_processor() {
+    let mut comparison = comparison();
+    let generators = [64, 32].map(|bits| Generator::new(bits, SEED, ""));
+    let mut failures: Vec<Failure> = Vec::new();
+    for index in 0..CASES {
+        let (case, insn) = generators[(index % 2) as usize].case(index);
+        failures.extend(comparison.push(case, insn).expect("the child can be started"));
+        if failures.len() > 10 {
+            break;
+        }
+    }
+    failures.extend(comparison.flush().expect("the child can be started"));
+    let small: Vec<_> =
+        failures.iter().map(|f| comparison.minimise(f).expect("the child can be started")).collect();
+    assert!(failures.is_empty(), "\n{}", show(&small));
+    assert!(comparison.compared > CASES * 9 / 10, "only {} cases were compared", comparison.compared);
+    // Cases that end behind the instruction, and every fault that user code can raise by itself.
+    let seen = |vector: usize| comparison.vectors[vector] > CASES / 10_000;
+    let missing: Vec<_> = [0, 3, 6, 12, 13, 14, 16, 17, 19].into_iter().filter(|v| !seen(*v)).collect();
+    assert!(missing.is_empty(), "hardly any case ended by vectors {missing:?}");
+}
