@@ -61,6 +61,11 @@ fn litmus() {
 }
 
 #[test]
+fn traps() {
+    passes("traps", 1, &[]);
+}
+
+#[test]
 fn modes() {
     passes("modes", 1, &[]);
 }
