@@ -99,7 +99,8 @@ pub trait Vcpu: Send {
     /// nothing, accessed bits included, and asks for no rights.
     fn translate(&self, linear: u64) -> Option<u64>;
 
-    /// Instructions retired since creation.
+    /// Instructions retired since creation. One that faulted counts too, when its exception is
+    /// delivered: time passes for a guest that does nothing else.
     fn retired(&self) -> u64;
 
     /// The engine's own counters.

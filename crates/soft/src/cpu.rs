@@ -74,7 +74,7 @@ pub struct Cpu {
     answer_next: usize,
     /// Where the current instruction goes on.
     pub(crate) next_rip: u64,
-    /// Instructions retired before the current block.
+    /// Instructions retired, or ended by a fault that was delivered, before the current block.
     pub(crate) retired: u64,
     /// Of those, how many [`TimeSource::retired`] was told.
     pub(crate) told: u64,

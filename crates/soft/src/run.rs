@@ -287,6 +287,9 @@ impl Cpu {
             Stop::Fault => {
                 self.answers.clear();
                 let exception = self.fault.take().unwrap_or(Exception::ud());
+                // It stands for the instruction that did not complete: a guest whose handlers
+                // fault at their first instruction must not stop time, nor outrun its budget.
+                self.retired += 1;
                 self.deliver(Event::Exception(exception))
             }
         }
@@ -356,6 +359,7 @@ mod tests {
     use crate::testing::machine64;
     use satori_defs::x86::efer;
     use satori_memory::Gpa;
+    use satori_state::{DescriptorTable, reg};
 
     const CODE: u64 = 0x5_0000;
 
@@ -408,6 +412,22 @@ mod tests {
         // There is no IDT for the trap.
         cpu.state.idtr.limit = 0;
         assert_eq!(cpu.run(instructions(1_000)), Exit::TripleFault);
+    }
+
+    #[test]
+    fn a_handler_that_faults_for_ever_uses_up_its_budget() {
+        // UD2, whose handler it is itself.
+        let mut cpu = at_code(&[0x0f, 0x0b]);
+        let idt = 0x8000;
+        let gate = CODE & 0xffff | 8 << 16 | 0x8e00 << 32 | (CODE >> 16 & 0xffff) << 48;
+        cpu.memory.write(Gpa(idt + 16 * u64::from(vector::UD)), &gate.to_le_bytes()).unwrap();
+        cpu.state.idtr = DescriptorTable { base: idt, limit: 0x1ff };
+        let gdt = 0x9000;
+        cpu.memory.write(Gpa(gdt + 8), &0x00af_9b00_0000_ffff_u64.to_le_bytes()).unwrap();
+        cpu.state.gdtr = DescriptorTable { base: gdt, limit: 0xf };
+        cpu.state.gpr[reg::RSP] = 0x20_0000;
+        assert_eq!(cpu.run(instructions(10_000)), Exit::Budget);
+        assert_eq!((cpu.retired, cpu.state.rip), (10_000, CODE));
     }
 
     #[test]
