@@ -66,6 +66,11 @@ fn traps() {
 }
 
 #[test]
+fn model_specific_registers() {
+    passes("msr", 1, &[]);
+}
+
+#[test]
 fn modes() {
     passes("modes", 1, &[]);
 }
