@@ -1,6 +1,7 @@
 //! The leaves that are not features: identity, caches, topology, extended state.
 
 use satori_defs::cpuid;
+use satori_defs::fpu::xsave::{self, COMPONENTS};
 
 use crate::table::{Context, CpuidTable, Layer, Params, Registers};
 use crate::{Feature, Vendor};
@@ -86,13 +87,13 @@ impl CpuidTable {
             // AMD counts the cores of the package elsewhere.
             let cores = if amd { 0 } else { (1u32 << (package - core)) - 1 };
             let eax = cache.kind | cache.level << 5 | 1 << 8 | sharing.min(0xfff) << 14 | cores.min(63) << 26;
-            let ebx = LINE - 1 | (cache.ways - 1) << 22;
+            let ebx = (LINE - 1) | (cache.ways - 1) << 22;
             let sets = cache.kib * 1024 / LINE / cache.ways;
             self.row(layer, leaf, subleaf as u32, [Some(eax), Some(ebx), Some(sets - 1), Some(0)]);
         }
         // L2 of 1024 KiB in KiB, 16-way (8), one line a tag. Intel's processors tell of it too.
         let l2 = CACHES[2].kib << 16 | 8 << 12 | u32::from(amd) << 8 | LINE;
-        let l3 = if amd { CACHES[3].kib / 512 << 18 | 8 << 12 | 1 << 8 | LINE } else { 0 };
+        let l3 = if amd { (CACHES[3].kib / 512) << 18 | 8 << 12 | 1 << 8 | LINE } else { 0 };
         self.row(layer, cpuid::EXTENDED_L2, 0, [Some(0), Some(0), Some(l2), Some(l3)]);
 
         let levels = [(core, topology.threads, 1), (package, topology.package(), 2)];
@@ -134,48 +135,44 @@ impl CpuidTable {
             return;
         }
         let layer = Layer::Model;
-        let offered: Vec<_> = COMPONENTS.iter().filter(|c| self.has(c.feature)).collect();
-        let states = offered.iter().fold(0b11, |states, c| states | 1 << c.bit);
-        let size = offered.iter().map(|c| c.offset + c.size).max().unwrap_or(LEGACY);
+        let offered: Vec<_> = COMPONENTS.iter().filter(|c| self.has(feature(c))).collect();
+        let states = offered.iter().fold(xsave::X87 | xsave::SSE, |states, c| states | c.bit) as u32;
+        let size = offered.iter().map(|c| c.offset + c.size).max().unwrap_or(xsave::EXTENDED) as u32;
         self.row(layer, cpuid::XSTATE, 0, [Some(states), Some(0), Some(size), Some(0)]);
         self.row(layer, cpuid::XSTATE, 1, [None, Some(0), Some(0), Some(0)]);
         for component in offered {
-            let places = [Some(component.size), Some(component.offset), Some(0), Some(0)];
-            self.row(layer, cpuid::XSTATE, component.bit, places);
+            let (size, offset) = (component.size as u32, component.offset as u32);
+            let aligned = u32::from(component.aligned) << 1;
+            let subleaf = component.bit.trailing_zeros();
+            self.row(layer, cpuid::XSTATE, subleaf, [Some(size), Some(offset), Some(aligned), Some(0)]);
         }
     }
 
     /// EBX of leaf 0xd: what the states that are enabled now take, each in its place, or behind one
     /// another where XSAVEC is offered (SDM volume 1, 13.2).
     pub(crate) fn xstate_sizes(&self, subleaf: u32, context: &Context, value: &mut Registers) {
-        let enabled = COMPONENTS.iter().filter(|c| context.xcr0 >> c.bit & 1 != 0);
         if !self.has(Feature::Xsave) {
             return;
         }
+        let enabled = COMPONENTS.iter().filter(|c| context.xcr0 & c.bit != 0);
         if subleaf == 0 {
-            value.ebx = enabled.map(|c| c.offset + c.size).max().unwrap_or(LEGACY);
+            value.ebx = enabled.map(|c| c.offset + c.size).max().unwrap_or(xsave::EXTENDED) as u32;
         } else if subleaf == 1 && (self.has(Feature::Xsavec) || self.has(Feature::Xsaves)) {
-            value.ebx = LEGACY + enabled.map(|c| c.size).sum::<u32>();
+            let place = |end: usize, c: &xsave::Component| {
+                (if c.aligned { end.next_multiple_of(64) } else { end }) + c.size
+            };
+            value.ebx = enabled.fold(xsave::EXTENDED, place) as u32;
         }
     }
 }
 
-/// Bytes of the legacy region and the header of an XSAVE area.
-const LEGACY: u32 = 576;
-
-/// A state component behind the header: its number in XCR0, its size and standard place in bytes.
-struct Component {
-    bit: u32,
-    feature: Feature,
-    offset: u32,
-    size: u32,
+/// What offers a component.
+fn feature(component: &xsave::Component) -> Feature {
+    match component.bit {
+        xsave::AVX => Feature::Avx,
+        _ => Feature::Pku,
+    }
 }
-
-/// The upper halves of YMM0..15, and PKRU where Intel's processors put it.
-const COMPONENTS: [Component; 2] = [
-    Component { bit: 2, feature: Feature::Avx, offset: LEGACY, size: 256 },
-    Component { bit: 9, feature: Feature::Pku, offset: 2688, size: 8 },
-];
 
 /// Bytes of a cache line.
 const LINE: u32 = 64;

@@ -118,7 +118,8 @@ impl Client {
                 byte => text.push(byte),
             }
         }
-        (self.byte(), self.byte());
+        self.byte();
+        self.byte();
         self.stream.write_all(b"+").expect("a connection");
         String::from_utf8_lossy(&text).into_owned()
     }
