@@ -2,7 +2,7 @@
 //! signals, the clock of `--timeout`, and a standard output that nobody reads any more.
 
 use std::io::{Read, stdin, stdout};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -67,39 +67,61 @@ pub struct Attendant {
     stopped: Arc<OnceLock<Stop>>,
 }
 
-impl Attendant {
-    /// Starts to attend to `guest`. `raw` tells that the terminal is in raw mode, where Ctrl-A
+/// An attendant that has all it needs, and has not started its thread.
+pub struct Ready<G> {
+    duty: Duty<G>,
+    done: UnixStream,
+    /// The signal handlers' ends.
+    handlers: Vec<RawFd>,
+}
+
+impl<G: Guest> Ready<G> {
+    /// Gets ready to attend to `guest`. `raw` tells that the terminal is in raw mode, where Ctrl-A
     /// has its meaning.
-    pub fn start(
-        guest: impl Guest,
-        console: Arc<Shared>,
-        raw: bool,
-        timeout: Option<Duration>,
-    ) -> Result<Attendant> {
+    pub fn new(guest: G, console: Arc<Shared>, raw: bool, timeout: Option<Duration>) -> Result<Ready<G>> {
+        let mut handlers = Vec::new();
         let (done, done_seen) = UnixStream::pair()?;
         let (end, end_seen) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-            pipe::register(signal, end.try_clone()?)?;
+            let end = end.try_clone()?;
+            handlers.push(end.as_raw_fd());
+            pipe::register(signal, end)?;
         }
         let (suspend, suspend_seen) = UnixStream::pair()?;
+        handlers.push(suspend.as_raw_fd());
         pipe::register(SIGTSTP, suspend)?;
-        let stopped = Arc::new(OnceLock::new());
-        let mut duty = Duty {
+        let duty = Duty {
             guest,
             console,
             escape: raw.then(Escape::default),
             input_open: true,
             waiting: Vec::new(),
-            stopped: stopped.clone(),
+            stopped: Arc::new(OnceLock::new()),
             deadline: timeout.map(|t| Instant::now() + t),
             done: done_seen,
             end: end_seen,
             suspend: suspend_seen,
         };
+        Ok(Ready { duty, done, handlers })
+    }
+
+    /// The files that it needs from now on.
+    pub fn files(&self) -> Vec<RawFd> {
+        let Ready { duty, done, handlers } = self;
+        let streams = [done, &duty.done, &duty.end, &duty.suspend];
+        streams.into_iter().map(AsRawFd::as_raw_fd).chain(handlers.iter().copied()).collect()
+    }
+
+    /// Starts the thread.
+    pub fn start(self) -> Result<Attendant> {
+        let Ready { mut duty, done, .. } = self;
+        let stopped = duty.stopped.clone();
         let thread = std::thread::Builder::new().name("attendant".into()).spawn(move || duty.run())?;
         Ok(Attendant { done: Some(done), thread: Some(thread), stopped })
     }
+}
 
+impl Attendant {
     /// Why the guest was told to end, if it was.
     pub fn stopped(&self) -> Option<Stop> {
         self.stopped.get().copied()

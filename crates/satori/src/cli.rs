@@ -188,6 +188,9 @@ pub struct Machine {
     /// Do not start the guest before gdb lets it go (needs --gdb or -s)
     #[arg(short = 'S', long)]
     pub gdb_wait: bool,
+    /// How much the process gives away before the guest runs: files, network, rights, system calls
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub sandbox: Sandbox,
     /// Tell more of what happens; -vv and -vvv even more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -216,6 +219,17 @@ pub enum Clock {
     Real,
     /// Retired instructions; the same inputs give the same run, byte for byte
     Virtual,
+}
+
+/// `--sandbox`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sandbox {
+    /// Nothing
+    Off,
+    /// As much as the host permits; -v tells what that is
+    Auto,
+    /// Everything, or end with status 2
+    Require,
 }
 
 /// `--engine`.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::stderr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
@@ -9,15 +10,16 @@ use satori_machine::{
     ClockMode, Cmdline, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
     ProtocolChoice, Sinks,
 };
+use satori_sandbox::{Measure, Mode, Needs};
 
-use crate::attend::{Attendant, Guest};
+use crate::attend::{Guest, Ready};
 use crate::cli;
 use crate::modules;
 use crate::output::Output;
 use crate::report;
 use crate::say::say;
 use crate::status::Status;
-use crate::terminal::RawMode;
+use crate::terminal::{self, RawMode};
 
 /// Does what `satori run` was told.
 pub fn run(flags: &cli::Run) -> Status {
@@ -89,7 +91,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
         let listener = gdb(flags)?;
         let mut machine = Machine::new(config, sinks)?;
-        let address = listener.as_ref().map(|listener| listener.address().to_owned());
+        let address = listener.as_ref().map(|l| (l.address().to_owned(), l.as_fd().as_raw_fd()));
         if let Some(listener) = listener {
             machine.debug(listener, flags.gdb_wait);
         }
@@ -103,7 +105,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
     };
 
     say(format_args!("{}", machine.engine()));
-    if let Some(address) = gdb {
+    if let Some((address, _)) = &gdb {
         let waits = if flags.gdb_wait { "; the guest waits for it" } else { "" };
         say(format_args!("gdb: 'target remote {address}' connects{waits}"));
     }
@@ -112,8 +114,23 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         say(format_args!("{}", crate::escape::HELP));
     }
     let guest = Running(machine.handle());
-    let attendant = match Attendant::start(guest, console, raw.is_some(), flags.timeout) {
-        Ok(attendant) => attendant,
+    let attendant = Ready::new(guest, console, raw.is_some(), flags.timeout).and_then(|ready| {
+        let report = file.as_ref().map(AsRawFd::as_raw_fd);
+        let debugger = gdb.map(|(_, socket)| socket);
+        let keep: Vec<_> = ready.files().into_iter().chain(report).chain(debugger).collect();
+        if let Err(error) = sandbox(flags, &keep, debugger.is_some()) {
+            return Ok(Err(error));
+        }
+        ready.start().map(Ok)
+    });
+    let attendant = match attendant {
+        Ok(Ok(attendant)) => attendant,
+        Ok(Err(refused)) => {
+            drop(raw);
+            // As for any other refusal, no file is left behind.
+            flags.report_file.as_deref().map(std::fs::remove_file);
+            return refuse(&refused);
+        }
         Err(error) => {
             drop(raw);
             say(format_args!("cannot watch the terminal and signals: {error:#}"));
@@ -144,6 +161,24 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
             if status == Status::Ok { Status::Internal } else { status }
         }
     }
+}
+
+/// Gives away what running the guest does not need, and tells at `-v` what was achieved.
+fn sandbox(flags: &cli::Machine, keep: &[RawFd], debugger: bool) -> Result<()> {
+    let mode = match flags.sandbox {
+        cli::Sandbox::Off => Mode::Off,
+        cli::Sandbox::Auto => Mode::Auto,
+        cli::Sandbox::Require => Mode::Require,
+    };
+    let status = Status::Internal.code().into();
+    let needs = Needs { keep, debugger, status, farewell: terminal::restore_if_free };
+    for Measure { name, outcome } in satori_sandbox::enter(mode, &needs)? {
+        match outcome {
+            Ok(what) => tracing::info!("sandbox: {name}: {what}"),
+            Err(why) => tracing::info!("sandbox: {name}: NOT had: {why}"),
+        }
+    }
+    Ok(())
 }
 
 /// Refuses to report on a vCPU that there is not, or in a form that has no choice of one.

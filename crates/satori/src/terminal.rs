@@ -59,6 +59,15 @@ pub fn restore() {
     }
 }
 
+/// As [`restore`], for a signal handler: does nothing if the terminal is being changed right now.
+pub fn restore_if_free() {
+    if let Ok(before) = BEFORE.try_lock()
+        && let Some(before) = &*before
+    {
+        let _ = tcsetattr(stdin(), OptionalActions::Now, before);
+    }
+}
+
 fn lock() -> std::sync::MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-memory", 1),
     ("satori-state", 1),
     ("satori-bus", 1),
+    ("satori-sandbox", 1),
     ("satori-engine", 2),
     ("satori-cpuid", 2),
     ("satori-lapic", 2),

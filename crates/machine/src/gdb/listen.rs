@@ -75,11 +75,7 @@ impl GdbListener {
 
     /// Makes [`GdbListener::serve`] return.
     pub(super) fn close(&self) {
-        let fd: BorrowedFd<'_> = match &self.socket {
-            Socket::Tcp(listener) => listener.as_fd(),
-            Socket::Unix(listener) => listener.as_fd(),
-        };
-        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(self, rustix::net::Shutdown::Both);
     }
 
     /// Accepts one debugger after the other, and tells `to` what they send.
@@ -98,6 +94,16 @@ impl GdbListener {
             if to.send(Input::Closed).is_err() {
                 return;
             }
+        }
+    }
+}
+
+/// What a sandbox has to keep open.
+impl AsFd for GdbListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.as_fd(),
+            Socket::Unix(listener) => listener.as_fd(),
         }
     }
 }

@@ -72,6 +72,12 @@ pub fn print(text: &str) -> Vec<u8> {
     kernel(&text.bytes().flat_map(|byte| out(0x3f8, byte)).collect::<Vec<_>>())
 }
 
+/// Prints `text` on the serial port, then writes `value` to isa-debug-exit.
+pub fn print_and_exit(text: &str, value: u8) -> Vec<u8> {
+    let print = text.bytes().flat_map(|byte| out(0x3f8, byte));
+    kernel(&print.chain(out(0xf4, value)).collect::<Vec<_>>())
+}
+
 /// Prints for ever.
 pub fn chatter() -> Vec<u8> {
     // Back over itself: the jump's own two bytes count too.

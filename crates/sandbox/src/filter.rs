@@ -1,0 +1,71 @@
+//! The system call filters, from the tables of [`calls`](crate::calls).
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter_all_threads,
+};
+
+use crate::calls::{ALLOWED, ANSWERED, DEADLY, When};
+
+/// Rules of one system call: any of them suffices, none at all permits everything.
+type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
+
+/// Installs the filters on every thread. The kernel takes the strictest answer of them all.
+pub fn install(debugger: bool) -> Result<&'static str, String> {
+    let text = |error: seccompiler::BackendError| error.to_string();
+    let answered = ANSWERED.iter().map(|&(call, error)| {
+        program(unconditional(&[call]), SeccompAction::Allow, SeccompAction::Errno(error.unsigned_abs()))
+    });
+    let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
+    let rest = allowed(debugger).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
+    for filter in answered.chain([deadly, rest]) {
+        apply_filter_all_threads(&filter.map_err(text)?).map_err(|error| error.to_string())?;
+    }
+    Ok("an allow-list on every thread")
+}
+
+fn program(
+    rules: Rules,
+    unlisted: SeccompAction,
+    listed: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, unlisted, listed, arch)?.try_into()
+}
+
+fn unconditional(calls: &[c_long]) -> Rules {
+    calls.iter().map(|&call| (call, Vec::new())).collect()
+}
+
+fn allowed(debugger: bool) -> Result<Rules, seccompiler::BackendError> {
+    let own = u64::from(std::process::id());
+    let whole = SeccompCmpArgLen::Qword;
+    let masked = |(at, mask, value): (u8, u64, u64)| {
+        SeccompCondition::new(at, whole.clone(), SeccompCmpOp::MaskedEq(mask), value)
+    };
+    let mut rules = Rules::new();
+    for &(call, when, _) in ALLOWED {
+        let any = match when {
+            When::Always => Vec::new(),
+            When::Debugger if debugger => Vec::new(),
+            When::Debugger => continue,
+            When::Masked(at, mask, value) => vec![SeccompRule::new(vec![masked((at, mask, value))?])?],
+            When::Both(one, other) => vec![SeccompRule::new(vec![masked(one)?, masked(other)?])?],
+            // The kernel looks at 32 bits of a request, a process number and an option.
+            When::Own => vec![equal(0, own)?],
+            When::OneOf(at, values) => {
+                values.iter().map(|&value| equal(at, value)).collect::<Result<_, _>>()?
+            }
+        };
+        rules.insert(call, any);
+    }
+    Ok(rules)
+}
+
+fn equal(at: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    let condition = SeccompCondition::new(at, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+    SeccompRule::new(vec![condition])
+}

@@ -1,0 +1,109 @@
+//! What keeps a guest that broke out of the machine from reaching the host.
+//!
+//! A monitor reads a guest's kernel, devices and instructions, all of which may be hostile. Should one of
+//! them take the process over, little is to be had: before the first guest instruction the process gives
+//! away whatever running the guest does not need. [`enter`] does that in this order, on the only thread
+//! that there is yet, so that threads started later inherit it:
+//!
+//! 1. files other than those it was told to keep are closed;
+//! 2. a user, mount, network, IPC and UTS namespace of its own, in which the root directory is empty and
+//!    there is no network; where namespaces are not permitted, an empty root directory alone;
+//! 3. no capabilities, and no way to new ones;
+//! 4. an allow-list of system calls (see [`calls`]).
+//!
+//! A system call that is not on the list ends the process with a message that names it; one that only an
+//! attacker would try kills it on the spot.
+
+pub mod calls;
+mod filter;
+mod namespaces;
+mod sys;
+mod trap;
+
+use std::os::fd::RawFd;
+
+/// How much of the sandbox must be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// None of it.
+    Off,
+    /// As much as the host permits.
+    #[default]
+    Auto,
+    /// All of it, or nothing runs.
+    Require,
+}
+
+/// What the process needs in the sandbox.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs<'a> {
+    /// Open files that are kept, beside standard input, output and error.
+    pub keep: &'a [RawFd],
+    /// Whether a debugger will connect to a socket that is among them.
+    pub debugger: bool,
+    /// Exit status after a system call that is not permitted.
+    pub status: i32,
+    /// Called before that exit, in a signal handler: gives the terminal back.
+    pub farewell: fn(),
+}
+
+/// One of the measures, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// What it is.
+    pub name: &'static str,
+    /// What was achieved, or why it was not.
+    pub outcome: Result<&'static str, String>,
+}
+
+/// Why the guest is not run.
+#[derive(Debug, thiserror::Error)]
+#[error("--sandbox require: {0}; permit it, or use --sandbox auto")]
+pub struct Error(String);
+
+/// Gives away what `needs` does not name. The process must have one thread only.
+///
+/// Under [`Mode::Require`] the first measure that cannot be had is an error, and the process is then fit
+/// for nothing but telling so.
+pub fn enter(mode: Mode, needs: &Needs<'_>) -> Result<Vec<Measure>, Error> {
+    let mut measures = Vec::new();
+    if mode == Mode::Off {
+        return Ok(measures);
+    }
+    let mut add = |name, outcome: Result<&'static str, String>| {
+        if let (Mode::Require, Err(why)) = (mode, &outcome) {
+            return Err(Error(format!("{name} cannot be had ({why})")));
+        }
+        measures.push(Measure { name, outcome });
+        Ok(())
+    };
+    add("closed files", close_files(needs.keep))?;
+    for (name, outcome) in namespaces::enter() {
+        add(name, outcome)?;
+    }
+    add("no capabilities", sys::drop_capabilities().map(|()| "none is left").map_err(text))?;
+    add("no new privileges", sys::no_new_privileges().map(|()| "set").map_err(text))?;
+    trap::install(needs.status, needs.farewell);
+    add("system call filter", filter::install(needs.debugger))?;
+    Ok(measures)
+}
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+/// Closes everything but standard input, output, error and `keep`.
+fn close_files(keep: &[RawFd]) -> Result<&'static str, String> {
+    let mut keep: Vec<u32> =
+        keep.iter().filter_map(|&fd| u32::try_from(fd).ok()).filter(|&fd| fd > 2).collect();
+    keep.sort_unstable();
+    keep.dedup();
+    let mut first = 3;
+    for fd in keep.into_iter().chain([u32::MAX]) {
+        if first < fd {
+            sys::close_range(first, fd - 1).map_err(text)?;
+        }
+        first = fd.saturating_add(1);
+    }
+    Ok("only those in use are open")
+}
