@@ -238,6 +238,11 @@ pub fn outcome_reason(
     if case.bits == 32 && end > 1 << 32 && real.vector == pf && (12..=13).contains(&engine.vector) {
         return Some("which fault an operand across the end of its segment meets first is not defined");
     }
+    // Of all the segments that it may see, only this one has a limit of 0 in the guest.
+    let loaded = insn.op0_register().full_register().number() & 15;
+    if insn.mnemonic() == Mnemonic::Lsl && engine.gpr[loaded] & 0xffff == 0 && real.vector == engine.vector {
+        return Some("the limit of Linux's per-processor segment is the processor's number");
+    }
     let edge = real.vector == pf && real.cr2 >> 12 == 0x7_ffff_ffff;
     if edge && (engine.vector == gp || engine.vector == u32::from(vector::SS)) {
         return Some("which fault an operand across the canonical boundary meets first is not defined");
