@@ -150,7 +150,7 @@ fn an_amd_processor_tells_in_its_own_way() {
     let table = table("max,vendor=AuthenticAMD", "24,sockets=2,dies=2,cores=3,threads=2");
     let ids: Vec<u32> = table.topology().apic_ids().collect();
     let id = ids[23];
-    assert_eq!(id, 0b1_1_10_1);
+    assert_eq!(id, 1 << 4 | 1 << 3 | 2 << 1 | 1);
     let query = |leaf, subleaf| table.query(leaf, subleaf, &on(id));
     let name = |leaf: Registers| [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
     assert_eq!((name(query(0, 0)), query(0, 0).eax), (b"AuthenticAMD".to_vec(), 0xd));
