@@ -102,7 +102,7 @@ fn engine_register(context: &Context<'_>, msr: u32) -> Result<u64, Gp> {
         IA32_CSTAR => state.cstar,
         IA32_FMASK => state.fmask,
         IA32_PAT => state.pat,
-        IA32_XSS if context.platform.cpuid.has(Feature::Xsaves) => state.xss,
+        IA32_XSS => state.xss,
         IA32_TSC_AUX => state.tsc_aux,
         _ => return Err(Gp),
     })
@@ -162,7 +162,7 @@ fn set_engine_register(context: &mut Context<'_>, msr: u32, value: u64) -> Resul
         IA32_FMASK => context.vcpu.state_mut().fmask = low_half(value)?,
         IA32_PAT => context.vcpu.state_mut().pat = memory_types(value)?,
         // No component is for the supervisor alone: all of its bits are reserved.
-        IA32_XSS if context.platform.cpuid.has(Feature::Xsaves) && value == 0 => {
+        IA32_XSS if value == 0 => {
             context.vcpu.state_mut().xss = value;
         }
         IA32_TSC_AUX => context.vcpu.state_mut().tsc_aux = low_half(value)?,

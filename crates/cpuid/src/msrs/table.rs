@@ -488,6 +488,14 @@ pub const TABLE: &[Row] = &[
         reads: "as SDM table 11-6; #GP outside x2APIC mode",
         why: "SDM 11.12.1.2",
     },
+    engine(
+        IA32_XSS,
+        "IA32_XSS",
+        One(&[Xsaves]),
+        "0",
+        "0 kept; else #GP",
+        "there is no supervisor state component (SDM volume 1, 13.3)",
+    ),
     Row {
         first: 0x4000_0000,
         last: 0x4000_01ff,
