@@ -122,10 +122,14 @@ fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
             .u8(0)
             .u8(0)
             .u8(0),
+    ];
+    let threads = platform.apic_ids.len() as u32 / platform.sockets.max(1);
+    all.extend((0..platform.sockets).map(|socket| processor(socket, platform.cores, threads)));
+    all.extend([
         // Physical memory array: on the board, for the system, no error correction.
         Structure::new(16, 0x1000).u8(3).u8(3).u8(3).u32(0x8000_0000).u16(0xfffe).u16(1).u64(total),
         memory_device(total),
-    ];
+    ]);
     for (index, region) in (0..).zip(ram) {
         // Extended addresses, so that 64 GiB fit.
         let (start, end) = (region.start.0, region.start.0 + region.len - 1);
@@ -138,9 +142,6 @@ fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
                 .u64(start)
                 .u64(end),
         );
-    }
-    for socket in 0..platform.sockets {
-        all.push(processor(socket, platform.cores, platform.apic_ids.len() as u32 / platform.sockets.max(1)));
     }
     // Booted without error.
     all.push(Structure::new(32, 0x2000).u32(0).u16(0).u8(0));
