@@ -199,7 +199,7 @@ pub fn outcome_reason(
     }
     use Mnemonic::{Lds, Les, Lfs, Lgs, Lss};
     let pointer = matches!(insn.mnemonic(), Lds | Les | Lfs | Lgs | Lss);
-    if pointer && real.vector == pf && (12..=14).contains(&engine.vector) {
+    if pointer && matches!(real.vector, 14 | 17) && (12..=14).contains(&engine.vector) {
         return Some("which half of a far pointer faults first is not defined");
     }
     let call = insn.mnemonic() == Mnemonic::Call;
@@ -212,6 +212,14 @@ pub fn outcome_reason(
     );
     if far && [real, engine].iter().all(|outcome| matches!(outcome.vector, 11..=14 | 17)) {
         return Some("which check of a far transfer comes first is not defined");
+    }
+    let both = insn.is_invalid()
+        && case.code().contains(&0x66)
+        && case.code().iter().any(|b| matches!(b, 0xf2 | 0xf3));
+    if both && engine.vector == ud && matches!(real.vector, 3 | 12..=14 | 17) {
+        return Some(
+            "66 together with F2 or F3 is reserved, and AMD's processors let either choose the instruction",
+        );
     }
     let locked = case.code().contains(&0xf0) && insn.is_invalid();
     if locked && engine.vector == ud && matches!(real.vector, 3 | 12..=14 | 17) {
