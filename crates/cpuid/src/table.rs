@@ -257,6 +257,11 @@ impl CpuidTable {
         self.rows.get(&(leaf, subleaf)).map_or(Registers::default(), |row| row.value)
     }
 
+    /// Family, model and stepping, as leaf 1 tells them in EAX.
+    pub fn signature(&self) -> u32 {
+        self.value(cpuid::SIGNATURE, 0).eax
+    }
+
     /// Who made the processor.
     pub fn vendor(&self) -> Vendor {
         self.vendor

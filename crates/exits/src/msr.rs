@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use satori_cpuid::Feature;
 use satori_cpuid::msrs::{self, Owner};
+use satori_defs::apic::base;
 use satori_defs::hyperv::msr as synthetic;
 use satori_defs::msr::*;
 use satori_defs::x86::{cr0, efer};
@@ -116,6 +117,10 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
         Owner::Lapic(_) => {
             let tsc = context.platform.clock.tsc();
             match msr {
+                // Where x2APIC mode is not offered, its bit is reserved.
+                IA32_APIC_BASE if value & base::EXTD != 0 && !context.platform.cpuid.has(Feature::X2apic) => {
+                    return Err(Gp);
+                }
                 IA32_APIC_BASE => context.lapic.write_base(value)?,
                 IA32_TSC_DEADLINE => context.lapic.set_tsc_deadline(value, tsc),
                 _ => {

@@ -17,7 +17,7 @@ use crate::console::Console;
 use crate::debugcon::DebugSink;
 use crate::entropy;
 use crate::shared::{Bells, Shared};
-use crate::vp::Vp;
+use crate::vp::{Vp, after_reset};
 use crate::{Error, Event, VirtualClock};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
@@ -231,7 +231,7 @@ impl Life {
             let mut vp = Vp::new(index, vcpu, lapic, msrs.clone(), platform.clone(), pic, plan.profile);
             vp.set_state(match index {
                 0 => entry.state.clone(),
-                _ => CpuState { activity: Activity::WaitForSipi, ..CpuState::default() },
+                _ => CpuState { activity: Activity::WaitForSipi, ..after_reset(platform.cpuid.signature()) },
             });
             vp
         });

@@ -12,7 +12,7 @@ use satori_exits::{Context, Platform, dispatch};
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
 use satori_profile::{ExitProfile, Meter};
-use satori_state::{Activity, CpuState, Segment, seg};
+use satori_state::{Activity, CpuState, Segment, reg, seg};
 
 /// What to do with a processor next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Vp {
     /// INIT and SIPI (SDM 9.4).
     fn take_signals(&mut self) {
         if self.lapic.take_init() {
-            let fresh = after_init(self.vcpu.state(), self.lapic.is_bsp());
+            let fresh = after_init(self.vcpu.state(), self.lapic.is_bsp(), self.platform.cpuid.signature());
             *self.vcpu.state_mut() = fresh;
             self.vcpu.flush_tlb();
             // Whatever the interrupted instruction was still owed is gone with it.
@@ -310,14 +310,23 @@ impl Vp {
     }
 }
 
-/// The registers after INIT (SDM table 10-1): a processor's MSRs, its x87 and SSE state and XCR0
-/// stay, and so do the cache controls.
-fn after_init(before: &CpuState, bsp: bool) -> CpuState {
-    let fresh = CpuState::default();
+/// The registers after power-up (SDM table 10-1), with `signature` in EDX.
+pub(crate) fn after_reset(signature: u32) -> CpuState {
+    let mut fresh = CpuState::default();
+    fresh.gpr[reg::RDX] = signature.into();
+    fresh
+}
+
+/// The registers after INIT (SDM table 10-1): a processor's MSRs, its x87 and SSE state, XCR0 and
+/// PKRU stay, and so do the cache controls.
+fn after_init(before: &CpuState, bsp: bool, signature: u32) -> CpuState {
+    let fresh = after_reset(signature);
     let cache = cr0::CD | cr0::NW;
     CpuState {
         cr0: fresh.cr0 & !cache | before.cr0 & cache,
         xcr0: before.xcr0,
+        xss: before.xss,
+        pkru: before.pkru,
         fpu: before.fpu.clone(),
         star: before.star,
         lstar: before.lstar,
