@@ -179,7 +179,7 @@ impl Cpu {
         }
         // What follows comes between two instructions, which a shadow makes one. Kicks and
         // budgets come first: a guest may be under the trap flag for as long as it likes.
-        if self.special() {
+        if self.state.interrupt_shadow || self.state.pending_debug != 0 || self.debug.steps() {
             self.attention = true;
             return self.step();
         }
@@ -197,6 +197,11 @@ impl Cpu {
             if self.state.rflags & rflags::IF != 0 {
                 return Some(Exit::InterruptWindow);
             }
+        }
+        // Interrupts come between single steps as well.
+        if self.special() {
+            self.attention = true;
+            return self.step();
         }
         None
     }
