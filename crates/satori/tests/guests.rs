@@ -32,7 +32,8 @@ fn run(guest: &str, cpus: u32, words: &str, arguments: &[&str]) -> Ended {
     let kernel = built().join(guest);
     let (cpus, words) = (cpus.to_string(), format!("{guest} cpus={cpus} {words}"));
     let fixed = ["run", "--kernel", kernel.to_str().expect("UTF-8"), "-m", "128M", "--cpus", &cpus];
-    let more = ["--cmdline", &words, "--hyperv", "off", "--report", "off"];
+    let interface: &[_] = if arguments.contains(&"--hyperv") { &[] } else { &["--hyperv", "off"] };
+    let more = [&["--cmdline", &words, "--report", "off"], interface].concat();
     satori(&[&fixed[..], &more, arguments].concat())
 }
 
@@ -66,8 +67,17 @@ fn traps() {
 }
 
 #[test]
+fn debug_registers() {
+    passes("debug", 1, &[]);
+}
+
+#[test]
 fn model_specific_registers() {
-    passes("msr", 1, &[]);
+    passes("msrs", 2, &[]);
+    passes("msrs", 1, &["--cpu", "x86-64-v1"]);
+    passes("msrs", 1, &["--cpu", "max,vendor=AuthenticAMD"]);
+    passes("msrs", 1, &["--cpu", "max,-x2apic,-tsc-adjust,-xsave"]);
+    passes("msrs", 2, &["--hyperv", "auto"]);
 }
 
 #[test]
