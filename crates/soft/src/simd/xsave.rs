@@ -242,7 +242,7 @@ fn header(cpu: &mut Cpu, linear: u64, managed: u64, supervisor: bool) -> Exec<He
     let sound = if compacted {
         (supervisor || cpu.offers(Feature::Xsavec))
             && placed & !COMPACTED & !managed == 0
-            && held & !placed == 0
+            && held & (!placed | COMPACTED) == 0
             && zero(&words[2..])
     } else {
         !supervisor && held & !managed == 0 && zero(&words[1..3])

@@ -192,6 +192,8 @@ fn a_reserved_bit_in_the_header_is_refused_before_anything_changes() {
         (X87, COMPACTED | X87 | SSE, 8, true, true),
         (X87, COMPACTED | SSE, 8, false, false),
         (X87, COMPACTED | X87 | AVX, 8, false, false),
+        // Bit 63 is of XCOMP_BV alone, as a real processor (Zen 5) has it.
+        (1 << 63, COMPACTED | X87, 8, false, false),
         (X87, COMPACTED | X87, 2, false, false),
         (X87, COMPACTED | X87, 7, false, false),
     ];
