@@ -212,7 +212,10 @@ impl CpuidTable {
                 }
             }
             cpuid::EXTENDED_FEATURES if subleaf == 0 && context.cr4 & cr4::PKE != 0 => value.ecx |= OSPKE,
-            cpuid::TOPOLOGY | cpuid::TOPOLOGY_V2 if row.is_some() || self.vendor != Vendor::Amd => {
+            // Beyond the last level, too; AMD's processors have no leaf 0x1f.
+            cpuid::TOPOLOGY | cpuid::TOPOLOGY_V2
+                if self.vendor != Vendor::Amd || self.rows.contains_key(&(leaf, 0)) =>
+            {
                 value.edx = context.apic_id;
                 value.ecx |= subleaf & 0xff;
             }
