@@ -67,8 +67,27 @@ fn traps() {
 }
 
 #[test]
+fn features_as_cpuid_says() {
+    for cpu in [
+        "max",
+        "x86-64-v1",
+        "x86-64-v2",
+        "max,-xsave",
+        "max,-avx,-xsavec",
+        "max,-smap,-pku,-pcid,-fsgsbase,-umip",
+        "max,vendor=AuthenticAMD",
+        "x86-64-v1,vendor=AuthenticAMD",
+    ] {
+        passes("features", 1, &["--cpu", cpu]);
+    }
+    passes("features", 4, &["--hyperv", "auto"]);
+    passes("traps", 1, &["--cpu", "max,vendor=AuthenticAMD"]);
+}
+
+#[test]
 fn debug_registers() {
     passes("debug", 1, &[]);
+    passes("debug", 1, &["--cpu", "max,vendor=AuthenticAMD"]);
 }
 
 #[test]

@@ -5,9 +5,10 @@
 #![no_main]
 
 use satori_guests::cpu::{Cpu, selector};
+use satori_guests::defs::apic::{self as regs, icr};
 use satori_guests::defs::msr::{IA32_FMASK, IA32_LSTAR, IA32_STAR};
 use satori_guests::defs::x86::{cr4, dr6, rflags, vector};
-use satori_guests::subject::{DONE, USER, reg, stub};
+use satori_guests::subject::{At, DONE, USER, reg, stub};
 use satori_guests::{Code, Event, Expect, Subject, Test, apic, code, guest, insn, paging};
 
 guest!(
@@ -30,6 +31,8 @@ guest!(
     steps_of_calls,
     steps_and_points,
     interrupts,
+    nmi,
+    compatibility,
     sticky,
 );
 
@@ -707,6 +710,41 @@ fn interrupts(t: &mut Test) {
     let event = with(&[], &event.go_on());
     t.eq("then the interrupt", event.vector, 0x57);
     apic::eoi();
+}
+
+/// NMI comes after the trap of its boundary: before the first instruction of the trap's handler.
+fn nmi(t: &mut Test) {
+    let id = u64::from(apic::read(regs::ID) >> 24);
+    let code = code!("mov [rdi + 0x310], ecx" => "mov [rdi + 0x300], eax" => "nop");
+    let s = Subject::kernel(code).with(reg::RDI, regs::DEFAULT_BASE).with(reg::RCX, id << 24);
+    let s = s.with(reg::RAX, u64::from(4 << 8 | icr::ASSERT));
+    let event = with(&[], &with(&[], &s.flags(rflags::TF)).go_on());
+    t.eq("a step", (event.vector, event.regs.rip, event.dr6), (vector::NMI, stub(DB), FIXED | dr6::BS));
+    // NMIs are masked until the next IRET, which enters this one. Before a breakpoint, too.
+    let points = [(code.start + code.after, EXECUTE, 1)];
+    let event = with(&points, &s);
+    t.eq("before a breakpoint", (event.vector, event.at()), (vector::NMI, event.subject.after));
+    t.eq("which is not met", event.dr6, FIXED);
+    let event = with(&points, &event.go_on());
+    t.event("but then", &event, Expect::fault(DB).rf(false).at(At::After));
+}
+
+/// In compatibility mode addresses have 32 bits.
+fn compatibility(t: &mut Test) {
+    let page = paging::page() + USER;
+    let s = Subject::compat(code!(".code32", "nop" => "mov [edi], eax" => "nop")).with(reg::RDI, page);
+    trapped(t, "data", &with(&[(page, WRITE, 4)], &s), 1);
+    let s = s.with(reg::RDI, 0xffff_ffff_0000_0000 | page);
+    trapped(t, "the high half does not count", &with(&[(page, WRITE, 4)], &s), 1);
+    let event = with(&[(s.code.start + s.code.probe, EXECUTE, 1)], &s);
+    t.event("code", &event, Expect::fault(DB).rf(false));
+    let event = with(&[], &s.flags(rflags::TF));
+    t.eq("a step", (event.vector, event.at(), event.dr6), (DB, event.subject.probe, FIXED | dr6::BS));
+    let s = Subject::compat(code!(".code32", "push eax" => "nop"));
+    let top = s.regs.gpr[reg::RSP];
+    let event = with(&[(top - 4, WRITE, 4)], &s);
+    t.eq("PUSH", (event.vector, event.dr6), (DB, FIXED | 1));
+    t.event("PUSH has four bytes", &with(&[(top - 8, WRITE, 4)], &s), Expect::done());
 }
 
 fn sticky(t: &mut Test) {
