@@ -109,7 +109,15 @@ struct Rig {
 
 impl Rig {
     fn new(enlightened: bool) -> Self {
-        let engine = [Feature::Pae, Feature::Smep, Feature::Pcid, Feature::Lm, Feature::Nx, Feature::Syscall];
+        let engine = [
+            Feature::Tsc,
+            Feature::Pae,
+            Feature::Smep,
+            Feature::Pcid,
+            Feature::Lm,
+            Feature::Nx,
+            Feature::Syscall,
+        ];
         let cpu = CpuSpec::default();
         let config = satori_hyperv::Config::auto();
         let memory = GuestMemory::new(&[Region { start: Gpa(0x1000), len: 4 << 20 }]).unwrap();
