@@ -176,7 +176,7 @@ pub struct Machine {
     /// suites such as kvm-unit-tests; the debug console at port e9 gives way
     #[arg(long)]
     pub testdev: bool,
-    /// Serve gdb there: tcp:[HOST:]PORT or unix:PATH; without HOST, to this machine only
+    /// Serve gdb there: tcp:PORT (to this machine only), tcp:HOST:PORT or unix:PATH
     ///
     /// In gdb, `target remote :PORT` stops the guest; `detach` lets it run on. QEMU's spelling
     /// tcp::PORT is understood.
