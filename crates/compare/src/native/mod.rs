@@ -41,7 +41,7 @@ impl Native {
         Ok(())
     }
 
-    /// Where up to [`BATCH`] cases go.
+    /// Where up to `BATCH` cases go.
     pub fn cases(&mut self) -> &mut [Case; BATCH] {
         // SAFETY: it is the parent's turn whenever a method of `self` is not running.
         unsafe { &mut (*self.shared.pointer()).cases }
