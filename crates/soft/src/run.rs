@@ -177,6 +177,12 @@ impl Cpu {
             self.attention = true;
             return Some(Exit::TaskSwitch);
         }
+        // The trap's own delivery met a breakpoint: another trap, before the handler's first
+        // instruction.
+        if self.state.pending_debug != 0 && !self.state.ss_shadow {
+            self.attention = true;
+            return None;
+        }
         // What follows comes between two instructions, which a shadow makes one. Kicks and
         // budgets come first: a guest may be under the trap flag for as long as it likes.
         if self.state.interrupt_shadow || self.state.pending_debug != 0 || self.debug.steps() {
@@ -227,7 +233,11 @@ impl Cpu {
         if self.answers.is_empty() {
             match self.code_breakpoint(resume != 0 || ss_shadow) {
                 Ok(0) => {}
-                Ok(hits) => return self.deliver(Event::Exception(debug::exception(hits))),
+                Ok(hits) => {
+                    // As in `stopped`.
+                    self.retired += 1;
+                    return self.deliver(Event::Exception(debug::exception(hits)));
+                }
                 Err(exit) => return Some(exit),
             }
         }
@@ -280,7 +290,12 @@ impl Cpu {
     /// Delivers the debug traps that are pending.
     fn deliver_traps(&mut self) -> Option<Exit> {
         let bits = std::mem::take(&mut self.state.pending_debug);
-        self.deliver(Event::Exception(debug::exception(bits)))
+        let exit = self.deliver(Event::Exception(debug::exception(bits)));
+        if self.state.pending_debug != 0 {
+            // A guest may watch the stack that the trap itself is pushed to: time has to pass.
+            self.retired += 1;
+        }
+        exit
     }
 
     /// Handles an instruction's early end: delivers its exception, or leaves.

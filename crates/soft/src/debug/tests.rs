@@ -496,6 +496,8 @@ fn traps_of_an_instruction_come_together_and_before_interrupts() {
     arm(&mut cpu, 1, CODE + 2, EXECUTE, 0);
     cpu.state.rflags |= rflags::TF | rflags::IF;
     cpu.interrupt_window = true;
+    // Else the window would be open before the first instruction.
+    cpu.state.interrupt_shadow = true;
     assert_eq!(trap(&mut cpu), (2, dr6::BS | 9), "the code breakpoint is of the next instruction");
     go_back(&mut cpu, |flags| flags & !rflags::TF);
     assert_eq!(cpu.run(Until::default()), Exit::InterruptWindow, "which comes before that");
