@@ -163,13 +163,14 @@ impl Scalar for u128 {
     unsafe fn compare_exchange(at: *mut u8, old: Self, new: Self) -> Self {
         let (low, high): (u64, u64);
         // SAFETY: the caller vouches for `at` and its alignment. RBX is reserved by the compiler,
-        // so it is swapped around the instruction.
+        // so it is swapped around the instruction. The class `reg` has it all the same: `at` must
+        // not be there, so it has a register by name.
         unsafe {
             asm!(
                 "xchg rbx, {new_low}",
-                "lock cmpxchg16b xmmword ptr [{at}]",
+                "lock cmpxchg16b xmmword ptr [rdi]",
                 "mov rbx, {new_low}",
-                at = in(reg) at,
+                in("rdi") at,
                 new_low = inout(reg) new as u64 => _,
                 in("rcx") (new >> 64) as u64,
                 inlateout("rax") old as u64 => low,

@@ -30,14 +30,9 @@ impl Cpu {
         self.arm();
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let mut horizon = Horizon { until, look: end.min(self.retired + CLOCK_INTERVAL), end };
-        let world = self.parallel.then(|| self.world.clone());
-        if let Some(world) = &world {
-            world.enter(&self.kick);
-        }
+        let executing = self.parallel.then(|| self.world.enter(&self.kick));
         let exit = self.run_inner(&mut horizon);
-        if let Some(world) = &world {
-            world.leave(&self.kick);
-        }
+        drop(executing);
         self.blocks.leave();
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();

@@ -23,6 +23,16 @@ struct State {
     claimed: bool,
 }
 
+/// While it lives, its vCPU executes. One that panics must not keep others waiting for it.
+#[must_use]
+pub struct Executing(Arc<World>, Arc<Kick>);
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        self.0.left(&mut self.0.state(), &self.1);
+    }
+}
+
 /// While it lives, its maker is the only vCPU that executes.
 pub struct Alone<'w>(&'w World);
 
@@ -36,8 +46,9 @@ impl World {
     }
 
     /// A vCPU begins to execute: as soon as nobody wants to be alone.
-    pub fn enter(&self, kick: &Arc<Kick>) {
+    pub fn enter(self: &Arc<Self>, kick: &Arc<Kick>) -> Executing {
         drop(self.entered(self.state(), kick));
+        Executing(self.clone(), kick.clone())
     }
 
     fn entered<'w>(&'w self, mut state: MutexGuard<'w, State>, kick: &Arc<Kick>) -> MutexGuard<'w, State> {
@@ -54,11 +65,6 @@ impl World {
         state.executing.retain(|other| !Arc::ptr_eq(other, kick));
         self.changed.notify_all();
         before != state.executing.len()
-    }
-
-    /// A vCPU stops executing.
-    pub fn leave(&self, kick: &Arc<Kick>) {
-        self.left(&mut self.state(), kick);
     }
 
     /// A vCPU stands still between two instructions for as long as another one wants.
@@ -106,14 +112,14 @@ mod tests {
 
     #[test]
     fn whoever_is_alone_sees_nobody_move() {
-        let world = World::default();
+        let world = Arc::new(World::default());
         let (inside, done) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for vcpu in 0..4u32 {
                 let (world, inside, done) = (&world, &inside, &done);
                 scope.spawn(move || {
                     let kick = Arc::new(Kick::default());
-                    world.enter(&kick);
+                    let _executing = world.enter(&kick);
                     for i in 0..2_000u32 {
                         if kick.pending() {
                             world.stand_aside(&kick);
@@ -128,10 +134,25 @@ mod tests {
                             inside.fetch_sub(1, Ordering::SeqCst);
                         }
                     }
-                    world.leave(&kick);
                 });
             }
         });
         assert_eq!(done.load(Ordering::SeqCst), 4 * 2_000 / 16);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_vcpu_that_panicked() {
+        let world = Arc::new(World::default());
+        let gone = world.clone();
+        let outcome = std::thread::spawn(move || {
+            let _executing = gone.enter(&Arc::default());
+            std::panic::resume_unwind(Box::new(()));
+        })
+        .join();
+        assert!(outcome.is_err());
+        let kick = Arc::default();
+        let _executing = world.enter(&kick);
+        assert!(world.state().executing.iter().all(|other| Arc::ptr_eq(other, &kick)));
+        drop(world.alone(&kick));
     }
 }

@@ -61,6 +61,14 @@ fn pop_memory<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn push_all(cpu: &mut Cpu, size: u32) -> Exec<()> {
     let values = cpu.state.gpr;
+    let paragraphs = cpu.state.cr0 & cr0::PE == 0 || cpu.state.rflags & rflags::VM != 0;
+    if paragraphs
+        && cpu.isa.offered.vendor == Vendor::Intel
+        && matches!(cpu.stack_pointer().0, 7 | 9 | 11 | 13 | 15)
+    {
+        // Intel says so of these (SDM volume 2, PUSHA); the others meet the limit of the stack.
+        return Err(cpu.raise(Exception::gp(0)));
+    }
     keeping_rsp(cpu, |cpu| values[..8].iter().try_for_each(|value| cpu.push(size, *value)))
 }
 

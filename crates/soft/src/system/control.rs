@@ -103,7 +103,7 @@ fn refuse(cpu: &mut Cpu) -> Exec<()> {
 fn read_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<[u64; 4]> {
     let mut entries = [0; 4];
     for (i, entry) in entries.iter_mut().enumerate() {
-        let at = satori_memory::Gpa((cr3 & 0xffff_ffe0) + 8 * i as u64);
+        let at = satori_memory::Gpa(cpu.memory.addressed((cr3 & 0xffff_ffe0) + 8 * i as u64));
         match cpu.memory.read_u64(at) {
             Ok(found) if found & pte::P == 0 || found & PDPTE_RESERVED == 0 => *entry = found,
             _ => return Err(cpu.raise(Exception::gp(0))),

@@ -579,3 +579,5 @@ fn real_address_mode_keeps_what_protected_mode_loaded() {
         Segment { selector: 0x5678, rights: 0x93, limit: 0xffff, base: 0x5_6780 }
     );
 }
+
+mod hostile;
