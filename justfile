@@ -20,6 +20,6 @@ fuzz *FLAGS:
 userland *FLAGS:
     ./tools/userland {{FLAGS}}
 
-# many boots of every configuration
+# ten million instructions against the processor, the fuzzers, many boots of every configuration
 soak *FLAGS:
     ./tools/soak {{FLAGS}}
