@@ -9,7 +9,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice};
 
-use crate::{escape, probe, status, units};
+use crate::{escape, status, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -46,9 +46,6 @@ pub enum Command {
         #[arg(long, value_name = "FORM", default_value = "text")]
         format: Form,
     },
-    /// Try /dev/kvm; 'satori engines' starts this with a time limit
-    #[command(name = probe::COMMAND, hide = true)]
-    ProbeKvm,
     /// Print shell completions
     Completions {
         /// The shell they are for
@@ -179,7 +176,8 @@ pub struct Machine {
     /// Serve gdb there: tcp:PORT (to this machine only), tcp:HOST:PORT or unix:PATH
     ///
     /// In gdb, `target remote :PORT` stops the guest; `detach` lets it run on. QEMU's spelling
-    /// tcp::PORT is understood.
+    /// tcp::PORT is understood. A socket's file stays behind, as the sandbox cannot remove it; the next
+    /// run replaces it.
     #[arg(long, value_name = "ADDRESS")]
     pub gdb: Option<String>,
     /// Short for --gdb tcp::1234

@@ -12,6 +12,12 @@ use satori::{cpu, demo, engines, msrs, pages, probe, run, terminal, usage};
 
 fn main() {
     leave_cleanly_on_panic();
+    let command = std::env::args_os().nth(1);
+    // No row of the table: completions and man pages would show it.
+    if command.as_deref().is_some_and(|command| command == probe::COMMAND) {
+        let _ = writeln!(stdout(), "{}", probe::run());
+        return;
+    }
     let status = match Cli::try_parse() {
         Ok(cli) => perform(cli.command),
         Err(error) if usage::is_help(&error) => {
@@ -23,8 +29,8 @@ fn main() {
             Status::Usage
         }
         Err(error) => {
-            let command = std::env::args().nth(1);
-            say(format_args!("{}", usage::line(&error, command.as_deref())));
+            let command = command.as_deref().and_then(|command| command.to_str());
+            say(format_args!("{}", usage::line(&error, command)));
             Status::Usage
         }
     };
@@ -56,7 +62,6 @@ fn perform(command: Command) -> Status {
         Command::Cpu(flags) => done(cpu::show(&flags, &mut stdout())),
         Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
         Command::Engines { format } => done(engines::show(format, &mut stdout())),
-        Command::ProbeKvm => done(writeln!(stdout(), "{}", probe::run()).map_err(Into::into)),
         Command::Completions { shell } => done(pages::completions(shell, &mut stdout()).map_err(Into::into)),
         Command::Man { command } => done(pages::man(command.as_deref(), &mut stdout())),
     }

@@ -89,14 +89,20 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         report_of(flags)?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
-        let listener = gdb(flags)?;
         let mut machine = Machine::new(config, sinks)?;
+        // Last, so that a refused input leaves no file behind.
+        let file = flags.report_file.as_deref().map(ReportFile::open).transpose()?;
+        let listener = match gdb(flags) {
+            Ok(listener) => listener,
+            Err(error) => {
+                file.into_iter().for_each(ReportFile::take_back);
+                return Err(error);
+            }
+        };
         let address = listener.as_ref().map(|l| (l.address().to_owned(), l.as_fd().as_raw_fd()));
         if let Some(listener) = listener {
             machine.debug(listener, flags.gdb_wait);
         }
-        // Last, so that a refused input leaves no file behind.
-        let file = flags.report_file.as_deref().map(create).transpose()?;
         Ok((machine, file, address))
     });
     let (machine, file, gdb) = match prepared {
@@ -115,7 +121,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
     }
     let guest = Running(machine.handle());
     let attendant = Ready::new(guest, console, raw.is_some(), flags.timeout).and_then(|ready| {
-        let report = file.as_ref().map(AsRawFd::as_raw_fd);
+        let report = file.as_ref().map(|file| file.file.as_raw_fd());
         let debugger = gdb.map(|(_, socket)| socket);
         let keep: Vec<_> = ready.files().into_iter().chain(report).chain(debugger).collect();
         if let Err(error) = sandbox(flags, &keep, debugger.is_some()) {
@@ -127,8 +133,8 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         Ok(Ok(attendant)) => attendant,
         Ok(Err(refused)) => {
             drop(raw);
-            // As for any other refusal, no file is left behind.
-            flags.report_file.as_deref().map(std::fs::remove_file);
+            file.into_iter().for_each(ReportFile::take_back);
+            remove_gdb_socket(flags);
             return refuse(&refused);
         }
         Err(error) => {
@@ -137,7 +143,12 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
             return Status::Internal;
         }
     };
+    let file = file.map(ReportFile::begin);
     let outcome = machine.run();
+    // In the sandbox there is no way to it: it stays, and the next run replaces it.
+    if flags.sandbox == cli::Sandbox::Off {
+        remove_gdb_socket(flags);
+    }
     let stopped = attendant.stopped();
     // Terminal first: everything below is ordinary text.
     drop(raw);
@@ -181,7 +192,8 @@ fn sandbox(flags: &cli::Machine, keep: &[RawFd], debugger: bool) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to report on a vCPU that there is not, or in a form that has no choice of one.
+/// Refuses to report on a vCPU that there is not, in a form that has no choice of one, or nothing to a
+/// file.
 fn report_of(flags: &cli::Machine) -> Result<()> {
     match flags.report_vcpu {
         Some(vcpu) if vcpu >= flags.processor.cpus.cpus() => {
@@ -189,6 +201,9 @@ fn report_of(flags: &cli::Machine) -> Result<()> {
         }
         Some(_) if flags.report != cli::Report::Text => {
             bail!("--report-vcpu chooses for --report text only: leave one of the two out")
+        }
+        _ if flags.report == cli::Report::Off && flags.report_file.is_some() => {
+            bail!("--report off leaves nothing for --report-file: leave one of the two out")
         }
         _ => Ok(()),
     }
@@ -251,6 +266,11 @@ fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
     }
 }
 
+/// Removes the file of a socket on which a debugger was awaited.
+fn remove_gdb_socket(flags: &cli::Machine) {
+    flags.gdb.as_deref().and_then(|address| address.strip_prefix("unix:")).map(std::fs::remove_file);
+}
+
 /// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not
 /// believed, and nothing runs on it yet, so it is not even asked.
 fn engine(wanted: cli::Engine) -> Result<EngineKind> {
@@ -268,10 +288,43 @@ fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     }
 }
 
-fn create(path: &Path) -> Result<File> {
-    File::create(path).map_err(|why| {
-        anyhow!("cannot write --report-file {} ({}): name another place", path.display(), plain(&why))
-    })
+/// The file of `--report-file`, opened before it is known whether there will be a report.
+struct ReportFile<'a> {
+    file: File,
+    path: &'a Path,
+    /// It was not there before.
+    new: bool,
+    /// It has a content that the report replaces; a pipe or a terminal has none.
+    regular: bool,
+}
+
+impl<'a> ReportFile<'a> {
+    fn open(path: &'a Path) -> Result<Self> {
+        let attempt = || {
+            let new = !path.exists();
+            let file = File::options().write(true).create(true).truncate(false).open(path)?;
+            let regular = file.metadata()?.is_file();
+            Ok(ReportFile { file, path, new, regular })
+        };
+        attempt().map_err(|why: std::io::Error| {
+            anyhow!("cannot write --report-file {} ({}): name another place", path.display(), plain(&why))
+        })
+    }
+
+    /// Empties the file: a report of a former run must not be taken for this one's.
+    fn begin(self) -> File {
+        if self.regular {
+            let _ = self.file.set_len(0);
+        }
+        self.file
+    }
+
+    /// No guest ran, as for any other refusal: no file is left behind, and none is lost.
+    fn take_back(self) {
+        if self.new {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 /// An error of the host without the number that std puts behind it.

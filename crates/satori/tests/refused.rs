@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{file, pvh, satori};
@@ -107,6 +110,12 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "surplus"], &["surplus"]);
     refused(&["--kernel", &kernel, "--cpus", "2", "--report-vcpu", "2"], &["--report-vcpu 2", "2 vCPUs"]);
     refused(&["--kernel", &kernel, "--report-vcpu", "0", "--report", "json"], &["--report text"]);
+    refused(&["--kernel", &kernel, "--report", "off"], &["--report off", "leave one of the two out"]);
+    refused(
+        &["--kernel", &kernel, "--gdb", "unix:/nonexistent/s"],
+        &["--gdb", "No such file", "another place"],
+    );
+    refused(&["--kernel", &kernel, "--gdb", "1234"], &["--gdb", "tcp::PORT"]);
 }
 
 #[test]
@@ -114,6 +123,34 @@ fn a_report_that_cannot_be_written_is_told_before_the_guest_runs() {
     let kernel = file("report-kernel", &pvh::print("never"));
     let ended = satori(&["run", "--kernel", &kernel, "--report-file", "/nonexistent/report"]);
     assert_eq!((ended.status, ended.console.as_str()), (2, ""), "{ended:?}");
+}
+
+#[test]
+fn arguments_that_are_no_text() {
+    let odd = OsStr::from_bytes(b"\xff\xfe");
+    for arguments in
+        [vec![odd], vec![OsStr::new("run"), odd], vec![OsStr::new("cpu"), OsStr::new("--cpu"), odd]]
+    {
+        let ended = Command::new(env!("CARGO_BIN_EXE_satori")).args(&arguments).output().unwrap();
+        let told = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), told.lines().count()), (Some(2), 1), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn a_former_report_is_replaced_and_by_a_refusal_kept() {
+    let kernel = file("replace-kernel", &pvh::print_and_exit("now", 1));
+    let report = file("former-report", &[b'x'; 100_000]);
+    let long = "x".repeat(100_000);
+    let ended = satori(&["run", "--kernel", &kernel, "--report-file", &report, "--cmdline", &long]);
+    assert_eq!((ended.status, std::fs::read(&report).unwrap().len()), (2, 100_000), "{ended:?}");
+    let ended = satori(&["run", "--kernel", &kernel, "--report-file", &report, "--report", "json"]);
+    let written = std::fs::read_to_string(&report).unwrap();
+    assert!(
+        ended.status == 3 && written.starts_with('{') && written.ends_with("}\n"),
+        "{ended:?}: {written}"
+    );
+    std::fs::remove_file(&report).unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use super::Input;
 
@@ -28,11 +29,23 @@ enum Socket {
 /// An address that is none.
 const FORMS: &str = "write tcp::PORT, tcp:HOST:PORT or unix:PATH";
 
+/// How long a debugger that does not read what it asked for is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long no connection is awaited after one that failed, as when there are too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
+
 impl GdbListener {
     /// Opens the socket that `address` names: `tcp:[HOST:]PORT` or `unix:PATH`, with QEMU's
     /// spelling `tcp::PORT`. Without a host only this machine can connect. Port 0 is any.
     pub fn open(address: &str) -> Result<Self, String> {
-        let wrong = |why: &dyn std::fmt::Display| format!("cannot listen on {address}: {why}; {FORMS}");
+        let wrong = |why: &dyn std::fmt::Display| format!("cannot listen on '{address}': {why}; {FORMS}");
+        let refused = |why: io::Error| {
+            // Without the number that std puts behind it.
+            let text = why.to_string();
+            let text = text.split(" (os error").next().unwrap_or(&text);
+            format!("cannot listen on '{address}': {text}; name another place")
+        };
         match address.split_once(':') {
             Some(("tcp", place)) => {
                 // QEMU's other options, as in tcp::1234,server=on,wait=off, are how we listen anyway.
@@ -41,16 +54,16 @@ impl GdbListener {
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 let host = if host.is_empty() { "127.0.0.1" } else { host };
                 let port: u16 = port.parse().map_err(|_| wrong(&format!("'{port}' is no port")))?;
-                let listener = TcpListener::bind((host, port)).map_err(|why| wrong(&why))?;
-                let address = listener.local_addr().map_err(|why| wrong(&why))?.to_string();
+                let listener = TcpListener::bind((host, port)).map_err(refused)?;
+                let address = listener.local_addr().map_err(refused)?.to_string();
                 Ok(GdbListener { socket: Socket::Tcp(listener), address })
             }
             Some(("unix", path)) if !path.is_empty() => {
                 // What a former run left behind; never another kind of file.
                 if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
-                    std::fs::remove_file(path).map_err(|why| wrong(&why))?;
+                    std::fs::remove_file(path).map_err(refused)?;
                 }
-                let listener = UnixListener::bind(path).map_err(|why| wrong(&why))?;
+                let listener = UnixListener::bind(path).map_err(refused)?;
                 Ok(GdbListener { socket: Socket::Unix(listener), address: path.to_owned() })
             }
             _ => Err(wrong(&"it is no address")),
@@ -63,14 +76,20 @@ impl GdbListener {
     }
 
     fn accept(&self) -> io::Result<Stream> {
-        match &self.socket {
+        let stream = match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                let _ = stream.set_nodelay(true);
+                let _ = stream.set_write_timeout(Some(PATIENCE));
+                Stream::Tcp(stream)
             }
-            Socket::Unix(listener) => Ok(Stream::Unix(listener.accept()?.0)),
-        }
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                let _ = stream.set_write_timeout(Some(PATIENCE));
+                Stream::Unix(stream)
+            }
+        };
+        Ok(stream)
     }
 
     /// Makes [`GdbListener::serve`] return.
@@ -80,8 +99,17 @@ impl GdbListener {
 
     /// Accepts one debugger after the other, and tells `to` what they send.
     pub(super) fn serve(&self, to: &Sender<Input>) {
-        while let Ok(stream) = self.accept() {
-            let stream = Arc::new(stream);
+        loop {
+            let stream = match self.accept() {
+                Ok(stream) => Arc::new(stream),
+                // What `close` makes of it.
+                Err(why) if why.kind() == io::ErrorKind::InvalidInput => return,
+                // A connection that was gone already, or files that are scarce.
+                Err(_) => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
             if to.send(Input::Connected(stream.clone())).is_err() {
                 return;
             }
@@ -152,6 +180,28 @@ mod tests {
             let refused = GdbListener::open(address).unwrap_err();
             assert!(refused.contains("unix:PATH"), "{refused}");
         }
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp:{}", taken.local_addr().unwrap());
+        let refused = GdbListener::open(&address).unwrap_err();
+        assert!(refused.ends_with("Address already in use; name another place"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_closed_is_served_no_more() {
+        for address in ["tcp::0".into(), format!("unix:{}/satori-close-{}", temp(), std::process::id())] {
+            let listener = Arc::new(GdbListener::open(&address).unwrap());
+            let serving = listener.clone();
+            let thread = std::thread::spawn(move || serving.serve(&std::sync::mpsc::channel().0));
+            listener.close();
+            thread.join().unwrap();
+            if let Some(path) = address.strip_prefix("unix:") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    fn temp() -> String {
+        std::env::temp_dir().display().to_string()
     }
 
     #[test]

@@ -336,6 +336,13 @@ impl Breakpoints for Target {
     }
 }
 
+/// Puts `item` into `list`, once: to insert it again changes nothing (the protocol's Z packets).
+fn insert<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}
+
 /// Takes one `item` out of `list`; returns whether there was one.
 fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) -> bool {
     let place = list.iter().position(|found| found == item);
@@ -347,7 +354,7 @@ fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) -> bool {
 
 impl SwBreakpoint for Target {
     fn add_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
-        self.software.push(address);
+        insert(&mut self.software, address);
         Ok(true)
     }
     fn remove_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
@@ -357,7 +364,7 @@ impl SwBreakpoint for Target {
 
 impl HwBreakpoint for Target {
     fn add_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
-        self.hardware.push(address);
+        insert(&mut self.hardware, address);
         Ok(true)
     }
     fn remove_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
@@ -376,7 +383,7 @@ fn watchpoint(address: u64, len: u64, kind: WatchKind) -> Watchpoint {
 
 impl HwWatchpoint for Target {
     fn add_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
-        self.watchpoints.push(watchpoint(address, len, kind));
+        insert(&mut self.watchpoints, watchpoint(address, len, kind));
         Ok(true)
     }
     fn remove_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
