@@ -124,7 +124,10 @@ fn virtual_8086(iopl: u64, extensions: bool) -> Cpu {
 fn run(cpu: &mut Cpu, bytes: &[u8]) -> Exec<()> {
     let insn = decode(cpu, bytes);
     assert!(!insn.is_invalid(), "{bytes:x?}");
-    execute(cpu, &insn, insn::handler(&insn))
+    cpu.debug.begin();
+    let outcome = execute(cpu, &insn, insn::handler(&insn));
+    cpu.debug.end(outcome.is_ok());
+    outcome
 }
 
 /// A fault that leaves nothing behind.
@@ -416,6 +419,7 @@ fn a_double_fault_has_a_task_of_its_own() {
     idt(&cpu, vector::DF, gate(TASK_B, 0, system_type::TASK_GATE, 0, 0));
     cpu.state.gpr[reg::RCX] = 0xcccc;
     let rip = cpu.state.rip as u32;
+    cpu.delivering = true;
     // There is no gate for #GP.
     assert_eq!(raise_fault(&mut cpu, Exception::gp(0)), Ok(()));
     assert_eq!((cpu.state.rip, cpu.state.tr.selector), (0x4000, TASK_B));

@@ -238,6 +238,10 @@ fn load(cpu: &mut Cpu, base: u64, layout: &Layout) -> Exec<Task> {
 /// Switches tasks. Returns where the new one goes on. What fails once its state is loaded is the
 /// new task's: RIP is then its own.
 pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
+    if !cpu.delivering {
+        // Breakpoints on what is read once the old task is left have to be collected.
+        cpu.execute_alone()?;
+    }
     let mut found = new_tss(cpu, switch)?;
     let tr = cpu.state.tr;
     let old = Layout::of(tr.rights);
@@ -265,7 +269,11 @@ pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
     // Under VMX it would be an exit; that follows, as the switch is the engine's own matter.
     cpu.task_switches += 1;
     cpu.attention = true;
-    match enter(cpu, switch, &task) {
+    // From here on it is too late to ask the machine: the instruction cannot begin anew.
+    let delivering = std::mem::replace(&mut cpu.delivering, true);
+    let entered = enter(cpu, switch, &task);
+    cpu.delivering = delivering;
+    match entered {
         Ok(()) => {
             if task.trap {
                 cpu.state.pending_debug |= dr6::BT;

@@ -559,3 +559,5 @@ fn only_the_pauses_of_one_loop_make_an_exit() {
     assert_eq!(run(&mut cpu, &PAUSE), Err(Stop::Exit));
     assert_eq!(cpu.wanted, Exit::Pause);
 }
+
+mod amd;

@@ -94,3 +94,34 @@ fn legacy_mode_has_amds_syscall_only() {
     assert_eq!((cpu.state.seg[seg::CS].selector, cpu.state.seg[seg::SS].selector), (0x13, 0x18));
     assert_eq!(fault(&mut cpu, SYSRET), Exception::gp(0));
 }
+
+#[test]
+fn a_watched_descriptor_of_the_new_task_is_a_trap_there() {
+    let mut cpu = protected();
+    put(&cpu, cpu.state.rip, &far(JMP, TASK_B));
+    put32(&cpu, TSS_B + 4, STACK0);
+    put32(&cpu, TSS_B + 8, DATA0.into());
+    idt(&cpu, vector::DB, gate(CODE0, 0x7000, system_type::INTERRUPT_GATE, 0, 0));
+    // Read or written, four bytes, global.
+    cpu.state.dr[0] = GDT + u64::from(CODE3 & !7);
+    cpu.state.dr7 |= 0xf_0002;
+    assert_eq!(cpu.run(Until { tsc: None, instructions: Some(1) }), Exit::Budget);
+    assert_eq!((cpu.state.rip, cpu.state.dr6 & 0xf, cpu.cpl()), (0x7000, 1, 0));
+    // The frame is that of the new task, all of whose segments are loaded.
+    let stack = u64::from(STACK0);
+    assert_eq!((get32(&cpu, stack - 20), get32(&cpu, stack - 16)), (0x4000, CODE3.into()));
+    assert_eq!(cpu.state.seg[seg::DS].selector, DATA3);
+    assert_eq!(cpu.run(Until { tsc: None, instructions: Some(1) }), Exit::TaskSwitch);
+}
+
+#[test]
+fn nothing_is_asked_once_the_old_task_is_left() {
+    let mut cpu = protected();
+    // The new task's table is where there is no memory: all ones, readable code for everyone.
+    describe(&cpu, OTHER, descriptor(0x5000_0000, 0xff, 0x82));
+    put32(&cpu, TSS_B + 0x60, OTHER.into());
+    put32(&cpu, TSS_B + 0x48 + 4 * seg::DS as u64, 0x0f);
+    run(&mut cpu, &far(JMP, TASK_B)).unwrap();
+    assert_eq!((cpu.state.rip, cpu.cpl()), (0x4000, 3));
+    assert_eq!(cpu.state.seg[seg::DS].base, 0xffff_ffff);
+}
