@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::stderr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::{
@@ -110,6 +110,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         Err(error) => return refuse(&error),
     };
 
+    let gdb_socket = gdb_socket(flags);
     say(format_args!("{}", machine.engine()));
     if let Some((address, _)) = &gdb {
         let waits = if flags.gdb_wait { "; the guest waits for it" } else { "" };
@@ -134,7 +135,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         Ok(Err(refused)) => {
             drop(raw);
             file.into_iter().for_each(ReportFile::take_back);
-            remove_gdb_socket(flags);
+            gdb_socket.map(std::fs::remove_file);
             return refuse(&refused);
         }
         Err(error) => {
@@ -147,7 +148,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
     let outcome = machine.run();
     // In the sandbox there is no way to it: it stays, and the next run replaces it.
     if flags.sandbox == cli::Sandbox::Off {
-        remove_gdb_socket(flags);
+        gdb_socket.map(std::fs::remove_file);
     }
     let stopped = attendant.stopped();
     // Terminal first: everything below is ordinary text.
@@ -266,9 +267,9 @@ fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
     }
 }
 
-/// Removes the file of a socket on which a debugger was awaited.
-fn remove_gdb_socket(flags: &cli::Machine) {
-    flags.gdb.as_deref().and_then(|address| address.strip_prefix("unix:")).map(std::fs::remove_file);
+/// The file of the socket on which a debugger is awaited, absolute as that of the report.
+fn gdb_socket(flags: &cli::Machine) -> Option<PathBuf> {
+    std::path::absolute(flags.gdb.as_deref()?.strip_prefix("unix:")?).ok()
 }
 
 /// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not
@@ -289,22 +290,23 @@ fn engine(wanted: cli::Engine) -> Result<EngineKind> {
 }
 
 /// The file of `--report-file`, opened before it is known whether there will be a report.
-struct ReportFile<'a> {
+struct ReportFile {
     file: File,
-    path: &'a Path,
+    /// Absolute: a sandbox that cannot be had may have left the working directory.
+    path: PathBuf,
     /// It was not there before.
     new: bool,
     /// It has a content that the report replaces; a pipe or a terminal has none.
     regular: bool,
 }
 
-impl<'a> ReportFile<'a> {
-    fn open(path: &'a Path) -> Result<Self> {
+impl ReportFile {
+    fn open(path: &Path) -> Result<Self> {
         let attempt = || {
             let new = !path.exists();
             let file = File::options().write(true).create(true).truncate(false).open(path)?;
             let regular = file.metadata()?.is_file();
-            Ok(ReportFile { file, path, new, regular })
+            Ok(ReportFile { file, path: std::path::absolute(path)?, new, regular })
         };
         attempt().map_err(|why: std::io::Error| {
             anyhow!("cannot write --report-file {} ({}): name another place", path.display(), plain(&why))
@@ -322,7 +324,7 @@ impl<'a> ReportFile<'a> {
     /// No guest ran, as for any other refusal: no file is left behind, and none is lost.
     fn take_back(self) {
         if self.new {
-            let _ = std::fs::remove_file(self.path);
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
