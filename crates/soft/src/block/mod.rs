@@ -89,8 +89,10 @@ const ALONE: u64 = 1 << 62;
 
 const JUMPS: usize = 8192;
 const FETCHES: usize = 512;
-/// Operations kept before everything is forgotten: 32 bytes each.
-const MAX_OPS: usize = 1 << 20;
+/// Host memory that blocks may take before everything is forgotten.
+const MAX_MEMORY: usize = 96 << 20;
+/// What a block takes beside its contents: its places in tables, and the allocator's share.
+const OVERHEAD: usize = 128;
 
 /// Spreads physical addresses; they are no secret and no attacker chooses them profitably.
 #[derive(Default)]
@@ -144,7 +146,8 @@ pub struct Blocks {
     large: LargePages,
     table: HashMap<u64, *mut Block, BuildHasherDefault<AddressHasher>>,
     storage: Vec<*mut Block>,
-    ops: usize,
+    /// Bytes that the blocks take.
+    memory: usize,
     current: *mut Block,
     current_rip: u64,
     pub counts: BlockCounts,
@@ -181,7 +184,7 @@ impl Blocks {
             large: LargePages::new(),
             table: HashMap::default(),
             storage: Vec::new(),
-            ops: 0,
+            memory: 0,
             current: std::ptr::null_mut(),
             current_rip: 0,
             counts: BlockCounts::default(),
@@ -262,7 +265,7 @@ impl Blocks {
         self.jumps.fill(NO_JUMP);
         self.table.clear();
         self.current = std::ptr::null_mut();
-        self.ops = 0;
+        self.memory = 0;
         for block in self.storage.drain(..) {
             // SAFETY: made by Box::into_raw, and nothing points to it any more.
             drop(unsafe { Box::from_raw(block) });
@@ -368,7 +371,7 @@ impl Cpu {
             }
             self.blocks.counts.stale += 1;
         }
-        if self.blocks.ops > MAX_OPS {
+        if self.blocks.memory > MAX_MEMORY {
             self.blocks.reset();
         }
         // SAFETY: fetch entries point to states of guest memory pages.
@@ -382,7 +385,7 @@ impl Cpu {
         let len = ops.last().map_or(0, |op| op.offset + op.len);
         self.blocks.counts.decoded += 1;
         self.blocks.counts.instructions += u64::from(instructions);
-        self.blocks.ops += ops.len();
+        self.blocks.memory += size_of::<Block>() + size_of_val(&*ops) + size_of_val(&*generics) + OVERHEAD;
         let block = Box::into_raw(Box::new(Block {
             ops,
             _generics: generics,
@@ -497,3 +500,6 @@ impl Cpu {
         (limit + 1).saturating_sub(rip).min(MAX_LENGTH as u64) as usize
     }
 }
+
+#[cfg(test)]
+mod tests;
