@@ -320,6 +320,19 @@ fn garbage_on_the_socket_harms_nobody() {
 }
 
 #[test]
+fn who_asks_without_end_and_reads_nothing_is_left() {
+    let (child, address) = start("gdb-flood", &["--gdb", "tcp::0"]);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+    // More than every buffer between the two holds, of questions and of answers.
+    let questions = b"$g#67+".repeat(10_000);
+    let sent = (0..2000).take_while(|_| stream.write_all(&questions).is_ok()).count();
+    assert!(sent < 2000, "it was given up");
+    Client::connect(&address).send("vKill;1");
+    assert_eq!(end(child).status, 130);
+}
+
+#[test]
 fn addresses_that_cannot_be_served_are_refused() {
     let kernel = file("gdb-refused", &pvh::kernel(&CODE));
     for (arguments, hint) in [

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, SyncSender};
 use std::time::Duration;
 
 use super::Input;
@@ -29,8 +29,12 @@ enum Socket {
 /// An address that is none.
 const FORMS: &str = "write tcp::PORT, tcp:HOST:PORT or unix:PATH";
 
-/// How long a debugger that does not read what it asked for is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a debugger that does not read what it asked for is waited for. One waits for its answers,
+/// which fit into the socket's buffer; and the machine's end waits for this.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many reads of a debugger's bytes may wait until they are looked at.
+pub(super) const AHEAD: usize = 16;
 
 /// How long no connection is awaited after one that failed, as when there are too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -97,8 +101,9 @@ impl GdbListener {
         let _ = rustix::net::shutdown(self, rustix::net::Shutdown::Both);
     }
 
-    /// Accepts one debugger after the other, and tells `to` what they send.
-    pub(super) fn serve(&self, to: &Sender<Input>) {
+    /// Accepts one debugger after the other, and tells `to` what they send; `credit` has room while
+    /// what was told is looked at, so that nobody can send without end.
+    pub(super) fn serve(&self, to: &Sender<Input>, credit: &SyncSender<()>) {
         loop {
             let stream = match self.accept() {
                 Ok(stream) => Arc::new(stream),
@@ -115,7 +120,7 @@ impl GdbListener {
             }
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                if to.send(Input::Bytes(buffer[..length].to_vec())).is_err() {
+                if credit.send(()).is_err() || to.send(Input::Bytes(buffer[..length].to_vec())).is_err() {
                     return;
                 }
             }
@@ -168,6 +173,8 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{channel, sync_channel};
+
     use super::*;
 
     #[test]
@@ -191,7 +198,7 @@ mod tests {
         for address in ["tcp::0".into(), format!("unix:{}/satori-close-{}", temp(), std::process::id())] {
             let listener = Arc::new(GdbListener::open(&address).unwrap());
             let serving = listener.clone();
-            let thread = std::thread::spawn(move || serving.serve(&std::sync::mpsc::channel().0));
+            let thread = std::thread::spawn(move || serving.serve(&channel().0, &sync_channel(AHEAD).0));
             listener.close();
             thread.join().unwrap();
             if let Some(path) = address.strip_prefix("unix:") {

@@ -11,7 +11,7 @@ mod target;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use gdbstub::common::Signal;
@@ -61,13 +61,14 @@ impl Server {
         let notify = Box::new(move || drop(bell.send(Input::Stopped)));
         let hub = Arc::new(Hub::new(shared.clone(), time.clone(), vcpus, plan.wait, notify));
         let listener = Arc::new(plan.listener);
+        let (credit, spent) = sync_channel(listen::AHEAD);
         let (accepting, readers_end) = (listener.clone(), to.clone());
         let reader = std::thread::Builder::new()
             .name("gdb socket".into())
-            .spawn(move || accepting.serve(&readers_end))?;
+            .spawn(move || accepting.serve(&readers_end, &credit))?;
         let target = Target::new(hub.clone(), Handle(shared.clone()), time.clock());
         let thread = std::thread::Builder::new().name("gdb".into()).spawn(move || {
-            Session { inputs, bytes: VecDeque::new(), target }.serve();
+            Session { inputs, spent, bytes: VecDeque::new(), target }.serve();
             listener.close();
             let _ = reader.join();
         })?;
@@ -111,6 +112,15 @@ impl Drop for Wire {
     }
 }
 
+/// Waits for what happens next. Nothing if nobody is left to tell.
+fn next(inputs: &Receiver<Input>, spent: &Receiver<()>) -> Option<Input> {
+    let input = inputs.recv().ok()?;
+    if matches!(input, Input::Bytes(_)) {
+        let _ = spent.try_recv();
+    }
+    Some(input)
+}
+
 /// How a debugger left.
 enum Left {
     Connection,
@@ -119,6 +129,8 @@ enum Left {
 
 struct Session {
     inputs: Receiver<Input>,
+    /// One for each `Input::Bytes` that was sent.
+    spent: Receiver<()>,
     bytes: VecDeque<u8>,
     target: Target,
 }
@@ -126,7 +138,7 @@ struct Session {
 impl Session {
     /// Serves debuggers until the machine ends.
     fn serve(mut self) {
-        while let Ok(input) = self.inputs.recv() {
+        while let Some(input) = next(&self.inputs, &self.spent) {
             match input {
                 Input::Connected(stream) => match self.debug(stream) {
                     Left::Connection => self.target.let_go(),
@@ -185,7 +197,7 @@ impl Session {
                 }
                 GdbStubStateMachine::Idle(stub) => {
                     let Some(byte) = self.bytes.pop_front() else {
-                        match self.inputs.recv().map_err(|e| e.to_string())? {
+                        match next(&self.inputs, &self.spent).ok_or("nobody is left")? {
                             Input::Bytes(bytes) => self.bytes.extend(bytes),
                             Input::Closed => return Ok(Left::Connection),
                             Input::Ended(_) => return Ok(Left::Machine),
@@ -201,7 +213,7 @@ impl Session {
                         machine = stub.incoming_data(target, byte).map_err(|e| e.to_string())?;
                         continue;
                     }
-                    match self.inputs.recv().map_err(|e| e.to_string())? {
+                    match next(&self.inputs, &self.spent).ok_or("nobody is left")? {
                         Input::Bytes(bytes) => {
                             self.bytes.extend(bytes);
                             stub.into()
