@@ -221,7 +221,7 @@ const SYSCFG_KEPT: u64 = 0x1f << 18;
 const TOP_MEM: u64 = 0x000f_ffff_ff80_0000;
 const IORR: u64 = 0x000f_ffff_ffff_f818;
 
-const NO_PMU: &str = "CPUID 0xa offers no counters; KVM answers so without a PMU, and kernels probe with it";
+const NO_PMU: &str = "nothing is counted; KVM answers so without a PMU, and kernels probe with it";
 const RAPL: &str = "nothing is measured; KVM answers so, and some guests ask without need";
 const SYSENTER: &str = "SDM 5.8.7; passed through, no exit";
 const BASES: &str = "SDM 3.4.4; passed through, no exit";
