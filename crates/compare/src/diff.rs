@@ -5,7 +5,7 @@ use std::fmt::Write;
 use iced_x86::{FastFormatter, Instruction, Mnemonic};
 use satori_defs::fpu::{fsw, fxsave};
 use satori_defs::x86::{pf, rflags, vector};
-use satori_state::reg;
+use satori_state::{reg, seg};
 
 use crate::case::{Case, Ending, Outcome};
 use crate::generate::effective;
@@ -19,6 +19,9 @@ pub const NAMES: [&str; 16] = [
     "r15",
 ];
 const SELECTORS: [&str; 6] = ["es", "cs", "ss", "ds", "fs", "gs"];
+
+/// Linux's code segment for 32-bit programs.
+const COMPATIBILITY: u16 = 0x23;
 
 /// Where Linux's part of the address space begins for programs: the last page below is not theirs.
 const USER_END: u64 = 0x7fff_ffff_f000;
@@ -72,8 +75,11 @@ pub fn differences(case: &Case, insn: &Instruction, real: &Outcome, engine: &Out
             note("cr2", real.cr2.into(), engine.cr2.into());
         }
     }
+    // Who leaves 64-bit mode may find anything in the upper halves (SDM volume 1, 3.4.1.1).
+    let left = case.bits == 64 && real.selectors[seg::CS] == COMPATIBILITY;
+    let width = if left { u64::from(u32::MAX) } else { u64::MAX };
     for (i, name) in NAMES.iter().enumerate() {
-        note(name, real.gpr[i].into(), engine.gpr[i].into());
+        note(name, (real.gpr[i] & width).into(), (engine.gpr[i] & width).into());
     }
     note("rip", real.rip.into(), engine.rip.into());
     let completed = real.rip.wrapping_sub(case.at) > 15 || real.rip != case.at;

@@ -165,6 +165,9 @@ pub fn case_reason(case: &Case, insn: &Instruction) -> Option<&'static str> {
     None
 }
 
+/// Where the lower half of the canonical addresses ends.
+const LOWER_END: u64 = 1 << 47;
+
 /// Why outcomes that differ need not be equal.
 pub fn outcome_reason(
     case: &Case,
@@ -197,10 +200,10 @@ pub fn outcome_reason(
     if matches!(insn.mnemonic(), Mnemonic::Popa | Mnemonic::Popad) && real.vector == pf {
         return Some("AMD's processors write registers before a later pop of POPA faults");
     }
-    use Mnemonic::{Lds, Les, Lfs, Lgs, Lss};
-    let pointer = matches!(insn.mnemonic(), Lds | Les | Lfs | Lgs | Lss);
-    if pointer && matches!(real.vector, 14 | 17) && (12..=14).contains(&engine.vector) {
-        return Some("which half of a far pointer faults first is not defined");
+    use Mnemonic::{Bound, Lds, Les, Lfs, Lgs, Lss};
+    let pair = matches!(insn.mnemonic(), Bound | Lds | Les | Lfs | Lgs | Lss);
+    if pair && matches!(real.vector, 14 | 17) && (12..=14).contains(&engine.vector) {
+        return Some("which half of a far pointer, or of BOUND's pair, faults first is not defined");
     }
     let call = insn.mnemonic() == Mnemonic::Call;
     if call && real.vector == pf && engine.vector == gp {
@@ -252,7 +255,11 @@ pub fn outcome_reason(
         return Some("the limit of Linux's per-processor segment is the processor's number");
     }
     let edge = real.vector == pf && real.cr2 >> 12 == 0x7_ffff_ffff;
-    if edge && (engine.vector == gp || engine.vector == u32::from(vector::SS)) {
+    let at = effective(case, insn);
+    let across = at < LOWER_END && at.saturating_add(insn.memory_size().size() as u64) > LOWER_END;
+    if (edge || across && real.vector == ac)
+        && (engine.vector == gp || engine.vector == u32::from(vector::SS))
+    {
         return Some("which fault an operand across the canonical boundary meets first is not defined");
     }
     None
