@@ -1,6 +1,6 @@
 //! The Multiboot Specification, version 0.6.96: header of a kernel and information block.
 
-/// Offsets in the header, which stands 4-byte aligned in the first [`SEARCH`] bytes of the file.
+/// Offsets in the header, which stands 4-byte aligned in the first `SEARCH` bytes of the file.
 pub mod header {
     /// u32, [`VALUE`].
     pub const MAGIC: usize = 0;
