@@ -22,15 +22,15 @@ continue
 continue
 info registers rip
 delete
-stepi 200
-hbreak outer
+stepi 20
+hbreak inner
 rwatch watched
 continue
+continue
 delete
-finish
 continue
 G
-gdb -batch -x script ./debugged >out 2>&1
+gdb -batch -x script ./debugged >out 2>&1 || { cat out; exit 1; }
 cat out
 grep -q '#0 .*inner (n=3)' out
 grep -q '#1 .*outer (n=10)' out
