@@ -99,7 +99,10 @@ pub fn shr<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let (a, count) = (cpu.get::<T>(op.a), op.imm as u32 & 63);
     let value: u64 = a.into();
     let result = T::from_u64(value >> count);
-    cpu.flags.shifted(result, value >> (count - 1) & 1 != 0, a.sext() >> 63 != 0);
+    // OF is the sign that a shift by 1 loses; by more it is undefined, and clear as in the generic
+    // implementation.
+    let before = T::from_u64(value >> (count - 1));
+    cpu.flags.shifted(result, before.into() & 1 != 0, before.sext() >> 63 != 0);
     cpu.set(op.a, result);
     Flow::Next
 }
