@@ -51,6 +51,9 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// It cannot be had.
+    #[error("'{0}' cannot be had: {1}; leave it out")]
+    Refused(&'static str, &'static str),
     /// Something that stays needs what was taken away.
     #[error("'{kept}' needs '{removed}'; leave '{kept}' out as well, or use --hyperv off")]
     Needed {
@@ -79,18 +82,58 @@ pub struct Config {
     pub set: Set,
     /// The vendor in leaf 0x40000000.
     pub vendor: [u8; 12],
+    /// The version in leaf 0x40000002.
+    pub version: Version,
+    /// How often a guest should try a spinlock before it tells the hypervisor, in leaf 0x40000004;
+    /// [`SPIN_NEVER`] for never.
+    pub spin_retries: u32,
+}
+
+/// A guest shall never tell of a long spin.
+pub const SPIN_NEVER: u32 = u32::MAX;
+
+/// The hypervisor's version, as leaf 0x40000002 has it (TLFS 2.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Build number.
+    pub build: u32,
+    /// Major version.
+    pub major: u16,
+    /// Minor version.
+    pub minor: u16,
+    /// Service pack.
+    pub service_pack: u32,
+    /// Service branch.
+    pub branch: u8,
+    /// Service number, 24 bits.
+    pub number: u32,
+}
+
+impl Default for Version {
+    /// As QEMU gives it by default: 10.0, build 14393, which is Windows Server 2016.
+    fn default() -> Self {
+        Version { build: 14393, major: 10, minor: 0, service_pack: 0, branch: 0, number: 0 }
+    }
 }
 
 impl Config {
     /// What is right for most guests.
     pub fn auto() -> Self {
-        let set = Enlightenment::ALL.iter().copied().filter(|one| one.row().default).collect();
-        Config { set, vendor: VENDOR }
+        Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().default).collect())
+    }
+
+    /// Everything that there is.
+    pub fn all() -> Self {
+        Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().refused.is_none()).collect())
     }
 
     /// No Hyper-V at all.
     pub fn off() -> Self {
-        Config { set: Set::default(), vendor: VENDOR }
+        Config::of(Set::default())
+    }
+
+    fn of(set: Set) -> Self {
+        Config { set, vendor: VENDOR, version: Version::default(), spin_retries: SPIN_NEVER }
     }
 }
 
@@ -152,11 +195,15 @@ impl std::str::FromStr for Config {
 }
 
 fn named(name: &str) -> Result<Enlightenment, Error> {
-    Enlightenment::by_name(name).ok_or_else(|| unknown(name))
+    let one = Enlightenment::by_name(name).ok_or_else(|| unknown(name))?;
+    match one.row().refused {
+        Some(why) => Err(Error::Refused(one.name(), why)),
+        None => Ok(one),
+    }
 }
 
 fn unknown(word: &str) -> Error {
-    let known: Vec<_> = Enlightenment::ALL.iter().map(|one| one.name()).collect();
+    let known: Vec<_> = Config::all().set.iter().map(Enlightenment::name).collect();
     Error::Unknown { word: word.into(), known: known.join(", ") }
 }
 
@@ -181,9 +228,20 @@ mod tests {
     fn lists_bring_what_they_need_and_refuse_what_contradicts() {
         assert_eq!(names("off"), Ok(vec![]));
         assert_eq!(names("hv-time"), Ok(vec!["base", "vpindex", "time"]));
-        let auto = ["base", "vpindex", "time", "frequencies", "crash", "relaxed", "vapic", "vendor_id"];
+        let auto = [
+            "base",
+            "vpindex",
+            "time",
+            "frequencies",
+            "crash",
+            "relaxed",
+            "vapic",
+            "vendor_id",
+            "version_id",
+        ];
         assert_eq!(names("auto").as_deref(), Ok(auto.as_slice()));
-        assert_eq!(names("auto,reset,-crash,-hv-time").map(|list| list.len()), Ok(7));
+        assert_eq!(names("auto,reset,-crash,-hv-time").map(|list| list.len()), Ok(8));
+        assert_eq!(names("hv-evmcs").map_err(|error| error.to_string().contains("no VMX")), Err(true));
         assert_eq!(names("auto,-vpindex"), Err(Error::Needed { kept: "base", removed: "vpindex" }));
         assert_eq!(names("off,time"), Err(Error::OffWithOthers));
         let unknown = names("auto,vapci").unwrap_err().to_string();

@@ -3,13 +3,8 @@
 use satori_cpuid::{Leaf, Registers};
 use satori_defs::hyperv::{INTERFACE_SIGNATURE, leaf};
 
-use crate::Config;
+use crate::{Config, Version};
 
-/// Version as QEMU gives it by default: 10.0, build 14393.
-const BUILD: u32 = 14393;
-const MAJOR_MINOR: u32 = 10 << 16;
-/// Guests shall never report a long spin: there is no call for it.
-const SPIN_NEVER: u32 = u32::MAX;
 /// Fewest virtual processors that leaf 0x40000005 promises, as QEMU does.
 const MIN_PROCESSORS: u32 = 64;
 
@@ -28,8 +23,10 @@ impl Config {
         };
         set(leaf::VENDOR, [leaf::NESTED, word(0), word(4), word(8)]);
         set(leaf::INTERFACE, [INTERFACE_SIGNATURE, 0, 0, 0]);
-        set(leaf::VERSION, [BUILD, MAJOR_MINOR, 0, 0]);
-        set(leaf::RECOMMENDATIONS, [0, SPIN_NEVER, 0, 0]);
+        let Version { build, major, minor, service_pack, branch, number } = self.version;
+        let version = u32::from(major) << 16 | u32::from(minor);
+        set(leaf::VERSION, [build, version, service_pack, u32::from(branch) << 24 | number & 0xff_ffff]);
+        set(leaf::RECOMMENDATIONS, [0, self.spin_retries, 0, 0]);
         set(leaf::LIMITS, [cpus.max(MIN_PROCESSORS), 0, 0, 0]);
         for bit in self.set.iter().flat_map(|one| one.row().cpuid) {
             *leaves[(bit.leaf - leaf::VENDOR) as usize].value.get_mut(bit.register) |= 1 << bit.bit;

@@ -20,6 +20,9 @@ const fn privilege(bit: u8) -> CpuidBit {
 const fn feature(bit: u8) -> CpuidBit {
     CpuidBit { leaf: leaf::FEATURES, register: Register::Edx, bit }
 }
+const fn nested(bit: u8) -> CpuidBit {
+    CpuidBit { leaf: leaf::NESTED, register: Register::Eax, bit }
+}
 const fn hint(bit: u8) -> CpuidBit {
     CpuidBit { leaf: leaf::RECOMMENDATIONS, register: Register::Eax, bit }
 }
@@ -31,8 +34,12 @@ pub struct Row {
     pub name: &'static str,
     /// QEMU's CPU property, if it has one.
     pub qemu: Option<&'static str>,
+    /// Other names that QEMU gives or gave the property. Underscores for hyphens need no entry.
+    pub aliases: &'static [&'static str],
     /// libvirt's element, if it has one.
     pub libvirt: Option<&'static str>,
+    /// What the option's value is, if it takes one other than on and off.
+    pub value: Option<&'static str>,
     /// The bits that announce it.
     pub cpuid: &'static [CpuidBit],
     /// The MSRs that answer when it is on.
@@ -41,16 +48,49 @@ pub struct Row {
     pub hypercalls: &'static [u16],
     /// What must be on as well.
     pub needs: &'static [Enlightenment],
+    /// What it does not go well with, and what then happens.
+    pub conflicts: &'static [(Enlightenment, &'static str)],
     /// Whether `auto` turns it on.
     pub default: bool,
     /// Why the default is what it is.
     pub why: &'static str,
+    /// What it brings.
+    pub brings: &'static str,
+    /// What it costs.
+    pub costs: &'static str,
+    /// What this project measured, with how.
+    pub measured: &'static [&'static str],
+    /// Why it cannot be had, if it cannot.
+    pub refused: Option<&'static str>,
     /// How a guest shows that it uses it.
     pub proof: &'static str,
 }
 
+impl Row {
+    /// What a row says of which nothing else is told.
+    const PLAIN: Row = Row {
+        name: "",
+        qemu: None,
+        aliases: &[],
+        libvirt: None,
+        value: None,
+        cpuid: &[],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[],
+        conflicts: &[],
+        default: false,
+        why: "",
+        brings: "",
+        costs: "",
+        measured: &[],
+        refused: None,
+        proof: "",
+    };
+}
+
 macro_rules! enlightenments {
-    ($($(#[$doc:meta])* $ident:ident $row:expr;)*) => {
+    ($($(#[$doc:meta])* $ident:ident Row { $($field:tt)* };)*) => {
         /// An enlightenment that this crate implements.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Enlightenment { $($(#[$doc])* $ident,)* }
@@ -61,7 +101,7 @@ macro_rules! enlightenments {
 
             /// Its row of the table.
             pub const fn row(self) -> &'static Row {
-                match self { $(Enlightenment::$ident => { const ROW: Row = $row; &ROW })* }
+                match self { $(Enlightenment::$ident => { const ROW: Row = Row { $($field)* ..Row::PLAIN }; &ROW })* }
             }
         }
     };
@@ -79,6 +119,8 @@ enlightenments! {
         needs: &[Enlightenment::Vpindex],
         default: true,
         why: "Linux refuses Hyper-V altogether without it, and Windows silently the TSC page",
+        brings: "the guest sees a Hyper-V partition and can make hypercalls",
+        costs: "one page that covers a page of the guest",
         proof: "dmesg: Hypervisor detected: Microsoft Hyper-V",
     };
     /// VP_INDEX.
@@ -92,6 +134,8 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "as mandatory as base; everything that addresses a virtual processor builds on it",
+        brings: "the guest knows its virtual processors by the numbers that hypercalls take",
+        costs: "one exit a virtual processor, at its start",
         proof: "dmesg: Hyper-V: privilege flags low 0x..., with bit 6",
     };
     /// Reference counter and reference TSC page.
@@ -105,6 +149,8 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "the guest reads the clock without an exit, from the vDSO too",
+        brings: "clock reads take neither an exit nor a system call",
+        costs: "a page that covers a page of the guest; wants a stable TSC",
         proof: "current_clocksource: hyperv_clocksource_tsc_page",
     };
     /// TSC_FREQUENCY and APIC_FREQUENCY.
@@ -118,6 +164,8 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "the guest need not calibrate TSC and APIC timer, which is slow and inexact",
+        brings: "a boot without calibration loops",
+        costs: "two exits at the start",
         proof: "dmesg: Hyper-V: LAPIC Timer Frequency: 0x...",
     };
     /// Crash parameters and notification.
@@ -138,6 +186,8 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "a guest that dies says why; costs nothing before",
+        brings: "the report of a panic has the guest's own registers and message",
+        costs: "nothing until the guest dies",
         proof: "a crash of the guest ends the run with its parameters",
     };
     /// The hint that watchdogs should be patient.
@@ -151,6 +201,8 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "a virtual processor may be late: the guest should not take that for a hang",
+        brings: "no false alarm of a watchdog on a host with more virtual processors than processors",
+        costs: "nothing",
         proof: "dmesg: Hyper-V: privilege flags ..., hints 0x..., with bit 5",
     };
     /// The local APIC's EOI, ICR and TPR as MSRs, and the VP assist page.
@@ -168,6 +220,8 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "Linux writes VP_ASSIST_PAGE whether offered or not, and warns if that faults",
+        brings: "an APIC without its memory-mapped page",
+        costs: "an exit for each access by MSR, as by the APIC itself",
         proof: "dmesg: Hyper-V: privilege flags low 0x..., with bit 4; no unchecked MSR access error",
     };
     /// The vendor's name in leaf 0x40000000.
@@ -181,6 +235,9 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: true,
         why: "'Microsoft Hv' is the name that Linux looks for; Windows looks at leaf 0x40000001",
+        brings: "another name for software that compares names",
+        costs: "Linux takes only 'Microsoft Hv' for Hyper-V",
+        value: Some("TEXT"),
         proof: "CPUID leaf 0x40000000: EBX, ECX, EDX",
     };
     /// The reset MSR.
@@ -194,7 +251,78 @@ enlightenments! {
         needs: &[Enlightenment::Base],
         default: false,
         why: "off, as Hyper-V itself does not offer it to its guests: ACPI resets as well",
+        brings: "a reset without ACPI or the keyboard controller",
+        costs: "nothing",
         proof: "the run ends, or restarts, when the guest reboots through MSR 0x40000003",
+    };
+    /// The version in leaf 0x40000002.
+    VersionId Row {
+        name: "version_id",
+        qemu: Some("hv-version-id-build"),
+        aliases: &[
+            "hv-version-id-major",
+            "hv-version-id-minor",
+            "hv-version-id-spack",
+            "hv-version-id-sbranch",
+            "hv-version-id-snumber",
+        ],
+        value: Some("N"),
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "10.0, build 14393, as QEMU says: Windows Server 2016, which guests know",
+        brings: "the version of a hypervisor that the guest's software wants to meet",
+        costs: "nothing",
+        proof: "dmesg: Hyper-V: Host Build 10.0.14393.0-0",
+    };
+    /// The enlightened VMCS.
+    Evmcs Row {
+        name: "evmcs",
+        qemu: Some("hv-evmcs"),
+        libvirt: Some("<evmcs state='on'/>"),
+        cpuid: &[hint(14)],
+        needs: &[Enlightenment::Vapic],
+        why: "nothing to be had yet",
+        brings: "exits of a nested guest with fewer VMREADs and VMWRITEs",
+        costs: "no posted interrupts, preemption timer, VMFUNC, PML or TSC scaling in the nested hypervisor",
+        refused: Some("it speeds up guests of guests, and this version's processor has no VMX to nest with"),
+        proof: "dmesg in the guest hypervisor: KVM: vmx: using Hyper-V Enlightened VMCS",
+    };
+    /// The enlightened MSR bitmap.
+    EmsrBitmap Row {
+        name: "emsr_bitmap",
+        qemu: Some("hv-emsr-bitmap"),
+        libvirt: Some("<emsr_bitmap state='on'/>"),
+        cpuid: &[nested(19)],
+        needs: &[Enlightenment::Evmcs],
+        why: "nothing to be had yet",
+        brings: "the hypervisor looks at a nested guest's MSR bitmap only when it changed",
+        costs: "nothing beside evmcs",
+        refused: Some("it is a part of evmcs, and this version's processor has no VMX to nest with"),
+        proof: "Hyper-V: Nested features: 0x..., with bit 19",
+    };
+    /// TLB flushes of a nested guest that the lowest hypervisor serves.
+    TlbflushDirect Row {
+        name: "tlbflush_direct",
+        qemu: Some("hv-tlbflush-direct"),
+        libvirt: Some("<tlbflush state='on'><direct state='on'/></tlbflush>"),
+        cpuid: &[nested(17)],
+        needs: &[Enlightenment::Vapic],
+        why: "nothing to be had yet",
+        brings: "a nested guest's flush takes one exit instead of several",
+        costs: "nothing beside evmcs",
+        refused: Some("it serves guests of guests, and this version's processor has no VMX to nest with"),
+        proof: "Hyper-V: Nested features: 0x..., with bit 17",
+    };
+    /// Synthetic debugging.
+    Syndbg Row {
+        name: "syndbg",
+        qemu: Some("hv-syndbg"),
+        needs: &[Enlightenment::Base],
+        why: "nothing to be had",
+        brings: "Windows' kernel debugger through hypercalls",
+        costs: "every interrupt of the debugger's transport is polled",
+        refused: Some("it carries Windows' kernel debugger over a network; here --gdb debugs every guest"),
+        proof: "none: Linux has no driver for it",
     };
 }
 
