@@ -169,7 +169,7 @@ fn case(u: &mut Unstructured<'_>) -> Result<Case> {
     state.fpu.fcw = u.arbitrary::<u16>()? | 0x40;
     state.fpu.ftw = u.arbitrary()?;
     for index in 0..4 {
-        state.fpu.xmm[index] = u.arbitrary()?;
+        state.fpu.ymm[index].low = u.arbitrary()?;
     }
     if u.ratio(1, 8)? {
         state.dr7 = 0x400 | u64::from(u.arbitrary::<u8>()?) | u64::from(u.arbitrary::<u16>()?) << 16;

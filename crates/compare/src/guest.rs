@@ -7,7 +7,7 @@ use satori_cpuid::Offered;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_engine::{Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, Vcpu, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
-use satori_state::{Activity, CpuState, DescriptorTable, FpuState, Segment, reg, seg};
+use satori_state::{Activity, CpuState, DescriptorTable, FpuState, Segment, Ymm, reg, seg};
 
 use crate::case::{Case, Ending, Fpu, Outcome};
 use crate::error::Error;
@@ -295,7 +295,7 @@ impl Guest {
 
 fn state_of(fpu: &Fpu) -> FpuState {
     FpuState {
-        xmm: fpu.xmm,
+        ymm: fpu.xmm.map(|low| Ymm { low, high: 0 }),
         st: fpu.st,
         fcw: fpu.fcw,
         fsw: fpu.fsw,
@@ -319,6 +319,6 @@ fn image_of(state: &FpuState) -> Fpu {
         mxcsr: state.mxcsr,
         mxcsr_mask: 0,
         st: state.st,
-        xmm: state.xmm,
+        xmm: state.ymm.map(|ymm| ymm.low),
     }
 }

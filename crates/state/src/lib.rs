@@ -92,14 +92,25 @@ pub struct DescriptorTable {
     pub limit: u16,
 }
 
-/// x87, MMX and SSE state. ST registers stand in stack order ST0..ST7, as FXSAVE stores them.
+/// A vector register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(32))]
+pub struct Ymm {
+    /// XMMi, the low half.
+    pub low: u128,
+    /// Bits 255:128, of AVX.
+    pub high: u128,
+}
+
+const _: () = assert!(size_of::<Ymm>() == 32);
+
+/// x87, MMX, SSE and AVX state. ST registers stand in stack order ST0..ST7, as FXSAVE stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct FpuState {
-    /// XMM0..XMM15.
-    pub xmm: [u128; 16],
-    /// Upper halves of YMM0..YMM15.
-    pub ymm_high: [u128; 16],
+    /// YMM0..YMM15, with XMM0..XMM15 in them: each whole in 32 aligned bytes, so that one host
+    /// instruction can load or store it.
+    pub ymm: [Ymm; 16],
     /// ST0..ST7, 80 bits each in the low bytes (stack order, so `st[0]` is ST(0)).
     pub st: [u128; 8],
     /// Control word.
@@ -121,8 +132,7 @@ pub struct FpuState {
 impl Default for FpuState {
     fn default() -> Self {
         FpuState {
-            xmm: [0; 16],
-            ymm_high: [0; 16],
+            ymm: [Ymm::default(); 16],
             st: [0; 8],
             fcw: 0x37f,
             fsw: 0,
@@ -216,7 +226,7 @@ pub struct CpuState {
     pub pat: u64,
     /// Added to the partition's TSC: the effect of writes to IA32_TSC and IA32_TSC_ADJUST.
     pub tsc_offset: u64,
-    /// x87, MMX and SSE state.
+    /// x87, MMX, SSE and AVX state.
     pub fpu: FpuState,
     /// Interrupts are blocked for one instruction after STI or a load of SS.
     pub interrupt_shadow: bool,

@@ -100,7 +100,7 @@ const CORE: &[Register] = &[
 
 macro_rules! xmm {
     ($($name:literal $index:literal,)*) => { &[
-        $(Register($name, 128, "vec128", |s| s.fpu.xmm[$index], |s, v| s.fpu.xmm[$index] = v),)*
+        $(Register($name, 128, "vec128", |s| s.fpu.ymm[$index].low, |s, v| s.fpu.ymm[$index].low = v),)*
         // A reserved bit set there would have to fault.
         Register("mxcsr", 32, "i386_mxcsr", |s| s.fpu.mxcsr.into(), |s, v| s.fpu.mxcsr = v as u32 & 0xffff),
     ] };
@@ -284,7 +284,7 @@ mod tests {
         let mut state = CpuState { rip: 0xffff_ffff_8100_0000, ..CpuState::default() };
         state.gpr[reg::R9] = 9;
         state.fpu.st[2] = 0x3fff_8000_0000_0000_0000;
-        state.fpu.xmm[15] = u128::MAX - 1;
+        state.fpu.ymm[15].low = u128::MAX - 1;
         state.fpu.ftw = 0x85;
         let mut bytes = Vec::new();
         Image(state.clone()).gdb_serialize(|byte| bytes.push(byte.unwrap()));

@@ -109,7 +109,7 @@ fn a_write_into_a_faulting_page_changes_nothing_in_front_of_it() {
                 cpu.state.gpr[reg::RDI] = L + 0xffc;
                 // FLD1, so that FSTP has something.
                 assert_eq!(generic(&mut cpu, &[0xd9, 0xe8]), None);
-                cpu.state.fpu.xmm[0] = u128::MAX;
+                cpu.state.fpu.ymm[0].low = u128::MAX;
                 let mut before = cpu.state.clone();
                 let fault = generic(&mut cpu, bytes).unwrap_or_else(|| panic!("{bytes:x?}"));
                 let code = present | pf::W | if user { pf::U } else { 0 };

@@ -44,8 +44,8 @@ fn from_int<O: FromInt>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = cpu.operand(insn, 1)?;
     let d = xmm(insn.op0_register());
-    let old = cpu.state.fpu.xmm[d];
-    cpu.state.fpu.xmm[d] = under_mxcsr(cpu, |mxcsr| O::run(old, s, mxcsr), |_| false)?;
+    let old = cpu.state.fpu.ymm[d].low;
+    cpu.state.fpu.ymm[d].low = under_mxcsr(cpu, |mxcsr| O::run(old, s, mxcsr), |_| false)?;
     Ok(())
 }
 
@@ -65,7 +65,7 @@ fn cvtpi2ps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     // The transition to MMX comes before the operation, whose exceptions do not undo it.
     mmx::enter(cpu);
     let new = under_mxcsr(cpu, |mxcsr| native::Cvtdq2ps::run(0, s.into(), 0, mxcsr), |_| false)?;
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = *d & !LOW64 | new & LOW64;
     Ok(())
 }
@@ -82,7 +82,7 @@ fn cvtpi2pd(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     if from_register {
         mmx::enter(cpu);
     }
-    cpu.state.fpu.xmm[xmm(insn.op0_register())] = new;
+    cpu.state.fpu.ymm[xmm(insn.op0_register())].low = new;
     Ok(())
 }
 

@@ -72,12 +72,12 @@ fn float<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) ->
     sse(cpu)?;
     let s = source::<T>(cpu, insn, 1)?;
     let d = xmm(insn.op0_register());
-    let old = cpu.state.fpu.xmm[d];
+    let old = cpu.state.fpu.ymm[d].low;
     let imm = insn.immediate8();
     if O::TINY != Tiny::None && cpu.state.fpu.mxcsr & RANGE_MASKS != RANGE_MASKS {
         return unbounded::<O>(cpu, insn, old, s, T::SIZE);
     }
-    cpu.state.fpu.xmm[d] = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm, mxcsr), |_| false)?;
+    cpu.state.fpu.ymm[d].low = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm, mxcsr), |_| false)?;
     Ok(())
 }
 
@@ -125,7 +125,7 @@ fn unbounded<O: Float>(cpu: &mut Cpu, insn: &Instruction, old: u128, s: u128, si
         (result, after & !mxcsr::PE | unbounded & mxcsr::PE)
     };
     let d = xmm(insn.op0_register());
-    cpu.state.fpu.xmm[d] = under_mxcsr(cpu, operation, |result| is_tiny(O::TINY, *result))?;
+    cpu.state.fpu.ymm[d].low = under_mxcsr(cpu, operation, |result| is_tiny(O::TINY, *result))?;
     Ok(())
 }
 
@@ -201,7 +201,7 @@ fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = source::<u128>(cpu, insn, 1)?;
     let d = xmm(insn.op0_register());
-    let old = cpu.state.fpu.xmm[d];
+    let old = cpu.state.fpu.ymm[d].low;
     let imm = insn.immediate8();
     let bits = if O::TINY == Tiny::Singles { 32 } else { 64 };
     // One mask for the elements that take part, one for those that receive the sum.
@@ -215,7 +215,7 @@ fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         is_tiny(O::TINY, *sum) || tiny_within(O::TINY, old & factors, s & factors, control)
     };
     let sum = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm | 0xf, mxcsr), tiny)?;
-    cpu.state.fpu.xmm[d] = sum & elements(imm);
+    cpu.state.fpu.ymm[d].low = sum & elements(imm);
     Ok(())
 }
 
@@ -230,7 +230,7 @@ fn tiny_within(kind: Tiny, a: u128, b: u128, control: u32) -> bool {
 fn compare<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let b = unaligned::<T>(cpu, insn, 1)?;
-    let a = cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let flags = under_mxcsr(cpu, |mxcsr| O::run(a, b, mxcsr), |_| false)?;
     cpu.flags.set_bits(flags);
     Ok(())

@@ -48,8 +48,8 @@ pub fn put_mxcsr(area: &mut [u8], state: &FpuState) {
 
 /// Stores the XMM registers that `area` has room for.
 pub fn put_xmm(area: &mut [u8], state: &FpuState) {
-    for (place, value) in area[fxsave::XMM0..].as_chunks_mut().0.iter_mut().zip(state.xmm) {
-        *place = value.to_le_bytes();
+    for (place, value) in area[fxsave::XMM0..].as_chunks_mut().0.iter_mut().zip(state.ymm) {
+        *place = value.low.to_le_bytes();
     }
 }
 
@@ -79,7 +79,7 @@ pub fn check_mxcsr(cpu: &mut Cpu, value: u32) -> Exec<()> {
 
 /// Loads the XMM registers that `area` has room for.
 pub fn take_xmm(area: &[u8], state: &mut FpuState) {
-    for (value, place) in state.xmm.iter_mut().zip(area[fxsave::XMM0..].as_chunks().0) {
-        *value = u128::from_le_bytes(*place);
+    for (value, place) in state.ymm.iter_mut().zip(area[fxsave::XMM0..].as_chunks().0) {
+        value.low = u128::from_le_bytes(*place);
     }
 }

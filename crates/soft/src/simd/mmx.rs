@@ -182,14 +182,14 @@ fn movq2dq(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     usable(cpu)?;
     let s = get(cpu, mm(insn.op1_register()));
     enter(cpu);
-    cpu.state.fpu.xmm[xmm(insn.op0_register())] = s.into();
+    cpu.state.fpu.ymm[xmm(insn.op0_register())].low = s.into();
     Ok(())
 }
 
 fn movdq2q(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     super::operand::sse(cpu)?;
     usable(cpu)?;
-    let s = cpu.state.fpu.xmm[xmm(insn.op1_register())];
+    let s = cpu.state.fpu.ymm[xmm(insn.op1_register())].low;
     set(cpu, mm(insn.op0_register()), (s & LOW64) as u64);
     Ok(())
 }

@@ -59,7 +59,7 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
 fn load<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let linear = cpu.ea(insn, 1)?;
-    cpu.state.fpu.xmm[xmm(insn.op0_register())] = cpu.read::<T>(linear)?.into();
+    cpu.state.fpu.ymm[xmm(insn.op0_register())].low = cpu.read::<T>(linear)?.into();
     Ok(())
 }
 
@@ -67,14 +67,14 @@ fn load_aligned(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let linear = cpu.ea(insn, 1)?;
     require_aligned(cpu, linear)?;
-    cpu.state.fpu.xmm[xmm(insn.op0_register())] = cpu.read(linear)?;
+    cpu.state.fpu.ymm[xmm(insn.op0_register())].low = cpu.read(linear)?;
     Ok(())
 }
 
 fn store<T: Scalar>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let linear = store_address(cpu, insn, 0)?;
-    let value = cpu.state.fpu.xmm[xmm(insn.op1_register())];
+    let value = cpu.state.fpu.ymm[xmm(insn.op1_register())].low;
     cpu.write(linear, T::from_bytes(&value.to_le_bytes()))
 }
 
@@ -82,13 +82,13 @@ fn store_aligned(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let linear = store_address(cpu, insn, 0)?;
     require_aligned(cpu, linear)?;
-    cpu.write(linear, cpu.state.fpu.xmm[xmm(insn.op1_register())])
+    cpu.write(linear, cpu.state.fpu.ymm[xmm(insn.op1_register())].low)
 }
 
 fn store_high(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let linear = store_address(cpu, insn, 0)?;
-    cpu.write(linear, (cpu.state.fpu.xmm[xmm(insn.op1_register())] >> 64) as u64)
+    cpu.write(linear, (cpu.state.fpu.ymm[xmm(insn.op1_register())].low >> 64) as u64)
 }
 
 fn load_low(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
@@ -104,7 +104,7 @@ fn load_high(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn merge(cpu: &mut Cpu, insn: &Instruction, mix: impl Fn(u128, u128) -> u128) -> Exec<()> {
     sse(cpu)?;
     let s = unaligned::<u64>(cpu, insn, 1)?;
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = mix(*d, s);
     Ok(())
 }
@@ -136,13 +136,13 @@ fn movlhps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn from_general(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
-    cpu.state.fpu.xmm[xmm(insn.op0_register())] = cpu.reg(insn.op1_register()).into();
+    cpu.state.fpu.ymm[xmm(insn.op0_register())].low = cpu.reg(insn.op1_register()).into();
     Ok(())
 }
 
 fn to_general(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
-    cpu.set_reg(insn.op0_register(), cpu.state.fpu.xmm[xmm(insn.op1_register())] as u64);
+    cpu.set_reg(insn.op0_register(), cpu.state.fpu.ymm[xmm(insn.op1_register())].low as u64);
     Ok(())
 }
 
@@ -150,7 +150,7 @@ fn to_general(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 #[inline(always)]
 fn mask(cpu: &mut Cpu, insn: &Instruction, signs: impl Fn(u128) -> u64) -> Exec<()> {
     sse(cpu)?;
-    cpu.set_reg(insn.op0_register(), signs(cpu.state.fpu.xmm[xmm(insn.op1_register())]));
+    cpu.set_reg(insn.op0_register(), signs(cpu.state.fpu.ymm[xmm(insn.op1_register())].low));
     Ok(())
 }
 
@@ -174,8 +174,8 @@ fn movnti(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn maskmovdqu(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
-    let data = cpu.state.fpu.xmm[xmm(insn.op1_register())];
-    let mask = cpu.state.fpu.xmm[xmm(insn.op2_register())];
+    let data = cpu.state.fpu.ymm[xmm(insn.op1_register())].low;
+    let mask = cpu.state.fpu.ymm[xmm(insn.op2_register())].low;
     store_masked(cpu, insn, &data.to_le_bytes(), &mask.to_le_bytes())
 }
 

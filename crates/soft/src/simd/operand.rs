@@ -54,7 +54,7 @@ pub fn require_aligned(cpu: &mut Cpu, linear: u64) -> Exec<()> {
 #[inline(always)]
 pub fn unaligned<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
     if insn.op_kind(op) == OpKind::Register {
-        return Ok(cpu.state.fpu.xmm[xmm(insn.op_register(op))]);
+        return Ok(cpu.state.fpu.ymm[xmm(insn.op_register(op))].low);
     }
     let linear = cpu.ea(insn, op)?;
     Ok(cpu.read::<T>(linear)?.into())
@@ -64,7 +64,7 @@ pub fn unaligned<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: 
 #[inline(always)]
 pub fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
     if insn.op_kind(op) == OpKind::Register {
-        return Ok(cpu.state.fpu.xmm[xmm(insn.op_register(op))]);
+        return Ok(cpu.state.fpu.ymm[xmm(insn.op_register(op))].low);
     }
     let linear = cpu.ea(insn, op)?;
     if T::SIZE == 16 {

@@ -74,7 +74,7 @@ packed_imm_rows!(dispatch_imm);
 fn packed<O: Packed>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = source::<u128>(cpu, insn, 1)?;
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = O::run(*d, s);
     Ok(())
 }
@@ -82,7 +82,7 @@ fn packed<O: Packed>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn low<O: Packed, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = unaligned::<T>(cpu, insn, 1)?;
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = O::run(*d, s);
     Ok(())
 }
@@ -90,8 +90,8 @@ fn low<O: Packed, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> 
 fn packed_xmm0<O: PackedXmm0>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = source::<u128>(cpu, insn, 1)?;
-    let xmm0 = cpu.state.fpu.xmm[0];
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let xmm0 = cpu.state.fpu.ymm[0].low;
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = O::run(*d, s, xmm0);
     Ok(())
 }
@@ -100,7 +100,7 @@ fn packed_xmm0<O: PackedXmm0>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 pub fn packed_imm<O: PackedImm>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = source::<u128>(cpu, insn, 1)?;
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = O::run(*d, s, insn.immediate8());
     Ok(())
 }
@@ -124,7 +124,7 @@ fn by_immediate(mnemonic: Mnemonic) -> Option<Handler> {
 
 fn shift<O: Packed>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = O::run(*d, insn.immediate8().into());
     Ok(())
 }

@@ -132,7 +132,7 @@ fn insertps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let s = unaligned::<u32>(cpu, insn, 1)?;
     let imm = insn.immediate8();
     let from = if insn.op1_kind() == OpKind::Register { u32::from(imm >> 6) } else { 0 };
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let inserted = replace(*d, 32, u32::from(imm >> 4 & 3), element(s, 32, from));
     *d = (0..4).filter(|i| imm >> i & 1 != 0).fold(inserted, |r, i| replace(r, 32, i, 0));
     Ok(())
@@ -142,14 +142,14 @@ fn pinsr<const BITS: u32>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let new = cpu.operand(insn, 1)?;
     let i = u32::from(insn.immediate8()) % (128 / BITS);
-    let d = &mut cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     *d = replace(*d, BITS, i, new.into());
     Ok(())
 }
 
 fn pextr<const BITS: u32>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
-    let s = cpu.state.fpu.xmm[xmm(insn.op1_register())];
+    let s = cpu.state.fpu.ymm[xmm(insn.op1_register())].low;
     let i = u32::from(insn.immediate8()) % (128 / BITS);
     cpu.set_operand(insn, 0, element(s, BITS, i) as u64)
 }
@@ -157,7 +157,7 @@ fn pextr<const BITS: u32>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn ptest(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = source::<u128>(cpu, insn, 1)?;
-    let d = cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let d = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let zero = if s & d == 0 { rflags::ZF } else { 0 };
     let carry = if s & !d == 0 { rflags::CF } else { 0 };
     cpu.flags.set_bits(zero | carry);

@@ -38,7 +38,7 @@ fn explicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn implicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let b = unaligned::<u128>(cpu, insn, 1)?;
-    let a = cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let imm = insn.immediate8();
     let length = |v: u128| (0..elements(imm)).find(|i| element(v, imm, *i) == 0).unwrap_or(elements(imm));
     finish::<INDEX>(cpu, insn, b, length(a), length(b));
@@ -46,7 +46,7 @@ fn implicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 fn finish<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction, b: u128, length_a: u32, length_b: u32) {
-    let a = cpu.state.fpu.xmm[xmm(insn.op0_register())];
+    let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let imm = insn.immediate8();
     let n = elements(imm);
     let found = compare(a, b, length_a, length_b, imm);
@@ -59,11 +59,11 @@ fn finish<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction, b: u128, length_
         };
         cpu.state.gpr[reg::RCX] = index.into();
     } else if imm & 0x40 == 0 {
-        cpu.state.fpu.xmm[0] = found.into();
+        cpu.state.fpu.ymm[0].low = found.into();
     } else {
         let bits = 128 / n;
         let full = u128::MAX >> (128 - bits);
-        cpu.state.fpu.xmm[0] =
+        cpu.state.fpu.ymm[0].low =
             (0..n).filter(|i| found >> i & 1 != 0).fold(0, |mask, i| mask | full << (bits * i));
     }
     let flag = |set: bool, flag: u64| if set { flag } else { 0 };

@@ -4,7 +4,7 @@ use satori_defs::fpu::{fsw, fxsave, mxcsr};
 use satori_defs::x86::{cr0, cr4, vector};
 use satori_engine::Exception;
 use satori_memory::Gpa;
-use satori_state::reg;
+use satori_state::{Ymm, reg};
 
 use crate::cpu::{Cpu, Exec};
 use crate::insn::handler;
@@ -67,9 +67,9 @@ fn unmasked_simd_exceptions_need_the_systems_consent() {
         let mut cpu = machine64();
         cpu.state.cr4 = cpu.state.cr4 & !cr4::OSXMMEXCPT | allowed;
         cpu.state.fpu.mxcsr = mxcsr::RESET & !(1 << 9);
-        cpu.state.fpu.xmm[0] = 1.0f64.to_bits().into();
+        cpu.state.fpu.ymm[0].low = 1.0f64.to_bits().into();
         assert_eq!(fault(&mut cpu, &DIVSD), Exception::new(expected), "a division by zero");
-        assert_eq!(cpu.state.fpu.xmm[0], 1.0f64.to_bits().into(), "the destination is untouched");
+        assert_eq!(cpu.state.fpu.ymm[0].low, 1.0f64.to_bits().into(), "the destination is untouched");
         assert_eq!(cpu.state.fpu.mxcsr & mxcsr::FLAGS, 1 << 2, "ZE is flagged");
     }
 }
@@ -78,11 +78,11 @@ fn unmasked_simd_exceptions_need_the_systems_consent() {
 fn masked_exceptions_accumulate_in_mxcsr() {
     let mut cpu = machine64();
     cpu.state.fpu.mxcsr |= 1;
-    cpu.state.fpu.xmm[0] = 1.0f64.to_bits().into();
-    cpu.state.fpu.xmm[1] = 3.0f64.to_bits().into();
+    cpu.state.fpu.ymm[0].low = 1.0f64.to_bits().into();
+    cpu.state.fpu.ymm[1].low = 3.0f64.to_bits().into();
     run(&mut cpu, &DIVSD).expect("all exceptions are masked");
     assert_eq!(cpu.state.fpu.mxcsr, mxcsr::RESET | 1 | mxcsr::PE);
-    assert_eq!(cpu.state.fpu.xmm[0], (1.0f64 / 3.0).to_bits().into());
+    assert_eq!(cpu.state.fpu.ymm[0].low, (1.0f64 / 3.0).to_bits().into());
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn filled() -> Cpu {
     cpu.state.gpr[reg::RAX] = SCRATCH;
     let state = &mut cpu.state.fpu;
     for i in 0..16 {
-        state.xmm[i] = 0x0101_0101_0101_0101_0101_0101_0101_0101 * (i as u128 + 1);
+        state.ymm[i].low = 0x0101_0101_0101_0101_0101_0101_0101_0101 * (i as u128 + 1);
     }
     for i in 0..8 {
         state.st[i] = 0x3fff_8000_0000_0000_0000 + i as u128;
@@ -172,7 +172,7 @@ fn outside_64_bit_code_fxsave_knows_eight_registers() {
     cpu.state.cr4 |= cr4::OSFXSR;
     cpu.mode_changed();
     cpu.state.gpr[reg::RAX] = SCRATCH;
-    cpu.state.fpu.xmm = [u128::MAX; 16];
+    cpu.state.fpu.ymm = [Ymm { low: u128::MAX, high: 0 }; 16];
     run(&mut cpu, &FXSAVE).expect("nothing forbids it");
     let area = bytes(&cpu, fxsave::WRITTEN);
     assert!(area[160..288].iter().all(|byte| *byte == 0xff));
@@ -184,7 +184,7 @@ fn a_store_across_an_unmapped_page_leaves_nothing() {
     let mut cpu = machine64();
     // MOVUPS [RAX], XMM0 over the end of the first 4 GiB, where nothing is mapped beyond.
     cpu.state.gpr[reg::RAX] = 0x1_0000_0000 - 8;
-    cpu.state.fpu.xmm[0] = u128::MAX;
+    cpu.state.fpu.ymm[0].low = u128::MAX;
     let before = cpu.state.clone();
     assert_eq!(fault(&mut cpu, &[0x0f, 0x11, 0x00]).vector, vector::PF);
     assert_eq!(cpu.state.fpu, before.fpu);

@@ -109,8 +109,8 @@ pub fn in_use(cpu: &Cpu) -> u64 {
     let x87 = words || (state.fip, state.fdp) != (0, 0) || state.st != [0; 8];
     let bit = |bit: u64, on: bool| if on { bit } else { 0 };
     bit(X87, x87)
-        | bit(SSE, state.xmm != [0; 16])
-        | bit(AVX, state.ymm_high != [0; 16])
+        | bit(SSE, state.ymm.iter().any(|ymm| ymm.low != 0))
+        | bit(AVX, state.ymm.iter().any(|ymm| ymm.high != 0))
         | bit(PKRU, cpu.state.pkru != 0)
 }
 
@@ -197,8 +197,8 @@ fn save(cpu: &mut Cpu, insn: &Instruction, form: Form) -> Exec<()> {
 fn put_extended(cpu: &Cpu, bit: u64, place: &mut [u8]) {
     match bit {
         AVX => {
-            for (place, value) in place.as_chunks_mut().0.iter_mut().zip(cpu.state.fpu.ymm_high) {
-                *place = value.to_le_bytes();
+            for (place, value) in place.as_chunks_mut().0.iter_mut().zip(cpu.state.fpu.ymm) {
+                *place = value.high.to_le_bytes();
             }
         }
         _ => place[..4].copy_from_slice(&cpu.state.pkru.to_le_bytes()),
@@ -210,8 +210,8 @@ fn take_extended(cpu: &mut Cpu, bit: u64, place: Option<&[u8]>) {
     match bit {
         AVX => {
             let values = place.map_or(&[][..], |place| place.as_chunks().0);
-            for (i, value) in cpu.state.fpu.ymm_high.iter_mut().enumerate() {
-                *value = values.get(i).map_or(0, |bytes| u128::from_le_bytes(*bytes));
+            for (i, value) in cpu.state.fpu.ymm.iter_mut().enumerate() {
+                value.high = values.get(i).map_or(0, |bytes| u128::from_le_bytes(*bytes));
             }
         }
         _ => {
