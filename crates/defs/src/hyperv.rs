@@ -39,6 +39,8 @@ pub mod msr {
     pub const VP_INDEX: u32 = 0x4000_0002;
     /// Reset of the partition.
     pub const RESET: u32 = 0x4000_0003;
+    /// Time that the virtual processor ran, in units of 100 ns.
+    pub const VP_RUNTIME: u32 = 0x4000_0010;
     /// Reference counter, 10 MHz.
     pub const TIME_REF_COUNT: u32 = 0x4000_0020;
     /// Reference TSC page.
@@ -55,12 +57,42 @@ pub mod msr {
     pub const TPR: u32 = 0x4000_0072;
     /// Virtual processor assist page.
     pub const VP_ASSIST_PAGE: u32 = 0x4000_0073;
+    /// A read of it sleeps until an interrupt comes.
+    pub const GUEST_IDLE: u32 = 0x4000_00f0;
     /// First of five crash parameters.
     pub const CRASH_P0: u32 = 0x4000_0100;
     /// Last of five crash parameters.
     pub const CRASH_P4: u32 = 0x4000_0104;
     /// Crash control.
     pub const CRASH_CTL: u32 = 0x4000_0105;
+    /// Who is told of a new TSC frequency.
+    pub const REENLIGHTENMENT_CONTROL: u32 = 0x4000_0106;
+    /// Whether the TSC is emulated after a change of its frequency.
+    pub const TSC_EMULATION_CONTROL: u32 = 0x4000_0107;
+    /// Whether it is being emulated.
+    pub const TSC_EMULATION_STATUS: u32 = 0x4000_0108;
+    /// Whether the guest wants to see an invariant TSC.
+    pub const TSC_INVARIANT_CONTROL: u32 = 0x4000_0118;
+}
+
+/// Hypercall codes (TLFS appendix).
+pub mod call {
+    /// HvCallFlushVirtualAddressSpace.
+    pub const FLUSH_VIRTUAL_ADDRESS_SPACE: u16 = 0x02;
+    /// HvCallFlushVirtualAddressList.
+    pub const FLUSH_VIRTUAL_ADDRESS_LIST: u16 = 0x03;
+    /// HvCallNotifyLongSpinWait.
+    pub const NOTIFY_LONG_SPIN_WAIT: u16 = 0x08;
+    /// HvCallSendSyntheticClusterIpi.
+    pub const SEND_SYNTHETIC_CLUSTER_IPI: u16 = 0x0b;
+    /// HvCallFlushVirtualAddressSpaceEx.
+    pub const FLUSH_VIRTUAL_ADDRESS_SPACE_EX: u16 = 0x13;
+    /// HvCallFlushVirtualAddressListEx.
+    pub const FLUSH_VIRTUAL_ADDRESS_LIST_EX: u16 = 0x14;
+    /// HvCallSendSyntheticClusterIpiEx.
+    pub const SEND_SYNTHETIC_CLUSTER_IPI_EX: u16 = 0x15;
+    /// HvExtCallQueryCapabilities, the first of the extended calls.
+    pub const EXT_QUERY_CAPABILITIES: u16 = 0x8001;
 }
 
 /// Bit 0 of the page MSRs: the overlay page is enabled.

@@ -84,11 +84,13 @@ pub struct Config {
     pub vendor: [u8; 12],
     /// The version in leaf 0x40000002.
     pub version: Version,
-    /// How often a guest should try a spinlock before it tells the hypervisor, in leaf 0x40000004;
-    /// [`SPIN_NEVER`] for never.
+    /// With `spinlocks`: how often a guest should try a lock before it tells the hypervisor, in
+    /// leaf 0x40000004; [`SPIN_NEVER`] for never, which it also is without.
     pub spin_retries: u32,
 }
 
+/// The fewest attempts that QEMU and libvirt accept.
+pub const SPIN_RETRIES: u32 = 0xfff;
 /// A guest shall never tell of a long spin.
 pub const SPIN_NEVER: u32 = u32::MAX;
 
@@ -133,7 +135,7 @@ impl Config {
     }
 
     fn of(set: Set) -> Self {
-        Config { set, vendor: VENDOR, version: Version::default(), spin_retries: SPIN_NEVER }
+        Config { set, vendor: VENDOR, version: Version::default(), spin_retries: SPIN_RETRIES }
     }
 }
 

@@ -3,7 +3,7 @@
 use satori_cpuid::{Leaf, Registers};
 use satori_defs::hyperv::{INTERFACE_SIGNATURE, leaf};
 
-use crate::{Config, Version};
+use crate::{Config, CpuidBit, Enlightenment, SPIN_NEVER, Version};
 
 /// Fewest virtual processors that leaf 0x40000005 promises, as QEMU does.
 const MIN_PROCESSORS: u32 = 64;
@@ -26,9 +26,11 @@ impl Config {
         let Version { build, major, minor, service_pack, branch, number } = self.version;
         let version = u32::from(major) << 16 | u32::from(minor);
         set(leaf::VERSION, [build, version, service_pack, u32::from(branch) << 24 | number & 0xff_ffff]);
-        set(leaf::RECOMMENDATIONS, [0, self.spin_retries, 0, 0]);
+        let spins = self.set.has(Enlightenment::Spinlocks);
+        set(leaf::RECOMMENDATIONS, [0, if spins { self.spin_retries } else { SPIN_NEVER }, 0, 0]);
         set(leaf::LIMITS, [cpus.max(MIN_PROCESSORS), 0, 0, 0]);
-        for bit in self.set.iter().flat_map(|one| one.row().cpuid) {
+        let offered = |bit: &&CpuidBit| bit.unless.is_none_or(|other| !self.set.has(other));
+        for bit in self.set.iter().flat_map(|one| one.row().cpuid).filter(offered) {
             *leaves[(bit.leaf - leaf::VENDOR) as usize].value.get_mut(bit.register) |= 1 << bit.bit;
         }
         leaves
@@ -49,8 +51,22 @@ mod tests {
         assert_eq!(value(0x4000_0001).eax, 0x3123_7648);
         let features = value(0x4000_0003);
         assert_eq!((features.eax, features.ebx, features.ecx, features.edx), (0xa72, 0, 0, 0x500));
-        assert_eq!((value(0x4000_0004).eax, value(0x4000_0004).ebx), (1 << 5, u32::MAX));
+        assert_eq!((value(0x4000_0004).eax, value(0x4000_0004).ebx), (1 << 5 | 1 << 3, u32::MAX));
         assert_eq!(value(0x4000_000a), Registers::default());
+    }
+
+    #[test]
+    fn an_apic_that_is_virtualised_takes_the_hint_to_bypass_it_away() {
+        let hints = |words: &str| words.parse::<Config>().unwrap().leaves(1)[4].value.eax;
+        assert_eq!(hints("vapic"), 1 << 3);
+        assert_eq!(hints("vapic,hv-avic"), 1 << 9);
+        assert_eq!(hints("tlbflush") & hints("ipi"), 1 << 11);
+    }
+
+    #[test]
+    fn spin_retries_are_told_only_where_the_call_is() {
+        let retries = |words: &str| words.parse::<Config>().unwrap().leaves(1)[4].value.ebx;
+        assert_eq!((retries("base"), retries("spinlocks")), (u32::MAX, 4095));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The one table of enlightenments.
 
 use satori_cpuid::Register;
-use satori_defs::hyperv::{leaf, msr};
+use satori_defs::hyperv::{call, leaf, msr};
 
 /// A bit of a hypervisor leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,20 +12,37 @@ pub struct CpuidBit {
     pub register: Register,
     /// The bit.
     pub bit: u8,
+    /// The enlightenment that takes the bit away again.
+    pub unless: Option<Enlightenment>,
+}
+
+impl CpuidBit {
+    const fn new(leaf: u32, register: Register, bit: u8) -> Self {
+        CpuidBit { leaf, register, bit, unless: None }
+    }
+    const fn unless(self, other: Enlightenment) -> Self {
+        CpuidBit { unless: Some(other), ..self }
+    }
 }
 
 const fn privilege(bit: u8) -> CpuidBit {
-    CpuidBit { leaf: leaf::FEATURES, register: Register::Eax, bit }
+    CpuidBit::new(leaf::FEATURES, Register::Eax, bit)
+}
+const fn privilege_high(bit: u8) -> CpuidBit {
+    CpuidBit::new(leaf::FEATURES, Register::Ebx, bit)
 }
 const fn feature(bit: u8) -> CpuidBit {
-    CpuidBit { leaf: leaf::FEATURES, register: Register::Edx, bit }
+    CpuidBit::new(leaf::FEATURES, Register::Edx, bit)
 }
 const fn nested(bit: u8) -> CpuidBit {
-    CpuidBit { leaf: leaf::NESTED, register: Register::Eax, bit }
+    CpuidBit::new(leaf::NESTED, Register::Eax, bit)
 }
 const fn hint(bit: u8) -> CpuidBit {
-    CpuidBit { leaf: leaf::RECOMMENDATIONS, register: Register::Eax, bit }
+    CpuidBit::new(leaf::RECOMMENDATIONS, Register::Eax, bit)
 }
+
+/// Calls with VP sets are recommended: a bit of both tlbflush and ipi, as in QEMU.
+const EX_PROCESSOR_MASKS: CpuidBit = hint(11);
 
 /// Everything that is known of one enlightenment.
 #[derive(Debug)]
@@ -207,22 +224,212 @@ enlightenments! {
     };
     /// The local APIC's EOI, ICR and TPR as MSRs, and the VP assist page.
     ///
-    /// The hint that guests should use these MSRs (leaf 0x40000004, EAX bit 3) is not set: an EOI
-    /// by this MSR exits just as one by the x2APIC's does, so it gains nothing. The host does
-    /// not yet write "no EOI required" to the assist page, which the TLFS ("EOI Assist") leaves to it.
+    /// The hint that guests should use these MSRs goes where APICv is announced: they bypass it.
     Vapic Row {
         name: "vapic",
         qemu: Some("hv-vapic"),
         libvirt: Some("<vapic state='on'/>"),
-        cpuid: &[privilege(4)],
+        cpuid: &[privilege(4), hint(3).unless(Enlightenment::Apicv)],
         msrs: &[msr::EOI, msr::ICR, msr::TPR, msr::VP_ASSIST_PAGE],
         hypercalls: &[],
         needs: &[Enlightenment::Base],
         default: true,
         why: "Linux writes VP_ASSIST_PAGE whether offered or not, and warns if that faults",
-        brings: "an APIC without its memory-mapped page",
-        costs: "an exit for each access by MSR, as by the APIC itself",
-        proof: "dmesg: Hyper-V: privilege flags low 0x..., with bit 4; no unchecked MSR access error",
+        brings: "an EOI is a WRMSR in xAPIC mode too, where the page of registers takes a slower exit",
+        costs: "one page a virtual processor; bypasses an APIC that the processor virtualises, see apicv",
+        proof: "dmesg: Hyper-V: Using enlightened APIC (xapic mode), or (x2apic mode)",
+    };
+    /// Auto-EOI is deprecated, and the APIC's own registers are the faster ones.
+    Apicv Row {
+        name: "apicv",
+        qemu: Some("hv-apicv"),
+        aliases: &["hv-avic"],
+        libvirt: Some("<avic state='on'/>"),
+        cpuid: &[hint(9)],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "off: an APIC that the processor virtualises (APICv, AVIC) is not modelled, so its own registers are no faster",
+        brings: "no SINT with auto-EOI, which turns APICv off for all of a machine, and no APIC MSRs, which bypass it",
+        costs: "takes the enlightened APIC of vapic away",
+        proof: "dmesg: Hyper-V: ... hints 0x..., with bit 9 and without bit 3; no Using enlightened APIC",
+    };
+    /// How often a guest tries a lock before it tells of a long spin.
+    Spinlocks Row {
+        name: "spinlocks",
+        qemu: Some("hv-spinlocks"),
+        value: Some("N"),
+        libvirt: Some("<spinlocks state='on' retries='4095'/>"),
+        cpuid: &[],
+        msrs: &[],
+        hypercalls: &[call::NOTIFY_LONG_SPIN_WAIT],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "a processor that spins gives its time to the one that holds the lock",
+        brings: "less time lost where virtual processors outnumber the host's",
+        costs: "nothing",
+        proof: "calls of HvCallNotifyLongSpinWait in the report; Linux makes none",
+    };
+    /// VP_RUNTIME.
+    Runtime Row {
+        name: "runtime",
+        qemu: Some("hv-runtime"),
+        libvirt: Some("<runtime state='on'/>"),
+        cpuid: &[privilege(0)],
+        msrs: &[msr::VP_RUNTIME],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "costs nothing before it is read",
+        brings: "the guest can tell the time it ran from the time that was stolen from it",
+        costs: "nothing until it is read",
+        proof: "reads of MSR 0x40000010 in the report; Linux makes none",
+    };
+    /// Flushes of other processors' TLBs by hypercall.
+    Tlbflush Row {
+        name: "tlbflush",
+        qemu: Some("hv-tlbflush"),
+        libvirt: Some("<tlbflush state='on'/>"),
+        cpuid: &[hint(2), EX_PROCESSOR_MASKS],
+        msrs: &[],
+        hypercalls: &[
+            call::FLUSH_VIRTUAL_ADDRESS_SPACE,
+            call::FLUSH_VIRTUAL_ADDRESS_LIST,
+            call::FLUSH_VIRTUAL_ADDRESS_SPACE_EX,
+            call::FLUSH_VIRTUAL_ADDRESS_LIST_EX,
+        ],
+        needs: &[Enlightenment::Vpindex],
+        default: false,
+        why: "one call instead of an interrupt to each processor, and none waits for one that does not run",
+        brings: "no interrupt to each processor, and no wait for one that the host does not run",
+        costs: "an exit for each flush of others",
+        proof: "dmesg: Hyper-V: Using hypercall for remote TLB flush",
+    };
+    /// Extended ranges in the lists of flushes.
+    TlbflushExt Row {
+        name: "tlbflush_ext",
+        qemu: Some("hv-tlbflush-ext"),
+        libvirt: Some("<tlbflush state='on'><extended state='on'/></tlbflush>"),
+        cpuid: &[feature(14)],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Tlbflush],
+        default: false,
+        why: "costs nothing",
+        brings: "one entry of a list can name large pages",
+        costs: "nothing",
+        proof: "flushes with extended ranges in the report; Linux makes none",
+    };
+    /// Interprocessor interrupts by hypercall.
+    Ipi Row {
+        name: "ipi",
+        qemu: Some("hv-ipi"),
+        libvirt: Some("<ipi state='on'/>"),
+        cpuid: &[hint(10), EX_PROCESSOR_MASKS],
+        msrs: &[],
+        hypercalls: &[call::SEND_SYNTHETIC_CLUSTER_IPI, call::SEND_SYNTHETIC_CLUSTER_IPI_EX],
+        needs: &[Enlightenment::Vpindex],
+        default: false,
+        why: "one call interrupts any set of processors",
+        brings: "one exit where the APIC needs a write for each cluster",
+        costs: "nothing",
+        proof: "dmesg: Hyper-V: Using IPI hypercalls",
+    };
+    /// Parameters of fast hypercalls in XMM registers.
+    XmmInput Row {
+        name: "xmm-input",
+        qemu: Some("hv-xmm-input"),
+        libvirt: Some("<xmm_input state='on'/>"),
+        cpuid: &[feature(4)],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "costs nothing",
+        brings: "up to 112 bytes of parameters without a page in memory",
+        costs: "nothing",
+        proof: "fast calls of more than 16 bytes in the report; Linux makes none",
+    };
+    /// Extended hypercalls, of which there is the query of capabilities.
+    ExtendedCalls Row {
+        name: "extended-calls",
+        qemu: None,
+        libvirt: None,
+        cpuid: &[privilege_high(20)],
+        msrs: &[],
+        hypercalls: &[call::EXT_QUERY_CAPABILITIES],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "costs nothing",
+        brings: "the guest can ask which extended calls there are: none beyond the question",
+        costs: "nothing",
+        proof: "calls of HvExtCallQueryCapabilities in the report",
+    };
+    /// The guest idle MSR.
+    Idle Row {
+        name: "idle",
+        qemu: None,
+        libvirt: None,
+        cpuid: &[privilege(10), feature(5)],
+        msrs: &[msr::GUEST_IDLE],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "a processor that waits for a lock sleeps",
+        brings: "whoever frees a lock wakes the one that waits for it, which burns no time meanwhile",
+        costs: "two exits for each such sleep",
+        proof: "dmesg: Hyper-V: PV spinlocks enabled",
+    };
+    /// Notice of a changed TSC frequency, and the old one emulated meanwhile.
+    Reenlightenment Row {
+        name: "reenlightenment",
+        qemu: Some("hv-reenlightenment"),
+        libvirt: Some("<reenlightenment state='on'/>"),
+        cpuid: &[privilege(13)],
+        msrs: &[
+            msr::REENLIGHTENMENT_CONTROL,
+            msr::TSC_EMULATION_CONTROL,
+            msr::TSC_EMULATION_STATUS,
+        ],
+        hypercalls: &[],
+        needs: &[Enlightenment::Frequencies, Enlightenment::Time],
+        default: false,
+        why: "costs nothing before the frequency changes",
+        brings: "a guest that hosts guests learns of a new frequency before its own guests do",
+        costs: "every TSC read exits between a change and the guest's acknowledgement",
+        proof: "/proc/interrupts: HRE, once kvm is loaded and the frequency changed",
+    };
+    /// The guest's consent to an invariant TSC.
+    TscInvariant Row {
+        name: "tsc-invariant",
+        qemu: None,
+        libvirt: None,
+        cpuid: &[privilege(15)],
+        msrs: &[msr::TSC_INVARIANT_CONTROL],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "off: with it Linux prefers its own tsc clocksource to the TSC page",
+        brings: "the guest uses the TSC itself, without the page",
+        costs: "a changed frequency of the TSC is not corrected",
+        proof: "current_clocksource: tsc",
+    };
+    /// Virtual processors share cores only as the topology says.
+    NoNonarchCoresharing Row {
+        name: "no-nonarch-coresharing",
+        qemu: Some("hv-no-nonarch-coresharing"),
+        value: Some("on|off|auto"),
+        libvirt: None,
+        cpuid: &[hint(18)],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: false,
+        why: "off: the host may run two vCPU threads on one core's siblings unless they are pinned",
+        brings: "the guest can leave out barriers against its own processors",
+        costs: "wrong, and so unsafe, unless vCPU threads are pinned",
+        proof: "dmesg: Hyper-V: ... hints 0x..., with bit 18",
     };
     /// The vendor's name in leaf 0x40000000.
     VendorId Row {
@@ -336,7 +543,10 @@ impl Enlightenment {
     pub fn by_name(name: &str) -> Option<Self> {
         let plain = |text: &str| text.replace('_', "-");
         let wanted = plain(name);
-        let matches = |row: &Row| plain(row.name) == wanted || row.qemu == Some(wanted.as_str());
+        let matches = |row: &Row| {
+            let qemu = row.qemu.into_iter().chain(row.aliases.iter().copied());
+            plain(row.name) == wanted || qemu.into_iter().any(|other| other == wanted)
+        };
         Self::ALL.iter().copied().find(|one| matches(one.row()))
     }
 
@@ -361,7 +571,8 @@ mod tests {
             assert_eq!(Enlightenment::by_name(one.name()), Some(*one));
             for other in &Enlightenment::ALL[index + 1..] {
                 let (a, b) = (one.row(), other.row());
-                assert!(!a.cpuid.iter().any(|bit| b.cpuid.contains(bit)), "{} {}", a.name, b.name);
+                let shared = |bit: &&CpuidBit| b.cpuid.contains(bit) && **bit != EX_PROCESSOR_MASKS;
+                assert!(a.cpuid.iter().find(shared).is_none(), "{} {}", a.name, b.name);
                 assert!(!a.msrs.iter().any(|msr| b.msrs.contains(msr)), "{} {}", a.name, b.name);
                 assert!(!a.hypercalls.iter().any(|call| b.hypercalls.contains(call)));
             }
@@ -374,7 +585,10 @@ mod tests {
     #[test]
     fn what_is_on_by_default_has_what_it_needs() {
         for one in Enlightenment::ALL.iter().filter(|one| one.row().default) {
-            assert!(one.row().needs.iter().all(|need| need.row().default), "{}", one.name());
+            let row = one.row();
+            assert!(row.needs.iter().all(|need| need.row().default), "{}", row.name);
+            assert!(!row.conflicts.iter().any(|(other, _)| other.row().default), "{}", row.name);
+            assert_eq!(row.refused, None, "{}", row.name);
         }
     }
 }

@@ -22,7 +22,7 @@ mod overlay;
 mod partition;
 
 pub use clock::ReferenceClock;
-pub use config::{Config, Error, SPIN_NEVER, Set, Version};
+pub use config::{Config, Error, SPIN_NEVER, SPIN_RETRIES, Set, Version};
 pub use enlightenment::{CpuidBit, Enlightenment, Row};
 pub use hypercall::{Call, CallRow, Completion, Input, Ud};
 pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};

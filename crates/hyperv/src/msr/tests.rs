@@ -87,7 +87,7 @@ fn what_is_not_offered_is_refused_and_what_is_read_only_not_written() {
     for register in msr::FIRST..=msr::LAST {
         assert_eq!(
             partition.offers(register),
-            Enlightenment::of_msr(register).is_some_and(|one| one != Enlightenment::Reset)
+            Enlightenment::of_msr(register).is_some_and(|one| one.row().default)
         );
         let offered = partition.offers(register) && !(msr::EOI..=msr::TPR).contains(&register);
         assert_eq!(partition.msr_read(vp, register).is_ok(), offered, "{register:#x}");
