@@ -1,5 +1,7 @@
 //! The Hyper-V guest interface (Top-Level Functional Specification, "TLFS").
 
+pub mod synic;
+
 /// CPUID leaves (TLFS 2.4).
 pub mod leaf {
     /// Highest leaf and vendor.
@@ -57,6 +59,24 @@ pub mod msr {
     pub const TPR: u32 = 0x4000_0072;
     /// Virtual processor assist page.
     pub const VP_ASSIST_PAGE: u32 = 0x4000_0073;
+    /// Control of the synthetic interrupt controller.
+    pub const SCONTROL: u32 = 0x4000_0080;
+    /// Its version, read only.
+    pub const SVERSION: u32 = 0x4000_0081;
+    /// Event flags page.
+    pub const SIEFP: u32 = 0x4000_0082;
+    /// Message page.
+    pub const SIMP: u32 = 0x4000_0083;
+    /// End of message.
+    pub const EOM: u32 = 0x4000_0084;
+    /// First of sixteen synthetic interrupt sources.
+    pub const SINT0: u32 = 0x4000_0090;
+    /// Last of sixteen synthetic interrupt sources.
+    pub const SINT15: u32 = 0x4000_009f;
+    /// Configuration of the first of four synthetic timers; its count follows.
+    pub const STIMER0_CONFIG: u32 = 0x4000_00b0;
+    /// Count of the last synthetic timer.
+    pub const STIMER3_COUNT: u32 = 0x4000_00b7;
     /// A read of it sleeps until an interrupt comes.
     pub const GUEST_IDLE: u32 = 0x4000_00f0;
     /// First of five crash parameters.
@@ -91,6 +111,10 @@ pub mod call {
     pub const FLUSH_VIRTUAL_ADDRESS_LIST_EX: u16 = 0x14;
     /// HvCallSendSyntheticClusterIpiEx.
     pub const SEND_SYNTHETIC_CLUSTER_IPI_EX: u16 = 0x15;
+    /// HvCallPostMessage.
+    pub const POST_MESSAGE: u16 = 0x5c;
+    /// HvCallSignalEvent.
+    pub const SIGNAL_EVENT: u16 = 0x5d;
     /// HvExtCallQueryCapabilities, the first of the extended calls.
     pub const EXT_QUERY_CAPABILITIES: u16 = 0x8001;
 }
@@ -126,6 +150,16 @@ pub enum Status {
     AccessDenied = 6,
     /// HV_STATUS_OPERATION_DENIED.
     OperationDenied = 8,
+    /// HV_STATUS_INVALID_VP_INDEX.
+    InvalidVpIndex = 0x0e,
+    /// HV_STATUS_INVALID_PORT_ID.
+    InvalidPortId = 0x11,
+    /// HV_STATUS_INVALID_CONNECTION_ID.
+    InvalidConnectionId = 0x12,
+    /// HV_STATUS_INSUFFICIENT_BUFFERS.
+    InsufficientBuffers = 0x13,
+    /// HV_STATUS_INVALID_SYNIC_STATE.
+    InvalidSynicState = 0x18,
 }
 
 /// The reference TSC page (TLFS 12.7).

@@ -23,7 +23,10 @@ impl SharedBits {
         highest(|index| self.word(index))
     }
     pub fn reset(&self) {
-        self.0.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        self.store([0; 8]);
+    }
+    pub fn store(&self, words: [u32; 8]) {
+        self.0.iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::SeqCst));
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Slot {
     pub id: u32,
     pub irr: SharedBits,
     pub tmr: SharedBits,
+    /// Vectors that are ended when they are delivered.
+    pub auto_eoi: SharedBits,
     /// Errors not yet in the ESR.
     errors: AtomicU32,
     signals: AtomicU32,
@@ -62,6 +64,7 @@ impl Slot {
             id,
             irr: SharedBits::default(),
             tmr: SharedBits::default(),
+            auto_eoi: SharedBits::default(),
             errors: AtomicU32::new(0),
             signals: AtomicU32::new(0),
             mode: AtomicU32::new(Mode::Xapic as u32),
@@ -223,6 +226,25 @@ impl ApicBus {
     /// Makes an NMI pending on `vcpu`, as a watchdog or an NMI button wired to all LINT1 would.
     pub fn nmi(&self, vcpu: u32) {
         self.accept(vcpu, None, DeliveryMode::Nmi, 0, false);
+    }
+
+    /// Requests `vector` at `vcpu`, as an edge, past all addressing: a source of the Hyper-V
+    /// interface belongs to its processor. Nothing comes of it where the APIC is off.
+    pub fn request(&self, vcpu: u32, vector: u8) {
+        if self.slot(vcpu).mode().0 != Mode::Disabled {
+            self.accept(vcpu, None, DeliveryMode::Fixed, vector, false);
+        }
+    }
+
+    /// Whether `vector` is requested at `vcpu`, and not yet delivered.
+    pub fn requested(&self, vcpu: u32, vector: u8) -> bool {
+        self.slot(vcpu).irr.get(vector)
+    }
+
+    /// Has the vectors whose bits are set ended as soon as `vcpu` takes them (TLFS 11.8.4,
+    /// AutoEOI), and no others.
+    pub fn set_auto_eoi(&self, vcpu: u32, vectors: [u32; 8]) {
+        self.slot(vcpu).auto_eoi.store(vectors);
     }
 
     fn accept(&self, vcpu: u32, source: Option<u32>, mode: DeliveryMode, vector: u8, level: bool) {

@@ -70,6 +70,8 @@ pub struct Lapic {
     icr: u64,
     lvt: [u32; LVT_ENTRIES],
     timer: Timer,
+    /// The vector that the last EOI ended, until somebody asks.
+    ended: Option<u8>,
 }
 
 impl Lapic {
@@ -94,6 +96,7 @@ impl Lapic {
             icr: 0,
             lvt: [lvt::MASKED; LVT_ENTRIES],
             timer: Timer::new(clocks),
+            ended: None,
         };
         apic.init();
         apic
@@ -230,10 +233,13 @@ impl Lapic {
         }
     }
 
-    /// Moves `vector` from the IRR to the ISR, when it is injected.
+    /// Moves `vector` from the IRR to the ISR, when it is injected; one that ends itself does not
+    /// come into service.
     pub fn accept(&mut self, vector: u8) {
         self.slot().irr.clear(vector);
-        self.isr.set(vector);
+        if !self.slot().auto_eoi.get(vector) {
+            self.isr.set(vector);
+        }
     }
 
     /// Ends the highest interrupt in service. Returns its vector when it was level-triggered and
@@ -242,7 +248,13 @@ impl Lapic {
     pub fn eoi(&mut self) -> Option<u8> {
         let vector = self.isr.highest()?;
         self.isr.clear(vector);
+        self.ended = Some(vector);
         self.slot().tmr.get(vector).then_some(vector)
+    }
+
+    /// The vector that the last EOI ended, told once: messages may wait for it.
+    pub fn take_ended(&mut self) -> Option<u8> {
+        self.ended.take()
     }
 
     /// Whether an interrupt of the PIC may be injected: LINT0 lets ExtINT through, or the APIC

@@ -6,6 +6,7 @@
 //! must do the same themselves (see [`PageState::wrote`]).
 
 mod address;
+mod atomic;
 mod barrier;
 mod page;
 mod ram;

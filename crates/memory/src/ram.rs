@@ -96,6 +96,10 @@ impl GuestMemory {
         Ok(GuestMemory(Arc::new(Inner { ram, slots, a20_off: AtomicBool::new(false) })))
     }
 
+    pub(crate) fn backend(&self) -> &GuestMemoryMmap<()> {
+        &self.0.ram
+    }
+
     /// The ranges of RAM, ascending.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
         self.0.slots.iter().map(|slot| slot.region)
