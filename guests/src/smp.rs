@@ -1,9 +1,9 @@
 //! The other vCPUs: started by INIT and SIPI, then waiting for work.
 
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use satori_defs::apic::icr;
+use satori_defs::apic::{ID, icr};
 
 use crate::cpu::Cpu;
 use crate::{apic, insn};
@@ -51,6 +51,7 @@ global_asm!(
     ".code64",
     ".popsection",
     ".pushsection .data.smp, \"aw\"",
+    ".globl smp_next",
     "smp_next: .long 1",
     ".popsection",
     base = const TRAMPOLINE,
@@ -59,9 +60,13 @@ global_asm!(
 unsafe extern "C" {
     static trampoline_begin: u8;
     static trampoline_end: u8;
+    /// The number of the next vCPU that comes through the trampoline.
+    safe static smp_next: AtomicU32;
 }
 
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
+/// The APIC ID of each vCPU, once it has arrived.
+static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 /// What each vCPU is to run: a `fn(usize)`, or 0.
 static WORK: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
 
@@ -89,6 +94,26 @@ pub(crate) fn start(cpus: usize) {
     }
 }
 
+/// The APIC ID of vCPU `number`, not the first.
+pub fn apic_id(number: usize) -> u32 {
+    APIC_IDS[number].load(Ordering::Relaxed)
+}
+
+/// INIT and SIPI for vCPU `number`, not the first, which has no work; it is there again afterwards.
+pub fn restart(number: usize) {
+    wait(number);
+    let online = count();
+    smp_next.store(number as u32, Ordering::Release);
+    apic::send(icr::ASSERT | INIT, apic_id(number));
+    spin(1_000_000);
+    apic::send(icr::ASSERT | STARTUP | (TRAMPOLINE >> 12) as u32, apic_id(number));
+    while count() == online {
+        insn::pause();
+    }
+    ONLINE.store(online, Ordering::Release);
+    smp_next.store(online as u32, Ordering::Release);
+}
+
 /// Waits for so many ticks of the time-stamp counter.
 pub fn spin(ticks: u64) {
     let start = insn::rdtsc();
@@ -101,6 +126,7 @@ pub fn spin(ticks: u64) {
 pub(crate) fn arrive(number: usize) -> ! {
     Cpu::set_up(number);
     apic::enable();
+    APIC_IDS[number].store(apic::read(ID) >> 24, Ordering::Relaxed);
     ONLINE.fetch_add(1, Ordering::AcqRel);
     loop {
         let work = WORK[number].load(Ordering::Acquire);

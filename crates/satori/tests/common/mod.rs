@@ -3,6 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code, reason = "shared by several test programs")]
 
+pub mod bare;
 pub mod pvh;
 
 use std::io::Read;
