@@ -136,6 +136,16 @@ impl Machine {
             drop(life);
             sum.resets += 1;
             plan.shared.revive();
+            plan.time.pass_reset();
+            // Here too: a guest that resets at once may end each life before its timers are looked at.
+            let guest_time_over =
+                plan.guest_timeout.as_ref().is_some_and(|timeout| timeout.is_over(plan.time.clock().now()));
+            if guest_time_over || end.is_some_and(|end| end <= Instant::now()) {
+                plan.shared.finish(Event::Timeout);
+            }
+            if let Some(event) = plan.shared.event() {
+                break event;
+            }
             next = Life::new(&plan);
         };
         if let Ok(Some(server)) = server {

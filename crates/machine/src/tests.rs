@@ -229,6 +229,25 @@ fn a_reset_restarts_or_ends_and_a_stop_is_final() {
 }
 
 #[test]
+fn a_guest_that_only_resets_itself_is_ended_in_time() {
+    let program = || Program { ops: vec![out(0xcf9, 6)], ..Program::default() };
+    for base in [virtual_clock(), real_clock()] {
+        let limit = Duration::from_millis(30);
+        let wall = Config { timeout: Some(limit), ..base.clone() };
+        let guest = Config { guest_timeout: Some(limit), ..base };
+        for config in [wall, guest] {
+            let (outcome, _) = run(&config, program());
+            assert_eq!(outcome.event, Event::Timeout);
+            assert!(outcome.elapsed < Duration::from_secs(5), "{:?}", outcome.elapsed);
+            assert!(outcome.resets > 0);
+            if config.guest_timeout.is_some() && config.clock != ClockMode::Real {
+                assert_eq!((outcome.guest_time / 1_000_000, outcome.resets), (30, 30), "a millisecond each");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_triple_fault_is_told_with_its_processor() {
     for config in [virtual_clock(), real_clock()] {
         let (outcome, _) =
