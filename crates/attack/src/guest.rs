@@ -30,7 +30,7 @@ pub fn guest(data: &[u8]) {
         memory: 128 << 20,
         topology: Topology::flat(1 + u32::from(flags & 1)),
         cpu_model: (flags & 2 != 0).then(|| "x86-64-v1".into()),
-        hyperv: if flags & 4 != 0 { "off" } else { "auto" }.into(),
+        hyperv: if flags & 4 != 0 { satori_hyperv::Config::off() } else { satori_hyperv::Config::auto() },
         clock: ClockMode::VIRTUAL,
         on_reset: if flags & 8 != 0 { OnReset::Exit } else { OnReset::Restart },
         // Few, because one that spins takes as long as it may.

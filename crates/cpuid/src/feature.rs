@@ -297,7 +297,7 @@ impl Feature {
 }
 
 /// How many letters must be changed, added or left out to make `a` of `b` (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, letter) in a.chars().enumerate() {

@@ -23,7 +23,7 @@ mod offered;
 mod table;
 mod topology;
 
-pub use feature::{Feature, PLATFORM_FEATURES, Register};
+pub use feature::{Feature, PLATFORM_FEATURES, Register, distance};
 pub use identity::{ARCH_CAPABILITIES, Identity};
 pub use leaves::crystal_hz;
 pub use model::{CpuModel, CpuSpec, Error};

@@ -543,9 +543,11 @@ impl Enlightenment {
     pub fn by_name(name: &str) -> Option<Self> {
         let plain = |text: &str| text.replace('_', "-");
         let wanted = plain(name);
+        // Also QEMU's prefix before this table's name.
+        let bare = wanted.strip_prefix("hv-").unwrap_or(&wanted);
         let matches = |row: &Row| {
-            let qemu = row.qemu.into_iter().chain(row.aliases.iter().copied());
-            plain(row.name) == wanted || qemu.into_iter().any(|other| other == wanted)
+            let other = row.qemu.into_iter().chain(row.aliases.iter().copied());
+            plain(row.name) == bare || other.into_iter().any(|name| name == wanted)
         };
         Self::ALL.iter().copied().find(|one| matches(one.row()))
     }

@@ -6,12 +6,13 @@
 //! guest does is answered by values: a fault, or an [`Outcome`] that asks the machine to act.
 //!
 //! What exists is said by one table, [`Enlightenment::ALL`]. CPUID bits, the MSRs that answer,
-//! the words of `--hyperv` and its help are all read from there; an MSR or hypercall whose
-//! enlightenment is off is refused.
+//! the words of options and files ([`choice`]), the pages in `docs/hyperv` are all read from there; an MSR
+//! or hypercall whose enlightenment is off is refused.
 //!
 //! Reference time is the partition's TSC scaled by the same 64.64 factor that the reference TSC
 //! page holds, so the page, TIME_REF_COUNT and the host agree to the last unit.
 
+pub mod choice;
 mod clock;
 mod config;
 mod cpuid;

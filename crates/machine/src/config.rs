@@ -25,8 +25,8 @@ pub struct Config {
     pub topology: Topology,
     /// CPU model and changes to it, as `MODEL,+FEATURE,-FEATURE`; none is `max`.
     pub cpu_model: Option<String>,
-    /// Hyper-V enlightenments: `auto`, `off`, or a list of names (see `satori_hyperv::Config`).
-    pub hyperv: String,
+    /// What is offered of Hyper-V.
+    pub hyperv: satori_hyperv::Config,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
     /// Where time comes from.
@@ -59,7 +59,7 @@ impl Default for Config {
             memory: 512 << 20,
             topology: Topology::default(),
             cpu_model: None,
-            hyperv: "auto".into(),
+            hyperv: satori_hyperv::Config::auto(),
             engine: EngineKind::Interpreter,
             clock: ClockMode::Real,
             tsc_hz: None,

@@ -72,7 +72,7 @@ impl Machine {
             engine: parts.engine,
             features: parts.features,
             cpu: config.cpu_model.as_deref().unwrap_or("max").parse()?,
-            hyperv: config.hyperv.parse()?,
+            hyperv: config.hyperv.clone(),
             topology: config.topology,
             regions: parts.regions,
             load: parts.load,

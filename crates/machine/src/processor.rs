@@ -25,14 +25,13 @@ impl Processor {
             ClockMode::Real => RealClock::new(config.tsc_hz).tsc_hz(),
             ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).tsc_hz(),
         };
-        let hyperv: satori_hyperv::Config = config.hyperv.parse()?;
         let cpuid = CpuidTable::new(Params {
             cpu: &config.cpu_model.as_deref().unwrap_or("max").parse()?,
             engine_features: config.engine.choose().features,
             topology: config.topology,
             tsc_hz,
             physical_bits: PHYSICAL_BITS,
-            hypervisor: hyperv.leaves(config.topology.cpus()),
+            hypervisor: config.hyperv.leaves(config.topology.cpus()),
         })?;
         let setup =
             Setup { cpuid: &cpuid, tsc_hz, physical_bits: PHYSICAL_BITS, uncached: Some(DEVICE_HOLE) };

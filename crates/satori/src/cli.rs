@@ -40,6 +40,17 @@ pub enum Command {
     Cpu(Cpu),
     /// List the MSRs that the processor has: what reads answer, what writes do, and why
     Msrs(Msrs),
+    /// What is offered of Hyper-V: list it, check options, convert them
+    #[command(subcommand)]
+    Hyperv(Hyperv),
+    /// Explain an enlightenment: what it is, brings, costs and needs, and how a guest shows it
+    Explain {
+        /// Its name, in any spelling: stimer, hv-stimer, hv_stimer
+        name: String,
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
     /// Show which engines there are, and which of them work here
     Engines {
         /// How it is printed
@@ -199,15 +210,20 @@ pub struct Machine {
 pub struct Processor {
     /// Virtual processors, 1 to 255: a number, or as QEMU's -smp has it, with
     /// sockets=, dies=, cores= and threads=; what is missing is worked out
-    #[arg(long, visible_alias = "smp", value_name = "N[,NAME=N]..", default_value = "1")]
-    pub cpus: Topology,
+    /// [default: 1]
+    #[arg(long, visible_alias = "smp", value_name = "N[,NAME=N]..")]
+    pub cpus: Option<Topology>,
     /// The processor's model (x86-64-v1, x86-64-v2, max), features added to or taken from it, and
-    /// vendor=, family=, model=, stepping=, model-id=: x86-64-v2,-popcnt,vendor=AuthenticAMD
-    #[arg(long, value_name = "MODEL[,±FEATURE]..", default_value = "max")]
-    pub cpu: String,
-    /// Hyper-V enlightenments: auto (what suits the guest), off, or a list of names
-    #[arg(long, value_name = "auto|off|LIST", default_value = "auto")]
-    pub hyperv: String,
+    /// vendor=, family=, model=, stepping=, model-id=: x86-64-v2,-popcnt,vendor=AuthenticAMD;
+    /// Hyper-V's as QEMU has them: max,hv-time,hv-crash=off,hv-vendor-id=NAME [default: max]
+    #[arg(long, value_name = "MODEL[,±FEATURE]..")]
+    pub cpu: Option<String>,
+    /// Hyper-V enlightenments: auto (what suits most guests), off, all, or a list of names, which brings
+    /// what these need; one that begins with a sign changes auto: +reset,-crash. What --cpu says comes
+    /// after it. 'satori hyperv list' names them, 'satori hyperv check' tells what options come to
+    /// [default: auto]
+    #[arg(long, value_name = "auto|off|all|LIST", allow_hyphen_values = true)]
+    pub hyperv: Option<String>,
 }
 
 /// `--clock`.
@@ -319,6 +335,44 @@ pub struct Msrs {
     pub format: MsrForm,
 }
 
+/// `satori hyperv`.
+#[derive(Debug, Subcommand)]
+pub enum Hyperv {
+    /// List the enlightenments: what they are called, what they need, and what the default is
+    List {
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: MsrForm,
+    },
+    /// Tell what options come to: what is on, who decided it, what was missing, what conflicts
+    Check {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+        processor: Processor,
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
+    /// Write the same choice in another spelling
+    Convert {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+        processor: Processor,
+        /// Whose spelling it is written in
+        #[arg(long, value_name = "SPELLING")]
+        to: Spelling,
+    },
+}
+
+/// `--to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Spelling {
+    /// QEMU's -cpu
+    Qemu,
+    /// --hyperv
+    Satori,
+}
+
 /// `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
@@ -423,6 +477,6 @@ mod tests {
         let cli =
             Cli::try_parse_from(["satori", "run", "--kernel", "k", "--smp", "4", "-m", "1024"]).unwrap();
         let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!((run.machine.processor.cpus, run.machine.memory), (Topology::flat(4), 1 << 30));
+        assert_eq!((run.machine.processor.cpus, run.machine.memory), (Some(Topology::flat(4)), 1 << 30));
     }
 }

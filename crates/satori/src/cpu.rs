@@ -7,17 +7,18 @@ use satori_cpuid::{Context, CpuidTable, Feature, Layer, Register, Registers};
 use satori_machine::{Config, Processor};
 use serde_json::{Map, Value, json};
 
-use crate::cli;
+use crate::{choose, cli};
 
 const REGISTERS: [(Register, &str); 4] =
     [(Register::Eax, "eax"), (Register::Ebx, "ebx"), (Register::Ecx, "ecx"), (Register::Edx, "edx")];
 
 /// The processors that `flags` ask for.
 pub fn processor(flags: &cli::Processor) -> Result<Processor> {
+    let chosen = choose::processors(flags)?;
     let config = Config {
-        topology: flags.cpus,
-        cpu_model: Some(flags.cpu.clone()),
-        hyperv: flags.hyperv.clone(),
+        topology: chosen.topology,
+        cpu_model: Some(chosen.cpu),
+        hyperv: chosen.hyperv.config,
         ..Config::default()
     };
     Ok(Processor::new(&config)?)

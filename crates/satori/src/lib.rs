@@ -5,11 +5,14 @@
 //! machine's outcome into a [`status`].
 
 pub mod attend;
+pub mod choose;
 pub mod cli;
 pub mod cpu;
 pub mod demo;
 pub mod engines;
 pub mod escape;
+pub mod explain;
+pub mod hyperv;
 pub mod modules;
 pub mod msrs;
 mod output;

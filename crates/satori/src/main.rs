@@ -8,7 +8,7 @@ use satori::cli::{Cli, Command, What};
 use satori::demo::cache::{self, Wanted};
 use satori::say::{line, say};
 use satori::status::Status;
-use satori::{cpu, demo, engines, msrs, pages, probe, run, terminal, usage};
+use satori::{cpu, demo, engines, explain, hyperv, msrs, pages, probe, run, terminal, usage};
 
 fn main() {
     leave_cleanly_on_panic();
@@ -61,6 +61,8 @@ fn perform(command: Command) -> Status {
         }
         Command::Cpu(flags) => done(cpu::show(&flags, &mut stdout())),
         Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
+        Command::Hyperv(command) => done(hyperv::perform(&command, &mut stdout())),
+        Command::Explain { name, format } => done(explain::show(&name, format, &mut stdout())),
         Command::Engines { format } => done(engines::show(format, &mut stdout())),
         Command::Completions { shell } => done(pages::completions(shell, &mut stdout()).map_err(Into::into)),
         Command::Man { command } => done(pages::man(command.as_deref(), &mut stdout())),
@@ -73,10 +75,7 @@ fn done(result: Result<()>) -> Status {
         Ok(()) => Status::Ok,
         // `satori man | head` is no failure of anybody.
         Err(error) if is_closed_pipe(&error) => Status::User,
-        Err(error) => {
-            say(format_args!("{error:#}"));
-            Status::Usage
-        }
+        Err(error) => run::refuse(&error),
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
+use satori_hyperv::choice::Mistakes;
 use satori_machine::{
     ClockMode, Cmdline, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
     ProtocolChoice, Sinks,
@@ -13,6 +14,7 @@ use satori_machine::{
 use satori_sandbox::{Measure, Mode, Needs};
 
 use crate::attend::{Guest, Ready};
+use crate::choose::{self, Processors};
 use crate::cli;
 use crate::modules;
 use crate::output::Output;
@@ -85,8 +87,9 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
     log(flags.verbose);
     let output = Output::default();
     let console = output.shared();
-    let prepared = config(boot, flags).and_then(|config| {
-        report_of(flags)?;
+    let prepared = choose::processors(&flags.processor).and_then(|processors| {
+        report_of(flags, &processors)?;
+        let config = config(boot, flags, &processors)?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
         let mut machine = Machine::new(config, sinks)?;
@@ -103,6 +106,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         if let Some(listener) = listener {
             machine.debug(listener, flags.gdb_wait);
         }
+        processors.warn();
         Ok((machine, file, address))
     });
     let (machine, file, gdb) = match prepared {
@@ -195,10 +199,11 @@ fn sandbox(flags: &cli::Machine, keep: &[RawFd], debugger: bool) -> Result<()> {
 
 /// Refuses to report on a vCPU that there is not, in a form that has no choice of one, or nothing to a
 /// file.
-fn report_of(flags: &cli::Machine) -> Result<()> {
+fn report_of(flags: &cli::Machine, processors: &Processors) -> Result<()> {
+    let cpus = processors.topology.cpus();
     match flags.report_vcpu {
-        Some(vcpu) if vcpu >= flags.processor.cpus.cpus() => {
-            bail!("--report-vcpu {vcpu}: there are {} vCPUs, count from 0", flags.processor.cpus.cpus())
+        Some(vcpu) if vcpu >= cpus => {
+            bail!("--report-vcpu {vcpu}: there are {cpus} vCPUs, count from 0")
         }
         Some(_) if flags.report != cli::Report::Text => {
             bail!("--report-vcpu chooses for --report text only: leave one of the two out")
@@ -221,15 +226,19 @@ impl Guest for Running {
     }
 }
 
-/// One line, and the status that goes with it.
+/// One line for each thing that is wrong, and the status that goes with it.
 pub fn refuse(error: &anyhow::Error) -> Status {
+    if let Some(Mistakes(mistakes)) = error.downcast_ref() {
+        mistakes.iter().for_each(|mistake| say(format_args!("{mistake}")));
+        return Status::Usage;
+    }
     // One line, whatever a library put into its text.
     let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
     say(format_args!("{text}"));
     Status::Usage
 }
 
-fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
+fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
     Ok(Config {
         kernel: boot.kernel,
         kernel_name: boot.kernel_name,
@@ -237,9 +246,9 @@ fn config(boot: Boot, flags: &cli::Machine) -> Result<Config> {
         cmdline: boot.cmdline,
         protocol: boot.protocol,
         memory: flags.memory,
-        topology: flags.processor.cpus,
-        cpu_model: Some(flags.processor.cpu.clone()),
-        hyperv: flags.processor.hyperv.clone(),
+        topology: processors.topology,
+        cpu_model: Some(processors.cpu.clone()),
+        hyperv: processors.hyperv.config.clone(),
         engine: engine(flags.engine)?,
         clock: match flags.clock {
             cli::Clock::Real => ClockMode::Real,

@@ -1,0 +1,163 @@
+//! `satori explain`: one page on one thing that Satori talks about.
+//!
+//! Each kind of thing is a row of [`KINDS`]: how its names are found, and the page on one of them.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+use satori_cpuid::Register;
+use satori_defs::hyperv::leaf;
+use satori_hyperv::choice::meant;
+use satori_hyperv::{CpuidBit, Enlightenment};
+use serde_json::{Value, json};
+
+use crate::cli::Form;
+
+/// A page: its name, a sentence, and under headings what there is to say.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// What is explained, with its kind: `enlightenment stimer`.
+    pub title: String,
+    /// The facts in their order, each under its heading; a fact may have several lines.
+    pub facts: Vec<(&'static str, Vec<String>)>,
+}
+
+/// Something that can be explained.
+struct Kind {
+    /// What the kind is called.
+    name: &'static str,
+    /// The page on the thing of this kind with this name.
+    page: fn(&str) -> Option<Page>,
+    /// The name that a wrong one was meant for.
+    near: fn(&str) -> Option<String>,
+}
+
+const KINDS: &[Kind] = &[Kind {
+    name: "enlightenment",
+    page: |name| Enlightenment::by_name(name).map(enlightenment),
+    near: |name| meant(name).map(|one| one.name().into()),
+}];
+
+/// Prints what there is to say about `name`.
+pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
+    let Some(page) = KINDS.iter().find_map(|kind| (kind.page)(name)) else {
+        let near = KINDS.iter().find_map(|kind| Some((kind.name, (kind.near)(name)?)));
+        match near {
+            Some((kind, near)) => bail!("nothing is called '{name}': the {kind} '{near}' is near it"),
+            None => bail!("nothing is called '{name}': 'satori hyperv list' names the enlightenments"),
+        }
+    };
+    match form {
+        Form::Text => {
+            writeln!(out, "{}", page.title)?;
+            for (heading, lines) in &page.facts {
+                for (index, line) in lines.iter().enumerate() {
+                    let heading = if index == 0 { heading } else { "" };
+                    writeln!(out, "  {heading:<11} {line}")?;
+                }
+            }
+        }
+        Form::Json => writeln!(out, "{:#}", page.json())?,
+    }
+    Ok(())
+}
+
+impl Page {
+    fn json(&self) -> Value {
+        let facts = self.facts.iter().map(|(heading, lines)| (heading.to_string(), json!(lines)));
+        json!({ "title": self.title, "facts": serde_json::Map::from_iter(facts) })
+    }
+}
+
+/// Everything that the table says about `one`.
+pub fn enlightenment(one: Enlightenment) -> Page {
+    let row = one.row();
+    let some = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_string()] };
+    let names = |list: &[Enlightenment]| list.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+    let users: Vec<_> =
+        Enlightenment::ALL.iter().copied().filter(|other| other.row().needs.contains(&one)).collect();
+    let default = match (row.refused, row.default) {
+        (Some(why), _) => format!("cannot be had: {why}"),
+        (None, true) => format!("on: {}", row.why),
+        (None, false) => format!("off: {}", row.why),
+    };
+    let conflicts = row.conflicts.iter().map(|(other, what)| format!("{}: {what}", other.name()));
+    let facts = vec![
+        ("brings", some(row.brings)),
+        ("costs", some(row.costs)),
+        ("measured", row.measured.iter().map(|text| text.to_string()).collect()),
+        ("default", vec![default]),
+        ("needs", some(&names(row.needs))),
+        ("needed by", some(&names(&users))),
+        ("conflicts", conflicts.collect()),
+        ("CPUID", row.cpuid.iter().map(bit).collect()),
+        ("MSRs", some(&row.msrs.iter().map(|msr| format!("{msr:#x}")).collect::<Vec<_>>().join(", "))),
+        (
+            "hypercalls",
+            some(&row.hypercalls.iter().map(|c| format!("{c:#06x}")).collect::<Vec<_>>().join(", ")),
+        ),
+        ("a guest", some(row.proof)),
+        ("QEMU", spellings(one)),
+        ("libvirt", some(row.libvirt.unwrap_or_default())),
+    ];
+    let facts = facts.into_iter().filter(|(_, lines)| !lines.is_empty()).collect();
+    Page { title: format!("enlightenment {}", one.name()), facts }
+}
+
+/// QEMU's spellings, the common one first.
+pub fn spellings(one: Enlightenment) -> Vec<String> {
+    let row = one.row();
+    let value = row.value.map_or_else(String::new, |value| format!("={value}"));
+    row.qemu.iter().chain(row.aliases).map(|name| format!("{name}{value}")).collect()
+}
+
+/// A CPUID bit as this project's pages write it: `0x40000003.EAX[5]`.
+pub fn bit(bit: &CpuidBit) -> String {
+    let register = match bit.register {
+        Register::Eax => "EAX",
+        Register::Ebx => "EBX",
+        Register::Ecx => "ECX",
+        Register::Edx => "EDX",
+    };
+    let what = match bit.leaf {
+        leaf::FEATURES if bit.register == Register::Eax => " (privilege)",
+        leaf::FEATURES => " (feature)",
+        leaf::RECOMMENDATIONS => " (recommendation)",
+        leaf::NESTED => " (nested feature)",
+        _ => "",
+    };
+    format!("{:#x}.{register}[{}]{what}", bit.leaf, bit.bit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_enlightenment_is_explained_in_every_spelling() {
+        for one in Enlightenment::ALL {
+            let row = one.row();
+            for name in [Some(row.name), row.qemu].into_iter().flatten().chain(row.aliases.iter().copied()) {
+                let mut out = Vec::new();
+                show(&name.replace('-', "_"), Form::Text, &mut out).unwrap();
+                let text = String::from_utf8(out).unwrap();
+                assert!(text.starts_with(&format!("enlightenment {}\n", row.name)), "{name}: {text}");
+            }
+            let page = enlightenment(*one);
+            for heading in ["brings", "costs", "default", "a guest"] {
+                assert!(page.facts.iter().any(|(known, _)| *known == heading), "{}: no {heading}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_is_put_right() {
+        let told = |name: &str| show(name, Form::Json, &mut Vec::new()).unwrap_err().to_string();
+        assert!(
+            told("hv-freqencies").contains("the enlightenment 'frequencies'"),
+            "{}",
+            told("hv-freqencies")
+        );
+        assert!(told("warp").contains("satori hyperv list"));
+    }
+}
