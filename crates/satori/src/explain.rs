@@ -126,7 +126,8 @@ pub fn bit(bit: &CpuidBit) -> String {
         leaf::NESTED => " (nested feature)",
         _ => "",
     };
-    format!("{:#x}.{register}[{}]{what}", bit.leaf, bit.bit)
+    let unless = bit.unless.map_or_else(String::new, |other| format!(", not beside {}", other.name()));
+    format!("{:#x}.{register}[{}]{what}{unless}", bit.leaf, bit.bit)
 }
 
 #[cfg(test)]

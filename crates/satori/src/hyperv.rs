@@ -134,6 +134,7 @@ fn values(config: &Config) -> Vec<String> {
     }
     let Version { build, major, minor, service_pack, branch, number } = config.version;
     let retries = match config.spin_retries {
+        _ if !config.set.has(Enlightenment::Spinlocks) => "never".to_string(),
         SPIN_NEVER => "never".to_string(),
         retries => format!("after {retries} tries"),
     };
