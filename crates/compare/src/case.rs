@@ -72,6 +72,8 @@ pub struct Case {
     pub gs_base: u64,
     /// x87 and SSE state.
     pub fpu: Fpu,
+    /// Bits 255:128 of YMM0 to YMM15.
+    pub ymm_high: [u128; 16],
     /// How many of `patch_lines` count.
     pub patches: u32,
     /// Lines that do not hold the background.
@@ -95,6 +97,7 @@ impl Case {
             fs_base: 0,
             gs_base: 0,
             fpu: Fpu::default(),
+            ymm_high: [0; 16],
             patches: 0,
             patch_lines: [0; PATCHES],
             patch_bytes: [[0; LINE]; PATCHES],
@@ -120,8 +123,12 @@ impl Case {
         self.patch_lines[..count].iter().map(|line| usize::from(*line)).zip(&self.patch_bytes)
     }
 
-    /// Makes the x87 control and status words such as the processor can hold.
+    /// Makes the x87 control and status words such as the processor can hold; without AVX there are
+    /// no upper halves.
     pub fn make_possible(&mut self) {
+        if !is_x86_feature_detected!("avx") {
+            self.ymm_high = [0; 16];
+        }
         let fpu = &mut self.fpu;
         fpu.fcw = fpu.fcw & fcw::WRITABLE | fcw::FIXED;
         fpu.fsw &= !(fsw::ES | fsw::B);
@@ -194,6 +201,8 @@ pub struct Outcome {
     pub selectors: [u16; 6],
     /// x87 and SSE state.
     pub fpu: Fpu,
+    /// Bits 255:128 of YMM0 to YMM15.
+    pub ymm_high: [u128; 16],
     /// A bit for each line that does not hold the background.
     pub changed: [u64; LINES / 64],
     /// What such lines hold; the others mean nothing.
@@ -215,6 +224,7 @@ impl Outcome {
             gs_base: 0,
             selectors: [0; 6],
             fpu: Fpu::default(),
+            ymm_high: [0; 16],
             changed: [0; LINES / 64],
             lines: [[0; LINE]; LINES],
         })

@@ -115,6 +115,7 @@ pub fn differences(case: &Case, insn: &Instruction, real: &Outcome, engine: &Out
     }
     for i in 0..16 {
         note(&format!("xmm{i}"), a.xmm[i], b.xmm[i]);
+        note(&format!("ymm{i}h"), real.ymm_high[i], engine.ymm_high[i]);
     }
     memory(case, insn, real, engine, &mut found);
     found

@@ -17,13 +17,16 @@ pub fn reason(insn: &Instruction) -> Option<&'static str> {
         EncodingKind::Legacy => {}
         EncodingKind::VEX if offered_vex(insn) => {}
         EncodingKind::D3NOW => return Some("3DNow! is neither offered nor on current hosts"),
-        _ => return Some("AVX, AVX-512 and XOP are not offered: #UD here"),
+        _ => return Some("AVX-512, XOP and what of AVX came later are not offered: #UD here"),
     }
     by_mnemonic(insn).or_else(|| by_feature(insn.cpuid_features())).or_else(|| by_vendor(insn))
 }
 
 fn offered_vex(insn: &Instruction) -> bool {
-    insn.cpuid_features().iter().any(|f| matches!(f, CpuidFeature::BMI1 | CpuidFeature::BMI2))
+    use CpuidFeature::{AVX, AVX2, BMI1, BMI2, F16C, FMA, VAES, VPCLMULQDQ};
+    insn.cpuid_features()
+        .iter()
+        .any(|f| matches!(f, AVX | AVX2 | BMI1 | BMI2 | F16C | FMA | VAES | VPCLMULQDQ))
 }
 
 fn by_mnemonic(insn: &Instruction) -> Option<&'static str> {
@@ -94,15 +97,21 @@ fn by_feature(features: &[CpuidFeature]) -> Option<&'static str> {
         AES => absent(is_x86_feature_detected!("aes")),
         PCLMULQDQ => absent(is_x86_feature_detected!("pclmulqdq")),
         SHA => absent(is_x86_feature_detected!("sha")),
+        AVX => absent(is_x86_feature_detected!("avx")),
+        AVX2 => absent(is_x86_feature_detected!("avx2")),
+        FMA => absent(is_x86_feature_detected!("fma")),
+        F16C => absent(is_x86_feature_detected!("f16c")),
+        VAES => absent(is_x86_feature_detected!("vaes")),
+        VPCLMULQDQ => absent(is_x86_feature_detected!("vpclmulqdq")),
         CMPXCHG16B => absent(is_x86_feature_detected!("cmpxchg16b")),
         PADLOCK_ACE | PADLOCK_PHE | PADLOCK_PMM | PADLOCK_RNG | PADLOCK_GMI | PADLOCK_UNDOC => {
             Some("only VIA's processors have it")
         }
         FXSR => absent(is_x86_feature_detected!("fxsr")),
-        GFNI | VAES | VPCLMULQDQ | MOVDIRI | MOVDIR64B | ENQCMD | CET_SS | CET_IBT | WAITPKG | SERIALIZE
-        | CLDEMOTE | PTWRITE | HRESET | UINTR | KL | AESKLE | WIDE_KL | PCONFIG | WBNOINVD | AMX_TILE
-        | SGX1 | MPX | PKU | INVPCID | PREFETCHWT1 | PREFETCHITI | RAO_INT | FRED | LKGS | WRMSRNS
-        | MSRLIST | CMPCCXADD | SMAP | SMX | CLWB | CLFSH | CLFLUSHOPT | XSAVES | XSAVEC | XSAVEOPT => {
+        GFNI | MOVDIRI | MOVDIR64B | ENQCMD | CET_SS | CET_IBT | WAITPKG | SERIALIZE | CLDEMOTE | PTWRITE
+        | HRESET | UINTR | KL | AESKLE | WIDE_KL | PCONFIG | WBNOINVD | AMX_TILE | SGX1 | MPX | PKU
+        | INVPCID | PREFETCHWT1 | PREFETCHITI | RAO_INT | FRED | LKGS | WRMSRNS | MSRLIST | CMPCCXADD
+        | SMAP | SMX | CLWB | CLFSH | CLFLUSHOPT | XSAVES | XSAVEC | XSAVEOPT => {
             feature_of_one_side(*feature)
         }
         _ => None,
@@ -154,7 +163,7 @@ pub fn case_reason(case: &Case, insn: &Instruction) -> Option<&'static str> {
     if repeated && matches!(insn.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) {
         return Some("F2 and F3 before LOOPcc are reserved, and choose the condition on AMD's processors");
     }
-    let dot = matches!(insn.mnemonic(), Mnemonic::Dpps | Mnemonic::Dppd);
+    let dot = matches!(insn.mnemonic(), Mnemonic::Dpps | Mnemonic::Dppd | Mnemonic::Vdpps | Mnemonic::Vdppd);
     if dot && case.fpu.mxcsr & mxcsr::MASKS != mxcsr::MASKS {
         return Some("in which steps DPPS and DPPD find unmasked exceptions is not defined");
     }
@@ -182,7 +191,7 @@ pub fn outcome_reason(
     if undefined && (fetches && engine.vector == ud || real.vector == ud && engine.vector == pf) {
         return Some("how many bytes of an undefined opcode are fetched is not defined");
     }
-    let mask = matches!(insn.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu);
+    let mask = matches!(insn.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu);
     if mask && [real, engine].iter().any(|outcome| matches!(outcome.vector, 12 | 13 | 14 | 17)) {
         return Some("whether MASKMOV faults for bytes that it leaves alone, and when, is not defined");
     }
@@ -224,6 +233,13 @@ pub fn outcome_reason(
             "66 together with F2 or F3 is reserved, and AMD's processors let either choose the instruction",
         );
     }
+    if insn.is_invalid() && engine.vector == ud && is_vpermq_without_w(case.code()) {
+        return Some("AMD's processors do not look at W of VPERMQ and VPERMPD");
+    }
+    let element = matches!(insn.mnemonic(), Mnemonic::Vpinsrd | Mnemonic::Vpextrd);
+    if case.bits == 32 && element && real.vector == ud {
+        return Some("AMD's processors refuse VPINSRQ and VPEXTRQ outside 64-bit code, Intel's ignore W");
+    }
     let locked = case.code().contains(&0xf0) && insn.is_invalid();
     if locked && engine.vector == ud && matches!(real.vector, 3 | 12..=14 | 17) {
         return Some("AMD's processors let LOCK stand before some system instructions");
@@ -263,6 +279,11 @@ pub fn outcome_reason(
         return Some("which fault an operand across the canonical boundary meets first is not defined");
     }
     None
+}
+
+fn is_vpermq_without_w(code: &[u8]) -> bool {
+    let vex = code.iter().position(|byte| *byte == 0xc4).unwrap_or(code.len());
+    matches!(code[vex..], [_, map, rest, 0 | 1, ..] if map & 0x1f == 3 && rest == 0x7d)
 }
 
 fn is_prefix(byte: u8) -> bool {

@@ -41,6 +41,9 @@ impl Generator {
         case.at = place_code(numbers, case.code_len.into());
         registers(numbers, &mut case);
         case.fpu = fpu(numbers);
+        for half in &mut case.ymm_high {
+            *half = numbers.vector();
+        }
         case.make_possible();
         steer_constants(numbers, &mut case);
         let insn = decode(case.code(), self.bits, case.at);
@@ -179,6 +182,9 @@ fn steer(numbers: &mut Numbers, case: &mut Case, insn: &Instruction) {
     if insn.mnemonic() == Mnemonic::Xlatb {
         set(case, Register::RBX, numbers.place(1));
     }
+    if masks_memory(insn) && numbers.below(4) != 0 {
+        steer_masks(numbers, case, insn);
+    }
     if (0..insn.op_count()).any(|op| insn.op_kind(op) == OpKind::Memory) {
         steer_memory(numbers, case, insn);
     }
@@ -202,6 +208,32 @@ fn steer(numbers: &mut Numbers, case: &mut Case, insn: &Instruction) {
         for register in &mut case.gpr {
             *register &= 0xffff_ffff;
         }
+    }
+}
+
+/// Whether some elements of the memory operand may be left alone: VMASKMOV and VGATHER.
+pub fn masks_memory(insn: &Instruction) -> bool {
+    use Mnemonic::{Vmaskmovpd, Vmaskmovps, Vpmaskmovd, Vpmaskmovq};
+    insn.is_vsib() || matches!(insn.mnemonic(), Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq)
+}
+
+/// Some elements on and some off, and indices that stay near each other.
+fn steer_masks(numbers: &mut Numbers, case: &mut Case, insn: &Instruction) {
+    let mask = if insn.is_vsib() { insn.op2_register() } else { insn.op1_register() };
+    let wide = insn.is_vsib64() || numbers.one_in(4);
+    let bits: u32 = if wide { 64 } else { 32 };
+    let mut put = |register: Register, element: &mut dyn FnMut() -> u64| {
+        let place = register.number() & 15;
+        for half in [&mut case.fpu.xmm[place], &mut case.ymm_high[place]] {
+            *half = (0..128 / bits)
+                .fold(0, |half, i| half | u128::from(element() & u64::MAX >> (64 - bits)) << (i * bits));
+        }
+    };
+    let likely = numbers.below(5);
+    put(mask, &mut || if numbers.below(4) < likely { u64::MAX << (numbers.below(bits.into())) } else { 0 });
+    if insn.is_vsib() {
+        let spread = numbers.pick(&[4, 16, 16, 300, 5000]);
+        put(insn.memory_index(), &mut || numbers.below(2 * spread).wrapping_sub(spread));
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use satori_cpuid::Offered;
+use satori_defs::fpu::xsave;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_engine::{Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, Vcpu, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
@@ -151,7 +152,8 @@ fn template() -> CpuState {
     let mut state = CpuState {
         cr0: cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::WP | cr0::AM | cr0::PG,
         cr3: PML4,
-        cr4: cr4::PAE | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::FSGSBASE | cr4::DE,
+        cr4: cr4::PAE | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::FSGSBASE | cr4::DE | cr4::OSXSAVE,
+        xcr0: xsave::X87 | xsave::SSE | xsave::AVX,
         efer: efer::LME | efer::LMA | efer::NXE | efer::SCE,
         gdtr: DescriptorTable { base: HIGH + GDT, limit: 0x7f },
         idtr: DescriptorTable { base: HIGH + IDT, limit: 0x1ff },
@@ -229,7 +231,7 @@ impl Guest {
         }
         state.seg[seg::FS].base = case.fs_base;
         state.seg[seg::GS].base = case.gs_base;
-        state.fpu = state_of(&case.fpu);
+        state.fpu = state_of(case);
         state.interrupt_shadow = self.way == Way::Alone;
         Ok(())
     }
@@ -273,6 +275,7 @@ impl Guest {
         outcome.selectors[seg::CS] = cs as u16;
         outcome.selectors[seg::SS] = ss as u16;
         outcome.fpu = image_of(&state.fpu);
+        outcome.ymm_high = state.fpu.ymm.map(|ymm| ymm.high);
         debug_assert_eq!(state.activity, Activity::Halted);
         Ok(())
     }
@@ -293,9 +296,10 @@ impl Guest {
     }
 }
 
-fn state_of(fpu: &Fpu) -> FpuState {
+fn state_of(case: &Case) -> FpuState {
+    let fpu = &case.fpu;
     FpuState {
-        ymm: fpu.xmm.map(|low| Ymm { low, high: 0 }),
+        ymm: std::array::from_fn(|i| Ymm { low: fpu.xmm[i], high: case.ymm_high[i] }),
         st: fpu.st,
         fcw: fpu.fcw,
         fsw: fpu.fsw,
@@ -304,7 +308,6 @@ fn state_of(fpu: &Fpu) -> FpuState {
         fip: fpu.fip,
         fdp: fpu.fdp,
         mxcsr: fpu.mxcsr,
-        ..FpuState::default()
     }
 }
 

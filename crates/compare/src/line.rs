@@ -50,6 +50,9 @@ fn fields(case: &mut Case) -> Vec<(String, Field<'_>)> {
     for (i, value) in case.fpu.xmm.iter_mut().enumerate() {
         add(format!("xmm{i}"), Field::U128(value));
     }
+    for (i, value) in case.ymm_high.iter_mut().enumerate() {
+        add(format!("ymm{i}h"), Field::U128(value));
+    }
     fields
 }
 
@@ -168,7 +171,7 @@ mod tests {
                 let case = generator.case(index).0;
                 let again = read(&write(&case)).unwrap();
                 assert_eq!(write(&again), write(&case));
-                assert_eq!(again.fpu, case.fpu);
+                assert_eq!((again.fpu, again.ymm_high), (case.fpu, case.ymm_high));
             }
         }
     }

@@ -151,6 +151,8 @@ fn exists(offered: &Offered, feature: CpuidFeature) -> bool {
         AVX2 => Feature::Avx2,
         FMA => Feature::Fma,
         F16C => Feature::F16c,
+        VAES => Feature::Vaes,
+        VPCLMULQDQ => Feature::Vpclmulqdq,
         BMI1 => Feature::Bmi1,
         BMI2 => Feature::Bmi2,
         LZCNT => Feature::Abm,

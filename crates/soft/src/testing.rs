@@ -23,7 +23,8 @@ pub const LOW_LEN: u64 = 0x40_0000;
 
 const PML4: u64 = 0x1000;
 const PDPT: u64 = 0x2000;
-const PD: u64 = 0x3000;
+/// The page directory, which maps two megabytes an entry.
+pub const PD: u64 = 0x3000;
 
 /// Time that stands still.
 struct Frozen;

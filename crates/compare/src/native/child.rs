@@ -8,6 +8,7 @@ use std::mem::{offset_of, zeroed};
 use std::ptr::{self, addr_of, addr_of_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use satori_defs::fpu::xsave;
 use satori_state::seg;
 
 use super::shared::{CHILD, PARENT, Shared};
@@ -28,6 +29,8 @@ struct World {
     /// Another mapping of the code pages, which can be written.
     code: *mut u8,
     background: *const u8,
+    /// The signal frame holds the upper halves of the YMM registers.
+    avx: bool,
     running: bool,
 }
 
@@ -40,7 +43,13 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
 pub unsafe fn spawn(shared: *mut Shared) -> Result<libc::pid_t, Error> {
     let background = layout::background();
     let mut stack = vec![0u8; STACK];
-    let mut world = World { shared, code: ptr::null_mut(), background: background.as_ptr(), running: false };
+    let mut world = World {
+        shared,
+        code: ptr::null_mut(),
+        background: background.as_ptr(),
+        avx: is_x86_feature_detected!("avx"),
+        running: false,
+    };
     // SAFETY: what the child uses was made before, and it leaves by `_exit` only.
     unsafe {
         match libc::fork() {
@@ -135,7 +144,7 @@ extern "C" fn handle(_signal: i32, _info: *mut libc::siginfo_t, context: *mut li
             let index = (*words).current.load(Ordering::Relaxed) as usize;
             let case = addr_of!((*shared).cases).cast::<Case>().add(index);
             let outcome = addr_of_mut!((*shared).outcomes).cast::<Outcome>().add(index);
-            record(&*context, outcome);
+            record(world, &*context, outcome);
             restore(world, &*case, outcome);
             (*words).current.store(index as u32 + 1, Ordering::Relaxed);
         }
@@ -200,8 +209,8 @@ const REGISTERS: [i32; 16] = [
 /// Takes registers and memory.
 ///
 /// # Safety
-/// `outcome` must be valid; the layout must be mapped.
-unsafe fn record(context: &libc::ucontext_t, outcome: *mut Outcome) {
+/// `world` and `outcome` must be valid; the layout must be mapped.
+unsafe fn record(world: *const World, context: &libc::ucontext_t, outcome: *mut Outcome) {
     let registers = &context.uc_mcontext.gregs;
     let of = |register: i32| registers[register as usize] as u64;
     // SAFETY: the caller's outcome; the frame's x87 state has FXSAVE64's layout.
@@ -226,6 +235,12 @@ unsafe fn record(context: &libc::ucontext_t, outcome: *mut Outcome) {
         asm!("rdfsbase {}", out(reg) out.fs_base);
         asm!("rdgsbase {}", out(reg) out.gs_base);
         out.fpu = ptr::read_unaligned(context.uc_mcontext.fpregs.cast::<Fpu>());
+        out.ymm_high = [0; 16];
+        let area = context.uc_mcontext.fpregs.cast::<u8>();
+        // What the header does not name has its initial value.
+        if (*world).avx && ptr::read_unaligned(area.add(xsave::XSTATE_BV).cast::<u64>()) & xsave::AVX != 0 {
+            out.ymm_high = ptr::read_unaligned(area.add(xsave::EXTENDED).cast());
+        }
     }
 }
 
@@ -302,5 +317,11 @@ unsafe fn enter(world: *mut World, case: &Case, context: &mut libc::ucontext_t) 
         let mask = ptr::read_unaligned(fpu.add(offset_of!(Fpu, mxcsr_mask)).cast::<u32>());
         ptr::write_unaligned(fpu.cast::<Fpu>(), case.fpu);
         ptr::write_unaligned(fpu.add(offset_of!(Fpu, mxcsr_mask)).cast::<u32>(), mask);
+        if (*world).avx {
+            // Behind the legacy region lies the rest of XSAVE's area, in the standard format.
+            let held = fpu.add(xsave::XSTATE_BV).cast::<u64>();
+            ptr::write_unaligned(held, ptr::read_unaligned(held) | xsave::X87 | xsave::SSE | xsave::AVX);
+            ptr::write_unaligned(fpu.add(xsave::EXTENDED).cast(), case.ymm_high);
+        }
     }
 }

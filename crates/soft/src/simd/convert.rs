@@ -51,6 +51,11 @@ fn from_int<O: FromInt>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn to_int<O: ToInt, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
+    to_int_operands::<O, T>(cpu, insn)
+}
+
+/// A conversion to a general register, once vector instructions may execute.
+pub fn to_int_operands<O: ToInt, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let s = unaligned::<T>(cpu, insn, 1)?;
     let value = under_mxcsr(cpu, |mxcsr| O::run(s, mxcsr), |_| false)?;
     cpu.set_reg(insn.op0_register(), value);

@@ -74,95 +74,141 @@ fn float<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) ->
     let d = xmm(insn.op0_register());
     let old = cpu.state.fpu.ymm[d].low;
     let imm = insn.immediate8();
-    if O::TINY != Tiny::None && cpu.state.fpu.mxcsr & RANGE_MASKS != RANGE_MASKS {
-        return unbounded::<O>(cpu, insn, old, s, T::SIZE);
+    if must_be_exact::<O>(cpu) {
+        let operation = Unbounded::new(cpu, insn.mnemonic(), imm, T::SIZE);
+        cpu.state.fpu.ymm[d].low =
+            under_mxcsr(cpu, |mxcsr| operation.run::<O>(old, s, mxcsr), |result| is_tiny(O::TINY, *result))?;
+        return Ok(());
     }
     cpu.state.fpu.ymm[d].low = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm, mxcsr), |_| false)?;
     Ok(())
 }
 
+/// Whether the flags of results that are too large or too small need [`Unbounded`].
+#[inline(always)]
+pub fn must_be_exact<O: Float>(cpu: &Cpu) -> bool {
+    O::TINY != Tiny::None && cpu.state.fpu.mxcsr & RANGE_MASKS != RANGE_MASKS
+}
+
 /// Masks of the exceptions of results that do not fit the format's range.
-const RANGE_MASKS: u32 = (mxcsr::OE | mxcsr::UE) << mxcsr::MASK_SHIFT;
+pub const RANGE_MASKS: u32 = (mxcsr::OE | mxcsr::UE) << mxcsr::MASK_SHIFT;
 
 /// With overflow or underflow unmasked, a result beyond the format's range is inexact only if
 /// rounding to its precision with an unbounded exponent loses something (SDM volume 1, 4.9.1.4 and
 /// 4.9.1.5). So such results are worked out again from operands whose exponents are brought near
 /// 0. Tiny sums are exact as they are.
-#[cold]
-fn unbounded<O: Float>(cpu: &mut Cpu, insn: &Instruction, old: u128, s: u128, size: u64) -> Exec<()> {
-    use Mnemonic::{Addpd, Addps, Addsd, Addss, Addsubpd, Addsubps, Subpd, Subps, Subsd, Subss};
-    use Mnemonic::{Cvtpd2ps, Cvtsd2ss, Divpd, Divps, Divsd, Divss, Mulpd, Mulps, Mulsd, Mulss};
-    let imm = insn.immediate8();
-    let narrows = matches!(insn.mnemonic(), Cvtpd2ps | Cvtsd2ss);
-    let scale: fn(Format, u128, u32) -> u128 = match insn.mnemonic() {
-        Cvtpd2ps | Cvtsd2ss | Divpd | Divps | Divsd | Divss | Mulpd | Mulps | Mulsd | Mulss => {
-            with_exponent_0
-        }
-        Addpd | Addps | Addsd | Addss | Addsubpd | Addsubps | Subpd | Subps | Subsd | Subss => quarter,
-        _ => |_, value, _| value,
-    };
-    let to = if matches!(O::TINY, Tiny::Single | Tiny::Singles) { SINGLE } else { DOUBLE };
-    let from = if narrows { DOUBLE } else { to };
-    let elements = if size == 16 { 128 / from.bits } else { 1 };
-    let guest = cpu.state.fpu.mxcsr;
-    let beyond = |element: u128| {
-        guest & mxcsr::UM == 0 && to.is_small(element)
-            || guest & mxcsr::OE << mxcsr::MASK_SHIFT == 0 && to.is_large(element)
-    };
-    // To such a processor denormal operands are zeros, whatever their size.
-    let zero = |value: u128, i: u32| guest & mxcsr::DAZ != 0 && from.is_small(from.element(value, i));
-    let operation = |control: u32| {
-        let (result, after) = O::run(old, s, imm, control);
+pub struct Unbounded {
+    /// The guest's MXCSR.
+    guest: u32,
+    imm: u8,
+    /// Format of the operands, if not that of the result.
+    from: Option<Format>,
+    /// Whether there are as many elements as fit.
+    packed: bool,
+    scale: fn(Format, u128, u32) -> u128,
+}
+
+impl Unbounded {
+    /// The operation of SSE's `mnemonic` on a source of `size` bytes.
+    #[cold]
+    pub fn new(cpu: &Cpu, mnemonic: Mnemonic, imm: u8, size: u64) -> Self {
+        use Mnemonic::{Addpd, Addps, Addsd, Addss, Addsubpd, Addsubps, Subpd, Subps, Subsd, Subss};
+        use Mnemonic::{
+            Cvtpd2ps, Cvtsd2ss, Divpd, Divps, Divsd, Divss, Mulpd, Mulps, Mulsd, Mulss, Vcvtps2ph,
+        };
+        let scale: fn(Format, u128, u32) -> u128 = match mnemonic {
+            Cvtpd2ps | Cvtsd2ss | Divpd | Divps | Divsd | Divss | Mulpd | Mulps | Mulsd | Mulss => {
+                with_exponent_0
+            }
+            Vcvtps2ph => with_exponent_0,
+            Addpd | Addps | Addsd | Addss | Addsubpd | Addsubps | Subpd | Subps | Subsd | Subss => quarter,
+            _ => |_, value, _| value,
+        };
+        let from = match mnemonic {
+            Cvtpd2ps | Cvtsd2ss => Some(DOUBLE),
+            Vcvtps2ph => Some(SINGLE),
+            _ => None,
+        };
+        Unbounded { guest: cpu.state.fpu.mxcsr, imm, from, packed: size == 16, scale }
+    }
+
+    /// Executes it on one half of the operands.
+    pub fn run<O: Float>(&self, old: u128, s: u128, control: u32) -> (u128, u32) {
+        let to = format(O::TINY);
+        let from = self.from.unwrap_or(to);
+        let elements = if self.packed { 128 / from.bits } else { 1 };
+        // To such a processor denormal operands are zeros, whatever their size.
+        let zero =
+            |value: u128, i: u32| self.guest & mxcsr::DAZ != 0 && from.is_small(from.element(value, i));
+        let (result, after) = O::run(old, s, self.imm, control);
         let (mut a, mut b) = (old, s);
-        for i in (0..elements).filter(|i| beyond(to.element(result, *i))) {
+        for i in (0..elements).filter(|i| beyond(self.guest, to, to.element(result, *i))) {
             for value in [&mut a, &mut b] {
                 if !zero(*value, i) {
-                    *value = scale(from, *value, i);
+                    *value = (self.scale)(from, *value, i);
                 }
             }
         }
-        let (_, unbounded) = O::run(a, b, imm, control);
+        let (_, unbounded) = O::run(a, b, self.imm, control);
         (result, after & !mxcsr::PE | unbounded & mxcsr::PE)
-    };
-    let d = xmm(insn.op0_register());
-    cpu.state.fpu.ymm[d].low = under_mxcsr(cpu, operation, |result| is_tiny(O::TINY, *result))?;
-    Ok(())
+    }
+}
+
+/// Whether `element` may stand for a result beyond the range, of which the guest wants to know.
+pub fn beyond(guest: u32, format: Format, element: u128) -> bool {
+    guest & mxcsr::UM == 0 && format.is_small(element)
+        || guest & mxcsr::OE << mxcsr::MASK_SHIFT == 0 && format.is_large(element)
+}
+
+/// The format of results that can be tiny.
+pub fn format(kind: Tiny) -> Format {
+    match kind {
+        Tiny::Halves => HALF,
+        Tiny::Single | Tiny::Singles => SINGLE,
+        _ => DOUBLE,
+    }
 }
 
 /// A floating-point format, by the sizes of its parts.
 #[derive(Clone, Copy)]
-struct Format {
-    bits: u32,
-    fraction_bits: u32,
-    bias: u128,
+pub struct Format {
+    /// All of it.
+    pub bits: u32,
+    /// The fraction.
+    pub fraction_bits: u32,
+    /// The exponent's bias.
+    pub bias: u128,
 }
 
+const HALF: Format = Format { bits: 16, fraction_bits: 10, bias: 15 };
 const SINGLE: Format = Format { bits: 32, fraction_bits: 23, bias: 127 };
 const DOUBLE: Format = Format { bits: 64, fraction_bits: 52, bias: 1023 };
 
 impl Format {
-    fn element(self, value: u128, i: u32) -> u128 {
+    /// Element `i` of `value`.
+    pub fn element(self, value: u128, i: u32) -> u128 {
         value >> (self.bits * i) & u128::MAX >> (128 - self.bits)
     }
 
-    fn with_element(self, value: u128, i: u32, element: u128) -> u128 {
+    /// `value` with element `i` replaced.
+    pub fn with_element(self, value: u128, i: u32, element: u128) -> u128 {
         let mask = u128::MAX >> (128 - self.bits);
         value & !(mask << (self.bits * i)) | (element & mask) << (self.bits * i)
     }
 
     /// The exponent field and the fraction.
-    fn parts(self, element: u128) -> (u128, u128) {
+    pub fn parts(self, element: u128) -> (u128, u128) {
         let magnitude = element & ((1 << (self.bits - 1)) - 1);
         (magnitude >> self.fraction_bits, magnitude & ((1 << self.fraction_bits) - 1))
     }
 
     /// Zero or denormal.
-    fn is_small(self, element: u128) -> bool {
+    pub fn is_small(self, element: u128) -> bool {
         self.parts(element).0 == 0
     }
 
     /// Infinite, or the largest number: where results beyond the range end up.
-    fn is_large(self, element: u128) -> bool {
+    pub fn is_large(self, element: u128) -> bool {
         let (exponent, fraction) = self.parts(element);
         let largest = exponent == 2 * self.bias && fraction == (1 << self.fraction_bits) - 1;
         largest || exponent > 2 * self.bias
@@ -202,21 +248,39 @@ fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let s = source::<u128>(cpu, insn, 1)?;
     let d = xmm(insn.op0_register());
     let old = cpu.state.fpu.ymm[d].low;
-    let imm = insn.immediate8();
-    let bits = if O::TINY == Tiny::Singles { 32 } else { 64 };
-    // One mask for the elements that take part, one for those that receive the sum.
-    let elements = |imm: u8| {
-        let element = u128::MAX >> (128 - bits);
-        (0..128 / bits).filter(|i| imm >> i & 1 != 0).fold(0, |m, i| m | element << (bits * i))
-    };
-    let control = cpu.state.fpu.mxcsr & !mxcsr::FTZ | mxcsr::MASKS;
-    let tiny = |sum: &u128| {
-        let factors = elements(imm >> 4);
-        is_tiny(O::TINY, *sum) || tiny_within(O::TINY, old & factors, s & factors, control)
-    };
-    let sum = under_mxcsr(cpu, |mxcsr| O::run(old, s, imm | 0xf, mxcsr), tiny)?;
-    cpu.state.fpu.ymm[d].low = sum & elements(imm);
+    let dot = Dot { imm: insn.immediate8(), guest: cpu.state.fpu.mxcsr };
+    let sum = under_mxcsr(cpu, |mxcsr| dot.run::<O>(old, s, mxcsr), |sum| dot.is_tiny::<O>(old, s, *sum))?;
+    cpu.state.fpu.ymm[d].low = sum & elements::<O>(dot.imm);
     Ok(())
+}
+
+/// One half of a dot product.
+pub struct Dot {
+    /// One mask for the elements that take part, one for those that receive the sum.
+    pub imm: u8,
+    /// The guest's MXCSR.
+    pub guest: u32,
+}
+
+impl Dot {
+    /// The sum, in every element.
+    pub fn run<O: Float>(&self, a: u128, b: u128, mxcsr: u32) -> (u128, u32) {
+        O::run(a, b, self.imm | 0xf, mxcsr)
+    }
+
+    /// Whether the sum or something within it is tiny.
+    pub fn is_tiny<O: Float>(&self, a: u128, b: u128, sum: u128) -> bool {
+        let control = self.guest & !mxcsr::FTZ | mxcsr::MASKS;
+        let factors = elements::<O>(self.imm >> 4);
+        is_tiny(O::TINY, sum) || tiny_within(O::TINY, a & factors, b & factors, control)
+    }
+}
+
+/// The elements that the low half of an immediate names.
+pub fn elements<O: Float>(imm: u8) -> u128 {
+    let bits = if O::TINY == Tiny::Singles { 32 } else { 64 };
+    let element = u128::MAX >> (128 - bits);
+    (0..128 / bits).filter(|i| imm >> i & 1 != 0).fold(0, |m, i| m | element << (bits * i))
 }
 
 /// Whether a product, or a sum of two, within a dot product is tiny.
@@ -229,6 +293,11 @@ fn tiny_within(kind: Tiny, a: u128, b: u128, control: u32) -> bool {
 
 fn compare<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
+    compare_operands::<O, T>(cpu, insn)
+}
+
+/// A comparison into the flags, once vector instructions may execute.
+pub fn compare_operands<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let b = unaligned::<T>(cpu, insn, 1)?;
     let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let flags = under_mxcsr(cpu, |mxcsr| O::run(a, b, mxcsr), |_| false)?;
@@ -286,7 +355,7 @@ fn simd_exception(cpu: &mut Cpu) -> Stop {
 }
 
 /// Whether one of the named results is a denormal number.
-fn is_tiny(kind: Tiny, value: u128) -> bool {
+pub fn is_tiny(kind: Tiny, value: u128) -> bool {
     let single = |i: u32| {
         let v = (value >> (32 * i)) as u32;
         v & 0x7f80_0000 == 0 && v & 0x007f_ffff != 0
@@ -295,8 +364,13 @@ fn is_tiny(kind: Tiny, value: u128) -> bool {
         let v = (value >> (64 * i)) as u64;
         v & 0x7ff0_0000_0000_0000 == 0 && v & 0x000f_ffff_ffff_ffff != 0
     };
+    let half = |i: u32| {
+        let v = (value >> (16 * i)) as u16;
+        v & 0x7c00 == 0 && v & 0x03ff != 0
+    };
     match kind {
         Tiny::None => false,
+        Tiny::Halves => (0..4).any(half),
         Tiny::Single => single(0),
         Tiny::Singles => (0..4).any(single),
         Tiny::Double => double(0),

@@ -1,10 +1,10 @@
-//! MMX and SSE to SSE4.2, with AES, PCLMULQDQ and SHA.
+//! MMX, SSE to SSE4.2 and AVX to AVX2, with AES, PCLMULQDQ, SHA, FMA and F16C.
 //!
 //! What an instruction computes comes from the host: [`table`] has a row for each that is one
 //! native instruction on two values, [`native`] executes it. Operands, alignment, exceptions and
-//! everything that is a mere rearrangement of bits are written here. VEX encodings are absent:
-//! they are #UD, as on a processor without AVX.
+//! everything that is a mere rearrangement of bits are written here.
 
+mod avx;
 mod convert;
 mod crc32;
 mod float;
@@ -30,7 +30,8 @@ pub use xsave::in_use_with_mxcsr;
 
 /// The implementation of `insn`, if it is one of this folder's and the host can execute it.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
-    moves::handler(insn)
+    avx::handler(insn)
+        .or_else(|| moves::handler(insn))
         .or_else(|| mmx::handler(insn))
         .or_else(|| packed::handler(insn))
         .or_else(|| shuffle::handler(insn))

@@ -154,12 +154,22 @@ fn mask(cpu: &mut Cpu, insn: &Instruction, signs: impl Fn(u128) -> u64) -> Exec<
     Ok(())
 }
 
+/// The signs of four singles.
+pub fn single_signs(s: u128) -> u64 {
+    (0..4).map(|i| ((s >> (i * 32 + 31)) as u64 & 1) << i).sum()
+}
+
+/// The signs of two doubles.
+pub fn double_signs(s: u128) -> u64 {
+    (s >> 63) as u64 & 1 | (s >> 126) as u64 & 2
+}
+
 fn movmskps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    mask(cpu, insn, |s| (0..4).map(|i| ((s >> (i * 32 + 31)) as u64 & 1) << i).sum())
+    mask(cpu, insn, single_signs)
 }
 
 fn movmskpd(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    mask(cpu, insn, |s| (s >> 63) as u64 & 1 | (s >> 126) as u64 & 2)
+    mask(cpu, insn, double_signs)
 }
 
 fn pmovmskb(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {

@@ -9,6 +9,7 @@ use std::arch::asm;
 use std::arch::x86_64::__m128i;
 
 use satori_defs::fpu::mxcsr;
+pub use vex::*;
 
 use super::table::{
     dot_rows, float_imm_rows, float_rows, low_rows, mmx_rows, packed_imm_rows, packed_rows, packed_xmm0_rows,
@@ -43,6 +44,8 @@ pub trait Mmx {
 pub enum Tiny {
     /// Nowhere.
     None,
+    /// In four times 16 bits, the low half.
+    Halves,
     /// In the low 32 bits.
     Single,
     /// In four times 32 bits.
@@ -175,6 +178,9 @@ macro_rules! float {
     )*)*};
 }
 float_rows!(float);
+
+// Behind the macros that it uses.
+mod vex;
 
 macro_rules! float_imm {
     ($($feature:tt {

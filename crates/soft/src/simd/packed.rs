@@ -130,7 +130,7 @@ fn shift<O: Packed>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// PSLLDQ.
-struct LeftBytes;
+pub struct LeftBytes;
 
 impl Packed for LeftBytes {
     fn run(destination: u128, count: u128) -> u128 {
@@ -139,7 +139,7 @@ impl Packed for LeftBytes {
 }
 
 /// PSRLDQ.
-struct RightBytes;
+pub struct RightBytes;
 
 impl Packed for RightBytes {
     fn run(destination: u128, count: u128) -> u128 {

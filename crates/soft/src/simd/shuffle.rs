@@ -40,12 +40,12 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
 }
 
 /// Element `i` of `value` seen as elements of `bits` bits.
-fn element(value: u128, bits: u32, i: u32) -> u128 {
+pub fn element(value: u128, bits: u32, i: u32) -> u128 {
     value >> (bits * i) & (u128::MAX >> (128 - bits))
 }
 
 /// `value` with element `i` of `bits` bits replaced.
-fn replace(value: u128, bits: u32, i: u32, new: u128) -> u128 {
+pub fn replace(value: u128, bits: u32, i: u32, new: u128) -> u128 {
     let mask = u128::MAX >> (128 - bits);
     value & !(mask << (bits * i)) | (new & mask) << (bits * i)
 }
@@ -55,7 +55,8 @@ fn selector(imm: u8, i: u32) -> u32 {
     u32::from(imm >> (2 * i)) & 3
 }
 
-struct Pshufd;
+/// PSHUFD.
+pub struct Pshufd;
 impl PackedImm for Pshufd {
     fn run(_: u128, s: u128, imm: u8) -> u128 {
         (0..4).fold(0, |d, i| replace(d, 32, i, element(s, 32, selector(imm, i))))
@@ -67,21 +68,24 @@ pub fn shuffle_words(s: u64, imm: u8) -> u64 {
     (0..4).fold(0, |d, i| replace(d, 16, i, element(s.into(), 16, selector(imm, i)))) as u64
 }
 
-struct Pshuflw;
+/// PSHUFLW.
+pub struct Pshuflw;
 impl PackedImm for Pshuflw {
     fn run(_: u128, s: u128, imm: u8) -> u128 {
         replace(s, 64, 0, shuffle_words(s as u64, imm).into())
     }
 }
 
-struct Pshufhw;
+/// PSHUFHW.
+pub struct Pshufhw;
 impl PackedImm for Pshufhw {
     fn run(_: u128, s: u128, imm: u8) -> u128 {
         replace(s, 64, 1, shuffle_words((s >> 64) as u64, imm).into())
     }
 }
 
-struct Shufps;
+/// SHUFPS.
+pub struct Shufps;
 impl PackedImm for Shufps {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         let from = |i: u32| if i < 2 { d } else { s };
@@ -89,14 +93,16 @@ impl PackedImm for Shufps {
     }
 }
 
-struct Shufpd;
+/// SHUFPD.
+pub struct Shufpd;
 impl PackedImm for Shufpd {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         element(d, 64, u32::from(imm & 1)) | element(s, 64, u32::from(imm >> 1 & 1)) << 64
     }
 }
 
-struct Palignr;
+/// PALIGNR.
+pub struct Palignr;
 impl PackedImm for Palignr {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         let shift = 8 * u32::from(imm);
@@ -110,7 +116,7 @@ impl PackedImm for Palignr {
 }
 
 /// BLENDPD, BLENDPS and PBLENDW: two, four or eight elements chosen by the immediate's bits.
-struct Blend<const ELEMENTS: u32>;
+pub struct Blend<const ELEMENTS: u32>;
 impl<const ELEMENTS: u32> PackedImm for Blend<ELEMENTS> {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         let bits = 128 / ELEMENTS;
@@ -118,7 +124,8 @@ impl<const ELEMENTS: u32> PackedImm for Blend<ELEMENTS> {
     }
 }
 
-struct Aeskeygenassist;
+/// AESKEYGENASSIST.
+pub struct Aeskeygenassist;
 impl PackedImm for Aeskeygenassist {
     fn run(_: u128, s: u128, rcon: u8) -> u128 {
         // The round constant is added to the two rotated words, after everything else.
@@ -130,12 +137,17 @@ impl PackedImm for Aeskeygenassist {
 fn insertps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
     let s = unaligned::<u32>(cpu, insn, 1)?;
-    let imm = insn.immediate8();
-    let from = if insn.op1_kind() == OpKind::Register { u32::from(imm >> 6) } else { 0 };
+    let from_register = insn.op1_kind() == OpKind::Register;
     let d = &mut cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
-    let inserted = replace(*d, 32, u32::from(imm >> 4 & 3), element(s, 32, from));
-    *d = (0..4).filter(|i| imm >> i & 1 != 0).fold(inserted, |r, i| replace(r, 32, i, 0));
+    *d = inserted_single(*d, s, from_register, insn.immediate8());
     Ok(())
+}
+
+/// INSERTPS's result.
+pub fn inserted_single(d: u128, s: u128, from_register: bool, imm: u8) -> u128 {
+    let from = if from_register { u32::from(imm >> 6) } else { 0 };
+    let inserted = replace(d, 32, u32::from(imm >> 4 & 3), element(s, 32, from));
+    (0..4).filter(|i| imm >> i & 1 != 0).fold(inserted, |r, i| replace(r, 32, i, 0))
 }
 
 fn pinsr<const BITS: u32>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {

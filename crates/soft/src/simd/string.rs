@@ -1,6 +1,6 @@
 //! PCMPESTRI, PCMPESTRM, PCMPISTRI and PCMPISTRM (SDM volume 2, 4.1).
 
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Instruction, Mnemonic};
 use satori_defs::x86::rflags;
 use satori_state::reg;
 
@@ -18,11 +18,23 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
     })
 }
 
-/// Lengths in RAX and RDX (EAX and EDX without REX.W), whose absolute values saturate.
 fn explicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
+    explicit_operands::<INDEX>(cpu, insn)
+}
+
+fn implicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    sse(cpu)?;
+    implicit_operands::<INDEX>(cpu, insn)
+}
+
+/// Lengths in RAX and RDX (EAX and EDX without REX.W), whose absolute values saturate.
+pub fn explicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let b = unaligned::<u128>(cpu, insn, 1)?;
-    let wide = matches!(insn.code(), Code::Pcmpestri64_xmm_xmmm128_imm8 | Code::Pcmpestrm64_xmm_xmmm128_imm8);
+    let wide = matches!(
+        insn.mnemonic(),
+        Mnemonic::Pcmpestri64 | Mnemonic::Pcmpestrm64 | Mnemonic::Vpcmpestri64 | Mnemonic::Vpcmpestrm64
+    );
     let imm = insn.immediate8();
     let length = |value: u64| {
         let magnitude =
@@ -35,8 +47,7 @@ fn explicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// Lengths by the first null element.
-fn implicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    sse(cpu)?;
+pub fn implicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let b = unaligned::<u128>(cpu, insn, 1)?;
     let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let imm = insn.immediate8();
