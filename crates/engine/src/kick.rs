@@ -22,6 +22,11 @@ impl Kick {
     pub fn pending(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
+    /// Where the requests are, not zero while there is one: for code that cannot call
+    /// [`Kick::pending`].
+    pub fn flag(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
     /// Takes a waiting kick.
     pub fn take(&self) -> bool {
         self.0.fetch_and(!KICKED, Ordering::SeqCst) & KICKED != 0

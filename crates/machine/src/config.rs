@@ -82,6 +82,8 @@ pub enum EngineKind {
     /// The software CPU, one instruction at a time.
     #[default]
     Interpreter,
+    /// The software CPU that translates hot code to host code.
+    Translator,
 }
 
 /// Where time comes from.

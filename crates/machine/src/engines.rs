@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use satori_cpuid::Feature::{self, *};
 use satori_engine::Engine;
-use satori_soft::Interpreter;
+use satori_soft::{Interpreter, Translator};
 
 use crate::EngineKind;
 
@@ -27,6 +27,11 @@ pub(crate) struct Chosen {
 impl EngineKind {
     pub(crate) fn choose(self) -> Chosen {
         match self {
+            EngineKind::Translator => Chosen {
+                engine: Arc::new(Translator::default()),
+                features: INTERPRETER,
+                why: "translator, Satori's software CPU: hot code becomes host code",
+            },
             EngineKind::Interpreter => Chosen {
                 engine: Arc::new(Interpreter::default()),
                 features: INTERPRETER,

@@ -1,6 +1,6 @@
 //! One page as an engine sees it, and the word that tells whether code was decoded from it.
 
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use crate::heavy_barrier;
 
@@ -13,6 +13,9 @@ use crate::heavy_barrier;
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct PageState(AtomicU32);
+
+static INVALIDATIONS: AtomicU64 = AtomicU64::new(0);
+static MARKS: AtomicU64 = AtomicU64::new(0);
 
 impl PageState {
     const CODE: u32 = 1;
@@ -29,8 +32,11 @@ impl PageState {
     /// can be writing guest memory, so that the barrier can be left out.
     pub fn mark_code(&self, alone: bool) -> u32 {
         let before = self.0.fetch_or(Self::CODE, Ordering::SeqCst);
-        if before & Self::CODE == 0 && !alone {
-            heavy_barrier();
+        if before & Self::CODE == 0 {
+            MARKS.fetch_add(1, Ordering::SeqCst);
+            if !alone {
+                heavy_barrier();
+            }
         }
         before | Self::CODE
     }
@@ -48,7 +54,24 @@ impl PageState {
         let next = |state: u32| {
             (state & Self::CODE != 0).then(|| (state & !Self::CODE).wrapping_add(Self::GENERATION))
         };
-        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok()
+        let invalidated = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok();
+        if invalidated {
+            INVALIDATIONS.fetch_add(1, Ordering::SeqCst);
+        }
+        invalidated
+    }
+
+    /// How often decoded code became invalid, in any memory of this process. While the value stays
+    /// the same, nothing did.
+    #[inline(always)]
+    pub fn invalidations() -> u64 {
+        INVALIDATIONS.load(Ordering::SeqCst)
+    }
+
+    /// How often a page became one that holds code, in any memory of this process.
+    #[inline(always)]
+    pub fn marks() -> u64 {
+        MARKS.load(Ordering::SeqCst)
     }
 
     /// Whether code is decoded from the page now.

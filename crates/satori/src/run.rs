@@ -286,9 +286,7 @@ fn gdb_socket(flags: &cli::Machine) -> Option<PathBuf> {
 fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     match wanted {
         cli::Engine::Auto | cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
-        cli::Engine::Translator => {
-            bail!("--engine translator: this version has no translator yet; use --engine interpreter or auto")
-        }
+        cli::Engine::Translator => Ok(EngineKind::Translator),
         cli::Engine::Kvm => {
             bail!(
                 "--engine kvm: this version cannot drive /dev/kvm yet; use --engine interpreter or auto ('satori \

@@ -13,6 +13,7 @@ use crate::block::Blocks;
 use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
+use crate::jit::{Context, Jit};
 use crate::mmu::{Mode, Tlb};
 use crate::world::World;
 
@@ -48,7 +49,7 @@ pub struct Cpu {
     /// 64-bit code.
     pub code64: bool,
     /// What beside its address tells code apart: privilege 3 in bit 52, 64-bit code in bit 53,
-    /// 16-bit code in bit 54. Bits 63:52 of a canonical address say nothing that bit 51 does not.
+    /// 16-bit code in bit 54, RFLAGS.AC at privilege levels 0 to 2 in bit 55. Bits 63:52 of a canonical address say nothing that bit 51 does not.
     pub(crate) code_mode: u64,
     /// Segment bases by segment register, for 64-bit code: 0 but for FS and GS; the last
     /// slots are 0 too.
@@ -57,6 +58,14 @@ pub struct Cpu {
     pub tlb: Tlb,
     /// Decoded code.
     pub blocks: Blocks,
+    /// What translated code needs beside the registers.
+    pub(crate) context: Context,
+    /// Translated code, if this vCPU translates.
+    pub(crate) jit: Option<Box<Jit>>,
+    /// Instructions that translated code was given, less those counted in [`Cpu::retired`].
+    pub(crate) started: i64,
+    /// Pages that had become code when the TLB last looked.
+    pub(crate) marks: u64,
     /// Guest RAM.
     pub memory: GuestMemory,
     /// The modelled processor's controls.
@@ -120,6 +129,10 @@ impl Cpu {
             segment_base: [0; 8],
             tlb: Tlb::new(),
             blocks: Blocks::new(),
+            context: Context::new(),
+            jit: None,
+            started: 0,
+            marks: 0,
             memory,
             controls: Controls::default(),
             isa: Isa::new(offered),
@@ -244,7 +257,8 @@ impl Cpu {
         };
         self.code_mode = u64::from(self.mode == Mode::User) << 52
             | u64::from(self.code64) << 53
-            | u64::from(self.bits() == 16) << 54;
+            | u64::from(self.bits() == 16) << 54
+            | u64::from(self.mode == Mode::SupervisorAc) << 55;
         self.aligned =
             self.mode == Mode::User && self.state.rflags & rflags::AC != 0 && self.state.cr0 & cr0::AM != 0;
         self.tlb.hide(self.aligned);

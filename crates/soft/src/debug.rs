@@ -98,6 +98,11 @@ impl Debug {
     }
 
     /// Whether a debugger waits for the end of each instruction, or something was met.
+    pub fn armed(&self) -> bool {
+        !self.points.is_empty() || self.steps()
+    }
+
+    /// Whether each instruction is executed by itself.
     pub fn steps(&self) -> bool {
         self.plan.step || self.watched.is_some()
     }

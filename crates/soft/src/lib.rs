@@ -14,6 +14,7 @@ mod host;
 mod insn;
 mod integer;
 mod isa;
+mod jit;
 mod mmu;
 mod operands;
 mod run;
@@ -24,4 +25,4 @@ mod testing;
 mod vcpu;
 mod world;
 
-pub use vcpu::Interpreter;
+pub use vcpu::{Interpreter, Translator};

@@ -8,6 +8,8 @@ use satori_state::Activity;
 use crate::block::{BLOCK_RIP, Flow};
 use crate::cpu::{Cpu, Stop};
 use crate::debug;
+use crate::jit::reason;
+use crate::mmu::Mode;
 use crate::system::{self, InterruptKind};
 
 /// Instructions between two looks at the clock.
@@ -22,12 +24,24 @@ struct Horizon {
     end: u64,
 }
 
+/// What to do with the next translated block that is found.
+enum After {
+    Nothing,
+    /// Let this link lead there.
+    Link(u32),
+    /// Let indirect branches from code of this mode find it.
+    Branch(Mode),
+}
+
 impl Cpu {
     /// Executes until something needs the machine.
     pub fn run(&mut self, until: Until) -> Exit {
         self.flags.set_bits(self.state.rflags);
         self.mode_changed();
         self.arm();
+        if self.jit.is_some() {
+            self.notice_code();
+        }
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let mut horizon = Horizon { until, look: end.min(self.retired + CLOCK_INTERVAL), end };
         let executing = self.parallel.then(|| self.world.enter(&self.kick));
@@ -58,6 +72,7 @@ impl Cpu {
             }
         }
         let mut before = None;
+        let mut after = After::Nothing;
         loop {
             if self.attention || self.kick.pending() || self.retired >= horizon.look {
                 self.blocks.leave();
@@ -93,6 +108,14 @@ impl Cpu {
             };
             // SAFETY: blocks live until a reset, which happens only while looking one up.
             let (instructions, mut op) = unsafe { ((*block).instructions, (*block).ops()) };
+            if self.translates()
+                && let Some(code) = self.translation(block)
+            {
+                match self.run_hot(code, horizon, &mut after) {
+                    Some(exit) => return exit,
+                    None => continue,
+                }
+            }
             if self.retired + u64::from(instructions) > horizon.look {
                 if let Some(exit) = self.step() {
                     return exit;
@@ -127,6 +150,43 @@ impl Cpu {
             };
             if let Some(exit) = stopped {
                 return exit;
+            }
+        }
+    }
+
+    /// Runs translated code from `code`, and does what it was left for.
+    #[inline(always)]
+    fn run_hot(&mut self, code: u64, horizon: &Horizon, after: &mut After) -> Option<Exit> {
+        match std::mem::replace(after, After::Nothing) {
+            After::Nothing => {}
+            After::Link(link) => self.link(link, code),
+            After::Branch(mode) => self.note_target(mode, code),
+        }
+        self.blocks.leave();
+        let before = self.retired;
+        let why = self.run_translated(code, horizon.look - before);
+        match why & ((1 << reason::BITS) - 1) {
+            // The budget is too small for a whole block.
+            reason::DISPATCH if self.retired == before => self.step(),
+            reason::DISPATCH => None,
+            reason::LINK => {
+                *after = After::Link(why >> reason::BITS);
+                None
+            }
+            reason::BRANCH => {
+                if let Some(jit) = &mut self.jit {
+                    jit.counts.branches += 1;
+                }
+                *after = After::Branch(self.mode);
+                self.step()
+            }
+            reason::FAULT => self.stopped(Stop::Fault),
+            reason::EXIT => self.stopped(Stop::Exit),
+            _ => {
+                if let Some(jit) = &mut self.jit {
+                    jit.counts.stepped += 1;
+                }
+                self.step()
             }
         }
     }

@@ -6,6 +6,7 @@ use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
+use crate::jit::{Jit, Pool};
 use crate::world::World;
 
 /// The interpreting engine, for the vCPUs of one partition.
@@ -22,6 +23,29 @@ impl Engine for Interpreter {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
         let mut cpu = Cpu::new(parts);
         cpu.world = self.world.clone();
+        Box::new(cpu)
+    }
+}
+
+/// The translating engine, for the vCPUs of one partition: hot code becomes host code, the rest is
+/// interpreted.
+#[derive(Clone, Debug, Default)]
+pub struct Translator {
+    world: Arc<World>,
+    pool: Pool,
+}
+
+impl Engine for Translator {
+    fn name(&self) -> &'static str {
+        "translator"
+    }
+
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
+        let mut cpu = Cpu::new(parts);
+        cpu.world = self.world.clone();
+        if !cpu.parallel {
+            cpu.jit = Jit::new(&self.pool);
+        }
         Box::new(cpu)
     }
 }
@@ -81,7 +105,7 @@ impl Vcpu for Cpu {
 
     fn stats(&self) -> Vec<Stat> {
         let (tlb, blocks) = (&self.tlb.counts, &self.blocks.counts);
-        vec![
+        let mut stats = vec![
             ("instructions retired", self.retired),
             ("blocks executed", blocks.executed),
             ("blocks decoded", blocks.decoded),
@@ -99,6 +123,24 @@ impl Vcpu for Cpu {
             ("CR3 loads", self.cr3_loads),
             ("page faults delivered", self.exceptions[14]),
             ("exceptions delivered", self.exceptions.iter().sum()),
-        ]
+        ];
+        if let Some(jit) = &self.jit {
+            let jit = &jit.counts;
+            stats.extend([
+                ("blocks translated", jit.translated),
+                ("instructions translated", jit.instructions),
+                ("of those, by calls", jit.generic),
+                ("bytes of host code", jit.bytes),
+                ("entries of translated code", jit.entered),
+                ("left for one instruction", jit.stepped),
+                ("branch targets not known", jit.branches),
+                ("jumps linked", jit.linked),
+                ("translations dropped", jit.dropped),
+                ("code memory resets", jit.resets),
+                ("data misses of translated code", jit.misses),
+                ("instructions called", jit.helped),
+            ]);
+        }
+        stats
     }
 }

@@ -25,7 +25,7 @@ pub fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
 
 /// Whether nothing may follow `insn` in its block: it branches, or it changes how the following
 /// ones are fetched, translated or interrupted.
-fn ends_block(insn: &Instruction) -> bool {
+pub fn ends_block(insn: &Instruction) -> bool {
     use Mnemonic::*;
     if insn.flow_control() != FlowControl::Next || insn.is_invalid() {
         return true;

@@ -19,6 +19,7 @@ use satori_state::seg;
 use crate::cpu::{Cpu, Exec};
 use crate::isa::MAX_LENGTH;
 use crate::mmu::{Access, LargePages, Mode, Reach, canonical};
+pub use decode::{copy, ends_block};
 pub use op::{BLOCK_RIP, Flow, Op};
 
 /// A straight run of decoded instructions.
@@ -34,6 +35,12 @@ pub struct Block {
     successors: [Cell<Jump>; 2],
     /// Bytes of the block.
     len: u8,
+    /// The page's first byte on the host.
+    host: *const u8,
+    /// Times that the block was about to be executed without a translation.
+    heat: Cell<u32>,
+    /// Its translation: for which mode and address, and where.
+    translation: Cell<(u64, u64)>,
 }
 
 impl Block {
@@ -41,6 +48,41 @@ impl Block {
     #[inline(always)]
     fn successor(&self, from: u64, rip: u64) -> &Cell<Jump> {
         &self.successors[usize::from(rip.wrapping_sub(from) == u64::from(self.len))]
+    }
+
+    /// The translation for `key`, the mode and address that it is executed at.
+    #[inline(always)]
+    pub fn translation(&self, key: u64) -> Option<u64> {
+        let (found, code) = self.translation.get();
+        (found == key && code != 0).then_some(code)
+    }
+
+    /// Remembers a translation; others are in the translator's own table.
+    pub fn set_translation(&self, key: u64, code: u64) {
+        self.translation.set((key, code));
+    }
+
+    /// The translation is void.
+    pub fn forget_translation(&self) {
+        self.translation.set((0, 0));
+    }
+
+    /// Counts an execution; whether there have been `hot` of them.
+    #[inline(always)]
+    pub fn heat(&self, hot: u32) -> bool {
+        let heat = self.heat.get();
+        self.heat.set(heat.saturating_add(1));
+        heat >= hot
+    }
+
+    /// The page's first byte on the host, where the block's bytes are.
+    pub fn host(&self) -> *const u8 {
+        self.host
+    }
+
+    /// The state of the block's page.
+    pub fn state(&self) -> *const PageState {
+        self.state
     }
 
     /// The first operation.
@@ -60,7 +102,7 @@ impl Block {
 /// Translations belong to an address space, or to all of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Scope {
+pub enum Scope {
     Local = 0,
     Global = 1,
 }
@@ -247,6 +289,18 @@ impl Blocks {
         block.ops.iter().take_while(|op| u64::from(op.offset) < offset).map(|op| u64::from(op.count)).sum()
     }
 
+    /// Values that change when translations become void, by [`Scope`].
+    #[inline(always)]
+    pub fn stamps(&self) -> [u32; 2] {
+        self.stamps
+    }
+
+    /// Whom the translation behind `key` belongs to, if a block was found there last.
+    pub fn scope_of(&self, key: u64) -> Option<Scope> {
+        let entry = &self.jumps[jump_slot(key)];
+        (entry.key == key && entry.stamp == self.stamps[entry.scope as usize & 1]).then_some(entry.scope)
+    }
+
     /// Notes which block runs.
     #[inline(always)]
     pub fn enter(&mut self, block: *mut Block, rip: u64) {
@@ -287,7 +341,7 @@ fn jump_slot(key: u64) -> usize {
 impl Cpu {
     /// Code address and the mode bits that it is executed under, as one word.
     #[inline(always)]
-    fn code_key(&self, linear: u64) -> u64 {
+    pub fn code_key(&self, linear: u64) -> u64 {
         linear ^ self.code_mode
     }
 
@@ -372,11 +426,18 @@ impl Cpu {
             self.blocks.counts.stale += 1;
         }
         if self.blocks.memory > MAX_MEMORY {
+            if let Some(jit) = &mut self.jit {
+                jit.reset(&mut self.context);
+            }
             self.blocks.reset();
         }
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*fetch.state };
+        let known = state.has_code();
         let value = state.mark_code(!self.parallel);
+        if !known && self.jit.is_some() {
+            self.tlb.protect_code();
+        }
         let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, (linear & 0xfff) as usize, bits)
         else {
             return Ok(None);
@@ -394,6 +455,9 @@ impl Cpu {
             value,
             successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
             len,
+            host: fetch.host,
+            heat: Cell::new(0),
+            translation: Cell::new((0, 0)),
         }));
         self.blocks.storage.push(block);
         self.blocks.table.insert(key, block);
@@ -458,7 +522,7 @@ impl Cpu {
         let linear = self.code_linear(self.state.rip.wrapping_add(index));
         let page = self.fetch_page(linear)?;
         let mut byte = [0];
-        decode::copy(page.host, (linear & 0xfff) as usize, &mut byte);
+        copy(page.host, (linear & 0xfff) as usize, &mut byte);
         Ok(byte[0])
     }
 
@@ -475,13 +539,13 @@ impl Cpu {
         let room = 0x1000 - (linear & 0xfff) as usize;
         let mut bytes = [0; MAX_LENGTH];
         let first = room.min(within);
-        decode::copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
+        copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
         let bits = self.bits();
         let mut insn = self.isa.one(&bytes[..first], bits);
         if insn.is_none() && first < within {
             let next = linear.wrapping_add(first as u64);
             let there = self.fetch_page(if self.code64 { next } else { next & 0xffff_ffff })?;
-            decode::copy(there.host, 0, &mut bytes[first..within]);
+            copy(there.host, 0, &mut bytes[first..within]);
             insn = self.isa.one(&bytes[..within], bits);
         }
         match insn {

@@ -222,8 +222,8 @@ impl Cpu {
 
     /// Tells that RAM at `linear` was written through [`Cpu::host_range`].
     pub fn host_range_written(&mut self, linear: u64) {
-        if let Some((host, state)) = self.tlb.find(linear, self.mode, true)
-            && Place::Ram(host, state).wrote()
+        if let Ok(place) = self.place(linear, self.mode, true)
+            && place.wrote()
         {
             self.code_written();
         }
@@ -233,6 +233,18 @@ impl Cpu {
     pub fn probe_read(&mut self, linear: u64) -> Exec<()> {
         self.require_canonical(linear, 1)?;
         self.place(linear, self.mode, false).map(drop)
+    }
+
+    /// Makes an access of `size` bytes at `linear` hit the TLB, if it can. Raises nothing: whoever is
+    /// refused has to make the access itself.
+    pub fn cache_translation(&mut self, linear: u64, size: u64, write: bool) -> bool {
+        if (linear & 0xfff) + size > 0x1000 || !canonical(linear) {
+            return false;
+        }
+        self.begin();
+        let placed = self.place(linear, self.mode, write).is_ok();
+        self.fault = None;
+        placed && self.tlb.lookup(linear, size, self.mode, write).is_some()
     }
 
     /// Translates one byte, caching the page if it is RAM.
@@ -252,7 +264,11 @@ impl Cpu {
         let memory = self.memory.clone();
         let Some(page) = memory.page(Gpa(mapping.gpa)) else { return Ok(Place::Device(mapping.gpa)) };
         self.back(mapping.gpa)?;
-        let allowed = self.allowed_everywhere(&mapping);
+        let mut allowed = self.allowed_everywhere(&mapping);
+        if self.jit.is_some() && page.state.has_code() {
+            // Translated code does not look whether it writes to code.
+            allowed.iter_mut().skip(1).step_by(2).for_each(|write| *write = false);
+        }
         self.tlb.fill(&Fill {
             linear,
             host: page.host,

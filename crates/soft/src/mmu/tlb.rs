@@ -1,5 +1,7 @@
 //! The software TLB: a direct-mapped cache of translations, one cache line an entry.
 
+use std::mem::offset_of;
+
 use satori_memory::PageState;
 
 use super::keys::KeyedSlots;
@@ -53,8 +55,8 @@ pub struct TlbCounts {
 
 /// A vCPU's data TLB.
 pub struct Tlb {
-    /// What [`Tlb::lookup`] sees: the entries, or none of them.
-    entries: Box<[Entry; ENTRIES]>,
+    /// What [`Tlb::lookup`] sees: the entries, or none of them. Translated code looks here too.
+    entries: [Entry; ENTRIES],
     /// While nothing may be seen, the entries; else, if that ever happened, an empty table.
     aside: Option<Box<[Entry; ENTRIES]>>,
     hidden: bool,
@@ -97,9 +99,20 @@ fn empty() -> Box<[Entry; ENTRIES]> {
 }
 
 impl Tlb {
+    /// Where the entries are in this struct, for translated code.
+    pub const ENTRIES_OFFSET: usize = offset_of!(Tlb, entries);
+    /// Log2 of an entry's size.
+    pub const ENTRY_SHIFT: u8 = size_of::<Entry>().trailing_zeros() as u8;
+    /// The bits of an entry's offset in the table.
+    pub const SLOT_MASK: i32 = ((ENTRIES - 1) << Self::ENTRY_SHIFT) as i32;
+    /// Where an entry's tags are.
+    pub const TAG_OFFSET: usize = offset_of!(Entry, tag);
+    /// Where the distance from linear to host addresses is.
+    pub const ADDEND_OFFSET: usize = offset_of!(Entry, addend);
+
     pub fn new() -> Self {
         Tlb {
-            entries: empty(),
+            entries: [EMPTY; ENTRIES],
             aside: None,
             hidden: false,
             keys: KeyedSlots::new(),
@@ -133,7 +146,7 @@ impl Tlb {
     pub fn hide(&mut self, hidden: bool) {
         if hidden != self.hidden {
             self.hidden = hidden;
-            std::mem::swap(&mut self.entries, self.aside.get_or_insert_with(empty));
+            std::mem::swap(&mut self.entries, &mut **self.aside.get_or_insert_with(empty));
         }
     }
 
@@ -165,6 +178,18 @@ impl Tlb {
         }
         self.keys.note(fill.key, slot);
         self.large.insert(page, fill.shift);
+    }
+
+    /// Takes back the right to write pages that hold decoded code, so that such writes are seen.
+    pub fn protect_code(&mut self) {
+        for entry in self.real() {
+            // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
+            if unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
+                for tag in entry.tag.iter_mut().skip(1).step_by(2) {
+                    *tag = NEVER;
+                }
+            }
+        }
     }
 
     /// Drops everything, or everything but global pages.

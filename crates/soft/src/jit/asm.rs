@@ -1,0 +1,482 @@
+//! An emitter for the host instructions that translation adds, and labels between them.
+//!
+//! Copied guest instructions go through iced's encoder; what stands around them is so frequent
+//! that it is written down byte by byte.
+
+use iced_x86::{Encoder, Instruction};
+
+/// A host register by its number in encodings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reg(pub u8);
+
+impl Reg {
+    fn low(self) -> u8 {
+        self.0 & 7
+    }
+    fn high(self) -> u8 {
+        self.0 >> 3
+    }
+}
+
+/// A memory operand.
+#[derive(Clone, Copy, Debug)]
+pub struct Mem {
+    /// Relative to the vCPU, which GS points to.
+    pub cpu: bool,
+    pub base: Option<Reg>,
+    /// Index and log2 of its scale.
+    pub index: Option<(Reg, u8)>,
+    pub disp: i32,
+}
+
+/// The field of the vCPU at `offset`.
+pub fn field(offset: usize) -> Mem {
+    Mem { cpu: true, base: None, index: None, disp: offset as i32 }
+}
+
+impl Mem {
+    /// `[base + disp]`.
+    pub fn at(base: Reg, disp: i32) -> Self {
+        Mem { cpu: false, base: Some(base), index: None, disp }
+    }
+    /// `[base + index + disp]`.
+    pub fn sum(base: Reg, index: Reg, disp: i32) -> Self {
+        Mem { cpu: false, base: Some(base), index: Some((index, 0)), disp }
+    }
+    /// The element at `index` bytes of a table of the vCPU.
+    pub fn table(index: Reg, offset: usize) -> Self {
+        Mem { cpu: true, base: Some(index), index: None, disp: offset as i32 }
+    }
+}
+
+/// A place in the code that may not be known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// Two-operand arithmetic by its number in opcodes.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub enum Alu {
+    Add = 0,
+    Or = 1,
+    And = 4,
+    Sub = 5,
+    Xor = 6,
+    Cmp = 7,
+}
+
+/// Condition codes.
+pub mod cc {
+    pub const AE: u8 = 3;
+    pub const E: u8 = 4;
+    pub const NE: u8 = 5;
+    pub const S: u8 = 8;
+    pub const LE: u8 = 14;
+}
+
+/// Code that is being written down for a known address.
+pub struct Asm {
+    pub code: Vec<u8>,
+    /// Where the first byte will be executed.
+    pub origin: u64,
+    labels: Vec<Option<usize>>,
+    /// Places of 32-bit distances to labels.
+    fixups: Vec<(usize, Label)>,
+    encoder: Encoder,
+}
+
+/// What [`Asm::rollback`] goes back to.
+#[derive(Clone, Copy)]
+pub struct Mark(usize, usize);
+
+impl Asm {
+    pub fn new(origin: u64) -> Self {
+        Asm {
+            code: Vec::with_capacity(1024),
+            origin,
+            labels: Vec::new(),
+            fixups: Vec::new(),
+            encoder: Encoder::new(64),
+        }
+    }
+
+    /// Forgets everything and begins anew at `origin`.
+    pub fn restart(&mut self, origin: u64) {
+        self.origin = origin;
+        self.code.clear();
+        self.labels.clear();
+        self.fixups.clear();
+    }
+
+    /// The place that [`Asm::rollback`] can go back to.
+    pub fn mark(&self) -> Mark {
+        Mark(self.code.len(), self.fixups.len())
+    }
+
+    /// Takes back what was emitted since `mark`.
+    pub fn rollback(&mut self, mark: Mark) {
+        self.code.truncate(mark.0);
+        self.fixups.truncate(mark.1);
+    }
+
+    /// The offset of the next byte.
+    pub fn here(&self) -> usize {
+        self.code.len()
+    }
+
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    pub fn bind(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.code.len());
+    }
+
+    pub fn bound(&mut self) -> Label {
+        let label = self.label();
+        self.bind(label);
+        label
+    }
+
+    /// The offset of a bound label.
+    pub fn offset(&self, label: Label) -> usize {
+        self.labels[label.0].expect("the label is bound")
+    }
+
+    /// Fills in the distances to labels.
+    pub fn resolve(&mut self) {
+        for (place, label) in std::mem::take(&mut self.fixups) {
+            let distance = self.offset(label) as i32 - (place as i32 + 4);
+            self.code[place..place + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.code.extend_from_slice(bytes);
+    }
+
+    fn imm32(&mut self, value: i32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Emits a copied instruction; false if it has no encoding.
+    pub fn copy(&mut self, insn: &Instruction) -> bool {
+        let before = self.code.len();
+        let ip = self.origin + before as u64;
+        self.encoder.set_buffer(std::mem::take(&mut self.code));
+        let done = self.encoder.encode(insn, ip).is_ok();
+        self.code = self.encoder.take_buffer();
+        if !done {
+            self.code.truncate(before);
+        }
+        done
+    }
+
+    /// Prefixes, opcode, ModRM and SIB of an operation on memory. `wide` is REX.W.
+    fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
+        if mem.cpu {
+            self.code.push(0x65);
+        }
+        let base = mem.base.unwrap_or(Reg(0));
+        let index = mem.index.map_or(Reg(0), |(index, _)| index);
+        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | index.high() << 1 | base.high();
+        if rex != 0x40 {
+            self.code.push(rex);
+        }
+        self.bytes(opcode);
+        let reg = (reg & 7) << 3;
+        let Some(base) = mem.base else {
+            // SIB without base: an absolute 32-bit displacement.
+            let sib = match mem.index {
+                Some((index, shift)) => shift << 6 | index.low() << 3 | 5,
+                None => 0x25,
+            };
+            self.bytes(&[reg | 4, sib]);
+            self.imm32(mem.disp);
+            return;
+        };
+        let (mode, short) = match mem.disp {
+            0 if base.low() != 5 => (0x00, true),
+            -128..=127 => (0x40, true),
+            _ => (0x80, false),
+        };
+        match mem.index {
+            Some((index, shift)) => self.bytes(&[mode | reg | 4, shift << 6 | index.low() << 3 | base.low()]),
+            None if base.low() == 4 => self.bytes(&[mode | reg | 4, 0x24]),
+            None => self.code.push(mode | reg | base.low()),
+        }
+        if mode == 0x40 {
+            self.code.push(mem.disp as u8);
+        } else if !short {
+            self.imm32(mem.disp);
+        }
+    }
+
+    fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
+        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | rm.high();
+        if rex != 0x40 {
+            self.code.push(rex);
+        }
+        self.bytes(opcode);
+        self.code.push(0xc0 | (reg & 7) << 3 | rm.low());
+    }
+
+    /// 64-bit move between registers.
+    pub fn mov(&mut self, to: Reg, from: Reg) {
+        self.registers(true, &[0x89], from.0, to);
+    }
+
+    /// 32-bit move between registers.
+    pub fn mov32(&mut self, to: Reg, from: Reg) {
+        self.registers(false, &[0x89], from.0, to);
+    }
+
+    pub fn load(&mut self, to: Reg, from: Mem) {
+        self.memory(true, &[0x8b], to.0, from);
+    }
+
+    /// Loads 32 bits, and clears the upper ones.
+    pub fn load32(&mut self, to: Reg, from: Mem) {
+        self.memory(false, &[0x8b], to.0, from);
+    }
+
+    pub fn store(&mut self, to: Mem, from: Reg) {
+        self.memory(true, &[0x89], from.0, to);
+    }
+
+    /// Stores a sign-extended constant as 64 bits.
+    pub fn store_imm(&mut self, to: Mem, value: i32) {
+        self.memory(true, &[0xc7], 0, to);
+        self.imm32(value);
+    }
+
+    pub fn lea(&mut self, to: Reg, from: Mem) {
+        self.memory(true, &[0x8d], to.0, from);
+    }
+
+    /// LEA of which 32 bits are kept.
+    pub fn lea32(&mut self, to: Reg, from: Mem) {
+        self.memory(false, &[0x8d], to.0, from);
+    }
+
+    /// A constant, in the shortest way that leaves the flags alone.
+    pub fn constant(&mut self, to: Reg, value: u64) {
+        if u32::try_from(value).is_ok() {
+            if to.high() != 0 {
+                self.code.push(0x41);
+            }
+            self.code.push(0xb8 | to.low());
+            self.imm32(value as i32);
+        } else if i32::try_from(value as i64).is_ok() {
+            self.registers(true, &[0xc7], 0, to);
+            self.imm32(value as i32);
+        } else {
+            self.bytes(&[0x48 | to.high(), 0xb8 | to.low()]);
+            self.bytes(&value.to_le_bytes());
+        }
+    }
+
+    pub fn alu_imm(&mut self, op: Alu, to: Reg, value: i32) {
+        match i8::try_from(value) {
+            Ok(value) => {
+                self.registers(true, &[0x83], op as u8, to);
+                self.code.push(value as u8);
+            }
+            Err(_) => {
+                self.registers(true, &[0x81], op as u8, to);
+                self.imm32(value);
+            }
+        }
+    }
+
+    pub fn alu_imm32(&mut self, op: Alu, to: Reg, value: i32) {
+        match i8::try_from(value) {
+            Ok(value) => {
+                self.registers(false, &[0x83], op as u8, to);
+                self.code.push(value as u8);
+            }
+            Err(_) => {
+                self.registers(false, &[0x81], op as u8, to);
+                self.imm32(value);
+            }
+        }
+    }
+
+    pub fn alu(&mut self, op: Alu, to: Reg, from: Reg) {
+        self.registers(true, &[(op as u8) << 3 | 1], from.0, to);
+    }
+
+    pub fn alu32(&mut self, op: Alu, to: Reg, from: Reg) {
+        self.registers(false, &[(op as u8) << 3 | 1], from.0, to);
+    }
+
+    /// `op to, [from]`.
+    pub fn alu_mem(&mut self, op: Alu, to: Reg, from: Mem) {
+        self.memory(true, &[(op as u8) << 3 | 3], to.0, from);
+    }
+
+    /// `op byte [to], value`.
+    pub fn alu_byte(&mut self, op: Alu, to: Mem, value: u8) {
+        self.memory(false, &[0x80], op as u8, to);
+        self.code.push(value);
+    }
+
+    pub fn shr32(&mut self, to: Reg, by: u8) {
+        self.registers(false, &[0xc1], 5, to);
+        self.code.push(by);
+    }
+
+    pub fn sar(&mut self, to: Reg, by: u8) {
+        self.registers(true, &[0xc1], 7, to);
+        self.code.push(by);
+    }
+
+    pub fn sar32(&mut self, to: Reg, by: u8) {
+        self.registers(false, &[0xc1], 7, to);
+        self.code.push(by);
+    }
+
+    pub fn shl32(&mut self, to: Reg, by: u8) {
+        self.registers(false, &[0xc1], 4, to);
+        self.code.push(by);
+    }
+
+    /// `test low byte of the register, value`.
+    pub fn test_byte(&mut self, reg: Reg, value: u8) {
+        let rex = 0x40 | reg.high();
+        self.bytes(&[rex, 0xf6, 0xc0 | reg.low(), value]);
+    }
+
+    /// Saves AX, where the flags are.
+    pub fn store_ax(&mut self, to: Mem) {
+        self.code.push(0x66);
+        self.memory(false, &[0x89], 0, to);
+    }
+
+    pub fn load_ax(&mut self, from: Mem) {
+        // MOVZX EAX, word.
+        self.memory(false, &[0x0f, 0xb7], 0, from);
+    }
+
+    pub fn jcc(&mut self, condition: u8, to: Label) {
+        self.bytes(&[0x0f, 0x80 | condition]);
+        self.fixups.push((self.code.len(), to));
+        self.imm32(0);
+    }
+
+    pub fn jmp(&mut self, to: Label) {
+        self.code.push(0xe9);
+        self.fixups.push((self.code.len(), to));
+        self.imm32(0);
+    }
+
+    fn relative(&mut self, to: u64) {
+        let distance = to.wrapping_sub(self.origin + self.code.len() as u64 + 4) as i64;
+        self.imm32(i32::try_from(distance).expect("code memory is smaller than 2 GiB"));
+    }
+
+    pub fn jmp_to(&mut self, to: u64) {
+        self.code.push(0xe9);
+        self.relative(to);
+    }
+
+    pub fn call_to(&mut self, to: u64) {
+        self.code.push(0xe8);
+        self.relative(to);
+    }
+
+    pub fn jmp_reg(&mut self, to: Reg) {
+        self.registers(false, &[0xff], 4, to);
+    }
+
+    pub fn jmp_mem(&mut self, to: Mem) {
+        self.memory(false, &[0xff], 4, to);
+    }
+
+    /// `jmp [rip + distance to label]`.
+    pub fn jmp_slot(&mut self, slot: Label) {
+        self.bytes(&[0xff, 0x25]);
+        self.fixups.push((self.code.len(), slot));
+        self.imm32(0);
+    }
+
+    pub fn call_reg(&mut self, to: Reg) {
+        self.registers(false, &[0xff], 2, to);
+    }
+
+    pub fn push(&mut self, reg: Reg) {
+        if reg.high() != 0 {
+            self.code.push(0x41);
+        }
+        self.code.push(0x50 | reg.low());
+    }
+
+    pub fn pop(&mut self, reg: Reg) {
+        if reg.high() != 0 {
+            self.code.push(0x41);
+        }
+        self.code.push(0x58 | reg.low());
+    }
+
+    pub fn ret(&mut self) {
+        self.code.push(0xc3);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn text(write: impl FnOnce(&mut Asm)) -> String {
+        let mut asm = Asm::new(0x1000);
+        write(&mut asm);
+        asm.resolve();
+        let mut decoder = Decoder::with_ip(64, &asm.code, asm.origin, DecoderOptions::NONE);
+        let mut all = Vec::new();
+        while decoder.can_decode() {
+            all.push(decoder.decode().to_string());
+        }
+        all.join("; ")
+    }
+
+    #[test]
+    fn every_register_has_its_encoding_in_every_place() {
+        let names = [
+            "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+            "r14", "r15",
+        ];
+        for (i, a) in names.iter().enumerate() {
+            for (j, b) in names.iter().enumerate() {
+                let (x, y) = (Reg(i as u8), Reg(j as u8));
+                assert_eq!(text(|asm| asm.mov(x, y)), format!("mov {a},{b}"));
+                assert_eq!(text(|asm| asm.load(x, Mem::at(y, 0x12))), format!("mov {a},[{b}+12h]"));
+                assert_eq!(text(|asm| asm.store(Mem::at(y, 0), x)), format!("mov [{b}],{a}"));
+                if i != 4 {
+                    let expected = format!("lea {b},[{b}+{a}-1234h]");
+                    assert_eq!(text(|asm| asm.lea(y, Mem::sum(y, x, -0x1234))), expected);
+                }
+            }
+            let x = Reg(i as u8);
+            assert_eq!(text(|asm| asm.load(x, field(0x40))), format!("mov {a},gs:[40h]"));
+            assert_eq!(text(|asm| asm.alu_imm(Alu::Sub, x, 7)), format!("sub {a},7"));
+            assert_eq!(text(|asm| asm.constant(x, u64::MAX)), format!("mov {a},0FFFFFFFFFFFFFFFFh"));
+            assert_eq!(text(|asm| asm.push(x)), format!("push {a}"));
+        }
+        let cmp = |asm: &mut Asm| asm.alu_mem(Alu::Cmp, Reg(15), Mem::table(Reg(0), 0x80));
+        assert_eq!(text(cmp), "cmp r15,gs:[rax+80h]");
+    }
+
+    #[test]
+    fn labels_reach_in_both_directions() {
+        let code = |asm: &mut Asm| {
+            let (back, ahead) = (asm.bound(), asm.label());
+            asm.jcc(cc::NE, ahead);
+            asm.jmp(back);
+            asm.bind(ahead);
+            asm.ret();
+        };
+        assert_eq!(text(code), "jne near ptr 000000000000100Bh; jmp near ptr 0000000000001000h; ret");
+    }
+}

@@ -1,0 +1,366 @@
+//! Instructions on general registers that are copied, with other registers and addresses in them.
+
+use iced_x86::{Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register};
+use satori_state::reg;
+
+use super::asm::{Alu, Mem, Reg, cc};
+use super::lower::{Flags, Lower, effect, resident};
+use super::memory::Address;
+use super::reason;
+use super::stubs::{self, GUEST_RAX, S1, S2};
+
+/// How RAX is used beside the operands that are written down.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Implicit {
+    None,
+    Rax,
+}
+
+/// Whether `mnemonic` can be copied, and what it does with RAX.
+fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
+    use Mnemonic::*;
+    match mnemonic {
+        Mov | Movzx | Movsx | Movsxd | Add | Or | Adc | Sbb | And | Sub | Xor | Cmp | Test | Inc | Dec | Neg
+        | Not | Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd | Bt | Bts | Btr | Btc | Bsf
+        | Bsr | Tzcnt | Lzcnt | Popcnt | Bswap | Xchg | Xadd | Movbe | Andn | Bextr | Blsi | Blsmsk | Blsr
+        | Pdep | Pext | Rorx | Sarx | Shlx | Shrx | Bzhi | Mulx | Adcx | Adox | Crc32 | Cmovo | Cmovno
+        | Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp | Cmovl
+        | Cmovge | Cmovle | Cmovg | Seto | Setno | Setb | Setae | Sete | Setne | Setbe | Seta | Sets
+        | Setns | Setp | Setnp | Setl | Setge | Setle | Setg | Movnti => Some(Implicit::None),
+        Imul | Mul | Cbw | Cwde | Cdqe | Cwd | Cdq | Cqo | Cmpxchg | Cmpxchg8b | Cmpxchg16b => {
+            Some(Implicit::Rax)
+        }
+        _ => None,
+    }
+}
+
+pub fn is_immediate(kind: OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        kind,
+        Immediate8
+            | Immediate16
+            | Immediate32
+            | Immediate64
+            | Immediate8to16
+            | Immediate8to32
+            | Immediate8to64
+            | Immediate32to64
+            | Immediate8_2nd
+    )
+}
+
+/// The host register `number` in the size of `like`.
+fn sized(number: u8, like: Register) -> Register {
+    const BYTES: [Register; 16] = [
+        Register::AL,
+        Register::CL,
+        Register::DL,
+        Register::BL,
+        Register::SPL,
+        Register::BPL,
+        Register::SIL,
+        Register::DIL,
+        Register::R8L,
+        Register::R9L,
+        Register::R10L,
+        Register::R11L,
+        Register::R12L,
+        Register::R13L,
+        Register::R14L,
+        Register::R15L,
+    ];
+    let number = u32::from(number);
+    match like.size() {
+        1 => BYTES[number as usize],
+        2 => Register::AX + number,
+        4 => Register::EAX + number,
+        _ => Register::RAX + number,
+    }
+}
+
+fn full(r: Reg) -> Register {
+    Register::RAX + u32::from(r.0)
+}
+
+fn writes(access: OpAccess) -> bool {
+    matches!(
+        access,
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+    )
+}
+
+/// An operand that is in a scratch register while the instruction runs.
+#[derive(Clone, Copy)]
+struct Borrowed {
+    guest: usize,
+    scratch: Reg,
+    load: bool,
+    store: bool,
+}
+
+impl Lower<'_> {
+    /// Emits `insn` as a copy of itself; false if that is not possible, whatever was emitted.
+    pub fn copied(&mut self, insn: &Instruction) -> bool {
+        match insn.mnemonic() {
+            Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Endbr32 | Mnemonic::Prefetchnta
+            | Mnemonic::Prefetcht0 | Mnemonic::Prefetcht1 | Mnemonic::Prefetcht2 | Mnemonic::Prefetchw => {
+                return true;
+            }
+            Mnemonic::Lea => return self.lea(insn),
+            Mnemonic::Div | Mnemonic::Idiv => return self.divide(insn),
+            Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence => return self.asm.copy(insn),
+            _ => {}
+        }
+        let Some(mut implicit) = copyable(insn.mnemonic()) else { return false };
+        if insn.mnemonic() == Mnemonic::Imul && insn.op_count() > 1 {
+            implicit = Implicit::None;
+        }
+        let opcode = insn.op_code();
+        let info = self.info.info(insn);
+        let accesses = [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()];
+        let mut memory = None;
+        let mut fixed = false;
+        for op in 0..insn.op_count() {
+            use OpCodeOperandKind as K;
+            fixed |= matches!(opcode.op_kind(op), K::al | K::ax | K::eax | K::rax);
+            match insn.op_kind(op) {
+                OpKind::Register => {
+                    let r = insn.op_register(op);
+                    if !r.is_gpr() || r == Register::AH {
+                        return false;
+                    }
+                }
+                OpKind::Memory if memory.is_none() => memory = Some(op),
+                kind if is_immediate(kind) => {}
+                _ => return false,
+            }
+        }
+        let wrap = fixed || implicit == Implicit::Rax;
+        let effect = effect(insn);
+        let mut copy = *insn;
+        // Which scratch registers are free for operands.
+        let mut free = [S2, S1];
+        let mut free_count = if wrap { 1 } else { 2 };
+        let mut address = None;
+        if let Some(op) = memory {
+            // The bit offset of a register reaches beyond the operand.
+            let bits = matches!(insn.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
+            if bits && insn.op1_kind() == OpKind::Register {
+                return false;
+            }
+            let Some(place) = Address::of(insn, self.block_rip) else { return false };
+            let size = insn.memory_size().size() as u32;
+            if size == 0 || size > 16 {
+                return false;
+            }
+            let align = if insn.mnemonic() == Mnemonic::Cmpxchg16b { 16 } else { 1 };
+            let (mem, spare) = self.access(&place, size, writes(accesses[op as usize]), align);
+            let borrows = (0..insn.op_count()).any(|op| {
+                insn.op_kind(op) == OpKind::Register && self.borrowed(insn.op_register(op)).is_some()
+            });
+            // Bringing flags back takes S1; so does an operand in memory while S2 is in use.
+            let combine = effect.needs || wrap || borrows && !spare;
+            let mem = if combine {
+                self.asm.lea(S2, mem);
+                free = [S1, S1];
+                free_count = u8::from(!wrap);
+                Mem::at(S2, 0)
+            } else {
+                free_count = u8::from(spare);
+                mem
+            };
+            address = Some(mem);
+        }
+        if effect.needs {
+            self.restore_flags();
+        }
+        let mut borrowed: [Option<Borrowed>; 4] = [None; 4];
+        for op in 0..insn.op_count() {
+            if insn.op_kind(op) != OpKind::Register {
+                continue;
+            }
+            let r = insn.op_register(op);
+            use OpCodeOperandKind as K;
+            if matches!(opcode.op_kind(op), K::al | K::ax | K::eax | K::rax) {
+                continue;
+            }
+            let Some(guest) = self.borrowed(r) else {
+                if let Some(host) = resident(r.full_register().number()) {
+                    // High byte registers stay where they are.
+                    if !matches!(r, Register::CH | Register::DH | Register::BH) {
+                        copy.set_op_register(op, sized(host.0, r));
+                    }
+                }
+                continue;
+            };
+            let access = accesses[op as usize];
+            let load = access != OpAccess::Write || r.size() < 4;
+            let known = borrowed.iter_mut().flatten().find(|one| one.guest == guest);
+            let scratch = match known {
+                Some(known) => {
+                    known.load |= load;
+                    known.store |= writes(access);
+                    known.scratch
+                }
+                None => {
+                    if free_count == 0 {
+                        return false;
+                    }
+                    free_count -= 1;
+                    let scratch = free[usize::from(free_count == 0 && address.is_none() && !wrap)];
+                    let one = Borrowed { guest, scratch, load, store: writes(access) };
+                    let Some(empty) = borrowed.iter_mut().find(|one| one.is_none()) else { return false };
+                    *empty = Some(one);
+                    scratch
+                }
+            };
+            copy.set_op_register(op, sized(scratch.0, r));
+        }
+        for one in borrowed.iter().flatten().filter(|one| one.load) {
+            self.asm.load(one.scratch, stubs::gpr(one.guest));
+        }
+        if wrap {
+            self.asm.mov(S1, GUEST_RAX);
+        }
+        if let Some(mem) = address {
+            put_address(&mut copy, mem);
+        }
+        if !self.asm.copy(&copy) {
+            return false;
+        }
+        if wrap {
+            self.asm.mov(GUEST_RAX, S1);
+        }
+        for one in borrowed.iter().flatten().filter(|one| one.store) {
+            self.asm.store(stubs::gpr(one.guest), one.scratch);
+        }
+        if effect.changes {
+            self.flags = Flags::Host;
+        }
+        true
+    }
+
+    /// The guest register of `r`, if the host has it in memory.
+    fn borrowed(&self, r: Register) -> Option<usize> {
+        let guest = r.full_register().number();
+        resident(guest).is_none().then_some(guest)
+    }
+
+    fn lea(&mut self, insn: &Instruction) -> bool {
+        let Some(mut address) = Address::of(insn, self.block_rip) else { return false };
+        address.segment = None;
+        let r = insn.op0_register();
+        let guest = r.full_register().number();
+        if r.size() < 4 {
+            return false;
+        }
+        let narrow = i32::try_from(address.disp).is_ok();
+        if !narrow && (address.base.is_some() || address.index.is_some()) {
+            return false;
+        }
+        let to = match resident(guest) {
+            // The address may need its own register before the result is there.
+            Some(host) if self.simple(&address) => host,
+            _ => S2,
+        };
+        if self.simple(&address) && (address.base.is_some() || address.index.is_some()) {
+            let base = address.base.and_then(resident);
+            let index = address.index.and_then(|(index, shift)| Some((resident(index)?, shift)));
+            let mem = Mem { cpu: false, base, index, disp: address.disp as i32 };
+            if address.short || r.size() == 4 { self.asm.lea32(to, mem) } else { self.asm.lea(to, mem) }
+        } else {
+            self.effective(S2, &address, 0);
+            if address.short || r.size() == 4 {
+                self.asm.mov32(to, S2);
+            } else if to != S2 {
+                self.asm.mov(to, S2);
+            }
+        }
+        match resident(guest) {
+            Some(host) if host != to => self.asm.mov(host, to),
+            Some(_) => {}
+            None => self.asm.store(stubs::gpr(guest), to),
+        }
+        true
+    }
+
+    /// All registers of `address` are in host registers.
+    fn simple(&self, address: &Address) -> bool {
+        address.base.is_none_or(|base| resident(base).is_some())
+            && address.index.is_none_or(|(index, _)| resident(index).is_some())
+    }
+
+    /// Divisions that cannot fault are done by the host; the others leave.
+    fn divide(&mut self, insn: &Instruction) -> bool {
+        let wide = match insn.op0_kind() {
+            OpKind::Register => insn.op0_register().size(),
+            OpKind::Memory => insn.memory_size().size(),
+            _ => return false,
+        };
+        if wide < 4 {
+            return false;
+        }
+        let signed = insn.mnemonic() == Mnemonic::Idiv;
+        let fault = self.step(reason::STEP);
+        match insn.op0_kind() {
+            OpKind::Register => {
+                self.save_flags();
+                let guest = insn.op0_register().full_register().number();
+                match resident(guest) {
+                    Some(host) => self.asm.mov(S2, host),
+                    None => self.asm.load(S2, stubs::gpr(guest)),
+                }
+            }
+            _ => {
+                let Some(address) = Address::of(insn, self.block_rip) else { return false };
+                let (mem, _) = self.access(&address, wide as u32, false, 1);
+                if wide == 8 { self.asm.load(S2, mem) } else { self.asm.load32(S2, mem) }
+            }
+        }
+        let rdx = Reg(reg::RDX as u8);
+        if signed {
+            self.asm.mov(S1, GUEST_RAX);
+            if wide == 8 {
+                self.asm.sar(S1, 63);
+                self.asm.alu(Alu::Cmp, S1, rdx);
+                self.asm.jcc(cc::NE, fault);
+                self.asm.alu_imm(Alu::Cmp, S2, 0);
+            } else {
+                self.asm.sar32(S1, 31);
+                self.asm.alu32(Alu::Cmp, S1, rdx);
+                self.asm.jcc(cc::NE, fault);
+                self.asm.alu_imm32(Alu::Cmp, S2, 0);
+            }
+            self.asm.jcc(cc::LE, fault);
+        } else {
+            if wide == 8 { self.asm.alu(Alu::Cmp, rdx, S2) } else { self.asm.alu32(Alu::Cmp, rdx, S2) }
+            self.asm.jcc(cc::AE, fault);
+        }
+        self.asm.mov(S1, GUEST_RAX);
+        let mut copy = *insn;
+        let like = if wide == 8 { Register::RAX } else { Register::EAX };
+        copy.set_op0_kind(OpKind::Register);
+        copy.set_op0_register(sized(S2.0, like));
+        copy.set_segment_prefix(Register::None);
+        if !self.asm.copy(&copy) {
+            return false;
+        }
+        self.asm.mov(GUEST_RAX, S1);
+        true
+    }
+}
+
+/// Gives `insn` the memory operand `mem`.
+pub fn put_address(insn: &mut Instruction, mem: Mem) {
+    insn.set_segment_prefix(Register::None);
+    insn.set_memory_base(mem.base.map_or(Register::None, full));
+    insn.set_memory_index(mem.index.map_or(Register::None, |(index, _)| full(index)));
+    insn.set_memory_index_scale(mem.index.map_or(1, |(_, shift)| 1 << shift));
+    insn.set_memory_displacement64(i64::from(mem.disp) as u64);
+    insn.set_memory_displ_size(match mem.disp {
+        0 => 0,
+        -128..=127 => 1,
+        _ => 8,
+    });
+}

@@ -1,0 +1,190 @@
+//! The stack, and jumps between blocks.
+
+use iced_x86::{Code, FlowControl, Instruction, OpKind};
+use satori_state::reg;
+
+use super::asm::{Alu, Mem, cc};
+use super::lower::{Lower, resident};
+use super::memory::Address;
+use super::reason;
+use super::stubs::{self, GUEST_RSP, S1, S2};
+use crate::mmu::canonical;
+
+impl Lower<'_> {
+    /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
+    /// it is none, whatever was emitted.
+    pub fn flow(&mut self, insn: &Instruction) -> Option<bool> {
+        match insn.code() {
+            Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => {
+                return self.push(insn).then_some(false);
+            }
+            Code::Pop_r64 => {
+                self.pop(insn.op0_register().number());
+                return Some(false);
+            }
+            Code::Leaveq => {
+                self.leave();
+                return Some(false);
+            }
+            _ => {}
+        }
+        let target = self.block_rip.wrapping_add(insn.near_branch_target());
+        let next = self.block_rip.wrapping_add(insn.next_ip());
+        match insn.flow_control() {
+            FlowControl::UnconditionalBranch if insn.op0_kind() == OpKind::NearBranch64 => {
+                if !canonical(target) {
+                    return None;
+                }
+                self.put_flags_away();
+                self.link(target);
+            }
+            FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
+                if insn.op0_kind() != OpKind::NearBranch64 || !canonical(target) || !canonical(next) {
+                    return None;
+                }
+                self.restore_flags();
+                self.put_flags_away();
+                self.link_if(insn.condition_code() as u8 - 1, target);
+                self.link(next);
+            }
+            FlowControl::Call if insn.op0_kind() == OpKind::NearBranch64 => {
+                if !canonical(target) {
+                    return None;
+                }
+                self.push_return(next);
+                self.link(target);
+            }
+            FlowControl::IndirectCall if insn.code() == Code::Call_rm64 => {
+                self.indirect_target(insn)?;
+                self.look_up();
+                let (_, code) = stubs::target(self.mode, S1);
+                self.asm.load(S1, code);
+                // The access of the push may need the other place to hold something.
+                self.asm.store(stubs::temporary(), S1);
+                self.push_return(next);
+                self.asm.jmp_mem(stubs::temporary());
+            }
+            FlowControl::IndirectBranch if insn.code() == Code::Jmp_rm64 => {
+                self.indirect_target(insn)?;
+                self.look_up();
+                let (_, code) = stubs::target(self.mode, S1);
+                self.asm.jmp_mem(code);
+            }
+            FlowControl::Return if matches!(insn.code(), Code::Retnq | Code::Retnq_imm16) => {
+                let more = if insn.code() == Code::Retnq_imm16 { i32::from(insn.immediate16()) } else { 0 };
+                let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
+                self.asm.load(S2, mem);
+                self.look_up();
+                self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8 + more));
+                let (_, code) = stubs::target(self.mode, S1);
+                self.asm.jmp_mem(code);
+            }
+            _ => return None,
+        }
+        Some(true)
+    }
+
+    fn push(&mut self, insn: &Instruction) -> bool {
+        let below = Address::at(reg::RSP, -8);
+        match insn.op0_kind() {
+            OpKind::Register => {
+                let guest = insn.op0_register().number();
+                let (mem, _) = self.access(&below, 8, true, 1);
+                match resident(guest) {
+                    Some(host) => self.asm.store(mem, host),
+                    None => {
+                        self.asm.load(S2, stubs::gpr(guest));
+                        self.asm.store(mem, S2);
+                    }
+                }
+            }
+            OpKind::Memory => {
+                let Some(address) = Address::of(insn, self.block_rip) else { return false };
+                let (mem, _) = self.access(&address, 8, false, 1);
+                self.asm.load(S2, mem);
+                self.asm.store(stubs::temporary(), S2);
+                let (mem, _) = self.access(&below, 8, true, 1);
+                self.asm.load(S2, stubs::temporary());
+                self.asm.store(mem, S2);
+            }
+            _ => {
+                let value = insn.immediate(0) as i64;
+                let Ok(value) = i32::try_from(value) else { return false };
+                let (mem, _) = self.access(&below, 8, true, 1);
+                self.asm.store_imm(mem, value);
+            }
+        }
+        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        true
+    }
+
+    fn pop(&mut self, guest: usize) {
+        let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
+        match resident(guest) {
+            Some(GUEST_RSP) => {
+                self.asm.load(GUEST_RSP, mem);
+                return;
+            }
+            Some(host) => self.asm.load(host, mem),
+            None => {
+                self.asm.load(S2, mem);
+                self.asm.store(stubs::gpr(guest), S2);
+            }
+        }
+        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8));
+    }
+
+    fn leave(&mut self) {
+        let (mem, _) = self.access(&Address::at(reg::RBP, 0), 8, false, 1);
+        let Some(rbp) = resident(reg::RBP) else { unreachable!("RBP has a host register") };
+        self.asm.load(S2, mem);
+        self.asm.lea(GUEST_RSP, Mem::at(rbp, 8));
+        self.asm.mov(rbp, S2);
+    }
+
+    fn push_return(&mut self, next: u64) {
+        let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
+        match i32::try_from(next as i64) {
+            Ok(short) => self.asm.store_imm(mem, short),
+            Err(_) => {
+                self.asm.constant(S2, next);
+                self.asm.store(mem, S2);
+            }
+        }
+        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+    }
+
+    /// Loads the target of an indirect branch into S2.
+    fn indirect_target(&mut self, insn: &Instruction) -> Option<()> {
+        match insn.op0_kind() {
+            OpKind::Register => {
+                self.save_flags();
+                let guest = insn.op0_register().number();
+                match resident(guest) {
+                    Some(host) => self.asm.mov(S2, host),
+                    None => self.asm.load(S2, stubs::gpr(guest)),
+                }
+            }
+            OpKind::Memory => {
+                let address = Address::of(insn, self.block_rip)?;
+                let (mem, _) = self.access(&address, 8, false, 1);
+                self.asm.load(S2, mem);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Looks for the code at S2; S1 is its place in the table then. Leaves if there is none.
+    fn look_up(&mut self) {
+        let missing = self.step(reason::BRANCH);
+        self.asm.mov32(S1, S2);
+        self.asm.shr32(S1, 11);
+        self.asm.alu32(Alu::Xor, S1, S2);
+        self.asm.alu_imm32(Alu::And, S1, super::TARGETS as i32 - 1);
+        self.asm.shl32(S1, 4);
+        let (rip, _) = stubs::target(self.mode, S1);
+        self.asm.alu_mem(Alu::Cmp, S2, rip);
+        self.asm.jcc(cc::NE, missing);
+    }
+}

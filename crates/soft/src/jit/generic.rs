@@ -1,0 +1,58 @@
+//! Instructions that translated code leaves to their generic implementation.
+
+use iced_x86::Instruction;
+
+use super::{reason, stubs};
+use crate::block::BLOCK_RIP;
+use crate::cpu::{Cpu, Handler, Stop};
+
+/// An instruction in translated code that its generic implementation executes.
+pub struct Site {
+    pub handler: Handler,
+    pub insn: Instruction,
+    /// Address of the block, which the instruction's own is relative to.
+    pub block_rip: u64,
+    pub rip: u64,
+    /// Instructions of the block from this one on.
+    pub rest: u32,
+    /// The block ends here, and RIP is what the implementation says.
+    pub last: bool,
+}
+
+/// Executes `site`'s instruction. Returns 1 if translated code goes on behind it.
+pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
+    if let Some(jit) = &mut cpu.jit {
+        jit.counts.helped += 1;
+    }
+    // What was retired so far is the vCPU's own count from here on.
+    let remaining = cpu.context.budget + cpu.context.left + i64::from(site.rest);
+    cpu.retired = cpu.retired.wrapping_add((cpu.started - remaining) as u64);
+    cpu.started = remaining;
+    cpu.flags.set_bits(stubs::unpacked(cpu.context.flags));
+    let state = &mut cpu.state;
+    state.gpr[BLOCK_RIP] = site.block_rip;
+    state.rip = site.rip;
+    let attention = std::mem::replace(&mut cpu.attention, false);
+    cpu.next_rip = site.rip.wrapping_add(site.insn.len() as u64);
+    cpu.begin();
+    let outcome = (site.handler)(cpu, &site.insn);
+    let (retired, why) = match outcome {
+        Ok(()) => (1, None),
+        Err(Stop::Fault) => (0, Some(reason::FAULT)),
+        // HLT and PAUSE have completed when they exit.
+        Err(Stop::Exit) => (i64::from(cpu.state.rip != site.rip), Some(reason::EXIT)),
+        Err(Stop::Alone) => (0, Some(reason::STEP)),
+    };
+    let stays = why.is_none() && !site.last && !cpu.attention && !cpu.translations_changed();
+    cpu.attention |= attention;
+    cpu.context.flags = stubs::packed(cpu.flags.bits());
+    if stays {
+        return 1;
+    }
+    if why.is_none() {
+        cpu.state.rip = cpu.next_rip;
+    }
+    cpu.context.reason = why.unwrap_or(reason::DISPATCH).into();
+    cpu.context.budget += i64::from(site.rest) - retired;
+    0
+}

@@ -1,0 +1,411 @@
+//! One block of guest instructions becomes host code.
+//!
+//! At a block's edges the status flags are in [`super::Context`], and between them as often as
+//! possible in the host's: they are put away before code that this module adds would change them, and
+//! brought back before a guest instruction that needs them.
+
+use iced_x86::{CpuidFeature, DecoderError, Instruction, InstructionInfoFactory};
+
+use super::asm::{Alu, Asm, Label, Reg, cc};
+use super::generic::Site;
+use super::memory::Address;
+use super::stubs::{self, BUDGET, S1, S2, Stubs};
+use super::{HOMES, Jit, Link, Translated, arena, reason};
+use crate::block::{Block, ends_block};
+use crate::cpu::Cpu;
+use crate::isa::{Isa, drop_override};
+use crate::mmu::Mode;
+
+/// Bytes of guest code in a translated block at most.
+const MAX_BYTES: usize = 240;
+const MAX_INSTRUCTIONS: usize = 64;
+/// Code memory that a block may take.
+const ROOM: usize = 64 << 10;
+
+/// Where the host has the guest's register `i`, if it has it in a register.
+pub fn resident(i: usize) -> Option<Reg> {
+    HOMES[i].map(Reg)
+}
+
+/// Where the status flags are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flags {
+    /// In the host's flags.
+    Host,
+    /// There, and put away.
+    Both,
+    /// Put away only.
+    Saved,
+}
+
+/// Code that stands behind the block, as it seldom runs.
+pub enum Cold {
+    Miss { label: Label, retry: Label, address: Address, describe: u32, rip: u64, rest: u32 },
+    Step { label: Label, rip: u64, rest: u32, why: u32 },
+    /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
+    Link { label: Label, slot: Option<Label>, index: usize, rip: u64 },
+}
+
+/// A jump between blocks that is not in memory yet.
+struct NewLink {
+    key: u64,
+    place: usize,
+    unlinked: Label,
+    slot: Option<Label>,
+}
+
+/// The translation of one block under way.
+pub struct Lower<'a> {
+    pub asm: &'a mut Asm,
+    pub stubs: &'a Stubs,
+    pub info: InstructionInfoFactory,
+    pub mode: Mode,
+    code_mode: u64,
+    /// Address of the block.
+    pub block_rip: u64,
+    /// Address of the current instruction.
+    pub rip: u64,
+    /// Instructions of the block from the current one on.
+    pub rest: u32,
+    pub flags: Flags,
+    pub cold: Vec<Cold>,
+    links: Vec<NewLink>,
+    sites: Vec<Box<Site>>,
+    first_link: usize,
+}
+
+/// The instructions of the block at `offset` of the page at `host`, as if it stood at address 0.
+fn instructions(isa: &Isa, host: *const u8, offset: usize) -> Vec<Instruction> {
+    let mut buffer = [0; MAX_BYTES + 15];
+    let len = (4096 - offset).min(buffer.len());
+    crate::block::copy(host, offset, &mut buffer[..len]);
+    let mut decoder = isa.decoder(&buffer[..len], 64);
+    let mut all = Vec::with_capacity(16);
+    while decoder.position() < MAX_BYTES && all.len() < MAX_INSTRUCTIONS {
+        let at = decoder.position();
+        let insn = decoder.decode();
+        if decoder.last_error() == DecoderError::NoMoreBytes
+            || insn.is_invalid() && isa.too_long(&insn, &buffer[at..len], 64)
+        {
+            break;
+        }
+        let mut insn = isa.mended(insn, &buffer[at..len], 64);
+        drop_override(&mut insn);
+        all.push(insn);
+        if ends_block(&insn) {
+            break;
+        }
+    }
+    all
+}
+
+/// Whether the host executes what the decoder calls `feature`.
+fn host_has(feature: CpuidFeature) -> bool {
+    use CpuidFeature::*;
+    match feature {
+        BMI1 => is_x86_feature_detected!("bmi1"),
+        BMI2 => is_x86_feature_detected!("bmi2"),
+        LZCNT => is_x86_feature_detected!("lzcnt"),
+        POPCNT => is_x86_feature_detected!("popcnt"),
+        ADX => is_x86_feature_detected!("adx"),
+        MOVBE => is_x86_feature_detected!("movbe"),
+        SSE4_2 => is_x86_feature_detected!("sse4.2"),
+        CMPXCHG16B => is_x86_feature_detected!("cmpxchg16b"),
+        // What every 64-bit processor has.
+        _ => true,
+    }
+}
+
+/// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
+pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> Option<u64> {
+    if jit.free + ROOM > arena::SIZE {
+        jit.reset(&mut cpu.context);
+    }
+    // SAFETY: the block was just looked up, and is valid.
+    let (host, state) = unsafe { ((*block).host(), (*block).state()) };
+    let rip = cpu.state.rip;
+    let all = instructions(&cpu.isa, host, (rip & 0xfff) as usize);
+    // SAFETY: as above. Bytes that changed under way make the block invalid.
+    if all.is_empty() || unsafe { !(*block).valid() } {
+        return None;
+    }
+    let origin = jit.address(jit.free);
+    jit.asm.restart(origin);
+    let mut lower = Lower {
+        asm: &mut jit.asm,
+        stubs: &jit.stubs,
+        info: InstructionInfoFactory::new(),
+        mode: cpu.mode,
+        code_mode: cpu.code_mode,
+        block_rip: rip,
+        rip,
+        rest: all.len() as u32,
+        flags: Flags::Saved,
+        cold: Vec::new(),
+        links: Vec::new(),
+        sites: Vec::new(),
+        first_link: jit.links.len(),
+    };
+    let leave = lower.block(&cpu.isa, &all);
+    lower.asm.resolve();
+    let leave = jit.free + lower.asm.offset(leave);
+    let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
+    jit.counts.translated += 1;
+    jit.counts.instructions += all.len() as u64;
+    jit.counts.generic += sites.len() as u64;
+    jit.counts.bytes += jit.asm.code.len() as u64;
+    for link in links {
+        let place = match link.slot {
+            Some(slot) => jit.asm.offset(slot),
+            None => link.place,
+        };
+        let unlinked = jit.asm.offset(link.unlinked);
+        if link.slot.is_some() {
+            let address = origin + unlinked as u64;
+            jit.asm.code[place..place + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        jit.links.push(Link {
+            key: link.key,
+            place: jit.free + place,
+            unlinked: jit.free + unlinked,
+            slot: link.slot.is_some(),
+        });
+    }
+    jit.sites.extend(sites);
+    let code = std::mem::take(&mut jit.asm.code);
+    let entry = jit.free;
+    jit.arena().write(entry, &code);
+    jit.free += code.len().next_multiple_of(16);
+    jit.asm.code = code;
+    let number = jit.blocks.len() as u32;
+    jit.blocks.push(Translated { block, state, entry, leave });
+    jit.pages.entry(state).or_default().push(number);
+    jit.table.insert((key, block as usize), origin);
+    Some(origin)
+}
+
+impl Lower<'_> {
+    /// Emits the whole block; returns the label of what leaves at its address.
+    fn block(&mut self, isa: &Isa, all: &[Instruction]) -> Label {
+        let start = self.asm.bound();
+        let (refill, leave) = (self.asm.label(), self.asm.label());
+        let count = all.len() as i32;
+        self.asm.alu_imm(Alu::Sub, BUDGET, count);
+        self.asm.jcc(cc::S, refill);
+        let mut ended = false;
+        for insn in all {
+            self.rip = self.block_rip.wrapping_add(insn.ip());
+            ended = self.instruction(isa, insn);
+            self.rest -= 1;
+        }
+        if !ended {
+            let next = all.last().map_or(0, |insn| insn.next_ip());
+            self.put_flags_away();
+            self.link(self.block_rip.wrapping_add(next));
+        }
+        self.asm.bind(refill);
+        self.asm.alu_imm(Alu::Add, BUDGET, count);
+        self.asm.constant(S2, self.block_rip);
+        self.asm.call_to(self.stubs.poll);
+        self.asm.jmp(start);
+        self.asm.bind(leave);
+        self.asm.constant(S2, self.block_rip);
+        self.asm.constant(S1, reason::DISPATCH.into());
+        self.asm.jmp_to(self.stubs.leave);
+        self.emit_cold();
+        leave
+    }
+
+    /// Emits one instruction; returns whether it ends the block.
+    fn instruction(&mut self, isa: &Isa, insn: &Instruction) -> bool {
+        let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| host_has(*f));
+        if known {
+            let (mark, flags, cold, links) =
+                (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
+            match self.flow(insn) {
+                Some(ended) => return ended,
+                None => {
+                    self.asm.rollback(mark);
+                    self.flags = flags;
+                    self.cold.truncate(cold);
+                    self.links.truncate(links);
+                }
+            }
+            if !ends_block(insn) {
+                if self.copied(insn) {
+                    return false;
+                }
+                self.asm.rollback(mark);
+                self.flags = flags;
+                self.cold.truncate(cold);
+            }
+        }
+        self.generic(isa, insn);
+        ends_block(insn)
+    }
+
+    /// Emits a call of the generic implementation.
+    fn generic(&mut self, isa: &Isa, insn: &Instruction) {
+        self.save_flags();
+        let site = Box::new(Site {
+            handler: isa.handler(insn),
+            insn: *insn,
+            block_rip: self.block_rip,
+            rip: self.rip,
+            rest: self.rest,
+            last: ends_block(insn),
+        });
+        self.asm.constant(S1, std::ptr::from_ref(&*site) as u64);
+        self.sites.push(site);
+        self.asm.call_to(self.stubs.generic);
+    }
+
+    /// Puts the flags away, if they are in the host only; S1 is lost. What comes may change the
+    /// host's flags.
+    pub fn save_flags(&mut self) {
+        self.put_flags_away();
+        self.flags = Flags::Saved;
+    }
+
+    /// Puts the flags away and leaves them in the host too.
+    pub fn put_flags_away(&mut self) {
+        if self.flags == Flags::Host {
+            // LAHF; SETO AL.
+            self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
+            self.asm.store_ax(stubs::flags());
+            self.flags = Flags::Both;
+        }
+    }
+
+    /// Brings the flags back to the host; S1 is lost.
+    pub fn restore_flags(&mut self) {
+        if self.flags == Flags::Saved {
+            self.asm.load_ax(stubs::flags());
+            // ADD AL, 7Fh sets OF if AL is 1; SAHF.
+            self.asm.bytes(&[0x04, 0x7f, 0x9e]);
+            self.flags = Flags::Both;
+        }
+    }
+
+    /// Where a jump to `rip` goes until it is linked, and the place of its distance, which is the
+    /// next four bytes to be emitted. Nothing if the target is in another page.
+    fn near_link(&mut self, rip: u64) -> Option<Label> {
+        ((rip ^ self.block_rip) >> 12 == 0).then(|| {
+            let unlinked = self.asm.label();
+            let index = self.links.len();
+            self.cold.push(Cold::Link { label: unlinked, slot: None, index, rip });
+            unlinked
+        })
+    }
+
+    fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>) {
+        self.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot });
+    }
+
+    /// Jumps to the block at `rip`.
+    pub fn link(&mut self, rip: u64) {
+        if let Some(unlinked) = self.near_link(rip) {
+            self.asm.jmp(unlinked);
+            self.note_link(rip, self.asm.here() - 4, unlinked, None);
+            return;
+        }
+        let (unlinked, slot) = (self.asm.label(), self.asm.label());
+        self.cold.push(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip });
+        self.asm.jmp_slot(slot);
+        self.note_link(rip, 0, unlinked, Some(slot));
+    }
+
+    /// Jumps to the block at `rip` if `condition` holds.
+    pub fn link_if(&mut self, condition: u8, rip: u64) {
+        if let Some(unlinked) = self.near_link(rip) {
+            self.asm.jcc(condition, unlinked);
+            self.note_link(rip, self.asm.here() - 4, unlinked, None);
+            return;
+        }
+        let over = self.asm.label();
+        self.asm.jcc(condition ^ 1, over);
+        self.link(rip);
+        self.asm.bind(over);
+    }
+
+    /// The label of code that leaves for the current instruction to be executed by itself.
+    pub fn step(&mut self, why: u32) -> Label {
+        let label = self.asm.label();
+        self.cold.push(Cold::Step { label, rip: self.rip, rest: self.rest, why });
+        label
+    }
+
+    fn emit_cold(&mut self) {
+        for cold in std::mem::take(&mut self.cold) {
+            match cold {
+                Cold::Miss { label, retry, address, describe, rip, rest } => {
+                    self.asm.bind(label);
+                    self.emit_miss(&address, describe);
+                    self.asm.jcc(cc::NE, retry);
+                    self.emit_step(rip, rest, reason::STEP);
+                }
+                Cold::Step { label, rip, rest, why } => {
+                    self.asm.bind(label);
+                    self.emit_step(rip, rest, why);
+                }
+                Cold::Link { label, slot, index, rip } => {
+                    self.asm.bind(label);
+                    self.asm.constant(S2, rip);
+                    let number = (self.first_link + index) as u64;
+                    self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
+                    self.asm.jmp_to(self.stubs.leave);
+                    if let Some(slot) = slot {
+                        while self.asm.here() % 8 != 0 {
+                            self.asm.bytes(&[0xcc]);
+                        }
+                        self.asm.bind(slot);
+                        self.asm.bytes(&[0; 8]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether `insn` leaves status flags alone, needs none, and changes all of them.
+pub struct Effect {
+    /// It changes some.
+    pub changes: bool,
+    /// It needs them as they were: it reads some, or keeps some of them.
+    pub needs: bool,
+}
+
+/// What `insn` does with the status flags.
+pub fn effect(insn: &Instruction) -> Effect {
+    let status = |bits: u32| {
+        use iced_x86::RflagsBits as B;
+        bits & (B::OF | B::SF | B::ZF | B::AF | B::CF | B::PF)
+    };
+    let all = status(u32::MAX);
+    let changed = status(insn.rflags_modified());
+    // A count of zero changes nothing.
+    let shift = matches!(
+        insn.mnemonic(),
+        iced_x86::Mnemonic::Shl
+            | iced_x86::Mnemonic::Sal
+            | iced_x86::Mnemonic::Shr
+            | iced_x86::Mnemonic::Sar
+            | iced_x86::Mnemonic::Shld
+            | iced_x86::Mnemonic::Shrd
+    );
+    let last = insn.op_count().saturating_sub(1);
+    let counted = shift
+        && !(super::copy::is_immediate(insn.op_kind(last)) && {
+            let mask = if insn.op_count() > 0 && insn.op0_register().size() == 8 || insn.memory_size().size() == 8 {
+                63
+            } else {
+                31
+            };
+            // 8- and 16-bit double shifts beyond their size are undefined.
+            insn.immediate(last) as u8 & mask != 0
+        });
+    Effect {
+        changes: changed != 0,
+        needs: status(insn.rflags_read()) != 0 || changed != 0 && (changed != all || counted),
+    }
+}

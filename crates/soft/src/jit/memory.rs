@@ -1,0 +1,209 @@
+//! Memory operands: the guest's address becomes a host address through the software TLB.
+
+use iced_x86::{Instruction, Register};
+use satori_state::seg;
+
+use super::asm::{Alu, Mem, Reg, cc};
+use super::lower::{Lower, resident};
+use super::stubs::{self, S1, S2};
+use crate::cpu::Cpu;
+use crate::mmu::Tlb;
+
+/// In a description of an access: it writes.
+const WRITE: u32 = 1 << 8;
+/// From this bit on: what its address must be a multiple of.
+const ALIGN_SHIFT: u32 = 16;
+
+/// Where an operand is in linear memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    pub base: Option<usize>,
+    pub index: Option<(usize, u8)>,
+    pub disp: i64,
+    /// FS or GS.
+    pub segment: Option<usize>,
+    /// 32-bit addressing.
+    pub short: bool,
+}
+
+impl Address {
+    /// The address of `insn`'s memory operand, relative to a block at `rip`.
+    pub fn of(insn: &Instruction, rip: u64) -> Option<Self> {
+        let segment = match insn.memory_segment() {
+            Register::FS => Some(seg::FS),
+            Register::GS => Some(seg::GS),
+            _ => None,
+        };
+        if insn.is_ip_rel_memory_operand() {
+            if insn.memory_base() != Register::RIP {
+                return None;
+            }
+            let disp = rip.wrapping_add(insn.ip_rel_memory_address()) as i64;
+            return Some(Address { base: None, index: None, disp, segment, short: false });
+        }
+        let mut short = false;
+        let mut register = |r: Register| match r {
+            Register::None => Some(None),
+            r if r.is_gpr64() => Some(Some(r.number())),
+            r if r.is_gpr32() => {
+                short = true;
+                Some(Some(r.number()))
+            }
+            _ => None,
+        };
+        let base = register(insn.memory_base())?;
+        let index = register(insn.memory_index())?;
+        if base.is_none() && index.is_none() && insn.memory_displ_size() != 8 {
+            return None;
+        }
+        let index = index.map(|index| (index, insn.memory_index_scale().trailing_zeros() as u8));
+        let disp = insn.memory_displacement64() as i64;
+        // What 32-bit addresses wrap around is cut off by a 32-bit LEA.
+        let disp = if short { i64::from(disp as i32) } else { disp };
+        Some(Address { base, index, disp, segment, short })
+    }
+
+    /// At `disp` from a register.
+    pub fn at(base: usize, disp: i64) -> Self {
+        Address { base: Some(base), index: None, disp, segment: None, short: false }
+    }
+}
+
+impl Lower<'_> {
+    /// Computes `address + offset` into `to`, a scratch register. The other one may be lost if
+    /// index and base are both in memory. Flags may be lost if there is a segment.
+    pub fn effective(&mut self, to: Reg, address: &Address, offset: i64) {
+        let other = if to == S1 { S2 } else { S1 };
+        let disp = address.disp.wrapping_add(offset);
+        let narrow = i32::try_from(disp);
+        if address.base.is_none() && address.index.is_none() {
+            self.asm.constant(to, disp as u64);
+        } else {
+            let base = address.base.map(|base| match resident(base) {
+                Some(register) => register,
+                None => {
+                    self.asm.load(to, stubs::gpr(base));
+                    to
+                }
+            });
+            let index = address.index.map(|(index, shift)| match resident(index) {
+                Some(register) => (register, shift),
+                None => {
+                    let free = if base == Some(to) { other } else { to };
+                    self.asm.load(free, stubs::gpr(index));
+                    (free, shift)
+                }
+            });
+            let mem = Mem { cpu: false, base, index, disp: narrow.unwrap_or(0) };
+            if address.short {
+                self.asm.lea32(to, mem);
+            } else if index.is_some() || mem.disp != 0 || base != Some(to) {
+                self.asm.lea(to, mem);
+            }
+        }
+        if let Some(segment) = address.segment {
+            self.asm.alu_mem(Alu::Add, to, stubs::segment_base(segment));
+        }
+    }
+
+    /// Whether `address` needs a scratch register to be computed and cannot be an index.
+    fn register_only(&self, address: &Address) -> Option<(Reg, i32)> {
+        if address.index.is_some() || address.segment.is_some() || address.short {
+            return None;
+        }
+        let base = resident(address.base?)?;
+        Some((base, i32::try_from(address.disp).ok()?))
+    }
+
+    /// Translates an access of `size` bytes; returns the operand that reaches it in the host. It uses
+    /// S1, and S2 unless told otherwise by the second value. Host flags are lost.
+    pub fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
+        self.save_flags();
+        let retry = self.asm.bound();
+        let miss = self.asm.label();
+        let entry = 2 * self.mode as usize + usize::from(write);
+        let single = self.register_only(address);
+        if let Some((base, disp)) = single {
+            let last = disp.checked_add(size as i32 - 1);
+            match last {
+                Some(last) => self.asm.lea(S2, Mem::at(base, last)),
+                None => {
+                    self.asm.lea(S2, Mem::at(base, disp));
+                    self.asm.lea(S2, Mem::at(S2, size as i32 - 1));
+                }
+            }
+            self.asm.lea32(S1, Mem::at(base, disp));
+        } else {
+            self.effective(S2, address, i64::from(size) - 1);
+            self.asm.lea32(S1, Mem::at(S2, 1 - size as i32));
+        }
+        if align > 1 {
+            self.asm.test_byte(S1, align as u8 - 1);
+            self.asm.jcc(cc::NE, miss);
+        }
+        self.asm.alu_imm(Alu::And, S2, -0x1000);
+        self.asm.shr32(S1, 12 - Tlb::ENTRY_SHIFT);
+        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
+        self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
+        self.asm.jcc(cc::NE, miss);
+        let host = if let Some((base, disp)) = single {
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            (Mem::sum(S1, base, disp), true)
+        } else if address.base.is_none() && address.index.is_none() {
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            self.effective(S2, address, 0);
+            (Mem::sum(S1, S2, 0), false)
+        } else {
+            // Computing the address again may take both registers.
+            let both = address.base.is_some_and(|base| resident(base).is_none())
+                && address.index.is_some_and(|(index, _)| resident(index).is_none());
+            if both {
+                self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+                self.asm.store(stubs::temporary(), S1);
+                self.effective(S2, address, 0);
+                self.asm.load(S1, stubs::temporary());
+            } else {
+                self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+                self.effective(S2, address, 0);
+            }
+            (Mem::sum(S1, S2, 0), false)
+        };
+        let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
+        self.cold.push(super::lower::Cold::Miss {
+            label: miss,
+            retry,
+            address: *address,
+            describe,
+            rip: self.rip,
+            rest: self.rest,
+        });
+        host
+    }
+
+    /// The code of a miss, out of the way.
+    pub fn emit_miss(&mut self, address: &Address, describe: u32) {
+        self.effective(S2, address, 0);
+        self.asm.constant(S1, describe.into());
+        self.asm.call_to(self.stubs.miss);
+    }
+
+    /// Leaves so that the instruction at `rip` is executed by itself, `rest` instructions before
+    /// the end of what was paid for.
+    pub fn emit_step(&mut self, rip: u64, rest: u32, why: u32) {
+        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
+        self.asm.constant(S2, rip);
+        self.asm.constant(S1, why.into());
+        self.asm.jmp_to(self.stubs.leave);
+    }
+}
+
+/// Called by translated code: caches the translation for an access at `linear`. Returns 1 if the
+/// access will hit now.
+pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, describe: u32) -> u64 {
+    if let Some(jit) = &mut cpu.jit {
+        jit.counts.misses += 1;
+    }
+    let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);
+    let aligned = linear & (u64::from(describe >> ALIGN_SHIFT) - 1) == 0;
+    u64::from(aligned && cpu.cache_translation(linear, size, write))
+}

@@ -1,0 +1,456 @@
+//! Translation: guest code becomes host code.
+//!
+//! A block that was executed often enough is translated for the address that it is executed at.
+//! Most guest registers live in host registers, vector registers and flags included; GS points to
+//! the [`Cpu`], where the rest is. What is not worth translating calls its generic implementation,
+//! and whatever is unusual (a fault, a device, a page crossing) leaves translated code with the
+//! state as it is before the instruction, which is then executed by itself. So the interpreter
+//! remains the one place where faults and exits are made.
+
+mod arena;
+mod asm;
+mod copy;
+mod flow;
+mod generic;
+mod lower;
+mod memory;
+mod stubs;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use satori_memory::PageState;
+use satori_state::reg;
+
+pub use arena::Arena;
+use asm::Asm;
+use generic::Site;
+use stubs::Stubs;
+
+use crate::block::{Block, Scope};
+use crate::cpu::Cpu;
+use crate::mmu::Mode;
+
+/// Executions of a block before it is translated.
+const HOT: u32 = 12;
+/// Instructions between two looks at whether somebody wants something of the vCPU.
+const CHUNK: i64 = 2048;
+/// Places of the table of branch targets, for each mode.
+const TARGETS: usize = 2048;
+
+/// Why translated code was left. The rest of the word is the number of a link.
+pub mod reason {
+    /// Go on at RIP.
+    pub const DISPATCH: u32 = 0;
+    /// Execute the instruction at RIP by itself.
+    pub const STEP: u32 = 1;
+    /// Go on at RIP, and let the link whose number follows lead there directly.
+    pub const LINK: u32 = 2;
+    /// Execute the instruction at RIP by itself; it branches, to where the table shall lead next time.
+    pub const BRANCH: u32 = 3;
+    /// A generic implementation raised an exception.
+    pub const FAULT: u32 = 4;
+    /// A generic implementation needs the machine.
+    pub const EXIT: u32 = 5;
+    /// Bits of the reason.
+    pub const BITS: u32 = 8;
+}
+
+/// A known target of indirect branches.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Target {
+    rip: u64,
+    code: u64,
+}
+
+/// No branch goes to this address: it is not canonical.
+const NOWHERE: Target = Target { rip: 1 << 63, code: 0 };
+
+/// What translated code finds in the vCPU beside the registers.
+#[repr(C)]
+pub struct Context {
+    /// The status flags as LAHF and SETO leave them in AX.
+    flags: u64,
+    /// Why the code was left.
+    reason: u64,
+    /// Instructions until the next look around, while outside the code.
+    budget: i64,
+    /// Instructions beyond those.
+    left: i64,
+    /// The byte that others set when they want something.
+    kick: *const u8,
+    cpu: *mut Cpu,
+    /// Holds a value over an access.
+    temporary: u64,
+    /// Targets of indirect branches, by mode.
+    targets: [[Target; TARGETS]; 3],
+}
+
+// SAFETY: the pointers are to the vCPU itself and to its kick, which it holds; they are written anew
+// by whichever thread runs it.
+unsafe impl Send for Context {}
+
+impl Context {
+    pub fn new() -> Self {
+        Context {
+            flags: 0,
+            reason: 0,
+            budget: 0,
+            left: 0,
+            kick: std::ptr::null(),
+            cpu: std::ptr::null_mut(),
+            temporary: 0,
+            targets: [[NOWHERE; TARGETS]; 3],
+        }
+    }
+}
+
+/// Counts of what translation did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JitCounts {
+    /// Blocks translated.
+    pub translated: u64,
+    /// Instructions in them.
+    pub instructions: u64,
+    /// Of those, how many call their generic implementation.
+    pub generic: u64,
+    /// Bytes of code made.
+    pub bytes: u64,
+    /// Times that translated code was entered.
+    pub entered: u64,
+    /// Times that it was left for one instruction, that had to be executed by itself.
+    pub stepped: u64,
+    /// Indirect branches whose target was not in the table.
+    pub branches: u64,
+    /// Jumps that were led directly to their target.
+    pub linked: u64,
+    /// Translated blocks whose page was written.
+    pub dropped: u64,
+    /// Times that the code memory was full.
+    pub resets: u64,
+    /// Data translations filled in for translated code.
+    pub misses: u64,
+    /// Instructions executed through calls of generic implementations.
+    pub helped: u64,
+}
+
+/// A translated block.
+struct Translated {
+    block: *mut Block,
+    state: *const PageState,
+    /// Offset of its first instruction in the code memory.
+    entry: usize,
+    /// Offset of what leaves the code at its address.
+    leave: usize,
+}
+
+/// A jump from one block to another.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Where it goes, and in which mode.
+    key: u64,
+    /// Offset of the jump's distance, or of the slot that it goes through.
+    place: usize,
+    /// What goes to the dispatcher.
+    unlinked: usize,
+    /// The target is in another page, whose translation may change: there is a slot.
+    slot: bool,
+}
+
+/// Arenas that no vCPU uses, for those of the machine's next life.
+pub type Pool = Arc<Mutex<Vec<Arena>>>;
+
+/// The translator of one vCPU.
+pub struct Jit {
+    arena: Option<Arena>,
+    pool: Pool,
+    stubs: Stubs,
+    /// The first free byte of the code memory.
+    free: usize,
+    asm: Asm,
+    blocks: Vec<Translated>,
+    links: Vec<Link>,
+    /// What generic implementations are called with; the code points to it.
+    sites: Vec<Box<Site>>,
+    /// Translations by mode, address and block.
+    table: HashMap<(u64, usize), u64>,
+    pages: HashMap<*const PageState, Vec<u32>>,
+    /// Slots that lead to pages, by [`Scope`].
+    slots: [Vec<u32>; 2],
+    /// Places of targets in use, by [`Scope`]: mode and place.
+    used: [Vec<(u8, u16)>; 2],
+    /// The state of things that all this was last brought up to date with.
+    stamps: [u32; 2],
+    written: u64,
+    pub counts: JitCounts,
+}
+
+// SAFETY: the pointers are to blocks and page states that the owning Cpu keeps; see `Blocks`.
+unsafe impl Send for Jit {}
+
+impl Drop for Jit {
+    fn drop(&mut self) {
+        if let Some(arena) = self.arena.take() {
+            self.pool.lock().unwrap_or_else(|e| e.into_inner()).push(arena);
+        }
+    }
+}
+
+impl Jit {
+    /// A translator with code memory from `pool`, or fresh. Nothing if the host refuses any.
+    pub fn new(pool: &Pool) -> Option<Box<Self>> {
+        let spare = pool.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let mut arena = match spare {
+            Some(arena) => arena,
+            None => Arena::new().ok()?,
+        };
+        let mut asm = Asm::new(arena.address(0));
+        let stubs = Stubs::emit(&mut asm);
+        arena.write(0, &asm.code);
+        let free = asm.code.len().next_multiple_of(64);
+        Some(Box::new(Jit {
+            arena: Some(arena),
+            pool: pool.clone(),
+            stubs,
+            free,
+            asm,
+            blocks: Vec::new(),
+            links: Vec::new(),
+            sites: Vec::new(),
+            table: HashMap::new(),
+            pages: HashMap::new(),
+            slots: [Vec::new(), Vec::new()],
+            used: [Vec::new(), Vec::new()],
+            stamps: [0; 2],
+            written: 0,
+            counts: JitCounts::default(),
+        }))
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        self.arena.as_mut().expect("only a drop takes it")
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.arena.as_ref().expect("only a drop takes it").address(offset)
+    }
+
+    /// Forgets all code.
+    pub fn reset(&mut self, context: &mut Context) {
+        self.counts.resets += 1;
+        for one in self.blocks.drain(..) {
+            // SAFETY: blocks live until `Blocks::reset`, which resets this first.
+            unsafe { (*one.block).forget_translation() };
+        }
+        self.links.clear();
+        self.sites.clear();
+        self.table.clear();
+        self.pages.clear();
+        self.slots.iter_mut().for_each(Vec::clear);
+        self.used.iter_mut().for_each(Vec::clear);
+        context.targets = [[NOWHERE; TARGETS]; 3];
+        self.free = self.stubs.end;
+    }
+
+    /// Unlinks what leads to translations that are void now.
+    fn flush(&mut self, context: &mut Context, scope: Scope) {
+        for (mode, place) in self.used[scope as usize].drain(..) {
+            context.targets[usize::from(mode)][usize::from(place)] = NOWHERE;
+        }
+        for link in std::mem::take(&mut self.slots[scope as usize]) {
+            let link = self.links[link as usize];
+            let unlinked = self.address(link.unlinked);
+            self.arena().write(link.place, &unlinked.to_le_bytes());
+        }
+    }
+
+    /// Makes translated blocks of pages that were written leave at their start.
+    fn drop_written(&mut self) {
+        let mut stale: Vec<u32> = Vec::new();
+        self.pages.retain(|_, blocks| {
+            let valid = |one: &u32| {
+                // SAFETY: as in `reset`.
+                unsafe { (*self.blocks[*one as usize].block).valid() }
+            };
+            stale.extend(blocks.iter().filter(|one| !valid(one)));
+            blocks.retain(valid);
+            !blocks.is_empty()
+        });
+        for one in stale {
+            self.counts.dropped += 1;
+            let Translated { block, entry, leave, .. } = self.blocks[one as usize];
+            let distance = leave as i32 - (entry as i32 + 5);
+            let mut jump = [0xe9, 0, 0, 0, 0];
+            jump[1..].copy_from_slice(&distance.to_le_bytes());
+            self.arena().write(entry, &jump);
+            // SAFETY: as in `reset`.
+            unsafe { (*block).forget_translation() };
+        }
+    }
+}
+
+fn target_place(rip: u64) -> usize {
+    let low = rip as u32;
+    ((low >> 11) ^ low) as usize & (TARGETS - 1)
+}
+
+impl Cpu {
+    /// Takes note of pages that others decoded code from.
+    pub(crate) fn notice_code(&mut self) {
+        let marks = PageState::marks();
+        if self.marks != marks {
+            self.marks = marks;
+            self.tlb.protect_code();
+        }
+    }
+
+    /// Whether translations became void since the code was entered.
+    pub(crate) fn translations_changed(&self) -> bool {
+        let changed = |jit: &Jit| {
+            jit.stamps != self.blocks.stamps() || jit.written != PageState::invalidations()
+        };
+        self.jit.as_ref().is_some_and(|jit| changed(jit))
+    }
+
+    /// Whether translated code may run now: nothing needs a look at each instruction.
+    #[inline(always)]
+    pub(crate) fn translates(&self) -> bool {
+        self.jit.is_some() && self.code64 && !self.aligned && !self.debug.armed()
+    }
+
+    /// The translation of `block` at RIP, made now if the block has become hot.
+    #[inline(always)]
+    pub(crate) fn translation(&mut self, block: *mut Block) -> Option<u64> {
+        let key = self.code_key(self.state.rip);
+        // SAFETY: `block` was just looked up.
+        let found = unsafe { (*block).translation(key) };
+        match found {
+            Some(code) => Some(code),
+            None => self.translate_if_hot(block, key),
+        }
+    }
+
+    #[inline(never)]
+    fn translate_if_hot(&mut self, block: *mut Block, key: u64) -> Option<u64> {
+        // SAFETY: `block` was just looked up.
+        if unsafe { !(*block).heat(HOT) } {
+            return None;
+        }
+        let mut jit = self.jit.take()?;
+        let code = match jit.table.get(&(key, block as usize)) {
+            Some(code) => Some(*code),
+            None => lower::translate(self, &mut jit, block, key),
+        };
+        self.jit = Some(jit);
+        if let Some(code) = code {
+            // SAFETY: as above; translating frees no block.
+            unsafe { (*block).set_translation(key, code) };
+        }
+        code
+    }
+
+    /// Brings the translations up to date with what happened outside.
+    #[inline(always)]
+    fn refresh(&mut self, jit: &mut Jit) {
+        let stamps = self.blocks.stamps();
+        if jit.stamps != stamps {
+            if jit.stamps[0] != stamps[0] {
+                jit.flush(&mut self.context, Scope::Local);
+            }
+            if jit.stamps[1] != stamps[1] {
+                jit.flush(&mut self.context, Scope::Global);
+            }
+            jit.stamps = stamps;
+        }
+        let written = PageState::invalidations();
+        if jit.written != written {
+            jit.written = written;
+            jit.drop_written();
+        }
+    }
+
+    /// Runs translated code from `code`, the translation of the block at RIP, for at most `budget`
+    /// instructions. Returns why it was left; RIP says where.
+    pub(crate) fn run_translated(&mut self, code: u64, budget: u64) -> u32 {
+        let Some(mut jit) = self.jit.take() else { return reason::DISPATCH };
+        self.refresh(&mut jit);
+        jit.counts.entered += 1;
+        let enter = jit.stubs.enter;
+        self.jit = Some(jit);
+        let budget = budget.min(1 << 40) as i64;
+        let first = budget.min(CHUNK);
+        self.context.cpu = std::ptr::from_mut(self);
+        self.context.kick = self.kick.flag();
+        self.context.budget = first;
+        self.context.left = budget - first;
+        self.started = budget;
+        self.context.flags = stubs::packed(self.flags.bits());
+        stubs::set_gs(std::ptr::from_mut(self));
+        // SAFETY: the code was made for this vCPU, whose address GS holds; it keeps to the System V
+        // convention at its outside.
+        unsafe {
+            let enter: extern "sysv64" fn(u64) = std::mem::transmute(enter);
+            enter(code);
+        }
+        self.flags.set_bits(stubs::unpacked(self.context.flags));
+        let remaining = self.context.budget + self.context.left;
+        self.retired = self.retired.wrapping_add((self.started - remaining) as u64);
+        self.context.reason as u32
+    }
+
+    /// Lets `link` lead to `code`, the translation of the block at RIP.
+    pub(crate) fn link(&mut self, link: u32, code: u64) {
+        let key = self.code_key(self.state.rip);
+        let scope = self.blocks.scope_of(key);
+        let Some(jit) = &mut self.jit else { return };
+        // A reset may have come between.
+        let Some(&Link { key: wanted, place, slot, .. }) = jit.links.get(link as usize) else { return };
+        if wanted != key {
+            return;
+        }
+        if slot {
+            let Some(scope) = scope else { return };
+            jit.arena().write(place, &code.to_le_bytes());
+            jit.slots[scope as usize].push(link);
+        } else {
+            let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
+            jit.arena().write(place, &distance.to_le_bytes());
+        }
+        jit.counts.linked += 1;
+    }
+
+    /// Notes `code`, the translation of the block at RIP, as a target of indirect branches that
+    /// came from code of `mode`.
+    pub(crate) fn note_target(&mut self, mode: Mode, code: u64) {
+        if mode != self.mode {
+            return;
+        }
+        let rip = self.state.rip;
+        let Some(scope) = self.blocks.scope_of(self.code_key(rip)) else { return };
+        let place = target_place(rip);
+        self.context.targets[mode as usize][place] = Target { rip, code };
+        if let Some(jit) = &mut self.jit {
+            jit.used[scope as usize].push((mode as u8, place as u16));
+        }
+    }
+}
+
+/// Where guest registers live: the host register's number, or the register file.
+const HOMES: [Option<u8>; 16] = {
+    let mut homes = [None; 16];
+    // RAX is needed for LAHF, and is scratch; R15 too; R11 counts instructions.
+    homes[reg::RAX] = Some(14);
+    homes[reg::RCX] = Some(1);
+    homes[reg::RDX] = Some(2);
+    homes[reg::RBX] = Some(3);
+    homes[reg::RSP] = Some(10);
+    homes[reg::RBP] = Some(5);
+    homes[reg::RSI] = Some(6);
+    homes[reg::RDI] = Some(7);
+    homes[reg::R8] = Some(8);
+    homes[reg::R9] = Some(9);
+    homes[reg::R12] = Some(12);
+    homes[reg::R13] = Some(13);
+    homes
+};

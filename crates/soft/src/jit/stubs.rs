@@ -1,0 +1,215 @@
+//! The code at the edges: into translated code and out of it, calls of the monitor, looks around.
+
+use std::mem::offset_of;
+
+use satori_defs::x86::rflags;
+use satori_state::{CpuState, reg};
+
+use super::asm::{Alu, Asm, Mem, Reg, cc, field};
+use super::{CHUNK, Context, HOMES, Target};
+use crate::cpu::Cpu;
+use crate::mmu::{Mode, Tlb};
+
+/// Scratch, and where LAHF puts flags.
+pub const S1: Reg = Reg(0);
+/// Scratch.
+pub const S2: Reg = Reg(15);
+/// Instructions until the next look around.
+pub const BUDGET: Reg = Reg(11);
+/// The guest's RAX.
+pub const GUEST_RAX: Reg = Reg(14);
+/// The guest's RSP.
+pub const GUEST_RSP: Reg = Reg(10);
+
+const HOST_RSP: Reg = Reg(4);
+const ARG1: Reg = Reg(7);
+const ARG2: Reg = Reg(6);
+const ARG3: Reg = Reg(2);
+
+/// Registers that a called function keeps.
+const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
+
+/// The guest's register number `i` in the register file.
+pub fn gpr(i: usize) -> Mem {
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, gpr) + 8 * i)
+}
+
+macro_rules! context {
+    ($field:ident) => {
+        field(offset_of!(Cpu, context) + offset_of!(Context, $field))
+    };
+}
+
+pub fn flags() -> Mem {
+    context!(flags)
+}
+pub fn temporary() -> Mem {
+    context!(temporary)
+}
+pub fn rip() -> Mem {
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, rip))
+}
+/// The base of segment `i`.
+pub fn segment_base(i: usize) -> Mem {
+    field(offset_of!(Cpu, segment_base) + 8 * i)
+}
+/// A word of the TLB's entries, at `offset` in the entry that `slot` bytes lead to.
+pub fn tlb(slot: Reg, offset: usize) -> Mem {
+    Mem::table(slot, offset_of!(Cpu, tlb) + Tlb::ENTRIES_OFFSET + offset)
+}
+/// The target of indirect branches at `slot` bytes: its address, and its code.
+pub fn target(mode: Mode, slot: Reg) -> (Mem, Mem) {
+    let table = offset_of!(Cpu, context)
+        + offset_of!(Context, targets)
+        + mode as usize * size_of::<[Target; super::TARGETS]>();
+    (
+        Mem::table(slot, table + offset_of!(Target, rip)),
+        Mem::table(slot, table + offset_of!(Target, code)),
+    )
+}
+
+/// Addresses of the code at the edges.
+pub struct Stubs {
+    /// `fn(code)`: enters translated code.
+    pub enter: u64,
+    /// Leaves: R15 is RIP, EAX the reason.
+    pub leave: u64,
+    /// Fills the TLB for the access at R15, described by EAX; ZF is clear if that worked.
+    pub miss: u64,
+    /// Calls the generic implementation whose site is in RAX.
+    pub generic: u64,
+    /// Gets more instructions, or leaves for R15.
+    pub poll: u64,
+    /// Bytes of all that.
+    pub end: usize,
+}
+
+impl Stubs {
+    pub fn emit(asm: &mut Asm) -> Self {
+        let at = |asm: &mut Asm| asm.origin + asm.here() as u64;
+        let enter = at(asm);
+        for kept in KEPT {
+            asm.push(Reg(kept));
+        }
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.mov(S1, ARG1);
+        registers(asm, |_| true, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.jmp_reg(S1);
+
+        let leave = at(asm);
+        asm.store(rip(), S2);
+        asm.store(context!(reason), S1);
+        asm.store(context!(budget), BUDGET);
+        registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
+        let out = asm.bound();
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        for kept in KEPT.into_iter().rev() {
+            asm.pop(Reg(kept));
+        }
+        asm.ret();
+
+        let lost = |register: u8| !KEPT.contains(&register);
+        let miss = at(asm);
+        registers(asm, lost, |asm, register, slot| asm.store(slot, register));
+        asm.store(context!(budget), BUDGET);
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.load(ARG1, context!(cpu));
+        asm.mov(ARG2, S2);
+        asm.mov32(ARG3, S1);
+        asm.constant(S1, super::memory::miss as *const () as u64);
+        asm.call_reg(S1);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        registers(asm, lost, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.test_byte(S1, 1);
+        asm.ret();
+
+        let generic = at(asm);
+        registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
+        asm.store(context!(budget), BUDGET);
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.load(ARG1, context!(cpu));
+        asm.mov(ARG2, S1);
+        asm.constant(S1, super::generic::call as *const () as u64);
+        asm.call_reg(S1);
+        asm.test_byte(S1, 1);
+        let gone = asm.label();
+        asm.jcc(cc::E, gone);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        registers(asm, |_| true, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.ret();
+        asm.bind(gone);
+        // Its place and the return address.
+        asm.alu_imm(Alu::Add, HOST_RSP, 16);
+        asm.jmp(out);
+
+        let poll = at(asm);
+        let (stop, some) = (asm.label(), asm.label());
+        asm.load(S1, context!(kick));
+        asm.alu_byte(Alu::Cmp, Mem::at(S1, 0), 0);
+        asm.jcc(cc::NE, stop);
+        asm.load(S1, context!(left));
+        asm.alu_imm(Alu::Cmp, S1, CHUNK as i32);
+        asm.jcc(cc::AE, some);
+        asm.alu_imm(Alu::Cmp, S1, 0);
+        asm.jcc(cc::E, stop);
+        asm.alu(Alu::Add, BUDGET, S1);
+        asm.store_imm(context!(left), 0);
+        asm.ret();
+        asm.bind(some);
+        asm.alu_imm(Alu::Sub, S1, CHUNK as i32);
+        asm.store(context!(left), S1);
+        asm.alu_imm(Alu::Add, BUDGET, CHUNK as i32);
+        asm.ret();
+        asm.bind(stop);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        asm.constant(S1, super::reason::DISPATCH.into());
+        asm.jmp_to(leave);
+
+        asm.resolve();
+        let end = asm.here().next_multiple_of(64);
+        Stubs { enter, leave, miss, generic, poll, end }
+    }
+}
+
+/// Does something with each guest register in a host register that `which` picks.
+fn registers(asm: &mut Asm, which: impl Fn(u8) -> bool, mut each: impl FnMut(&mut Asm, Reg, Mem)) {
+    for (i, home) in HOMES.iter().enumerate() {
+        if let Some(home) = home.filter(|home| which(*home)) {
+            each(asm, Reg(home), gpr(i));
+        }
+    }
+}
+
+const _: () = assert!(HOMES[reg::RSP].is_some(), "pushes and pops have a short form only for it");
+
+/// The status flags as LAHF and SETO leave them.
+pub fn packed(bits: u64) -> u64 {
+    (bits & 0xd5 | 2) << 8 | u64::from(bits & rflags::OF != 0)
+}
+
+/// The status flags from what LAHF and SETO left.
+pub fn unpacked(packed: u64) -> u64 {
+    packed >> 8 & 0xd5 | if packed & 1 != 0 { rflags::OF } else { 0 }
+}
+
+/// Makes GS point to `cpu` for the current thread.
+pub fn set_gs(cpu: *mut Cpu) {
+    use std::sync::OnceLock;
+    static DIRECT: OnceLock<bool> = OnceLock::new();
+    // HWCAP2_FSGSBASE: the kernel lets programs write the base.
+    let direct = *DIRECT.get_or_init(|| {
+        // SAFETY: getauxval reads a table.
+        (unsafe { libc::getauxval(libc::AT_HWCAP2) }) & 2 != 0
+    });
+    if direct {
+        // SAFETY: nothing else in the process uses GS; the C library's is FS.
+        unsafe { std::arch::asm!("wrgsbase {}", in(reg) cpu, options(nomem, nostack, preserves_flags)) };
+        return;
+    }
+    const ARCH_SET_GS: libc::c_int = 0x1001;
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, cpu) };
+}
