@@ -61,11 +61,6 @@ impl Arena {
         self.executable.as_ptr() as u64 + offset as u64
     }
 
-    /// The offset of an executable address.
-    pub fn offset(&self, address: u64) -> usize {
-        (address - self.executable.as_ptr() as u64) as usize
-    }
-
     /// Writes `bytes` at `offset`. Nothing may be executing them.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= SIZE), "code leaves its memory");

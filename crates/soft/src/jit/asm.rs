@@ -58,7 +58,6 @@ pub struct Label(usize);
 #[repr(u8)]
 pub enum Alu {
     Add = 0,
-    Or = 1,
     And = 4,
     Sub = 5,
     Xor = 6,

@@ -20,13 +20,13 @@ enum Implicit {
 fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
     use Mnemonic::*;
     match mnemonic {
-        Mov | Movzx | Movsx | Movsxd | Add | Or | Adc | Sbb | And | Sub | Xor | Cmp | Test | Inc | Dec | Neg
-        | Not | Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd | Bt | Bts | Btr | Btc | Bsf
-        | Bsr | Tzcnt | Lzcnt | Popcnt | Bswap | Xchg | Xadd | Movbe | Andn | Bextr | Blsi | Blsmsk | Blsr
-        | Pdep | Pext | Rorx | Sarx | Shlx | Shrx | Bzhi | Mulx | Adcx | Adox | Crc32 | Cmovo | Cmovno
-        | Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp | Cmovl
-        | Cmovge | Cmovle | Cmovg | Seto | Setno | Setb | Setae | Sete | Setne | Setbe | Seta | Sets
-        | Setns | Setp | Setnp | Setl | Setge | Setle | Setg | Movnti => Some(Implicit::None),
+        Mov | Movzx | Movsx | Movsxd | Add | Or | Adc | Sbb | And | Sub | Xor | Cmp | Test | Inc | Dec
+        | Neg | Not | Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd | Bt | Bts | Btr | Btc
+        | Bsf | Bsr | Tzcnt | Lzcnt | Popcnt | Bswap | Xchg | Xadd | Movbe | Andn | Bextr | Blsi | Blsmsk
+        | Blsr | Pdep | Pext | Rorx | Sarx | Shlx | Shrx | Bzhi | Mulx | Adcx | Adox | Crc32 | Cmovo
+        | Cmovno | Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp
+        | Cmovl | Cmovge | Cmovle | Cmovg | Seto | Setno | Setb | Setae | Sete | Setne | Setbe | Seta
+        | Sets | Setns | Setp | Setnp | Setl | Setge | Setle | Setg | Movnti => Some(Implicit::None),
         Imul | Mul | Cbw | Cwde | Cdqe | Cwd | Cdq | Cqo | Cmpxchg | Cmpxchg8b | Cmpxchg16b => {
             Some(Implicit::Rax)
         }
@@ -84,10 +84,7 @@ fn full(r: Reg) -> Register {
 }
 
 fn writes(access: OpAccess) -> bool {
-    matches!(
-        access,
-        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-    )
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
 /// An operand that is in a scratch register while the instruction runs.
@@ -103,8 +100,14 @@ impl Lower<'_> {
     /// Emits `insn` as a copy of itself; false if that is not possible, whatever was emitted.
     pub fn copied(&mut self, insn: &Instruction) -> bool {
         match insn.mnemonic() {
-            Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Endbr32 | Mnemonic::Prefetchnta
-            | Mnemonic::Prefetcht0 | Mnemonic::Prefetcht1 | Mnemonic::Prefetcht2 | Mnemonic::Prefetchw => {
+            Mnemonic::Nop
+            | Mnemonic::Endbr64
+            | Mnemonic::Endbr32
+            | Mnemonic::Prefetchnta
+            | Mnemonic::Prefetcht0
+            | Mnemonic::Prefetcht1
+            | Mnemonic::Prefetcht2
+            | Mnemonic::Prefetchw => {
                 return true;
             }
             Mnemonic::Lea => return self.lea(insn),
@@ -145,7 +148,8 @@ impl Lower<'_> {
         let mut address = None;
         if let Some(op) = memory {
             // The bit offset of a register reaches beyond the operand.
-            let bits = matches!(insn.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
+            let bits =
+                matches!(insn.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
             if bits && insn.op1_kind() == OpKind::Register {
                 return false;
             }
@@ -334,7 +338,11 @@ impl Lower<'_> {
             }
             self.asm.jcc(cc::LE, fault);
         } else {
-            if wide == 8 { self.asm.alu(Alu::Cmp, rdx, S2) } else { self.asm.alu32(Alu::Cmp, rdx, S2) }
+            if wide == 8 {
+                self.asm.alu(Alu::Cmp, rdx, S2)
+            } else {
+                self.asm.alu32(Alu::Cmp, rdx, S2)
+            }
             self.asm.jcc(cc::AE, fault);
         }
         self.asm.mov(S1, GUEST_RAX);

@@ -40,10 +40,27 @@ pub enum Flags {
 
 /// Code that stands behind the block, as it seldom runs.
 pub enum Cold {
-    Miss { label: Label, retry: Label, address: Address, describe: u32, rip: u64, rest: u32 },
-    Step { label: Label, rip: u64, rest: u32, why: u32 },
+    Miss {
+        label: Label,
+        retry: Label,
+        address: Address,
+        describe: u32,
+        rip: u64,
+        rest: u32,
+    },
+    Step {
+        label: Label,
+        rip: u64,
+        rest: u32,
+        why: u32,
+    },
     /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
-    Link { label: Label, slot: Option<Label>, index: usize, rip: u64 },
+    Link {
+        label: Label,
+        slot: Option<Label>,
+        index: usize,
+        rip: u64,
+    },
 }
 
 /// A jump between blocks that is not in memory yet.
@@ -70,6 +87,7 @@ pub struct Lower<'a> {
     pub flags: Flags,
     pub cold: Vec<Cold>,
     links: Vec<NewLink>,
+    #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
     first_link: usize,
 }
@@ -178,7 +196,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     jit.free += code.len().next_multiple_of(16);
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
-    jit.blocks.push(Translated { block, state, entry, leave });
+    jit.blocks.push(Translated { block, entry, leave });
     jit.pages.entry(state).or_default().push(number);
     jit.table.insert((key, block as usize), origin);
     Some(origin)
@@ -220,8 +238,7 @@ impl Lower<'_> {
     fn instruction(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| host_has(*f));
         if known {
-            let (mark, flags, cold, links) =
-                (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
+            let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
             match self.flow(insn) {
                 Some(ended) => return ended,
                 None => {
@@ -355,7 +372,7 @@ impl Lower<'_> {
                     self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
                     self.asm.jmp_to(self.stubs.leave);
                     if let Some(slot) = slot {
-                        while self.asm.here() % 8 != 0 {
+                        while !self.asm.here().is_multiple_of(8) {
                             self.asm.bytes(&[0xcc]);
                         }
                         self.asm.bind(slot);
@@ -396,11 +413,12 @@ pub fn effect(insn: &Instruction) -> Effect {
     let last = insn.op_count().saturating_sub(1);
     let counted = shift
         && !(super::copy::is_immediate(insn.op_kind(last)) && {
-            let mask = if insn.op_count() > 0 && insn.op0_register().size() == 8 || insn.memory_size().size() == 8 {
-                63
-            } else {
-                31
-            };
+            let mask =
+                if insn.op_count() > 0 && insn.op0_register().size() == 8 || insn.memory_size().size() == 8 {
+                    63
+                } else {
+                    31
+                };
             // 8- and 16-bit double shifts beyond their size are undefined.
             insn.immediate(last) as u8 & mask != 0
         });

@@ -138,7 +138,6 @@ pub struct JitCounts {
 /// A translated block.
 struct Translated {
     block: *mut Block,
-    state: *const PageState,
     /// Offset of its first instruction in the code memory.
     entry: usize,
     /// Offset of what leaves the code at its address.
@@ -171,7 +170,8 @@ pub struct Jit {
     asm: Asm,
     blocks: Vec<Translated>,
     links: Vec<Link>,
-    /// What generic implementations are called with; the code points to it.
+    /// What generic implementations are called with.
+    #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64>,
@@ -290,6 +290,7 @@ impl Jit {
     }
 }
 
+/// Where a target is in the table; translated code computes the same.
 fn target_place(rip: u64) -> usize {
     let low = rip as u32;
     ((low >> 11) ^ low) as usize & (TARGETS - 1)
@@ -307,9 +308,8 @@ impl Cpu {
 
     /// Whether translations became void since the code was entered.
     pub(crate) fn translations_changed(&self) -> bool {
-        let changed = |jit: &Jit| {
-            jit.stamps != self.blocks.stamps() || jit.written != PageState::invalidations()
-        };
+        let changed =
+            |jit: &Jit| jit.stamps != self.blocks.stamps() || jit.written != PageState::invalidations();
         self.jit.as_ref().is_some_and(|jit| changed(jit))
     }
 

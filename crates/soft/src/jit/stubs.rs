@@ -62,10 +62,7 @@ pub fn target(mode: Mode, slot: Reg) -> (Mem, Mem) {
     let table = offset_of!(Cpu, context)
         + offset_of!(Context, targets)
         + mode as usize * size_of::<[Target; super::TARGETS]>();
-    (
-        Mem::table(slot, table + offset_of!(Target, rip)),
-        Mem::table(slot, table + offset_of!(Target, code)),
-    )
+    (Mem::table(slot, table + offset_of!(Target, rip)), Mem::table(slot, table + offset_of!(Target, code)))
 }
 
 /// Addresses of the code at the edges.
@@ -206,7 +203,7 @@ pub fn set_gs(cpu: *mut Cpu) {
     });
     if direct {
         // SAFETY: nothing else in the process uses GS; the C library's is FS.
-        unsafe { std::arch::asm!("wrgsbase {}", in(reg) cpu, options(nomem, nostack, preserves_flags)) };
+        unsafe { std::arch::asm!("wrgsbase {}", in(reg) cpu, options(nostack, preserves_flags)) };
         return;
     }
     const ARCH_SET_GS: libc::c_int = 0x1001;
