@@ -23,3 +23,10 @@ fn registers_exist_as_offered() {
     passes("hv_msrs", 4, &["--hyperv", "auto"]);
     passes("hv_msrs", 4, &["--hyperv", "auto", "--clock", "virtual"]);
 }
+
+#[test]
+fn overlays_cover_and_give_back() {
+    for choice in ["off", "vapic", "time", "auto"] {
+        passes("hv_overlays", 1, &["--hyperv", choice]);
+    }
+}
