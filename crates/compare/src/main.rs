@@ -1,18 +1,22 @@
-//! Compares the interpreter with this machine's processor, for as many cases as wanted.
+//! Compares an engine with this machine's processor, for as many cases as wanted.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use satori_compare::{Comparison, Error, Failure, Generator, describe, read_line, write_line};
-use satori_soft::Interpreter;
+use satori_engine::Engine;
+use satori_soft::{Interpreter, Translator};
 
-/// Compares the interpreter with this machine's processor
+/// Compares an engine with this machine's processor
 #[derive(Debug, Parser)]
 #[command(name = "satori-compare")]
 struct Flags {
+    /// What executes the cases beside the processor
+    #[arg(long, value_enum, default_value = "interpreter")]
+    engine: Choice,
     /// Cases; 10M and 200k are understood
     #[arg(long, default_value = "1M", value_parser = count)]
     cases: u64,
@@ -48,6 +52,25 @@ struct Flags {
     excluded: bool,
 }
 
+/// The engines.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Choice {
+    /// The interpreter
+    Interpreter,
+    /// The translator, which translates every block at once
+    Translator,
+}
+
+impl Choice {
+    fn comparison(self) -> Result<Comparison, Error> {
+        let engine: &dyn Engine = match self {
+            Choice::Interpreter => &Interpreter::default(),
+            Choice::Translator => &Translator::eager(),
+        };
+        Comparison::new(engine)
+    }
+}
+
 /// More cases than can wait to be compared.
 const BATCH: u64 = 1_000;
 
@@ -64,13 +87,13 @@ fn main() {
     let flags = Flags::parse();
     let outcome = match (&flags.corpus, &flags.line) {
         (Some(path), _) => match std::fs::read_to_string(path) {
-            Ok(text) => replay(&text),
+            Ok(text) => replay(flags.engine, &text),
             Err(why) => {
                 eprintln!("cannot read {}: {why}", path.display());
                 std::process::exit(2);
             }
         },
-        (_, Some(line)) => replay(line),
+        (_, Some(line)) => replay(flags.engine, line),
         _ if flags.excluded => excluded(&flags),
         _ => compare(&flags),
     };
@@ -98,8 +121,8 @@ fn excluded(flags: &Flags) -> Result<usize, Error> {
     Ok(0)
 }
 
-fn replay(text: &str) -> Result<usize, Error> {
-    let mut comparison = Comparison::new(&Interpreter::default())?;
+fn replay(engine: Choice, text: &str) -> Result<usize, Error> {
+    let mut comparison = engine.comparison()?;
     let mut failures = 0;
     for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
         if let Some(failure) = comparison.one(&read_line(line)?)? {
@@ -131,7 +154,7 @@ fn compare(flags: &Flags) -> Result<usize, Error> {
     if generators.iter().all(|g| g.forms().count() == 0) {
         return Err(Error::NoForm(flags.only.clone()));
     }
-    let mut comparison = Comparison::new(&Interpreter::default())?;
+    let mut comparison = flags.engine.comparison()?;
     let mut failures: Vec<(String, u64, Failure)> = Vec::new();
     let start = Instant::now();
     let note = |next: u64| {

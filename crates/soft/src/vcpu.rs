@@ -6,7 +6,7 @@ use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
-use crate::jit::{Jit, Pool};
+use crate::jit::{HOT, Jit, Pool};
 use crate::world::World;
 
 /// The interpreting engine, for the vCPUs of one partition.
@@ -29,10 +29,25 @@ impl Engine for Interpreter {
 
 /// The translating engine, for the vCPUs of one partition: hot code becomes host code, the rest is
 /// interpreted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Translator {
     world: Arc<World>,
     pool: Pool,
+    hot: u32,
+}
+
+impl Default for Translator {
+    fn default() -> Self {
+        Translator { world: Arc::default(), pool: Pool::default(), hot: HOT }
+    }
+}
+
+impl Translator {
+    /// One that translates a block before its first execution, so that translated code is what
+    /// is tried out.
+    pub fn eager() -> Self {
+        Translator { hot: 0, ..Translator::default() }
+    }
 }
 
 impl Engine for Translator {
@@ -44,7 +59,7 @@ impl Engine for Translator {
         let mut cpu = Cpu::new(parts);
         cpu.world = self.world.clone();
         if !cpu.parallel {
-            cpu.jit = Jit::new(&self.pool);
+            cpu.jit = Jit::new(&self.pool, self.hot);
         }
         Box::new(cpu)
     }

@@ -32,7 +32,7 @@ use crate::cpu::Cpu;
 use crate::mmu::Mode;
 
 /// Executions of a block before it is translated.
-const HOT: u32 = 12;
+pub const HOT: u32 = 12;
 /// Instructions between two looks at whether somebody wants something of the vCPU.
 const CHUNK: i64 = 2048;
 /// Places of the table of branch targets, for each mode.
@@ -183,6 +183,8 @@ pub struct Jit {
     /// The state of things that all this was last brought up to date with.
     stamps: [u32; 2],
     written: u64,
+    /// Executions of a block before it is translated.
+    hot: u32,
     pub counts: JitCounts,
 }
 
@@ -198,8 +200,9 @@ impl Drop for Jit {
 }
 
 impl Jit {
-    /// A translator with code memory from `pool`, or fresh. Nothing if the host refuses any.
-    pub fn new(pool: &Pool) -> Option<Box<Self>> {
+    /// A translator with code memory from `pool`, or fresh, of blocks that were executed `hot` times.
+    /// Nothing if the host refuses any.
+    pub fn new(pool: &Pool, hot: u32) -> Option<Box<Self>> {
         let spare = pool.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut arena = match spare {
             Some(arena) => arena,
@@ -224,6 +227,7 @@ impl Jit {
             used: [Vec::new(), Vec::new()],
             stamps: [0; 2],
             written: 0,
+            hot,
             counts: JitCounts::default(),
         }))
     }
@@ -333,8 +337,9 @@ impl Cpu {
 
     #[inline(never)]
     fn translate_if_hot(&mut self, block: *mut Block, key: u64) -> Option<u64> {
+        let hot = self.jit.as_ref()?.hot;
         // SAFETY: `block` was just looked up.
-        if unsafe { !(*block).heat(HOT) } {
+        if unsafe { !(*block).heat(hot) } {
             return None;
         }
         let mut jit = self.jit.take()?;
