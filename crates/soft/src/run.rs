@@ -15,6 +15,11 @@ use crate::system::{self, InterruptKind};
 /// Instructions between two looks at the clock.
 const CLOCK_INTERVAL: u64 = 8192;
 
+/// The same for translated code, which executes more of them in the same time.
+const TRANSLATED_INTERVAL: u64 = 32768;
+/// Instructions of a translated block at most.
+const SLACK: u64 = 64;
+
 /// When to look up from executing.
 struct Horizon {
     until: Until,
@@ -43,7 +48,7 @@ impl Cpu {
             self.notice_code();
         }
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
-        let mut horizon = Horizon { until, look: end.min(self.retired + CLOCK_INTERVAL), end };
+        let mut horizon = Horizon { until, look: end.min(self.retired + self.interval()), end };
         let executing = self.parallel.then(|| self.world.enter(&self.kick));
         let exit = self.run_inner(&mut horizon);
         drop(executing);
@@ -164,13 +169,19 @@ impl Cpu {
         }
         self.blocks.leave();
         let before = self.retired;
-        let why = self.run_translated(code, horizon.look - before);
+        // Where only the clock waits to be looked at, a block may end a little later.
+        let budget = (horizon.look - before).max(SLACK).min(horizon.end - before);
+        let why = self.run_translated(code, budget);
         match why & ((1 << reason::BITS) - 1) {
             // The budget is too small for a whole block.
             reason::DISPATCH if self.retired == before => self.step(),
             reason::DISPATCH => None,
             reason::LINK => {
                 *after = After::Link(why >> reason::BITS);
+                None
+            }
+            reason::ARRIVE => {
+                *after = After::Branch(self.mode);
                 None
             }
             reason::BRANCH => {
@@ -224,7 +235,7 @@ impl Cpu {
             if self.retired >= horizon.end {
                 return Some(Exit::Budget);
             }
-            horizon.look = horizon.end.min(self.retired + CLOCK_INTERVAL);
+            horizon.look = horizon.end.min(self.retired + self.interval());
             self.attention = false;
         }
         if self.task_switches > 0 {
@@ -265,6 +276,21 @@ impl Cpu {
             return self.step();
         }
         None
+    }
+
+    fn interval(&self) -> u64 {
+        if self.jit.is_some() { TRANSLATED_INTERVAL } else { CLOCK_INTERVAL }
+    }
+
+    /// Whether [`Cpu::look_around`] would find nothing that comes before the next instruction.
+    pub(crate) fn nothing_to_see(&self) -> bool {
+        let state = &self.state;
+        !(self.kick.pending()
+            || self.special()
+            || self.task_switches > 0
+            || state.tpr >> 4 < self.controls.tpr_threshold
+            || self.nmi_window
+            || self.interrupt_window && state.rflags & rflags::IF != 0)
     }
 
     /// Whether the next instruction has to be executed by itself, and looked at.

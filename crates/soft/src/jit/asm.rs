@@ -66,6 +66,7 @@ pub enum Alu {
 
 /// Condition codes.
 pub mod cc {
+    pub const B: u8 = 2;
     pub const AE: u8 = 3;
     pub const E: u8 = 4;
     pub const NE: u8 = 5;

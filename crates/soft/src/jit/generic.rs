@@ -19,7 +19,13 @@ pub struct Site {
     pub last: bool,
 }
 
-/// Executes `site`'s instruction. Returns 1 if translated code goes on behind it.
+/// Translated code is left, as the context says.
+const LEAVE: u64 = 0;
+/// Translated code goes on behind the instruction.
+const GO_ON: u64 = 1;
+
+/// Executes `site`'s instruction. Returns [`LEAVE`], [`GO_ON`], or the address of the translated
+/// code to go to.
 pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.helped += 1;
@@ -43,16 +49,23 @@ pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
         Err(Stop::Exit) => (i64::from(cpu.state.rip != site.rip), Some(reason::EXIT)),
         Err(Stop::Alone) => (0, Some(reason::STEP)),
     };
-    let stays = why.is_none() && !site.last && !cpu.attention && !cpu.translations_changed();
+    let quiet = why.is_none() && (!cpu.attention || cpu.settled());
     cpu.attention |= attention;
     cpu.context.flags = stubs::packed(cpu.flags.bits());
-    if stays {
-        return 1;
+    if quiet && !site.last && !cpu.translations_changed() {
+        return GO_ON;
     }
+    cpu.context.budget += i64::from(site.rest) - retired;
+    let mut why = why;
     if why.is_none() {
         cpu.state.rip = cpu.next_rip;
+        if quiet && cpu.translates() {
+            if let Some(code) = cpu.known_target() {
+                return code;
+            }
+            why = Some(reason::ARRIVE);
+        }
     }
     cpu.context.reason = why.unwrap_or(reason::DISPATCH).into();
-    cpu.context.budget += i64::from(site.rest) - retired;
-    0
+    LEAVE
 }

@@ -52,6 +52,8 @@ pub mod reason {
     pub const FAULT: u32 = 4;
     /// A generic implementation needs the machine.
     pub const EXIT: u32 = 5;
+    /// Go on at RIP, and let the table lead there next time.
+    pub const ARRIVE: u32 = 6;
     /// Bits of the reason.
     pub const BITS: u32 = 8;
 }
@@ -423,6 +425,26 @@ impl Cpu {
             jit.arena().write(place, &distance.to_le_bytes());
         }
         jit.counts.linked += 1;
+    }
+
+    /// The code at RIP, if the table of targets has it.
+    pub(crate) fn known_target(&mut self) -> Option<u64> {
+        let mut jit = self.jit.take()?;
+        self.refresh(&mut jit);
+        self.jit = Some(jit);
+        let rip = self.state.rip;
+        let target = self.context.targets[self.mode as usize][target_place(rip)];
+        (target.rip == rip).then_some(target.code)
+    }
+
+    /// Whether there is nothing to look at before the next instruction, though an instruction asked
+    /// for a look; the look is then as good as done.
+    pub(crate) fn settled(&mut self) -> bool {
+        let settled = self.nothing_to_see();
+        if settled {
+            self.attention = self.interrupt_window || self.nmi_window;
+        }
+        settled
     }
 
     /// Notes `code`, the translation of the block at RIP, as a target of indirect branches that

@@ -130,15 +130,21 @@ impl Stubs {
         asm.mov(ARG2, S1);
         asm.constant(S1, super::generic::call as *const () as u64);
         asm.call_reg(S1);
-        asm.test_byte(S1, 1);
-        let gone = asm.label();
-        asm.jcc(cc::E, gone);
+        let (gone, elsewhere) = (asm.label(), asm.label());
+        asm.alu_imm(Alu::Cmp, S1, 1);
+        asm.jcc(cc::B, gone);
+        asm.jcc(cc::NE, elsewhere);
         asm.alu_imm(Alu::Add, HOST_RSP, 8);
         registers(asm, |_| true, Asm::load);
         asm.load(BUDGET, context!(budget));
         asm.ret();
-        asm.bind(gone);
+        asm.bind(elsewhere);
         // Its place and the return address.
+        asm.alu_imm(Alu::Add, HOST_RSP, 16);
+        registers(asm, |_| true, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.jmp_reg(S1);
+        asm.bind(gone);
         asm.alu_imm(Alu::Add, HOST_RSP, 16);
         asm.jmp(out);
 
