@@ -130,9 +130,11 @@ impl Lower<'_> {
             match insn.op_kind(op) {
                 OpKind::Register => {
                     let r = insn.op_register(op);
-                    if !r.is_gpr() || r == Register::AH {
+                    if !r.is_gpr() {
                         return false;
                     }
+                    // It exists in the host's RAX only.
+                    fixed |= r == Register::AH;
                 }
                 OpKind::Memory if memory.is_none() => memory = Some(op),
                 kind if is_immediate(kind) => {}
@@ -192,7 +194,7 @@ impl Lower<'_> {
             let Some(guest) = self.borrowed(r) else {
                 if let Some(host) = resident(r.full_register().number()) {
                     // High byte registers stay where they are.
-                    if !matches!(r, Register::CH | Register::DH | Register::BH) {
+                    if !matches!(r, Register::AH | Register::CH | Register::DH | Register::BH) {
                         copy.set_op_register(op, sized(host.0, r));
                     }
                 }

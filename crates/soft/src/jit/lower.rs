@@ -196,9 +196,10 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     jit.free += code.len().next_multiple_of(16);
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
-    jit.blocks.push(Translated { block, entry, leave });
+    jit.blocks.push(Translated { block, entry, leave, rip, mode: cpu.mode, incoming: Vec::new() });
     jit.pages.entry(state).or_default().push(number);
     jit.table.insert((key, block as usize), origin);
+    jit.by_code.insert(origin, number);
     Some(origin)
 }
 

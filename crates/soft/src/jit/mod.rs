@@ -144,6 +144,11 @@ struct Translated {
     entry: usize,
     /// Offset of what leaves the code at its address.
     leave: usize,
+    /// Where it stands, and in which mode it runs.
+    rip: u64,
+    mode: Mode,
+    /// Links that were led here.
+    incoming: Vec<u32>,
 }
 
 /// A jump from one block to another.
@@ -177,6 +182,8 @@ pub struct Jit {
     sites: Vec<Box<Site>>,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64>,
+    /// Translated blocks by the address of their code.
+    by_code: HashMap<u64, u32>,
     pages: HashMap<*const PageState, Vec<u32>>,
     /// Slots that lead to pages, by [`Scope`].
     slots: [Vec<u32>; 2],
@@ -224,6 +231,7 @@ impl Jit {
             links: Vec::new(),
             sites: Vec::new(),
             table: HashMap::new(),
+            by_code: HashMap::new(),
             pages: HashMap::new(),
             slots: [Vec::new(), Vec::new()],
             used: [Vec::new(), Vec::new()],
@@ -252,6 +260,7 @@ impl Jit {
         self.links.clear();
         self.sites.clear();
         self.table.clear();
+        self.by_code.clear();
         self.pages.clear();
         self.slots.iter_mut().for_each(Vec::clear);
         self.used.iter_mut().for_each(Vec::clear);
@@ -265,14 +274,25 @@ impl Jit {
             context.targets[usize::from(mode)][usize::from(place)] = NOWHERE;
         }
         for link in std::mem::take(&mut self.slots[scope as usize]) {
-            let link = self.links[link as usize];
-            let unlinked = self.address(link.unlinked);
-            self.arena().write(link.place, &unlinked.to_le_bytes());
+            self.unlink(link);
         }
     }
 
-    /// Makes translated blocks of pages that were written leave at their start.
-    fn drop_written(&mut self) {
+    /// Lets a link go to the dispatcher again.
+    fn unlink(&mut self, link: u32) {
+        let Link { place, unlinked, slot, .. } = self.links[link as usize];
+        if slot {
+            let unlinked = self.address(unlinked);
+            self.arena().write(place, &unlinked.to_le_bytes());
+        } else {
+            let distance = unlinked as i32 - (place as i32 + 4);
+            self.arena().write(place, &distance.to_le_bytes());
+        }
+    }
+
+    /// Takes translated blocks of pages that were written out of use: nothing leads to them any more,
+    /// and who is about to enter one leaves at once.
+    fn drop_written(&mut self, context: &mut Context) {
         let mut stale: Vec<u32> = Vec::new();
         self.pages.retain(|_, blocks| {
             let valid = |one: &u32| {
@@ -285,7 +305,14 @@ impl Jit {
         });
         for one in stale {
             self.counts.dropped += 1;
-            let Translated { block, entry, leave, .. } = self.blocks[one as usize];
+            let Translated { block, entry, leave, rip, mode, .. } = self.blocks[one as usize];
+            for link in std::mem::take(&mut self.blocks[one as usize].incoming) {
+                self.unlink(link);
+            }
+            let target = &mut context.targets[mode as usize][target_place(rip)];
+            if target.rip == rip {
+                *target = NOWHERE;
+            }
             let distance = leave as i32 - (entry as i32 + 5);
             let mut jump = [0xe9, 0, 0, 0, 0];
             jump[1..].copy_from_slice(&distance.to_le_bytes());
@@ -373,7 +400,7 @@ impl Cpu {
         let written = PageState::invalidations();
         if jit.written != written {
             jit.written = written;
-            jit.drop_written();
+            jit.drop_written(&mut self.context);
         }
     }
 
@@ -423,6 +450,9 @@ impl Cpu {
         } else {
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
             jit.arena().write(place, &distance.to_le_bytes());
+        }
+        if let Some(number) = jit.by_code.get(&code) {
+            jit.blocks[*number as usize].incoming.push(link);
         }
         jit.counts.linked += 1;
     }
