@@ -18,7 +18,8 @@ static INVALIDATIONS: AtomicU64 = AtomicU64::new(0);
 static MARKS: AtomicU64 = AtomicU64::new(0);
 
 impl PageState {
-    const CODE: u32 = 1;
+    /// The bit of the value that says that code was decoded from the page.
+    pub const CODE: u32 = 1;
     const TOUCHED: u32 = 2;
     const GENERATION: u32 = 4;
 

@@ -58,9 +58,7 @@ impl Engine for Translator {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
         let mut cpu = Cpu::new(parts);
         cpu.world = self.world.clone();
-        if !cpu.parallel {
-            cpu.jit = Jit::new(&self.pool, self.hot);
-        }
+        cpu.jit = Jit::new(&self.pool, self.hot);
         Box::new(cpu)
     }
 }

@@ -80,6 +80,11 @@ impl Block {
         self.host
     }
 
+    /// The state's value that the block is valid under.
+    pub fn value(&self) -> u32 {
+        self.value
+    }
+
     /// The state of the block's page.
     pub fn state(&self) -> *const PageState {
         self.state
@@ -138,7 +143,7 @@ const OVERHEAD: usize = 128;
 
 /// Spreads physical addresses; they are no secret and no attacker chooses them profitably.
 #[derive(Default)]
-struct AddressHasher(u64);
+pub struct AddressHasher(u64);
 
 impl Hasher for AddressHasher {
     fn finish(&self) -> u64 {
@@ -148,6 +153,9 @@ impl Hasher for AddressHasher {
         for byte in bytes {
             self.write_u64(u64::from(*byte));
         }
+    }
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
     }
     fn write_u64(&mut self, value: u64) {
         self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

@@ -348,6 +348,18 @@ impl Asm {
         self.bytes(&[rex, 0xf6, 0xc0 | reg.low(), value]);
     }
 
+    /// `test byte [base], value`.
+    pub fn test_at(&mut self, base: Reg, value: u8) {
+        self.memory(false, &[0xf6], 0, Mem::at(base, 0));
+        self.code.push(value);
+    }
+
+    /// `cmp dword [base], value`.
+    pub fn compare_at(&mut self, base: Reg, value: u32) {
+        self.memory(false, &[0x81], 7, Mem::at(base, 0));
+        self.imm32(value as i32);
+    }
+
     /// Saves AX, where the flags are.
     pub fn store_ax(&mut self, to: Mem) {
         self.code.push(0x66);

@@ -115,6 +115,7 @@ impl Lower<'_> {
             }
         }
         self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
         true
     }
 
@@ -152,6 +153,7 @@ impl Lower<'_> {
             }
         }
         self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        self.look_behind(next, true);
     }
 
     /// Loads the target of an indirect branch into S2.

@@ -11,6 +11,8 @@ use super::generic::Site;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::{HOMES, Jit, Link, Translated, arena, reason};
+use satori_memory::PageState;
+
 use crate::block::{Block, ends_block};
 use crate::cpu::Cpu;
 use crate::isa::{Isa, drop_override};
@@ -54,6 +56,13 @@ pub enum Cold {
         rest: u32,
         why: u32,
     },
+    /// A store hit code: what comes next may be another instruction now, unless a jump does.
+    Wrote {
+        label: Label,
+        back: Option<Label>,
+        next: u64,
+        rest: u32,
+    },
     /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
     Link {
         label: Label,
@@ -77,6 +86,10 @@ pub struct Lower<'a> {
     pub stubs: &'a Stubs,
     pub info: InstructionInfoFactory,
     pub mode: Mode,
+    /// Other vCPUs run at the same time.
+    pub parallel: bool,
+    /// The current instruction stores, and has to look behind.
+    pub stores: bool,
     code_mode: u64,
     /// Address of the block.
     pub block_rip: u64,
@@ -154,6 +167,8 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         stubs: &jit.stubs,
         info: InstructionInfoFactory::new(),
         mode: cpu.mode,
+        parallel: cpu.parallel,
+        stores: false,
         code_mode: cpu.code_mode,
         block_rip: rip,
         rip,
@@ -164,7 +179,9 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         sites: Vec::new(),
         first_link: jit.links.len(),
     };
-    let leave = lower.block(&cpu.isa, &all);
+    // SAFETY: as above.
+    let value = unsafe { (*block).value() };
+    let leave = lower.block(&cpu.isa, &all, (state, value));
     lower.asm.resolve();
     let leave = jit.free + lower.asm.offset(leave);
     let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
@@ -205,9 +222,15 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
 
 impl Lower<'_> {
     /// Emits the whole block; returns the label of what leaves at its address.
-    fn block(&mut self, isa: &Isa, all: &[Instruction]) -> Label {
+    fn block(&mut self, isa: &Isa, all: &[Instruction], valid: (*const PageState, u32)) -> Label {
         let start = self.asm.bound();
         let (refill, leave) = (self.asm.label(), self.asm.label());
+        if self.parallel {
+            // Others may have written to the page.
+            self.asm.constant(S1, valid.0 as u64);
+            self.asm.compare_at(S1, valid.1);
+            self.asm.jcc(cc::NE, leave);
+        }
         let count = all.len() as i32;
         self.asm.alu_imm(Alu::Sub, BUDGET, count);
         self.asm.jcc(cc::S, refill);
@@ -243,6 +266,7 @@ impl Lower<'_> {
             match self.flow(insn) {
                 Some(ended) => return ended,
                 None => {
+                    self.stores = false;
                     self.asm.rollback(mark);
                     self.flags = flags;
                     self.cold.truncate(cold);
@@ -251,8 +275,10 @@ impl Lower<'_> {
             }
             if !ends_block(insn) {
                 if self.copied(insn) {
+                    self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
                     return false;
                 }
+                self.stores = false;
                 self.asm.rollback(mark);
                 self.flags = flags;
                 self.cold.truncate(cold);
@@ -365,6 +391,14 @@ impl Lower<'_> {
                 Cold::Step { label, rip, rest, why } => {
                     self.asm.bind(label);
                     self.emit_step(rip, rest, why);
+                }
+                Cold::Wrote { label, back, next, rest } => {
+                    self.asm.bind(label);
+                    self.asm.call_to(self.stubs.wrote);
+                    match back {
+                        Some(back) => self.asm.jmp(back),
+                        None => self.emit_step(next, rest - 1, reason::DISPATCH),
+                    }
                 }
                 Cold::Link { label, slot, index, rip } => {
                     self.asm.bind(label);

@@ -1,6 +1,7 @@
 //! Memory operands: the guest's address becomes a host address through the software TLB.
 
 use iced_x86::{Instruction, Register};
+use satori_memory::PageState;
 use satori_state::seg;
 
 use super::asm::{Alu, Mem, Reg, cc};
@@ -146,6 +147,10 @@ impl Lower<'_> {
         self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
         self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
         self.asm.jcc(cc::NE, miss);
+        if write && self.parallel {
+            self.asm.store(stubs::stored(), S1);
+            self.stores = true;
+        }
         let host = if let Some((base, disp)) = single {
             self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
             (Mem::sum(S1, base, disp), true)
@@ -180,6 +185,28 @@ impl Lower<'_> {
         host
     }
 
+    /// Behind an instruction that stored, if it did: looks whether others decoded code from the page.
+    /// They do so behind a barrier that makes either their reads see the store, or this see
+    /// their mark. Both scratch registers are lost.
+    pub fn look_behind(&mut self, next: u64, last: bool) {
+        if !std::mem::take(&mut self.stores) {
+            return;
+        }
+        self.save_flags();
+        let (hit, back) = (self.asm.label(), self.asm.label());
+        self.asm.load(S1, stubs::stored());
+        self.asm.load(S1, stubs::tlb(S1, Tlb::STATE_OFFSET));
+        self.asm.test_at(S1, PageState::CODE as u8);
+        self.asm.jcc(cc::NE, hit);
+        self.asm.bind(back);
+        self.cold.push(super::lower::Cold::Wrote {
+            label: hit,
+            back: last.then_some(back),
+            next,
+            rest: self.rest,
+        });
+    }
+
     /// The code of a miss, out of the way.
     pub fn emit_miss(&mut self, address: &Address, describe: u32) {
         self.effective(S2, address, 0);
@@ -195,6 +222,11 @@ impl Lower<'_> {
         self.asm.constant(S1, why.into());
         self.asm.jmp_to(self.stubs.leave);
     }
+}
+
+/// Called by translated code: its last store was to a page that others decoded code from.
+pub extern "sysv64" fn wrote(cpu: &mut Cpu) {
+    cpu.translated_store();
 }
 
 /// Called by translated code: caches the translation for an access at `linear`. Returns 1 if the

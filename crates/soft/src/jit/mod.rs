@@ -17,6 +17,7 @@ mod memory;
 mod stubs;
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
 use satori_memory::PageState;
@@ -27,7 +28,7 @@ use asm::Asm;
 use generic::Site;
 use stubs::Stubs;
 
-use crate::block::{Block, Scope};
+use crate::block::{AddressHasher, Block, Scope};
 use crate::cpu::Cpu;
 use crate::mmu::Mode;
 
@@ -85,6 +86,8 @@ pub struct Context {
     cpu: *mut Cpu,
     /// Holds a value over an access.
     temporary: u64,
+    /// Where the TLB's entry for the last store is, in bytes from the first, if others execute too.
+    stored: u64,
     /// Targets of indirect branches, by mode.
     targets: [[Target; TARGETS]; 3],
 }
@@ -103,6 +106,7 @@ impl Context {
             kick: std::ptr::null(),
             cpu: std::ptr::null_mut(),
             temporary: 0,
+            stored: 0,
             targets: [[NOWHERE; TARGETS]; 3],
         }
     }
@@ -181,9 +185,9 @@ pub struct Jit {
     #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
     /// Translations by mode, address and block.
-    table: HashMap<(u64, usize), u64>,
+    table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks by the address of their code.
-    by_code: HashMap<u64, u32>,
+    by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
     pages: HashMap<*const PageState, Vec<u32>>,
     /// Slots that lead to pages, by [`Scope`].
     slots: [Vec<u32>; 2],
@@ -230,8 +234,8 @@ impl Jit {
             blocks: Vec::new(),
             links: Vec::new(),
             sites: Vec::new(),
-            table: HashMap::new(),
-            by_code: HashMap::new(),
+            table: HashMap::default(),
+            by_code: HashMap::default(),
             pages: HashMap::new(),
             slots: [Vec::new(), Vec::new()],
             used: [Vec::new(), Vec::new()],
@@ -402,6 +406,16 @@ impl Cpu {
             jit.written = written;
             jit.drop_written(&mut self.context);
         }
+    }
+
+    /// Drops what was decoded from the page that translated code has just written to.
+    fn translated_store(&mut self) {
+        if self.tlb.wrote(self.context.stored as usize) {
+            self.code_written();
+        }
+        let Some(mut jit) = self.jit.take() else { return };
+        self.refresh(&mut jit);
+        self.jit = Some(jit);
     }
 
     /// Runs translated code from `code`, the translation of the block at RIP, for at most `budget`

@@ -46,6 +46,9 @@ pub fn flags() -> Mem {
 pub fn temporary() -> Mem {
     context!(temporary)
 }
+pub fn stored() -> Mem {
+    context!(stored)
+}
 pub fn rip() -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, rip))
 }
@@ -75,6 +78,8 @@ pub struct Stubs {
     pub miss: u64,
     /// Calls the generic implementation whose site is in RAX.
     pub generic: u64,
+    /// Tells that the last store was to a page with code.
+    pub wrote: u64,
     /// Gets more instructions, or leaves for R15.
     pub poll: u64,
     /// Bytes of all that.
@@ -120,6 +125,18 @@ impl Stubs {
         registers(asm, lost, Asm::load);
         asm.load(BUDGET, context!(budget));
         asm.test_byte(S1, 1);
+        asm.ret();
+
+        let wrote = at(asm);
+        registers(asm, lost, |asm, register, slot| asm.store(slot, register));
+        asm.store(context!(budget), BUDGET);
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.load(ARG1, context!(cpu));
+        asm.constant(S1, super::memory::wrote as *const () as u64);
+        asm.call_reg(S1);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        registers(asm, lost, Asm::load);
+        asm.load(BUDGET, context!(budget));
         asm.ret();
 
         let generic = at(asm);
@@ -173,7 +190,7 @@ impl Stubs {
 
         asm.resolve();
         let end = asm.here().next_multiple_of(64);
-        Stubs { enter, leave, miss, generic, poll, end }
+        Stubs { enter, leave, miss, wrote, generic, poll, end }
     }
 }
 

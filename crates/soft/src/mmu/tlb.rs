@@ -109,6 +109,16 @@ impl Tlb {
     pub const TAG_OFFSET: usize = offset_of!(Entry, tag);
     /// Where the distance from linear to host addresses is.
     pub const ADDEND_OFFSET: usize = offset_of!(Entry, addend);
+    /// Where the pointer to the page's state is.
+    pub const STATE_OFFSET: usize = offset_of!(Entry, state);
+
+    /// Tells the page of the entry at `offset` bytes that it was written; whether decoded code became
+    /// invalid.
+    pub fn wrote(&self, offset: usize) -> bool {
+        let entry = &self.entries[(offset >> Self::ENTRY_SHIFT) & (ENTRIES - 1)];
+        // SAFETY: as in `protect_code`.
+        unsafe { entry.state.as_ref() }.is_some_and(PageState::wrote)
+    }
 
     pub fn new() -> Self {
         Tlb {
