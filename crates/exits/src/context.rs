@@ -31,7 +31,7 @@ pub struct Platform {
     /// What CPUID answers.
     pub cpuid: CpuidTable,
     /// The Hyper-V interface; none if it is off.
-    pub hyperv: Option<hyperv::Partition>,
+    pub hyperv: Option<Arc<hyperv::Partition>>,
     /// Where EOIs are broadcast.
     pub eoi: Arc<dyn EoiSink>,
     /// Where resets and panics are announced.
@@ -68,10 +68,16 @@ impl Context<'_> {
         }
     }
 
-    /// Tells the I/O APICs of an EOI, if the local APIC says that it is for them.
-    pub(crate) fn broadcast_eoi(&self, ended: Option<u8>) {
+    /// Tells the I/O APICs of an EOI, if the local APIC says that it is for them, and the
+    /// synthetic interrupt controller, whose messages may wait for it.
+    pub(crate) fn broadcast_eoi(&mut self, ended: Option<u8>) {
         if let Some(vector) = ended {
             self.platform.eoi.eoi(vector);
+        }
+        if let Some(vector) = self.lapic.take_ended()
+            && let Some(hyperv) = &self.platform.hyperv
+        {
+            hyperv.end_of_interrupt(self.hyperv.index(), vector);
         }
     }
 

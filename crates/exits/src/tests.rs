@@ -148,7 +148,7 @@ impl Rig {
             memory,
             ports,
             mmio: MmioMap::default(),
-            hyperv: enlightened.then_some(partition),
+            hyperv: enlightened.then_some(Arc::new(partition)),
             eoi: heard.clone(),
             power: heard.clone(),
             refused: Refused::default(),

@@ -23,6 +23,15 @@ impl ReferenceClock {
         (scaled as u64).wrapping_add(self.offset as u64)
     }
 
+    /// The first TSC at which reference time has reached `time`.
+    pub fn first_tsc(&self, time: u64) -> u64 {
+        let scaled = i128::from(time) - i128::from(self.offset);
+        // Beyond 64 bits a TSC does not come.
+        let scaled = u64::try_from(scaled.max(0)).unwrap_or(u64::MAX);
+        let tsc = (u128::from(scaled) << 64).div_ceil(u128::from(self.scale.max(1)));
+        u64::try_from(tsc).unwrap_or(u64::MAX)
+    }
+
     /// The page that tells a guest the same.
     pub fn page(&self, sequence: u32) -> ReferenceTscPage {
         ReferenceTscPage { sequence, reserved: 0, scale: self.scale, offset: self.offset }
@@ -51,6 +60,18 @@ mod tests {
         }
         assert_eq!(ReferenceClock::new(0), None);
         assert_eq!(ReferenceClock::new(10_000_000), None);
+    }
+
+    #[test]
+    fn the_first_tsc_of_a_time_is_the_first() {
+        for hz in [10_000_001, 1_000_000_000, 2_599_998_000, 5_000_000_000u64] {
+            let clock = ReferenceClock::new(hz).unwrap();
+            for time in (0..2000).chain((1..2000).map(|n| n * 0x1_2345_6789)) {
+                let tsc = clock.first_tsc(time);
+                assert!(clock.at(tsc) >= time && (tsc == 0 || clock.at(tsc - 1) < time), "{hz} {time}");
+            }
+            assert_eq!(clock.first_tsc(u64::MAX), u64::MAX);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use satori_defs::hyperv::Status;
+use satori_defs::hyperv::{Status, call};
 use satori_defs::x86::cr0;
 use satori_state::{CpuState, reg};
 
@@ -85,7 +85,22 @@ pub struct CallRow {
 }
 
 /// The calls that exist. Who adds one also names it in its enlightenment's row.
-const CALLS: &[CallRow] = &[];
+const CALLS: &[CallRow] = &[
+    CallRow {
+        code: call::POST_MESSAGE,
+        name: "HvCallPostMessage",
+        rep: false,
+        header: false,
+        run: crate::synic::post_message,
+    },
+    CallRow {
+        code: call::SIGNAL_EVENT,
+        name: "HvCallSignalEvent",
+        rep: false,
+        header: false,
+        run: crate::synic::signal_event,
+    },
+];
 
 /// Looks `call` up in `table` and runs it, after the checks that all calls share.
 fn dispatch(table: &[CallRow], partition: &Partition, vp: &mut Vp, call: &Call) -> Completion {

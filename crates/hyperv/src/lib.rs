@@ -21,9 +21,14 @@ mod hypercall;
 mod msr;
 mod overlay;
 mod partition;
+mod stimer;
+mod synic;
+mod testdev;
 
 pub use clock::ReferenceClock;
 pub use config::{Config, Error, SPIN_NEVER, SPIN_RETRIES, Set, Version};
 pub use enlightenment::{CpuidBit, Enlightenment, Row};
 pub use hypercall::{Call, CallRow, Completion, Input, Ud};
 pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};
+pub use synic::{HostPort, Interrupts, Message, PortKind, Refusal, SavedSynic, Target};
+pub use testdev::TestDevice;

@@ -42,6 +42,8 @@ impl Partition {
             msr::APIC_FREQUENCY => self.frequencies.apic_hz,
             msr::VP_ASSIST_PAGE => vp.assist,
             msr::CRASH_P0..=msr::CRASH_P4 => self.shared().crash[(register - msr::CRASH_P0) as usize],
+            msr::SCONTROL..=msr::SINT15 => self.synic_read(vp.index(), register)?,
+            msr::STIMER0_CONFIG..=msr::STIMER3_COUNT => self.stimer_read(vp, register),
             // What a write may ask for.
             msr::CRASH_CTL => CRASH_NOTIFY | CRASH_MESSAGE,
             _ => return Err(Gp),
@@ -65,6 +67,8 @@ impl Partition {
                 return Ok(Outcome::Crash(self.crash(value & CRASH_MESSAGE != 0)));
             }
             msr::CRASH_CTL => {}
+            msr::SCONTROL..=msr::SINT15 => self.synic_write(vp.index(), register, value)?,
+            msr::STIMER0_CONFIG..=msr::STIMER3_COUNT => self.stimer_write(vp, register, value)?,
             // VP_INDEX, TIME_REF_COUNT and the frequencies are read-only; EOI, ICR and TPR are
             // the local APIC's.
             _ => return Err(Gp),

@@ -2,30 +2,51 @@
 
 use satori_defs::x86::PAGE_SIZE;
 use satori_memory::{Gpa, GuestMemory};
+use serde::{Deserialize, Serialize};
 
 const BYTES: usize = PAGE_SIZE as usize;
 
+/// The bytes of a page.
+pub(crate) type Content = Box<[u8]>;
+
+/// A page of zeroes.
+pub(crate) fn blank() -> Content {
+    vec![0; BYTES].into()
+}
+
 /// Which overlay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Hypercall,
     ReferenceTsc,
+    /// The message page of a virtual processor.
+    Messages(u32),
+    /// The event flags page of a virtual processor.
+    EventFlags(u32),
 }
 
+impl Kind {
+    /// Whether what the guest writes to the overlay stays in it.
+    fn keeps_writes(self) -> bool {
+        matches!(self, Kind::Messages(_) | Kind::EventFlags(_))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Cover {
     kind: Kind,
-    gpa: Gpa,
+    gpa: u64,
     /// What an overlay above must show again when it goes.
-    content: Box<[u8; BYTES]>,
+    content: Content,
 }
 
 /// The overlays of a partition. Several may cover the same page; the latest is seen.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Overlays {
     /// In the order in which they came.
     covers: Vec<Cover>,
     /// What lies below, once for each covered page.
-    covered: Vec<(Gpa, Box<[u8; BYTES]>)>,
+    covered: Vec<(u64, Content)>,
 }
 
 /// The page is not in guest memory.
@@ -43,19 +64,25 @@ impl Overlays {
         content: &[u8],
     ) -> Result<(), OutsideMemory> {
         let gpa = gpa.page();
-        let mut below = Box::new([0; BYTES]);
-        memory.read(gpa, &mut below[..]).map_err(|_| OutsideMemory)?;
+        let mut below = blank();
+        memory.read(gpa, &mut below).map_err(|_| OutsideMemory)?;
         self.uncover(memory, kind);
-        if !self.covered.iter().any(|(page, _)| *page == gpa) {
-            // Read again: the overlay may just have left this very page.
-            memory.read(gpa, &mut below[..]).map_err(|_| OutsideMemory)?;
-            self.covered.push((gpa, below));
+        // Again: the overlay may just have left this very page.
+        memory.read(gpa, &mut below).map_err(|_| OutsideMemory)?;
+        match self.uppermost(gpa.0) {
+            Some(other) if other.kind.keeps_writes() => other.content = below,
+            Some(_) => {}
+            None => self.covered.push((gpa.0, below)),
         }
-        let mut page = Box::new([0; BYTES]);
+        let mut page = blank();
         page[..content.len()].copy_from_slice(content);
-        memory.write(gpa, &page[..]).map_err(|_| OutsideMemory)?;
-        self.covers.push(Cover { kind, gpa, content: page });
+        memory.write(gpa, &page).map_err(|_| OutsideMemory)?;
+        self.covers.push(Cover { kind, gpa: gpa.0, content: page });
         Ok(())
+    }
+
+    fn uppermost(&mut self, gpa: u64) -> Option<&mut Cover> {
+        self.covers.iter_mut().rfind(|cover| cover.gpa == gpa)
     }
 
     /// Changes the first bytes of overlay `kind`, where the guest sees it.
@@ -65,22 +92,34 @@ impl Overlays {
         cover.content[..start.len()].copy_from_slice(start);
         if !above.iter().any(|other| other.gpa == cover.gpa) {
             // The page was in memory when it was covered, and memory does not shrink.
-            let _ = memory.write(cover.gpa, start);
+            let _ = memory.write(Gpa(cover.gpa), start);
         }
     }
 
-    /// Takes overlay `kind` away; the page shows what it shows without it.
-    pub fn uncover(&mut self, memory: &GuestMemory, kind: Kind) {
-        let Some(index) = self.covers.iter().position(|cover| cover.kind == kind) else { return };
-        let gone = self.covers.remove(index);
-        let below = self.covered.iter().position(|(page, _)| *page == gone.gpa);
-        let uppermost = self.covers.iter().rfind(|cover| cover.gpa == gone.gpa);
+    /// Where the guest sees overlay `kind`: nowhere if it is off, or below another.
+    pub fn seen(&mut self, kind: Kind) -> Option<Gpa> {
+        let gpa = self.covers.iter().find(|cover| cover.kind == kind)?.gpa;
+        self.uppermost(gpa).filter(|cover| cover.kind == kind).map(|_| Gpa(gpa))
+    }
+
+    /// Takes overlay `kind` away; the page shows what it shows without it. Returns what the
+    /// overlay held.
+    pub fn uncover(&mut self, memory: &GuestMemory, kind: Kind) -> Option<Content> {
+        let seen = self.seen(kind);
+        let index = self.covers.iter().position(|cover| cover.kind == kind)?;
+        let mut gone = self.covers.remove(index);
+        let Some(gpa) = seen else { return Some(gone.content) };
         // The page was in memory when it was covered, and memory does not shrink.
-        let _ = match (uppermost, below) {
-            (Some(other), _) => memory.write(gone.gpa, &other.content[..]),
-            (None, Some(below)) => memory.write(gone.gpa, &self.covered.remove(below).1[..]),
+        if kind.keeps_writes() {
+            let _ = memory.read(gpa, &mut gone.content);
+        }
+        let below = self.covered.iter().position(|(page, _)| *page == gpa.0);
+        let _ = match (self.uppermost(gpa.0), below) {
+            (Some(other), _) => memory.write(gpa, &other.content),
+            (None, Some(below)) => memory.write(gpa, &self.covered.remove(below).1),
             (None, None) => Ok(()),
         };
+        Some(gone.content)
     }
 }
 
@@ -132,11 +171,32 @@ mod tests {
             overlays.uncover(&memory, first);
             let (left, value) = match first {
                 Kind::Hypercall => (Kind::ReferenceTsc, 0xbb),
-                Kind::ReferenceTsc => (Kind::Hypercall, 0xaa),
+                _ => (Kind::Hypercall, 0xaa),
             };
             assert_eq!(seen(&memory)[3], value);
             overlays.uncover(&memory, left);
             assert_eq!(seen(&memory), [1, 2, 3, 4]);
         }
+    }
+
+    #[test]
+    fn a_page_that_keeps_writes_takes_them_along_also_from_below_another() {
+        let (memory, mut overlays) = (memory(), Overlays::default());
+        let kind = Kind::Messages(3);
+        overlays.cover(&memory, kind, Gpa(0x1000), &[]).unwrap();
+        memory.write(Gpa(0x1004), &[0x77]).unwrap();
+        assert_eq!(overlays.seen(kind), Some(Gpa(0x1000)));
+        overlays.cover(&memory, Kind::EventFlags(3), Gpa(0x1000), &[]).unwrap();
+        assert_eq!((overlays.seen(kind), seen(&memory)[1]), (None, 0));
+        memory.write(Gpa(0x1004), &[0x66]).unwrap();
+        let held = overlays.uncover(&memory, kind).unwrap();
+        assert_eq!((held.len(), held[4]), (BYTES, 0x77));
+        assert_eq!(overlays.uncover(&memory, Kind::EventFlags(3)).unwrap()[4], 0x66);
+        assert_eq!(seen(&memory), [1, 2, 3, 4]);
+        overlays.cover(&memory, kind, Gpa(0x2000), &held).unwrap();
+        assert_eq!(memory.read_u32(Gpa(0x2004)).unwrap(), 0x77);
+        overlays.cover(&memory, kind, Gpa(0x2000), &held[..1]).unwrap();
+        assert_eq!(memory.read_u32(Gpa(0x2004)).unwrap(), 0, "onto itself, with new content");
+        assert_eq!(overlays.uncover(&memory, Kind::Messages(4)), None);
     }
 }

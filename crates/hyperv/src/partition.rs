@@ -7,6 +7,8 @@ use satori_bus::Clock;
 use satori_memory::GuestMemory;
 
 use crate::overlay::Overlays;
+use crate::stimer::Stimers;
+use crate::synic::{Interrupts, Synic};
 use crate::{Config, Error, ReferenceClock};
 
 /// Frequencies that the guest is told, in Hz.
@@ -45,17 +47,23 @@ pub struct Vp {
     index: u32,
     /// VP_ASSIST_PAGE.
     pub(crate) assist: u64,
+    pub(crate) stimers: Stimers,
 }
 
 impl Vp {
     /// The virtual processor with this VP index, which is its vCPU number.
     pub fn new(index: u32) -> Self {
-        Vp { index, assist: 0 }
+        Vp { index, assist: 0, stimers: Stimers::default() }
     }
 
     /// The VP index.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Partition TSC at which [`Partition::run_timers`] has something to do.
+    pub fn deadline_tsc(&self) -> Option<u64> {
+        self.stimers.deadline_tsc()
     }
 }
 
@@ -79,6 +87,7 @@ pub struct Partition {
     /// Read at every hypercall, hence not under the lock.
     pub(crate) guest_os_id: AtomicU64,
     shared: Mutex<Shared>,
+    pub(crate) synic: Synic,
 }
 
 impl Partition {
@@ -99,7 +108,14 @@ impl Partition {
             reference,
             guest_os_id: AtomicU64::new(0),
             shared: Mutex::default(),
+            synic: Synic::default(),
         })
+    }
+
+    /// Gives each of `vps` virtual processors a synthetic interrupt controller that interrupts through
+    /// `interrupts`.
+    pub fn with_synic(self, vps: u32, interrupts: Arc<dyn Interrupts>) -> Self {
+        Partition { synic: Synic::new(vps, interrupts), ..self }
     }
 
     /// What the partition offers.

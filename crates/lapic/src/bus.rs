@@ -229,10 +229,11 @@ impl ApicBus {
     }
 
     /// Requests `vector` at `vcpu`, as an edge, past all addressing: a source of the Hyper-V
-    /// interface belongs to its processor. Nothing comes of it where the APIC is off.
-    pub fn request(&self, vcpu: u32, vector: u8) {
+    /// interface belongs to its processor. Nothing comes of it where the APIC is off. If it is the
+    /// vCPU's `own` thread that asks, it is not woken.
+    pub fn request(&self, vcpu: u32, vector: u8, own: bool) {
         if self.slot(vcpu).mode().0 != Mode::Disabled {
-            self.accept(vcpu, None, DeliveryMode::Fixed, vector, false);
+            self.accept(vcpu, own.then_some(vcpu), DeliveryMode::Fixed, vector, false);
         }
     }
 

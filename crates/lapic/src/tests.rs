@@ -426,8 +426,8 @@ fn a_vector_that_ends_itself_is_not_in_service_and_the_eoi_ends_what_lies_below(
     vectors[0x51 / 32] = 1 << (0x51 % 32);
     machine.bus.set_auto_eoi(1, vectors);
     for vector in [0x41, 0x51] {
-        machine.bus.request(0, vector);
-        machine.bus.request(1, vector);
+        machine.bus.request(0, vector, true);
+        machine.bus.request(1, vector, false);
         assert!(machine.bus.requested(1, vector));
         for apic in &mut machine.apics {
             assert_eq!(apic.pending(), Some(vector));
@@ -435,7 +435,7 @@ fn a_vector_that_ends_itself_is_not_in_service_and_the_eoi_ends_what_lies_below(
         }
         assert!(!machine.bus.requested(1, vector));
     }
-    assert_eq!(machine.woken.0.lock().unwrap().as_slice(), [0, 1, 0, 1]);
+    assert_eq!(machine.woken.0.lock().unwrap().as_slice(), [1, 1]);
     assert_eq!((machine.apics[0].ppr(), machine.apics[1].ppr()), (0x50, 0x40));
     for (apic, expected) in machine.apics.iter_mut().zip([Some(0x51), Some(0x41)]) {
         assert_eq!(apic.take_ended(), None);
@@ -447,6 +447,6 @@ fn a_vector_that_ends_itself_is_not_in_service_and_the_eoi_ends_what_lies_below(
     assert_eq!(machine.apics[1].take_ended(), None);
     let off = machine.apics[1].base() & !(base::EN | base::EXTD);
     machine.apics[1].write_base(off).unwrap();
-    machine.bus.request(1, 0x61);
+    machine.bus.request(1, 0x61, false);
     assert!(!machine.bus.requested(1, 0x61));
 }

@@ -9,6 +9,7 @@ use satori_cpuid::msrs::{PlatformMsrs, Setup};
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, crystal_hz};
 use satori_engine::{Engine, TimeSource, VcpuParts};
 use satori_exits::{EoiSink, Platform, Refused};
+use satori_hyperv::{Interrupts, Partition, TestDevice};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
 use satori_memory::{GuestMemory, Region};
 use satori_state::{Activity, CpuState};
@@ -148,6 +149,21 @@ impl InterruptLine for AddressLine {
     }
 }
 
+/// The local APICs, for the sources of the Hyper-V interface.
+struct Sources(Arc<ApicBus>);
+
+impl Interrupts for Sources {
+    fn request(&self, vp: u32, vector: u8, own: bool) {
+        self.0.request(vp, vector, own);
+    }
+    fn requested(&self, vp: u32, vector: u8) -> bool {
+        self.0.requested(vp, vector)
+    }
+    fn set_auto_eoi(&self, vp: u32, vectors: [u32; 8]) {
+        self.0.set_auto_eoi(vp, vectors);
+    }
+}
+
 struct IoApicEoi(Arc<IoApic>);
 
 impl EoiSink for IoApicEoi {
@@ -196,7 +212,7 @@ impl Life {
             let timer: Arc<dyn Timer> = timeout.clone();
             timers.arm(timeout.at, Arc::downgrade(&timer));
         }
-        let chipset = Chipset::new(Parts {
+        let mut chipset = Chipset::new(Parts {
             clock: clock.clone(),
             timers: timers.clone(),
             power: plan.shared.clone(),
@@ -218,13 +234,19 @@ impl Life {
 
         let hyperv = match plan.hyperv.set.is_empty() {
             true => None,
-            false => Some(satori_hyperv::Partition::new(
-                plan.hyperv.clone(),
-                memory.clone(),
-                clock.clone(),
-                clocks.timer_hz,
-            )?),
+            false => {
+                let config = plan.hyperv.clone();
+                let partition = Partition::new(config, memory.clone(), clock.clone(), clocks.timer_hz)?;
+                Some(Arc::new(partition.with_synic(cpus, Arc::new(Sources(apic_bus.clone())))))
+            }
         };
+        if let Some(partition) = hyperv.as_ref().filter(|_| plan.testdev) {
+            let (port, device) = (TestDevice::PORT, TestDevice::new(partition.clone()));
+            chipset
+                .ports
+                .add("hyperv-testdev", port, port + 3, device)
+                .map_err(satori_chipset::Error::from)?;
+        }
         let msrs = PlatformMsrs::new(&Setup {
             cpuid: &cpuid,
             tsc_hz,

@@ -105,9 +105,9 @@ impl Vp {
         *self.vcpu.state_mut() = state;
     }
 
-    /// Partition TSC of the local APIC timer's next expiry.
+    /// Partition TSC at which the local APIC's timer or a synthetic one expires next.
     pub fn deadline(&self) -> Option<u64> {
-        self.lapic.deadline_tsc()
+        [self.lapic.deadline_tsc(), self.hyperv.deadline_tsc()].into_iter().flatten().min()
     }
 
     /// Its place among the machine's.
@@ -156,9 +156,15 @@ impl Vp {
             let tsc = self.platform.clock.tsc();
             self.lapic.timer_expired(tsc);
         }
+        if let Some(at) = self.hyperv.deadline_tsc()
+            && at <= self.platform.clock.tsc()
+            && let Some(partition) = &self.platform.hyperv
+        {
+            partition.run_timers(&mut self.hyperv);
+        }
         let activity = self.vcpu.state().activity;
         if matches!(activity, Activity::WaitForSipi | Activity::Shutdown) {
-            return Entry::Sleep { deadline: self.lapic.deadline_tsc() };
+            return Entry::Sleep { deadline: self.deadline() };
         }
         // An event is what a halted processor waits for, also while it is stepped.
         let quiet = self.quiet && activity == Activity::Active;
@@ -167,10 +173,10 @@ impl Vp {
         }
         let injected = !quiet && self.inject();
         if activity == Activity::Halted && !injected {
-            return Entry::Sleep { deadline: self.lapic.deadline_tsc() };
+            return Entry::Sleep { deadline: self.deadline() };
         }
         self.set_controls();
-        Entry::Run { deadline: self.lapic.deadline_tsc() }
+        Entry::Run { deadline: self.deadline() }
     }
 
     /// INIT and SIPI (SDM 9.4).

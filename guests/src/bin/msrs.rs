@@ -611,7 +611,6 @@ fn hyper_v(t: &mut Test) {
         (synthetic::APIC_FREQUENCY, 11),
         (synthetic::TPR, 4),
         (synthetic::VP_ASSIST_PAGE, 4),
-        // Never offered here: SynIC and its timers.
         (0x4000_0080, 2),
         (0x4000_00b0, 3),
     ] {

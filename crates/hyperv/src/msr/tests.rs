@@ -1,11 +1,12 @@
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use satori_bus::{Clock, Nanos};
 use satori_memory::{GuestMemory, Region};
 
 use super::*;
-use crate::Config;
+use crate::{Config, Interrupts};
 
 pub(crate) struct FakeClock(pub AtomicU64);
 
@@ -24,11 +25,32 @@ impl Clock for FakeClock {
     }
 }
 
+/// Local APICs that note what they are asked for.
+#[derive(Default)]
+pub(crate) struct FakeApics {
+    /// Processor and vector of each interrupt requested and not taken.
+    pub requested: Mutex<Vec<(u32, u8)>>,
+    pub auto_eoi: Mutex<BTreeMap<u32, [u32; 8]>>,
+}
+
+impl Interrupts for FakeApics {
+    fn request(&self, vp: u32, vector: u8, _own: bool) {
+        self.requested.lock().unwrap().push((vp, vector));
+    }
+    fn requested(&self, vp: u32, vector: u8) -> bool {
+        self.requested.lock().unwrap().contains(&(vp, vector))
+    }
+    fn set_auto_eoi(&self, vp: u32, vectors: [u32; 8]) {
+        self.auto_eoi.lock().unwrap().insert(vp, vectors);
+    }
+}
+
 pub(crate) fn partition(words: &str) -> (Partition, Arc<FakeClock>, GuestMemory) {
     let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 0x8000 }]).unwrap();
     let clock = Arc::new(FakeClock(AtomicU64::new(0)));
     let config: Config = words.parse().unwrap();
     let partition = Partition::new(config, memory.clone(), clock.clone(), 1_000_000_000).unwrap();
+    let partition = partition.with_synic(8, Arc::new(FakeApics::default()));
     (partition, clock, memory)
 }
 
