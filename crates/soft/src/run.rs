@@ -172,7 +172,11 @@ impl Cpu {
         // Where only the clock waits to be looked at, a block may end a little later.
         let budget = (horizon.look - before).max(SLACK).min(horizon.end - before);
         let why = self.run_translated(code, budget);
-        match why & ((1 << reason::BITS) - 1) {
+        let kind = why & ((1 << reason::BITS) - 1);
+        if let Some(jit) = &mut self.jit {
+            jit.counts.left[kind as usize & 7] += 1;
+        }
+        match kind {
             // The budget is too small for a whole block.
             reason::DISPATCH if self.retired == before => self.step(),
             reason::DISPATCH => None,
@@ -185,20 +189,12 @@ impl Cpu {
                 None
             }
             reason::BRANCH => {
-                if let Some(jit) = &mut self.jit {
-                    jit.counts.branches += 1;
-                }
                 *after = After::Branch(self.mode);
                 self.step()
             }
             reason::FAULT => self.stopped(Stop::Fault),
             reason::EXIT => self.stopped(Stop::Exit),
-            _ => {
-                if let Some(jit) = &mut self.jit {
-                    jit.counts.stepped += 1;
-                }
-                self.step()
-            }
+            _ => self.step(),
         }
     }
 

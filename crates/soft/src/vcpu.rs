@@ -6,7 +6,7 @@ use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
-use crate::jit::{HOT, Jit, Pool};
+use crate::jit::{HOT, Jit, Pool, reason};
 use crate::world::World;
 
 /// The interpreting engine, for the vCPUs of one partition.
@@ -145,8 +145,13 @@ impl Vcpu for Cpu {
                 ("of those, by calls", jit.generic),
                 ("bytes of host code", jit.bytes),
                 ("entries of translated code", jit.entered),
-                ("left for one instruction", jit.stepped),
-                ("branch targets not known", jit.branches),
+                ("left to look around", jit.left[reason::DISPATCH as usize]),
+                ("left for one instruction", jit.left[reason::STEP as usize]),
+                ("left by jumps not linked", jit.left[reason::LINK as usize]),
+                ("left by branches to unknown targets", jit.left[reason::BRANCH as usize]),
+                ("left by calls that went elsewhere", jit.left[reason::ARRIVE as usize]),
+                ("left by calls that raised an exception", jit.left[reason::FAULT as usize]),
+                ("left by calls that need the machine", jit.left[reason::EXIT as usize]),
                 ("jumps linked", jit.linked),
                 ("translations dropped", jit.dropped),
                 ("code memory resets", jit.resets),

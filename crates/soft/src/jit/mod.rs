@@ -125,10 +125,8 @@ pub struct JitCounts {
     pub bytes: u64,
     /// Times that translated code was entered.
     pub entered: u64,
-    /// Times that it was left for one instruction, that had to be executed by itself.
-    pub stepped: u64,
-    /// Indirect branches whose target was not in the table.
-    pub branches: u64,
+    /// Times that it was left, by [`reason`].
+    pub left: [u64; 8],
     /// Jumps that were led directly to their target.
     pub linked: u64,
     /// Translated blocks whose page was written.
