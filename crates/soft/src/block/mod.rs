@@ -115,7 +115,7 @@ pub enum Scope {
 #[derive(Clone, Copy)]
 struct Jump {
     key: u64,
-    stamp: u32,
+    stamp: u64,
     scope: Scope,
     block: *mut Block,
 }
@@ -123,7 +123,7 @@ struct Jump {
 #[derive(Clone, Copy)]
 struct Fetch {
     key: u64,
-    stamp: u32,
+    stamp: u64,
     scope: Scope,
     page: u64,
     host: *mut u8,
@@ -133,6 +133,15 @@ struct Fetch {
 /// In an address of code: the instruction there is executed by itself. Linear addresses of 32-bit
 /// code have no such bit.
 const ALONE: u64 = 1 << 62;
+
+/// Sets of pages whose translations are dropped together when one of them is.
+pub const BUCKETS: usize = 64;
+
+/// The bucket of an address or key.
+#[inline(always)]
+pub fn bucket(linear: u64) -> usize {
+    (linear >> 12) as usize % BUCKETS
+}
 
 const JUMPS: usize = 8192;
 const FETCHES: usize = 512;
@@ -189,8 +198,12 @@ pub struct BlockCounts {
 pub struct Blocks {
     jumps: Box<[Jump; JUMPS]>,
     fetches: Box<[Fetch; FETCHES]>,
-    /// By [`Scope`]: entries with another stamp are void.
-    stamps: [u32; 2],
+    /// By [`Scope`], and by [`bucket`] of the page. They only grow, so that an entry is void when
+    /// their sum is another than when it was made.
+    stamps: [u64; 2],
+    page_stamps: [u64; BUCKETS],
+    /// Buckets of which a page was dropped since [`Blocks::take_flushed`].
+    flushed: u64,
     /// Pages (hashed) that were translated for fetches since the last full flush.
     pages: Box<[u64; 64]>,
     large: LargePages,
@@ -230,6 +243,8 @@ impl Blocks {
             jumps: boxed(NO_JUMP),
             fetches: boxed(NO_FETCH),
             stamps: [1, 1],
+            page_stamps: [0; BUCKETS],
+            flushed: 0,
             pages: boxed(0),
             large: LargePages::new(),
             table: HashMap::default(),
@@ -252,14 +267,7 @@ impl Blocks {
     }
 
     fn bump(&mut self, scope: Scope) {
-        let stamp = &mut self.stamps[scope as usize];
-        *stamp = stamp.wrapping_add(1);
-        if *stamp == 0 {
-            // Stamps came around: old entries would look new.
-            self.jumps.fill(NO_JUMP);
-            self.fetches.fill(NO_FETCH);
-            *stamp = 1;
-        }
+        self.stamps[scope as usize] += 1;
     }
 
     fn page_bit(linear: u64) -> (usize, u64) {
@@ -270,8 +278,12 @@ impl Blocks {
     /// The translation of one page is void now, however large the page is.
     pub fn flush_page(&mut self, linear: u64) {
         let (word, bit) = Self::page_bit(linear);
-        if self.pages[word] & bit != 0 || self.large.reach(linear) != Reach::Page {
+        if self.large.reach(linear) != Reach::Page {
             self.flush_translations(false);
+        } else if self.pages[word] & bit != 0 {
+            let bucket = bucket(linear);
+            self.page_stamps[bucket] += 1;
+            self.flushed |= 1 << bucket;
         }
     }
 
@@ -297,16 +309,33 @@ impl Blocks {
         block.ops.iter().take_while(|op| u64::from(op.offset) < offset).map(|op| u64::from(op.count)).sum()
     }
 
-    /// Values that change when translations become void, by [`Scope`].
+    /// Values that change when all translations of a [`Scope`] become void.
     #[inline(always)]
-    pub fn stamps(&self) -> [u32; 2] {
+    pub fn stamps(&self) -> [u64; 2] {
         self.stamps
+    }
+
+    /// Buckets of which a page was dropped, as a set of bits.
+    #[inline(always)]
+    pub fn flushed(&self) -> u64 {
+        self.flushed
+    }
+
+    /// The same, and forgets them.
+    pub fn take_flushed(&mut self) -> u64 {
+        std::mem::take(&mut self.flushed)
+    }
+
+    /// What an entry for `key`, code of `scope`, has to be stamped with.
+    #[inline(always)]
+    fn stamp(&self, scope: Scope, key: u64) -> u64 {
+        self.stamps[scope as usize & 1] + self.page_stamps[bucket(key)]
     }
 
     /// Whom the translation behind `key` belongs to, if a block was found there last.
     pub fn scope_of(&self, key: u64) -> Option<Scope> {
         let entry = &self.jumps[jump_slot(key)];
-        (entry.key == key && entry.stamp == self.stamps[entry.scope as usize & 1]).then_some(entry.scope)
+        (entry.key == key && entry.stamp == self.stamp(entry.scope, key)).then_some(entry.scope)
     }
 
     /// Notes which block runs.
@@ -359,7 +388,7 @@ impl Cpu {
         let linear = self.code_linear(self.state.rip);
         let key = self.code_key(linear);
         let entry = &self.blocks.jumps[jump_slot(key)];
-        if entry.key == key && entry.stamp == self.blocks.stamps[entry.scope as usize & 1] {
+        if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
             let block = entry.block;
             // SAFETY: jump entries point to blocks in storage; a reset empties both.
             if unsafe { (*block).valid() } {
@@ -377,7 +406,7 @@ impl Cpu {
         let key = self.code_key(self.code_linear(rip));
         // SAFETY: `before` has just run, and only a look-up frees blocks.
         let next = unsafe { (*before).successor(from, rip).get() };
-        if next.key == key && next.stamp == self.blocks.stamps[next.scope as usize & 1] {
+        if next.key == key && next.stamp == self.blocks.stamp(next.scope, key) {
             // SAFETY: successors point to blocks in storage; a reset frees both at once.
             if unsafe { (*next.block).valid() } {
                 return Ok(Some(next.block));
@@ -475,7 +504,7 @@ impl Cpu {
 
     fn remember(&mut self, linear: u64, scope: Scope, block: *mut Block) {
         let key = self.code_key(linear);
-        let stamp = self.blocks.stamps[scope as usize];
+        let stamp = self.blocks.stamp(scope, key);
         self.blocks.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
     }
 
@@ -484,7 +513,7 @@ impl Cpu {
         let key = self.code_key(linear & !0xfff);
         let slot = (linear >> 12) as usize & (FETCHES - 1);
         let entry = self.blocks.fetches[slot];
-        if entry.key == key && entry.stamp == self.blocks.stamps[entry.scope as usize] {
+        if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
             return Ok(entry);
         }
         if self.code64 && !canonical(linear) {
@@ -515,7 +544,7 @@ impl Cpu {
         let scope = if mapping.global { Scope::Global } else { Scope::Local };
         let entry = Fetch {
             key,
-            stamp: self.blocks.stamps[scope as usize],
+            stamp: self.blocks.stamp(scope, key),
             scope,
             page: mapping.gpa & !0xfff,
             host: page.host,

@@ -28,7 +28,7 @@ use asm::Asm;
 use generic::Site;
 use stubs::Stubs;
 
-use crate::block::{AddressHasher, Block, Scope};
+use crate::block::{AddressHasher, BUCKETS, Block, Scope, bucket};
 use crate::cpu::Cpu;
 use crate::mmu::Mode;
 
@@ -166,6 +166,15 @@ struct Link {
     slot: bool,
 }
 
+/// What leads to pages by their linear addresses.
+#[derive(Default)]
+struct Dependents {
+    /// Links with a slot.
+    slots: Vec<u32>,
+    /// Targets in use: mode and place.
+    targets: Vec<(u8, u16)>,
+}
+
 /// Arenas that no vCPU uses, for those of the machine's next life.
 pub type Pool = Arc<Mutex<Vec<Arena>>>;
 
@@ -187,12 +196,10 @@ pub struct Jit {
     /// Translated blocks by the address of their code.
     by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
     pages: HashMap<*const PageState, Vec<u32>>,
-    /// Slots that lead to pages, by [`Scope`].
-    slots: [Vec<u32>; 2],
-    /// Places of targets in use, by [`Scope`]: mode and place.
-    used: [Vec<(u8, u16)>; 2],
+    /// What depends on translations of linear addresses, by [`Scope`] and [`bucket`].
+    dependents: Box<[[Dependents; BUCKETS]; 2]>,
     /// The state of things that all this was last brought up to date with.
-    stamps: [u32; 2],
+    stamps: [u64; 2],
     written: u64,
     /// Executions of a block before it is translated.
     hot: u32,
@@ -235,8 +242,7 @@ impl Jit {
             table: HashMap::default(),
             by_code: HashMap::default(),
             pages: HashMap::new(),
-            slots: [Vec::new(), Vec::new()],
-            used: [Vec::new(), Vec::new()],
+            dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
             stamps: [0; 2],
             written: 0,
             hot,
@@ -264,19 +270,21 @@ impl Jit {
         self.table.clear();
         self.by_code.clear();
         self.pages.clear();
-        self.slots.iter_mut().for_each(Vec::clear);
-        self.used.iter_mut().for_each(Vec::clear);
+        self.dependents.as_flattened_mut().fill_with(Dependents::default);
         context.targets = [[NOWHERE; TARGETS]; 3];
         self.free = self.stubs.end;
     }
 
-    /// Unlinks what leads to translations that are void now.
-    fn flush(&mut self, context: &mut Context, scope: Scope) {
-        for (mode, place) in self.used[scope as usize].drain(..) {
-            context.targets[usize::from(mode)][usize::from(place)] = NOWHERE;
-        }
-        for link in std::mem::take(&mut self.slots[scope as usize]) {
-            self.unlink(link);
+    /// Unlinks what leads to translations of `scope` in one of `buckets`, which are void now.
+    fn flush(&mut self, context: &mut Context, scope: Scope, buckets: impl Iterator<Item = usize>) {
+        for bucket in buckets {
+            let dependents = &mut self.dependents[scope as usize][bucket];
+            for (mode, place) in dependents.targets.drain(..) {
+                context.targets[usize::from(mode)][usize::from(place)] = NOWHERE;
+            }
+            for link in std::mem::take(&mut dependents.slots) {
+                self.unlink(link);
+            }
         }
     }
 
@@ -343,8 +351,11 @@ impl Cpu {
 
     /// Whether translations became void since the code was entered.
     pub(crate) fn translations_changed(&self) -> bool {
-        let changed =
-            |jit: &Jit| jit.stamps != self.blocks.stamps() || jit.written != PageState::invalidations();
+        let changed = |jit: &Jit| {
+            jit.stamps != self.blocks.stamps()
+                || self.blocks.flushed() != 0
+                || jit.written != PageState::invalidations()
+        };
         self.jit.as_ref().is_some_and(|jit| changed(jit))
     }
 
@@ -391,13 +402,19 @@ impl Cpu {
     fn refresh(&mut self, jit: &mut Jit) {
         let stamps = self.blocks.stamps();
         if jit.stamps != stamps {
-            if jit.stamps[0] != stamps[0] {
-                jit.flush(&mut self.context, Scope::Local);
-            }
-            if jit.stamps[1] != stamps[1] {
-                jit.flush(&mut self.context, Scope::Global);
+            for scope in [Scope::Local, Scope::Global] {
+                if jit.stamps[scope as usize] != stamps[scope as usize] {
+                    jit.flush(&mut self.context, scope, 0..BUCKETS);
+                }
             }
             jit.stamps = stamps;
+        }
+        if self.blocks.flushed() != 0 {
+            let flushed = self.blocks.take_flushed();
+            for scope in [Scope::Local, Scope::Global] {
+                let buckets = (0..BUCKETS).filter(|bucket| flushed & 1 << bucket != 0);
+                jit.flush(&mut self.context, scope, buckets);
+            }
         }
         let written = PageState::invalidations();
         if jit.written != written {
@@ -458,7 +475,7 @@ impl Cpu {
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());
-            jit.slots[scope as usize].push(link);
+            jit.dependents[scope as usize][bucket(key)].slots.push(link);
         } else {
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
             jit.arena().write(place, &distance.to_le_bytes());
@@ -500,7 +517,7 @@ impl Cpu {
         let place = target_place(rip);
         self.context.targets[mode as usize][place] = Target { rip, code };
         if let Some(jit) = &mut self.jit {
-            jit.used[scope as usize].push((mode as u8, place as u16));
+            jit.dependents[scope as usize][bucket(rip)].targets.push((mode as u8, place as u16));
         }
     }
 }
