@@ -49,7 +49,8 @@ pub struct Cpu {
     /// 64-bit code.
     pub code64: bool,
     /// What beside its address tells code apart: privilege 3 in bit 52, 64-bit code in bit 53,
-    /// 16-bit code in bit 54, RFLAGS.AC at privilege levels 0 to 2 in bit 55. Bits 63:52 of a canonical address say nothing that bit 51 does not.
+    /// 16-bit code in bit 54, RFLAGS.AC at privilege levels 0 to 2 in bit 55,
+    /// privilege levels 1 and 2 in bit 56. Bits 63:52 of a canonical address say nothing that bit 51 does not.
     pub(crate) code_mode: u64,
     /// Segment bases by segment register, for 64-bit code: 0 but for FS and GS; the last
     /// slots are 0 too.
@@ -258,7 +259,8 @@ impl Cpu {
         self.code_mode = u64::from(self.mode == Mode::User) << 52
             | u64::from(self.code64) << 53
             | u64::from(self.bits() == 16) << 54
-            | u64::from(self.mode == Mode::SupervisorAc) << 55;
+            | u64::from(self.mode == Mode::SupervisorAc) << 55
+            | u64::from(matches!(self.state.cpl(), 1 | 2)) << 56;
         self.aligned =
             self.mode == Mode::User && self.state.rflags & rflags::AC != 0 && self.state.cr0 & cr0::AM != 0;
         self.tlb.hide(self.aligned);

@@ -58,6 +58,7 @@ pub struct Label(usize);
 #[repr(u8)]
 pub enum Alu {
     Add = 0,
+    Or = 1,
     And = 4,
     Sub = 5,
     Xor = 6,
@@ -346,6 +347,12 @@ impl Asm {
     pub fn test_byte(&mut self, reg: Reg, value: u8) {
         let rex = 0x40 | reg.high();
         self.bytes(&[rex, 0xf6, 0xc0 | reg.low(), value]);
+    }
+
+    /// `op qword [to], value`.
+    pub fn alu_at(&mut self, op: Alu, to: Mem, value: i32) {
+        self.memory(true, &[0x81], op as u8, to);
+        self.imm32(value);
     }
 
     /// `test byte [base], value`.

@@ -1,6 +1,7 @@
 //! The stack, and jumps between blocks.
 
 use iced_x86::{Code, FlowControl, Instruction, OpKind};
+use satori_defs::x86::rflags;
 use satori_state::reg;
 
 use super::asm::{Alu, Mem, cc};
@@ -30,6 +31,9 @@ impl Lower<'_> {
         }
         let target = self.block_rip.wrapping_add(insn.near_branch_target());
         let next = self.block_rip.wrapping_add(insn.next_ip());
+        if matches!(insn.code(), Code::Cli | Code::Sti) {
+            return self.interrupt_flag(insn.code() == Code::Sti, next).then_some(true);
+        }
         match insn.flow_control() {
             FlowControl::UnconditionalBranch if insn.op0_kind() == OpKind::NearBranch64 => {
                 if !canonical(target) {
@@ -82,6 +86,25 @@ impl Lower<'_> {
             _ => return None,
         }
         Some(true)
+    }
+
+    /// STI and CLI at privilege level 0. Nobody can tell whether an interrupt was held back for one
+    /// more instruction when none waits.
+    fn interrupt_flag(&mut self, on: bool, next: u64) -> bool {
+        if !self.privileged || !canonical(next) {
+            return false;
+        }
+        self.save_flags();
+        if on {
+            let waiting = self.step(reason::STEP);
+            self.asm.alu_byte(Alu::Cmp, stubs::interrupt_window(), 0);
+            self.asm.jcc(cc::NE, waiting);
+            self.asm.alu_at(Alu::Or, stubs::rflags(), rflags::IF as i32);
+        } else {
+            self.asm.alu_at(Alu::And, stubs::rflags(), !(rflags::IF as i32));
+        }
+        self.link(next);
+        true
     }
 
     fn push(&mut self, insn: &Instruction) -> bool {

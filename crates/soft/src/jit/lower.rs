@@ -86,6 +86,8 @@ pub struct Lower<'a> {
     pub stubs: &'a Stubs,
     pub info: InstructionInfoFactory,
     pub mode: Mode,
+    /// At privilege level 0.
+    pub privileged: bool,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
     /// The current instruction stores, and has to look behind.
@@ -167,6 +169,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         stubs: &jit.stubs,
         info: InstructionInfoFactory::new(),
         mode: cpu.mode,
+        privileged: cpu.cpl() == 0,
         parallel: cpu.parallel,
         stores: false,
         code_mode: cpu.code_mode,

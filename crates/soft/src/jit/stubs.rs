@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use satori_defs::x86::rflags;
+use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, reg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
@@ -45,6 +45,12 @@ pub fn flags() -> Mem {
 }
 pub fn temporary() -> Mem {
     context!(temporary)
+}
+pub fn rflags() -> Mem {
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, rflags))
+}
+pub fn interrupt_window() -> Mem {
+    field(offset_of!(Cpu, interrupt_window))
 }
 pub fn stored() -> Mem {
     context!(stored)
@@ -207,12 +213,12 @@ const _: () = assert!(HOMES[reg::RSP].is_some(), "pushes and pops have a short f
 
 /// The status flags as LAHF and SETO leave them.
 pub fn packed(bits: u64) -> u64 {
-    (bits & 0xd5 | 2) << 8 | u64::from(bits & rflags::OF != 0)
+    (bits & 0xd5 | 2) << 8 | u64::from(bits & rflags_bits::OF != 0)
 }
 
 /// The status flags from what LAHF and SETO left.
 pub fn unpacked(packed: u64) -> u64 {
-    packed >> 8 & 0xd5 | if packed & 1 != 0 { rflags::OF } else { 0 }
+    packed >> 8 & 0xd5 | if packed & 1 != 0 { rflags_bits::OF } else { 0 }
 }
 
 /// Makes GS point to `cpu` for the current thread.
