@@ -12,6 +12,10 @@ demo *FLAGS:
 test:
     ./tools/test
 
+# the speed of guests against the host's and QEMU's
+bench *FLAGS:
+    cargo run --locked --release --bin satori -- bench {{FLAGS}}
+
 # coverage-guided fuzzing of everything that reads foreign bytes, an hour each
 fuzz *FLAGS:
     ./tools/fuzz {{FLAGS}}

@@ -9,7 +9,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice};
 
-use crate::{escape, status, units};
+use crate::{bench, escape, status, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -33,6 +33,9 @@ pub enum Command {
     /// Fetch a Debian kernel with this machine's apt, boot it, show what it found, report
     #[command(after_long_help = DEMO_FOOTER)]
     Demo(Demo),
+    /// Compare the speed of guests with that of this machine and of other emulators
+    #[command(after_long_help = bench::flags::FOOTER)]
+    Bench(bench::flags::Bench),
     /// Fetch what the demo boots, and print where it is
     #[command(long_about = FETCH_ABOUT)]
     Fetch(Fetch),

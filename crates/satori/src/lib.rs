@@ -5,6 +5,7 @@
 //! machine's outcome into a [`status`].
 
 pub mod attend;
+pub mod bench;
 pub mod choose;
 pub mod cli;
 pub mod cpu;

@@ -8,7 +8,7 @@ use satori::cli::{Cli, Command, What};
 use satori::demo::cache::{self, Wanted};
 use satori::say::{line, say};
 use satori::status::Status;
-use satori::{cpu, demo, engines, explain, hyperv, msrs, pages, probe, run, terminal, usage};
+use satori::{bench, cpu, demo, engines, explain, hyperv, msrs, pages, probe, run, terminal, usage};
 
 fn main() {
     leave_cleanly_on_panic();
@@ -41,6 +41,10 @@ fn perform(command: Command) -> Status {
     match command {
         Command::Run(flags) => run::run(&flags),
         Command::Demo(flags) => demo::demo(&flags),
+        Command::Bench(flags) => match bench::bench(&flags) {
+            Ok(status) => status,
+            Err(error) => done(Err(error)),
+        },
         Command::Fetch(fetch) => {
             let wanted = match (fetch.what, &fetch.series) {
                 (What::Kernel, None) => Ok(Wanted::Kernel),

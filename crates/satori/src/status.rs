@@ -8,6 +8,8 @@
 pub enum Status {
     /// The guest powered off, or a command that runs no guest succeeded.
     Ok,
+    /// What 'satori bench' measured is wrong, or falls short of what '--check' asks for.
+    Short,
     /// Usage, or an input that was refused; no guest ran.
     Usage,
     /// The guest asked for a reset under `--on-reset exit`.
@@ -31,6 +33,7 @@ impl Status {
     pub const fn code(self) -> u8 {
         match self {
             Status::Ok => 0,
+            Status::Short => 1,
             Status::Usage => 2,
             Status::Reset => 118,
             Status::Panic => 120,

@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-profile", 4),
     ("satori-exits", 4),
     ("satori-compare", 4),
+    ("satori-bench", 4),
     ("satori-machine", 5),
     ("satori-attack", 6),
     ("satori", 6),

@@ -1,0 +1,101 @@
+//! The rows: one table for the program that measures them and for the one that compares them.
+
+/// What a row belongs to; bounds are set for groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// Integer computation, calls and jumps.
+    Integer,
+    /// Floating point: SSE, AVX and x87.
+    Float,
+    /// Copies, REP strings, pointer chases and stores.
+    Memory,
+    /// What the guest's kernel does for a program.
+    Kernel,
+    /// Code that is written while it runs.
+    Code,
+    /// Reading clocks and CPUID.
+    Clock,
+    /// Threads on one and on several processors.
+    Threads,
+    /// From a request to the handler.
+    Latency,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its name on command lines and in results.
+    pub name: &'static str,
+    /// What it belongs to.
+    pub group: Group,
+    /// Whether it is measured on several processors; all others are on one.
+    pub several: bool,
+    /// What one operation is.
+    pub operation: &'static str,
+}
+
+const fn row(group: Group, name: &'static str, operation: &'static str) -> Row {
+    Row { name, group, several: false, operation }
+}
+
+const fn several(group: Group, name: &'static str, operation: &'static str) -> Row {
+    Row { name, group, several: true, operation }
+}
+
+/// All rows, in the order in which they run.
+pub const ROWS: &[Row] = &[
+    row(Group::Integer, "mix", "1,000 rounds of multiply, add, rotate, compare"),
+    row(Group::Integer, "sha256", "SHA-256 of 1 KiB, without the SHA instructions"),
+    row(Group::Integer, "qsort", "sort of 512 numbers with a comparator behind a pointer"),
+    row(Group::Integer, "fib", "fib(16) by recursion: 3,193 calls and returns"),
+    row(Group::Integer, "indirect", "1,000 calls through a table of 16 functions"),
+    row(Group::Integer, "sieve", "the primes below 16,384"),
+    row(Group::Integer, "crc32", "CRC-32 of 4 KiB by table"),
+    row(Group::Integer, "hashmap", "256 insertions into and look-ups in a hash map"),
+    row(Group::Float, "sse-scalar", "24x24 matrix product, double precision, one at a time"),
+    row(Group::Float, "sse-packed", "32x32 matrix product, single precision, four at a time"),
+    row(Group::Float, "avx2", "32x32 matrix product, single precision, AVX2 and FMA, eight at a time"),
+    row(Group::Float, "x87", "200 rounds of x87 multiply, add, divide, square root"),
+    row(Group::Memory, "copy", "16 KiB by a loop of eight-byte moves"),
+    row(Group::Memory, "rep-movs", "16 KiB by REP MOVSB"),
+    row(Group::Memory, "rep-stos", "16 KiB by REP STOSQ"),
+    row(Group::Memory, "chase-16k", "1,000 dependent loads within 16 KiB"),
+    row(Group::Memory, "chase-32m", "1,000 dependent loads within 32 MiB"),
+    row(Group::Memory, "stores", "4,096 scattered stores within 32 KiB"),
+    row(Group::Kernel, "getppid", "one getppid"),
+    row(Group::Kernel, "stat", "one stat of a file on tmpfs"),
+    row(Group::Kernel, "pread", "one pread of 4 KiB from a file on tmpfs"),
+    row(Group::Kernel, "pipe", "one switch between two processes that wait at pipes"),
+    row(Group::Kernel, "futex", "one switch between two threads that wait at futexes"),
+    row(Group::Kernel, "fork", "fork, exit of the child, wait"),
+    row(Group::Kernel, "exec", "fork, execve of this static program, its exit, wait"),
+    row(Group::Kernel, "fault", "first write to one page of anonymous memory"),
+    row(Group::Kernel, "mmap", "mmap and munmap of 64 KiB"),
+    row(Group::Kernel, "signal", "one signal to oneself and its handler"),
+    row(Group::Kernel, "segv", "one SIGSEGV and its handler"),
+    row(Group::Kernel, "shell", "a busybox shell script: 300 rounds of a loop, 4 subshells, 2 programs"),
+    row(Group::Code, "patch", "change an immediate operand and call the function"),
+    row(Group::Code, "fresh", "write a function of 16 instructions to memory and call it"),
+    row(Group::Clock, "clock", "one clock_gettime(CLOCK_MONOTONIC)"),
+    row(Group::Clock, "cpuid", "one CPUID"),
+    row(Group::Threads, "thread", "creation and end of one thread"),
+    row(Group::Threads, "shootdown", "mmap, read and munmap of 8 pages, one of 64 threads that all do so"),
+    row(
+        Group::Latency,
+        "interrupt",
+        "from a timer's expiry to the signal handler, while the processor computes",
+    ),
+    row(Group::Latency, "sleep", "from a timer's expiry to the sleeping thread, while the processor is idle"),
+    several(Group::Clock, "clock-2", "one clock_gettime(CLOCK_MONOTONIC)"),
+    several(Group::Threads, "parallel-2", "100 rounds of SHA-256 on each of two threads at once"),
+    several(Group::Threads, "thread-2", "creation and end of one thread"),
+    several(
+        Group::Threads,
+        "shootdown-2",
+        "mmap, read and munmap of 8 pages, one of 64 threads that all do so",
+    ),
+    several(Group::Latency, "wake-2", "to wake an idle thread on another processor, and to see it run"),
+];
+
+/// What stands before each line of results on the console.
+pub const MARK: &str = "satori-bench: ";

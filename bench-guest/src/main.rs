@@ -1,0 +1,181 @@
+//! The program of `satori bench`.
+//!
+//! Started on a host it measures the rows it is asked for; started as a guest's init it first mounts
+//! what they need, and ends the machine afterwards. Each row runs in a process of its own, so that one
+//! that fails or hangs costs only itself. Lines of results begin with [`catalog::MARK`] and are JSON.
+//!
+//! ```text
+//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--linger MS] [--reset]
+//! satori-bench boot [--reset]     says that init was reached, and ends
+//! satori-bench exit               exits with status 5: what the row exec starts
+//! ```
+
+mod catalog;
+mod measure;
+mod rows;
+mod sys;
+
+use std::time::Duration;
+
+use catalog::MARK;
+use measure::Meter;
+use sys::Forked;
+
+/// What the command line asks for.
+struct Options {
+    rows: Vec<String>,
+    budget_ms: u64,
+    limit_s: u32,
+    cpus: u32,
+    busybox: Option<String>,
+    linger_ms: u64,
+    reset: bool,
+}
+
+fn main() {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let init = std::process::id() == 1;
+    if init {
+        mount();
+    }
+    let command = if words.is_empty() { String::new() } else { words.remove(0) };
+    let done = match (command.as_str(), options(&words)) {
+        ("exit", _) => sys::exit(5),
+        ("boot", Ok(options)) => {
+            say(&format!(r#"{{"init":true,"tsc_khz":{}}}"#, if init { 0 } else { sys::tsc_khz() }));
+            Ok(options)
+        }
+        ("run", Ok(options)) => {
+            run(&options);
+            Ok(options)
+        }
+        (_, Err(wrong)) => Err(wrong),
+        _ => Err(format!("unknown command '{command}': run, boot or exit")),
+    };
+    if let Err(wrong) = &done {
+        say(&format!(r#"{{"refused":{wrong:?}}}"#));
+    }
+    if init {
+        sys::end_machine(done.is_ok_and(|options| options.reset));
+        // Whatever is left to try: a kernel whose init ends panics.
+        sys::end_machine(true);
+    } else if done.is_err() {
+        sys::exit(2);
+    }
+}
+
+fn options(words: &[String]) -> Result<Options, String> {
+    let mut options = Options {
+        rows: catalog::ROWS.iter().filter(|r| !r.several).map(|r| r.name.to_string()).collect(),
+        budget_ms: 200,
+        limit_s: 60,
+        cpus: 1,
+        busybox: None,
+        linger_ms: 0,
+        reset: false,
+    };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == "--reset" {
+            options.reset = true;
+            continue;
+        }
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        let number = || value.parse::<u32>().map_err(|_| format!("{word} {value} is no number"));
+        match word.as_str() {
+            "--rows" => options.rows = value.split(',').map(str::to_string).collect(),
+            "--budget" => options.budget_ms = number()?.into(),
+            "--limit" => options.limit_s = number()?,
+            "--cpus" => options.cpus = number()?,
+            "--busybox" => options.busybox = Some(value.clone()),
+            "--linger" => options.linger_ms = number()?.into(),
+            _ => return Err(format!("unknown flag {word}")),
+        }
+    }
+    Ok(options)
+}
+
+/// What programs expect of a system, as far as the rows need it.
+fn mount() {
+    for (kind, target) in [(c"proc", c"/proc"), (c"sysfs", c"/sys"), (c"tmpfs", c"/tmp")] {
+        if let Err(error) = sys::mount(kind, target) {
+            println!("satori-bench: cannot mount {target:?}: {error}");
+        }
+    }
+    let _ = std::env::set_current_dir("/tmp");
+}
+
+fn say(json: &str) {
+    // One write, so that no other line comes between.
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(format!("{MARK}{json}\n").as_bytes());
+    let _ = std::io::stdout().flush();
+}
+
+fn run(options: &Options) {
+    let cpus = sys::keep_to(options.cpus);
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    say(&format!(
+        r#"{{"kernel":{:?},"clocksource":{:?},"cpus":{cpus}}}"#,
+        read("/proc/sys/kernel/osrelease"),
+        read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+    ));
+    for row in &options.rows {
+        say(&format!(r#"{{"start":{row:?}}}"#));
+        match sys::fork() {
+            Ok(Forked::Child) => {
+                sys::alarm(options.limit_s);
+                perform(row, options);
+                sys::exit(0);
+            }
+            Ok(Forked::Parent(pid)) => match sys::wait(pid).unwrap_or(-1) {
+                0 => {}
+                status if status & 0x7f == sys::SIGALRM => fail(row, "took too long"),
+                status if status & 0x7f != 0 => fail(row, &format!("ended by signal {}", status & 0x7f)),
+                status => fail(row, &format!("ended with status {}", status >> 8 & 0xff)),
+            },
+            Err(error) => fail(row, &format!("cannot fork: {error}")),
+        }
+    }
+    say(r#"{"end":true}"#);
+    std::thread::sleep(Duration::from_millis(options.linger_ms));
+}
+
+fn fail(row: &str, why: &str) {
+    say(&format!(r#"{{"row":{row:?},"failed":{why:?}}}"#));
+}
+
+fn perform(row: &str, options: &Options) {
+    let mut m = Meter::new(options.budget_ms * 1_000_000);
+    if !rows::measure(row, &mut m, options.busybox.as_deref()) {
+        return fail(row, "unknown row");
+    }
+    if let Some(why) = m.absent {
+        return say(&format!(r#"{{"row":{row:?},"absent":{why:?}}}"#));
+    }
+    m.samples.sort_unstable_by(f64::total_cmp);
+    let (least, median) = (m.samples[0], m.samples[m.samples.len() / 2]);
+    let sum = m.sum.map_or(String::new(), |sum| format!(r#","sum":"{sum:016x}""#));
+    let more = m.more.map_or(String::new(), |(name, value)| format!(r#","{name}":{value:.4}"#));
+    say(&format!(
+        r#"{{"row":{row:?},"ns":{least:.3},"median":{median:.3},"samples":{},"operations":{},"differing":{}{sum}{more}}}"#,
+        m.samples.len(),
+        m.operations,
+        m.differing,
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_catalogue_measures_something() {
+        for row in catalog::ROWS.iter().filter(|row| row.name != "shell") {
+            let mut m = Meter::new(1_000_000);
+            assert!(rows::measure(row.name, &mut m, None), "{} has no operation", row.name);
+            assert!(m.absent.is_some() || !m.samples.is_empty(), "{}", row.name);
+            assert!(!m.differing, "{}", row.name);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The rows' operations. What each is stands in the catalogue.
+
+mod clock;
+mod code;
+mod float;
+mod integer;
+mod kernel;
+mod latency;
+mod memory;
+pub mod processes;
+mod sha;
+mod threads;
+
+use crate::measure::Meter;
+
+/// Measures the row of this name; `false` if there is none.
+pub fn measure(name: &str, m: &mut Meter, busybox: Option<&str>) -> bool {
+    match name {
+        "mix" => integer::mix(m),
+        "sha256" => integer::sha256(m),
+        "qsort" => integer::qsort(m),
+        "fib" => integer::fib(m),
+        "indirect" => integer::indirect(m),
+        "sieve" => integer::sieve(m),
+        "crc32" => integer::crc32(m),
+        "hashmap" => integer::hashmap(m),
+        "sse-scalar" => float::sse_scalar(m),
+        "sse-packed" => float::sse_packed(m),
+        "avx2" => float::avx2(m),
+        "x87" => float::x87(m),
+        "copy" => memory::copy(m),
+        "rep-movs" => memory::rep_movs(m),
+        "rep-stos" => memory::rep_stos(m),
+        "chase-16k" => memory::chase_16k(m),
+        "chase-32m" => memory::chase_32m(m),
+        "stores" => memory::stores(m),
+        "getppid" => kernel::getppid(m),
+        "stat" => kernel::stat(m),
+        "pread" => kernel::pread(m),
+        "pipe" => processes::pipe(m),
+        "futex" => processes::futex(m),
+        "fork" => processes::fork(m),
+        "exec" => processes::exec(m),
+        "fault" => kernel::fault(m),
+        "mmap" => kernel::mmap(m),
+        "signal" => kernel::signal(m),
+        "segv" => kernel::segv(m),
+        "shell" => processes::shell(m, busybox),
+        "patch" => code::patch(m),
+        "fresh" => code::fresh(m),
+        "clock" | "clock-2" => clock::clock(m),
+        "cpuid" => clock::cpuid(m),
+        "thread" | "thread-2" => threads::thread(m),
+        "shootdown" | "shootdown-2" => threads::shootdown(m),
+        "parallel-2" => threads::parallel(m),
+        "interrupt" => latency::interrupt(m),
+        "sleep" => latency::sleep(m),
+        "wake-2" => latency::wake(m),
+        _ => return false,
+    }
+    true
+}
+
+/// Ends the row's process when the system refuses what the row needs.
+fn fail(what: &str, error: &std::io::Error) -> ! {
+    eprintln!("satori-bench: {what}: {error}");
+    crate::sys::exit(1)
+}
+
+/// A generator that gives the same numbers everywhere (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
+
+/// Bytes without a pattern, the same everywhere.
+fn noise(length: usize) -> Vec<u8> {
+    let mut random = Random(1);
+    (0..length).map(|_| random.next() as u8).collect()
+}

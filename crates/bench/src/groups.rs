@@ -1,0 +1,95 @@
+//! Names of groups and rows.
+
+use crate::Error;
+use crate::catalog::{Group, ROWS, Row};
+
+/// All groups, in the order of the tables.
+pub const GROUPS: &[Group] = &[
+    Group::Integer,
+    Group::Float,
+    Group::Memory,
+    Group::Kernel,
+    Group::Code,
+    Group::Clock,
+    Group::Threads,
+    Group::Latency,
+];
+
+impl Group {
+    /// Its name on command lines and in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Group::Integer => "integer",
+            Group::Float => "float",
+            Group::Memory => "memory",
+            Group::Kernel => "kernel",
+            Group::Code => "code",
+            Group::Clock => "clock",
+            Group::Threads => "threads",
+            Group::Latency => "latency",
+        }
+    }
+}
+
+/// The row that is no program's: the boot itself.
+pub const BOOT: &str = "boot";
+
+/// The rows that are meant by `rows` (names, or parts of names that end with `*`) and `groups`, and
+/// whether the boot is; all of them if nothing is said.
+pub fn rows_named(rows: &[String], groups: &[String]) -> Result<(Vec<&'static Row>, bool), Error> {
+    if rows.is_empty() && groups.is_empty() {
+        return Ok((ROWS.iter().collect(), true));
+    }
+    let (mut wanted, mut boot) = (vec![false; ROWS.len()], false);
+    let patterns = rows.iter().map(|name| (name, false)).chain(groups.iter().map(|name| (name, true)));
+    for (pattern, group) in patterns {
+        let mut found = false;
+        if pattern == BOOT {
+            (boot, found) = (true, true);
+        }
+        for (row, wanted) in ROWS.iter().zip(&mut wanted) {
+            let meant = match pattern.strip_suffix('*') {
+                _ if group => row.group.name() == pattern,
+                Some(start) => row.name.starts_with(start),
+                None => row.name == pattern,
+            };
+            found |= meant;
+            *wanted |= meant;
+        }
+        if !found {
+            return Err(Error::UnknownRow(pattern.clone()));
+        }
+    }
+    Ok((ROWS.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(row, _)| row).collect(), boot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(rows: &[&str], groups: &[&str]) -> (Vec<&'static str>, bool) {
+        let own = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        let (rows, boot) = rows_named(&own(rows), &own(groups)).unwrap();
+        (rows.iter().map(|row| row.name).collect(), boot)
+    }
+
+    #[test]
+    fn rows_are_chosen_by_name_start_and_group() {
+        assert_eq!(names(&["stat", "fib"], &[]), (vec!["fib", "stat"], false));
+        assert_eq!(names(&["chase-*"], &["code"]).0, ["chase-16k", "chase-32m", "patch", "fresh"]);
+        assert_eq!(names(&["boot"], &[]), (vec![], true));
+        assert_eq!(names(&[], &[]), (ROWS.iter().map(|row| row.name).collect(), true));
+        assert!(rows_named(&["fob".into()], &[]).is_err());
+    }
+
+    #[test]
+    fn names_are_unique_and_need_no_quotes() {
+        for (i, row) in ROWS.iter().enumerate() {
+            assert!(row.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+            assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{} twice", row.name);
+            // The text of a guest's kernel command line is short, and its tables are narrow.
+            assert!(row.name.len() <= 12, "{}", row.name);
+            assert!(GROUPS.contains(&row.group));
+        }
+    }
+}

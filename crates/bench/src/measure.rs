@@ -1,0 +1,238 @@
+//! Runs the subjects in turn, round after round.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::Error;
+use crate::catalog::Row;
+use crate::line::Line as Said;
+use crate::results::{Boot, Cell, Line, Results, Table};
+use crate::session::{self, Ended};
+use crate::subject::{Entry, Files, GUEST_BUSYBOX, Job, Setting, Subject};
+
+/// Beyond this many rounds for one that was asked for, a noisy row stays noisy.
+const ROUNDS_MAX: usize = 3;
+/// How often a run is begun again without the row at which it ended.
+const RESTARTS_MAX: usize = 4;
+/// How long the program waits at its end, so that its monitor can be looked at.
+const LINGER: Duration = Duration::from_millis(300);
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The files.
+    pub files: Files,
+    /// The host first, then Satori, then peers.
+    pub subjects: Vec<Subject>,
+    /// A table each.
+    pub settings: Vec<Setting>,
+    /// The rows.
+    pub rows: Vec<&'static Row>,
+    /// Whether boots are measured, too.
+    pub boot: bool,
+    /// Processors of the rows that are on several.
+    pub cpus: u32,
+    /// The guests' memory in bytes.
+    pub memory: u64,
+    /// Runs that agree.
+    pub repetitions: usize,
+    /// The time of a row in a run, in milliseconds.
+    pub budget_ms: u64,
+    /// How long a row may take before it is given up.
+    pub patience: Duration,
+}
+
+/// Who is told how far it is, and who can end it.
+pub struct Watch<'a> {
+    /// Told a line now and then.
+    pub tell: &'a mut dyn FnMut(&str),
+    /// Becomes true when the user wants it to end.
+    pub stop: &'a AtomicBool,
+}
+
+/// Measures all that `plan` asks for.
+pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
+    let mut measuring = Measuring { plan, watch, tsc_khz: 0, notes: Vec::new(), above: Vec::new() };
+    measuring.above = vec![Vec::new(); plan.subjects.len()];
+    let ended = measuring.session(0, Setting::Defaults, 1, Entry::Pvh, "boot".into())?;
+    for line in ended.lines {
+        if let Said::Init(khz) = line {
+            measuring.tsc_khz = khz;
+        }
+    }
+    let mut tables = Vec::new();
+    for &setting in &plan.settings {
+        let mut lines = Vec::new();
+        for several in [false, true] {
+            let rows: Vec<_> = plan.rows.iter().copied().filter(|row| row.several == several).collect();
+            lines.extend(measuring.rows(setting, if several { plan.cpus } else { 1 }, &rows)?);
+        }
+        let boots = if plan.boot { measuring.boots(setting)? } else { Vec::new() };
+        tables.push(Table { setting, lines, boots });
+    }
+    let Measuring { mut notes, above, .. } = measuring;
+    notes.sort();
+    notes.dedup();
+    Ok(Results {
+        host: String::new(),
+        kernel: String::new(),
+        subjects: plan.subjects.iter().map(Subject::name).collect(),
+        notes,
+        repetitions: plan.repetitions,
+        budget_ms: plan.budget_ms,
+        cpus: plan.cpus,
+        tables,
+        above,
+        memory: plan.memory,
+    })
+}
+
+struct Measuring<'a, 'w> {
+    plan: &'a Plan,
+    watch: &'a mut Watch<'w>,
+    tsc_khz: u64,
+    notes: Vec<String>,
+    above: Vec<Vec<f64>>,
+}
+
+impl Measuring<'_, '_> {
+    fn session(
+        &mut self,
+        subject: usize,
+        setting: Setting,
+        cpus: u32,
+        entry: Entry,
+        words: String,
+    ) -> Result<Ended, Error> {
+        let Plan { files, memory, patience, .. } = self.plan;
+        let job = Job { files, setting, cpus, memory: *memory, entry, tsc_khz: self.tsc_khz, words };
+        let subject = &self.plan.subjects[subject];
+        let guest = (*subject != Subject::Native).then_some(*memory);
+        // The program itself ends a row that takes too long; this is for a guest that cannot.
+        session::run(subject.command(&job), guest, *patience + Duration::from_secs(30), self.watch.stop)
+    }
+
+    fn rows(&mut self, setting: Setting, cpus: u32, rows: &[&'static Row]) -> Result<Vec<Line>, Error> {
+        let subjects = self.plan.subjects.len();
+        let mut lines: Vec<Line> =
+            rows.iter().map(|row| Line { row, cells: vec![Cell::default(); subjects] }).collect();
+        let repetitions = self.plan.repetitions;
+        for round in 0..repetitions * ROUNDS_MAX {
+            let wanted: Vec<usize> =
+                (0..lines.len()).filter(|&i| round < repetitions || lines[i].noisy()).collect();
+            if wanted.is_empty() {
+                break;
+            }
+            for subject in 0..subjects {
+                let name = self.plan.subjects[subject].name();
+                (self.watch.tell)(&format!(
+                    "{}, {cpus} vCPU, round {}: {name}, {} rows",
+                    setting.name(),
+                    round + 1,
+                    wanted.len()
+                ));
+                self.run(setting, cpus, subject, &mut lines, &wanted)?;
+            }
+        }
+        Ok(lines)
+    }
+
+    /// One run of the rows `wanted` on one subject; a row that ends the run is left out, and the others are
+    /// begun again.
+    fn run(
+        &mut self,
+        setting: Setting,
+        cpus: u32,
+        subject: usize,
+        lines: &mut [Line],
+        wanted: &[usize],
+    ) -> Result<(), Error> {
+        let mut left: Vec<usize> = wanted
+            .iter()
+            .copied()
+            .filter(|&i| lines[i].cells[subject].failed.is_none() && lines[i].cells[subject].absent.is_none())
+            .collect();
+        for attempt in 0..=RESTARTS_MAX {
+            if left.is_empty() {
+                break;
+            }
+            let names: Vec<_> = left.iter().map(|&i| lines[i].row.name).collect();
+            let words = self.words(&names, cpus);
+            let entry = self.plan.subjects[subject].entry();
+            let ended = self.session(subject, setting, cpus, entry, words)?;
+            if let Some(resident) = ended.resident.filter(|_| cpus == 1) {
+                self.above[subject].push(resident.above() as f64);
+            }
+            let unfinished = ended.unfinished().map(str::to_string);
+            for line in ended.lines {
+                self.note(subject, cpus, &line);
+                let (Said::Row(name, ..) | Said::Absent(name, _) | Said::Failed(name, _)) = &line else {
+                    continue;
+                };
+                let Some(place) = left.iter().position(|&i| lines[i].row.name == name) else { continue };
+                let cell = &mut lines[left.remove(place)].cells[subject];
+                match line {
+                    Said::Row(_, reading) => cell.add(reading, self.plan.repetitions),
+                    Said::Absent(_, why) => cell.absent = Some(why),
+                    Said::Failed(_, why) => cell.failed = Some(why),
+                    _ => {}
+                }
+            }
+            let Some(wrong) = ended.wrong else { break };
+            (self.watch.tell)(&format!("{}: {wrong}", self.plan.subjects[subject].name()));
+            let guilty = unfinished.and_then(|name| left.iter().position(|&i| lines[i].row.name == name));
+            match guilty {
+                Some(place) if attempt < RESTARTS_MAX => {
+                    lines[left.remove(place)].cells[subject].failed = Some(wrong);
+                }
+                // It did not come as far as a row, or does not get any further.
+                _ => left.drain(..).for_each(|i| lines[i].cells[subject].failed = Some(wrong.clone())),
+            }
+        }
+        Ok(())
+    }
+
+    fn words(&self, rows: &[&str], cpus: u32) -> String {
+        format!(
+            "run --rows {} --budget {} --limit {} --cpus {cpus} --busybox {GUEST_BUSYBOX} --linger {}",
+            rows.join(","),
+            self.plan.budget_ms,
+            self.plan.patience.as_secs().max(1),
+            LINGER.as_millis()
+        )
+    }
+
+    /// What is worth telling of where a subject runs.
+    fn note(&mut self, subject: usize, cpus: u32, line: &Said) {
+        if let Said::Found { kernel, clocksource, cpus: had } = line {
+            let name = self.plan.subjects[subject].name();
+            self.notes.push(format!("{name}: Linux {kernel}, {cpus} vCPU: clock source {clocksource}"));
+            if u64::from(cpus) > *had {
+                self.notes.push(format!("{name}: only {had} processors where {cpus} were wanted"));
+            }
+        }
+    }
+
+    fn boots(&mut self, setting: Setting) -> Result<Vec<Boot>, Error> {
+        let mut boots: Vec<Boot> = Vec::new();
+        for (subject, kind) in self.plan.subjects.iter().enumerate() {
+            for &entry in kind.boots() {
+                boots.push(Boot { subject, entry, runs: Vec::new(), to_init: Vec::new(), failed: None });
+            }
+        }
+        for round in 0..self.plan.repetitions {
+            (self.watch.tell)(&format!("{}, round {}: boots", setting.name(), round + 1));
+            for boot in boots.iter_mut().filter(|boot| boot.failed.is_none()) {
+                let ended = self.session(boot.subject, setting, 1, boot.entry, "boot".into())?;
+                match (ended.wrong, ended.to_init) {
+                    (None, Some(to_init)) => {
+                        boot.runs.push(ended.whole.as_secs_f64() * 1e3);
+                        boot.to_init.push(to_init.as_secs_f64() * 1e3);
+                    }
+                    (wrong, _) => boot.failed = Some(wrong.unwrap_or("never reached init".into())),
+                }
+            }
+        }
+        Ok(boots)
+    }
+}

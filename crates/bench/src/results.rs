@@ -1,0 +1,287 @@
+//! What came out, and what follows from it.
+
+use crate::catalog::{Group, Row};
+use crate::line::Reading;
+use crate::statistics::{geometric_mean, median, spread};
+use crate::subject::{Entry, Setting};
+
+/// A row whose runs differ by more than this is not quoted.
+pub const NOISE: f64 = 0.15;
+
+/// A row on one subject.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    /// The latest runs, as many as there are repetitions.
+    pub readings: Vec<Reading>,
+    /// Runs in all.
+    pub runs: usize,
+    /// Why it cannot be had there.
+    pub absent: Option<String>,
+    /// How it went wrong.
+    pub failed: Option<String>,
+}
+
+impl Cell {
+    /// Adds a run; of the earlier ones those remain that make `repetitions` with it.
+    pub fn add(&mut self, reading: Reading, repetitions: usize) {
+        self.readings.push(reading);
+        self.runs += 1;
+        let surplus = self.readings.len().saturating_sub(repetitions);
+        self.readings.drain(..surplus);
+    }
+
+    fn all(&self) -> Vec<f64> {
+        self.readings.iter().map(|r| r.ns).collect()
+    }
+
+    /// Nanoseconds an operation: the median of the runs.
+    pub fn ns(&self) -> Option<f64> {
+        if self.failed.is_some() { None } else { median(&self.all()) }
+    }
+
+    /// How far the runs are apart, in parts of the median.
+    pub fn spread(&self) -> Option<f64> {
+        spread(&self.all())
+    }
+
+    /// What two threads gained over one: the median of the runs.
+    pub fn gain(&self) -> Option<f64> {
+        median(&self.readings.iter().filter_map(|r| r.gain).collect::<Vec<_>>())
+    }
+}
+
+/// A row on all subjects, in their order: the host first, then Satori, then peers.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The row.
+    pub row: &'static Row,
+    /// One cell a subject.
+    pub cells: Vec<Cell>,
+}
+
+impl Line {
+    /// The host's nanoseconds.
+    pub fn native(&self) -> Option<f64> {
+        self.cells.first()?.ns()
+    }
+
+    /// Satori's nanoseconds.
+    pub fn satori(&self) -> Option<f64> {
+        self.cells.get(1)?.ns()
+    }
+
+    /// The faster peer: which subject it is, and its nanoseconds.
+    pub fn peer(&self) -> Option<(usize, f64)> {
+        let peers = self.cells.iter().enumerate().skip(2);
+        peers.filter_map(|(i, cell)| Some((i, cell.ns()?))).min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// How many times as long as the host Satori takes.
+    pub fn to_native(&self) -> Option<f64> {
+        Some(self.satori()? / self.native()?).filter(|ratio| ratio.is_finite())
+    }
+
+    /// How many times as fast as the faster peer Satori is.
+    pub fn to_peer(&self) -> Option<f64> {
+        Some(self.peer()?.1 / self.satori()?).filter(|ratio| ratio.is_finite())
+    }
+
+    /// Whether runs of any subject are too far apart to be quoted.
+    pub fn noisy(&self) -> bool {
+        self.cells.iter().any(|cell| cell.spread().is_some_and(|spread| spread > NOISE))
+    }
+
+    /// Why the result on subject `index` is not that of the host, if it is not.
+    pub fn wrong(&self, index: usize) -> Option<String> {
+        let expected = self.cells.first()?.readings.first().and_then(|r| r.sum.as_deref());
+        for reading in &self.cells.get(index)?.readings {
+            if reading.differing {
+                return Some("its operations had different results".into());
+            }
+            if let (Some(expected), Some(sum)) = (expected, reading.sum.as_deref())
+                && expected != sum
+            {
+                return Some(format!("its result is {sum}, the host's {expected}"));
+            }
+        }
+        None
+    }
+}
+
+/// The rows under one setting.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// The kernel's settings.
+    pub setting: Setting,
+    /// Rows on one processor, and then those on several.
+    pub lines: Vec<Line>,
+    /// The boots, if they were measured.
+    pub boots: Vec<Boot>,
+}
+
+impl Table {
+    /// The row of this name, if it was measured.
+    pub fn line(&self, name: &str) -> Option<&Line> {
+        self.lines.iter().find(|line| line.row.name == name)
+    }
+
+    /// The rows of `group` that may be quoted and have this ratio; and how many rows it has in all.
+    pub fn ratios(&self, group: Group, ratio: fn(&Line) -> Option<f64>) -> (Vec<f64>, usize) {
+        let rows = || self.lines.iter().filter(|line| line.row.group == group && !line.row.several);
+        (rows().filter(|line| !line.noisy()).filter_map(ratio).collect(), rows().count())
+    }
+
+    /// The geometric mean of a ratio over the rows of a group.
+    pub fn mean(&self, group: Group, ratio: fn(&Line) -> Option<f64>) -> Option<f64> {
+        geometric_mean(&self.ratios(group, ratio).0)
+    }
+
+    /// The median times of the boots of subject `index` that were entered so, in milliseconds.
+    pub fn boot(&self, index: usize, entry: Entry) -> Option<f64> {
+        self.boots.iter().find(|boot| boot.subject == index && boot.entry == entry)?.whole()
+    }
+}
+
+/// Boots of one subject in one way.
+#[derive(Clone, Debug)]
+pub struct Boot {
+    /// Which subject.
+    pub subject: usize,
+    /// How the kernel was entered.
+    pub entry: Entry,
+    /// From the command's start to its end, in milliseconds.
+    pub runs: Vec<f64>,
+    /// From the command's start to init, in milliseconds.
+    pub to_init: Vec<f64>,
+    /// How it went wrong.
+    pub failed: Option<String>,
+}
+
+impl Boot {
+    /// The median time of the whole command.
+    pub fn whole(&self) -> Option<f64> {
+        if self.failed.is_some() { None } else { median(&self.runs) }
+    }
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// The host's processor and kernel.
+    pub host: String,
+    /// The guests' kernel.
+    pub kernel: String,
+    /// The subjects' names, the host first, then Satori, then peers.
+    pub subjects: Vec<String>,
+    /// What was told of subjects: versions, clock sources.
+    pub notes: Vec<String>,
+    /// Runs that a median is taken of.
+    pub repetitions: usize,
+    /// The time of a row in a run, in milliseconds.
+    pub budget_ms: u64,
+    /// Processors of the rows that are on several.
+    pub cpus: u32,
+    /// One table a setting.
+    pub tables: Vec<Table>,
+    /// Of each subject the resident memory above its guest's, in bytes, a value a run.
+    pub above: Vec<Vec<f64>>,
+    /// The guests' memory in bytes.
+    pub memory: u64,
+}
+
+impl Results {
+    /// Whether Satori computed something wrongly, or a row of it went wrong.
+    pub fn wrong(&self) -> bool {
+        self.tables.iter().any(|table| {
+            let failed = |line: &Line| line.cells.get(1).is_some_and(|cell| cell.failed.is_some());
+            table.lines.iter().any(|line| line.wrong(1).is_some() || failed(line))
+                || table.boots.iter().any(|boot| boot.subject == 1 && boot.failed.is_some())
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::catalog::ROWS;
+
+    pub(crate) fn reading(ns: f64, sum: &str) -> Reading {
+        Reading {
+            ns,
+            median: ns,
+            samples: 9,
+            operations: 10,
+            sum: Some(sum.into()),
+            differing: false,
+            gain: None,
+        }
+    }
+
+    pub(crate) fn line(name: &str, runs: &[&[f64]]) -> Line {
+        let row = ROWS.iter().find(|row| row.name == name).expect("a row");
+        let cell = |runs: &&[f64]| {
+            let mut cell = Cell::default();
+            runs.iter().for_each(|&ns| cell.add(reading(ns, "5"), 3));
+            cell
+        };
+        Line { row, cells: runs.iter().map(cell).collect() }
+    }
+
+    pub(crate) fn results(lines: Vec<Line>) -> Results {
+        Results {
+            host: "a host".into(),
+            kernel: "6.1".into(),
+            subjects: ["native", "satori", "tcg-max", "tcg-qemu64"].map(String::from).into(),
+            notes: vec!["tcg: QEMU 7.2".into()],
+            repetitions: 3,
+            budget_ms: 200,
+            cpus: 2,
+            tables: vec![Table { setting: Setting::Defaults, lines, boots: Vec::new() }],
+            above: vec![vec![], vec![60e6, 61e6, 62e6], vec![], vec![]],
+            memory: 512 << 20,
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_to_the_host_and_to_the_faster_peer() {
+        let line = line("fib", &[&[10.0], &[20.0], &[90.0], &[80.0]]);
+        assert_eq!((line.to_native(), line.to_peer(), line.peer()), (Some(2.0), Some(4.0), Some((3, 80.0))));
+    }
+
+    #[test]
+    fn only_the_latest_runs_count() {
+        let mut noisy = line("fib", &[&[10.0], &[20.0, 40.0, 20.0]]);
+        assert!(noisy.noisy());
+        for _ in 0..2 {
+            noisy.cells[1].add(reading(21.0, "5"), 3);
+        }
+        assert!(!noisy.noisy(), "the runs of 20, 21 and 21 agree");
+        assert_eq!((noisy.cells[1].runs, noisy.satori()), (5, Some(21.0)));
+    }
+
+    #[test]
+    fn another_result_than_the_hosts_is_wrong() {
+        let mut line = line("fib", &[&[10.0], &[20.0], &[30.0]]);
+        assert_eq!(line.wrong(1), None);
+        line.cells[1].readings[0].sum = Some("6".into());
+        assert!(line.wrong(1).unwrap().contains("6"));
+        line.cells[2].readings[0].differing = true;
+        assert!(line.wrong(2).is_some());
+        let results = results(vec![line]);
+        assert!(results.wrong());
+    }
+
+    #[test]
+    fn what_cannot_be_quoted_is_in_no_mean() {
+        let calm = line("fib", &[&[10.0], &[20.0], &[80.0]]);
+        let noisy = line("mix", &[&[10.0], &[20.0, 30.0], &[80.0]]);
+        let mut failed = line("crc32", &[&[10.0], &[20.0], &[80.0]]);
+        failed.cells[1].failed = Some("took too long".into());
+        let results = results(vec![calm, noisy, failed]);
+        assert!(results.wrong());
+        let table = &results.tables[0];
+        assert_eq!(table.ratios(Group::Integer, Line::to_peer), (vec![4.0], 3));
+        assert_eq!(table.mean(Group::Integer, Line::to_native), Some(2.0));
+        assert_eq!(table.mean(Group::Code, Line::to_native), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! `satori bench`: fetches what it needs, lets `satori-bench` measure, and prints.
+
+pub mod flags;
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use satori_bench::catalog::ROWS;
+use satori_bench::measure::{Plan, Watch, measure};
+use satori_bench::subject::{Files, qemu_version, unpacked};
+use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
+
+use self::flags::{Bench, Mitigations};
+use crate::cli;
+use crate::demo::cache::{self, Wanted};
+use crate::demo::cpio::Cpio;
+use crate::run::read;
+use crate::say::say;
+use crate::status::Status;
+
+/// The guests' memory: the bounds are set for 512 MiB.
+const MEMORY: u64 = 512 << 20;
+
+/// Does what `satori bench` was told.
+pub fn bench(flags: &Bench) -> Result<Status> {
+    if flags.list {
+        for row in ROWS {
+            writeln!(stdout(), "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
+        }
+        writeln!(stdout(), "{:<12} {:<9} the whole command of a boot to init", "boot", "")?;
+        return Ok(Status::Ok);
+    }
+    let (rows, boot) = rows_named(&flags.rows, &flags.groups)?;
+    let scratch = Scratch::new()?;
+    let (files, kernel) = files(flags, &scratch)?;
+    let plan = Plan {
+        files,
+        subjects: subjects(flags)?,
+        settings: match flags.mitigations {
+            Some(Mitigations::On) => vec![Setting::Defaults],
+            Some(Mitigations::Off) => vec![Setting::MitigationsOff],
+            None if flags.quick => vec![Setting::Defaults],
+            None | Some(Mitigations::Both) => vec![Setting::Defaults, Setting::MitigationsOff],
+        },
+        rows,
+        boot,
+        cpus: flags.cpus,
+        memory: MEMORY,
+        repetitions: flags.repetitions.unwrap_or(if flags.quick { 1 } else { 3 }) as usize,
+        budget_ms: flags.budget.map_or(if flags.quick { 40 } else { 200 }, |t| t.as_millis() as u64),
+        patience: flags.timeout,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let mut tell = |words: &str| say(format_args!("{words}"));
+    let mut results = match measure(&plan, &mut Watch { tell: &mut tell, stop: &stop }) {
+        Ok(results) => results,
+        Err(Error::Stopped) => return Ok(Status::User),
+        Err(error) => return Err(error.into()),
+    };
+    results.host = host();
+    results.kernel = kernel;
+    show(flags, &results)
+}
+
+fn show(flags: &Bench, results: &Results) -> Result<Status> {
+    let verdicts = check::check(results);
+    if let Some(path) = &flags.svg {
+        fs::write(path, svg::svg(results))
+            .with_context(|| format!("cannot write --svg {}: name another place", path.display()))?;
+    }
+    match flags.format {
+        cli::Form::Text => {
+            write!(stdout(), "{}", text::text(results))?;
+            if flags.check {
+                write!(stdout(), "{}", text::verdicts(&verdicts))?;
+            }
+        }
+        cli::Form::Json => writeln!(stdout(), "{:#}", json::json(results, &verdicts))?,
+    }
+    let short = flags.check && verdicts.iter().any(|verdict| verdict.reached() != Some(true));
+    Ok(if short || results.wrong() { Status::Short } else { Status::Ok })
+}
+
+/// The host first, then Satori, then the peers that there are.
+fn subjects(flags: &Bench) -> Result<Vec<Subject>> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let engine = flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string());
+    let mut subjects = vec![Subject::Native, Subject::Satori { program, engine }];
+    let cpus: Vec<_> = flags.peers.iter().filter_map(|peer| peer.cpu()).collect();
+    if cpus.is_empty() {
+        return Ok(subjects);
+    }
+    let programs = match flags.qemu.as_slice() {
+        [] => vec![PathBuf::from("qemu-system-x86_64")],
+        named => named.to_vec(),
+    };
+    for program in &programs {
+        let Some(version) = qemu_version(program) else {
+            if flags.qemu.is_empty() {
+                say(format_args!("no peer: there is no qemu-system-x86_64 (Debian's qemu-system-x86)"));
+                break;
+            }
+            bail!("--qemu {} is no QEMU: name a qemu-system-x86_64", program.display());
+        };
+        say(format_args!("peer: {}, QEMU {version}", program.display()));
+        let version = (programs.len() > 1).then_some(version);
+        for cpu in &cpus {
+            subjects.push(Subject::Qemu { program: program.clone(), version: version.clone(), cpu });
+        }
+    }
+    Ok(subjects)
+}
+
+/// The processor and the kernel of this machine.
+fn host() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let (model, kernel) = (model.map_or("an unknown processor", |m| m.1), read("/proc/sys/kernel/osrelease"));
+    format!("{model}, {count} processors, Linux {}", kernel.trim())
+}
+
+/// Makes the files of the benchmark, and tells which kernel it is.
+fn files(flags: &Bench, scratch: &Scratch) -> Result<(Files, String)> {
+    let bytes = program::bytes()?;
+    let bzimage = match &flags.kernel {
+        None => cache::get(Wanted::Kernel, false)?,
+        Some(series) if cache::is_series(series) && !Path::new(series).exists() => {
+            cache::get(Wanted::Series(series), false)?
+        }
+        Some(file) => file.into(),
+    };
+    read("--kernel", &bzimage)?;
+    let busybox = match &flags.busybox {
+        None => cache::get(Wanted::Busybox, false)?,
+        Some(file) => file.clone(),
+    };
+    let shell = read("--busybox", &busybox)?;
+    say(format_args!("kernel {}", bzimage.display()));
+    let archive = Cpio::new()
+        .directory("bin")
+        .directory("dev")
+        .directory("proc")
+        .directory("sys")
+        .directory("tmp")
+        .device("dev/console", 0o600, 5, 1)
+        .device("dev/null", 0o666, 1, 3)
+        .file("bin/busybox", 0o755, &shell)
+        .file("init", 0o755, bytes)
+        .finish();
+    let (vmlinux, version) = unpacked(&bzimage)?;
+    let files = Files {
+        vmlinux: scratch.file("vmlinux", &vmlinux, 0o644)?,
+        initrd: scratch.file("initrd", &archive, 0o644)?,
+        program: scratch.file("satori-bench", bytes, 0o755)?,
+        // What a guest has of it is executable, whatever it is here.
+        busybox: scratch.file("busybox", &shell, 0o755)?,
+        work: scratch.work.clone(),
+        bzimage,
+    };
+    Ok((files, format!("Linux {version}, {} MiB", MEMORY >> 20)))
+}
+
+/// Folders that go away with their value.
+struct Scratch {
+    folder: PathBuf,
+    /// On tmpfs, as the guests' is, where there is one.
+    work: PathBuf,
+}
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let name = format!("satori-bench-{}", std::process::id());
+        let make = |parent: &Path| {
+            let folder = parent.join(&name);
+            fs::create_dir_all(&folder).map(|()| folder)
+        };
+        let folder =
+            make(&std::env::temp_dir()).context("cannot make a folder: set TMPDIR to another place")?;
+        let work = make(Path::new("/dev/shm")).unwrap_or_else(|_| folder.clone());
+        Ok(Scratch { folder, work })
+    }
+
+    fn file(&self, name: &str, bytes: &[u8], mode: u32) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        let written = fs::write(&path, bytes)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)));
+        written.with_context(|| format!("cannot write {}: set TMPDIR to another place", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for folder in [&self.folder, &self.work] {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
