@@ -1,9 +1,11 @@
 //! The Hyper-V interface as its guest sees it: what CPUID offers, registers, calls, pages.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use satori_defs::hyperv::{INTERFACE_SIGNATURE, PAGE_ENABLE, leaf, msr};
 
 use crate::subject::reg;
-use crate::{Event, Subject, code, insn, paging};
+use crate::{Event, Subject, code, insn, paging, smp};
 
 /// Whether the interface is there at all.
 pub fn present() -> bool {
@@ -197,4 +199,15 @@ pub fn interrupt_within(ticks: u64) -> Option<u8> {
     );
     let event = Subject::kernel(wait).with(reg::RDI, ticks).flags(crate::defs::x86::rflags::IF).run();
     if event.done() { None } else { Some(event.vector) }
+}
+
+/// The VP index of vCPU `number`: vCPUs are numbered as they arrived.
+pub fn vp_index(number: usize) -> u64 {
+    static INDEX: AtomicU64 = AtomicU64::new(0);
+    if number == 0 {
+        return insn::rdmsr(msr::VP_INDEX);
+    }
+    smp::begin(number, |_| INDEX.store(insn::rdmsr(msr::VP_INDEX), Ordering::SeqCst));
+    smp::wait(number);
+    INDEX.load(Ordering::SeqCst)
 }

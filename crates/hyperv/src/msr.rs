@@ -58,7 +58,7 @@ impl Partition {
             msr::HYPERCALL => self.write_hypercall(value)?,
             msr::RESET if value & RESET_NOW != 0 => return Ok(Outcome::Reset),
             msr::RESET => {}
-            msr::REFERENCE_TSC => self.write_reference_tsc(value)?,
+            msr::REFERENCE_TSC => self.write_reference_tsc(value),
             msr::VP_ASSIST_PAGE => self.write_vp_assist_page(vp, value)?,
             msr::CRASH_P0..=msr::CRASH_P4 => {
                 self.shared().crash[(register - msr::CRASH_P0) as usize] = value;
@@ -109,23 +109,23 @@ impl Partition {
         Ok(())
     }
 
-    fn write_reference_tsc(&self, value: u64) -> Result<(), Gp> {
+    /// A page beyond memory is enabled and nowhere (TLFS 12.7.1): the guest cannot reach it.
+    fn write_reference_tsc(&self, value: u64) {
         let mut shared = self.shared();
-        if value & PAGE_ENABLE == 0 {
-            shared.overlays.uncover(&self.memory, Kind::ReferenceTsc);
-        } else {
-            let sequence = next_sequence(shared.tsc_sequence);
-            let gpa = Gpa(value & !(PAGE_SIZE - 1));
-            // Covered as "not valid", and made valid by the last store: another processor may
-            // already be looking.
-            let page = bytes(self.reference.page(0));
-            shared.overlays.cover(&self.memory, Kind::ReferenceTsc, gpa, &page).map_err(|_| Gp)?;
+        let sequence = next_sequence(shared.tsc_sequence);
+        let gpa = Gpa(value & !(PAGE_SIZE - 1));
+        // Covered as "not valid", and made valid by the last store: another processor may
+        // already be looking.
+        let page = bytes(self.reference.page(0));
+        let enable = value & PAGE_ENABLE != 0;
+        if enable && shared.overlays.cover(&self.memory, Kind::ReferenceTsc, gpa, &page).is_ok() {
             let page = bytes(self.reference.page(sequence));
             shared.overlays.show(&self.memory, Kind::ReferenceTsc, &page[..4]);
             shared.tsc_sequence = sequence;
+        } else {
+            shared.overlays.uncover(&self.memory, Kind::ReferenceTsc);
         }
         shared.reference_tsc = value;
-        Ok(())
     }
 
     /// An overlay in the TLFS ("Virtual Processor Assist Page"), plain guest memory here as in

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::bare::passes;
+use common::bare::{passes, run};
 use satori_hyperv::Enlightenment;
 
 /// Runs `guest` with nothing, everything, and each enlightenment by itself with what it needs.
@@ -26,7 +26,25 @@ fn registers_exist_as_offered() {
 
 #[test]
 fn overlays_cover_and_give_back() {
-    for choice in ["off", "vapic", "time", "auto"] {
+    for choice in ["off", "vapic", "time", "auto", "auto,synic"] {
         passes("hv_overlays", 1, &["--hyperv", choice]);
     }
+}
+
+/// As [`passes`], with QEMU's test devices, through which messages and events come in.
+fn passes_with_testdev(guest: &str, cpus: u32, arguments: &[&str]) {
+    let ended = run(guest, cpus, "testdev=on", &[&["--testdev", "--timeout", "4m"], arguments].concat());
+    let last = ended.console.lines().last().unwrap_or_default();
+    assert!(ended.status == 1 && last.ends_with(" 0 failed"), "{}\n{}", ended.console, ended.messages);
+    println!("{last}");
+}
+
+#[test]
+fn messages_and_events_come_in() {
+    for choice in ["off", "auto", "synic"] {
+        passes_with_testdev("hv_synic", 1, &["--hyperv", choice]);
+    }
+    passes("hv_synic", 1, &["--hyperv", "synic"]);
+    passes_with_testdev("hv_synic", 4, &["--hyperv", "auto,synic", "--clock", "virtual"]);
+    passes_with_testdev("hv_synic", 3, &["--hyperv", "auto,synic"]);
 }
