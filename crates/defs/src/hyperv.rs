@@ -119,6 +119,36 @@ pub mod call {
     pub const EXT_QUERY_CAPABILITIES: u16 = 0x8001;
 }
 
+/// HV_FLUSH_FLAGS.
+pub mod flush {
+    /// The processor mask is ignored.
+    pub const ALL_PROCESSORS: u64 = 1 << 0;
+    /// The address space is ignored.
+    pub const ALL_VIRTUAL_ADDRESS_SPACES: u64 = 1 << 1;
+    /// Global mappings may stay.
+    pub const NON_GLOBAL_MAPPINGS_ONLY: u64 = 1 << 2;
+    /// List elements are extended HV_GVA_RANGEs.
+    pub const USE_EXTENDED_RANGE_FORMAT: u64 = 1 << 3;
+}
+
+/// HV_GVA_RANGE in its extended format, where bits \[10:0\] count additional pages.
+pub mod gva_range {
+    /// The pages are large ones.
+    pub const LARGE_PAGE: u64 = 1 << 11;
+}
+
+/// HV_VP_SET formats.
+pub mod vp_set {
+    /// Banks of 64 follow.
+    pub const SPARSE: u64 = 0;
+    /// All virtual processors.
+    pub const ALL: u64 = 1;
+    /// Virtual processors in a bank.
+    pub const BANK: u32 = 64;
+}
+
+/// HV_INPUT_VTL: the level in \[3:0\] counts.
+pub const USE_TARGET_VTL: u8 = 1 << 4;
 /// Bit 0 of the page MSRs: the overlay page is enabled.
 pub const PAGE_ENABLE: u64 = 1 << 0;
 /// HYPERCALL bit 1: the MSR can no longer be written.

@@ -89,6 +89,16 @@ pub trait Vcpu: Send {
     /// Drops every cached translation, as INVEPT and a full TLB flush would.
     fn flush_tlb(&mut self);
 
+    /// Drops the cached translation of the page of linear address `linear`, as INVLPG does.
+    fn flush_page(&mut self, _linear: u64) {
+        self.flush_tlb();
+    }
+
+    /// Drops every cached translation that is not global, as a load of CR3 does.
+    fn flush_non_global(&mut self) {
+        self.flush_tlb();
+    }
+
     /// The kick of this vCPU.
     fn kick(&self) -> Arc<Kick>;
 

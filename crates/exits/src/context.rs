@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use satori_bus::{Clock, MmioMap, PortMap, PowerEvent, PowerSink};
+use satori_bus::{Clock, MmioMap, Nanos, PortMap, PowerEvent, PowerSink};
 use satori_cpuid::CpuidTable;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_engine::Vcpu;
@@ -36,8 +36,28 @@ pub struct Platform {
     pub eoi: Arc<dyn EoiSink>,
     /// Where resets and panics are announced.
     pub power: Arc<dyn PowerSink>,
+    /// How long vCPUs ran.
+    pub runtime: Arc<dyn Runtime>,
     /// The MSRs that do not exist and were asked for.
     pub refused: Refused,
+}
+
+/// Tells how long a vCPU ran, and the host on its behalf; time that others took is not in it.
+pub trait Runtime: Send + Sync {
+    /// Nanoseconds of the vCPU whose thread calls and that has retired so many instructions.
+    fn ran(&self, retired: u64) -> Nanos;
+}
+
+/// What an exit asks of whoever runs the vCPU, beyond being entered again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It waits for another vCPU: let others run.
+    Yield,
+    /// It sleeps until an interrupt comes, masked or not.
+    Idle,
 }
 
 /// One vCPU and its partition, during one exit.
@@ -52,6 +72,8 @@ pub struct Context<'a> {
     pub hyperv: &'a mut hyperv::Vp,
     /// Its partition.
     pub platform: &'a Platform,
+    /// What is asked of whoever runs it.
+    pub asked: Asked,
 }
 
 impl Context<'_> {
@@ -82,9 +104,14 @@ impl Context<'_> {
     }
 
     /// Does what the Hyper-V interface asks for after an access.
-    pub(crate) fn act(&self, outcome: hyperv::Outcome) {
+    pub(crate) fn act(&mut self, outcome: hyperv::Outcome) {
         match outcome {
             hyperv::Outcome::Done => {}
+            hyperv::Outcome::Yield => self.asked = Asked::Yield,
+            hyperv::Outcome::Interrupt { vector, targets } => {
+                let count = self.platform.hyperv.as_ref().map_or(0, |partition| partition.slots().count());
+                targets.members(count).for_each(|vcpu| self.lapic.interrupt(vcpu, vector));
+            }
             hyperv::Outcome::Crash(crash) => {
                 tracing::warn!("the guest told of its crash: P0..P4 {:x?}", crash.parameters);
                 // A guest's text, so escaped: it must not command our terminal.

@@ -25,7 +25,7 @@ mod vmcall;
 mod window;
 mod xsetbv;
 
-pub use context::{Context, EoiSink, Platform};
+pub use context::{Asked, Context, EoiSink, Platform, Runtime};
 pub use msr::Refused;
 
 use satori_engine::{Exit, Resume};

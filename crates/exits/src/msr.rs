@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use satori_cpuid::Feature;
 use satori_cpuid::msrs::{self, Owner};
 use satori_defs::apic::base;
-use satori_defs::hyperv::msr as synthetic;
+use satori_defs::hyperv::{REFERENCE_HZ, msr as synthetic};
 use satori_defs::msr::*;
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Resume};
 
-use crate::Context;
+use crate::{Asked, Context};
 
 pub(crate) fn read(context: &mut Context<'_>, msr: u32) -> Resume {
     match get(context, msr) {
@@ -82,12 +82,7 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
                 }
             }
         }
-        Owner::Hyperv if (synthetic::EOI..=synthetic::TPR).contains(&msr) => {
-            offered(context, msr)?;
-            context.load_tpr();
-            context.lapic.synthetic_read(msr)
-        }
-        Owner::Hyperv => context.platform.hyperv.as_ref().ok_or(Gp)?.msr_read(context.hyperv, msr),
+        Owner::Hyperv => synthetic_register(context, msr),
     }
 }
 
@@ -133,7 +128,7 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
             Ok(())
         }
         Owner::Hyperv if (synthetic::EOI..=synthetic::TPR).contains(&msr) => {
-            offered(context, msr)?;
+            context.platform.hyperv.as_ref().ok_or(Gp)?.permit(msr)?;
             let tsc = context.platform.clock.tsc();
             context.load_tpr();
             let ended = context.lapic.synthetic_write(msr, value, tsc)?;
@@ -186,10 +181,27 @@ fn set_misc_enable(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
     context.msrs.write(IA32_MISC_ENABLE, value)
 }
 
-/// Whether the Hyper-V interface has `msr`, which the local APIC then answers.
-fn offered(context: &Context<'_>, msr: u32) -> Result<(), Gp> {
-    let hyperv = context.platform.hyperv.as_ref();
-    if hyperv.is_some_and(|partition| partition.offers(msr)) { Ok(()) } else { Err(Gp) }
+/// What the Hyper-V interface has, but the local APIC or the machine answers, and the rest.
+fn synthetic_register(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
+    let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
+    match msr {
+        synthetic::EOI..=synthetic::TPR => {
+            hyperv.permit(msr)?;
+            context.load_tpr();
+            context.lapic.synthetic_read(msr)
+        }
+        synthetic::VP_RUNTIME => {
+            hyperv.permit(msr)?;
+            let ran = context.platform.runtime.ran(context.vcpu.retired());
+            Ok(ran * REFERENCE_HZ / 1_000_000_000)
+        }
+        synthetic::GUEST_IDLE => {
+            hyperv.permit(msr)?;
+            context.asked = Asked::Idle;
+            Ok(0)
+        }
+        _ => hyperv.msr_read(context.hyperv, msr),
+    }
 }
 
 fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {

@@ -13,7 +13,7 @@ use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::CpuState;
 
-use crate::{Context, EoiSink, Platform, Refused, dispatch};
+use crate::{Asked, Context, EoiSink, Platform, Refused, Runtime, dispatch};
 
 #[derive(Default)]
 struct Registers {
@@ -98,6 +98,14 @@ impl PortDevice for Heard {
     }
 }
 
+/// A vCPU that runs half of the time.
+struct Half;
+impl Runtime for Half {
+    fn ran(&self, _: u64) -> u64 {
+        NOW / 2
+    }
+}
+
 struct Rig {
     vcpu: Registers,
     lapic: Lapic,
@@ -105,6 +113,7 @@ struct Rig {
     vp: satori_hyperv::Vp,
     platform: Platform,
     heard: Arc<Heard>,
+    asked: Asked,
 }
 
 impl Rig {
@@ -127,6 +136,7 @@ impl Rig {
         ports.add("test", 0x100, 0x103, heard.clone()).unwrap();
         let partition =
             satori_hyperv::Partition::new(config.clone(), memory.clone(), clock.clone(), 1 << 30).unwrap();
+        let partition = partition.with_processors(vec![Box::new(|| ())]);
         let params = Params {
             cpu: &cpu,
             engine_features: &engine,
@@ -151,6 +161,7 @@ impl Rig {
             hyperv: enlightened.then_some(Arc::new(partition)),
             eoi: heard.clone(),
             power: heard.clone(),
+            runtime: Arc::new(Half),
             refused: Refused::default(),
         };
         let clocks = Clocks { tsc_hz: 1_000_000_000, timer_hz: 1_000_000_000 };
@@ -161,6 +172,7 @@ impl Rig {
             vp: satori_hyperv::Vp::new(0),
             platform,
             heard,
+            asked: Asked::Nothing,
         }
     }
 
@@ -171,8 +183,11 @@ impl Rig {
             msrs: &mut self.msrs,
             hyperv: &mut self.vp,
             platform: &self.platform,
+            asked: Asked::Nothing,
         };
-        dispatch(exit, &mut context)
+        let answer = dispatch(exit, &mut context);
+        self.asked = context.asked;
+        answer
     }
 
     fn write(&mut self, msr: u32, value: u64) -> Resume {

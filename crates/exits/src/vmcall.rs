@@ -1,7 +1,7 @@
 //! VMCALL and VMMCALL: hypercalls.
 
 use satori_engine::{Exception, Resume};
-use satori_hyperv::Ud;
+use satori_hyperv::{Hypercall, Ud};
 
 use crate::Context;
 
@@ -10,9 +10,14 @@ use crate::Context;
 pub(crate) fn call(context: &mut Context<'_>) -> Resume {
     let Some(hyperv) = &context.platform.hyperv else { return Resume::Fault(Exception::ud()) };
     match hyperv.hypercall(context.hyperv, context.vcpu.state_mut()) {
-        Ok(outcome) => {
+        Ok(Hypercall::Done(outcome)) => {
             context.act(outcome);
             Resume::Done
+        }
+        // Nothing is answered, so the instruction is executed again, after what interrupts it.
+        Ok(Hypercall::Again(outcome)) => {
+            context.act(outcome);
+            Resume::Continue
         }
         Err(Ud) => Resume::Fault(Exception::ud()),
     }

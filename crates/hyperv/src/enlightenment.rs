@@ -266,7 +266,7 @@ enlightenments! {
         msrs: &[],
         hypercalls: &[call::NOTIFY_LONG_SPIN_WAIT],
         needs: &[Enlightenment::Base],
-        default: false,
+        default: true,
         why: "a processor that spins gives its time to the one that holds the lock",
         brings: "less time lost where virtual processors outnumber the host's",
         costs: "nothing",
@@ -281,7 +281,7 @@ enlightenments! {
         msrs: &[msr::VP_RUNTIME],
         hypercalls: &[],
         needs: &[Enlightenment::Base],
-        default: false,
+        default: true,
         why: "costs nothing before it is read",
         brings: "the guest can tell the time it ran from the time that was stolen from it",
         costs: "nothing until it is read",
@@ -301,7 +301,7 @@ enlightenments! {
             call::FLUSH_VIRTUAL_ADDRESS_LIST_EX,
         ],
         needs: &[Enlightenment::Vpindex],
-        default: false,
+        default: true,
         why: "one call instead of an interrupt to each processor, and none waits for one that does not run",
         brings: "no interrupt to each processor, and no wait for one that the host does not run",
         costs: "an exit for each flush of others",
@@ -316,7 +316,7 @@ enlightenments! {
         msrs: &[],
         hypercalls: &[],
         needs: &[Enlightenment::Tlbflush],
-        default: false,
+        default: true,
         why: "costs nothing",
         brings: "one entry of a list can name large pages",
         costs: "nothing",
@@ -331,7 +331,7 @@ enlightenments! {
         msrs: &[],
         hypercalls: &[call::SEND_SYNTHETIC_CLUSTER_IPI, call::SEND_SYNTHETIC_CLUSTER_IPI_EX],
         needs: &[Enlightenment::Vpindex],
-        default: false,
+        default: true,
         why: "one call interrupts any set of processors",
         brings: "one exit where the APIC needs a write for each cluster",
         costs: "nothing",
@@ -346,11 +346,26 @@ enlightenments! {
         msrs: &[],
         hypercalls: &[],
         needs: &[Enlightenment::Base],
-        default: false,
+        default: true,
         why: "costs nothing",
         brings: "up to 112 bytes of parameters without a page in memory",
         costs: "nothing",
         proof: "fast calls of more than 16 bytes in the report; Linux makes none",
+    };
+    /// Output of fast hypercalls in XMM registers.
+    XmmOutput Row {
+        name: "xmm-output",
+        qemu: None,
+        libvirt: None,
+        cpuid: &[feature(15)],
+        msrs: &[],
+        hypercalls: &[],
+        needs: &[Enlightenment::Base],
+        default: true,
+        why: "costs nothing",
+        brings: "results without a page in memory",
+        costs: "nothing",
+        proof: "fast calls of HvExtCallQueryCapabilities in the report; Linux makes none",
     };
     /// Extended hypercalls, of which there is the query of capabilities.
     ExtendedCalls Row {
@@ -361,7 +376,7 @@ enlightenments! {
         msrs: &[],
         hypercalls: &[call::EXT_QUERY_CAPABILITIES],
         needs: &[Enlightenment::Base],
-        default: false,
+        default: true,
         why: "costs nothing",
         brings: "the guest can ask which extended calls there are: none beyond the question",
         costs: "nothing",
@@ -376,7 +391,7 @@ enlightenments! {
         msrs: &[msr::GUEST_IDLE],
         hypercalls: &[],
         needs: &[Enlightenment::Base],
-        default: false,
+        default: true,
         why: "a processor that waits for a lock sleeps",
         brings: "whoever frees a lock wakes the one that waits for it, which burns no time meanwhile",
         costs: "two exits for each such sleep",
@@ -629,7 +644,9 @@ impl Enlightenment {
 
     /// The enlightenment that `msr` belongs to.
     pub fn of_msr(msr: u32) -> Option<Self> {
-        Self::ALL.iter().copied().find(|one| one.row().msrs.contains(&msr))
+        let index = msr.checked_sub(msr::FIRST)?;
+        let owner = *MSR_OWNERS.get(index as usize)?;
+        Self::ALL.get(usize::from(owner)).copied()
     }
 
     /// The enlightenment that hypercall `code` belongs to.
@@ -637,6 +654,22 @@ impl Enlightenment {
         Self::ALL.iter().copied().find(|one| one.row().hypercalls.contains(&code))
     }
 }
+
+/// Whose each synthetic MSR is, by place in the table: they are asked for at every access.
+const MSR_OWNERS: [u8; (msr::LAST - msr::FIRST + 1) as usize] = {
+    let mut owners = [u8::MAX; (msr::LAST - msr::FIRST + 1) as usize];
+    let mut one = 0;
+    while one < Enlightenment::ALL.len() {
+        let msrs = Enlightenment::ALL[one].row().msrs;
+        let mut at = 0;
+        while at < msrs.len() {
+            owners[(msrs[at] - msr::FIRST) as usize] = one as u8;
+            at += 1;
+        }
+        one += 1;
+    }
+    owners
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,156 +1,161 @@
-//! Hypercalls: the input word, the two register conventions, and the table of calls (TLFS 3).
+//! Hypercalls: from the caller's registers to a row of the table of calls, and back (TLFS 3).
+
+mod input;
+mod parameters;
+mod table;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::Ordering;
 
-use satori_defs::hyperv::{Status, call};
+use satori_defs::hyperv::Status;
 use satori_defs::x86::cr0;
-use satori_state::{CpuState, reg};
+use satori_state::CpuState;
 
 use crate::{Enlightenment, Outcome, Partition, Vp};
+use parameters::{Abi, MAX_WORDS, Refusal, block, fast_output, read_fast, read_slow, write_fast};
+
+pub use input::Input;
+pub(crate) use table::CALLS;
+pub use table::{CallRow, Completion, Request, call_name};
 
 /// The outcome of a hypercall that does not exist for its caller: #UD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ud;
 
-/// The hypercall input word (TLFS 3.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Input(pub u64);
-
-impl Input {
-    const RESERVED: u64 = 0x1f << 27 | 0xf << 44 | 0xf << 60;
-
-    /// Call code.
-    pub const fn code(self) -> u16 {
-        self.0 as u16
-    }
-    /// Parameters are in registers instead of memory.
-    pub const fn fast(self) -> bool {
-        self.0 & 1 << 16 != 0
-    }
-    /// Variable header, in units of 8 bytes.
-    pub const fn header(self) -> u16 {
-        (self.0 >> 17 & 0x3ff) as u16
-    }
-    /// Rep count.
-    pub const fn reps(self) -> u16 {
-        (self.0 >> 32 & 0xfff) as u16
-    }
-    /// The first rep that is still to do.
-    pub const fn start(self) -> u16 {
-        (self.0 >> 48 & 0xfff) as u16
-    }
-}
-
-/// A call with its two arguments: addresses of input and output, or values if it is fast.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// The input word.
-    pub input: Input,
-    /// RDX, or EBX:ECX.
-    pub first: u64,
-    /// R8, or EDI:ESI.
-    pub second: u64,
-}
-
-/// What a call gives back.
+/// How a hypercall went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The status.
-    pub status: Status,
-    /// Reps done in all, for rep calls.
-    pub reps: u16,
-    /// What the machine has to do.
-    pub outcome: Outcome,
+#[must_use]
+pub enum Hypercall {
+    /// It is complete, its result in the registers: the caller moves RIP.
+    Done(Outcome),
+    /// Elements are left. RIP stays, so that the instruction is executed again after what
+    /// interrupts it; the input word in the registers has the new rep start index (TLFS 3.2).
+    Again(Outcome),
 }
 
-impl Completion {
-    /// A call that ended with `status` and did no reps.
-    pub const fn status(status: Status) -> Self {
-        Completion { status, reps: 0, outcome: Outcome::Done }
-    }
+/// Elements of a rep call that are done at once, so that a long list holds up no interrupt: the
+/// TLFS wants control given back after 50 us.
+const ELEMENTS_AT_ONCE: u16 = 64;
+
+/// What a call leaves beside its status.
+struct Reply {
+    completion: Completion,
+    /// Elements done in all.
+    reps: u16,
+    /// A rep call that was tried: its start index is given back.
+    rep: bool,
+    more: bool,
 }
 
-/// One row of the table of calls.
-pub struct CallRow {
-    /// The call code.
-    pub code: u16,
-    /// The name in the TLFS.
-    pub name: &'static str,
-    /// Whether it is a rep call; the others must have no reps.
-    pub rep: bool,
-    /// Whether a variable header is allowed.
-    pub header: bool,
-    /// Does it.
-    pub run: fn(&Partition, &mut Vp, &Call) -> Completion,
-}
-
-/// The calls that exist. Who adds one also names it in its enlightenment's row.
-const CALLS: &[CallRow] = &[
-    CallRow {
-        code: call::POST_MESSAGE,
-        name: "HvCallPostMessage",
-        rep: false,
-        header: false,
-        run: crate::synic::post_message,
-    },
-    CallRow {
-        code: call::SIGNAL_EVENT,
-        name: "HvCallSignalEvent",
-        rep: false,
-        header: false,
-        run: crate::synic::signal_event,
-    },
-];
-
-/// Looks `call` up in `table` and runs it, after the checks that all calls share.
-fn dispatch(table: &[CallRow], partition: &Partition, vp: &mut Vp, call: &Call) -> Completion {
-    let input = call.input;
-    let Some(row) = table.iter().find(|row| row.code == input.code()) else {
-        return Completion::status(Status::InvalidHypercallCode);
-    };
-    let reps_fit = if row.rep { input.start() < input.reps() } else { input.reps() | input.start() == 0 };
-    if input.0 & Input::RESERVED != 0 || !reps_fit || (input.header() != 0 && !row.header) {
-        return Completion::status(Status::InvalidHypercallInput);
-    }
-    match Enlightenment::of_hypercall(row.code) {
-        Some(owner) if !partition.config.set.has(owner) => Completion::status(Status::AccessDenied),
-        _ => (row.run)(partition, vp, call),
+impl Reply {
+    fn refused(status: Status) -> Self {
+        Reply { completion: Completion::status(status), reps: 0, rep: false, more: false }
     }
 }
 
 impl Partition {
     /// VMCALL of a processor with the registers `cpu`: takes the parameters from them and puts
-    /// the result into them. The caller moves RIP.
+    /// the result into them.
     ///
-    /// #UD outside privilege level 0 and in real mode, and before the guest has told its
-    /// identity.
-    pub fn hypercall(&self, vp: &mut Vp, cpu: &mut CpuState) -> Result<Outcome, Ud> {
+    /// #UD outside privilege level 0 and in real mode, before the guest has told its identity,
+    /// and for parameters in XMM registers where those are not offered. Nothing changed then.
+    pub fn hypercall(&self, vp: &mut Vp, cpu: &mut CpuState) -> Result<Hypercall, Ud> {
         let possible = cpu.cr0 & cr0::PE != 0 && cpu.cpl() == 0;
         if self.config.set.is_empty() || !possible || self.guest_os_id.load(Ordering::SeqCst) == 0 {
             return Err(Ud);
         }
-        let pair = |high: usize, low: usize| cpu.gpr[high] << 32 | cpu.gpr[low] & 0xffff_ffff;
-        let call = if cpu.code64() {
-            let [input, first, second] = [reg::RCX, reg::RDX, reg::R8].map(|r| cpu.gpr[r]);
-            Call { input: Input(input), first, second }
-        } else {
-            Call {
-                input: Input(pair(reg::RDX, reg::RAX)),
-                first: pair(reg::RBX, reg::RCX),
-                second: pair(reg::RDI, reg::RSI),
-            }
+        let abi = Abi::of(cpu);
+        let input = Input(abi.control(cpu));
+        let reply = match self.serve(CALLS, vp, cpu, abi, input) {
+            Ok(reply) => reply,
+            Err(Refusal::Ud) => return Err(Ud),
+            Err(Refusal::Status(status)) => Reply::refused(status),
         };
-        let done = dispatch(CALLS, self, vp, &call);
-        let result = done.status as u64 | u64::from(done.reps) << 32;
-        if cpu.code64() {
-            cpu.gpr[reg::RAX] = result;
-        } else {
-            cpu.gpr[reg::RAX] = result & 0xffff_ffff;
-            cpu.gpr[reg::RDX] = result >> 32;
+        let outcome = reply.completion.outcome;
+        if reply.more {
+            abi.restart(cpu, input.with_start(reply.reps).0);
+            return Ok(Hypercall::Again(outcome));
         }
-        Ok(done.outcome)
+        if reply.rep && abi == Abi::X64 {
+            abi.restart(cpu, input.with_start(reply.reps).0);
+        }
+        abi.give(cpu, reply.completion.status as u64 | u64::from(reply.reps) << 32);
+        Ok(Hypercall::Done(outcome))
+    }
+
+    /// Looks `input` up in `table`, checks what all calls share, and runs the call.
+    ///
+    /// The TLFS leaves the order of errors open, but prefers the one that tells least.
+    fn serve(
+        &self,
+        table: &[CallRow],
+        vp: &mut Vp,
+        cpu: &mut CpuState,
+        abi: Abi,
+        input: Input,
+    ) -> Result<Reply, Refusal> {
+        let refuse = |status| Err(Refusal::Status(status));
+        let Some(row) = table.iter().find(|row| row.code == input.code()) else {
+            return refuse(Status::InvalidHypercallCode);
+        };
+        let owner = Enlightenment::of_hypercall(row.code);
+        if owner.is_some_and(|owner| !self.config.set.has(owner)) {
+            return refuse(Status::AccessDenied);
+        }
+        let rep = row.element != 0;
+        let reps_fit = if rep { input.start() < input.reps() } else { input.reps() | input.start() == 0 };
+        let header_fits = row.header || input.header() == 0;
+        if input.0 & Input::RESERVED != 0 || !reps_fit || !header_fits || (input.fast() && !row.fast) {
+            return refuse(Status::InvalidHypercallInput);
+        }
+
+        let header = row.input + input.header();
+        let words = header + row.element * usize::from(input.reps());
+        let mut buffer = [0; MAX_WORDS];
+        let Some(buffer) = buffer.get_mut(..words) else { return refuse(Status::InvalidAlignment) };
+        let [first, second] = abi.arguments(cpu);
+        let fast_at = if input.fast() {
+            let xmm = self.config.set.has(Enlightenment::XmmInput);
+            read_fast(cpu, xmm, abi, buffer)?;
+            let xmm = self.config.set.has(Enlightenment::XmmOutput);
+            if row.output == 0 { 0 } else { fast_output(words, row.output, xmm, abi)? }
+        } else {
+            read_slow(&self.memory, first, buffer)?;
+            if row.output != 0 {
+                let gpa = block(&self.memory, second, row.output)?;
+                let bytes = |words: usize| 8 * words as u64;
+                let apart = gpa.0 + bytes(row.output) <= first || first.saturating_add(bytes(words)) <= gpa.0;
+                if words != 0 && !apart {
+                    return refuse(Status::InvalidAlignment);
+                }
+            }
+            0
+        };
+
+        let count = (input.reps() - input.start()).min(ELEMENTS_AT_ONCE);
+        let start = header + row.element * usize::from(input.start());
+        let end = start + row.element * usize::from(count);
+        let request = Request {
+            input,
+            header: &buffer[..header],
+            elements: if rep { &buffer[start..end] } else { &[] },
+        };
+        let completion = (row.run)(self, vp, &request);
+        let reps = input.start() + completion.done.min(count);
+        if completion.status == Status::Success && row.output != 0 {
+            if input.fast() {
+                write_fast(cpu, fast_at, &completion.output);
+            } else {
+                let bytes: Vec<u8> = completion.output.iter().flat_map(|word| word.to_le_bytes()).collect();
+                // The page was in memory when it was checked, and memory does not shrink.
+                let _ = self.memory.write(satori_memory::Gpa(second), &bytes);
+            }
+        }
+        let more = rep && completion.status == Status::Success && reps < input.reps();
+        if !more {
+            self.used_call(row.code, input.fast() && words > 2);
+        }
+        Ok(Reply { completion, reps, rep, more })
     }
 }
-
-#[cfg(test)]
-mod tests;

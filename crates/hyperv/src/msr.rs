@@ -22,15 +22,14 @@ impl Partition {
         (msr::FIRST..=msr::LAST).contains(&register)
     }
 
-    /// Whether `register` answers. EOI, ICR and TPR then do so in the local APIC: the machine
-    /// asks here and hands the access over.
+    /// Whether `register` answers.
     pub fn offers(&self, register: u32) -> bool {
         Enlightenment::of_msr(register).is_some_and(|owner| self.config.set.has(owner))
     }
 
     /// RDMSR.
     pub fn msr_read(&self, vp: &Vp, register: u32) -> Result<u64, Gp> {
-        self.offered(register)?;
+        self.permit(register)?;
         Ok(match register {
             msr::GUEST_OS_ID => self.guest_os_id.load(Ordering::SeqCst),
             msr::HYPERCALL => self.shared().hypercall,
@@ -52,7 +51,7 @@ impl Partition {
 
     /// WRMSR.
     pub fn msr_write(&self, vp: &mut Vp, register: u32, value: u64) -> Result<Outcome, Gp> {
-        self.offered(register)?;
+        self.permit(register)?;
         match register {
             msr::GUEST_OS_ID => self.write_guest_os_id(value),
             msr::HYPERCALL => self.write_hypercall(value)?,
@@ -76,8 +75,14 @@ impl Partition {
         Ok(Outcome::Done)
     }
 
-    fn offered(&self, register: u32) -> Result<(), Gp> {
-        if self.offers(register) { Ok(()) } else { Err(Gp) }
+    /// Lets an access to `register` pass, and counts it; #GP if it is not offered. Who answers an
+    /// MSR elsewhere, as the local APIC does EOI, ICR and TPR, asks here first.
+    pub fn permit(&self, register: u32) -> Result<(), Gp> {
+        if !self.offers(register) {
+            return Err(Gp);
+        }
+        self.usage.msr(register, self.clock.now());
+        Ok(())
     }
 
     fn write_guest_os_id(&self, value: u64) {

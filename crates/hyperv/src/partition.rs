@@ -9,7 +9,7 @@ use satori_memory::GuestMemory;
 use crate::overlay::Overlays;
 use crate::stimer::Stimers;
 use crate::synic::{Interrupts, Synic};
-use crate::{Config, Error, ReferenceClock};
+use crate::{Config, Enlightenment, Error, Interrupt, ReferenceClock, Slots, Usage, Used, VpSet};
 
 /// Frequencies that the guest is told, in Hz.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,15 @@ pub struct Crash {
 pub enum Outcome {
     /// Nothing.
     Done,
+    /// The virtual processor waits for another: it shall give its time away.
+    Yield,
+    /// A fixed interrupt goes to each of these virtual processors.
+    Interrupt {
+        /// The vector.
+        vector: u8,
+        /// To whom. Who does not exist gets none.
+        targets: Box<VpSet>,
+    },
     /// The guest crashed.
     Crash(Crash),
     /// The guest wants a reset.
@@ -88,6 +97,8 @@ pub struct Partition {
     pub(crate) guest_os_id: AtomicU64,
     shared: Mutex<Shared>,
     pub(crate) synic: Synic,
+    pub(crate) slots: Slots,
+    pub(crate) usage: Usage,
 }
 
 impl Partition {
@@ -109,6 +120,8 @@ impl Partition {
             guest_os_id: AtomicU64::new(0),
             shared: Mutex::default(),
             synic: Synic::default(),
+            slots: Slots::new(Vec::new()),
+            usage: Usage::default(),
         })
     }
 
@@ -116,6 +129,12 @@ impl Partition {
     /// `interrupts`.
     pub fn with_synic(self, vps: u32, interrupts: Arc<dyn Interrupts>) -> Self {
         Partition { synic: Synic::new(vps, interrupts), ..self }
+    }
+
+    /// Says how to bring each of the partition's virtual processors out of the guest; it has as
+    /// many.
+    pub fn with_processors(self, processors: Vec<Box<dyn Interrupt>>) -> Self {
+        Partition { slots: Slots::new(processors), ..self }
     }
 
     /// What the partition offers.
@@ -126,6 +145,30 @@ impl Partition {
     /// Reference time now, in units of 100 ns since the machine started.
     pub fn reference_time(&self) -> u64 {
         self.reference.at(self.clock.tsc())
+    }
+
+    /// What others may do to each virtual processor.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// What the guest has used until now.
+    pub fn usage(&self) -> Vec<Used> {
+        self.usage.report(&self.config)
+    }
+
+    /// Notes a use of `one` that is neither an MSR access nor a hypercall.
+    pub(crate) fn used(&self, one: Enlightenment) {
+        self.usage.note(one, self.clock.now());
+    }
+
+    /// Notes hypercall `code`, and whether its parameters came in XMM registers.
+    pub(crate) fn used_call(&self, code: u16, xmm: bool) {
+        let now = self.clock.now();
+        self.usage.call(code, now);
+        if xmm {
+            self.usage.note(Enlightenment::XmmInput, now);
+        }
     }
 
     pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {

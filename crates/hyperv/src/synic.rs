@@ -23,7 +23,7 @@ use satori_defs::hyperv::synic::{SINTS, VERSION};
 use satori_defs::msr::Gp;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use calls::{post_message, signal_event};
+pub(crate) use calls::{POST_WORDS, post_message, signal_event};
 pub(crate) use controller::{Controller, Source};
 pub use message::Message;
 pub use ports::{HostPort, PortKind, Target};

@@ -248,6 +248,13 @@ impl ApicBus {
         self.slot(vcpu).auto_eoi.store(vectors);
     }
 
+    /// Requests a fixed interrupt at `vcpu`, if there is one; `source` is not woken.
+    pub(crate) fn interrupt(&self, source: Option<u32>, vcpu: u32, vector: u8) {
+        if self.slots.get(vcpu as usize).is_some_and(|slot| slot.mode().0 != Mode::Disabled) {
+            self.accept(vcpu, source, DeliveryMode::Fixed, vector, false);
+        }
+    }
+
     fn accept(&self, vcpu: u32, source: Option<u32>, mode: DeliveryMode, vector: u8, level: bool) {
         if self.slot(vcpu).accept(mode, vector, level)
             && source != Some(vcpu)

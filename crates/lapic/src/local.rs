@@ -503,6 +503,12 @@ impl Lapic {
         self.bus.send(Some(self.vcpu), shorthand, message);
     }
 
+    /// Sends a fixed interrupt to vCPU number `vcpu`, whatever its APIC's addresses are, as a
+    /// hypervisor does for its guest. One that does not exist gets none.
+    pub fn interrupt(&self, vcpu: u32, vector: u8) {
+        self.bus.interrupt(Some(self.vcpu), vcpu, vector);
+    }
+
     /// SELF IPI (SDM 11.12.11).
     pub(crate) fn self_ipi(&mut self, vector: u8) {
         if vector < 16 {

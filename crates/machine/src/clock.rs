@@ -197,6 +197,11 @@ impl VirtualClock {
         self.count_at(at).saturating_sub(self.count.load(Ordering::Relaxed))
     }
 
+    /// How long so many instructions take.
+    pub fn nanos_of(&self, instructions: u64) -> Nanos {
+        scale(instructions, NANOS_PER_SECOND, self.rate)
+    }
+
     fn count_at(&self, at: Nanos) -> u64 {
         scale_up(at, self.rate, NANOS_PER_SECOND)
     }

@@ -18,6 +18,7 @@ mod machine;
 mod outcome;
 mod processor;
 mod real;
+mod runtime;
 mod shared;
 #[cfg(test)]
 mod testing;

@@ -7,8 +7,8 @@ use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, crystal_hz};
-use satori_engine::{Engine, TimeSource, VcpuParts};
-use satori_exits::{EoiSink, Platform, Refused};
+use satori_engine::{Engine, Kick, TimeSource, VcpuParts};
+use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
 use satori_memory::{GuestMemory, Region};
@@ -17,6 +17,7 @@ use satori_state::{Activity, CpuState};
 use crate::console::Console;
 use crate::debugcon::DebugSink;
 use crate::entropy;
+use crate::runtime::ThreadTime;
 use crate::shared::{Bells, Shared};
 use crate::vp::{Vp, after_reset};
 use crate::{Error, Event, VirtualClock};
@@ -110,6 +111,13 @@ impl Time {
     pub fn pass_reset(&self) {
         if let Time::Virtual(clock) = self {
             clock.advance_to(clock.now().saturating_add(RESET_TIME));
+        }
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        match self {
+            Time::Real(_) => Arc::new(ThreadTime),
+            Time::Virtual(clock) => clock.clone(),
         }
     }
 
@@ -237,6 +245,8 @@ impl Life {
             false => {
                 let config = plan.hyperv.clone();
                 let partition = Partition::new(config, memory.clone(), clock.clone(), clocks.timer_hz)?;
+                let processors = vcpus.iter().map(|vcpu| interrupt(vcpu.kick())).collect();
+                let partition = partition.with_processors(processors);
                 Some(Arc::new(partition.with_synic(cpus, Arc::new(Sources(apic_bus.clone())))))
             }
         };
@@ -262,6 +272,7 @@ impl Life {
             hyperv,
             eoi: Arc::new(IoApicEoi(chipset.ioapic)),
             power: plan.shared.clone(),
+            runtime: plan.time.runtime(),
             refused: Refused::default(),
         });
         let vps = vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
@@ -276,6 +287,11 @@ impl Life {
         });
         Ok(Life { vps: vps.collect(), bells, timers, com1: chipset.com1 })
     }
+}
+
+/// What brings a vCPU out of the guest and, as it need not look at anything, does not wake it.
+fn interrupt(kick: Arc<Kick>) -> Box<dyn satori_hyperv::Interrupt> {
+    Box::new(move || kick.kick())
 }
 
 fn sizes(regions: &[Region]) -> MemorySizes {

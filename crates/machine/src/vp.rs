@@ -8,7 +8,8 @@ use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::x86::cr0;
 use satori_engine::{DebugCause, DebugPlan, Event, Exit, Kick, Resume, Until, Vcpu};
-use satori_exits::{Context, Platform, dispatch};
+use satori_exits::{Asked, Context, Platform, dispatch};
+use satori_hyperv::Flush;
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
 use satori_profile::{ExitProfile, Meter};
@@ -53,6 +54,8 @@ pub(crate) struct Vp {
     owed: bool,
     /// A debugger steps it: events hold off.
     quiet: bool,
+    /// It sleeps in the guest idle state.
+    idle: bool,
     apic_page: Option<u64>,
     a20_off: bool,
     tpr_threshold: u8,
@@ -82,6 +85,7 @@ impl Vp {
             meter: Meter::new(profile),
             owed: false,
             quiet: false,
+            idle: false,
             apic_page: lapic.mmio_base(),
             a20_off: false,
             tpr_threshold: 0,
@@ -166,6 +170,12 @@ impl Vp {
         if matches!(activity, Activity::WaitForSipi | Activity::Shutdown) {
             return Entry::Sleep { deadline: self.deadline() };
         }
+        if self.idle {
+            if !self.event_waits() {
+                return Entry::Sleep { deadline: self.deadline() };
+            }
+            self.idle = false;
+        }
         // An event is what a halted processor waits for, also while it is stepped.
         let quiet = self.quiet && activity == Activity::Active;
         if self.owed && !quiet && self.event_waits() {
@@ -188,6 +198,7 @@ impl Vp {
             // Whatever the interrupted instruction was still owed is gone with it.
             self.vcpu.resume(Resume::Continue);
             self.owed = false;
+            self.idle = false;
             self.lapic.init();
         }
         // Without one to wait for, a SIPI is lost.
@@ -279,7 +290,7 @@ impl Vp {
     pub fn enter(&mut self, until: Until) -> After {
         let clock = &self.platform.clock;
         self.meter.entry(|| clock.now());
-        let exit = self.vcpu.run(until);
+        let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
         self.owed = false;
         let Some(reason) = exit.reason() else { return After::Nothing };
         self.meter.exit(reason, || clock.now());
@@ -289,8 +300,10 @@ impl Vp {
             msrs: &mut self.msrs,
             hyperv: &mut self.hyperv,
             platform: &self.platform,
+            asked: Asked::Nothing,
         };
         let answer = dispatch(exit, &mut context);
+        let asked = context.asked;
         self.owed = answer != Resume::Continue;
         self.vcpu.resume(answer);
         match exit {
@@ -302,7 +315,14 @@ impl Vp {
             Exit::Debug(cause) => return After::Debug(cause),
             _ => {}
         }
-        After::Nothing
+        match asked {
+            Asked::Nothing => After::Nothing,
+            Asked::Yield => After::Yield,
+            Asked::Idle => {
+                self.idle = true;
+                After::Nothing
+            }
+        }
     }
 
     /// Ends the time of the exit that was the last.
@@ -314,6 +334,19 @@ impl Vp {
     pub fn profile(&self) -> ExitProfile {
         self.meter.profile().cloned().unwrap_or_default()
     }
+}
+
+/// Executes `vcpu`, after it dropped the translations that others told it to drop.
+fn execute(vcpu: &mut dyn Vcpu, platform: &Platform, index: u32, until: Until) -> Exit {
+    let Some(hyperv) = &platform.hyperv else { return vcpu.run(until) };
+    let executing = hyperv.slots().enter(index);
+    match executing.take() {
+        Flush::Nothing => {}
+        Flush::Pages(pages) => pages.into_iter().for_each(|page| vcpu.flush_page(page)),
+        Flush::NonGlobal => vcpu.flush_non_global(),
+        Flush::All => vcpu.flush_tlb(),
+    }
+    vcpu.run(until)
 }
 
 /// The registers after power-up (SDM table 10-1), with `signature` in EDX.

@@ -100,6 +100,14 @@ impl Vcpu for Cpu {
         Cpu::flush_tlb(self, false);
     }
 
+    fn flush_page(&mut self, linear: u64) {
+        Cpu::flush_page(self, linear);
+    }
+
+    fn flush_non_global(&mut self) {
+        Cpu::flush_tlb(self, true);
+    }
+
     fn kick(&self) -> Arc<Kick> {
         self.kick.clone()
     }

@@ -1,0 +1,123 @@
+//! Flushes of TLBs by hypercall (TLFS 12.4).
+//!
+//! A flush is noted with each virtual processor that it names, which applies it before its next
+//! instruction; the caller waits only for those that execute meanwhile, see [`crate::Slots`].
+//! The address space is not looked at: a processor drops more than it has to, which it may.
+
+use satori_defs::hyperv::{Status, flush as flags, gva_range};
+use satori_defs::x86::PAGE_SIZE;
+
+use crate::{Completion, Enlightenment, Outcome, Partition, Request, Vp, VpSet};
+
+/// Pages that are dropped one by one; for more the whole TLB is cheaper.
+const PAGES_MAX: usize = 32;
+
+/// Bits of an extended range that count additional pages.
+const EXTENDED_COUNT: u64 = gva_range::LARGE_PAGE - 1;
+
+/// What a virtual processor has to drop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Flush {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// These pages, global or not, by linear addresses in them.
+    Pages(Vec<u64>),
+    /// All that is not global.
+    NonGlobal,
+    /// Everything.
+    All,
+}
+
+impl Flush {
+    /// Both.
+    pub(crate) fn and(self, other: Flush) -> Flush {
+        match (self, other) {
+            (Flush::Nothing, other) | (other, Flush::Nothing) => other,
+            (Flush::Pages(mut pages), Flush::Pages(more)) if pages.len() + more.len() <= PAGES_MAX => {
+                pages.extend(more);
+                Flush::Pages(pages)
+            }
+            (Flush::NonGlobal, Flush::NonGlobal) => Flush::NonGlobal,
+            _ => Flush::All,
+        }
+    }
+}
+
+/// HvCallFlushVirtualAddressSpace and HvCallFlushVirtualAddressList.
+pub(crate) fn masked(partition: &Partition, vp: &mut Vp, request: &Request<'_>) -> Completion {
+    let &[_, flags, mask] = request.header else { return Completion::status(Status::InvalidHypercallInput) };
+    // Windows Server 2012 means all by a mask of 0, as KVM found.
+    let targets = if mask == 0 { VpSet::ALL } else { VpSet::mask(mask) };
+    run(partition, vp, request, flags, Ok(targets))
+}
+
+/// HvCallFlushVirtualAddressSpaceEx and HvCallFlushVirtualAddressListEx.
+pub(crate) fn sparse(partition: &Partition, vp: &mut Vp, request: &Request<'_>) -> Completion {
+    let &[_, flags, format, valid, ref banks @ ..] = request.header else {
+        return Completion::status(Status::InvalidHypercallInput);
+    };
+    run(partition, vp, request, flags, VpSet::sparse(format, valid, banks))
+}
+
+/// Windows asks for lists with [`flags::NON_GLOBAL_MAPPINGS_ONLY`], which the TLFS calls invalid
+/// for them, and Hyper-V serves it: there it means nothing.
+fn run(
+    partition: &Partition,
+    vp: &Vp,
+    request: &Request<'_>,
+    flags: u64,
+    targets: Result<VpSet, Status>,
+) -> Completion {
+    let mut defined =
+        flags::ALL_PROCESSORS | flags::ALL_VIRTUAL_ADDRESS_SPACES | flags::NON_GLOBAL_MAPPINGS_ONLY;
+    let extended = flags & flags::USE_EXTENDED_RANGE_FORMAT != 0;
+    if partition.config.set.has(Enlightenment::TlbflushExt) {
+        defined |= flags::USE_EXTENDED_RANGE_FORMAT;
+    }
+    if flags & !defined != 0 {
+        return Completion::status(Status::InvalidParameter);
+    }
+    let targets = match targets {
+        _ if flags & flags::ALL_PROCESSORS != 0 => VpSet::ALL,
+        Ok(targets) => targets,
+        Err(status) => return Completion::status(status),
+    };
+    let rep = request.input.reps() != 0;
+    let what = match rep {
+        true => pages(request.elements, extended),
+        false if flags & flags::NON_GLOBAL_MAPPINGS_ONLY != 0 => Flush::NonGlobal,
+        false => Flush::All,
+    };
+    if extended {
+        partition.used(Enlightenment::TlbflushExt);
+    }
+    partition.slots.flush(vp.index(), &targets, &what);
+    Completion {
+        status: Status::Success,
+        done: request.elements.len() as u16,
+        output: Vec::new(),
+        outcome: Outcome::Done,
+    }
+}
+
+/// The pages of a list of HV_GVA_RANGEs. Addresses that are not canonical are in no TLB.
+fn pages(ranges: &[u64], extended: bool) -> Flush {
+    let mut pages = Vec::new();
+    for range in ranges {
+        // A large page may stand in a TLB as many of 4 KiB.
+        if extended && range & gva_range::LARGE_PAGE != 0 {
+            return Flush::All;
+        }
+        let count = 1 + (range & if extended { EXTENDED_COUNT } else { PAGE_SIZE - 1 });
+        if pages.len() as u64 + count > PAGES_MAX as u64 {
+            return Flush::All;
+        }
+        let start = range & !(PAGE_SIZE - 1);
+        pages.extend((0..count).map(|page| start.wrapping_add(page * PAGE_SIZE)));
+    }
+    Flush::Pages(pages)
+}
+
+#[cfg(test)]
+mod tests;
