@@ -1,5 +1,6 @@
 //! One page as an engine sees it, and the word that tells whether code was decoded from it.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use crate::heavy_barrier;
@@ -14,7 +15,12 @@ use crate::heavy_barrier;
 #[repr(transparent)]
 pub struct PageState(AtomicU32);
 
+/// Pages whose invalidation is remembered.
+const REMEMBERED: usize = 64;
+
 static INVALIDATIONS: AtomicU64 = AtomicU64::new(0);
+/// The last pages that became invalid: their states' addresses, by the count before.
+static RECENT: Mutex<[usize; REMEMBERED]> = Mutex::new([0; REMEMBERED]);
 static MARKS: AtomicU64 = AtomicU64::new(0);
 
 impl PageState {
@@ -57,9 +63,26 @@ impl PageState {
         };
         let invalidated = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok();
         if invalidated {
-            INVALIDATIONS.fetch_add(1, Ordering::SeqCst);
+            let mut recent = RECENT.lock().unwrap_or_else(|e| e.into_inner());
+            let count = INVALIDATIONS.load(Ordering::SeqCst);
+            recent[count as usize % REMEMBERED] = std::ptr::from_ref(self) as usize;
+            INVALIDATIONS.store(count + 1, Ordering::SeqCst);
         }
         invalidated
+    }
+
+    /// Calls `each` with the address of the state of each page that became invalid since there had been
+    /// `since` invalidations; false if there were more than are remembered. Brings `since` up to
+    /// date.
+    pub fn invalidated_since(since: &mut u64, mut each: impl FnMut(*const PageState)) -> bool {
+        let recent = RECENT.lock().unwrap_or_else(|e| e.into_inner());
+        let count = INVALIDATIONS.load(Ordering::SeqCst);
+        let first = std::mem::replace(since, count);
+        if count - first > REMEMBERED as u64 {
+            return false;
+        }
+        (first..count).for_each(|i| each(recent[i as usize % REMEMBERED] as *const PageState));
+        true
     }
 
     /// How often decoded code became invalid, in any memory of this process. While the value stays

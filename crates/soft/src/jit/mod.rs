@@ -195,7 +195,7 @@ pub struct Jit {
     table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks by the address of their code.
     by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
-    pages: HashMap<*const PageState, Vec<u32>>,
+    pages: HashMap<*const PageState, Vec<u32>, BuildHasherDefault<AddressHasher>>,
     /// What depends on translations of linear addresses, by [`Scope`] and [`bucket`].
     dependents: Box<[[Dependents; BUCKETS]; 2]>,
     /// The state of things that all this was last brought up to date with.
@@ -241,7 +241,7 @@ impl Jit {
             sites: Vec::new(),
             table: HashMap::default(),
             by_code: HashMap::default(),
-            pages: HashMap::new(),
+            pages: HashMap::default(),
             dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
             stamps: [0; 2],
             written: 0,
@@ -304,15 +304,34 @@ impl Jit {
     /// and who is about to enter one leaves at once.
     fn drop_written(&mut self, context: &mut Context) {
         let mut stale: Vec<u32> = Vec::new();
-        self.pages.retain(|_, blocks| {
+        let mut written = Vec::new();
+        if PageState::invalidated_since(&mut self.written, |page| written.push(page)) {
+            for page in written {
+                stale.extend(self.pages.remove(&page).unwrap_or_default());
+            }
+            // Whoever decoded the page again meanwhile keeps what it made of it.
             let valid = |one: &u32| {
                 // SAFETY: as in `reset`.
                 unsafe { (*self.blocks[*one as usize].block).valid() }
             };
-            stale.extend(blocks.iter().filter(|one| !valid(one)));
-            blocks.retain(valid);
-            !blocks.is_empty()
-        });
+            let (kept, gone): (Vec<u32>, Vec<u32>) = stale.into_iter().partition(valid);
+            for one in kept {
+                // SAFETY: as in `reset`.
+                let page = unsafe { (*self.blocks[one as usize].block).state() };
+                self.pages.entry(page).or_default().push(one);
+            }
+            stale = gone;
+        } else {
+            self.pages.retain(|_, blocks| {
+                let valid = |one: &u32| {
+                    // SAFETY: as in `reset`.
+                    unsafe { (*self.blocks[*one as usize].block).valid() }
+                };
+                stale.extend(blocks.iter().filter(|one| !valid(one)));
+                blocks.retain(valid);
+                !blocks.is_empty()
+            });
+        }
         for one in stale {
             self.counts.dropped += 1;
             let Translated { block, entry, leave, rip, mode, .. } = self.blocks[one as usize];
@@ -416,9 +435,7 @@ impl Cpu {
                 jit.flush(&mut self.context, scope, buckets);
             }
         }
-        let written = PageState::invalidations();
-        if jit.written != written {
-            jit.written = written;
+        if jit.written != PageState::invalidations() {
             jit.drop_written(&mut self.context);
         }
     }
