@@ -99,6 +99,7 @@ struct Borrowed {
 impl Lower<'_> {
     /// Emits `insn` as a copy of itself; false if that is not possible, whatever was emitted.
     pub fn copied(&mut self, insn: &Instruction) -> bool {
+        let held = self.held.take();
         match insn.mnemonic() {
             Mnemonic::Nop
             | Mnemonic::Endbr64
@@ -223,7 +224,8 @@ impl Lower<'_> {
             };
             copy.set_op_register(op, sized(scratch.0, r));
         }
-        for one in borrowed.iter().flatten().filter(|one| one.load) {
+        let has = |one: &Borrowed| address.is_none() && one.scratch == S2 && held == Some(one.guest);
+        for one in borrowed.iter().flatten().filter(|one| one.load && !has(one)) {
             self.asm.load(one.scratch, stubs::gpr(one.guest));
         }
         if wrap {
@@ -244,6 +246,8 @@ impl Lower<'_> {
         if effect.changes {
             self.flags = Flags::Host;
         }
+        let now = borrowed.iter().flatten().find(|one| one.scratch == S2).map(|one| one.guest);
+        self.held = now.or(held.filter(|_| address.is_none()));
         true
     }
 

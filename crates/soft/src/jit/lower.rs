@@ -86,6 +86,8 @@ pub struct Lower<'a> {
     pub stubs: &'a Stubs,
     pub info: InstructionInfoFactory,
     pub mode: Mode,
+    /// The guest register in memory whose value S2 has too.
+    pub held: Option<usize>,
     /// At privilege level 0.
     pub privileged: bool,
     /// Other vCPUs run at the same time.
@@ -169,6 +171,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         stubs: &jit.stubs,
         info: InstructionInfoFactory::new(),
         mode: cpu.mode,
+        held: None,
         privileged: cpu.cpl() == 0,
         parallel: cpu.parallel,
         stores: false,
@@ -266,6 +269,7 @@ impl Lower<'_> {
         let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| host_has(*f));
         if known {
             let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
+            let held = self.held.take();
             match self.flow(insn) {
                 Some(ended) => return ended,
                 None => {
@@ -277,6 +281,7 @@ impl Lower<'_> {
                 }
             }
             if !ends_block(insn) {
+                self.held = held;
                 if self.copied(insn) {
                     self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
                     return false;
@@ -287,6 +292,7 @@ impl Lower<'_> {
                 self.cold.truncate(cold);
             }
         }
+        self.held = None;
         self.generic(isa, insn);
         ends_block(insn)
     }
