@@ -230,7 +230,12 @@ pub const PLATFORM_FEATURES: &[Feature] = &[
 /// Features that cannot be had without another one, which comes first.
 const NEEDS: &[(Feature, &[Feature])] = &[
     (Feature::Xsave, &[Feature::Xsaveopt, Feature::Xsavec, Feature::Xgetbv1, Feature::Xsaves, Feature::Avx]),
-    (Feature::Avx, &[Feature::Avx2, Feature::Fma, Feature::F16c]),
+    (
+        Feature::Avx,
+        &[Feature::Avx2, Feature::Fma, Feature::F16c, Feature::Vaes, Feature::Vpclmulqdq, Feature::AvxVnni],
+    ),
+    (Feature::Aes, &[Feature::Vaes]),
+    (Feature::Pclmulqdq, &[Feature::Vpclmulqdq]),
     (Feature::Sse, &[Feature::Sse2]),
     (Feature::Sse2, &[Feature::Sse3, Feature::Aes, Feature::Pclmulqdq, Feature::ShaNi]),
     (Feature::Sse3, &[Feature::Ssse3]),

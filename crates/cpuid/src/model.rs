@@ -7,17 +7,17 @@ use crate::Identity;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// There is no such model.
-    #[error("unknown CPU model '{0}'; known are x86-64-v1, x86-64-v2 and max")]
+    #[error("unknown CPU model '{0}'; known are x86-64-v1, x86-64-v2, x86-64-v3 and max")]
     UnknownModel(String),
     /// `host`: what it runs on is not what it offers.
     #[error("the CPU model 'host' needs the host's own processor, which no engine uses yet; use max")]
     Host,
     /// A psABI level whose instructions do not exist here.
     #[error(
-        "the CPU model {0} promises AVX, AVX2, FMA and F16C{1}, which this version does not implement yet; use \
-         x86-64-v2, or max for all that there is"
+        "the CPU model {0} promises AVX-512, which this version does not implement yet; use x86-64-v3, or max \
+         for all that there is"
     )]
-    NotYet(&'static str, &'static str),
+    NotYet(&'static str),
     /// There is no such feature.
     #[error("unknown CPU feature '{name}'{}; `satori cpu --features` lists all", hint(.near))]
     UnknownFeature {
@@ -51,6 +51,23 @@ pub enum Error {
         /// The missing feature's name.
         feature: &'static str,
     },
+    /// A `+feature` that the engine leaves to the host's own processor, which does not have it.
+    #[error(
+        "the CPU feature '{0}' needs a host that has it, as the host's own instructions do the work, and this \
+         machine's processor does not; leave it out of --cpu"
+    )]
+    HostLacks(&'static str),
+    /// A feature of the model that the engine leaves to the host's own processor.
+    #[error(
+        "the CPU model {model} promises '{feature}', for which the host's own instructions do the work, and this \
+         machine's processor does not have it; use --cpu max for all that can be had here"
+    )]
+    HostLacksOfModel {
+        /// The model's name.
+        model: &'static str,
+        /// The missing feature's name.
+        feature: &'static str,
+    },
     /// A number of processors that there cannot be.
     #[error("--cpus: {0}")]
     Topology(String),
@@ -67,6 +84,8 @@ pub enum CpuModel {
     V1,
     /// The x86-64 psABI's level 2: up to SSE4.2 and POPCNT.
     V2,
+    /// The x86-64 psABI's level 3: AVX2, FMA, BMI2 and what goes with them.
+    V3,
     /// All that the engine implements.
     #[default]
     Max,
@@ -77,16 +96,19 @@ const V1: &[Feature] =
     &[Fpu, De, Pse, Tsc, Msr, Pae, Cx8, Sep, Pge, Cmov, Clflush, Mmx, Fxsr, Sse, Sse2, Syscall, Nx, Lm];
 /// What psABI x86-64-v2 adds.
 const V2: &[Feature] = &[Sse3, Ssse3, Cx16, Sse4_1, Sse4_2, Popcnt, LahfLm];
+/// What psABI x86-64-v3 adds.
+const V3: &[Feature] = &[Fma, Movbe, Xsave, Avx, F16c, Bmi1, Avx2, Bmi2, Abm];
 
 impl CpuModel {
     /// Every model.
-    pub const ALL: &'static [CpuModel] = &[CpuModel::V1, CpuModel::V2, CpuModel::Max];
+    pub const ALL: &'static [CpuModel] = &[CpuModel::V1, CpuModel::V2, CpuModel::V3, CpuModel::Max];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             CpuModel::V1 => "x86-64-v1",
             CpuModel::V2 => "x86-64-v2",
+            CpuModel::V3 => "x86-64-v3",
             CpuModel::Max => "max",
         }
     }
@@ -96,15 +118,20 @@ impl CpuModel {
         match self {
             CpuModel::V1 => V1.contains(&feature) || feature == Pse36,
             CpuModel::V2 => CpuModel::V1.offers(feature) || V2.contains(&feature),
+            CpuModel::V3 => CpuModel::V2.offers(feature) || V3.contains(&feature),
             CpuModel::Max => true,
         }
     }
 
     /// The features that the model's name promises.
     pub fn promises(self) -> impl Iterator<Item = Feature> {
-        let v2: &[Feature] = if self == CpuModel::V2 { V2 } else { &[] };
-        let v1: &[Feature] = if self == CpuModel::Max { &[] } else { V1 };
-        v1.iter().chain(v2).copied()
+        let levels: &[&[Feature]] = match self {
+            CpuModel::V1 => &[V1],
+            CpuModel::V2 => &[V1, V2],
+            CpuModel::V3 => &[V1, V2, V3],
+            CpuModel::Max => &[],
+        };
+        levels.iter().copied().flatten().copied()
     }
 }
 
@@ -113,8 +140,7 @@ impl std::str::FromStr for CpuModel {
 
     fn from_str(name: &str) -> Result<Self, Error> {
         match name {
-            "x86-64-v3" => return Err(Error::NotYet("x86-64-v3", "")),
-            "x86-64-v4" => return Err(Error::NotYet("x86-64-v4", " and AVX-512")),
+            "x86-64-v4" => return Err(Error::NotYet("x86-64-v4")),
             "host" => return Err(Error::Host),
             _ => {}
         }
@@ -200,13 +226,9 @@ mod tests {
     #[test]
     fn mistakes_say_what_to_do() {
         for (text, words) in [
-            ("skylake", "x86-64-v1, x86-64-v2 and max"),
+            ("skylake", "x86-64-v1, x86-64-v2, x86-64-v3 and max"),
             ("", "known are"),
-            (
-                "x86-64-v3",
-                "AVX, AVX2, FMA and F16C, which this version does not implement yet; use x86-64-v2",
-            ),
-            ("x86-64-v4", "AVX-512"),
+            ("x86-64-v4", "AVX-512, which this version does not implement yet; use x86-64-v3"),
             ("host", "use max"),
             ("max,+sse5", "did you mean"),
             ("max,+warp", "unknown CPU feature 'warp'; `satori cpu"),

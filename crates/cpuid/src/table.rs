@@ -6,7 +6,7 @@ use satori_defs::cpuid::{self, HYPERVISOR};
 use satori_defs::msr::misc_enable;
 use satori_defs::x86::cr4;
 
-use crate::{CpuSpec, Error, Feature, Offered, PLATFORM_FEATURES, Register, Topology, Vendor};
+use crate::{CpuSpec, Error, Feature, FeatureSet, Offered, PLATFORM_FEATURES, Register, Topology, Vendor};
 
 /// The four registers of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +98,9 @@ pub struct Params<'a> {
     pub cpu: &'a CpuSpec,
     /// What the engine implements; [`PLATFORM_FEATURES`] come on top.
     pub engine_features: &'a [Feature],
+    /// Those of them that the host's own instructions execute and this host does not have. What
+    /// cannot be without them is not had either.
+    pub host_lacks: &'a [Feature],
     /// The processors.
     pub topology: Topology,
     /// Frequency of the TSC in Hz.
@@ -156,8 +159,12 @@ impl CpuidTable {
             vendor,
             topology: params.topology,
         };
+        let lacking = with_dependents(params.host_lacks);
         let platform = |f: &Feature| PLATFORM_FEATURES.contains(f);
-        let implemented = |f: &Feature| params.engine_features.contains(f) || platform(f);
+        let implemented = |f: &Feature| params.engine_features.contains(f) && !lacking.has(*f) || platform(f);
+        for &feature in params.engine_features.iter().filter(|f| lacking.has(**f)) {
+            table.feature(Layer::Engine, feature, false);
+        }
         for &feature in Feature::ALL.iter().filter(|f| implemented(f)) {
             table.feature(if platform(&feature) { Layer::Platform } else { Layer::Engine }, feature, true);
             if vendor.lacks().contains(&feature) || !model.offers(feature) && !platform(&feature) {
@@ -165,11 +172,19 @@ impl CpuidTable {
             }
         }
         if let Some(missing) = model.promises().find(|f| !implemented(f)) {
-            return Err(Error::ModelNeeds { model: model.name(), feature: missing.name() });
+            let (model, feature) = (model.name(), missing.name());
+            return Err(match lacking.has(missing) {
+                true => Error::HostLacksOfModel { model, feature },
+                false => Error::ModelNeeds { model, feature },
+            });
         }
         for &(feature, on) in changes {
             if on && !implemented(&feature) {
-                return Err(Error::NotImplemented(feature.name()));
+                let known = params.engine_features.contains(&feature);
+                return Err(match known {
+                    true => Error::HostLacks(feature.name()),
+                    false => Error::NotImplemented(feature.name()),
+                });
             }
             table.change(feature, on);
         }
@@ -355,6 +370,17 @@ impl CpuidTable {
         let mask = Registers { eax: a.1, ebx: b.1, ecx: c.1, edx: d.1 };
         self.set(layer, leaf, subleaf, value, mask);
     }
+}
+
+/// `features`, and all that cannot be without one of them.
+fn with_dependents(features: &[Feature]) -> FeatureSet {
+    let mut set = FeatureSet::EMPTY;
+    let mut left = features.to_vec();
+    while let Some(feature) = left.pop() {
+        set.set(feature, true);
+        left.extend(feature.dependents());
+    }
+    set
 }
 
 const APIC: u32 = 1 << 9;

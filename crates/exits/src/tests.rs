@@ -140,6 +140,7 @@ impl Rig {
         let params = Params {
             cpu: &cpu,
             engine_features: &engine,
+            host_lacks: &[],
             topology: Topology::default(),
             tsc_hz: clock.tsc_hz(),
             physical_bits: 46,

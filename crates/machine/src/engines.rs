@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use satori_cpuid::Feature::{self, *};
 use satori_engine::Engine;
-use satori_soft::{Interpreter, Translator};
+use satori_soft::{Interpreter, Translator, host_lacks};
 
 use crate::EngineKind;
 
@@ -14,12 +14,15 @@ const INTERPRETER: &[Feature] = &[
     Ssse3, Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap,
     Umip, Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm, Aes, Pclmulqdq, ShaNi, Rdrand,
     Rdseed, Rdpid, Clflushopt, Clwb, Cldemote, Wbnoinvd, Serialize, Xsave, Xsaveopt, Xsavec, Xgetbv1, Xsaves,
+    Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq,
 ];
 
 /// An engine and what goes with it.
 pub(crate) struct Chosen {
     pub engine: Arc<dyn Engine>,
     pub features: &'static [Feature],
+    /// Those of them that the host would execute and does not have.
+    pub host_lacks: Vec<Feature>,
     /// What it is and why it runs, in one line.
     pub why: &'static str,
 }
@@ -30,11 +33,13 @@ impl EngineKind {
             EngineKind::Translator => Chosen {
                 engine: Arc::new(Translator::default()),
                 features: INTERPRETER,
+                host_lacks: host_lacks(),
                 why: "translator, Satori's software CPU: hot code becomes host code",
             },
             EngineKind::Interpreter => Chosen {
                 engine: Arc::new(Interpreter::default()),
                 features: INTERPRETER,
+                host_lacks: host_lacks(),
                 why: "interpreter, Satori's software CPU: one instruction at a time, slower than hardware, \
                       and the only engine so far",
             },

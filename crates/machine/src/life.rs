@@ -45,6 +45,8 @@ pub(crate) struct Begin {
 pub(crate) struct Blueprint {
     pub engine: Arc<dyn Engine>,
     pub features: &'static [satori_cpuid::Feature],
+    /// Those of them that this host does not have.
+    pub host_lacks: Vec<satori_cpuid::Feature>,
     pub cpu: CpuSpec,
     pub hyperv: satori_hyperv::Config,
     pub topology: Topology,
@@ -193,6 +195,7 @@ impl Life {
         let cpuid = CpuidTable::new(Params {
             cpu: &plan.cpu,
             engine_features: plan.features,
+            host_lacks: &plan.host_lacks,
             topology: plan.topology,
             tsc_hz,
             physical_bits: PHYSICAL_BITS,

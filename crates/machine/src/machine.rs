@@ -48,7 +48,13 @@ impl Machine {
             ..config.clone()
         };
         let (regions, load) = crate::boot::prepare(files)?;
-        let parts = Parts { engine: chosen.engine, features: chosen.features, regions, load };
+        let parts = Parts {
+            engine: chosen.engine,
+            features: chosen.features,
+            host_lacks: chosen.host_lacks,
+            regions,
+            load,
+        };
         Self::assemble(&config, sinks, parts, engine)
     }
 
@@ -71,6 +77,7 @@ impl Machine {
         let plan = Blueprint {
             engine: parts.engine,
             features: parts.features,
+            host_lacks: parts.host_lacks,
             cpu: config.cpu_model.as_deref().unwrap_or("max").parse()?,
             hyperv: config.hyperv.clone(),
             topology: config.topology,
@@ -168,6 +175,7 @@ impl Machine {
 pub(crate) struct Parts {
     pub engine: Arc<dyn satori_engine::Engine>,
     pub features: &'static [satori_cpuid::Feature],
+    pub host_lacks: Vec<satori_cpuid::Feature>,
     pub regions: Vec<satori_memory::Region>,
     pub load: Loader,
 }

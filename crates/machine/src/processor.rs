@@ -25,9 +25,11 @@ impl Processor {
             ClockMode::Real => RealClock::new(config.tsc_hz).tsc_hz(),
             ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).tsc_hz(),
         };
+        let engine = config.engine.choose();
         let cpuid = CpuidTable::new(Params {
             cpu: &config.cpu_model.as_deref().unwrap_or("max").parse()?,
-            engine_features: config.engine.choose().features,
+            engine_features: engine.features,
+            host_lacks: &engine.host_lacks,
             topology: config.topology,
             tsc_hz,
             physical_bits: PHYSICAL_BITS,

@@ -216,7 +216,7 @@ pub struct Processor {
     /// [default: 1]
     #[arg(long, visible_alias = "smp", value_name = "N[,NAME=N]..")]
     pub cpus: Option<Topology>,
-    /// The processor's model (x86-64-v1, x86-64-v2, max), features added to or taken from it, and
+    /// The processor's model (x86-64-v1, -v2, -v3, max), features added to or taken from it, and
     /// vendor=, family=, model=, stepping=, model-id=: x86-64-v2,-popcnt,vendor=AuthenticAMD;
     /// Hyper-V's as QEMU has them: max,hv-time,hv-crash=off,hv-vendor-id=NAME [default: max]
     #[arg(long, value_name = "MODEL[,±FEATURE]..")]

@@ -31,8 +31,10 @@ fn features_as_cpuid_says() {
         "max",
         "x86-64-v1",
         "x86-64-v2",
+        "x86-64-v3",
         "max,-xsave",
         "max,-avx,-xsavec",
+        "max,-avx2,-fma,-vaes",
         "max,-smap,-pku,-pcid,-fsgsbase,-umip",
         "max,vendor=AuthenticAMD",
         "x86-64-v1,vendor=AuthenticAMD",
@@ -41,6 +43,13 @@ fn features_as_cpuid_says() {
     }
     passes("features", 4, &["--hyperv", "auto"]);
     passes("traps", 1, &["--cpu", "max,vendor=AuthenticAMD"]);
+}
+
+#[test]
+fn vectors_of_256_bits() {
+    for cpu in ["max", "x86-64-v3", "x86-64-v2", "max,vendor=AuthenticAMD"] {
+        passes("avx", 1, &["--cpu", cpu]);
+    }
 }
 
 #[test]

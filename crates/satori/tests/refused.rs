@@ -98,7 +98,7 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpu", "max,+vmx"], &["does not implement", "vmx"]);
     refused(&["--kernel", &kernel, "--cpu", "max,popcnt"], &["+popcnt"]);
     refused(&["--kernel", &kernel, "--cpu", "max,vendor=Intel"], &["twelve characters"]);
-    refused(&["--kernel", &kernel, "--cpu", "x86-64-v3"], &["AVX2", "not implement yet", "x86-64-v2"]);
+    refused(&["--kernel", &kernel, "--cpu", "x86-64-v4"], &["AVX-512", "not implement yet", "x86-64-v3"]);
     refused(&["--kernel", &kernel, "--cpus", "4,cores=3"], &["make them agree"]);
     refused(&["--kernel", &kernel, "--hyperv", "warp"], &["warp", "vpindex"]);
     refused(&["--kernel", &kernel, "--hyperv", "off,vpindex"], &["off"]);

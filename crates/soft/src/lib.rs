@@ -25,4 +25,5 @@ mod testing;
 mod vcpu;
 mod world;
 
+pub use simd::host_lacks;
 pub use vcpu::{Interpreter, Translator};

@@ -39,6 +39,7 @@ pub(crate) fn table(cpu: &str, cpus: &str) -> CpuidTable {
     CpuidTable::new(Params {
         cpu: &cpu.parse().unwrap(),
         engine_features: ENGINE,
+        host_lacks: &[],
         topology: cpus.parse().unwrap(),
         tsc_hz: 2_599_998_000,
         physical_bits: 46,
@@ -80,6 +81,7 @@ fn models_and_the_user_take_away_but_never_invent() {
         CpuidTable::new(Params {
             cpu: &cpu.parse().unwrap(),
             engine_features,
+            host_lacks: &[],
             topology: Topology::default(),
             tsc_hz: 1_000_000_000,
             physical_bits: 46,
@@ -90,6 +92,39 @@ fn models_and_the_user_take_away_but_never_invent() {
     assert_eq!(build("max,+aes", ENGINE), Error::NotImplemented("aes"));
     let missing = Error::ModelNeeds { model: "x86-64-v2", feature: "lahf-lm" };
     assert_eq!(build("x86-64-v2", &ENGINE[..24]), missing);
+}
+
+#[test]
+fn what_the_host_lacks_is_not_offered_and_its_lack_is_told() {
+    use Feature::{Abm, Avx, Avx2, Bmi1, Bmi2, Cx16, F16c, Fma, LahfLm, Movbe, Popcnt, Xsave, Xsavec};
+    let more = [Xsave, Xsavec, Avx, Avx2, Fma, F16c, Bmi1, Bmi2, Abm, Movbe, Cx16, Popcnt, LahfLm];
+    let engine: Vec<_> = ENGINE.iter().chain(&more).copied().collect();
+    let build = |cpu: &str, host_lacks: &[Feature]| {
+        CpuidTable::new(Params {
+            cpu: &cpu.parse().unwrap(),
+            engine_features: &engine,
+            host_lacks,
+            topology: Topology::default(),
+            tsc_hz: 1_000_000_000,
+            physical_bits: 46,
+            hypervisor: vec![],
+        })
+    };
+    let table = build("max", &[Avx2]).unwrap();
+    assert!(table.has(Avx) && table.has(Fma) && !table.has(Avx2));
+    assert_eq!(table.origin(7, 0, Register::Ebx, 5), Some(Layer::Engine));
+    assert_eq!(table.query(0xd, 0, &on(0)).eax & 7, 7);
+    let table = build("max", &[Avx]).unwrap();
+    assert!([Avx, Avx2, Fma, F16c].iter().all(|feature| !table.has(*feature)) && table.has(Xsavec));
+    assert_eq!(table.query(0xd, 0, &on(0)).eax & 7, 3);
+    assert_eq!(build("max,+avx2", &[Avx2]).unwrap_err(), Error::HostLacks("avx2"));
+    assert_eq!(build("max,+fma", &[Avx]).unwrap_err(), Error::HostLacks("fma"));
+    let error = build("x86-64-v3", &[Avx2]).unwrap_err();
+    assert_eq!(error, Error::HostLacksOfModel { model: "x86-64-v3", feature: "avx2" });
+    let table = build("x86-64-v3", &[]).unwrap();
+    assert!(table.has(Avx2) && !table.has(Xsavec), "a level is no more than its name says");
+    let table = build("max,-avx", &[]).unwrap();
+    assert!([Avx, Avx2, Fma, F16c].iter().all(|feature| !table.has(*feature)));
 }
 
 #[test]
@@ -208,6 +243,7 @@ fn linux_computes_the_exact_tsc_frequency() {
         let params = Params {
             cpu: &spec,
             engine_features: ENGINE,
+            host_lacks: &[],
             topology: Topology::default(),
             tsc_hz: hz,
             physical_bits: 46,
@@ -237,6 +273,7 @@ fn answers_follow_the_processors_state() {
     let params = Params {
         cpu: &spec,
         engine_features: &engine,
+        host_lacks: &[],
         topology: Topology::default(),
         tsc_hz: 1_000_000_000,
         physical_bits: 46,

@@ -111,6 +111,18 @@ const SSE: &[Register] = xmm! {
     "xmm10" 10, "xmm11" 11, "xmm12" 12, "xmm13" 13, "xmm14" 14, "xmm15" 15,
 };
 
+macro_rules! ymm {
+    ($($name:literal $index:literal,)*) => {
+        &[$(Register($name, 128, "uint128", |s| s.fpu.ymm[$index].high, |s, v| s.fpu.ymm[$index].high = v),)*]
+    };
+}
+
+/// The upper halves, of which gdb makes `$ymm0` and so on with the registers of SSE.
+const AVX: &[Register] = ymm! {
+    "ymm0h" 0, "ymm1h" 1, "ymm2h" 2, "ymm3h" 3, "ymm4h" 4, "ymm5h" 5, "ymm6h" 6, "ymm7h" 7, "ymm8h" 8,
+    "ymm9h" 9, "ymm10h" 10, "ymm11h" 11, "ymm12h" 12, "ymm13h" 13, "ymm14h" 14, "ymm15h" 15,
+};
+
 const SEGMENTS: &[Register] =
     &[word!("fs_base", 64, "int", seg[seg::FS].base), word!("gs_base", 64, "int", seg[seg::GS].base)];
 
@@ -133,6 +145,7 @@ const SYSTEM: &[Register] = &[
 const FEATURES: &[Feature] = &[
     Feature("org.gnu.gdb.i386.core", CORE),
     Feature("org.gnu.gdb.i386.sse", SSE),
+    Feature("org.gnu.gdb.i386.avx", AVX),
     Feature("org.gnu.gdb.i386.segments", SEGMENTS),
     Feature("org.satori.i386.system", SYSTEM),
 ];
@@ -285,6 +298,7 @@ mod tests {
         state.gpr[reg::R9] = 9;
         state.fpu.st[2] = 0x3fff_8000_0000_0000_0000;
         state.fpu.ymm[15].low = u128::MAX - 1;
+        state.fpu.ymm[14].high = 14 << 100;
         state.fpu.ftw = 0x85;
         let mut bytes = Vec::new();
         Image(state.clone()).gdb_serialize(|byte| bytes.push(byte.unwrap()));
@@ -301,7 +315,7 @@ mod tests {
         let names: Vec<_> =
             xml.split("<reg name=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
         assert_eq!(names.len(), table().count());
-        assert_eq!((names[16], names[40], names[56]), ("rip", "xmm0", "mxcsr"));
+        assert_eq!((names[16], names[40], names[56], names[72]), ("rip", "xmm0", "mxcsr", "ymm15h"));
         let mut buffer = [0; 16];
         let state = CpuState { rip: 0x1234, ..CpuState::default() };
         assert_eq!(Number(16).read(&state, &mut buffer), Some(8));

@@ -23,10 +23,31 @@ mod tests;
 mod xsave;
 
 use iced_x86::Instruction;
+use satori_cpuid::Feature;
 
 use crate::cpu::Handler;
 pub use operand::{load_bytes, store_address, store_bytes};
 pub use xsave::in_use_with_mxcsr;
+
+/// The features of which the host's own instructions do the work, and which the host does not have.
+pub fn host_lacks() -> Vec<Feature> {
+    let features = [
+        (Feature::Sse3, is_x86_feature_detected!("sse3")),
+        (Feature::Ssse3, is_x86_feature_detected!("ssse3")),
+        (Feature::Sse4_1, is_x86_feature_detected!("sse4.1")),
+        (Feature::Sse4_2, is_x86_feature_detected!("sse4.2")),
+        (Feature::Aes, is_x86_feature_detected!("aes")),
+        (Feature::Pclmulqdq, is_x86_feature_detected!("pclmulqdq")),
+        (Feature::ShaNi, is_x86_feature_detected!("sha")),
+        (Feature::Avx, is_x86_feature_detected!("avx")),
+        (Feature::Avx2, is_x86_feature_detected!("avx2")),
+        (Feature::Fma, is_x86_feature_detected!("fma")),
+        (Feature::F16c, is_x86_feature_detected!("f16c")),
+        (Feature::Vaes, is_x86_feature_detected!("vaes")),
+        (Feature::Vpclmulqdq, is_x86_feature_detected!("vpclmulqdq")),
+    ];
+    features.into_iter().filter(|(_, has)| !has).map(|(feature, _)| feature).collect()
+}
 
 /// The implementation of `insn`, if it is one of this folder's and the host can execute it.
 pub fn handler(insn: &Instruction) -> Option<Handler> {

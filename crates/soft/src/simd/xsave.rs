@@ -177,6 +177,9 @@ fn save(cpu: &mut Cpu, insn: &Instruction, form: Form) -> Exec<()> {
         pieces.add(fxsave::XMM0..end);
     }
     for (bit, place) in places(requested, form.compacted).filter(|(bit, _)| saved & bit != 0) {
+        // Outside 64-bit code YMM8 to YMM15 stay out (SDM volume 1, 13.5.3).
+        let size = if bit == AVX { 16 * legacy::registers(cpu) } else { place.len() };
+        let place = place.start..place.start + size;
         put_extended(cpu, bit, &mut pieces.area[place.clone()]);
         pieces.add(place);
     }
@@ -210,7 +213,8 @@ fn take_extended(cpu: &mut Cpu, bit: u64, place: Option<&[u8]>) {
     match bit {
         AVX => {
             let values = place.map_or(&[][..], |place| place.as_chunks().0);
-            for (i, value) in cpu.state.fpu.ymm.iter_mut().enumerate() {
+            let registers = legacy::registers(cpu);
+            for (i, value) in cpu.state.fpu.ymm[..registers].iter_mut().enumerate() {
                 value.high = values.get(i).map_or(0, |bytes| u128::from_le_bytes(*bytes));
             }
         }
