@@ -124,16 +124,22 @@ fn run(options: &Options) {
         say(&format!(r#"{{"start":{row:?}}}"#));
         match sys::fork() {
             Ok(Forked::Child) => {
+                sys::begin_group();
                 sys::alarm(options.limit_s);
                 perform(row, options);
                 sys::exit(0);
             }
-            Ok(Forked::Parent(pid)) => match sys::wait(pid).unwrap_or(-1) {
-                0 => {}
-                status if status & 0x7f == sys::SIGALRM => fail(row, "took too long"),
-                status if status & 0x7f != 0 => fail(row, &format!("ended by signal {}", status & 0x7f)),
-                status => fail(row, &format!("ended with status {}", status >> 8 & 0xff)),
-            },
+            Ok(Forked::Parent(pid)) => {
+                let status = sys::wait(pid).unwrap_or(-1);
+                // A row that was ended may have left processes, which would disturb the next.
+                sys::end_group(pid);
+                match status {
+                    0 => {}
+                    status if status & 0x7f == sys::SIGALRM => fail(row, "took too long"),
+                    status if status & 0x7f != 0 => fail(row, &format!("ended by signal {}", status & 0x7f)),
+                    status => fail(row, &format!("ended with status {}", status >> 8 & 0xff)),
+                }
+            }
             Err(error) => fail(row, &format!("cannot fork: {error}")),
         }
     }

@@ -10,6 +10,7 @@ pub const SIGSEGV: Signal = 11;
 pub const SIGUSR1: Signal = 10;
 pub const SIGUSR2: Signal = 12;
 pub const SIGALRM: Signal = 14;
+const SIGKILL: Signal = 9;
 const SA_SIGINFO: c_int = 4;
 
 const SYS_GETPPID: c_long = 110;
@@ -85,6 +86,9 @@ unsafe extern "C" {
         fd: c_int,
         offset: i64,
     ) -> *mut c_void;
+    fn setpgid(pid: c_int, group: c_int) -> c_int;
+    fn kill(pid: c_int, signal: c_int) -> c_int;
+    fn prctl(option: c_int, ...) -> c_int;
     fn munmap(at: *mut c_void, length: usize) -> c_int;
     fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int;
     fn sigaction(signal: c_int, new: *const SigAction, old: *mut SigAction) -> c_int;
@@ -166,6 +170,22 @@ pub fn wait(pid: i32) -> Result<i32> {
     // SAFETY: `status` is written within the call only.
     check(unsafe { waitpid(pid, &mut status, 0) })?;
     Ok(status)
+}
+
+/// Puts the calling process into a group of its own, and lets it end when its parent does.
+pub fn begin_group() {
+    const PR_SET_PDEATHSIG: c_int = 1;
+    // SAFETY: the calls take numbers.
+    unsafe {
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong);
+    }
+}
+
+/// Ends what is left of the group that process `pid` began.
+pub fn end_group(pid: i32) {
+    // SAFETY: the call takes numbers; a group that is no more is no harm.
+    unsafe { kill(-pid, SIGKILL) };
 }
 
 /// execve(2) with no environment; comes back only if it fails.

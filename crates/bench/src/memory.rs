@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// Resident memory of a process, in bytes.
+/// Resident memory of a process, in bytes. A page that is mapped twice, as code that is written through one
+/// mapping and executed through another, counts once (`Pss` of proc(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
     /// All of it.
@@ -47,7 +48,7 @@ fn parse(text: &str, memory: u64) -> Option<Resident> {
                 let size = number(end)?.checked_sub(number(start)?)?;
                 mappings.push(Mapping { file, named: *inode != "0", size, resident: 0 });
             }
-            ["Rss:", kib, "kB"] => mappings.last_mut()?.resident = kib.parse::<u64>().ok()? << 10,
+            ["Pss:", kib, "kB"] => mappings.last_mut()?.resident = kib.parse::<u64>().ok()? << 10,
             _ => {}
         }
     }
@@ -73,13 +74,13 @@ mod tests {
         let text = "\
 55d0c0000000-55d0c0100000 r-xp 00000000 fe:01 12 /usr/bin/satori
 Size:               1024 kB
-Rss:                 600 kB
+Pss:                 600 kB
 7f0000000000-7f0020000000 rw-p 00000000 00:00 0 
-Rss:              100000 kB
+Pss:              100000 kB
 7f0040000000-7f0060000000 rw-p 00000000 00:00 0 
-Rss:                 400 kB
+Pss:                 400 kB
 7ffd0000000-7ffd0010000 rw-p 00000000 00:00 0 [stack]
-Rss:                  24 kB
+Pss:                  24 kB
 ";
         let resident = parse(text, 512 << 20).unwrap();
         assert_eq!(resident, Resident { all: 101_024 << 10, guest: 100_000 << 10 });
@@ -90,11 +91,11 @@ Rss:                  24 kB
     fn a_file_that_is_mapped_twice_is_the_guests_both_times() {
         let text = "\
 7f0000000000-7f0020000000 rw-s 00000000 00:01 77 /memfd:guest (deleted)
-Rss:              100000 kB
+Pss:              100000 kB
 7f1000000000-7f1020000000 r--s 00000000 00:01 77 /memfd:guest (deleted)
-Rss:               50000 kB
+Pss:               50000 kB
 7f2000000000-7f2020000000 rwxs 00000000 00:01 78 /memfd:code (deleted)
-Rss:                3000 kB
+Pss:                3000 kB
 ";
         assert_eq!(parse(text, 512 << 20).unwrap().above(), 3_000 << 10);
     }
@@ -102,7 +103,7 @@ Rss:                3000 kB
     #[test]
     fn without_a_guest_nothing_is_told() {
         assert_eq!(
-            parse("55d0c0000000-55d0c0100000 r-xp 00000000 fe:01 12 /x\nRss: 600 kB\n", 512 << 20),
+            parse("55d0c0000000-55d0c0100000 r-xp 00000000 fe:01 12 /x\nPss: 600 kB\n", 512 << 20),
             None
         );
     }

@@ -125,9 +125,12 @@ impl Table {
         self.lines.iter().find(|line| line.row.name == name)
     }
 
-    /// The rows of `group` that may be quoted and have this ratio; and how many rows it has in all.
+    /// The rows of `group` that may be quoted and have this ratio; and how many rows it has in all, without
+    /// those for which the host's processor lacks the instructions.
     pub fn ratios(&self, group: Group, ratio: fn(&Line) -> Option<f64>) -> (Vec<f64>, usize) {
-        let rows = || self.lines.iter().filter(|line| line.row.group == group && !line.row.several);
+        let absent = |line: &Line| line.cells.first().is_some_and(|cell| cell.absent.is_some());
+        let counts = |line: &&Line| line.row.group == group && !line.row.several && !absent(line);
+        let rows = || self.lines.iter().filter(counts);
         (rows().filter(|line| !line.noisy()).filter_map(ratio).collect(), rows().count())
     }
 

@@ -37,9 +37,10 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
         line.cells.iter().skip(1).map(|cell| Some(cell.ns()? / native).filter(|r| *r > 0.0)).collect()
     };
     let highest = lines.iter().flat_map(|line| ratios(line)).flatten().fold(10.0, f64::max);
-    // From a third of the host's time, in decades: a guest may be faster than the host, but never by much.
-    let decades = (highest * 3.0).log10().max(0.1);
-    let x = |ratio: f64| LEFT + ((ratio * 3.0).log10() / decades).clamp(0.0, 1.0) * WIDTH;
+    // A guest can be faster than its host, as in CPUID on a host that is a guest itself.
+    let lowest = lines.iter().flat_map(|line| ratios(line)).flatten().fold(0.5, f64::min);
+    let decades = (highest / lowest).log10();
+    let x = |ratio: f64| LEFT + (ratio / lowest).log10() / decades * WIDTH;
     let end = top + TOP + lines.len() as f64 * row;
 
     let title = escape(&format!("times as long as native, {} (less is better)", table.setting.name()));
@@ -51,7 +52,7 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
             writeln!(body, "<rect x=\"{at:.0}\" y=\"{y:.0}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>");
         let _ = writeln!(body, "<text x=\"{:.0}\" y=\"{:.0}\">{}</text>", at + 14.0, y + 9.0, escape(name));
     }
-    let mut mark = 1.0;
+    let mut mark = 10f64.powf(lowest.log10().ceil());
     while mark <= highest {
         let _ = writeln!(
             body,
@@ -59,7 +60,7 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
              y=\"{3:.0}\" text-anchor=\"middle\">{mark}</text>",
             x(mark),
             top + TOP - 6.0,
-            if mark == 1.0 { "#333333" } else { "#dddddd" },
+            if (mark - 1.0).abs() < 1e-9 { "#333333" } else { "#dddddd" },
             top + TOP - 10.0
         );
         mark *= 10.0;

@@ -283,7 +283,7 @@ fn gdb_socket(flags: &cli::Machine) -> Option<PathBuf> {
 
 /// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not
 /// believed, and nothing runs on it yet, so it is not even asked.
-fn engine(wanted: cli::Engine) -> Result<EngineKind> {
+pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     match wanted {
         cli::Engine::Auto | cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
         cli::Engine::Translator => Ok(EngineKind::Translator),

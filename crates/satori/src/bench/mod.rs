@@ -20,7 +20,7 @@ use self::flags::{Bench, Mitigations};
 use crate::cli;
 use crate::demo::cache::{self, Wanted};
 use crate::demo::cpio::Cpio;
-use crate::run::read;
+use crate::run::{engine, read};
 use crate::say::say;
 use crate::status::Status;
 
@@ -39,9 +39,10 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     let (rows, boot) = rows_named(&flags.rows, &flags.groups)?;
     let scratch = Scratch::new()?;
     let (files, kernel) = files(flags, &scratch)?;
+    let (subjects, notes) = subjects(flags)?;
     let plan = Plan {
         files,
-        subjects: subjects(flags)?,
+        subjects,
         settings: match flags.mitigations {
             Some(Mitigations::On) => vec![Setting::Defaults],
             Some(Mitigations::Off) => vec![Setting::MitigationsOff],
@@ -60,6 +61,10 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
+    let busy = busy();
+    if let Some(load) = &busy {
+        say(format_args!("{load}: figures will be poor, and rows noisy"));
+    }
     let mut tell = |words: &str| say(format_args!("{words}"));
     let mut results = match measure(&plan, &mut Watch { tell: &mut tell, stop: &stop }) {
         Ok(results) => results,
@@ -68,6 +73,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     };
     results.host = host();
     results.kernel = kernel;
+    results.notes.splice(0..0, notes.into_iter().chain(busy));
     show(flags, &results)
 }
 
@@ -91,13 +97,18 @@ fn show(flags: &Bench, results: &Results) -> Result<Status> {
 }
 
 /// The host first, then Satori, then the peers that there are.
-fn subjects(flags: &Bench) -> Result<Vec<Subject>> {
+///
+/// Beside them what is to be told of them.
+fn subjects(flags: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
+    // What 'satori run' refuses, every run would refuse.
+    engine(flags.engine)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let engine = flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string());
+    let mut notes = vec![format!("satori: {}, --engine {engine}", env!("CARGO_PKG_VERSION"))];
     let mut subjects = vec![Subject::Native, Subject::Satori { program, engine }];
     let cpus: Vec<_> = flags.peers.iter().filter_map(|peer| peer.cpu()).collect();
     if cpus.is_empty() {
-        return Ok(subjects);
+        return Ok((subjects, notes));
     }
     let programs = match flags.qemu.as_slice() {
         [] => vec![PathBuf::from("qemu-system-x86_64")],
@@ -111,13 +122,22 @@ fn subjects(flags: &Bench) -> Result<Vec<Subject>> {
             }
             bail!("--qemu {} is no QEMU: name a qemu-system-x86_64", program.display());
         };
-        say(format_args!("peer: {}, QEMU {version}", program.display()));
+        notes.push(format!("tcg: QEMU {version}, {}", program.display()));
         let version = (programs.len() > 1).then_some(version);
         for cpu in &cpus {
             subjects.push(Subject::Qemu { program: program.clone(), version: version.clone(), cpu });
         }
     }
-    Ok(subjects)
+    Ok((subjects, notes))
+}
+
+/// What to tell of a machine that does much besides, if it does.
+fn busy() -> Option<String> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    let load: f64 = text.split(' ').next()?.parse().ok()?;
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    (load > count as f64 / 2.0)
+        .then(|| format!("this machine is busy: a load of {load} on {count} processors"))
 }
 
 /// The processor and the kernel of this machine.
