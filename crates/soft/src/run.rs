@@ -164,8 +164,10 @@ impl Cpu {
     fn run_hot(&mut self, code: u64, horizon: &Horizon, after: &mut After) -> Option<Exit> {
         match std::mem::replace(after, After::Nothing) {
             After::Nothing => {}
-            After::Link(link) => self.link(link, code),
-            After::Branch(mode) => self.note_target(mode, code),
+            After::Link(link) => self.link(link, self.state.rip, code),
+            After::Branch(mode) => {
+                self.note_target(mode, self.state.rip, code);
+            }
         }
         self.blocks.leave();
         let before = self.retired;

@@ -54,6 +54,23 @@ pub fn ends_block(insn: &Instruction) -> bool {
 /// Operations, and the generic instructions that some of them point to.
 pub type Decoded = (Box<[Op]>, Box<[Generic]>);
 
+/// The block that consists of `insn` only.
+pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
+    let len = insn.len() as u8;
+    let last = ends_block(&insn);
+    let generics = [Generic { handler: isa.handler(&insn), insn }].into();
+    let mut op = Op::new(if last { generic_last } else { generic }, 0, len);
+    let generics: Box<[Generic]> = generics;
+    op.imm = std::ptr::from_ref(&generics[0]) as u64;
+    let mut ops = vec![op];
+    if !last {
+        let mut end = Op::new(fall_through, len, 0);
+        end.count = 0;
+        ops.push(end);
+    }
+    (ops.into_boxed_slice(), generics)
+}
+
 /// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
 /// reaches into the next page, or is too long.
 pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {

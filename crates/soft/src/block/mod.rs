@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use iced_x86::Instruction;
 use satori_engine::Exception;
 use satori_memory::{Gpa, PageState};
 use satori_state::seg;
@@ -37,10 +38,20 @@ pub struct Block {
     len: u8,
     /// The page's first byte on the host.
     host: *const u8,
+    /// What its one instruction crosses into, if it does.
+    crossing: Option<Crossing>,
     /// Times that the block was about to be executed without a translation.
     heat: Cell<u32>,
     /// Its translation: for which mode and address, and where.
     translation: Cell<(u64, u64)>,
+}
+
+/// The rest of an instruction that begins at the end of a page.
+#[derive(Clone, Copy)]
+pub struct Crossing {
+    pub insn: Instruction,
+    pub state: *const PageState,
+    pub value: u32,
 }
 
 impl Block {
@@ -100,7 +111,15 @@ impl Block {
     #[inline(always)]
     pub fn valid(&self) -> bool {
         // SAFETY: page states live as long as guest memory, which the Cpu holds.
-        unsafe { (*self.state).value() == self.value }
+        unsafe {
+            (*self.state).value() == self.value
+                && self.crossing.as_ref().is_none_or(|crossing| (*crossing.state).value() == crossing.value)
+        }
+    }
+
+    /// What its one instruction crosses into, if it does.
+    pub fn crossing(&self) -> Option<&Crossing> {
+        self.crossing.as_ref()
     }
 }
 
@@ -208,6 +227,8 @@ pub struct Blocks {
     pages: Box<[u64; 64]>,
     large: LargePages,
     table: HashMap<u64, *mut Block, BuildHasherDefault<AddressHasher>>,
+    /// Blocks of instructions that cross pages, by the addresses of the first byte and of the second page.
+    crossings: HashMap<(u64, u64), *mut Block, BuildHasherDefault<AddressHasher>>,
     storage: Vec<*mut Block>,
     /// Bytes that the blocks take.
     memory: usize,
@@ -248,6 +269,7 @@ impl Blocks {
             pages: boxed(0),
             large: LargePages::new(),
             table: HashMap::default(),
+            crossings: HashMap::default(),
             storage: Vec::new(),
             memory: 0,
             current: std::ptr::null_mut(),
@@ -281,9 +303,11 @@ impl Blocks {
         if self.large.reach(linear) != Reach::Page {
             self.flush_translations(false);
         } else if self.pages[word] & bit != 0 {
-            let bucket = bucket(linear);
-            self.page_stamps[bucket] += 1;
-            self.flushed |= 1 << bucket;
+            // An instruction may cross into the page from the one before.
+            for bucket in [bucket(linear), bucket(linear.wrapping_sub(0x1000))] {
+                self.page_stamps[bucket] += 1;
+                self.flushed |= 1 << bucket;
+            }
         }
     }
 
@@ -355,6 +379,7 @@ impl Blocks {
         self.counts.resets += 1;
         self.jumps.fill(NO_JUMP);
         self.table.clear();
+        self.crossings.clear();
         self.current = std::ptr::null_mut();
         self.memory = 0;
         for block in self.storage.drain(..) {
@@ -477,7 +502,7 @@ impl Cpu {
         }
         let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, (linear & 0xfff) as usize, bits)
         else {
-            return Ok(None);
+            return Ok(self.crossing_block(linear, fetch, value));
         };
         let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
         let len = ops.last().map_or(0, |op| op.offset + op.len);
@@ -493,6 +518,7 @@ impl Cpu {
             successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
             len,
             host: fetch.host,
+            crossing: None,
             heat: Cell::new(0),
             translation: Cell::new((0, 0)),
         }));
@@ -500,6 +526,88 @@ impl Cpu {
         self.blocks.table.insert(key, block);
         self.remember(linear, fetch.scope, block);
         Ok(Some(block))
+    }
+
+    /// The block of the one instruction at `linear` that crosses into the next page. Nothing where it
+    /// has to be executed by itself, to fault for example.
+    fn crossing_block(&mut self, linear: u64, here: Fetch, value: u32) -> Option<*mut Block> {
+        if !self.code64 || self.jit.is_none() {
+            return None;
+        }
+        let room = 0x1000 - (linear & 0xfff);
+        let next = linear.wrapping_add(room);
+        let there = self.fetch_page(next);
+        self.fault = None;
+        let there = there.ok()?;
+        // SAFETY: fetch entries point to states of guest memory pages.
+        let state = unsafe { &*there.state };
+        let known = state.has_code();
+        let other_value = state.mark_code(!self.parallel);
+        if !known {
+            self.tlb.protect_code();
+        }
+        let scope = if here.scope == Scope::Local || there.scope == Scope::Local {
+            Scope::Local
+        } else {
+            Scope::Global
+        };
+        let key = (here.page | (linear & 0xfff), there.page);
+        if let Some(&block) = self.blocks.crossings.get(&key) {
+            // SAFETY: the table points to blocks in storage; a reset empties both.
+            if unsafe { (*block).valid() } {
+                self.remember(linear, scope, block);
+                return Some(block);
+            }
+        }
+        let mut bytes = [0; MAX_LENGTH];
+        let first = (room as usize).min(MAX_LENGTH);
+        copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
+        copy(there.host, 0, &mut bytes[first..]);
+        let insn = self.isa.one(&bytes, 64)?;
+        if insn.is_invalid() || insn.len() <= first {
+            return None;
+        }
+        let (ops, generics) = decode::single(&self.isa, insn);
+        self.blocks.counts.decoded += 1;
+        self.blocks.counts.instructions += 1;
+        self.blocks.memory += size_of::<Block>() + size_of_val(&*ops) + size_of_val(&*generics) + OVERHEAD;
+        let block = Box::into_raw(Box::new(Block {
+            ops,
+            _generics: generics,
+            instructions: 1,
+            state: here.state,
+            value,
+            successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
+            len: insn.len() as u8,
+            host: here.host,
+            crossing: Some(Crossing { insn, state: there.state, value: other_value }),
+            heat: Cell::new(0),
+            translation: Cell::new((0, 0)),
+        }));
+        self.blocks.storage.push(block);
+        self.blocks.crossings.insert(key, block);
+        self.remember(linear, scope, block);
+        Some(block)
+    }
+
+    /// The block of 64-bit code at `rip` that was decoded before, without side effects that the guest
+    /// could tell from those of a fetch that was predicted.
+    pub fn known_block(&mut self, rip: u64) -> Option<*mut Block> {
+        let key = self.code_key(rip);
+        let entry = self.blocks.jumps[jump_slot(key)];
+        if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
+            // SAFETY: jump entries point to blocks in storage; a reset empties both.
+            return unsafe { (*entry.block).valid() }.then_some(entry.block);
+        }
+        let fetch = self.fetch_page(rip);
+        self.fault = None;
+        let fetch = fetch.ok()?;
+        let block = *self.blocks.table.get(&(fetch.page | (rip & 0xfff) | 64 << 56))?;
+        // SAFETY: as above.
+        unsafe { (*block).valid() }.then(|| {
+            self.remember(rip, fetch.scope, block);
+            block
+        })
     }
 
     fn remember(&mut self, linear: u64, scope: Scope, block: *mut Block) {
@@ -565,7 +673,7 @@ impl Cpu {
 
     /// Decodes the single instruction at RIP, which may cross pages, without caching it. It must
     /// lie within the code segment, and have 15 bytes at most (SDM volume 2, 2.3.11).
-    pub fn fetch_one(&mut self) -> Exec<iced_x86::Instruction> {
+    pub fn fetch_one(&mut self) -> Exec<Instruction> {
         let rip = self.state.rip;
         let linear = self.code_linear(rip) & !if self.code64 { 0 } else { ALONE };
         let within = self.within_code_segment(rip);

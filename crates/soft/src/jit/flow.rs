@@ -5,7 +5,7 @@ use satori_defs::x86::rflags;
 use satori_state::reg;
 
 use super::asm::{Alu, Mem, cc};
-use super::lower::{Lower, resident};
+use super::lower::{Cold, Lower, resident};
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
@@ -202,7 +202,8 @@ impl Lower<'_> {
 
     /// Looks for the code at S2; S1 is its place in the table then. Leaves if there is none.
     fn look_up(&mut self) {
-        let missing = self.step(reason::BRANCH);
+        let (retry, missing) = (self.asm.bound(), self.asm.label());
+        self.cold.push(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
         self.asm.mov32(S1, S2);
         self.asm.shr32(S1, 11);
         self.asm.alu32(Alu::Xor, S1, S2);

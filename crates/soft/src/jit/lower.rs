@@ -63,6 +63,13 @@ pub enum Cold {
         next: u64,
         rest: u32,
     },
+    /// A branch whose target, at S2, is not in the table: it may be by now.
+    Branch {
+        label: Label,
+        retry: Label,
+        rip: u64,
+        rest: u32,
+    },
     /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
     Link {
         label: Label,
@@ -159,7 +166,12 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     // SAFETY: the block was just looked up, and is valid.
     let (host, state) = unsafe { ((*block).host(), (*block).state()) };
     let rip = cpu.state.rip;
-    let all = instructions(&cpu.isa, host, (rip & 0xfff) as usize);
+    // SAFETY: as above.
+    let crossing = unsafe { (*block).crossing() }.copied();
+    let all = match crossing {
+        Some(crossing) => vec![crossing.insn],
+        None => instructions(&cpu.isa, host, (rip & 0xfff) as usize),
+    };
     // SAFETY: as above. Bytes that changed under way make the block invalid.
     if all.is_empty() || unsafe { !(*block).valid() } {
         return None;
@@ -187,7 +199,9 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     };
     // SAFETY: as above.
     let value = unsafe { (*block).value() };
-    let leave = lower.block(&cpu.isa, &all, (state, value));
+    let mut valid = vec![(state, value)];
+    valid.extend(crossing.map(|crossing| (crossing.state, crossing.value)));
+    let leave = lower.block(&cpu.isa, &all, &valid);
     lower.asm.resolve();
     let leave = jit.free + lower.asm.offset(leave);
     let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
@@ -220,7 +234,9 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
     jit.blocks.push(Translated { block, entry, leave, rip, mode: cpu.mode, incoming: Vec::new() });
-    jit.pages.entry(state).or_default().push(number);
+    for (state, _) in valid {
+        jit.pages.entry(state).or_default().push(number);
+    }
     jit.table.insert((key, block as usize), origin);
     jit.by_code.insert(origin, number);
     Some(origin)
@@ -228,14 +244,16 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
 
 impl Lower<'_> {
     /// Emits the whole block; returns the label of what leaves at its address.
-    fn block(&mut self, isa: &Isa, all: &[Instruction], valid: (*const PageState, u32)) -> Label {
+    fn block(&mut self, isa: &Isa, all: &[Instruction], valid: &[(*const PageState, u32)]) -> Label {
         let start = self.asm.bound();
         let (refill, leave) = (self.asm.label(), self.asm.label());
         if self.parallel {
             // Others may have written to the page.
-            self.asm.constant(S1, valid.0 as u64);
-            self.asm.compare_at(S1, valid.1);
-            self.asm.jcc(cc::NE, leave);
+            for (state, value) in valid {
+                self.asm.constant(S1, *state as u64);
+                self.asm.compare_at(S1, *value);
+                self.asm.jcc(cc::NE, leave);
+            }
         }
         let count = all.len() as i32;
         self.asm.alu_imm(Alu::Sub, BUDGET, count);
@@ -401,6 +419,12 @@ impl Lower<'_> {
                     self.asm.bind(label);
                     self.emit_step(rip, rest, why);
                 }
+                Cold::Branch { label, retry, rip, rest } => {
+                    self.asm.bind(label);
+                    self.asm.call_to(self.stubs.branch);
+                    self.asm.jcc(cc::NE, retry);
+                    self.emit_step(rip, rest, reason::BRANCH);
+                }
                 Cold::Wrote { label, back, next, rest } => {
                     self.asm.bind(label);
                     self.asm.call_to(self.stubs.wrote);
@@ -411,8 +435,14 @@ impl Lower<'_> {
                 }
                 Cold::Link { label, slot, index, rip } => {
                     self.asm.bind(label);
-                    self.asm.constant(S2, rip);
                     let number = (self.first_link + index) as u64;
+                    let unknown = self.asm.label();
+                    self.asm.constant(S1, number);
+                    self.asm.call_to(self.stubs.resolve);
+                    self.asm.jcc(cc::E, unknown);
+                    self.asm.jmp_reg(S1);
+                    self.asm.bind(unknown);
+                    self.asm.constant(S2, rip);
                     self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
                     self.asm.jmp_to(self.stubs.leave);
                     if let Some(slot) = slot {

@@ -224,6 +224,16 @@ impl Lower<'_> {
     }
 }
 
+/// Called by translated code: makes the table of targets know `rip`. Returns 1 if it does.
+pub extern "sysv64" fn branch(cpu: &mut Cpu, rip: u64) -> u64 {
+    cpu.find_target(rip).is_some().into()
+}
+
+/// Called by translated code: the code that `link` leads to, or 0.
+pub extern "sysv64" fn resolve(cpu: &mut Cpu, link: u64) -> u64 {
+    cpu.follow(link as u32).unwrap_or(0)
+}
+
 /// Called by translated code: its last store was to a page that others decoded code from.
 pub extern "sysv64" fn wrote(cpu: &mut Cpu) {
     cpu.translated_store();

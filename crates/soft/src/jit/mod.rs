@@ -30,7 +30,7 @@ use stubs::Stubs;
 
 use crate::block::{AddressHasher, BUCKETS, Block, Scope, bucket};
 use crate::cpu::Cpu;
-use crate::mmu::Mode;
+use crate::mmu::{Mode, canonical};
 
 /// Executions of a block before it is translated.
 pub const HOT: u32 = 12;
@@ -307,20 +307,18 @@ impl Jit {
         let mut written = Vec::new();
         if PageState::invalidated_since(&mut self.written, |page| written.push(page)) {
             for page in written {
-                stale.extend(self.pages.remove(&page).unwrap_or_default());
+                let Some(mut blocks) = self.pages.remove(&page) else { continue };
+                // What was made of the page since is kept.
+                let valid = |one: &u32| {
+                    // SAFETY: as in `reset`.
+                    unsafe { (*self.blocks[*one as usize].block).valid() }
+                };
+                stale.extend(blocks.iter().filter(|one| !valid(one)));
+                blocks.retain(valid);
+                if !blocks.is_empty() {
+                    self.pages.insert(page, blocks);
+                }
             }
-            // Whoever decoded the page again meanwhile keeps what it made of it.
-            let valid = |one: &u32| {
-                // SAFETY: as in `reset`.
-                unsafe { (*self.blocks[*one as usize].block).valid() }
-            };
-            let (kept, gone): (Vec<u32>, Vec<u32>) = stale.into_iter().partition(valid);
-            for one in kept {
-                // SAFETY: as in `reset`.
-                let page = unsafe { (*self.blocks[one as usize].block).state() };
-                self.pages.entry(page).or_default().push(one);
-            }
-            stale = gone;
         } else {
             self.pages.retain(|_, blocks| {
                 let valid = |one: &u32| {
@@ -479,9 +477,36 @@ impl Cpu {
         self.context.reason as u32
     }
 
-    /// Lets `link` lead to `code`, the translation of the block at RIP.
-    pub(crate) fn link(&mut self, link: u32, code: u64) {
-        let key = self.code_key(self.state.rip);
+    /// The translation of the code at `rip`, if there is one already.
+    fn known_code(&mut self, rip: u64) -> Option<u64> {
+        if !canonical(rip) {
+            return None;
+        }
+        let block = self.known_block(rip)?;
+        let key = self.code_key(rip);
+        // SAFETY: `block` was just looked up.
+        let found = unsafe { (*block).translation(key) };
+        found.or_else(|| self.jit.as_ref()?.table.get(&(key, block as usize)).copied())
+    }
+
+    /// The code that `link` leads to, if there is some already; the link leads there directly then, where
+    /// it can.
+    fn follow(&mut self, link: u32) -> Option<u64> {
+        let rip = self.jit.as_ref()?.links.get(link as usize)?.key ^ self.code_mode;
+        let code = self.known_code(rip)?;
+        self.link(link, rip, code);
+        Some(code)
+    }
+
+    /// The code at `rip`, if there is some already; the table of targets has it then.
+    fn find_target(&mut self, rip: u64) -> Option<u64> {
+        let code = self.known_code(rip)?;
+        self.note_target(self.mode, rip, code).then_some(code)
+    }
+
+    /// Lets `link` lead to `code`, the translation of the block at `rip`.
+    pub(crate) fn link(&mut self, link: u32, rip: u64, code: u64) {
+        let key = self.code_key(rip);
         let scope = self.blocks.scope_of(key);
         let Some(jit) = &mut self.jit else { return };
         // A reset may have come between.
@@ -489,16 +514,23 @@ impl Cpu {
         if wanted != key {
             return;
         }
+        let target = jit.by_code.get(&code).copied();
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());
             jit.dependents[scope as usize][bucket(key)].slots.push(link);
         } else {
+            // The second page of an instruction may come to be another one.
+            // SAFETY: as in `reset`.
+            let crosses = |number: u32| unsafe { (*jit.blocks[number as usize].block).crossing().is_some() };
+            if target.is_none_or(crosses) {
+                return;
+            }
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
             jit.arena().write(place, &distance.to_le_bytes());
         }
-        if let Some(number) = jit.by_code.get(&code) {
-            jit.blocks[*number as usize].incoming.push(link);
+        if let Some(number) = target {
+            jit.blocks[number as usize].incoming.push(link);
         }
         jit.counts.linked += 1;
     }
@@ -523,19 +555,19 @@ impl Cpu {
         settled
     }
 
-    /// Notes `code`, the translation of the block at RIP, as a target of indirect branches that
-    /// came from code of `mode`.
-    pub(crate) fn note_target(&mut self, mode: Mode, code: u64) {
+    /// Notes `code`, the translation of the block at `rip`, as a target of indirect branches that
+    /// came from code of `mode`; whether it did.
+    pub(crate) fn note_target(&mut self, mode: Mode, rip: u64, code: u64) -> bool {
         if mode != self.mode {
-            return;
+            return false;
         }
-        let rip = self.state.rip;
-        let Some(scope) = self.blocks.scope_of(self.code_key(rip)) else { return };
+        let Some(scope) = self.blocks.scope_of(self.code_key(rip)) else { return false };
         let place = target_place(rip);
         self.context.targets[mode as usize][place] = Target { rip, code };
         if let Some(jit) = &mut self.jit {
             jit.dependents[scope as usize][bucket(rip)].targets.push((mode as u8, place as u16));
         }
+        true
     }
 }
 

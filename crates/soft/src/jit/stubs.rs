@@ -82,6 +82,10 @@ pub struct Stubs {
     pub leave: u64,
     /// Fills the TLB for the access at R15, described by EAX; ZF is clear if that worked.
     pub miss: u64,
+    /// Puts the target at R15 into the table, if there is code for it; ZF is clear then.
+    pub branch: u64,
+    /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
+    pub resolve: u64,
     /// Calls the generic implementation whose site is in RAX.
     pub generic: u64,
     /// Tells that the last store was to a page with code.
@@ -145,6 +149,11 @@ impl Stubs {
         asm.load(BUDGET, context!(budget));
         asm.ret();
 
+        let branch = at(asm);
+        call(asm, super::memory::branch as *const () as u64, S2);
+        let resolve = at(asm);
+        call(asm, super::memory::resolve as *const () as u64, S1);
+
         let generic = at(asm);
         registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
         asm.store(context!(budget), BUDGET);
@@ -196,8 +205,26 @@ impl Stubs {
 
         asm.resolve();
         let end = asm.here().next_multiple_of(64);
-        Stubs { enter, leave, miss, wrote, generic, poll, end }
+        Stubs { enter, leave, miss, wrote, branch, resolve, generic, poll, end }
     }
+}
+
+/// Calls `function` with the vCPU and `argument`, keeping all guest registers. RAX is what it returned,
+/// and ZF tells whether that was zero.
+fn call(asm: &mut Asm, function: u64, argument: Reg) {
+    let lost = |register: u8| !KEPT.contains(&register);
+    registers(asm, lost, |asm, register, slot| asm.store(slot, register));
+    asm.store(context!(budget), BUDGET);
+    asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+    asm.load(ARG1, context!(cpu));
+    asm.mov(ARG2, argument);
+    asm.constant(S1, function);
+    asm.call_reg(S1);
+    asm.alu_imm(Alu::Add, HOST_RSP, 8);
+    registers(asm, lost, Asm::load);
+    asm.load(BUDGET, context!(budget));
+    asm.alu_imm(Alu::Cmp, S1, 0);
+    asm.ret();
 }
 
 /// Does something with each guest register in a host register that `which` picks.
