@@ -13,7 +13,7 @@ use crate::block::Blocks;
 use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
-use crate::jit::{Context, Jit};
+use crate::jit::{self, Context, Jit};
 use crate::mmu::{Mode, Tlb};
 use crate::world::World;
 
@@ -50,7 +50,8 @@ pub struct Cpu {
     pub code64: bool,
     /// What beside its address tells code apart: privilege 3 in bit 52, 64-bit code in bit 53,
     /// 16-bit code in bit 54, RFLAGS.AC at privilege levels 0 to 2 in bit 55,
-    /// privilege levels 1 and 2 in bit 56. Bits 63:52 of a canonical address say nothing that bit 51 does not.
+    /// privilege levels 1 and 2 in bit 56, and in bits 58:57 how vector instructions are
+    /// translated. Bits 63:52 of a canonical address say nothing that bit 51 does not.
     pub(crate) code_mode: u64,
     /// Segment bases by segment register, for 64-bit code: 0 but for FS and GS; the last
     /// slots are 0 too.
@@ -256,7 +257,14 @@ impl Cpu {
         } else {
             Mode::Supervisor
         };
-        self.code_mode = u64::from(self.mode == Mode::User) << 52
+        let vectors = jit::vector_mode(&self.state);
+        if (self.code_mode ^ vectors) & jit::VECTOR_MODE != 0
+            && let Some(jit) = &mut self.jit
+        {
+            jit.forget_targets(&mut self.context);
+        }
+        self.code_mode = vectors
+            | u64::from(self.mode == Mode::User) << 52
             | u64::from(self.code64) << 53
             | u64::from(self.bits() == 16) << 54
             | u64::from(self.mode == Mode::SupervisorAc) << 55

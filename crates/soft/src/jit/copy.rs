@@ -51,7 +51,7 @@ pub fn is_immediate(kind: OpKind) -> bool {
 }
 
 /// The host register `number` in the size of `like`.
-fn sized(number: u8, like: Register) -> Register {
+pub fn sized(number: u8, like: Register) -> Register {
     const BYTES: [Register; 16] = [
         Register::AL,
         Register::CL,
@@ -83,7 +83,7 @@ fn full(r: Reg) -> Register {
     Register::RAX + u32::from(r.0)
 }
 
-fn writes(access: OpAccess) -> bool {
+pub fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
@@ -193,7 +193,9 @@ impl Lower<'_> {
                 continue;
             }
             let Some(guest) = self.borrowed(r) else {
-                if let Some(host) = resident(r.full_register().number()) {
+                if let Some(home) = resident(r.full_register().number()) {
+                    // RAX may have moved already.
+                    let host = if wrap && home == GUEST_RAX { S1 } else { home };
                     // High byte registers stay where they are.
                     if !matches!(r, Register::AH | Register::CH | Register::DH | Register::BH) {
                         copy.set_op_register(op, sized(host.0, r));

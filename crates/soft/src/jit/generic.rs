@@ -38,6 +38,7 @@ pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
     let state = &mut cpu.state;
     state.gpr[BLOCK_RIP] = site.block_rip;
     state.rip = site.rip;
+    let mode = cpu.code_mode;
     let attention = std::mem::replace(&mut cpu.attention, false);
     cpu.next_rip = site.rip.wrapping_add(site.insn.len() as u64);
     cpu.begin();
@@ -52,7 +53,7 @@ pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
     let quiet = why.is_none() && (!cpu.attention || cpu.settled());
     cpu.attention |= attention;
     cpu.context.flags = stubs::packed(cpu.flags.bits());
-    if quiet && !site.last && !cpu.translations_changed() {
+    if quiet && !site.last && cpu.code_mode == mode && !cpu.translations_changed() {
         return GO_ON;
     }
     cpu.context.budget += i64::from(site.rest) - retired;

@@ -10,6 +10,7 @@ use super::asm::{Alu, Asm, Label, Reg, cc};
 use super::generic::Site;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
+use super::vector::is_vector;
 use super::{HOMES, Jit, Link, Translated, arena, reason};
 use satori_memory::PageState;
 
@@ -101,7 +102,9 @@ pub struct Lower<'a> {
     pub parallel: bool,
     /// The current instruction stores, and has to look behind.
     pub stores: bool,
-    code_mode: u64,
+    pub code_mode: u64,
+    /// The block uses vectors, which are loaded from its start on.
+    vectors: bool,
     /// Address of the block.
     pub block_rip: u64,
     /// Address of the current instruction.
@@ -151,8 +154,22 @@ fn host_has(feature: CpuidFeature) -> bool {
         POPCNT => is_x86_feature_detected!("popcnt"),
         ADX => is_x86_feature_detected!("adx"),
         MOVBE => is_x86_feature_detected!("movbe"),
+        SSE3 => is_x86_feature_detected!("sse3"),
+        SSSE3 => is_x86_feature_detected!("ssse3"),
+        SSE4_1 => is_x86_feature_detected!("sse4.1"),
         SSE4_2 => is_x86_feature_detected!("sse4.2"),
         CMPXCHG16B => is_x86_feature_detected!("cmpxchg16b"),
+        SSE4A => is_x86_feature_detected!("sse4a"),
+        AES => is_x86_feature_detected!("aes"),
+        PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
+        SHA => is_x86_feature_detected!("sha"),
+        GFNI => is_x86_feature_detected!("gfni"),
+        AVX => is_x86_feature_detected!("avx"),
+        AVX2 => is_x86_feature_detected!("avx2"),
+        FMA => is_x86_feature_detected!("fma"),
+        F16C => is_x86_feature_detected!("f16c"),
+        VAES => is_x86_feature_detected!("vaes"),
+        VPCLMULQDQ => is_x86_feature_detected!("vpclmulqdq"),
         // What every 64-bit processor has.
         _ => true,
     }
@@ -188,6 +205,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         parallel: cpu.parallel,
         stores: false,
         code_mode: cpu.code_mode,
+        vectors: false,
         block_rip: rip,
         rip,
         rest: all.len() as u32,
@@ -258,6 +276,8 @@ impl Lower<'_> {
         let count = all.len() as i32;
         self.asm.alu_imm(Alu::Sub, BUDGET, count);
         self.asm.jcc(cc::S, refill);
+        self.vectors = all.iter().any(|insn| is_vector(insn, self.code_mode));
+        let check = self.vectors.then(|| self.check_vectors());
         let mut ended = false;
         for insn in all {
             self.rip = self.block_rip.wrapping_add(insn.ip());
@@ -278,6 +298,9 @@ impl Lower<'_> {
         self.asm.constant(S2, self.block_rip);
         self.asm.constant(S1, reason::DISPATCH.into());
         self.asm.jmp_to(self.stubs.leave);
+        if let Some(check) = check {
+            self.emit_load_vectors(check);
+        }
         self.emit_cold();
         leave
     }
@@ -299,15 +322,17 @@ impl Lower<'_> {
                 }
             }
             if !ends_block(insn) {
-                self.held = held;
-                if self.copied(insn) {
-                    self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
-                    return false;
+                for way in [Self::copied, Self::vector] {
+                    self.held = held;
+                    if way(self, insn) {
+                        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+                        return false;
+                    }
+                    self.stores = false;
+                    self.asm.rollback(mark);
+                    self.flags = flags;
+                    self.cold.truncate(cold);
                 }
-                self.stores = false;
-                self.asm.rollback(mark);
-                self.flags = flags;
-                self.cold.truncate(cold);
             }
         }
         self.held = None;
@@ -329,6 +354,7 @@ impl Lower<'_> {
         self.asm.constant(S1, std::ptr::from_ref(&*site) as u64);
         self.sites.push(site);
         self.asm.call_to(self.stubs.generic);
+        self.reload_vectors();
     }
 
     /// Puts the flags away, if they are in the host only; S1 is lost. What comes may change the
@@ -406,12 +432,20 @@ impl Lower<'_> {
         label
     }
 
+    /// Behind a call of the monitor: loads the vectors again. Flags stay.
+    fn reload_vectors(&mut self) {
+        if self.vectors {
+            self.asm.call_to(self.stubs.load_vectors);
+        }
+    }
+
     fn emit_cold(&mut self) {
         for cold in std::mem::take(&mut self.cold) {
             match cold {
                 Cold::Miss { label, retry, address, describe, rip, rest } => {
                     self.asm.bind(label);
                     self.emit_miss(&address, describe);
+                    self.reload_vectors();
                     self.asm.jcc(cc::NE, retry);
                     self.emit_step(rip, rest, reason::STEP);
                 }

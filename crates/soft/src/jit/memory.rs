@@ -76,7 +76,11 @@ impl Lower<'_> {
     pub fn effective(&mut self, to: Reg, address: &Address, offset: i64) {
         let other = if to == S1 { S2 } else { S1 };
         let disp = address.disp.wrapping_add(offset);
-        let narrow = i32::try_from(disp);
+        // What does not fit is added in two steps; with a register, the displacement itself fits.
+        let (disp32, more) = match i32::try_from(disp) {
+            Ok(narrow) => (narrow, 0),
+            Err(_) => (address.disp as i32, offset as i32),
+        };
         if address.base.is_none() && address.index.is_none() {
             self.asm.constant(to, disp as u64);
         } else {
@@ -95,9 +99,15 @@ impl Lower<'_> {
                     (free, shift)
                 }
             });
-            let mem = Mem { cpu: false, base, index, disp: narrow.unwrap_or(0) };
+            let mem = Mem { cpu: false, base, index, disp: disp32 };
             if address.short {
                 self.asm.lea32(to, mem);
+                if more != 0 {
+                    self.asm.lea32(to, Mem::at(to, more));
+                }
+            } else if more != 0 {
+                self.asm.lea(to, mem);
+                self.asm.lea(to, Mem::at(to, more));
             } else if index.is_some() || mem.disp != 0 || base != Some(to) {
                 self.asm.lea(to, mem);
             }

@@ -15,11 +15,13 @@ mod generic;
 mod lower;
 mod memory;
 mod stubs;
+mod vector;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
+use satori_defs::fpu::mxcsr;
 use satori_memory::PageState;
 use satori_state::reg;
 
@@ -27,6 +29,7 @@ pub use arena::Arena;
 use asm::Asm;
 use generic::Site;
 use stubs::Stubs;
+pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
 
 use crate::block::{AddressHasher, BUCKETS, Block, Scope, bucket};
 use crate::cpu::Cpu;
@@ -67,8 +70,19 @@ struct Target {
     code: u64,
 }
 
-/// No branch goes to this address: it is not canonical.
-const NOWHERE: Target = Target { rip: 1 << 63, code: 0 };
+impl Target {
+    /// What stands at `place` while nothing is known: an address that is looked up elsewhere.
+    const fn none(place: usize) -> Self {
+        Target { rip: if place == 0 { 1 } else { 0 }, code: 0 }
+    }
+
+    /// A table without targets.
+    fn nowhere() -> [[Self; TARGETS]; 3] {
+        [std::array::from_fn(Self::none); 3]
+    }
+}
+
+const _: () = assert!(target_place(0) == 0 && target_place(1) == 1);
 
 /// What translated code finds in the vCPU beside the registers.
 #[repr(C)]
@@ -88,6 +102,10 @@ pub struct Context {
     temporary: u64,
     /// Where the TLB's entry for the last store is, in bytes from the first, if others execute too.
     stored: u64,
+    /// MXCSR as the monitor's own code has it.
+    host_mxcsr: u32,
+    /// The guest's vector registers and MXCSR are in the host's.
+    vectors: u8,
     /// Targets of indirect branches, by mode.
     targets: [[Target; TARGETS]; 3],
 }
@@ -107,7 +125,9 @@ impl Context {
             cpu: std::ptr::null_mut(),
             temporary: 0,
             stored: 0,
-            targets: [[NOWHERE; TARGETS]; 3],
+            host_mxcsr: mxcsr::RESET,
+            vectors: 0,
+            targets: Target::nowhere(),
         }
     }
 }
@@ -271,8 +291,17 @@ impl Jit {
         self.by_code.clear();
         self.pages.clear();
         self.dependents.as_flattened_mut().fill_with(Dependents::default);
-        context.targets = [[NOWHERE; TARGETS]; 3];
+        context.targets = Target::nowhere();
         self.free = self.stubs.end;
+    }
+
+    /// Forgets the targets of indirect branches, which are of the mode that is left.
+    pub fn forget_targets(&mut self, context: &mut Context) {
+        for dependents in self.dependents.iter_mut().flatten() {
+            for (mode, place) in dependents.targets.drain(..) {
+                context.targets[usize::from(mode)][usize::from(place)] = Target::none(place.into());
+            }
+        }
     }
 
     /// Unlinks what leads to translations of `scope` in one of `buckets`, which are void now.
@@ -280,7 +309,7 @@ impl Jit {
         for bucket in buckets {
             let dependents = &mut self.dependents[scope as usize][bucket];
             for (mode, place) in dependents.targets.drain(..) {
-                context.targets[usize::from(mode)][usize::from(place)] = NOWHERE;
+                context.targets[usize::from(mode)][usize::from(place)] = Target::none(place.into());
             }
             for link in std::mem::take(&mut dependents.slots) {
                 self.unlink(link);
@@ -336,9 +365,10 @@ impl Jit {
             for link in std::mem::take(&mut self.blocks[one as usize].incoming) {
                 self.unlink(link);
             }
-            let target = &mut context.targets[mode as usize][target_place(rip)];
+            let place = target_place(rip);
+            let target = &mut context.targets[mode as usize][place];
             if target.rip == rip {
-                *target = NOWHERE;
+                *target = Target::none(place);
             }
             let distance = leave as i32 - (entry as i32 + 5);
             let mut jump = [0xe9, 0, 0, 0, 0];
@@ -351,7 +381,7 @@ impl Jit {
 }
 
 /// Where a target is in the table; translated code computes the same.
-fn target_place(rip: u64) -> usize {
+const fn target_place(rip: u64) -> usize {
     let low = rip as u32;
     ((low >> 11) ^ low) as usize & (TARGETS - 1)
 }

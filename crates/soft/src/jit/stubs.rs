@@ -6,7 +6,7 @@ use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, reg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
-use super::{CHUNK, Context, HOMES, Target};
+use super::{CHUNK, Context, HOMES, Target, vector};
 use crate::cpu::Cpu;
 use crate::mmu::{Mode, Tlb};
 
@@ -58,6 +58,13 @@ pub fn stored() -> Mem {
 pub fn rip() -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, rip))
 }
+/// The byte that tells whether vectors are loaded.
+pub fn vectors() -> Mem {
+    context!(vectors)
+}
+pub fn host_mxcsr() -> Mem {
+    context!(host_mxcsr)
+}
 /// The base of segment `i`.
 pub fn segment_base(i: usize) -> Mem {
     field(offset_of!(Cpu, segment_base) + 8 * i)
@@ -92,6 +99,8 @@ pub struct Stubs {
     pub wrote: u64,
     /// Gets more instructions, or leaves for R15.
     pub poll: u64,
+    /// Loads the guest's vector registers; nothing else changes.
+    pub load_vectors: u64,
     /// Bytes of all that.
     pub end: usize,
 }
@@ -99,6 +108,11 @@ pub struct Stubs {
 impl Stubs {
     pub fn emit(asm: &mut Asm) -> Self {
         let at = |asm: &mut Asm| asm.origin + asm.here() as u64;
+        let load_vectors = at(asm);
+        vector::emit_load(asm);
+        let store_vectors = at(asm);
+        vector::emit_store(asm);
+
         let enter = at(asm);
         for kept in KEPT {
             asm.push(Reg(kept));
@@ -113,6 +127,7 @@ impl Stubs {
         asm.store(rip(), S2);
         asm.store(context!(reason), S1);
         asm.store(context!(budget), BUDGET);
+        vector::emit_leave(asm, store_vectors);
         registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
         let out = asm.bound();
         asm.alu_imm(Alu::Add, HOST_RSP, 8);
@@ -123,6 +138,7 @@ impl Stubs {
 
         let lost = |register: u8| !KEPT.contains(&register);
         let miss = at(asm);
+        vector::emit_leave(asm, store_vectors);
         registers(asm, lost, |asm, register, slot| asm.store(slot, register));
         asm.store(context!(budget), BUDGET);
         asm.alu_imm(Alu::Sub, HOST_RSP, 8);
@@ -138,6 +154,7 @@ impl Stubs {
         asm.ret();
 
         let wrote = at(asm);
+        vector::emit_leave(asm, store_vectors);
         registers(asm, lost, |asm, register, slot| asm.store(slot, register));
         asm.store(context!(budget), BUDGET);
         asm.alu_imm(Alu::Sub, HOST_RSP, 8);
@@ -150,11 +167,14 @@ impl Stubs {
         asm.ret();
 
         let branch = at(asm);
+        vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::branch as *const () as u64, S2);
         let resolve = at(asm);
+        vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::resolve as *const () as u64, S1);
 
         let generic = at(asm);
+        vector::emit_leave(asm, store_vectors);
         registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
         asm.store(context!(budget), BUDGET);
         asm.alu_imm(Alu::Sub, HOST_RSP, 8);
@@ -205,7 +225,7 @@ impl Stubs {
 
         asm.resolve();
         let end = asm.here().next_multiple_of(64);
-        Stubs { enter, leave, miss, wrote, branch, resolve, generic, poll, end }
+        Stubs { enter, leave, miss, wrote, branch, resolve, generic, poll, load_vectors, end }
     }
 }
 

@@ -35,6 +35,7 @@ fn stmxcsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn set_mxcsr(cpu: &mut Cpu, value: u32) -> Exec<()> {
     legacy::check_mxcsr(cpu, value)?;
     cpu.state.fpu.mxcsr = value;
+    cpu.mxcsr_loaded();
     Ok(())
 }
 

@@ -290,6 +290,7 @@ fn restore(cpu: &mut Cpu, insn: &Instruction, supervisor: bool) -> Exec<()> {
     } else if compacted && requested & SSE != 0 {
         cpu.state.fpu.mxcsr = mxcsr::RESET;
     }
+    cpu.mxcsr_loaded();
 
     let state = &mut cpu.state.fpu;
     if loaded & X87 != 0 {

@@ -1,0 +1,254 @@
+//! Instructions on vector registers, which are copied as they are.
+//!
+//! While a block that uses them runs, XMM0 to XMM15, or YMM0 to YMM15, and MXCSR are the guest's own
+//! in the host's registers of the same names. They are loaded where the first such block starts, and
+//! stored by whatever goes on to code of the monitor. Code is translated so only while MXCSR masks
+//! all exceptions and the instructions may execute at all: that is part of what tells code apart
+//! ([`Cpu::code_mode`]).
+
+use std::mem::offset_of;
+
+use iced_x86::{EncodingKind, Instruction, Mnemonic, OpAccess, OpKind};
+use satori_defs::fpu::{mxcsr, xsave};
+use satori_defs::x86::{cr0, cr4};
+use satori_state::{CpuState, FpuState, Ymm};
+
+use super::asm::{Alu, Asm, Mem, cc, field};
+use super::copy::{is_immediate, put_address, sized, writes};
+use super::lower::{Flags, Lower, effect, resident};
+use super::memory::Address;
+use super::stubs::{self, GUEST_RAX, S1, S2};
+use crate::cpu::Cpu;
+
+/// In [`Cpu::code_mode`]: instructions of SSE may be copied.
+const SSE: u64 = 1 << 57;
+/// In [`Cpu::code_mode`]: instructions of AVX may be copied.
+const AVX: u64 = 1 << 58;
+/// Those of [`Cpu::code_mode`] that are about vectors.
+pub const CODE_MODE: u64 = SSE | AVX;
+
+/// What of [`Cpu::code_mode`] follows from `state`.
+#[inline(always)]
+pub fn code_mode(state: &CpuState) -> u64 {
+    if state.cr0 & cr0::TS != 0 || state.fpu.mxcsr & mxcsr::MASKS != mxcsr::MASKS {
+        return 0;
+    }
+    let sse = state.cr0 & cr0::EM == 0 && state.cr4 & cr4::OSFXSR != 0;
+    let enabled = xsave::SSE | xsave::AVX;
+    let avx = state.cr4 & cr4::OSXSAVE != 0 && state.xcr0 & enabled == enabled;
+    let bit = |holds, bit| if holds { bit } else { 0 };
+    bit(sse, SSE) | bit(avx, AVX)
+}
+
+impl Cpu {
+    /// MXCSR was loaded, and may have other masks.
+    pub(crate) fn mxcsr_loaded(&mut self) {
+        if code_mode(&self.state) != self.code_mode & CODE_MODE {
+            self.mode_changed();
+        }
+    }
+}
+
+/// Whether `insn` is one that [`Lower::vector`] may copy under `code_mode`.
+pub fn is_vector(insn: &Instruction, code_mode: u64) -> bool {
+    use Mnemonic::*;
+    let wanted = match insn.encoding() {
+        EncodingKind::Legacy => SSE,
+        EncodingKind::VEX => AVX,
+        _ => return false,
+    };
+    if code_mode & wanted == 0 {
+        return false;
+    }
+    match insn.mnemonic() {
+        Vzeroupper | Vzeroall => return true,
+        // These concern the x87 state.
+        Cvtpi2ps | Cvtpi2pd => return false,
+        // What is not stored does not make a page dirty.
+        Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq if insn.op0_kind() == OpKind::Memory => {
+            return false;
+        }
+        _ => {}
+    }
+    let vector = |op| {
+        let r = insn.op_register(op);
+        r.is_xmm() || r.is_ymm()
+    };
+    let register = |op| insn.op_kind(op) == OpKind::Register;
+    (0..insn.op_count()).any(|op| register(op) && vector(op))
+        && (0..insn.op_count()).all(|op| !register(op) || vector(op) || insn.op_register(op).is_gpr())
+}
+
+/// Whether `insn` compares strings of as many elements as RAX and RDX say.
+fn has_lengths(insn: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(
+        insn.mnemonic(),
+        Pcmpestri
+            | Pcmpestri64
+            | Pcmpestrm
+            | Pcmpestrm64
+            | Vpcmpestri
+            | Vpcmpestri64
+            | Vpcmpestrm
+            | Vpcmpestrm64
+    )
+}
+
+/// What the address of `insn`'s operand of `size` bytes must be a multiple of.
+fn alignment(insn: &Instruction, size: u32) -> u32 {
+    use Mnemonic::*;
+    let aligned = if insn.encoding() == EncodingKind::VEX {
+        let moves = matches!(
+            insn.mnemonic(),
+            Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
+        );
+        moves && size >= 16
+    } else {
+        size == 16
+            && !matches!(insn.mnemonic(), Movups | Movupd | Movdqu | Lddqu | Pcmpistri | Pcmpistrm)
+            && !has_lengths(insn)
+    };
+    if aligned { size } else { 1 }
+}
+
+impl Lower<'_> {
+    /// Emits `insn` as a copy of itself if it is one on vector registers; false if that is not
+    /// possible, whatever was emitted.
+    pub fn vector(&mut self, insn: &Instruction) -> bool {
+        if !is_vector(insn, self.code_mode) {
+            return false;
+        }
+        let (mut general, mut memory) = (None, None);
+        for op in 0..insn.op_count() {
+            match insn.op_kind(op) {
+                OpKind::Register if !insn.op_register(op).is_gpr() => {}
+                OpKind::Register if general.is_none() => general = Some(op),
+                OpKind::Memory if memory.is_none() => memory = Some(op),
+                kind if is_immediate(kind) => {}
+                _ => return false,
+            }
+        }
+        let effect = effect(insn);
+        if effect.needs || general.is_some() && memory.is_some() {
+            return false;
+        }
+        let lengths = has_lengths(insn);
+        let access = |this: &mut Self, op: u32| {
+            let info = this.info.info(insn);
+            [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()][op as usize]
+        };
+        let held = self.held.take().filter(|_| memory.is_none() && general.is_none() && !lengths);
+        let mut copy = *insn;
+        if let Some(op) = memory {
+            let Some(address) = Address::of(insn, self.block_rip) else { return false };
+            let size = insn.memory_size().size() as u32;
+            if size == 0 || size > 32 {
+                return false;
+            }
+            let write = writes(access(self, op));
+            let (mut mem, _) = self.access(&address, size, write, alignment(insn, size));
+            if lengths {
+                self.asm.lea(S2, mem);
+                mem = Mem::at(S2, 0);
+            }
+            put_address(&mut copy, mem);
+        }
+        if lengths {
+            // S1 is RAX.
+            if self.flags == Flags::Host {
+                self.save_flags();
+            }
+            self.asm.mov(S1, GUEST_RAX);
+        }
+        let mut store = None;
+        if let Some(op) = general {
+            let r = insn.op_register(op);
+            let guest = r.full_register().number();
+            match resident(guest) {
+                Some(host) => copy.set_op_register(op, sized(host.0, r)),
+                None => {
+                    let access = access(self, op);
+                    if access != OpAccess::Write {
+                        self.asm.load(S2, stubs::gpr(guest));
+                    }
+                    store = writes(access).then_some(guest);
+                    copy.set_op_register(op, sized(S2.0, r));
+                }
+            }
+        }
+        if !self.asm.copy(&copy) {
+            return false;
+        }
+        if let Some(guest) = store {
+            self.asm.store(stubs::gpr(guest), S2);
+        }
+        if effect.changes {
+            self.flags = Flags::Host;
+        }
+        self.held = held;
+        true
+    }
+
+    /// At the start of a block that uses vectors: loads them if that has not been done. `missing`
+    /// is where [`Lower::emit_load_vectors`] will be.
+    pub fn check_vectors(&mut self) -> (super::asm::Label, super::asm::Label) {
+        let missing = self.asm.label();
+        self.asm.alu_byte(Alu::Cmp, stubs::vectors(), 0);
+        self.asm.jcc(cc::E, missing);
+        (missing, self.asm.bound())
+    }
+
+    /// The code that loads vectors, out of the way.
+    pub fn emit_load_vectors(&mut self, (missing, loaded): (super::asm::Label, super::asm::Label)) {
+        self.asm.bind(missing);
+        self.asm.call_to(self.stubs.load_vectors);
+        self.asm.jmp(loaded);
+    }
+}
+
+/// The guest's vector register number `i`.
+fn register(i: u8) -> Mem {
+    fpu(offset_of!(FpuState, ymm) + usize::from(i) * size_of::<Ymm>())
+}
+
+fn fpu(offset: usize) -> Mem {
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, fpu) + offset)
+}
+
+/// A function that loads the guest's vector registers and MXCSR. It changes nothing else, not even
+/// flags.
+pub fn emit_load(asm: &mut Asm) {
+    let wide = is_x86_feature_detected!("avx");
+    for i in 0..16 {
+        asm.load_vector(i, register(i), wide);
+    }
+    asm.load_mxcsr(fpu(offset_of!(FpuState, mxcsr)));
+    asm.store_byte(stubs::vectors(), 1);
+    asm.ret();
+}
+
+/// A function that stores them, and brings the host's MXCSR back. It changes nothing else.
+pub fn emit_store(asm: &mut Asm) {
+    let wide = is_x86_feature_detected!("avx");
+    for i in 0..16 {
+        asm.store_vector(register(i), i, wide);
+    }
+    asm.store_mxcsr(fpu(offset_of!(FpuState, mxcsr)));
+    asm.load_mxcsr(stubs::host_mxcsr());
+    if wide {
+        // VZEROUPPER: code that knows nothing of AVX may be slow otherwise.
+        asm.bytes(&[0xc5, 0xf8, 0x77]);
+    }
+    asm.store_byte(stubs::vectors(), 0);
+    asm.ret();
+}
+
+/// Stores the guest's vectors if they are loaded; flags are lost.
+pub fn emit_leave(asm: &mut Asm, store: u64) {
+    let not_loaded = asm.label();
+    asm.alu_byte(Alu::Cmp, stubs::vectors(), 0);
+    asm.jcc(cc::E, not_loaded);
+    asm.call_to(store);
+    asm.bind(not_loaded);
+}
