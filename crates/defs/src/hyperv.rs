@@ -119,6 +119,15 @@ pub mod call {
     pub const EXT_QUERY_CAPABILITIES: u16 = 0x8001;
 }
 
+/// EOI assist bit 0, in the first four bytes of the VP assist page: no EOI is required.
+pub const NO_EOI_REQUIRED: u32 = 1 << 0;
+/// TSC_INVARIANT_CONTROL bit 0: the guest wants to see an invariant TSC.
+pub const EXPOSE_INVARIANT_TSC: u64 = 1 << 0;
+/// REENLIGHTENMENT_CONTROL: the vector in \[7:0\], the target's VP index in \[63:32\].
+pub const REENLIGHTENMENT_ENABLE: u64 = 1 << 16;
+/// TSC_EMULATION_CONTROL and TSC_EMULATION_STATUS bit 0.
+pub const TSC_EMULATION: u64 = 1 << 0;
+
 /// HV_FLUSH_FLAGS.
 pub mod flush {
     /// The processor mask is ignored.

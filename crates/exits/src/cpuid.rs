@@ -1,10 +1,14 @@
 //! CPUID: the partition's table.
 
 use satori_cpuid::Registers;
+use satori_defs::cpuid::EXTENDED_POWER;
 use satori_engine::{CpuidResult, Resume};
 use satori_lapic::Mode;
 
 use crate::Context;
+
+/// In EDX of [`EXTENDED_POWER`].
+const INVARIANT_TSC: u32 = 1 << 8;
 
 pub(crate) fn query(context: &mut Context<'_>, leaf: u32, subleaf: u32) -> Resume {
     let state = context.vcpu.state();
@@ -15,6 +19,11 @@ pub(crate) fn query(context: &mut Context<'_>, leaf: u32, subleaf: u32) -> Resum
         apic_enabled: context.lapic.mode() != Mode::Disabled,
         misc_enable: context.msrs.misc_enable(),
     };
-    let Registers { eax, ebx, ecx, edx } = context.platform.cpuid.query(leaf, subleaf, &asker);
+    let Registers { eax, ebx, ecx, mut edx } = context.platform.cpuid.query(leaf, subleaf, &asker);
+    if leaf == EXTENDED_POWER
+        && context.platform.hyperv.as_ref().is_some_and(|hyperv| !hyperv.shows_invariant_tsc())
+    {
+        edx &= !INVARIANT_TSC;
+    }
     Resume::Cpuid(CpuidResult { eax, ebx, ecx, edx })
 }

@@ -6,6 +6,7 @@
 
 use satori_defs::hyperv::{Status, flush as flags, gva_range};
 use satori_defs::x86::PAGE_SIZE;
+use serde::{Deserialize, Serialize};
 
 use crate::{Completion, Enlightenment, Outcome, Partition, Request, Vp, VpSet};
 
@@ -16,7 +17,7 @@ const PAGES_MAX: usize = 32;
 const EXTENDED_COUNT: u64 = gva_range::LARGE_PAGE - 1;
 
 /// What a virtual processor has to drop.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flush {
     /// Nothing.
     #[default]

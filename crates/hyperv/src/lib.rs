@@ -12,6 +12,7 @@
 //! Reference time is the partition's TSC scaled by the same 64.64 factor that the reference TSC
 //! page holds, so the page, TIME_REF_COUNT and the host agree to the last unit.
 
+mod assist;
 pub mod choice;
 mod clock;
 mod config;
@@ -24,6 +25,7 @@ mod ipi;
 mod msr;
 mod overlay;
 mod partition;
+mod saved;
 mod slots;
 mod spin;
 mod stimer;
@@ -38,6 +40,7 @@ pub use enlightenment::{CpuidBit, Enlightenment, Row};
 pub use flush::Flush;
 pub use hypercall::{CallRow, Completion, Hypercall, Input, Request, Ud, call_name};
 pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};
+pub use saved::Saved;
 pub use slots::{Interrupt, Slots};
 pub use synic::{HostPort, Interrupts, Message, PortKind, Refusal, SavedSynic, Target};
 pub use testdev::TestDevice;

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use satori_defs::hyperv::{
-    CRASH_MESSAGE, CRASH_NOTIFY, HYPERCALL_LOCKED, PAGE_ENABLE, RESET_NOW, ReferenceTscPage, msr,
+    CRASH_MESSAGE, CRASH_NOTIFY, EXPOSE_INVARIANT_TSC, HYPERCALL_LOCKED, PAGE_ENABLE, RESET_NOW,
+    ReferenceTscPage, TSC_EMULATION, msr,
 };
 use satori_defs::msr::Gp;
 use satori_defs::x86::PAGE_SIZE;
@@ -43,6 +44,11 @@ impl Partition {
             msr::CRASH_P0..=msr::CRASH_P4 => self.shared().crash[(register - msr::CRASH_P0) as usize],
             msr::SCONTROL..=msr::SINT15 => self.synic_read(vp.index(), register)?,
             msr::STIMER0_CONFIG..=msr::STIMER3_COUNT => self.stimer_read(vp, register),
+            msr::REENLIGHTENMENT_CONTROL => self.shared().reenlightenment,
+            msr::TSC_EMULATION_CONTROL => self.shared().tsc_emulation,
+            // The TSC's frequency does not change, so that it is never being emulated.
+            msr::TSC_EMULATION_STATUS => 0,
+            msr::TSC_INVARIANT_CONTROL => self.tsc_invariant.load(Ordering::Relaxed),
             // What a write may ask for.
             msr::CRASH_CTL => CRASH_NOTIFY | CRASH_MESSAGE,
             _ => return Err(Gp),
@@ -63,9 +69,18 @@ impl Partition {
                 self.shared().crash[(register - msr::CRASH_P0) as usize] = value;
             }
             msr::CRASH_CTL if value & CRASH_NOTIFY != 0 => {
-                return Ok(Outcome::Crash(self.crash(value & CRASH_MESSAGE != 0)));
+                let crash = self.crash(value & CRASH_MESSAGE != 0);
+                self.shared().crashed = Some(crash.clone());
+                return Ok(Outcome::Crash(crash));
             }
             msr::CRASH_CTL => {}
+            msr::REENLIGHTENMENT_CONTROL => self.shared().reenlightenment = value,
+            msr::TSC_EMULATION_CONTROL => self.shared().tsc_emulation = value & TSC_EMULATION,
+            // Only 0 means anything: the guest has noticed.
+            msr::TSC_EMULATION_STATUS => {}
+            msr::TSC_INVARIANT_CONTROL if value & !EXPOSE_INVARIANT_TSC == 0 => {
+                self.tsc_invariant.store(value, Ordering::Relaxed);
+            }
             msr::SCONTROL..=msr::SINT15 => self.synic_write(vp.index(), register, value)?,
             msr::STIMER0_CONFIG..=msr::STIMER3_COUNT => self.stimer_write(vp, register, value)?,
             // VP_INDEX, TIME_REF_COUNT and the frequencies are read-only; EOI, ICR and TPR are

@@ -1,10 +1,12 @@
 //! The state that all virtual processors share, and that of one.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use satori_bus::Clock;
+use satori_defs::hyperv::EXPOSE_INVARIANT_TSC;
 use satori_memory::GuestMemory;
+use serde::{Deserialize, Serialize};
 
 use crate::overlay::Overlays;
 use crate::stimer::Stimers;
@@ -21,7 +23,7 @@ pub struct Frequencies {
 }
 
 /// What the guest told about its death (TLFS 2.7.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
     /// P0 to P4; Linux gives error, its OS identity, RIP, RAX and RSP.
     pub parameters: [u64; 5],
@@ -51,18 +53,20 @@ pub enum Outcome {
 }
 
 /// The state of one virtual processor, owned by its thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vp {
     index: u32,
     /// VP_ASSIST_PAGE.
     pub(crate) assist: u64,
+    /// The guest was told that no EOI is required.
+    pub(crate) eoi_spared: bool,
     pub(crate) stimers: Stimers,
 }
 
 impl Vp {
     /// The virtual processor with this VP index, which is its vCPU number.
     pub fn new(index: u32) -> Self {
-        Vp { index, assist: 0, stimers: Stimers::default() }
+        Vp { index, assist: 0, eoi_spared: false, stimers: Stimers::default() }
     }
 
     /// The VP index.
@@ -77,12 +81,18 @@ impl Vp {
 }
 
 /// What changes rarely, and is locked.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub hypercall: u64,
     pub reference_tsc: u64,
     pub tsc_sequence: u32,
     pub crash: [u64; 5],
+    /// What the guest told when it died.
+    pub crashed: Option<Crash>,
+    /// REENLIGHTENMENT_CONTROL.
+    pub reenlightenment: u64,
+    /// TSC_EMULATION_CONTROL.
+    pub tsc_emulation: u64,
     pub overlays: Overlays,
 }
 
@@ -95,6 +105,8 @@ pub struct Partition {
     pub(crate) reference: ReferenceClock,
     /// Read at every hypercall, hence not under the lock.
     pub(crate) guest_os_id: AtomicU64,
+    /// TSC_INVARIANT_CONTROL; asked for at every CPUID.
+    pub(crate) tsc_invariant: AtomicU64,
     shared: Mutex<Shared>,
     pub(crate) synic: Synic,
     pub(crate) slots: Slots,
@@ -118,6 +130,7 @@ impl Partition {
             clock,
             reference,
             guest_os_id: AtomicU64::new(0),
+            tsc_invariant: AtomicU64::new(0),
             shared: Mutex::default(),
             synic: Synic::default(),
             slots: Slots::new(Vec::new()),
@@ -145,6 +158,17 @@ impl Partition {
     /// Reference time now, in units of 100 ns since the machine started.
     pub fn reference_time(&self) -> u64 {
         self.reference.at(self.clock.tsc())
+    }
+
+    /// What the guest told when it died, if it did.
+    pub fn crashed(&self) -> Option<Crash> {
+        self.shared().crashed.clone()
+    }
+
+    /// Whether CPUID tells of an invariant TSC: where the guest's consent is offered, only with it.
+    pub fn shows_invariant_tsc(&self) -> bool {
+        !self.config.set.has(Enlightenment::TscInvariant)
+            || self.tsc_invariant.load(Ordering::Relaxed) & EXPOSE_INVARIANT_TSC != 0
     }
 
     /// What others may do to each virtual processor.

@@ -82,6 +82,19 @@ impl Slots {
         self.0[index as usize].wanted.load(Ordering::SeqCst)
     }
 
+    /// What each virtual processor has still to drop.
+    pub(crate) fn save(&self) -> Vec<Flush> {
+        self.0.iter().map(|slot| lock(&slot.flush).clone()).collect()
+    }
+
+    /// Notes what [`Slots::save`] gave.
+    pub(crate) fn restore(&self, saved: Vec<Flush>) {
+        for (slot, flush) in self.0.iter().zip(saved) {
+            slot.wanted.store(flush != Flush::Nothing, Ordering::SeqCst);
+            *lock(&slot.flush) = flush;
+        }
+    }
+
     /// Notes `what` with the targets and waits until none executes with what it had before. The
     /// caller, `source`, does not execute; what concerns itself waits for it as well.
     pub(crate) fn flush(&self, source: u32, targets: &VpSet, what: &Flush) {

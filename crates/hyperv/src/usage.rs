@@ -40,6 +40,20 @@ pub struct Used {
     pub ways: Vec<(String, u64)>,
 }
 
+impl Used {
+    /// Adds what came later, of the same enlightenment.
+    pub fn merge(&mut self, later: Used) {
+        self.first = self.first.or(later.first);
+        self.count += later.count;
+        for (way, count) in later.ways {
+            match self.ways.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, sum)) => *sum += count,
+                None => self.ways.push((way, count)),
+            }
+        }
+    }
+}
+
 impl Default for Usage {
     fn default() -> Self {
         Usage(std::array::from_fn(|_| Counter {
@@ -143,6 +157,9 @@ mod tests {
             ("HvCallFlushVirtualAddressList".to_owned(), 2),
         ];
         assert_eq!(flush.ways, ways);
+        let mut twice = flush.clone();
+        twice.merge(flush.clone());
+        assert_eq!((twice.count, twice.first, twice.ways[1].1), (8, Some(20), 4));
         let time = of(Enlightenment::Time);
         assert_eq!((time.offered, time.first, time.count), (false, Some(7), 1));
         assert_eq!((of(Enlightenment::Crash).first, of(Enlightenment::Crash).count), (None, 0));

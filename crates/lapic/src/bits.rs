@@ -47,6 +47,11 @@ impl Bits {
     pub fn highest(&self) -> Option<u8> {
         highest(|index| self.word(index))
     }
+    /// The vector that is set, if it is the only one.
+    pub fn only(&self) -> Option<u8> {
+        let count: u32 = self.0.iter().map(|word| word.count_ones()).sum();
+        if count == 1 { self.highest() } else { None }
+    }
 }
 
 fn highest(word: impl Fn(u8) -> u32) -> Option<u8> {

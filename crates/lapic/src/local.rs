@@ -252,6 +252,14 @@ impl Lapic {
         self.slot().tmr.get(vector).then_some(vector)
     }
 
+    /// Whether nobody would miss it if the next EOI were noticed later: one interrupt is in
+    /// service, it is an edge, and none waits.
+    pub fn eoi_can_be_late(&self) -> bool {
+        let slot = self.slot();
+        let alone = self.isr.only().is_some_and(|vector| !slot.tmr.get(vector));
+        alone && slot.irr.highest().is_none()
+    }
+
     /// The vector that the last EOI ended, told once: messages may wait for it.
     pub fn take_ended(&mut self) -> Option<u8> {
         self.ended.take()

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
+use satori_hyperv::{Crash, Used};
 use satori_profile::Profile;
 use satori_state::CpuState;
 
@@ -161,6 +162,8 @@ impl Machine {
         Outcome {
             event,
             profile: sum.profile,
+            hyperv: sum.hyperv,
+            crash: sum.crash,
             registers: sum.registers,
             console_tail: plan.console.tail(),
             instructions: sum.instructions,
@@ -186,6 +189,8 @@ struct Sum {
     profile: Profile,
     instructions: u64,
     resets: u32,
+    hyperv: Vec<Used>,
+    crash: Option<Crash>,
     /// Of the last life.
     registers: Vec<CpuState>,
 }
@@ -194,6 +199,14 @@ impl Sum {
     fn add(&mut self, life: &Life) {
         self.registers = life.vps.iter().map(|vp| vp.state().clone()).collect();
         self.profile.vcpus.resize_with(life.vps.len(), Default::default);
+        if let Some(partition) = life.vps.first().and_then(|vp| vp.partition()) {
+            let used = partition.usage();
+            match self.hyperv.is_empty() {
+                true => self.hyperv = used,
+                false => self.hyperv.iter_mut().zip(used).for_each(|(sum, used)| sum.merge(used)),
+            }
+            self.crash = partition.crashed().or(self.crash.take());
+        }
         for (index, vp) in life.vps.iter().enumerate() {
             self.profile.vcpus[index].merge(&vp.profile());
             self.profile.add_stats(&vp.vcpu().stats());

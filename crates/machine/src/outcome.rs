@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent};
+use satori_hyperv::{Crash, Used};
 use satori_profile::Profile;
 use satori_state::CpuState;
 
@@ -49,6 +50,10 @@ pub struct Outcome {
     pub event: Event,
     /// Its exits, and the counters of the engine and the machine.
     pub profile: Profile,
+    /// What was offered to the guest by the Hyper-V interface, and what it used.
+    pub hyperv: Vec<Used>,
+    /// What the guest told through the crash MSRs.
+    pub crash: Option<Crash>,
     /// Each vCPU's last registers.
     pub registers: Vec<CpuState>,
     /// The console's last lines, oldest first.

@@ -9,7 +9,7 @@ use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::x86::cr0;
 use satori_engine::{DebugCause, DebugPlan, Event, Exit, Kick, Resume, Until, Vcpu};
 use satori_exits::{Asked, Context, Platform, dispatch};
-use satori_hyperv::Flush;
+use satori_hyperv::{Flush, Partition};
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
 use satori_profile::{ExitProfile, Meter};
@@ -186,6 +186,12 @@ impl Vp {
             return Entry::Sleep { deadline: self.deadline() };
         }
         self.set_controls();
+        if self.hyperv.spares_eoi()
+            && self.lapic.eoi_can_be_late()
+            && let Some(partition) = &self.platform.hyperv
+        {
+            partition.spare_eoi(&mut self.hyperv);
+        }
         Entry::Run { deadline: self.deadline() }
     }
 
@@ -292,6 +298,8 @@ impl Vp {
         self.meter.entry(|| clock.now());
         let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
         self.owed = false;
+        self.take_spared_eoi();
+        let clock = &self.platform.clock;
         let Some(reason) = exit.reason() else { return After::Nothing };
         self.meter.exit(reason, || clock.now());
         let mut context = Context {
@@ -323,6 +331,24 @@ impl Vp {
                 After::Nothing
             }
         }
+    }
+
+    /// Ends the interrupt whose EOI the guest has spared.
+    fn take_spared_eoi(&mut self) {
+        let Some(partition) = &self.platform.hyperv else { return };
+        if partition.take_spared_eoi(&mut self.hyperv) {
+            if let Some(vector) = self.lapic.eoi() {
+                self.platform.eoi.eoi(vector);
+            }
+            if let Some(vector) = self.lapic.take_ended() {
+                partition.end_of_interrupt(self.index, vector);
+            }
+        }
+    }
+
+    /// The Hyper-V interface of its machine.
+    pub fn partition(&self) -> Option<&Partition> {
+        self.platform.hyperv.as_deref()
     }
 
     /// Ends the time of the exit that was the last.

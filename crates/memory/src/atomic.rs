@@ -35,6 +35,13 @@ impl GuestMemory {
         Ok(u32::from_le(before))
     }
 
+    /// Clears `bits` of an aligned word; returns what it was before.
+    pub fn fetch_clear_u32(&self, gpa: Gpa, bits: u32) -> Result<u32, Error> {
+        let before = self.word(gpa, |word| word.fetch_and((!bits).to_le(), Ordering::SeqCst))?;
+        self.dropped_code(gpa);
+        Ok(u32::from_le(before))
+    }
+
     fn dropped_code(&self, gpa: Gpa) {
         if let Some(page) = self.page(gpa) {
             page.state.wrote();
@@ -57,12 +64,15 @@ mod tests {
         assert_eq!(memory.fetch_or_u32(Gpa(0xffc), 0x8000_0000).unwrap(), 0x0403_0201);
         assert_ne!(memory.page(Gpa(0)).unwrap().state.value(), marked);
         assert_eq!(memory.read_u32(Gpa(0xffc)).unwrap(), 0x8403_0201);
+        assert_eq!(memory.fetch_clear_u32(Gpa(0xffc), 0x0403_0000).unwrap(), 0x8403_0201);
+        assert_eq!(memory.load_u32(Gpa(0xffc)).unwrap(), 0x8000_0201);
         memory.store_u32(Gpa(0x1000), 7).unwrap();
         assert_eq!(memory.read_u32(Gpa(0x1000)).unwrap(), 7);
         for wrong in [0x1ffd, 0x1001, 0x2000, u64::MAX - 3, u64::MAX] {
             assert!(memory.load_u32(Gpa(wrong)).is_err(), "{wrong:#x}");
             assert!(memory.store_u32(Gpa(wrong), 0).is_err(), "{wrong:#x}");
             assert!(memory.fetch_or_u32(Gpa(wrong), 0).is_err(), "{wrong:#x}");
+            assert!(memory.fetch_clear_u32(Gpa(wrong), 0).is_err(), "{wrong:#x}");
         }
     }
 }

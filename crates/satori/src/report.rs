@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write, stderr};
 
+use satori_hyperv::Used;
 use satori_machine::{Event, Outcome};
 
 use crate::cli;
@@ -27,6 +28,12 @@ pub fn tell(outcome: &Outcome, status: Status) {
         Event::Stopped => "ended by the user".into(),
     };
     say(format_args!("{what}; exit status {}", status.code()));
+    if let Some(crash) = &outcome.crash {
+        line(format_args!("What the guest told of its crash (Linux: error, OS identity, RIP, RAX, RSP):"));
+        crash.parameters.iter().zip(0..).for_each(|(value, p)| line(format_args!("  P{p} {value:#018x}")));
+        let message = crash.message.iter().flat_map(|message| message.lines());
+        message.for_each(|text| line(format_args!("  {}", printable(text))));
+    }
     if matches!(outcome.event, Event::Panic(_) | Event::TripleFault { .. } | Event::Failed(_)) {
         for (index, state) in outcome.registers.iter().enumerate() {
             line(format_args!("vCPU {index}:"));
@@ -63,11 +70,35 @@ pub fn write(
     }
 }
 
+/// What was offered and what was used, one line each; the ways of a use in brackets.
+fn hyperv(used: &[Used]) -> String {
+    let mut text = format!("{:<24}{:>8}{:>12}{:>12}\n", "Hyper-V", "offered", "used", "first at s");
+    for one in used.iter().filter(|one| one.offered || one.count != 0) {
+        let row = one.what.row();
+        let offered = if one.offered { "yes" } else { "no" };
+        let first = one.first.map_or("-".into(), |at| format!("{:.3}", at as f64 / 1e9));
+        // What is only a bit of CPUID shows no use.
+        let count = if row.msrs.is_empty() && row.hypercalls.is_empty() && one.count == 0 {
+            "unseen".into()
+        } else {
+            one.count.to_string()
+        };
+        let ways: Vec<_> = one.ways.iter().map(|(way, count)| format!("{way} {count}")).collect();
+        let line = format!("{:<24}{offered:>8}{count:>12}{first:>12}  {}", row.name, ways.join(", "));
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 fn text(outcome: &Outcome, vcpu: Option<u32>) -> String {
     let mut text = outcome.profile.text(vcpu.map(|index| index as usize));
     let counters = outcome.profile.stats_text();
     if !counters.is_empty() {
         text += &format!("\n{counters}");
+    }
+    if outcome.hyperv.iter().any(|one| one.offered) {
+        text += &format!("\n{}", hyperv(&outcome.hyperv));
     }
     let seconds = outcome.elapsed.as_secs_f64();
     let millions = outcome.instructions as f64 / 1e6;
@@ -90,6 +121,21 @@ fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
     report["guest_time_ns"] = outcome.guest_time.into();
     report["elapsed_ns"] = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX).into();
     report["resets"] = outcome.resets.into();
+    let hyperv = outcome.hyperv.iter().map(|one| {
+        let ways: serde_json::Map<_, _> =
+            one.ways.iter().map(|(way, count)| (way.clone(), (*count).into())).collect();
+        let told = serde_json::json!({
+            "offered": one.offered,
+            "used": one.count,
+            "first_ns": one.first,
+            "ways": ways,
+        });
+        (one.what.name().to_owned(), told)
+    });
+    report["hyperv"] = hyperv.collect::<serde_json::Map<_, _>>().into();
+    if let Some(crash) = &outcome.crash {
+        report["crash"] = serde_json::json!({ "parameters": crash.parameters, "message": crash.message });
+    }
     report
 }
 
@@ -101,6 +147,28 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use satori_hyperv::Enlightenment;
+
+    #[test]
+    fn what_was_used_stands_beside_what_was_offered() {
+        let of = |what: Enlightenment, offered, first, ways: &[(&str, u64)]| Used {
+            what,
+            offered,
+            first,
+            count: ways.iter().map(|(_, count)| count).sum(),
+            ways: ways.iter().map(|(way, count)| ((*way).to_owned(), *count)).collect(),
+        };
+        let used = [
+            of(Enlightenment::Relaxed, true, None, &[]),
+            of(Enlightenment::Ipi, true, Some(1_500_000_000), &[("HvCallSendSyntheticClusterIpi", 7)]),
+            of(Enlightenment::Reset, false, None, &[]),
+        ];
+        let text = hyperv(&used);
+        let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[1], ["relaxed", "yes", "unseen", "-"]);
+        assert_eq!(words[2], ["ipi", "yes", "7", "1.500", "HvCallSendSyntheticClusterIpi", "7"]);
+        assert_eq!(words.len(), 3, "what is neither offered nor used is not listed");
+    }
 
     #[test]
     fn a_guests_text_cannot_command_the_terminal() {
