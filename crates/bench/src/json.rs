@@ -11,10 +11,15 @@ use crate::statistics::median;
 pub fn json(results: &Results, verdicts: &[Verdict]) -> Value {
     let above: Vec<_> =
         results.above.iter().map(|all| json!({ "median": median(all), "runs": all })).collect();
+    let stumbles = results
+        .stumbles
+        .iter()
+        .map(|(subject, how)| json!({ "subject": results.subjects[*subject], "how": how }));
     json!({
         "host": results.host,
         "kernel": results.kernel,
         "notes": results.notes,
+        "begun_again": stumbles.collect::<Vec<_>>(),
         "subjects": results.subjects,
         "repetitions": results.repetitions,
         "budget_ms": results.budget_ms,

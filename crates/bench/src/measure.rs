@@ -10,9 +10,9 @@ use crate::results::{Boot, Cell, Line, Results, Table};
 use crate::session::{self, Ended};
 use crate::subject::{Entry, Files, GUEST_BUSYBOX, Job, Setting, Subject};
 
-/// Beyond this many rounds for one that was asked for, a noisy row stays noisy.
+/// After this many rounds for each that was asked for, a noisy row stays noisy.
 const ROUNDS_MAX: usize = 3;
-/// How often a run is begun again without the row at which it ended.
+/// How often a run is begun again, without the row at which it ended if it came that far.
 const RESTARTS_MAX: usize = 4;
 /// How long the program waits at its end, so that its monitor can be looked at.
 const LINGER: Duration = Duration::from_millis(300);
@@ -52,8 +52,8 @@ pub struct Watch<'a> {
 
 /// Measures all that `plan` asks for.
 pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
-    let mut measuring = Measuring { plan, watch, tsc_khz: 0, notes: Vec::new(), above: Vec::new() };
-    measuring.above = vec![Vec::new(); plan.subjects.len()];
+    let above = vec![Vec::new(); plan.subjects.len()];
+    let mut measuring = Measuring { plan, watch, tsc_khz: 0, notes: Vec::new(), stumbles: Vec::new(), above };
     let ended = measuring.session(0, Setting::Defaults, 1, Entry::Pvh, "boot".into())?;
     for line in ended.lines {
         if let Said::Init(khz) = line {
@@ -70,7 +70,7 @@ pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
         let boots = if plan.boot { measuring.boots(setting)? } else { Vec::new() };
         tables.push(Table { setting, lines, boots });
     }
-    let Measuring { mut notes, above, .. } = measuring;
+    let Measuring { mut notes, stumbles, above, .. } = measuring;
     notes.sort();
     notes.dedup();
     Ok(Results {
@@ -82,6 +82,7 @@ pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
         budget_ms: plan.budget_ms,
         cpus: plan.cpus,
         tables,
+        stumbles,
         above,
         memory: plan.memory,
     })
@@ -92,6 +93,7 @@ struct Measuring<'a, 'w> {
     watch: &'a mut Watch<'w>,
     tsc_khz: u64,
     notes: Vec<String>,
+    stumbles: Vec<(usize, String)>,
     above: Vec<Vec<f64>>,
 }
 
@@ -118,12 +120,13 @@ impl Measuring<'_, '_> {
             rows.iter().map(|row| Line { row, cells: vec![Cell::default(); subjects] }).collect();
         let repetitions = self.plan.repetitions;
         for round in 0..repetitions * ROUNDS_MAX {
-            let wanted: Vec<usize> =
-                (0..lines.len()).filter(|&i| round < repetitions || lines[i].noisy()).collect();
-            if wanted.is_empty() {
-                break;
-            }
             for subject in 0..subjects {
+                // A row is repeated where it was noisy, and left alone where its runs agree.
+                let open = |line: &Line| !line.cells[subject].settled(repetitions);
+                let wanted: Vec<usize> = (0..lines.len()).filter(|&i| open(&lines[i])).collect();
+                if wanted.is_empty() {
+                    continue;
+                }
                 let name = self.plan.subjects[subject].name();
                 (self.watch.tell)(&format!(
                     "{}, {cpus} vCPU, round {}: {name}, {} rows",
@@ -131,13 +134,13 @@ impl Measuring<'_, '_> {
                     round + 1,
                     wanted.len()
                 ));
-                self.run(setting, cpus, subject, &mut lines, &wanted)?;
+                self.run(setting, cpus, subject, &mut lines, wanted)?;
             }
         }
         Ok(lines)
     }
 
-    /// One run of the rows `wanted` on one subject; a row that ends the run is left out, and the others are
+    /// One run of the rows `left` on one subject; a row that ends the run is left out, and the others are
     /// begun again.
     fn run(
         &mut self,
@@ -145,14 +148,9 @@ impl Measuring<'_, '_> {
         cpus: u32,
         subject: usize,
         lines: &mut [Line],
-        wanted: &[usize],
+        mut left: Vec<usize>,
     ) -> Result<(), Error> {
-        let mut left: Vec<usize> = wanted
-            .iter()
-            .copied()
-            .filter(|&i| lines[i].cells[subject].failed.is_none() && lines[i].cells[subject].absent.is_none())
-            .collect();
-        for attempt in 0..=RESTARTS_MAX {
+        for attempt in 0.. {
             if left.is_empty() {
                 break;
             }
@@ -182,11 +180,13 @@ impl Measuring<'_, '_> {
             (self.watch.tell)(&format!("{}: {wrong}", self.plan.subjects[subject].name()));
             let guilty = unfinished.and_then(|name| left.iter().position(|&i| lines[i].row.name == name));
             match guilty {
-                Some(place) if attempt < RESTARTS_MAX => {
-                    lines[left.remove(place)].cells[subject].failed = Some(wrong);
+                Some(place) => lines[left.remove(place)].cells[subject].failed = Some(wrong),
+                // It did not come as far as a row: a guest's kernel can fail to come up on a busy host.
+                None if attempt < RESTARTS_MAX => self.stumbles.push((subject, wrong)),
+                None => {
+                    left.iter().for_each(|&i| lines[i].cells[subject].failed = Some(wrong.clone()));
+                    break;
                 }
-                // It did not come as far as a row, or does not get any further.
-                _ => left.drain(..).for_each(|i| lines[i].cells[subject].failed = Some(wrong.clone())),
             }
         }
         Ok(())
@@ -223,13 +223,20 @@ impl Measuring<'_, '_> {
         for round in 0..self.plan.repetitions {
             (self.watch.tell)(&format!("{}, round {}: boots", setting.name(), round + 1));
             for boot in boots.iter_mut().filter(|boot| boot.failed.is_none()) {
-                let ended = self.session(boot.subject, setting, 1, boot.entry, "boot".into())?;
-                match (ended.wrong, ended.to_init) {
-                    (None, Some(to_init)) => {
-                        boot.runs.push(ended.whole.as_secs_f64() * 1e3);
-                        boot.to_init.push(to_init.as_secs_f64() * 1e3);
+                for attempt in 0..=1 {
+                    let ended = self.session(boot.subject, setting, 1, boot.entry, "boot".into())?;
+                    let wrong = match (ended.wrong, ended.to_init) {
+                        (None, Some(to_init)) => {
+                            boot.runs.push(ended.whole.as_secs_f64() * 1e3);
+                            boot.to_init.push(to_init.as_secs_f64() * 1e3);
+                            break;
+                        }
+                        (wrong, _) => wrong.unwrap_or("never reached init".into()),
+                    };
+                    match attempt {
+                        0 => self.stumbles.push((boot.subject, wrong)),
+                        _ => boot.failed = Some(wrong),
                     }
-                    (wrong, _) => boot.failed = Some(wrong.unwrap_or("never reached init".into())),
                 }
             }
         }

@@ -22,6 +22,12 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Whether no more runs are needed: the latest agree, or there is nothing to measure.
+    pub fn settled(&self, repetitions: usize) -> bool {
+        let agree = || self.spread().is_some_and(|spread| spread <= NOISE);
+        self.absent.is_some() || self.failed.is_some() || (self.readings.len() >= repetitions && agree())
+    }
+
     /// Adds a run; of the earlier ones those remain that make `repetitions` with it.
     pub fn add(&mut self, reading: Reading, repetitions: usize) {
         self.readings.push(reading);
@@ -186,6 +192,8 @@ pub struct Results {
     pub cpus: u32,
     /// One table a setting.
     pub tables: Vec<Table>,
+    /// Runs that ended before their first row and were begun again: which subject, and how they ended.
+    pub stumbles: Vec<(usize, String)>,
     /// Of each subject the resident memory above its guest's, in bytes, a value a run.
     pub above: Vec<Vec<f64>>,
     /// The guests' memory in bytes.
@@ -195,11 +203,13 @@ pub struct Results {
 impl Results {
     /// Whether Satori computed something wrongly, or a row of it went wrong.
     pub fn wrong(&self) -> bool {
-        self.tables.iter().any(|table| {
-            let failed = |line: &Line| line.cells.get(1).is_some_and(|cell| cell.failed.is_some());
-            table.lines.iter().any(|line| line.wrong(1).is_some() || failed(line))
-                || table.boots.iter().any(|boot| boot.subject == 1 && boot.failed.is_some())
-        })
+        let stumbled = self.stumbles.iter().any(|(subject, _)| *subject == 1);
+        stumbled
+            || self.tables.iter().any(|table| {
+                let failed = |line: &Line| line.cells.get(1).is_some_and(|cell| cell.failed.is_some());
+                table.lines.iter().any(|line| line.wrong(1).is_some() || failed(line))
+                    || table.boots.iter().any(|boot| boot.subject == 1 && boot.failed.is_some())
+            })
     }
 }
 
@@ -239,6 +249,7 @@ pub(crate) mod tests {
             repetitions: 3,
             budget_ms: 200,
             cpus: 2,
+            stumbles: Vec::new(),
             tables: vec![Table { setting: Setting::Defaults, lines, boots: Vec::new() }],
             above: vec![vec![], vec![60e6, 61e6, 62e6], vec![], vec![]],
             memory: 512 << 20,
@@ -260,6 +271,26 @@ pub(crate) mod tests {
         }
         assert!(!noisy.noisy(), "the runs of 20, 21 and 21 agree");
         assert_eq!((noisy.cells[1].runs, noisy.satori()), (5, Some(21.0)));
+    }
+
+    #[test]
+    fn a_cell_is_settled_when_its_latest_runs_agree() {
+        let mut cell = Cell::default();
+        for (ns, settled) in [(10.0, false), (20.0, false), (10.0, false), (10.0, false), (11.0, true)] {
+            cell.add(reading(ns, "5"), 3);
+            assert_eq!(cell.settled(3), settled, "{cell:?}");
+        }
+        let absent = Cell { absent: Some("no AVX2".into()), ..Cell::default() };
+        assert!(absent.settled(3));
+    }
+
+    #[test]
+    fn a_guest_that_does_not_come_up_is_no_success() {
+        let mut results = results(vec![line("fib", &[&[10.0], &[20.0], &[90.0]])]);
+        results.stumbles.push((2, "panic".into()));
+        assert!(!results.wrong(), "that of a peer is the peer's matter");
+        results.stumbles.push((1, "panic".into()));
+        assert!(results.wrong());
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub fn text(results: &Results) -> String {
     for note in &results.notes {
         let _ = writeln!(out, "{note}");
     }
+    for (subject, how) in &results.stumbles {
+        let _ = writeln!(out, "{}: a run was begun again that {how}", results.subjects[*subject]);
+    }
     let _ = writeln!(
         out,
         "time an operation, in each run the least of samples of 2 ms; medians of {} runs, interleaved; spread: \
