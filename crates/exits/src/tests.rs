@@ -9,6 +9,7 @@ use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, cr4, efer};
 use satori_defs::{hyperv, msr};
 use satori_engine::{Controls, Event, Exception, Exit, Kick, Resume, Stat, Until, Vcpu};
+use satori_hyperv::{Interrupts, Message};
 use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::CpuState;
@@ -106,6 +107,20 @@ impl Runtime for Half {
     }
 }
 
+struct Sources(Arc<ApicBus>);
+
+impl Interrupts for Sources {
+    fn request(&self, vp: u32, vector: u8, own: bool) {
+        self.0.request(vp, vector, own);
+    }
+    fn requested(&self, vp: u32, vector: u8) -> bool {
+        self.0.requested(vp, vector)
+    }
+    fn set_auto_eoi(&self, vp: u32, vectors: [u32; 8]) {
+        self.0.set_auto_eoi(vp, vectors);
+    }
+}
+
 struct Rig {
     vcpu: Registers,
     lapic: Lapic,
@@ -134,9 +149,11 @@ impl Rig {
         let heard = Arc::new(Heard::default());
         let mut ports = PortMap::default();
         ports.add("test", 0x100, 0x103, heard.clone()).unwrap();
+        let apics = ApicBus::new(&[0]);
         let partition =
             satori_hyperv::Partition::new(config.clone(), memory.clone(), clock.clone(), 1 << 30).unwrap();
         let partition = partition.with_processors(vec![Box::new(|| ())]);
+        let partition = partition.with_synic(1, Arc::new(Sources(apics.clone())));
         let params = Params {
             cpu: &cpu,
             engine_features: &engine,
@@ -168,7 +185,7 @@ impl Rig {
         let clocks = Clocks { tsc_hz: 1_000_000_000, timer_hz: 1_000_000_000 };
         Rig {
             vcpu: Registers::default(),
-            lapic: Lapic::new(ApicBus::new(&[0]), 0, clocks, 46),
+            lapic: Lapic::new(apics, 0, clocks, 46),
             msrs,
             vp: satori_hyperv::Vp::new(0),
             platform,
@@ -314,6 +331,53 @@ fn what_is_not_offered_is_refused() {
     }
     assert_eq!(rig.exit(Exit::Rdpmc { counter: 0 }), GP);
     assert_eq!((rig.read(hyperv::msr::GUEST_OS_ID), rig.write(hyperv::msr::GUEST_OS_ID, 1)), (GP, GP));
+}
+
+#[test]
+fn an_end_of_interrupt_by_any_way_lets_the_next_message_through() {
+    use hyperv::msr as synthetic;
+
+    let mut rig = Rig::new(true);
+    for (msr, value) in [
+        (synthetic::SIMP, 0x2001),
+        (synthetic::SCONTROL, 1),
+        (synthetic::SINT0 + 1, 0x51),
+        (synthetic::SINT0 + 2, 0x2_0052),
+    ] {
+        assert_eq!(rig.write(msr, value), Resume::Done);
+    }
+    assert_eq!(rig.exit(Exit::ApicWrite { offset: 0xf0, size: 4, value: 0x1ff }), Resume::Done);
+    let partition = rig.platform.hyperv.clone().unwrap();
+    let post = |sint, kind| {
+        partition.post_from_host(0, sint, Message::new(kind, 0, &[]).unwrap()).unwrap();
+    };
+    (1..=4).for_each(|kind| post(1, kind));
+    let memory = rig.platform.memory.clone();
+    let slot = |sint: u64| memory.read_u32(Gpa(0x2000 + sint * 0x100)).unwrap();
+    let ways = [
+        Exit::ApicWrite { offset: 0xb0, size: 4, value: 0 },
+        Exit::MsrWrite { msr: synthetic::EOI, value: 0 },
+        Exit::MsrWrite { msr: 0x80b, value: 0 },
+    ];
+    for (number, way) in (1..).zip(ways) {
+        assert_eq!((slot(1), rig.lapic.pending()), (number, Some(0x51)));
+        rig.lapic.accept(0x51);
+        memory.write(Gpa(0x2100), &[0; 4]).unwrap();
+        if number == 3 {
+            let x2apic = rig.lapic.base() | 1 << 10;
+            rig.lapic.write_base(x2apic).unwrap();
+        }
+        assert_eq!(rig.exit(way), Resume::Done);
+    }
+    assert_eq!((slot(1), rig.lapic.pending()), (4, Some(0x51)));
+    rig.lapic.accept(0x51);
+    // One that ends itself is never in service, and its EOI would be another's.
+    post(2, 7);
+    assert_eq!(rig.lapic.pending(), None, "of the same class as the one in service");
+    assert_eq!(rig.write(0x80b, 0), Resume::Done);
+    assert_eq!((slot(2), rig.lapic.pending()), (7, Some(0x52)));
+    rig.lapic.accept(0x52);
+    assert_eq!((rig.lapic.ppr(), rig.lapic.take_ended()), (0, None));
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl Stimer {
             (true, _) => {
                 // One for all that were missed, and none if the next one is near.
                 self.expiry = expiry.saturating_add((late / period).saturating_add(1).saturating_mul(period));
-                let near = late / period > 0 && self.expiry - now <= period / 8;
+                let near = self.expiry - now <= period / 8;
                 (open && !near, self.expiry)
             }
             (false, false) => (false, now.saturating_add(period / 2)),
@@ -127,7 +127,7 @@ impl Stimer {
                 (true, if missed > 0 { now.saturating_add(period / 2) } else { self.expiry })
             }
         };
-        self.wake = Some(wake.max(now.saturating_add(SHORTEST)));
+        self.wake = Some(if period < SHORTEST { wake.max(now.saturating_add(SHORTEST)) } else { wake });
         signal.then_some(expiry)
     }
 }
@@ -206,7 +206,9 @@ impl Partition {
     /// reference time follows from the TSC.
     pub fn set_timer_deadline(&self, vp: &mut Vp) {
         let wake = vp.stimers.timers.iter().filter_map(|timer| timer.wake).min();
-        vp.stimers.deadline_tsc = wake.map(|wake| self.reference.first_tsc(wake));
+        // What is beyond the counter's end does not come.
+        let tsc = wake.map(|wake| self.reference.first_tsc(wake));
+        vp.stimers.deadline_tsc = tsc.filter(|tsc| *tsc != u64::MAX);
     }
 
     /// Whether the last signal of a timer was taken.
@@ -221,7 +223,10 @@ impl Partition {
         match way {
             // The local APIC takes no vector below 16: like a masked source, it is not heard.
             Way::Direct(vector) if u64::from(vector) < FIRST_VECTOR => {}
-            Way::Direct(vector) => self.synic.request_own(vp, vector),
+            Way::Direct(vector) => {
+                self.used(Enlightenment::StimerDirect);
+                self.synic.request_own(vp, vector);
+            }
             Way::Sint(sint) => {
                 // HV_TIMER_MESSAGE_PAYLOAD; the time of delivery comes with the delivery.
                 let mut payload = [0; 24];

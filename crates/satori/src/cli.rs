@@ -183,8 +183,8 @@ pub struct Machine {
     /// Text on the guest's console that means it panicked; an empty one turns this off
     #[arg(long, value_name = "TEXT", default_value = satori_machine::PANIC_PATTERN)]
     pub panic_pattern: String,
-    /// Add QEMU's pc-testdev (ports e0, e4, e8, 2000, memory ff000000) and fw_cfg, for bare-metal
-    /// suites such as kvm-unit-tests; the debug console at port e9 gives way
+    /// Add QEMU's pc-testdev (ports e0, e4, e8, 2000, memory ff000000), hyperv-testdev (port 3000) and
+    /// fw_cfg, for bare-metal suites such as kvm-unit-tests; the debug console at port e9 gives way
     #[arg(long)]
     pub testdev: bool,
     /// Serve gdb there: tcp:PORT (to this machine only), tcp:HOST:PORT or unix:PATH

@@ -37,6 +37,9 @@ fn boot_with(series: &str, cpus: &str, arguments: &[&str]) -> String {
     assert_eq!(fact(&console, "hypervisor"), "Microsoft Hyper-V");
     assert_eq!(fact(&console, "clocksource"), "hyperv_clocksource_tsc_page");
     assert_eq!(fact(&console, "processors"), cpus);
+    // Direct synthetic timers, on each processor; the local APIC's ticks no more.
+    assert_eq!(fact(&console, "clockevents"), "Hyper-V clockevent,");
+    assert_eq!(fact(&console, "stimers"), cpus);
     console
 }
 

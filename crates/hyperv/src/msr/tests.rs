@@ -50,13 +50,20 @@ pub(crate) fn partition(words: &str) -> (Partition, Arc<FakeClock>, GuestMemory)
 }
 
 pub(crate) fn partition_of(words: &str, cpus: usize) -> (Partition, Arc<FakeClock>, GuestMemory) {
+    let (partition, clock, memory, _) = rig(words, cpus);
+    (partition, clock, memory)
+}
+
+/// A partition, of eight processors at the synthetic controllers, and what it stands on.
+pub(crate) fn rig(words: &str, cpus: usize) -> (Partition, Arc<FakeClock>, GuestMemory, Arc<FakeApics>) {
     let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 0x8000 }]).unwrap();
     let clock = Arc::new(FakeClock(AtomicU64::new(0)));
     let config: Config = words.parse().unwrap();
     let partition = Partition::new(config, memory.clone(), clock.clone(), 1_000_000_000).unwrap();
-    let partition = partition.with_synic(8, Arc::new(FakeApics::default()));
+    let apics = Arc::new(FakeApics::default());
+    let partition = partition.with_synic(8, apics.clone());
     let partition = partition.with_processors((0..cpus).map(|_| Box::new(|| ()) as _).collect());
-    (partition, clock, memory)
+    (partition, clock, memory, apics)
 }
 
 #[test]

@@ -91,6 +91,9 @@ for cpu in $(ls -d /sys/devices/system/cpu/cpu[0-9]* | sed 's/.*cpu//' | sort -n
 done
 fact hypervisor "$(dmesg | sed -n 's/.*Hypervisor detected: //p' | head -n 1)"
 fact clocksource "$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
+# The devices that tick, and how many processors a synthetic timer has interrupted.
+fact clockevents "$(cat /sys/devices/system/clockevents/clockevent*/current_device | sort -u | tr '\n' ',')"
+fact stimers "$(awk '$1 == "HVS:" { for (i = 2; $i ~ /^[0-9]+$/; i++) if ($i > 0) n++ } END { print n + 0 }' /proc/interrupts)"
 fact memory "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
 fact uptime "$(cut -d' ' -f1 /proc/uptime)"
 # What a kernel says when something is wrong that it can live with.
