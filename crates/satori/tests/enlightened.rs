@@ -48,3 +48,29 @@ fn messages_and_events_come_in() {
     passes_with_testdev("hv_synic", 4, &["--hyperv", "auto,synic", "--clock", "virtual"]);
     passes_with_testdev("hv_synic", 3, &["--hyperv", "auto,synic"]);
 }
+
+#[test]
+fn hypercalls_answer_as_offered() {
+    for choice in ["off", "auto", "all", "ipi", "spinlocks", "extended-calls", "tlbflush,xmm-input"] {
+        passes("hv_calls", 1, &["--hyperv", choice]);
+    }
+}
+
+#[test]
+fn interrupts_and_flushes_reach_whom_they_name() {
+    for choice in ["off", "tlbflush", "ipi", "all"] {
+        passes("hv_remote", 3, &["--hyperv", choice]);
+    }
+    passes("hv_remote", 4, &["--hyperv", "all", "--clock", "virtual"]);
+}
+
+#[test]
+fn timers_expire_on_time() {
+    for choice in ["off", "stimer", "stimer-direct"] {
+        let arguments = ["--hyperv", choice, "--clock", "virtual", "--timeout", "4m"];
+        let ended = run("hv_timers", 2, "clock=virtual", &arguments);
+        let last = ended.console.lines().last().unwrap_or_default();
+        assert!(ended.status == 1 && last.ends_with(" 0 failed"), "{}\n{}", ended.console, ended.messages);
+    }
+    passes("hv_timers", 2, &["--hyperv", "all"]);
+}

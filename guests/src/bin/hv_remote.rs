@@ -132,6 +132,9 @@ fn others_got(t: &mut Test, what: &str, vector: u64) {
     }
 }
 
+/// The numbers of all vCPUs that there can be.
+const EACH: [usize; smp::MAX_CPUS] = [0, 1, 2, 3, 4, 5, 6, 7];
+
 /// The mask of all but the first.
 fn others() -> u64 {
     (1..smp::count()).map(|number| 1 << hv::vp_index(number)).sum()
@@ -139,17 +142,19 @@ fn others() -> u64 {
 
 fn ipi_to_others(t: &mut Test) {
     let Some((page, at)) = pages(t, CLUSTER_IPI.offered()) else { return };
+    // Asked before they have work.
+    let (others, each) = (others(), EACH.map(|number| 1 << hv::vp_index(number % smp::count())));
     others_wait();
-    t.eq("all others", call(page, IPI.fast(), 0x61, others()), Ok(0));
+    t.eq("all others", call(page, IPI.fast(), 0x61, others), Ok(0));
     others_got(t, "fast", 0x61);
     others_wait();
     // Processors that do not exist are not missed.
-    t.eq("and some more", call(page, IPI, block(at, &[0x62, others() | !0 << 40]), 0), Ok(0));
+    t.eq("and some more", call(page, IPI, block(at, &[0x62, others | !0 << 40]), 0), Ok(0));
     others_got(t, "in memory", 0x62);
     t.eq("not this one", came(), None);
     others_wait();
-    for number in 1..smp::count() {
-        t.eq(("one", number), call(page, IPI.fast(), 0x63, 1 << hv::vp_index(number)), Ok(0));
+    for (number, one) in each.into_iter().enumerate().take(smp::count()).skip(1) {
+        t.eq(("one", number), call(page, IPI.fast(), 0x63, one), Ok(0));
     }
     others_got(t, "one by one", 0x63);
 }
