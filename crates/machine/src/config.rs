@@ -5,6 +5,8 @@ use std::time::Duration;
 use satori_boot::{Cmdline, Module, ProtocolChoice};
 use satori_cpuid::Topology;
 
+use crate::Pins;
+
 /// Everything that decides a run. Two machines of equal `Config` under a virtual clock, given the
 /// same input, run alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Config {
     pub hyperv: satori_hyperv::Config,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
+    /// Which of the host's processors the machine's threads may use.
+    pub pins: Pins,
     /// Where time comes from.
     pub clock: ClockMode,
     /// Frequency of the guest's TSC in Hz; none is the host's own under the real clock and the
@@ -61,6 +65,7 @@ impl Default for Config {
             cpu_model: None,
             hyperv: satori_hyperv::Config::auto(),
             engine: EngineKind::Interpreter,
+            pins: Pins::default(),
             clock: ClockMode::Real,
             tsc_hz: None,
             on_reset: OnReset::Restart,

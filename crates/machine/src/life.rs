@@ -49,6 +49,7 @@ pub(crate) struct Blueprint {
     pub host_lacks: Vec<satori_cpuid::Feature>,
     pub cpu: CpuSpec,
     pub hyperv: satori_hyperv::Config,
+    pub pins: crate::Pins,
     pub topology: Topology,
     pub regions: Vec<Region>,
     pub load: Loader,

@@ -15,6 +15,7 @@ use crate::debugcon::DebugSink;
 use crate::debugger::Hub;
 use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
+use crate::pins::pin;
 use crate::shared::{Handle, Shared};
 use crate::{ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time};
 
@@ -82,6 +83,7 @@ impl Machine {
             cpu: config.cpu_model.as_deref().unwrap_or("max").parse()?,
             hyperv: config.hyperv.clone(),
             topology: config.topology,
+            pins: config.pins.clone(),
             regions: parts.regions,
             load: parts.load,
             time,
@@ -228,7 +230,9 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
     std::thread::scope(|scope| {
         match &plan.time {
             Time::Virtual(clock) => {
+                let cpus = plan.pins.all(vps.len());
                 start(scope, shared, "vcpus", move || {
+                    pin(&cpus);
                     virtual_time::run(vps, timers, clock, shared, &feed, hub)
                 });
             }
@@ -236,9 +240,17 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
                 let (clock, alone) = (&*clock, vps.len() == 1);
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vp.index);
-                    start(scope, shared, &name, move || real::run_vp(vp, bell, alone, clock, shared, hub));
+                    let cpus = plan.pins.vcpu(vp.index);
+                    start(scope, shared, &name, move || {
+                        pin(&cpus);
+                        real::run_vp(vp, bell, alone, clock, shared, hub);
+                    });
                 }
-                start(scope, shared, "timers", move || real::run_timers(timers, clock, shared, &feed));
+                let cpus = &plan.pins.timers;
+                start(scope, shared, "timers", move || {
+                    pin(cpus);
+                    real::run_timers(timers, clock, shared, &feed);
+                });
             }
         }
         while !shared.stopping() {

@@ -17,6 +17,8 @@ pub enum When {
     Own,
     /// Only while a debugger may connect.
     Debugger,
+    /// Only if threads are pinned to processors, and only for the thread that calls.
+    Pinned,
 }
 
 /// A system call, when it is permitted, and why it is needed.
@@ -36,7 +38,7 @@ const NOT_THREAD: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE
     | libc::CLONE_VFORK) as u64;
 
-use When::{Always, Both, Debugger, Masked, OneOf, Own};
+use When::{Always, Both, Debugger, Masked, OneOf, Own, Pinned};
 
 /// What is permitted.
 pub const ALLOWED: &[Row] = &[
@@ -65,6 +67,7 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_membarrier, Always, "the decoder's barrier against writers of code"),
     (libc::SYS_sched_yield, Always, "a vCPU that spins lets others run"),
     (libc::SYS_sched_getaffinity, Always, "the allocator asks for the number of processors"),
+    (libc::SYS_sched_setaffinity, Pinned, "a thread pins itself, at its start"),
     (libc::SYS_getcpu, Always, "the C library's fallback"),
     (libc::SYS_clock_gettime, Always, "time, where the vDSO does not answer"),
     (libc::SYS_gettimeofday, Always, "as clock_gettime"),

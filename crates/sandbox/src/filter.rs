@@ -8,19 +8,20 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 
+use crate::Needs;
 use crate::calls::{ALLOWED, ANSWERED, DEADLY, When};
 
 /// Rules of one system call: any of them suffices, none at all permits everything.
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 /// Installs the filters on every thread. The kernel takes the strictest answer of them all.
-pub fn install(debugger: bool) -> Result<&'static str, String> {
+pub fn install(needs: &Needs) -> Result<&'static str, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
     let answered = ANSWERED.iter().map(|&(call, error)| {
         program(unconditional(&[call]), SeccompAction::Allow, SeccompAction::Errno(error.unsigned_abs()))
     });
     let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
-    let rest = allowed(debugger).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
+    let rest = allowed(needs).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
     for filter in answered.chain([deadly, rest]) {
         apply_filter_all_threads(&filter.map_err(text)?).map_err(|error| error.to_string())?;
     }
@@ -40,7 +41,7 @@ fn unconditional(calls: &[c_long]) -> Rules {
     calls.iter().map(|&call| (call, Vec::new())).collect()
 }
 
-fn allowed(debugger: bool) -> Result<Rules, seccompiler::BackendError> {
+fn allowed(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
     let own = u64::from(std::process::id());
     let whole = SeccompCmpArgLen::Qword;
     let masked = |(at, mask, value): (u8, u64, u64)| {
@@ -50,8 +51,9 @@ fn allowed(debugger: bool) -> Result<Rules, seccompiler::BackendError> {
     for &(call, when, _) in ALLOWED {
         let any = match when {
             When::Always => Vec::new(),
-            When::Debugger if debugger => Vec::new(),
-            When::Debugger => continue,
+            When::Debugger if needs.debugger => Vec::new(),
+            When::Pinned if needs.pinned => vec![equal(0, 0)?],
+            When::Debugger | When::Pinned => continue,
             When::Masked(at, mask, value) => vec![SeccompRule::new(vec![masked((at, mask, value))?])?],
             When::Both(one, other) => vec![SeccompRule::new(vec![masked(one)?, masked(other)?])?],
             // The kernel looks at 32 bits of a request, a process number and an option.

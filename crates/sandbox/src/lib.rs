@@ -41,6 +41,8 @@ pub struct Needs<'a> {
     pub keep: &'a [RawFd],
     /// Whether a debugger will connect to a socket that is among them.
     pub debugger: bool,
+    /// Whether threads that start later pin themselves to processors.
+    pub pinned: bool,
     /// Exit status after a system call that is not permitted.
     pub status: i32,
     /// Called before that exit, in a signal handler: gives the terminal back.
@@ -84,7 +86,7 @@ pub fn enter(mode: Mode, needs: &Needs<'_>) -> Result<Vec<Measure>, Error> {
     add("no capabilities", sys::drop_capabilities().map(|()| "none is left").map_err(text))?;
     add("no new privileges", sys::no_new_privileges().map(|()| "set").map_err(text))?;
     trap::install(needs.status, needs.farewell);
-    add("system call filter", filter::install(needs.debugger))?;
+    add("system call filter", filter::install(needs))?;
     Ok(measures)
 }
 

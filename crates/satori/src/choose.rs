@@ -1,13 +1,19 @@
-//! Which processors and which enlightenments the options ask for.
+//! Which machine the options ask for: first what the file of `--libvirt` says, then what the others do.
 
-use anyhow::Result;
-use satori_cpuid::Topology;
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use satori_cpuid::{Feature, Topology};
 use satori_hyperv::choice::{self, By, Choice, Chosen};
+use satori_libvirt::{Domain, Whose};
+use satori_machine::{ClockMode, Config, Pins, Processor, host_processors};
 
 use crate::cli;
+use crate::run;
 use crate::say::say;
+use crate::units;
 
-/// The processors, all options and defaults considered.
+/// The processors, all options and defaults considered, and what else a file said.
 #[derive(Clone, Debug)]
 pub struct Processors {
     /// How many there are, and how they make up cores, dies and sockets.
@@ -16,35 +22,126 @@ pub struct Processors {
     pub cpu: String,
     /// What is offered of Hyper-V, and who decided it.
     pub hyperv: Chosen,
+    /// The host's processors for each thread.
+    pub pins: Pins,
+    /// What the file of `--libvirt` says.
+    pub domain: Domain,
+    /// What a person should know before the guest runs, and may not have meant.
+    pub warnings: Vec<String>,
 }
 
-/// What `flags` ask for: of the enlightenments first what `--hyperv` says, then what `--cpu` changes.
+/// What `flags` ask for.
 pub fn processors(flags: &cli::Processor) -> Result<Processors> {
     let mut choice = Choice::default();
+    let domain = match &flags.libvirt {
+        Some(path) => read(path)?,
+        None => Domain::default(),
+    };
+    if let Some(path) = &flags.libvirt {
+        choice.apply(&path.display().to_string(), &domain.wishes)?;
+    }
     if let Some(list) = &flags.hyperv {
         choice.apply("--hyperv", &choice::list(list)?)?;
     }
-    let mut cpu = "max".into();
+    let mut cpu = domain.cpu.words().unwrap_or_else(|| "max".into());
     if let Some(text) = &flags.cpu {
         let option = choice::cpu_option(text)?;
         choice.apply("--cpu", &option.wishes)?;
         cpu = option.rest;
     }
-    let topology = flags.cpus.unwrap_or_default();
-    Ok(Processors { topology, cpu, hyperv: choice.finish()? })
+    let of_file = domain.topology.map(|(topology, _)| topology);
+    let of_file = of_file.or(domain.vcpus.map(|(vcpus, _)| Topology::flat(vcpus)));
+    let topology = flags.cpus.or(of_file).unwrap_or_default();
+    let hyperv = choice.finish()?;
+    let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).collect();
+    // A list of --hyperv is documented to bring what it needs. QEMU refuses what lacks it.
+    let listed = |by: &By| matches!(by, By::Words { within, .. } if within == "--hyperv");
+    let added = hyperv.added.iter().filter(|added| !listed(&added.by));
+    warnings.extend(added.map(|added| format!("{added}: added")));
+    let pins = pins(&domain, topology, flags, &mut warnings)?;
+    Ok(Processors { topology, cpu, hyperv, pins, domain, warnings })
+}
+
+fn read(path: &Path) -> Result<Domain> {
+    let bytes = run::read("--libvirt", path)?;
+    let shown = path.display().to_string();
+    let text = String::from_utf8(bytes)
+        .map_err(|_| anyhow!("--libvirt {shown} is no text in UTF-8: name a domain's XML file"))?;
+    // Time is none of a feature's matters; the virtual clock is at hand at once.
+    let max = Processor::new(&Config { clock: ClockMode::VIRTUAL, ..Config::default() })?.cpuid;
+    let offered = |feature: Feature| max.has(feature);
+    Ok(satori_libvirt::read(&shown, &text, &offered)?)
+}
+
+/// The processors of this host that the file gives to threads; those that there are not are told.
+fn pins(
+    domain: &Domain,
+    topology: Topology,
+    flags: &cli::Processor,
+    warnings: &mut Vec<String>,
+) -> Result<Pins> {
+    let mut pins = Pins::default();
+    if domain.pins.is_empty() {
+        return Ok(pins);
+    }
+    let file = flags.libvirt.as_deref().unwrap_or(Path::new("")).display();
+    let here = host_processors();
+    pins.vcpus.resize(topology.cpus() as usize, Vec::new());
+    // What is said of one vCPU comes after what is said of all.
+    let mut wanted: Vec<_> = domain.pins.iter().collect();
+    wanted.sort_by_key(|pin| pin.whose != Whose::Vcpus);
+    for pin in wanted {
+        let (cpus, missing): (Vec<u32>, Vec<u32>) = pin.cpus.iter().partition(|cpu| here.contains(cpu));
+        if !missing.is_empty() {
+            let missing: Vec<_> = missing.iter().map(u32::to_string).collect();
+            let left = if cpus.is_empty() { ": the thread is not pinned" } else { "" };
+            warnings.push(format!(
+                "{file}:{}: this process has no processor {} of the host{left}",
+                pin.place,
+                missing.join(", ")
+            ));
+        }
+        if cpus.is_empty() {
+            continue;
+        }
+        match pin.whose {
+            Whose::Vcpus => pins.vcpus.fill(cpus),
+            Whose::Emulator => pins.timers = cpus,
+            Whose::Vcpu(index) => match pins.vcpus.get_mut(index as usize) {
+                Some(slot) => *slot = cpus,
+                None => bail!(
+                    "{file}:{}: there is no vCPU {index} to pin, there are {}, count from 0",
+                    pin.place,
+                    topology.cpus()
+                ),
+            },
+        }
+    }
+    Ok(pins)
 }
 
 impl Processors {
-    /// Says what a person should know before the guest runs, and may not have meant.
+    /// Says what a person should know before the guest runs.
     pub fn warn(&self) {
-        for added in &self.hyperv.added {
-            // A list of --hyperv is documented to bring what it needs. QEMU refuses what lacks it.
-            if !matches!(&added.by, By::Words { within, .. } if within == "--hyperv") {
-                say(format_args!("warning: {added}: added"));
-            }
+        for warning in &self.warnings {
+            say(format_args!("warning: {warning}"));
         }
         for conflict in &self.hyperv.conflicts {
             tracing::info!("{conflict}");
+        }
+    }
+
+    /// Bytes of memory: those of `--memory`, else those of the file, else 512 MiB.
+    pub fn memory(&self, flag: Option<u64>, file: Option<&Path>) -> Result<u64> {
+        match (flag, self.domain.memory) {
+            (Some(bytes), _) => Ok(bytes),
+            (None, None) => Ok(512 << 20),
+            (None, Some((bytes, place))) => {
+                // As libvirt rounds up to what its hypervisor can give.
+                let bytes = bytes.checked_next_multiple_of(units::STEP).unwrap_or(u64::MAX);
+                let file = file.unwrap_or(Path::new("")).display();
+                units::checked_memory(bytes).map_err(|why| anyhow!("{file}:{place}: {why}"))
+            }
         }
     }
 }

@@ -54,6 +54,13 @@ pub enum Command {
         #[arg(long, value_name = "FORM", default_value = "text")]
         format: Form,
     },
+    /// Look at this host: what it has of what Satori wants, and what each missing thing costs. Status
+    /// 2 if no guest can run
+    Doctor {
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
     /// Show which engines there are, and which of them work here
     Engines {
         /// How it is printed
@@ -77,8 +84,8 @@ pub enum Command {
 pub struct Run {
     /// The kernel: a bzImage (Debian's vmlinuz), an ELF vmlinux, compressed or not, or a multiboot
     /// kernel
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub kernel: PathBuf,
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "libvirt")]
+    pub kernel: Option<PathBuf>,
     /// An initial ramdisk; several are joined in the order given. For a multiboot kernel modules,
     /// as QEMU has them: "FILE ARGS,FILE"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -149,9 +156,9 @@ impl Boot {
 /// The machine, and how it is run.
 #[derive(Debug, Args)]
 pub struct Machine {
-    /// Memory, 128M to 64G; a plain number is MiB
-    #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = units::memory)]
-    pub memory: u64,
+    /// Memory, 128M to 64G; a plain number is MiB [default: 512M]
+    #[arg(short, long, value_name = "SIZE", value_parser = units::memory)]
+    pub memory: Option<u64>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub processor: Processor,
@@ -177,9 +184,9 @@ pub struct Machine {
     /// at the same instruction
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub guest_timeout: Option<Duration>,
-    /// What a reset of the guest does
-    #[arg(long, value_name = "ACTION", default_value = "restart")]
-    pub on_reset: OnReset,
+    /// What a reset of the guest does [default: restart]
+    #[arg(long, value_name = "ACTION")]
+    pub on_reset: Option<OnReset>,
     /// Text on the guest's console that means it panicked; an empty one turns this off
     #[arg(long, value_name = "TEXT", default_value = satori_machine::PANIC_PATTERN)]
     pub panic_pattern: String,
@@ -227,6 +234,11 @@ pub struct Processor {
     /// [default: auto]
     #[arg(long, value_name = "auto|off|all|LIST", allow_hyphen_values = true)]
     pub hyperv: Option<String>,
+    /// A domain's XML, whole or in part: processors, enlightenments, memory, kernel and threads' processors
+    /// are taken from it, as far as the other options do not say otherwise. What cannot be honoured
+    /// is told with line and column
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub libvirt: Option<PathBuf>,
 }
 
 /// `--clock`.
@@ -372,6 +384,8 @@ pub enum Hyperv {
 pub enum Spelling {
     /// QEMU's -cpu
     Qemu,
+    /// libvirt's domain XML
+    Libvirt,
     /// --hyperv
     Satori,
 }
@@ -480,6 +494,9 @@ mod tests {
         let cli =
             Cli::try_parse_from(["satori", "run", "--kernel", "k", "--smp", "4", "-m", "1024"]).unwrap();
         let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!((run.machine.processor.cpus, run.machine.memory), (Some(Topology::flat(4)), 1 << 30));
+        assert_eq!(
+            (run.machine.processor.cpus, run.machine.memory),
+            (Some(Topology::flat(4)), Some(1 << 30))
+        );
     }
 }

@@ -19,6 +19,7 @@ pub fn processor(flags: &cli::Processor) -> Result<Processor> {
         topology: chosen.topology,
         cpu_model: Some(chosen.cpu),
         hyperv: chosen.hyperv.config,
+        tsc_hz: chosen.domain.tsc_hz,
         ..Config::default()
     };
     Ok(Processor::new(&config)?)

@@ -31,7 +31,10 @@ pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
         Engine {
             name: "kvm",
             usable: false,
-            why: format!("this version cannot drive /dev/kvm yet; probed all the same: {}", probe_kvm()),
+            why: format!(
+                "this version cannot drive /dev/kvm yet; probed all the same: {}",
+                probe(probe::KVM).lines().next().unwrap_or_default()
+            ),
         },
     ];
     let auto = engines.iter().find(|engine| engine.usable).map_or("none", |engine| engine.name);
@@ -53,11 +56,11 @@ pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What /dev/kvm does when it is tried, in a process of its own: it may hang, or kill who asks.
-fn probe_kvm() -> String {
+/// What is found out by the hidden command `probe`, in a process of its own: what is tried may hang, or kill who asks.
+pub fn probe(command: &str) -> String {
     let child = std::env::current_exe().and_then(|program| {
         Command::new(program)
-            .arg(probe::COMMAND)
+            .arg(command)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

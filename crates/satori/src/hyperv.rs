@@ -33,6 +33,10 @@ pub fn perform(command: &Hyperv, out: &mut dyn Write) -> Result<()> {
             let processors = choose::processors(processor)?;
             let written = match to {
                 Spelling::Qemu => convert::to_qemu(&processors.cpu, &processors.hyperv.config),
+                Spelling::Libvirt => {
+                    let spec = processors.cpu.parse()?;
+                    satori_libvirt::write(&spec, processors.topology, &processors.hyperv.config)
+                }
                 Spelling::Satori => convert::to_satori(&processors.cpu, &processors.hyperv.config),
             };
             for left in &written.left_out {

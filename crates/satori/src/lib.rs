@@ -10,6 +10,7 @@ pub mod choose;
 pub mod cli;
 pub mod cpu;
 pub mod demo;
+pub mod doctor;
 pub mod engines;
 pub mod escape;
 pub mod explain;

@@ -8,14 +8,14 @@ use satori::cli::{Cli, Command, What};
 use satori::demo::cache::{self, Wanted};
 use satori::say::{line, say};
 use satori::status::Status;
-use satori::{bench, cpu, demo, engines, explain, hyperv, msrs, pages, probe, run, terminal, usage};
+use satori::{bench, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, run, terminal, usage};
 
 fn main() {
     leave_cleanly_on_panic();
     let command = std::env::args_os().nth(1);
     // No row of the table: completions and man pages would show it.
-    if command.as_deref().is_some_and(|command| command == probe::COMMAND) {
-        let _ = writeln!(stdout(), "{}", probe::run());
+    if let Some(told) = command.as_deref().and_then(|command| probe::run(command.to_str()?)) {
+        let _ = writeln!(stdout(), "{told}");
         return;
     }
     let status = match Cli::try_parse() {
@@ -67,6 +67,9 @@ fn perform(command: Command) -> Status {
         Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
         Command::Hyperv(command) => done(hyperv::perform(&command, &mut stdout())),
         Command::Explain { name, format } => done(explain::show(&name, format, &mut stdout())),
+        Command::Doctor { format } => {
+            doctor::show(format, &mut stdout()).unwrap_or_else(|error| done(Err(error)))
+        }
         Command::Engines { format } => done(engines::show(format, &mut stdout())),
         Command::Completions { shell } => done(pages::completions(shell, &mut stdout()).map_err(Into::into)),
         Command::Man { command } => done(pages::man(command.as_deref(), &mut stdout())),

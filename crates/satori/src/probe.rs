@@ -1,14 +1,19 @@
-//! Whether /dev/kvm works: tried by running a few instructions, never believed.
+//! Whether /dev/kvm works and the sandbox can be had: tried, never believed.
 //!
 //! Some hosts have a device that opens and cannot run a guest. This runs in a child process, which
 //! [`crate::engines`] gives a time limit.
 
 use kvm_bindings::kvm_userspace_memory_region;
-use kvm_ioctls::{Kvm, VcpuExit};
+use kvm_ioctls::{Cap, Kvm, VcpuExit};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use satori_sandbox::{Mode, Needs};
 
-/// The hidden command that the child process is started with.
-pub const COMMAND: &str = "probe-kvm";
+/// The hidden command that tries /dev/kvm.
+pub const KVM: &str = "probe-kvm";
+/// The hidden command that enters the sandbox.
+pub const SANDBOX: &str = "probe-sandbox";
+/// What [`KVM`] says first if all went well.
+pub const WORKS: &str = "it ran a test of four instructions";
 
 /// `mov ax, 0x1234; add ax, 0x1111; mov [0x800], ax; hlt`, in 16-bit code.
 const PROGRAM: &[u8] = &[0xb8, 0x34, 0x12, 0x05, 0x11, 0x11, 0xa3, 0x00, 0x08, 0xf4];
@@ -16,12 +21,53 @@ const WORD: usize = 0x800;
 const RESULT: u16 = 0x2345;
 const PAGE: usize = 4096;
 
-/// What happened, in words.
-pub fn run() -> String {
-    match attempt() {
-        Ok(()) => "it ran a test of four instructions".into(),
-        Err(why) => why,
+/// What the hidden command `name` found out, in words; nothing if there is no such command.
+pub fn run(name: &str) -> Option<String> {
+    match name {
+        KVM => Some(match attempt() {
+            Ok(()) => format!("{WORKS}\n{}", capabilities()),
+            Err(why) => format!("{why}\n{}", capabilities()),
+        }),
+        SANDBOX => Some(sandbox()),
+        _ => None,
     }
+}
+
+/// What the device says that it can.
+fn capabilities() -> String {
+    let Ok(kvm) = Kvm::new() else { return String::new() };
+    const ASKED: [(Cap, &str); 5] = [
+        (Cap::Hyperv, "Hyper-V"),
+        (Cap::HypervTime, "hv-time"),
+        (Cap::HypervSynic2, "hv-synic"),
+        (Cap::NestedState, "nesting"),
+        (Cap::XenHvm, "Xen"),
+    ];
+    let (has, lacks): (Vec<_>, Vec<_>) = ASKED.iter().partition(|(cap, _)| kvm.check_extension(*cap));
+    let names = |list: &[(Cap, &str)]| match list {
+        [] => "nothing".into(),
+        _ => list.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", "),
+    };
+    format!(
+        "it offers {} vCPUs at most, and of more {}, but not {}",
+        kvm.get_max_vcpus(),
+        names(&has),
+        names(&lacks)
+    )
+}
+
+/// The measures of the sandbox, a line each: `had NAME`, or `not NAME (reason)`.
+fn sandbox() -> String {
+    let needs = Needs { keep: &[], debugger: false, pinned: false, status: 125, farewell: || {} };
+    let measures = match satori_sandbox::enter(Mode::Auto, &needs) {
+        Ok(measures) => measures,
+        Err(error) => return error.to_string(),
+    };
+    let lines = measures.iter().map(|measure| match &measure.outcome {
+        Ok(_) => format!("had {}", measure.name),
+        Err(why) => format!("not {} ({why})", measure.name),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn attempt() -> Result<(), String> {

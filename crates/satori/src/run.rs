@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
+use satori_libvirt::OnReboot;
 use satori_machine::{
     ClockMode, Cmdline, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
     ProtocolChoice, Sinks,
@@ -26,16 +27,25 @@ use crate::terminal::{self, RawMode};
 /// Does what `satori run` was told.
 pub fn run(flags: &cli::Run) -> Status {
     let boot = || {
-        Ok(Boot {
-            kernel: read("--kernel", &flags.kernel)?,
-            kernel_name: flags.kernel.display().to_string(),
-            initrds: modules(flags)?,
-            cmdline: flags.cmdline.text(),
+        let chosen = choose::processors(&flags.machine.processor)?;
+        let (name, kernel) = match (&flags.kernel, &chosen.domain.kernel) {
+            (Some(path), _) => (path.clone(), read("--kernel", path)?),
+            (None, Some(path)) => (path.into(), read("<kernel>", Path::new(path))?),
+            (None, None) => {
+                bail!("the file of --libvirt names no kernel: add <os><kernel> to it, or --kernel FILE")
+            }
+        };
+        let boot = Boot {
+            kernel,
+            kernel_name: name.display().to_string(),
+            initrds: modules(flags, chosen.domain.initrd.as_deref())?,
+            cmdline: cmdline(flags, chosen.domain.cmdline.as_deref()),
             protocol: flags.boot.wanted(),
-        })
+        };
+        Ok((boot, chosen))
     };
     match boot() {
-        Ok(boot) => start(boot, &flags.machine),
+        Ok((boot, chosen)) => start(boot, &flags.machine, &chosen),
         Err(error) => refuse(&error),
     }
 }
@@ -55,8 +65,23 @@ pub struct Boot {
     pub protocol: ProtocolChoice,
 }
 
-fn modules(flags: &cli::Run) -> Result<Vec<Module>> {
+/// The command line of the flags; without them that of the file, to which --append adds.
+fn cmdline(flags: &cli::Run, file: Option<&str>) -> Cmdline {
+    match (&flags.cmdline.whole, file) {
+        (None, Some(file)) => {
+            let more = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
+            Cmdline::Whole(format!("{file}{more}"))
+        }
+        _ => flags.cmdline.text(),
+    }
+}
+
+/// The initial ramdisks and modules of the flags; without the former that of the file.
+fn modules(flags: &cli::Run, file: Option<&str>) -> Result<Vec<Module>> {
     let mut all = Vec::new();
+    if let Some(path) = file.filter(|_| flags.initrd.is_empty()) {
+        all.push(Module { cmdline: String::new(), data: read("<initrd>", Path::new(path))? });
+    }
     for text in &flags.initrd {
         all.extend(modules::initrds(text)?);
     }
@@ -83,13 +108,12 @@ pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Boots, runs to the end and reports.
-pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
+pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     log(flags.verbose);
     let output = Output::default();
     let console = output.shared();
-    let prepared = choose::processors(&flags.processor).and_then(|processors| {
-        report_of(flags, &processors)?;
-        let config = config(boot, flags, &processors)?;
+    let prepared = config(boot, flags, chosen).and_then(|config| {
+        report_of(flags, chosen)?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
         let mut machine = Machine::new(config, sinks)?;
@@ -106,7 +130,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         if let Some(listener) = listener {
             machine.debug(listener, flags.gdb_wait);
         }
-        processors.warn();
+        chosen.warn();
         Ok((machine, file, address))
     });
     let (machine, file, gdb) = match prepared {
@@ -129,7 +153,7 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
         let report = file.as_ref().map(|file| file.file.as_raw_fd());
         let debugger = gdb.map(|(_, socket)| socket);
         let keep: Vec<_> = ready.files().into_iter().chain(report).chain(debugger).collect();
-        if let Err(error) = sandbox(flags, &keep, debugger.is_some()) {
+        if let Err(error) = sandbox(flags, &keep, debugger.is_some(), chosen.pins.any()) {
             return Ok(Err(error));
         }
         ready.start().map(Ok)
@@ -180,14 +204,14 @@ pub fn start(boot: Boot, flags: &cli::Machine) -> Status {
 }
 
 /// Gives away what running the guest does not need, and tells at `-v` what was achieved.
-fn sandbox(flags: &cli::Machine, keep: &[RawFd], debugger: bool) -> Result<()> {
+fn sandbox(flags: &cli::Machine, keep: &[RawFd], debugger: bool, pinned: bool) -> Result<()> {
     let mode = match flags.sandbox {
         cli::Sandbox::Off => Mode::Off,
         cli::Sandbox::Auto => Mode::Auto,
         cli::Sandbox::Require => Mode::Require,
     };
     let status = Status::Internal.code().into();
-    let needs = Needs { keep, debugger, status, farewell: terminal::restore_if_free };
+    let needs = Needs { keep, debugger, pinned, status, farewell: terminal::restore_if_free };
     for Measure { name, outcome } in satori_sandbox::enter(mode, &needs)? {
         match outcome {
             Ok(what) => tracing::info!("sandbox: {name}: {what}"),
@@ -245,18 +269,20 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         initrds: boot.initrds,
         cmdline: boot.cmdline,
         protocol: boot.protocol,
-        memory: flags.memory,
+        memory: processors.memory(flags.memory, flags.processor.libvirt.as_deref())?,
         topology: processors.topology,
         cpu_model: Some(processors.cpu.clone()),
         hyperv: processors.hyperv.config.clone(),
+        pins: processors.pins.clone(),
+        tsc_hz: processors.domain.tsc_hz,
         engine: engine(flags.engine)?,
         clock: match flags.clock {
             cli::Clock::Real => ClockMode::Real,
             cli::Clock::Virtual => ClockMode::VIRTUAL,
         },
-        on_reset: match flags.on_reset {
-            cli::OnReset::Restart => OnReset::Restart,
-            cli::OnReset::Exit => OnReset::Exit,
+        on_reset: match (flags.on_reset, processors.domain.on_reboot) {
+            (Some(cli::OnReset::Exit), _) | (None, Some(OnReboot::Destroy)) => OnReset::Exit,
+            (Some(cli::OnReset::Restart), _) | (None, _) => OnReset::Restart,
         },
         panic_pattern: flags.panic_pattern.clone(),
         testdev: flags.testdev,

@@ -22,11 +22,18 @@ pub fn size(text: &str) -> Result<u64, String> {
 
 /// Memory of a guest: a [`size`] from 128 MiB to 64 GiB, a multiple of 2 MiB.
 pub fn memory(text: &str) -> Result<u64, String> {
-    let bytes = size(text)?;
+    checked_memory(size(text)?)
+}
+
+/// Memory comes in multiples of this.
+pub const STEP: u64 = 2 << 20;
+
+/// `bytes`, if a guest can have as many.
+pub fn checked_memory(bytes: u64) -> Result<u64, String> {
     if !(128 << 20..=64 << 30).contains(&bytes) {
         return Err("give a guest from 128M to 64G".into());
     }
-    if bytes % (2 << 20) != 0 {
+    if !bytes.is_multiple_of(STEP) {
         return Err("give a multiple of 2 MiB".into());
     }
     Ok(bytes)

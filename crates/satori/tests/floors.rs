@@ -19,6 +19,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-hyperv", 2),
     ("satori-boot", 2),
     ("satori-soft", 3),
+    ("satori-libvirt", 3),
     ("satori-chipset", 4),
     ("satori-profile", 4),
     ("satori-exits", 4),

@@ -83,6 +83,7 @@ const ATTACKS: &[Attack] = &[
     ("signal another process", "tgkill", Trapped, || call(libc::SYS_tgkill, [1, 1, 9])),
     ("push a terminal's input", "ioctl", Trapped, || call(libc::SYS_ioctl, [0, 0x5412, path(c"x")])),
     ("allow dumping", "prctl", Trapped, || call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 1])),
+    ("pin without pins", "sched_setaffinity", Trapped, || call(libc::SYS_sched_setaffinity, [0, 0, 0, 0])),
     ("accept without a debugger", "accept4", Trapped, || call(libc::SYS_accept4, [0, 0, 0, 0])),
     ("send to an address", "sendto", Trapped, || {
         call(libc::SYS_sendto, [1, path(c"x"), 1, 0, path(c"address"), 16])
@@ -118,7 +119,7 @@ fn attack(run: fn() -> c_long) -> ! {
     let config = Config { kernel: pvh::print("now"), ..Config::default() };
     let sinks = Sinks { console: Box::new(Hostile(run)), debugcon: None };
     let machine = Machine::new(config, sinks).expect("a machine");
-    let needs = Needs { keep: &[], debugger: false, status: 125, farewell: || {} };
+    let needs = Needs { keep: &[], debugger: false, pinned: false, status: 125, farewell: || {} };
     let measures = satori_sandbox::enter(Mode::Auto, &needs).expect("auto refuses nothing");
     for Measure { name, outcome } in measures {
         eprintln!("{name}: {outcome:?}");
@@ -165,7 +166,7 @@ fn look_around() -> ! {
     let keep = [kept.as_raw_fd()];
     let status = std::fs::File::open("/proc/self/status").expect("a file");
     let keep = [keep[0], status.as_raw_fd()];
-    let needs = Needs { keep: &keep, debugger: false, status: 125, farewell: || {} };
+    let needs = Needs { keep: &keep, debugger: false, pinned: false, status: 125, farewell: || {} };
     let measures = satori_sandbox::enter(Mode::Auto, &needs).expect("auto refuses nothing");
     let had = |wanted: &str| measures.iter().any(|m| m.name == wanted && m.outcome.is_ok());
     assert!(had("closed files") && had("no capabilities") && had("no new privileges"));

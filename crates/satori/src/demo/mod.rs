@@ -12,15 +12,17 @@ use anyhow::{Result, bail};
 use satori_machine::{Module, ProtocolChoice};
 
 use self::cache::Wanted;
-use crate::cli;
 use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
+use crate::{choose, cli};
 
 /// Does what `satori demo` was told.
 pub fn demo(flags: &cli::Demo) -> Status {
-    match prepare(flags) {
-        Ok(boot) => run::start(boot, &flags.machine),
+    let prepared =
+        choose::processors(&flags.machine.processor).and_then(|chosen| Ok((prepare(flags)?, chosen)));
+    match prepared {
+        Ok((boot, chosen)) => run::start(boot, &flags.machine, &chosen),
         Err(error) => run::refuse(&error),
     }
 }
