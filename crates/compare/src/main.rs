@@ -131,6 +131,9 @@ fn replay(engine: Choice, text: &str) -> Result<usize, Error> {
         }
     }
     println!("compare: {} cases of the corpus, {failures} differ", comparison.compared);
+    for (why, count) in &comparison.skipped {
+        println!("  {count} left out: {why}");
+    }
     Ok(failures)
 }
 

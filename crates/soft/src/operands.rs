@@ -127,6 +127,15 @@ impl Cpu {
         self.checked_ea(insn, op, false)
     }
 
+    /// The linear address of `size` bytes that begin `at` bytes into the memory operand, checked against
+    /// its segment. Instructions that access an operand in parts meet the faults of a part before
+    /// they look at the next. The manual leaves the order open (SDM volume 3, table 6-2); AMD's processors
+    /// do it this way with far pointers, BOUND's pairs and values of 80 bits.
+    pub fn ea_part(&mut self, insn: &Instruction, at: u64, size: u64, write: bool) -> Exec<u64> {
+        let offset = self.offset(insn).wrapping_add(at);
+        self.segment_linear(insn.memory_segment().number(), offset, size, write)
+    }
+
     /// The linear address of memory operand `op`, checked against its segment for writing.
     pub fn ea_write(&mut self, insn: &Instruction, op: u32) -> Exec<u64> {
         self.checked_ea(insn, op, true)

@@ -153,10 +153,28 @@ fn load<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exe
     load_with(cpu, insn, native::run::<OP, MODRM>, OP, MODRM)
 }
 
+/// The linear address of the memory operand. Ten bytes are accessed in two parts, the first of eight.
+fn address(cpu: &mut Cpu, insn: &Instruction, write: bool) -> Exec<u64> {
+    if cpu.operand_size(insn, 0) <= 8 {
+        return if write { store_address(cpu, insn, 0) } else { cpu.ea(insn, 0) };
+    }
+    let linear = cpu.ea_part(insn, 0, 8, write)?;
+    cpu.require_alignment(linear, 8)?;
+    if write {
+        cpu.probe_write(linear, 8)?;
+    } else {
+        cpu.probe_read(linear)?;
+        // A fault of the next page is told with that page's first byte.
+        cpu.probe_read(linear.max(linear.wrapping_add(7) & !0xfff))?;
+    }
+    cpu.ea_part(insn, 8, 2, write)?;
+    Ok(linear)
+}
+
 #[inline(never)]
 fn load_with(cpu: &mut Cpu, insn: &Instruction, native: Native, op: u8, modrm: u8) -> Exec<()> {
     start(cpu)?;
-    let linear = cpu.ea(insn, 0)?;
+    let linear = address(cpu, insn, false)?;
     let mut memory = [0; 16];
     let size = cpu.operand_size(insn, 0) as usize;
     load_bytes(cpu, linear, &mut memory[..size])?;
@@ -174,7 +192,7 @@ fn store<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Ex
 #[inline(never)]
 fn store_with(cpu: &mut Cpu, insn: &Instruction, native: Native, op: u8, modrm: u8) -> Exec<()> {
     start(cpu)?;
-    let linear = store_address(cpu, insn, 0)?;
+    let linear = address(cpu, insn, true)?;
     let mut memory = [0; 16];
     let size = cpu.operand_size(insn, 0) as usize;
     let (mut new, _) = execute(cpu, native, &mut memory);

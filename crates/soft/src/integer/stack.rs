@@ -182,9 +182,10 @@ fn leave(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// BOUND: the index must lie within a pair of signed bounds.
 fn bound<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let index = T::from_u64(cpu.reg(insn.op0_register())).sext() as i64;
-    let linear = cpu.ea(insn, 1)?;
-    let lower = cpu.read::<T>(linear)?.sext() as i64;
-    let upper = cpu.read::<T>(linear.wrapping_add(T::SIZE))?.sext() as i64;
+    let lower = cpu.ea_part(insn, 0, T::SIZE, false)?;
+    let lower = cpu.read::<T>(lower)?.sext() as i64;
+    let upper = cpu.ea_part(insn, T::SIZE, T::SIZE, false)?;
+    let upper = cpu.read::<T>(upper)?.sext() as i64;
     if index < lower || index > upper {
         return Err(cpu.raise(Exception::new(vector::BR)));
     }

@@ -66,9 +66,10 @@ fn far_pointer(cpu: &mut Cpu, insn: &Instruction) -> Exec<(u16, u64, u32)> {
                 Code::Jmp_m1632 | Code::Call_m1632 => 4,
                 _ => 8,
             };
-            let linear = cpu.ea(insn, 0)?;
+            let linear = cpu.ea_part(insn, 0, size.into(), false)?;
             let offset = cpu.read_sized(linear, size)?;
-            let selector = cpu.read(linear.wrapping_add(size.into()))?;
+            let linear = cpu.ea_part(insn, size.into(), 2, false)?;
+            let selector = cpu.read(linear)?;
             Ok((selector, offset, size))
         }
     }

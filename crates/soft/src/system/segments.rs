@@ -142,9 +142,10 @@ fn pop(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// LDS, LES, LFS, LGS and LSS: a far pointer into a register and a segment register.
 fn load_far(cpu: &mut Cpu, insn: &Instruction, index: usize) -> Exec<()> {
     let size = cpu.operand_size(insn, 0);
-    let linear = cpu.ea(insn, 1)?;
+    let linear = cpu.ea_part(insn, 0, size.into(), false)?;
     let offset = cpu.read_sized(linear, size)?;
-    let selector: u16 = cpu.read(linear.wrapping_add(size.into()))?;
+    let linear = cpu.ea_part(insn, size.into(), 2, false)?;
+    let selector: u16 = cpu.read(linear)?;
     let segment = cpu.segment_for(index, selector)?;
     cpu.set_reg(insn.op0_register(), offset);
     cpu.commit_segment(index, segment);
