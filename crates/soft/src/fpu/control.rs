@@ -47,6 +47,7 @@ fn wait(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 fn fninit(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     available(cpu)?;
     init(&mut cpu.state.fpu);
+    cpu.masks_loaded();
     Ok(())
 }
 
@@ -67,6 +68,7 @@ fn fldcw(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let control = cpu.read(linear)?;
     let status = cpu.state.fpu.fsw;
     set_words(&mut cpu.state.fpu, control, status);
+    cpu.masks_loaded();
     Ok(())
 }
 
@@ -95,6 +97,7 @@ fn fnstenv<const WIDE: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     store_bytes(cpu, linear, &environment[..size::<WIDE>()])?;
     let fpu = &mut cpu.state.fpu;
     set_words(fpu, fpu.fcw | fcw::MASKS, fpu.fsw);
+    cpu.masks_loaded();
     Ok(())
 }
 
@@ -105,6 +108,7 @@ fn fldenv<const WIDE: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let mut bytes = [0; 28];
     load_bytes(cpu, linear, &mut bytes[..size::<WIDE>()])?;
     Environment::from::<WIDE>(&bytes, real(cpu)).load(&mut cpu.state.fpu);
+    cpu.masks_loaded();
     Ok(())
 }
 
@@ -119,6 +123,7 @@ fn fnsave<const WIDE: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     }
     store_bytes(cpu, linear, &bytes[..size])?;
     init(&mut cpu.state.fpu);
+    cpu.masks_loaded();
     Ok(())
 }
 
@@ -137,6 +142,7 @@ fn frstor<const WIDE: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         whole[..10].copy_from_slice(slot);
         *value = u128::from_le_bytes(whole) & REGISTER;
     }
+    cpu.masks_loaded();
     Ok(())
 }
 

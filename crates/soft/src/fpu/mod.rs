@@ -20,6 +20,7 @@ use satori_defs::x86::{cr0, vector};
 use satori_engine::Exception;
 use satori_state::FpuState;
 
+pub use native::Image;
 pub use stack::{REGISTER, is_pending, set_top, set_words, top};
 
 use crate::cpu::{Cpu, Exec, Handler};
@@ -41,6 +42,17 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         .or_else(|| load_row(code))
         .or_else(|| store_row(code))
         .or_else(|| control::handler(insn))
+}
+
+/// Whether `insn` computes on the registers, and is recorded as the last one that did.
+pub fn computes(insn: &Instruction) -> bool {
+    let code = insn.code();
+    plain_row(code)
+        .or_else(|| stack_row(code, 0))
+        .or_else(|| flag_row(code, 0))
+        .or_else(|| load_row(code))
+        .or_else(|| store_row(code))
+        .is_some()
 }
 
 macro_rules! dispatch_plain {
@@ -126,7 +138,7 @@ pub fn check_pending(cpu: &mut Cpu) -> Exec<()> {
 }
 
 /// A native instruction on the guest's registers.
-type Native = fn(&mut native::Image, &mut [u8; 16], u64) -> u64;
+type Native = fn(&mut Image, &mut [u8; 16], u64) -> u64;
 
 fn plain<const OP: u8, const MODRM: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     start(cpu)?;
@@ -217,7 +229,7 @@ fn start(cpu: &mut Cpu) -> Exec<()> {
 
 #[inline(never)]
 fn execute(cpu: &Cpu, native: Native, memory: &mut [u8; 16]) -> (FpuState, u64) {
-    let mut image = native::Image::new(&cpu.state.fpu);
+    let mut image = Image::new(&cpu.state.fpu);
     let flags = native(&mut image, memory, cpu.flags.bits());
     let mut new = cpu.state.fpu.clone();
     image.store(&mut new);

@@ -394,6 +394,16 @@ impl Asm {
         self.vector(0x11, from, to, wide);
     }
 
+    /// XSAVE of the components in EDX:EAX.
+    pub fn save_state(&mut self, to: Mem) {
+        self.memory(true, &[0x0f, 0xae], 4, to);
+    }
+
+    /// XRSTOR of the components in EDX:EAX.
+    pub fn restore_state(&mut self, from: Mem) {
+        self.memory(true, &[0x0f, 0xae], 5, from);
+    }
+
     pub fn load_mxcsr(&mut self, from: Mem) {
         self.memory(false, &[0x0f, 0xae], 2, from);
     }
@@ -421,6 +431,12 @@ impl Asm {
 
     pub fn jmp(&mut self, to: Label) {
         self.code.push(0xe9);
+        self.fixups.push((self.code.len(), to));
+        self.imm32(0);
+    }
+
+    pub fn call(&mut self, to: Label) {
+        self.code.push(0xe8);
         self.fixups.push((self.code.len(), to));
         self.imm32(0);
     }
@@ -528,6 +544,8 @@ mod tests {
         }
         assert_eq!(text(|asm| asm.load_mxcsr(field(8))), "ldmxcsr gs:[8]");
         assert_eq!(text(|asm| asm.store_mxcsr(field(8))), "stmxcsr gs:[8]");
+        assert_eq!(text(|asm| asm.save_state(field(0x40))), "xsave64 gs:[40h]");
+        assert_eq!(text(|asm| asm.restore_state(field(0x40))), "xrstor64 gs:[40h]");
         assert_eq!(text(|asm| asm.store_byte(field(8), 1)), "mov byte ptr gs:[8],1");
         let cmp = |asm: &mut Asm| asm.alu_mem(Alu::Cmp, Reg(15), Mem::table(Reg(0), 0x80));
         assert_eq!(text(cmp), "cmp r15,gs:[rax+80h]");

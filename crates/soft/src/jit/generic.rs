@@ -38,6 +38,7 @@ pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
     let state = &mut cpu.state;
     state.gpr[BLOCK_RIP] = site.block_rip;
     state.rip = site.rip;
+    cpu.collect_x87();
     let mode = cpu.code_mode;
     let attention = std::mem::replace(&mut cpu.attention, false);
     cpu.next_rip = site.rip.wrapping_add(site.insn.len() as u64);

@@ -10,8 +10,8 @@ use super::asm::{Alu, Asm, Label, Reg, cc};
 use super::generic::Site;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
-use super::vector::is_vector;
-use super::{HOMES, Jit, Link, Translated, arena, reason};
+use super::vector::Units;
+use super::{HOMES, Jit, Link, Translated, arena, reason, x87};
 use satori_memory::PageState;
 
 use crate::block::{Block, ends_block};
@@ -103,8 +103,10 @@ pub struct Lower<'a> {
     /// The current instruction stores, and has to look behind.
     pub stores: bool,
     pub code_mode: u64,
-    /// The block uses vectors, which are loaded from its start on.
-    vectors: bool,
+    /// What the block uses, which is loaded from its start on.
+    pub units: Units,
+    /// The instruction behind the current one records itself as the x87's last.
+    pub noted_by_next: bool,
     /// Address of the block.
     pub block_rip: u64,
     /// Address of the current instruction.
@@ -205,7 +207,8 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         parallel: cpu.parallel,
         stores: false,
         code_mode: cpu.code_mode,
-        vectors: false,
+        units: Units::default(),
+        noted_by_next: false,
         block_rip: rip,
         rip,
         rest: all.len() as u32,
@@ -276,10 +279,13 @@ impl Lower<'_> {
         let count = all.len() as i32;
         self.asm.alu_imm(Alu::Sub, BUDGET, count);
         self.asm.jcc(cc::S, refill);
-        self.vectors = all.iter().any(|insn| is_vector(insn, self.code_mode));
-        let check = self.vectors.then(|| self.check_vectors());
+        self.units = Units::of(all, self.code_mode);
+        // Loading one loses vectors.
+        let check_x87 = self.units.x87.then(|| self.check_x87());
+        let check_vectors = self.units.vectors.then(|| self.check_vectors());
         let mut ended = false;
-        for insn in all {
+        for (i, insn) in all.iter().enumerate() {
+            self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
             ended = self.instruction(isa, insn);
             self.rest -= 1;
@@ -298,8 +304,11 @@ impl Lower<'_> {
         self.asm.constant(S2, self.block_rip);
         self.asm.constant(S1, reason::DISPATCH.into());
         self.asm.jmp_to(self.stubs.leave);
-        if let Some(check) = check {
-            self.emit_load_vectors(check);
+        if let Some(check) = check_x87 {
+            self.emit_load(check, self.stubs.load_x87);
+        }
+        if let Some(check) = check_vectors {
+            self.emit_load(check, self.stubs.load_vectors);
         }
         self.emit_cold();
         leave
@@ -322,7 +331,7 @@ impl Lower<'_> {
                 }
             }
             if !ends_block(insn) {
-                for way in [Self::copied, Self::vector] {
+                for way in [Self::copied, Self::vector, Self::x87] {
                     self.held = held;
                     if way(self, insn) {
                         self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
@@ -354,6 +363,9 @@ impl Lower<'_> {
         self.asm.constant(S1, std::ptr::from_ref(&*site) as u64);
         self.sites.push(site);
         self.asm.call_to(self.stubs.generic);
+        if self.units.x87 {
+            self.asm.call_to(self.stubs.load_x87);
+        }
         self.reload_vectors();
     }
 
@@ -434,7 +446,7 @@ impl Lower<'_> {
 
     /// Behind a call of the monitor: loads the vectors again. Flags stay.
     fn reload_vectors(&mut self) {
-        if self.vectors {
+        if self.units.vectors {
             self.asm.call_to(self.stubs.load_vectors);
         }
     }

@@ -16,6 +16,7 @@ mod lower;
 mod memory;
 mod stubs;
 mod vector;
+mod x87;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -106,6 +107,13 @@ pub struct Context {
     host_mxcsr: u32,
     /// The guest's vector registers and MXCSR are in the host's.
     vectors: u8,
+    /// The guest's x87 registers are in the host's.
+    x87_loaded: u8,
+    /// They are in `x87`, and not in the register file yet.
+    x87_stored: u8,
+    /// Holds a register while those of the x87 are stored.
+    spare: u64,
+    x87: x87::Area,
     /// Targets of indirect branches, by mode.
     targets: [[Target; TARGETS]; 3],
 }
@@ -127,6 +135,10 @@ impl Context {
             stored: 0,
             host_mxcsr: mxcsr::RESET,
             vectors: 0,
+            x87_loaded: 0,
+            x87_stored: 0,
+            spare: 0,
+            x87: x87::Area::new(),
             targets: Target::nowhere(),
         }
     }
@@ -501,6 +513,7 @@ impl Cpu {
             let enter: extern "sysv64" fn(u64) = std::mem::transmute(enter);
             enter(code);
         }
+        self.collect_x87();
         self.flags.set_bits(stubs::unpacked(self.context.flags));
         let remaining = self.context.budget + self.context.left;
         self.retired = self.retired.wrapping_add((self.started - remaining) as u64);

@@ -6,7 +6,7 @@ use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, reg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
-use super::{CHUNK, Context, HOMES, Target, vector};
+use super::{CHUNK, Context, HOMES, Target, vector, x87};
 use crate::cpu::Cpu;
 use crate::mmu::{Mode, Tlb};
 
@@ -101,6 +101,8 @@ pub struct Stubs {
     pub poll: u64,
     /// Loads the guest's vector registers; nothing else changes.
     pub load_vectors: u64,
+    /// Loads the guest's x87 registers; flags, scratch registers and vectors are lost.
+    pub load_x87: u64,
     /// Bytes of all that.
     pub end: usize,
 }
@@ -112,6 +114,10 @@ impl Stubs {
         vector::emit_load(asm);
         let store_vectors = at(asm);
         vector::emit_store(asm);
+        let load_x87 = at(asm);
+        x87::emit_load(asm, store_vectors);
+        let store_x87 = at(asm);
+        x87::emit_store(asm);
 
         let enter = at(asm);
         for kept in KEPT {
@@ -128,6 +134,7 @@ impl Stubs {
         asm.store(context!(reason), S1);
         asm.store(context!(budget), BUDGET);
         vector::emit_leave(asm, store_vectors);
+        x87::emit_leave(asm, store_x87);
         registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
         let out = asm.bound();
         asm.alu_imm(Alu::Add, HOST_RSP, 8);
@@ -175,6 +182,7 @@ impl Stubs {
 
         let generic = at(asm);
         vector::emit_leave(asm, store_vectors);
+        x87::emit_leave(asm, store_x87);
         registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
         asm.store(context!(budget), BUDGET);
         asm.alu_imm(Alu::Sub, HOST_RSP, 8);
@@ -225,13 +233,13 @@ impl Stubs {
 
         asm.resolve();
         let end = asm.here().next_multiple_of(64);
-        Stubs { enter, leave, miss, wrote, branch, resolve, generic, poll, load_vectors, end }
+        Stubs { enter, leave, miss, wrote, branch, resolve, generic, poll, load_vectors, load_x87, end }
     }
 }
 
 /// Calls `function` with the vCPU and `argument`, keeping all guest registers. RAX is what it returned,
 /// and ZF tells whether that was zero.
-fn call(asm: &mut Asm, function: u64, argument: Reg) {
+pub fn call(asm: &mut Asm, function: u64, argument: Reg) {
     let lost = |register: u8| !KEPT.contains(&register);
     registers(asm, lost, |asm, register, slot| asm.store(slot, register));
     asm.store(context!(budget), BUDGET);

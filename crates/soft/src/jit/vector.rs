@@ -9,40 +9,81 @@
 use std::mem::offset_of;
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpAccess, OpKind};
-use satori_defs::fpu::{mxcsr, xsave};
+use satori_defs::fpu::{fcw, mxcsr, xsave};
 use satori_defs::x86::{cr0, cr4};
 use satori_state::{CpuState, FpuState, Ymm};
 
-use super::asm::{Alu, Asm, Mem, cc, field};
+use super::asm::{Alu, Asm, Label, Mem, cc, field};
 use super::copy::{is_immediate, put_address, sized, writes};
 use super::lower::{Flags, Lower, effect, resident};
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
+use super::x87::is_x87;
 use crate::cpu::Cpu;
 
 /// In [`Cpu::code_mode`]: instructions of SSE may be copied.
 const SSE: u64 = 1 << 57;
 /// In [`Cpu::code_mode`]: instructions of AVX may be copied.
 const AVX: u64 = 1 << 58;
-/// Those of [`Cpu::code_mode`] that are about vectors.
-pub const CODE_MODE: u64 = SSE | AVX;
+/// In [`Cpu::code_mode`]: instructions of the x87 and of MMX may be copied.
+const X87: u64 = 1 << 59;
+/// Those of [`Cpu::code_mode`] that are about vectors and the x87.
+pub const CODE_MODE: u64 = SSE | AVX | X87;
 
 /// What of [`Cpu::code_mode`] follows from `state`.
 #[inline(always)]
 pub fn code_mode(state: &CpuState) -> u64 {
-    if state.cr0 & cr0::TS != 0 || state.fpu.mxcsr & mxcsr::MASKS != mxcsr::MASKS {
+    if state.cr0 & cr0::TS != 0 {
         return 0;
     }
+    let masked = state.fpu.mxcsr & mxcsr::MASKS == mxcsr::MASKS;
     let sse = state.cr0 & cr0::EM == 0 && state.cr4 & cr4::OSFXSR != 0;
     let enabled = xsave::SSE | xsave::AVX;
     let avx = state.cr4 & cr4::OSXSAVE != 0 && state.xcr0 & enabled == enabled;
+    let x87 = state.cr0 & cr0::EM == 0 && state.fpu.fcw & fcw::MASKS == fcw::MASKS && host_saves();
     let bit = |holds, bit| if holds { bit } else { 0 };
-    bit(sse, SSE) | bit(avx, AVX)
+    bit(masked && sse, SSE) | bit(masked && avx, AVX) | bit(x87, X87)
+}
+
+/// Whether the host can load the x87's registers by themselves.
+#[inline(always)]
+fn host_saves() -> bool {
+    is_x86_feature_detected!("xsave")
+}
+
+/// What of the host's registers code works on as if they were the guest's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Units {
+    pub vectors: bool,
+    pub x87: bool,
+}
+
+impl Units {
+    /// Those that `all` these instructions use under `code_mode`.
+    pub fn of(all: &[Instruction], code_mode: u64) -> Self {
+        let x87 = |insn| code_mode & X87 != 0 && (is_mmx(insn) || is_x87(insn));
+        Units { vectors: all.iter().any(|insn| is_vector(insn, code_mode)), x87: all.iter().any(x87) }
+    }
+}
+
+/// Whether `insn` works on MMX registers, and on none of vectors.
+fn is_mmx(insn: &Instruction) -> bool {
+    use Mnemonic::{Cvtpd2pi, Cvtps2pi, Cvttpd2pi, Cvttps2pi};
+    if matches!(insn.mnemonic(), Cvtps2pi | Cvttps2pi | Cvtpd2pi | Cvttpd2pi) {
+        // They work under MXCSR, also if they have no operand in a vector.
+        return false;
+    }
+    let register = |op| insn.op_kind(op) == OpKind::Register;
+    insn.mnemonic() == Mnemonic::Emms
+        || insn.encoding() == EncodingKind::Legacy
+            && (0..insn.op_count()).any(|op| register(op) && insn.op_register(op).is_mm())
+            && (0..insn.op_count())
+                .all(|op| !register(op) || insn.op_register(op).is_mm() || insn.op_register(op).is_gpr())
 }
 
 impl Cpu {
-    /// MXCSR was loaded, and may have other masks.
-    pub(crate) fn mxcsr_loaded(&mut self) {
+    /// MXCSR or the x87's control word was loaded, and may have other masks.
+    pub(crate) fn masks_loaded(&mut self) {
         if code_mode(&self.state) != self.code_mode & CODE_MODE {
             self.mode_changed();
         }
@@ -116,7 +157,8 @@ impl Lower<'_> {
     /// Emits `insn` as a copy of itself if it is one on vector registers; false if that is not
     /// possible, whatever was emitted.
     pub fn vector(&mut self, insn: &Instruction) -> bool {
-        if !is_vector(insn, self.code_mode) {
+        let mmx = is_mmx(insn);
+        if !(mmx && self.units.x87 || is_vector(insn, self.code_mode)) {
             return false;
         }
         let (mut general, mut memory) = (None, None);
@@ -147,7 +189,8 @@ impl Lower<'_> {
                 return false;
             }
             let write = writes(access(self, op));
-            let (mut mem, _) = self.access(&address, size, write, alignment(insn, size));
+            let (mut mem, _) =
+                self.access(&address, size, write, if mmx { 1 } else { alignment(insn, size) });
             if lengths {
                 self.asm.lea(S2, mem);
                 mem = Mem::at(S2, 0);
@@ -190,19 +233,19 @@ impl Lower<'_> {
         true
     }
 
-    /// At the start of a block that uses vectors: loads them if that has not been done. `missing`
-    /// is where [`Lower::emit_load_vectors`] will be.
-    pub fn check_vectors(&mut self) -> (super::asm::Label, super::asm::Label) {
+    /// At the start of a block that uses vectors: loads them if that has not been done. The first
+    /// label is where [`Lower::emit_load`] will be.
+    pub fn check_vectors(&mut self) -> (Label, Label) {
         let missing = self.asm.label();
         self.asm.alu_byte(Alu::Cmp, stubs::vectors(), 0);
         self.asm.jcc(cc::E, missing);
         (missing, self.asm.bound())
     }
 
-    /// The code that loads vectors, out of the way.
-    pub fn emit_load_vectors(&mut self, (missing, loaded): (super::asm::Label, super::asm::Label)) {
+    /// The code that calls what loads registers, out of the way.
+    pub fn emit_load(&mut self, (missing, loaded): (Label, Label), load: u64) {
         self.asm.bind(missing);
-        self.asm.call_to(self.stubs.load_vectors);
+        self.asm.call_to(load);
         self.asm.jmp(loaded);
     }
 }
@@ -212,7 +255,7 @@ fn register(i: u8) -> Mem {
     fpu(offset_of!(FpuState, ymm) + usize::from(i) * size_of::<Ymm>())
 }
 
-fn fpu(offset: usize) -> Mem {
+pub fn fpu(offset: usize) -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, fpu) + offset)
 }
 

@@ -35,7 +35,7 @@ fn stmxcsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn set_mxcsr(cpu: &mut Cpu, value: u32) -> Exec<()> {
     legacy::check_mxcsr(cpu, value)?;
     cpu.state.fpu.mxcsr = value;
-    cpu.mxcsr_loaded();
+    cpu.masks_loaded();
     Ok(())
 }
 
@@ -74,5 +74,6 @@ fn restore(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     set_mxcsr(cpu, legacy::mxcsr_of(&area))?;
     legacy::take_x87(&area, &mut cpu.state.fpu, wide(insn));
     legacy::take_xmm(&area[..extent], &mut cpu.state.fpu);
+    cpu.masks_loaded();
     Ok(())
 }

@@ -290,7 +290,6 @@ fn restore(cpu: &mut Cpu, insn: &Instruction, supervisor: bool) -> Exec<()> {
     } else if compacted && requested & SSE != 0 {
         cpu.state.fpu.mxcsr = mxcsr::RESET;
     }
-    cpu.mxcsr_loaded();
 
     let state = &mut cpu.state.fpu;
     if loaded & X87 != 0 {
@@ -307,6 +306,7 @@ fn restore(cpu: &mut Cpu, insn: &Instruction, supervisor: bool) -> Exec<()> {
         let place = parts().find(|(bit, _)| *bit == component.bit);
         take_extended(cpu, component.bit, place.map(|(_, place)| &bytes[place]));
     }
+    cpu.masks_loaded();
     Ok(())
 }
 

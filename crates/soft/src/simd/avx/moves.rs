@@ -165,7 +165,7 @@ fn ldmxcsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = cpu.read::<u32>(linear)?;
     check_mxcsr(cpu, value)?;
     cpu.state.fpu.mxcsr = value;
-    cpu.mxcsr_loaded();
+    cpu.masks_loaded();
     Ok(())
 }
 
