@@ -24,8 +24,12 @@ impl Vp {
 }
 
 impl Partition {
-    /// Tells the guest that the EOI of the interrupt in service is not required.
+    /// Tells the guest that the EOI of the interrupt in service is not required, unless a message
+    /// may wait for it.
     pub fn spare_eoi(&self, vp: &mut Vp) {
+        if self.messages_wait(vp.index()) {
+            return;
+        }
         let told = self.memory.fetch_or_u32(vp.assist_page(), NO_EOI_REQUIRED);
         // The page was in memory when it was enabled, and memory does not shrink.
         vp.eoi_spared = told.is_ok();

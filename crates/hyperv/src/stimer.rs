@@ -137,7 +137,6 @@ impl Stimer {
 pub(crate) struct Stimers {
     timers: [Stimer; STIMERS],
     /// Partition TSC of the first wake.
-    #[serde(skip)]
     deadline_tsc: Option<u64>,
 }
 

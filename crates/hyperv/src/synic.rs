@@ -127,9 +127,9 @@ impl Partition {
         self.synic.auto_eoi.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether an end of the interrupt `vector` of `vp` has to be seen: a message waits for it.
-    pub fn awaits_eoi(&self, vp: u32, vector: u8) -> bool {
-        self.waiting_for(vp, vector) != 0
+    /// Whether messages wait at `vp`, so that the ends of its interrupts have to be seen.
+    pub(crate) fn messages_wait(&self, vp: u32) -> bool {
+        self.synic.waiting.get(vp as usize).is_some_and(|bits| bits.load(Ordering::SeqCst) != 0)
     }
 
     /// The processor `vp` ended its interrupt `vector`: messages may have become deliverable.

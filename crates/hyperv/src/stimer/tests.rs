@@ -179,7 +179,7 @@ fn a_message_for_a_busy_slot_comes_late_and_a_write_takes_it_back() {
     assert_eq!((rig.take(), rig.interrupts()), (Some((0, 1000, 2500)), vec![(0, 0x52)]));
     rig.memory.write(Gpa(PAGE + 0x200), &[1]).unwrap();
     rig.write(CONFIG, ENABLE | SINT2);
-    assert!(rig.partition.awaits_eoi(0, 0x52));
+    assert!(rig.partition.messages_wait(0));
     rig.write(CONFIG, 0);
     rig.memory.write(Gpa(PAGE + 0x200), &[0]).unwrap();
     rig.write(msr::EOM, 0);
@@ -190,6 +190,35 @@ fn a_message_for_a_busy_slot_comes_late_and_a_write_takes_it_back() {
     assert_eq!(rig.interrupts(), vec![]);
     rig.write(msr::SIMP, PAGE | 1);
     assert_eq!((rig.take(), rig.interrupts()), (Some((0, 1000, 2500)), vec![(0, 0x52)]));
+}
+
+#[test]
+fn a_saved_timer_goes_on_where_it_is_restored() {
+    let mut rig = Rig::new("auto");
+    rig.write(COUNT, 4000);
+    rig.write(CONFIG, ENABLE | PERIODIC | SINT2);
+    rig.write(CONFIG + 2, AUTO_ENABLE | DIRECT | 0x61 << 4);
+    rig.write(COUNT + 2, 9000);
+    rig.go(4000);
+    rig.go(8000);
+    let text = serde_json::to_string(&(&rig.vp, rig.partition.save())).unwrap();
+    let mut page = vec![0; 0x1000];
+    rig.memory.read(Gpa(PAGE), &mut page).unwrap();
+
+    let (partition, clock, memory, apics) = self::rig("auto", 8);
+    memory.write(Gpa(PAGE), &page).unwrap();
+    let (vp, saved) = serde_json::from_str(&text).unwrap();
+    partition.restore(saved);
+    let mut new = Rig { partition, vp, clock, apics, memory };
+    assert_eq!((&new.vp, new.vp.deadline_tsc()), (&rig.vp, rig.vp.deadline_tsc()));
+    for rig in [&mut rig, &mut new] {
+        let _ = rig.interrupts();
+        assert_eq!(rig.take(), Some((0, 4000, 4000)));
+        rig.go(9000);
+        assert_eq!((rig.interrupts(), rig.take()), (vec![(0, 0x61)], None));
+        rig.write(msr::EOM, 0);
+        assert_eq!((rig.interrupts(), rig.take()), (vec![(0, 0x52)], Some((0, 8000, 9000))));
+    }
 }
 
 #[test]

@@ -102,11 +102,11 @@ fn a_busy_slot_is_marked_and_the_next_message_comes_at_eom_or_eoi() {
     assert_eq!((rig.post(7), rig.slot(), rig.interrupts()), (Ok(()), (7, false), vec![(1, 0x55)]));
     let slot = MESSAGES + 0x500;
     assert_eq!((rig.word(slot + 4), rig.word(slot + 8), rig.word(slot + 16)), (4, 9, 7));
-    assert!(!rig.partition.awaits_eoi(1, 0x55));
+    assert!(!rig.partition.messages_wait(1));
     for kind in [8, 9, 10] {
         assert_eq!((rig.post(kind), rig.slot(), rig.interrupts()), (Ok(()), (7, true), vec![]));
     }
-    assert!(rig.partition.awaits_eoi(1, 0x55) && !rig.partition.awaits_eoi(1, 0x56));
+    assert!(rig.partition.messages_wait(1) && !rig.partition.messages_wait(0));
     // Not empty, or another vector: nothing.
     rig.partition.end_of_interrupt(1, 0x55);
     assert_eq!((rig.slot(), rig.interrupts()), ((7, true), vec![]));
@@ -125,6 +125,23 @@ fn a_busy_slot_is_marked_and_the_next_message_comes_at_eom_or_eoi() {
     assert_eq!((rig.set(msr::EOM, 0), rig.slot()), (Ok(()), (11, false)));
     rig.empty();
     assert_eq!((rig.set(msr::EOM, 0), rig.slot().0, rig.interrupts().len()), (Ok(()), 0, 1));
+}
+
+#[test]
+fn no_eoi_is_spared_while_a_message_waits() {
+    let rig = Rig::new();
+    let vp = &mut Vp::new(1);
+    assert!(rig.partition.msr_write(vp, msr::VP_ASSIST_PAGE, 0x4001).is_ok());
+    let mut told = || {
+        rig.partition.spare_eoi(vp);
+        let told = rig.word(0x4000);
+        rig.partition.take_spared_eoi(vp);
+        told
+    };
+    assert_eq!((rig.post(7), told()), (Ok(()), 1), "it is in the slot");
+    assert_eq!((rig.post(8), told()), (Ok(()), 0));
+    rig.empty();
+    assert_eq!((rig.set(msr::EOM, 0), told()), (Ok(()), 1));
 }
 
 #[test]
@@ -270,7 +287,7 @@ fn calls_reach_sources_through_connections_with_each_status() {
     assert_eq!(post(0x10), Status::InsufficientBuffers);
     // The port goes, with its messages; the connection stays without use.
     partition.delete_port(0x10, PortKind::Message);
-    assert_eq!((post(0x10), partition.awaits_eoi(1, 0x55)), (Status::InvalidPortId, false));
+    assert_eq!((post(0x10), partition.messages_wait(1)), (Status::InvalidPortId, false));
     partition.disconnect(0x10, PortKind::Message);
     assert_eq!(post(0x10), Status::InvalidConnectionId);
     partition.connect(0x10, PortKind::Message, Target::Guest { vp: 99, sint: 5 }).unwrap();
@@ -361,7 +378,7 @@ fn everything_survives_being_saved() {
     new.partition.restore_synic(back);
     assert_eq!(new.partition.save_synic(), saved);
     assert_eq!(new.apics.auto_eoi.lock().unwrap()[&1], [0, 0, 0, 1 << 6, 0, 0, 0, 0]);
-    assert!(new.partition.apicv_inhibited() && new.partition.awaits_eoi(1, 0x55));
+    assert!(new.partition.apicv_inhibited() && new.partition.messages_wait(1));
     new.empty();
     new.partition.end_of_interrupt(1, 0x55);
     assert_eq!((new.slot(), new.interrupts()), ((2, true), vec![(1, 0x55)]));
@@ -417,7 +434,7 @@ fn posters_and_a_taker_race_and_every_message_comes_once_and_in_order() {
         done.store(true, Ordering::SeqCst);
         posters.into_iter().for_each(|poster| poster.join().unwrap());
     });
-    assert!(!rig.partition.awaits_eoi(1, 0x55));
+    assert!(!rig.partition.messages_wait(1));
 }
 
 #[test]
