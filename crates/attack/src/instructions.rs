@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use satori_cpuid::{Offered, Vendor};
+use satori_defs::fpu::xsave;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_engine::{CpuidResult, Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_soft::Interpreter;
-use satori_state::{Activity, CpuState, DescriptorTable, Segment, seg};
+use satori_state::{Activity, CpuState, DescriptorTable, Segment, Ymm, seg};
 
 /// RAM from 0.
 const RAM: u64 = 0x4_0000;
@@ -147,6 +148,9 @@ fn case(u: &mut Unstructured<'_>) -> Result<Case> {
         case.offered.vendor = Vendor::Amd;
     }
     let state = &mut case.state;
+    if bits & 1 << 13 != 0 {
+        state.xcr0 = xsave::X87 | xsave::SSE | xsave::AVX;
+    }
     let flags = u.arbitrary::<u32>()? as u64
         & (rflags::STATUS | rflags::DF | rflags::TF | rflags::RF | rflags::AC | rflags::NT | rflags::ID);
     // A trap after every instruction hides the rest: seldom.
@@ -169,7 +173,8 @@ fn case(u: &mut Unstructured<'_>) -> Result<Case> {
     state.fpu.fcw = u.arbitrary::<u16>()? | 0x40;
     state.fpu.ftw = u.arbitrary()?;
     for index in 0..4 {
-        state.fpu.ymm[index].low = u.arbitrary()?;
+        let low: u128 = u.arbitrary()?;
+        state.fpu.ymm[index] = Ymm { low, high: low.rotate_left(40) };
     }
     if u.ratio(1, 8)? {
         state.dr7 = 0x400 | u64::from(u.arbitrary::<u8>()?) | u64::from(u.arbitrary::<u16>()?) << 16;

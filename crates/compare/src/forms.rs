@@ -181,7 +181,9 @@ fn vex(numbers: &mut Numbers, info: &OpCodeInfo) -> Vec<u8> {
     }
     let wide = (info.w() == 1) as u8;
     let wide = if numbers.one_in(4) { wide ^ 1 } else { wide };
-    let source = if numbers.one_in(8) { 0xf } else { numbers.any() as u8 & 0xf };
+    // Where there is no register to name, the field must be all ones.
+    let named = format!("{:?}", info.op_kinds()).contains("vvvv");
+    let source = if named != numbers.one_in(16) { numbers.any() as u8 & 0xf } else { 0xf };
     let long = (info.l() == 1) as u8 ^ numbers.one_in(60) as u8;
     bytes.push(0xc4);
     bytes.push(numbers.any() as u8 & 0xe0 | map);
