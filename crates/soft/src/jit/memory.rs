@@ -12,6 +12,8 @@ use crate::mmu::Tlb;
 
 /// In a description of an access: it writes.
 const WRITE: u32 = 1 << 8;
+/// Misses of one address in a row that are answered.
+const MAX_REPEATS: u32 = 64;
 /// From this bit on: what its address must be a multiple of.
 const ALIGN_SHIFT: u32 = 16;
 
@@ -257,5 +259,12 @@ pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, describe: u32) -> u64 {
     }
     let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);
     let aligned = linear & (u64::from(describe >> ALIGN_SHIFT) - 1) == 0;
-    u64::from(aligned && cpu.cache_translation(linear, size, write))
+    if !aligned || !cpu.cache_translation(linear, size, write) {
+        return 0;
+    }
+    // Should the code see the address differently, it must not ask for ever.
+    let context = &mut cpu.context;
+    context.repeats = if context.missed == linear { context.repeats + 1 } else { 0 };
+    context.missed = linear;
+    u64::from(context.repeats < MAX_REPEATS)
 }

@@ -101,6 +101,9 @@ pub struct Context {
     cpu: *mut Cpu,
     /// Holds a value over an access.
     temporary: u64,
+    /// The address of the last miss that was answered, and how many misses before it were of the same.
+    missed: u64,
+    repeats: u32,
     /// Where the TLB's entry for the last store is, in bytes from the first, if others execute too.
     stored: u64,
     /// MXCSR as the monitor's own code has it.
@@ -132,6 +135,8 @@ impl Context {
             kick: std::ptr::null(),
             cpu: std::ptr::null_mut(),
             temporary: 0,
+            missed: 0,
+            repeats: 0,
             stored: 0,
             host_mxcsr: mxcsr::RESET,
             vectors: 0,
