@@ -28,20 +28,29 @@ pub(crate) struct Chosen {
 }
 
 impl EngineKind {
+    /// The best engine that works here; what /dev/kvm promises is not believed.
+    pub fn best() -> Self {
+        if Self::translator_works().is_ok() { EngineKind::Translator } else { EngineKind::Interpreter }
+    }
+
+    /// Whether this host lets code be made; else why not.
+    pub fn translator_works() -> std::io::Result<()> {
+        Translator::works()
+    }
+
     pub(crate) fn choose(self) -> Chosen {
         match self {
             EngineKind::Translator => Chosen {
                 engine: Arc::new(Translator::default()),
                 features: INTERPRETER,
                 host_lacks: host_lacks(),
-                why: "translator, Satori's software CPU: hot code becomes host code",
+                why: "translator, Satori's software CPU: code that runs often becomes host code",
             },
             EngineKind::Interpreter => Chosen {
                 engine: Arc::new(Interpreter::default()),
                 features: INTERPRETER,
                 host_lacks: host_lacks(),
-                why: "interpreter, Satori's software CPU: one instruction at a time, slower than hardware, \
-                      and the only engine so far",
+                why: "interpreter, Satori's software CPU: one instruction at a time",
             },
         }
     }

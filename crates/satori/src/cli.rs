@@ -268,8 +268,7 @@ pub enum Engine {
     Auto,
     /// The software CPU, one instruction at a time
     Interpreter,
-    /// Not in this version
-    #[value(hide = true)]
+    /// The software CPU, which makes host code of guest code that runs often
     Translator,
     /// Not in this version
     #[value(hide = true)]

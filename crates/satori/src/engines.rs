@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::json;
 
+use satori_machine::EngineKind;
+
 use crate::{cli, probe};
 
 /// How long /dev/kvm may take to show that it works. Some hang.
@@ -21,13 +23,21 @@ struct Engine {
 
 /// Does what `satori engines` was told.
 pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
+    let translator = EngineKind::translator_works();
     let engines = [
+        Engine {
+            name: "translator",
+            usable: translator.is_ok(),
+            why: match translator {
+                Ok(()) => "Satori's software CPU; code that runs often becomes host code".into(),
+                Err(error) => format!("this host gives no memory for code ({error})"),
+            },
+        },
         Engine {
             name: "interpreter",
             usable: true,
             why: "Satori's software CPU, one instruction at a time; works on every host".into(),
         },
-        Engine { name: "translator", usable: false, why: "this version has no translator yet".into() },
         Engine {
             name: "kvm",
             usable: false,

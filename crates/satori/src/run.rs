@@ -311,8 +311,14 @@ fn gdb_socket(flags: &cli::Machine) -> Option<PathBuf> {
 /// believed, and nothing runs on it yet, so it is not even asked.
 pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     match wanted {
-        cli::Engine::Auto | cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
-        cli::Engine::Translator => Ok(EngineKind::Translator),
+        cli::Engine::Auto => Ok(EngineKind::best()),
+        cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
+        cli::Engine::Translator => match EngineKind::translator_works() {
+            Ok(()) => Ok(EngineKind::Translator),
+            Err(error) => bail!(
+                "--engine translator: this host gives no memory for code ({error}); use --engine interpreter or auto"
+            ),
+        },
         cli::Engine::Kvm => {
             bail!(
                 "--engine kvm: this version cannot drive /dev/kvm yet; use --engine interpreter or auto ('satori \

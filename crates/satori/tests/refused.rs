@@ -104,7 +104,6 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--hyperv", "off,vpindex"], &["off"]);
     refused(&["--kernel", &kernel, "--clock", "sundial"], &["sundial", "virtual"]);
     refused(&["--kernel", &kernel, "--engine", "kvm"], &["--engine interpreter"]);
-    refused(&["--kernel", &kernel, "--engine", "translator"], &["--engine interpreter"]);
     refused(&["--kernel", &kernel, "--frobnicate"], &["--frobnicate"]);
     refused(&["--kernel", &kernel, "--cmdline", "a", "--append", "b"], &["--append", "cannot be used with"]);
     refused(&["--kernel", &kernel, "surplus"], &["surplus"]);

@@ -6,7 +6,7 @@ use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
-use crate::jit::{HOT, Jit, Pool, reason};
+use crate::jit::{Arena, HOT, Jit, Pool, reason};
 use crate::world::World;
 
 /// The interpreting engine, for the vCPUs of one partition.
@@ -43,6 +43,11 @@ impl Default for Translator {
 }
 
 impl Translator {
+    /// Whether the host gives memory for code.
+    pub fn works() -> std::io::Result<()> {
+        Arena::new().map(drop)
+    }
+
     /// One that translates a block before its first execution, so that translated code is what
     /// is tried out.
     pub fn eager() -> Self {
