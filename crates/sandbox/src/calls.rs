@@ -93,6 +93,11 @@ pub const ALLOWED: &[Row] = &[
         "the C library's own signals, at the first thread's start",
     ),
     (libc::SYS_rt_sigreturn, Always, "the end of a signal handler"),
+    (
+        libc::SYS_arch_prctl,
+        OneOf(0, &[ARCH_SET_GS]),
+        "the translator's register, where the processor's own instruction for it is not permitted",
+    ),
     (libc::SYS_exit, Always, "a thread's end"),
     (libc::SYS_exit_group, Always, "the process's end"),
     (libc::SYS_accept4, Debugger, "the debugger connects"),
@@ -100,6 +105,9 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_getpeername, Debugger, "who the debugger is"),
     (libc::SYS_shutdown, Debugger, "the debugger leaves"),
 ];
+
+/// Of asm/prctl.h.
+const ARCH_SET_GS: u64 = 0x1001;
 
 const HANDLES: &[u64] = &[libc::F_GETFD as u64, libc::F_DUPFD_CLOEXEC as u64];
 
