@@ -82,7 +82,11 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_set_robust_list, Always, "a thread's start"),
     (libc::SYS_rseq, Always, "a thread's start"),
     (libc::SYS_sigaltstack, Always, "a thread's start and end"),
-    (libc::SYS_prctl, OneOf(0, &[libc::PR_SET_NAME as u64]), "names of threads"),
+    (
+        libc::SYS_prctl,
+        OneOf(0, &[libc::PR_SET_NAME as u64, PR_GET_AUXV]),
+        "names of threads; where rustix finds the vDSO, the first time that it asks a clock",
+    ),
     (libc::SYS_gettid, Always, "a thread's start; raise"),
     (libc::SYS_getpid, Always, "raise"),
     (libc::SYS_tgkill, Own, "raise: SIGSTOP of Ctrl-Z, SIGABRT"),
@@ -106,6 +110,8 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_shutdown, Debugger, "the debugger leaves"),
 ];
 
+/// Of linux/prctl.h: the process's own auxiliary vector.
+const PR_GET_AUXV: u64 = 0x4155_5856;
 /// Of asm/prctl.h.
 const ARCH_SET_GS: u64 = 0x1001;
 
