@@ -74,3 +74,20 @@ fn timers_expire_on_time() {
     }
     passes("hv_timers", 2, &["--hyperv", "all"]);
 }
+
+#[test]
+fn interrupts_end_without_exits() {
+    for choice in ["off", "vapic", "auto"] {
+        passes("hv_vapic", 1, &["--hyperv", choice]);
+    }
+    passes("hv_vapic", 1, &["--hyperv", "vapic", "--clock", "virtual"]);
+}
+
+#[test]
+fn races_end_and_leave_the_interface_whole() {
+    passes("hv_races", 2, &["--hyperv", "off"]);
+    for cpus in [2, 4] {
+        passes("hv_races", cpus, &["--hyperv", "all"]);
+    }
+    passes("hv_races", 2, &["--hyperv", "all", "--clock", "virtual"]);
+}
