@@ -26,6 +26,33 @@ fn boot_enlightened(series: &str, cpus: &str) {
     boot_with(series, cpus, &["--cpus", cpus]);
 }
 
+/// As [`boot_with`] on four processors: Linux says which enlightenments it uses, and the report that it did.
+fn boot_and_report(series: &str, apic: &str, arguments: &[&str]) -> String {
+    let report = common::scratch(&format!("used-{series}.json"));
+    let path = report.to_str().expect("UTF-8");
+    let console = boot_with(series, "4", &[arguments, &["--report", "json", "--report-file", path]].concat());
+    for said in [
+        "Hyper-V: Host Build 10.0.14393",
+        "Hyper-V: LAPIC Timer Frequency: 0x",
+        "Hyper-V: Using hypercall for remote TLB flush",
+        "Hyper-V: Using IPI hypercalls",
+        "Hyper-V: PV spinlocks enabled",
+        &format!("Hyper-V: Using enlightened APIC ({apic} mode)"),
+    ] {
+        assert!(console.contains(said), "no '{said}':\n{}", tail(&console));
+    }
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
+    let used = |name: &str| report["hyperv"][name]["used"].as_u64().unwrap_or_else(|| panic!("no {name}"));
+    for name in ["base", "vpindex", "time", "frequencies", "vapic", "ipi", "stimer", "stimer_direct"] {
+        assert!(used(name) > 0, "{series} did not use {name}: {}", report["hyperv"]);
+    }
+    // What stock Linux never uses.
+    for name in ["runtime", "synic", "reenlightenment", "reset"] {
+        assert_eq!(used(name), 0, "{series} used {name}");
+    }
+    console
+}
+
 /// The values of "fact topology" on a console: a line for each processor.
 fn topology(console: &str) -> Vec<&str> {
     console.lines().filter_map(|line| line.strip_prefix("fact topology: ")).map(str::trim).collect()
@@ -51,7 +78,8 @@ fn debian_6_1_on_one_vcpu() {
 // Also: Linux sees the topology that was asked for; package, core, threads of the core, sharers of the L3.
 #[test]
 fn debian_6_1_on_four_vcpus() {
-    let console = boot_with("6.1", "4", &["--cpus", "4,sockets=2,cores=1,threads=2"]);
+    let machine = ["--cpus", "4,sockets=2,cores=1,threads=2", "--cpu", "max,-x2apic"];
+    let console = boot_and_report("6.1", "xapic", &machine);
     assert_eq!(topology(&console), ["0 0 0-1 0-1", "0 0 0-1 0-1", "1 0 2-3 2-3", "1 0 2-3 2-3"]);
     assert!(fact(&console, "cpu").starts_with("GenuineIntel 6 54 "), "{}", fact(&console, "cpu"));
 }
@@ -63,7 +91,7 @@ fn debian_6_12_on_one_vcpu() {
 
 #[test]
 fn debian_6_12_on_four_vcpus() {
-    boot_enlightened("6.12", "4");
+    boot_and_report("6.12", "x2apic", &["--cpus", "4"]);
 }
 
 #[test]
