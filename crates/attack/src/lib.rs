@@ -9,17 +9,25 @@ mod guest;
 mod instructions;
 mod loader;
 mod script;
+mod words;
 
 pub use guest::guest;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
+pub use words::{domain, options};
 
 /// A target: bytes in, nothing out.
 pub type Target = fn(&[u8]);
 
 /// Every target by name. The name is that of its fuzzer and of its folder of regressions.
-pub const TARGETS: &[(&str, Target)] =
-    &[("loader", loader), ("decoder", decoder), ("instructions", instructions), ("devices", guest)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("loader", loader),
+    ("decoder", decoder),
+    ("instructions", instructions),
+    ("devices", guest),
+    ("options", options),
+    ("domain", domain),
+];
 
 #[cfg(test)]
 mod tests;

@@ -72,6 +72,12 @@ fn random_files_are_refused_or_loaded() {
 }
 
 #[test]
+fn random_options_and_domains_are_refused_or_written_again() {
+    random(options, 4_000, 40);
+    random(domain, 4_000, 80);
+}
+
+#[test]
 fn the_loaders_good_kernels_are_good() {
     for which in 1..=3 {
         // With nothing changed, each is understood.
