@@ -629,7 +629,7 @@ fn hyper_v(t: &mut Test) {
     insn::wrmsr(synthetic::GUEST_OS_ID, 0);
     insn::wrmsr(synthetic::HYPERCALL, 0x30_0001);
     t.eq("no identity", get(synthetic::HYPERCALL).unwrap_or(1) & 1, 0);
-    for msr in [0x4000_0004, 0x4000_0010, 0x4000_0060, 0x4000_01fe] {
+    for msr in [0x4000_0004, 0x4000_0011, 0x4000_0060, 0x4000_01fe] {
         t.eq("reserved", get(msr), None);
     }
 }
