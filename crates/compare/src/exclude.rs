@@ -246,7 +246,10 @@ pub fn outcome_reason(
     if based && real.vector == gp && (engine.vector == pf || engine.vector == ac) {
         return Some("AMD's processors refuse some sums of base and offset that are canonical");
     }
-    let loads = matches!(insn.mnemonic(), Mnemonic::Fxrstor | Mnemonic::Fxrstor64 | Mnemonic::Ldmxcsr);
+    let loads = matches!(
+        insn.mnemonic(),
+        Mnemonic::Fxrstor | Mnemonic::Fxrstor64 | Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr
+    );
     if loads && host::vendor() == Vendor::Amd && engine.vector == gp {
         return Some("bit 17 of MXCSR exists on AMD's processors");
     }
