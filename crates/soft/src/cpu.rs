@@ -257,18 +257,19 @@ impl Cpu {
         } else {
             Mode::Supervisor
         };
-        let vectors = jit::vector_mode(&self.state);
-        if (self.code_mode ^ vectors) & jit::VECTOR_MODE != 0
-            && let Some(jit) = &mut self.jit
-        {
-            jit.forget_targets(&mut self.context);
-        }
-        self.code_mode = vectors
+        let code_mode = jit::vector_mode(&self.state)
             | u64::from(self.mode == Mode::User) << 52
             | u64::from(self.code64) << 53
             | u64::from(self.bits() == 16) << 54
             | u64::from(self.mode == Mode::SupervisorAc) << 55
             | u64::from(matches!(self.state.cpl(), 1 | 2)) << 56;
+        // The table of targets is for each `mode`, which says less.
+        if (self.code_mode ^ code_mode) & (jit::VECTOR_MODE | 1 << 56) != 0
+            && let Some(jit) = &mut self.jit
+        {
+            jit.forget_targets(&mut self.context);
+        }
+        self.code_mode = code_mode;
         self.aligned =
             self.mode == Mode::User && self.state.rflags & rflags::AC != 0 && self.state.cr0 & cr0::AM != 0;
         self.tlb.hide(self.aligned);
