@@ -67,7 +67,7 @@ impl Slots {
         self.0.len() as u32
     }
 
-    /// Says that virtual processor `index` is about to execute; [`Slots::take`] must come after.
+    /// Says that virtual processor `index` is about to execute; its requests must be looked for afterwards.
     pub fn enter(&self, index: u32) -> Executing<'_> {
         let slot = &self.0[index as usize];
         // Only its own thread counts.

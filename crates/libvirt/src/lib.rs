@@ -3,9 +3,9 @@
 //! [`read`] takes a whole `<domain>` or a fragment of one, such as the `<features>` on a slide, and gives a
 //! [`Domain`]: plain values, wishes about Hyper-V with their places, and warnings for what Satori
 //! cannot honour. What is wrong is a [`Mistake`] with line, column and the right spelling; reading goes on
-//! behind each, so that all are told at once. [`write`] goes the other way.
+//! behind each, so that all are told at once. [`write()`] goes the other way.
 //!
-//! The elements that libvirt knows are rows of [`schema`]; those of `<hyperv>` come from the table of
+//! The elements that libvirt knows are rows of `schema`; those of `<hyperv>` come from the table of
 //! enlightenments.
 
 mod cpu;

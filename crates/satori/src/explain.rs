@@ -1,6 +1,6 @@
 //! `satori explain`: one page on one thing that Satori talks about.
 //!
-//! Each kind of thing is a row of [`KINDS`]: how its names are found, and the page on one of them.
+//! Each kind of thing is a row of `KINDS`: how its names are found, and the page on one of them.
 
 use std::io::Write;
 

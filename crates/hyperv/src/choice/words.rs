@@ -2,7 +2,7 @@
 
 use crate::{Enlightenment, SPIN_NEVER, Version};
 
-/// A part of [`Version`](crate::Version), as QEMU names it.
+/// A part of [`crate::Version`], as QEMU names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionField {
     /// `build`.
