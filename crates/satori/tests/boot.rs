@@ -113,7 +113,7 @@ fn without_hyper_v() {
 #[test]
 fn two_virtual_runs_are_one() {
     let kernel = fetch(&["kernel", "6.1"]);
-    let run = |name: &str| {
+    let run = |name: &str, engine: &str| {
         let report = common::scratch(name);
         let path = report.to_str().expect("UTF-8");
         let ended = satori(&[
@@ -128,6 +128,8 @@ fn two_virtual_runs_are_one() {
             "4",
             "--clock",
             "virtual",
+            "--engine",
+            engine,
             "--report",
             "json",
             "--report-file",
@@ -141,10 +143,13 @@ fn two_virtual_runs_are_one() {
         assert!(report.as_object_mut().unwrap().remove("elapsed_ns").is_some());
         (ended.console, report)
     };
-    let (first, second) = (run("virtual-1"), run("virtual-2"));
+    let (first, second) = (run("virtual-1", "translator"), run("virtual-2", "translator"));
     assert_eq!(first.0, second.0, "the consoles differ");
     assert_eq!(first.1, second.1, "the reports differ");
     assert_eq!(first.1["vcpus"].as_array().unwrap().len(), 4);
+    let other = run("virtual-3", "interpreter");
+    assert_eq!(first.0, other.0, "the consoles of the engines differ");
+    assert_eq!(first.1["all"], other.1["all"], "the exits of the engines differ");
 }
 
 #[test]

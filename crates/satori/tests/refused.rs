@@ -166,7 +166,7 @@ fn processors_and_engines_are_shown() {
     assert_eq!(json["leaves"][0]["ebx"], 0x6874_7541);
     let ended = satori(&["engines", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&ended.console).unwrap();
-    assert_eq!((json["auto"].as_str(), ended.status), (Some("interpreter"), 0));
+    assert_eq!((json["auto"].as_str(), ended.status), (Some("translator"), 0));
     assert_eq!(json["engines"][2]["usable"], false, "nothing runs on KVM yet");
     assert!(satori(&["msrs"]).console.contains("IA32_MISC_ENABLE"));
 }

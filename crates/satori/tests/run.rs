@@ -68,7 +68,7 @@ fn standard_output_carries_only_the_console() {
         ["run", "--kernel", &kernel, "--timeout", "1s", "--report", "json", "--report-file", path];
     let ended = satori(&arguments);
     assert_eq!((ended.status, ended.console.as_str()), (124, "hello"), "{ended:?}");
-    assert!(ended.messages.contains("interpreter"), "the engine is told: {ended:?}");
+    assert!(ended.messages.contains("translator"), "the engine is told: {ended:?}");
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
     assert_eq!(report["status"], 124);
     let exits = report["all"]["exits"].as_array().unwrap();

@@ -154,8 +154,17 @@ fn saved_and_restored_states_are_the_real_processors() {
             let mask = numbers.below(4);
             let misaligned = if numbers.below(32) == 0 { 8 * numbers.below(8) } else { 0 };
             let code = on(opcode, register, AREA + misaligned);
-            let theirs = native(&mut host, &code, mask, &memory);
             let ours = ours(&mut cpu, &code, mask, &memory);
+            let mut theirs = native(&mut host, &code, mask, &memory);
+            // A kernel that switches away in between restores what is in its initial state as not in
+            // use, and XSTATE_BV tells.
+            for _ in 0..2 {
+                if theirs.area[..fxsave::MXCSR_MASK] != ours.area[..fxsave::MXCSR_MASK]
+                    || theirs.area[HEADER..] != ours.area[HEADER..]
+                {
+                    theirs = native(&mut host, &code, mask, &memory);
+                }
+            }
             let case = format!("{name} of {mask} with header {:02x?}", &memory[HEADER..EXTENDED]);
             assert_eq!(ours.fault, theirs.fault, "{case}");
             for (what, ours, theirs) in
