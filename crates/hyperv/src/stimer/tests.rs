@@ -341,7 +341,7 @@ proptest! {
             if enable {
                 timer.write_config(config | ENABLE, now);
             }
-            armed = (count != 0 && (enable || auto || was && armed.is_some())).then_some(count);
+            armed = (count != 0 && (enable || auto || was)).then_some(count);
             now += pass;
             let expected = armed.filter(|count| *count <= now);
             prop_assert_eq!(timer.expire(now, true), expected);
