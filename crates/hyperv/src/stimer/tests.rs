@@ -334,14 +334,15 @@ proptest! {
         let mut timer = Stimer::default();
         let config = SINT2 | if auto { AUTO_ENABLE } else { 0 };
         timer.write_config(config, 0);
-        let (mut now, mut armed) = (0, None);
+        let mut now = 0;
         for (enable, count, pass) in writes {
             timer.write_count(count, now);
             let was = timer.has(ENABLE);
             if enable {
                 timer.write_config(config | ENABLE, now);
             }
-            armed = (count != 0 && (enable || auto || was)).then_some(count);
+            // A timer that was enabled without a count waits for one.
+            let mut armed = (count != 0 && (enable || auto || was)).then_some(count);
             now += pass;
             let expected = armed.filter(|count| *count <= now);
             prop_assert_eq!(timer.expire(now, true), expected);
