@@ -1,13 +1,14 @@
-//! The interpreter against the real processor: every case that once differed, and 200,000 more.
+//! Each engine against the real processor: every case that once differed, and 200,000 more.
 
 use satori_compare::{Comparison, Failure, Generator, describe, read_line};
-use satori_soft::Interpreter;
+use satori_engine::Engine;
+use satori_soft::{Interpreter, Translator};
 
 const SEED: u64 = 0x5361_746f;
 const CASES: u64 = 200_000;
 
-fn comparison() -> Comparison {
-    Comparison::new(&Interpreter::default()).expect("a child process and guest memory can be had")
+fn comparison(engine: &dyn Engine) -> Comparison {
+    Comparison::new(engine).expect("a child process and guest memory can be had")
 }
 
 fn show(failures: &[Failure]) -> String {
@@ -20,7 +21,12 @@ fn show(failures: &[Failure]) -> String {
 
 #[test]
 fn what_once_differed_no_longer_does() {
-    let mut comparison = comparison();
+    replay_the_corpus(&Interpreter::default());
+    replay_the_corpus(&Translator::eager());
+}
+
+fn replay_the_corpus(engine: &dyn Engine) {
+    let mut comparison = comparison(engine);
     let mut failures = Vec::new();
     for line in include_str!("../corpus.txt").lines().filter(|line| !line.starts_with('#')) {
         let case = read_line(line).expect("lines of the corpus can be read");
@@ -35,8 +41,17 @@ fn what_once_differed_no_longer_does() {
 }
 
 #[test]
-fn random_instructions_do_what_they_do_on_the_real_processor() {
-    let mut comparison = comparison();
+fn interpreted_instructions_do_what_they_do_on_the_real_processor() {
+    compare_at_random(&Interpreter::default());
+}
+
+#[test]
+fn translated_instructions_do_what_they_do_on_the_real_processor() {
+    compare_at_random(&Translator::eager());
+}
+
+fn compare_at_random(engine: &dyn Engine) {
+    let mut comparison = comparison(engine);
     let generators = [64, 32].map(|bits| Generator::new(bits, SEED, ""));
     let mut failures: Vec<Failure> = Vec::new();
     for index in 0..CASES {
