@@ -25,6 +25,17 @@ fn traps() {
     passes("traps", 1, &[]);
 }
 
+/// What is not said to run on one engine runs on the translator; these are about what the interpreter
+/// does by itself.
+#[test]
+fn the_interpreter_passes_too() {
+    for (guest, cpus) in
+        [("exceptions", 1), ("traps", 1), ("modes", 1), ("debug", 1), ("smc", 2), ("litmus", 4)]
+    {
+        passes(guest, cpus, &["--engine", "interpreter"]);
+    }
+}
+
 #[test]
 fn features_as_cpuid_says() {
     for cpu in [
