@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 240;
 /// Bytes behind its first one that a block can cover.
 pub const MAX_REACH: u64 = MAX_BYTES as u64 + 14;
 /// Instructions of a block at most.
-const MAX_INSTRUCTIONS: usize = 48;
+pub const MAX_INSTRUCTIONS: usize = 48;
 
 /// Copies code bytes out of guest memory, where others may be writing.
 pub fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
@@ -71,9 +71,9 @@ pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
     (ops.into_boxed_slice(), generics)
 }
 
-/// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
+/// Decodes the block of `longest` instructions or fewer at `offset` of the page at `host`. Nothing if its first instruction
 /// reaches into the next page, or is too long.
-pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
+pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32, longest: usize) -> Option<Decoded> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     copy(host, offset, &mut buffer[..len]);
@@ -82,7 +82,7 @@ pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<De
     let mut generics: Vec<(usize, Generic)> = Vec::new();
     let mut insn = Instruction::default();
     let mut done = false;
-    while !done && decoder.position() < MAX_BYTES && ops.len() < MAX_INSTRUCTIONS {
+    while !done && decoder.position() < MAX_BYTES && ops.len() < longest {
         let at = decoder.position();
         decoder.decode_out(&mut insn);
         if decoder.last_error() == DecoderError::NoMoreBytes {

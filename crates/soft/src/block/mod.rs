@@ -7,6 +7,7 @@
 mod decode;
 mod fast;
 mod op;
+mod rewritten;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -230,6 +231,7 @@ pub struct Blocks {
     /// Blocks of instructions that cross pages, by the addresses of the first byte and of the second page.
     crossings: HashMap<(u64, u64), *mut Block, BuildHasherDefault<AddressHasher>>,
     storage: Vec<*mut Block>,
+    rewritten: rewritten::Rewritten,
     /// Bytes that the blocks take.
     memory: usize,
     current: *mut Block,
@@ -271,6 +273,7 @@ impl Blocks {
             table: HashMap::default(),
             crossings: HashMap::default(),
             storage: Vec::new(),
+            rewritten: rewritten::Rewritten::new(),
             memory: 0,
             current: std::ptr::null_mut(),
             current_rip: 0,
@@ -500,8 +503,9 @@ impl Cpu {
         if !known && self.jit.is_some() {
             self.tlb.protect_code();
         }
-        let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, (linear & 0xfff) as usize, bits)
-        else {
+        let longest = self.blocks.rewritten.longest(fetch.state, value);
+        let offset = (linear & 0xfff) as usize;
+        let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, offset, bits, longest) else {
             return Ok(self.crossing_block(linear, fetch, value));
         };
         let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
