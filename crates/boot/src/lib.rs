@@ -33,4 +33,6 @@ pub use error::{BadKernel, Error};
 pub use image::PvhReloc;
 pub use initrd::{Initrd, Module};
 pub use kernel::{Format, KERNEL_MAX, Kernel, KernelInfo};
-pub use load::{BootProtocol, Cmdline, Config, DEFAULT_CMDLINE, Loaded, ProtocolChoice, load};
+pub use load::{
+    BootProtocol, Cmdline, Config, DEFAULT_CMDLINE, Loaded, ProtocolChoice, load, needs_long_mode,
+};

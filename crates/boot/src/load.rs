@@ -203,6 +203,13 @@ fn place_linux(
     Ok((entry, region))
 }
 
+/// Whether `kernel`, entered as `wanted`, is code of 64 bits or will soon come to it. A multiboot kernel
+/// begins with 32 bits and may stay there.
+pub fn needs_long_mode(kernel: &Kernel, wanted: ProtocolChoice) -> bool {
+    choose(kernel, wanted).is_ok_and(|way| way.protocol != BootProtocol::Multiboot)
+        && kernel.ways.iter().any(|way| way.protocol != BootProtocol::Multiboot && way.image.is_64bit)
+}
+
 fn choose(kernel: &Kernel, wanted: ProtocolChoice) -> Result<&Way, Error> {
     let fits = |way: &&Way| match wanted {
         ProtocolChoice::Auto => true,

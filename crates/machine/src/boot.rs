@@ -1,11 +1,13 @@
 //! From the configuration's files to a loaded guest.
 
 use satori_boot::acpi::Platform;
-use satori_boot::{BootProtocol, Initrd, KERNEL_MAX, Kernel, layout, load};
+use satori_boot::{BootProtocol, Initrd, KERNEL_MAX, Kernel, layout, load, needs_long_mode};
 use satori_cpuid::Topology;
 use satori_memory::Region;
 
+use crate::engines::Chosen;
 use crate::life::{Begin, Loader};
+use crate::processor::long_mode;
 use crate::{Config, Error};
 
 /// What the tables announce: the processors, and every device that a life has.
@@ -20,10 +22,15 @@ fn platform(topology: Topology) -> Platform {
 
 /// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,
 /// and again after each reset.
-pub(crate) fn prepare(config: Config) -> Result<(Vec<Region>, Loader), Error> {
+pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, Loader), Error> {
+    let long_mode = long_mode(&config, engine)?;
     let regions = layout::ram_regions(config.memory)?;
     let kernel = Kernel::parse(config.kernel, config.memory.min(KERNEL_MAX))
         .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })?;
+    if !long_mode && needs_long_mode(&kernel, config.protocol) {
+        // Its first step into long mode would be a fault that nothing handles yet.
+        return Err(Error::NoLongMode);
+    }
     if kernel.info.wants_video {
         tracing::warn!("the kernel's multiboot header asks for a video mode, and there is no screen");
     }

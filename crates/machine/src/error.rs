@@ -9,6 +9,11 @@ pub enum Error {
     /// The guest cannot be loaded.
     #[error(transparent)]
     Boot(#[from] satori_boot::Error),
+    /// A 64-bit kernel for processors without long mode.
+    #[error(
+        "the kernel has 64 bits, and the processor is to have no long mode; leave -lm out of --cpu, or use a kernel of 32 bits"
+    )]
+    NoLongMode,
     /// Guest memory could not be reserved.
     #[error(transparent)]
     Memory(#[from] satori_memory::Error),

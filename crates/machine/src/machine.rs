@@ -49,7 +49,7 @@ impl Machine {
             initrds: std::mem::take(&mut config.initrds),
             ..config.clone()
         };
-        let (regions, load) = crate::boot::prepare(files)?;
+        let (regions, load) = crate::boot::prepare(files, &chosen)?;
         let parts = Parts {
             engine: chosen.engine,
             features: chosen.features,

@@ -2,8 +2,9 @@
 
 use satori_bus::Clock;
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
-use satori_cpuid::{CpuidTable, PHYSICAL_BITS, Params};
+use satori_cpuid::{CpuidTable, Feature, PHYSICAL_BITS, Params};
 
+use crate::engines::Chosen;
 use crate::life::DEVICE_HOLE;
 use crate::{ClockMode, Config, Error, RealClock, VirtualClock};
 
@@ -25,19 +26,29 @@ impl Processor {
             ClockMode::Real => RealClock::new(config.tsc_hz).tsc_hz(),
             ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).tsc_hz(),
         };
-        let engine = config.engine.choose();
-        let cpuid = CpuidTable::new(Params {
-            cpu: &config.cpu_model.as_deref().unwrap_or("max").parse()?,
-            engine_features: engine.features,
-            host_lacks: &engine.host_lacks,
-            topology: config.topology,
-            tsc_hz,
-            physical_bits: PHYSICAL_BITS,
-            hypervisor: config.hyperv.leaves(config.topology.cpus()),
-        })?;
+        let cpuid = table(config, &config.engine.choose(), tsc_hz)?;
         let setup =
             Setup { cpuid: &cpuid, tsc_hz, physical_bits: PHYSICAL_BITS, uncached: Some(DEVICE_HOLE) };
         let msrs = PlatformMsrs::new(&setup);
         Ok(Processor { cpuid, msrs, tsc_hz })
     }
+}
+
+/// The processors' CPUID on an engine.
+fn table(config: &Config, engine: &Chosen, tsc_hz: u64) -> Result<CpuidTable, Error> {
+    Ok(CpuidTable::new(Params {
+        cpu: &config.cpu_model.as_deref().unwrap_or("max").parse()?,
+        engine_features: engine.features,
+        host_lacks: &engine.host_lacks,
+        topology: config.topology,
+        tsc_hz,
+        physical_bits: PHYSICAL_BITS,
+        hypervisor: config.hyperv.leaves(config.topology.cpus()),
+    })?)
+}
+
+/// Whether the processors of `config` have long mode.
+pub(crate) fn long_mode(config: &Config, engine: &Chosen) -> Result<bool, Error> {
+    // The frequency is in other leaves.
+    Ok(table(config, engine, 1_000_000_000)?.has(Feature::Lm))
 }

@@ -327,7 +327,7 @@ pub struct Cpu {
     /// The processor that asks, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub vcpu: u32,
-    /// How it is printed; raw is the registers alone
+    /// How it is printed; raw is the registers alone, or the names of the features that are offered
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub format: CpuForm,
     /// List every feature name instead, and whether it is offered

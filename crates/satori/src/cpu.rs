@@ -40,7 +40,7 @@ pub fn show(flags: &cli::Cpu, out: &mut dyn Write) -> Result<()> {
         ..Context::default()
     };
     if flags.features {
-        return features(&cpuid, out);
+        return features(&cpuid, flags.format, out);
     }
     let leaves = cpuid.leaves().map(|leaf| {
         let value = cpuid.query(leaf.leaf, leaf.subleaf, &asker);
@@ -184,17 +184,36 @@ fn object(table: &CpuidTable, leaf: u32, subleaf: u32, value: &Registers) -> Val
     object.into()
 }
 
-/// Every feature name with what became of it.
-fn features(table: &CpuidTable, out: &mut dyn Write) -> Result<()> {
+/// Every feature name with what became of it; in the raw form the names of those that are offered.
+fn features(table: &CpuidTable, form: cli::CpuForm, out: &mut dyn Write) -> Result<()> {
+    let mut objects = Vec::new();
     for &feature in Feature::ALL {
         let (leaf, subleaf, register, bit) = feature.place();
-        let state = match (table.has(feature), table.origin(leaf, subleaf, register, bit)) {
-            (true, Some(layer)) => format!("on, by {}", layer.name()),
-            (true, None) => "on".into(),
-            (false, Some(layer)) => format!("off, by {}", layer.name()),
-            (false, None) => "not implemented".into(),
-        };
-        writeln!(out, "{:<26} {state}", feature.name())?;
+        let (offered, layer) = (table.has(feature), table.origin(leaf, subleaf, register, bit));
+        let by = layer.map(|layer| layer.name());
+        match form {
+            cli::CpuForm::Text => {
+                let state = match (offered, by) {
+                    (true, Some(layer)) => format!("on, by {layer}"),
+                    (true, None) => "on".into(),
+                    (false, Some(layer)) => format!("off, by {layer}"),
+                    (false, None) => "not implemented".into(),
+                };
+                writeln!(out, "{:<26} {state}", feature.name())?;
+            }
+            cli::CpuForm::Raw if offered => writeln!(out, "{}", feature.name())?,
+            cli::CpuForm::Raw => {}
+            cli::CpuForm::Json => {
+                let register = REGISTERS.iter().find(|(one, _)| *one == register).map(|(_, name)| name);
+                objects.push(json!({
+                    "name": feature.name(), "offered": offered, "by": by,
+                    "leaf": leaf, "subleaf": subleaf, "register": register, "bit": bit,
+                }));
+            }
+        }
+    }
+    if form == cli::CpuForm::Json {
+        writeln!(out, "{:#}", json!({ "features": objects }))?;
     }
     Ok(())
 }

@@ -99,6 +99,7 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpu", "max,popcnt"], &["+popcnt"]);
     refused(&["--kernel", &kernel, "--cpu", "max,vendor=Intel"], &["twelve characters"]);
     refused(&["--kernel", &kernel, "--cpu", "x86-64-v4"], &["AVX-512", "not implement yet", "x86-64-v3"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,-lm"], &["64 bits", "long mode", "-lm"]);
     refused(&["--kernel", &kernel, "--cpus", "4,cores=3"], &["make them agree"]);
     refused(&["--kernel", &kernel, "--hyperv", "warp"], &["warp", "vpindex"]);
     refused(&["--kernel", &kernel, "--hyperv", "off,vpindex"], &["off"]);
@@ -164,6 +165,14 @@ fn processors_and_engines_are_shown() {
     let json = satori(&["cpu", "--format", "json", "--cpu", "max,vendor=AuthenticAMD"]).console;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["leaves"][0]["ebx"], 0x6874_7541);
+    let features = ["cpu", "--features", "--cpu", "max,-popcnt", "--format"];
+    let json = satori(&[&features[..], &["json"]].concat()).console;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let found = |name| json["features"].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
+    assert_eq!((&found("popcnt")["offered"], &found("popcnt")["by"]), (&false.into(), &"user".into()));
+    assert_eq!((&found("lm")["offered"], &found("lm")["register"]), (&true.into(), &"edx".into()));
+    let raw = satori(&[&features[..], &["raw"]].concat()).console;
+    assert!(raw.lines().any(|line| line == "lm") && !raw.lines().any(|line| line == "popcnt"), "{raw}");
     let ended = satori(&["engines", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&ended.console).unwrap();
     assert_eq!((json["auto"].as_str(), ended.status), (Some("translator"), 0));
