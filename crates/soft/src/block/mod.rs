@@ -478,6 +478,9 @@ impl Cpu {
             return Ok(None);
         }
         let fetch = self.fetch_page(linear)?;
+        if let Some(block) = self.same_block(linear, fetch) {
+            return Ok(Some(block));
+        }
         let bits = self.bits();
         let physical = fetch.page | (linear & 0xfff);
         // Physical addresses have fewer than 52 bits.
@@ -606,11 +609,31 @@ impl Cpu {
         let fetch = self.fetch_page(rip);
         self.fault = None;
         let fetch = fetch.ok()?;
+        if let Some(block) = self.same_block(rip, fetch) {
+            return Some(block);
+        }
         let block = *self.blocks.table.get(&(fetch.page | (rip & 0xfff) | 64 << 56))?;
         // SAFETY: as above.
         unsafe { (*block).valid() }.then(|| {
             self.remember(rip, fetch.scope, block);
             block
+        })
+    }
+
+    /// The block that was found at `linear` last, if its page is still there: most flushes of
+    /// translations change few of them.
+    fn same_block(&mut self, linear: u64, fetch: Fetch) -> Option<*mut Block> {
+        let key = self.code_key(linear);
+        let entry = self.blocks.jumps[jump_slot(key)];
+        if entry.key != key {
+            return None;
+        }
+        // SAFETY: jump entries point to blocks in storage; a reset empties both.
+        let block = unsafe { entry.block.as_ref() }?;
+        let same = std::ptr::eq(block.host, fetch.host) && block.crossing.is_none() && block.valid();
+        same.then(|| {
+            self.remember(linear, fetch.scope, entry.block);
+            entry.block
         })
     }
 

@@ -2,7 +2,8 @@
 //!
 //! One call does one element, or a run of them within a page of RAM, commits that, and goes on at
 //! its own address while elements remain: interrupts get in between, a fault finds the registers
-//! at its element, and what a device answered belongs to one element.
+//! at its element, and what a device answered belongs to one element. MOVS and STOS go through a few
+//! pages in one call while nothing can go wrong, which the TLB tells.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use satori_defs::x86::rflags;
@@ -13,6 +14,9 @@ use super::operand::{accumulator, size};
 use super::sized;
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::flags::Int;
+
+/// Pages that one call goes through at most, so that interrupts need not wait long.
+const PAGES: usize = 8;
 
 /// The registers that a string instruction uses: the address size chooses among them.
 #[derive(Clone, Copy)]
@@ -132,6 +136,21 @@ fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     }
     strings.advance::<T>(cpu, strings.registers.source, done);
     strings.advance::<T>(cpu, strings.registers.destination, done);
+    // Smaller addresses wrap.
+    let bulk = done > 1 && strings.registers.count.size() == 8;
+    for _ in 1..PAGES {
+        let (from, to) = (from.wrapping_add(done * T::SIZE), to.wrapping_add(done * T::SIZE));
+        if !bulk || done == strings.count || !cpu.is_cached(from, false) || !cpu.is_cached(to, true) {
+            break;
+        }
+        let more = bulk::copy::<T>(cpu, from, to, strings.count - done)?;
+        if more == 0 {
+            break;
+        }
+        strings.advance::<T>(cpu, strings.registers.source, more);
+        strings.advance::<T>(cpu, strings.registers.destination, more);
+        done += more;
+    }
     strings.repeat(cpu, done, true)
 }
 
@@ -151,6 +170,20 @@ fn stos<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         done = 1;
     }
     strings.advance::<T>(cpu, strings.registers.destination, done);
+    // Smaller addresses wrap.
+    let bulk = done > 1 && strings.registers.count.size() == 8;
+    for _ in 1..PAGES {
+        let to = to.wrapping_add(done * T::SIZE);
+        if !bulk || done == strings.count || !cpu.is_cached(to, true) {
+            break;
+        }
+        let more = bulk::fill(cpu, to, value, strings.count - done)?;
+        if more == 0 {
+            break;
+        }
+        strings.advance::<T>(cpu, strings.registers.destination, more);
+        done += more;
+    }
     strings.repeat(cpu, done, true)
 }
 

@@ -245,6 +245,8 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
             place: jit.free + place,
             unlinked: jit.free + unlinked,
             slot: link.slot.is_some(),
+            code: 0,
+            target: 0,
         });
     }
     jit.sites.extend(sites);

@@ -201,6 +201,9 @@ struct Link {
     unlinked: usize,
     /// The target is in another page, whose translation may change: there is a slot.
     slot: bool,
+    /// Where it was led last, and the number of that block, which knows of it.
+    code: u64,
+    target: u32,
 }
 
 /// What leads to pages by their linear addresses.
@@ -380,6 +383,7 @@ impl Jit {
             self.counts.dropped += 1;
             let Translated { block, entry, leave, rip, mode, .. } = self.blocks[one as usize];
             for link in std::mem::take(&mut self.blocks[one as usize].incoming) {
+                self.links[link as usize].code = 0;
                 self.unlink(link);
             }
             let place = target_place(rip);
@@ -558,11 +562,15 @@ impl Cpu {
         let scope = self.blocks.scope_of(key);
         let Some(jit) = &mut self.jit else { return };
         // A reset may have come between.
-        let Some(&Link { key: wanted, place, slot, .. }) = jit.links.get(link as usize) else { return };
+        let Some(&Link { key: wanted, place, slot, code: before, target, .. }) = jit.links.get(link as usize)
+        else {
+            return;
+        };
         if wanted != key {
             return;
         }
-        let target = jit.by_code.get(&code).copied();
+        let again = before == code;
+        let target = if again { Some(target) } else { jit.by_code.get(&code).copied() };
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());
@@ -577,8 +585,9 @@ impl Cpu {
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
             jit.arena().write(place, &distance.to_le_bytes());
         }
-        if let Some(number) = target {
+        if !again && let Some(number) = target {
             jit.blocks[number as usize].incoming.push(link);
+            jit.links[link as usize] = Link { code, target: number, ..jit.links[link as usize] };
         }
         jit.counts.linked += 1;
     }

@@ -220,6 +220,11 @@ impl Cpu {
         }
     }
 
+    /// Whether the byte at `linear` is RAM that can be reached without a fault or an exit.
+    pub fn is_cached(&self, linear: u64, write: bool) -> bool {
+        self.tlb.lookup(linear, 1, self.mode, write).is_some()
+    }
+
     /// Tells that RAM at `linear` was written through [`Cpu::host_range`].
     pub fn host_range_written(&mut self, linear: u64) {
         if let Ok(place) = self.place(linear, self.mode, true)
