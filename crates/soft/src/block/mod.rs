@@ -6,6 +6,7 @@
 
 mod decode;
 mod fast;
+mod fetched;
 mod op;
 mod rewritten;
 
@@ -22,6 +23,7 @@ use crate::cpu::{Cpu, Exec};
 use crate::isa::MAX_LENGTH;
 use crate::mmu::{Access, LargePages, Mode, Reach, canonical};
 pub use decode::{copy, ends_block};
+use fetched::Fetched;
 pub use op::{BLOCK_RIP, Flow, Op};
 
 /// A straight run of decoded instructions.
@@ -218,14 +220,13 @@ pub struct BlockCounts {
 pub struct Blocks {
     jumps: Box<[Jump; JUMPS]>,
     fetches: Box<[Fetch; FETCHES]>,
-    /// By [`Scope`], and by [`bucket`] of the page. They only grow, so that an entry is void when
-    /// their sum is another than when it was made.
+    /// By [`Scope`], and then by [`bucket`] of the page. They only grow, so that an entry is void
+    /// when their sum is another than when it was made.
     stamps: [u64; 2],
-    page_stamps: [u64; BUCKETS],
-    /// Buckets of which a page was dropped since [`Blocks::take_flushed`].
-    flushed: u64,
-    /// Pages (hashed) that were translated for fetches since the last full flush.
-    pages: Box<[u64; 64]>,
+    page_stamps: [[u64; BUCKETS]; 2],
+    /// Buckets of which a page was dropped since [`Blocks::take_flushed`], by [`Scope`].
+    flushed: [u64; 2],
+    fetched: Fetched,
     large: LargePages,
     table: HashMap<u64, *mut Block, BuildHasherDefault<AddressHasher>>,
     /// Blocks of instructions that cross pages, by the addresses of the first byte and of the second page.
@@ -266,9 +267,9 @@ impl Blocks {
             jumps: boxed(NO_JUMP),
             fetches: boxed(NO_FETCH),
             stamps: [1, 1],
-            page_stamps: [0; BUCKETS],
-            flushed: 0,
-            pages: boxed(0),
+            page_stamps: [[0; BUCKETS]; 2],
+            flushed: [0; 2],
+            fetched: Fetched::new(),
             large: LargePages::new(),
             table: HashMap::default(),
             crossings: HashMap::default(),
@@ -286,30 +287,28 @@ impl Blocks {
         self.bump(Scope::Local);
         if !keep_global {
             self.bump(Scope::Global);
-            self.pages.fill(0);
             self.large = LargePages::new();
         }
     }
 
     fn bump(&mut self, scope: Scope) {
         self.stamps[scope as usize] += 1;
-    }
-
-    fn page_bit(linear: u64) -> (usize, u64) {
-        let page = linear >> 12;
-        ((page >> 6) as usize & 63, 1 << (page & 63))
+        self.fetched.clear(scope);
     }
 
     /// The translation of one page is void now, however large the page is.
     pub fn flush_page(&mut self, linear: u64) {
-        let (word, bit) = Self::page_bit(linear);
         if self.large.reach(linear) != Reach::Page {
             self.flush_translations(false);
-        } else if self.pages[word] & bit != 0 {
-            // An instruction may cross into the page from the one before.
-            for bucket in [bucket(linear), bucket(linear.wrapping_sub(0x1000))] {
-                self.page_stamps[bucket] += 1;
-                self.flushed |= 1 << bucket;
+            return;
+        }
+        for scope in [Scope::Local, Scope::Global] {
+            if self.fetched.contains(scope, linear) {
+                // An instruction may cross into the page from the one before.
+                for bucket in [bucket(linear), bucket(linear.wrapping_sub(0x1000))] {
+                    self.page_stamps[scope as usize][bucket] += 1;
+                    self.flushed[scope as usize] |= 1 << bucket;
+                }
             }
         }
     }
@@ -342,21 +341,21 @@ impl Blocks {
         self.stamps
     }
 
-    /// Buckets of which a page was dropped, as a set of bits.
+    /// Buckets of which a page was dropped, as a set of bits for each [`Scope`].
     #[inline(always)]
-    pub fn flushed(&self) -> u64 {
+    pub fn flushed(&self) -> [u64; 2] {
         self.flushed
     }
 
     /// The same, and forgets them.
-    pub fn take_flushed(&mut self) -> u64 {
+    pub fn take_flushed(&mut self) -> [u64; 2] {
         std::mem::take(&mut self.flushed)
     }
 
     /// What an entry for `key`, code of `scope`, has to be stamped with.
     #[inline(always)]
     fn stamp(&self, scope: Scope, key: u64) -> u64 {
-        self.stamps[scope as usize & 1] + self.page_stamps[bucket(key)]
+        self.stamps[scope as usize & 1] + self.page_stamps[scope as usize & 1][bucket(key)]
     }
 
     /// Whom the translation behind `key` belongs to, if a block was found there last.
@@ -558,6 +557,11 @@ impl Cpu {
         } else {
             Scope::Global
         };
+        if scope == Scope::Local {
+            // Either page, if global, is one of an address space here.
+            self.blocks.fetched.insert(scope, linear);
+            self.blocks.fetched.insert(scope, next);
+        }
         let key = (here.page | (linear & 0xfff), there.page);
         if let Some(&block) = self.blocks.crossings.get(&key) {
             // SAFETY: the table points to blocks in storage; a reset empties both.
@@ -673,10 +677,9 @@ impl Cpu {
         self.begin();
         self.back(mapping.gpa)?;
         self.blocks.counts.fetch_fills += 1;
-        let (word, bit) = Blocks::page_bit(linear);
-        self.blocks.pages[word] |= bit;
         self.blocks.large.insert(linear, mapping.shift);
         let scope = if mapping.global { Scope::Global } else { Scope::Local };
+        self.blocks.fetched.insert(scope, linear);
         let entry = Fetch {
             key,
             stamp: self.blocks.stamp(scope, key),

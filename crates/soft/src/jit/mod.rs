@@ -421,7 +421,7 @@ impl Cpu {
     pub(crate) fn translations_changed(&self) -> bool {
         let changed = |jit: &Jit| {
             jit.stamps != self.blocks.stamps()
-                || self.blocks.flushed() != 0
+                || self.blocks.flushed() != [0; 2]
                 || jit.written != PageState::invalidations()
         };
         self.jit.as_ref().is_some_and(|jit| changed(jit))
@@ -477,10 +477,10 @@ impl Cpu {
             }
             jit.stamps = stamps;
         }
-        if self.blocks.flushed() != 0 {
+        if self.blocks.flushed() != [0; 2] {
             let flushed = self.blocks.take_flushed();
             for scope in [Scope::Local, Scope::Global] {
-                let buckets = (0..BUCKETS).filter(|bucket| flushed & 1 << bucket != 0);
+                let buckets = (0..BUCKETS).filter(|bucket| flushed[scope as usize] & 1 << bucket != 0);
                 jit.flush(&mut self.context, scope, buckets);
             }
         }
