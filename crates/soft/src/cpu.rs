@@ -34,6 +34,9 @@ pub type Exec<T> = Result<T, Stop>;
 /// The generic implementation of an instruction.
 pub type Handler = fn(&mut Cpu, &Instruction) -> Exec<()>;
 
+/// In [`Cpu::code_mode`]: RFLAGS.AC at privilege levels 0 to 2.
+pub(crate) const CODE_AC: u64 = 1 << 55;
+
 /// One virtual processor.
 pub struct Cpu {
     /// The architectural registers. While executing, the six status flags are in
@@ -261,7 +264,7 @@ impl Cpu {
             | u64::from(self.mode == Mode::User) << 52
             | u64::from(self.code64) << 53
             | u64::from(self.bits() == 16) << 54
-            | u64::from(self.mode == Mode::SupervisorAc) << 55
+            | if self.mode == Mode::SupervisorAc { CODE_AC } else { 0 }
             | u64::from(matches!(self.state.cpl(), 1 | 2)) << 56;
         // The table of targets is for each `mode`, which says less.
         if (self.code_mode ^ code_mode) & (jit::VECTOR_MODE | 1 << 56) != 0

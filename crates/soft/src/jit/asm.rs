@@ -338,9 +338,10 @@ impl Asm {
         self.code.push(by);
     }
 
-    pub fn shl32(&mut self, to: Reg, by: u8) {
-        self.registers(false, &[0xc1], 4, to);
-        self.code.push(by);
+    /// `to = from * value`, 32 bits.
+    pub fn imul32(&mut self, to: Reg, from: Reg, value: u32) {
+        self.registers(false, &[0x69], to.0, from);
+        self.bytes(&value.to_le_bytes());
     }
 
     /// `test low byte of the register, value`.

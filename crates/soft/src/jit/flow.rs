@@ -2,14 +2,18 @@
 
 use iced_x86::{Code, FlowControl, Instruction, OpKind};
 use satori_defs::x86::rflags;
-use satori_state::reg;
+use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, cc};
 use super::lower::{Cold, Lower, resident};
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
-use crate::mmu::canonical;
+use crate::cpu::CODE_AC;
+use crate::mmu::{Mode, canonical};
+
+/// Binary logarithm of the size of a place in the table of targets.
+const PLACE: u32 = size_of::<super::Target>().ilog2();
 
 impl Lower<'_> {
     /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
@@ -27,12 +31,27 @@ impl Lower<'_> {
                 self.leave();
                 return Some(false);
             }
+            Code::Pushfq => {
+                self.push_flags(insn);
+                return Some(false);
+            }
+            Code::Cld | Code::Std => {
+                self.direction(insn.code() == Code::Std);
+                return Some(false);
+            }
             _ => {}
         }
         let target = self.block_rip.wrapping_add(insn.near_branch_target());
         let next = self.block_rip.wrapping_add(insn.next_ip());
         if matches!(insn.code(), Code::Cli | Code::Sti) {
             return self.interrupt_flag(insn.code() == Code::Sti, next).then_some(true);
+        }
+        match insn.code() {
+            Code::Stac | Code::Clac => {
+                return self.access_check(insn.code() == Code::Stac, next).then_some(true);
+            }
+            Code::Swapgs => return self.swap_gs(next).then_some(true),
+            _ => {}
         }
         match insn.flow_control() {
             FlowControl::UnconditionalBranch if insn.op0_kind() == OpKind::NearBranch64 => {
@@ -105,6 +124,74 @@ impl Lower<'_> {
         }
         self.link(next);
         true
+    }
+
+    /// STAC and CLAC at privilege level 0: what follows has other rights, and so is other code.
+    fn access_check(&mut self, lift: bool, next: u64) -> bool {
+        if !self.privileged || !canonical(next) {
+            return false;
+        }
+        self.save_flags();
+        let (mode, code_mode) = if lift {
+            self.asm.alu_at(Alu::Or, stubs::rflags(), rflags::AC as i32);
+            (Mode::SupervisorAc, self.code_mode | CODE_AC)
+        } else {
+            self.asm.alu_at(Alu::And, stubs::rflags(), !(rflags::AC as i32));
+            (Mode::Supervisor, self.code_mode & !CODE_AC)
+        };
+        self.asm.store_imm(stubs::mode(), mode as i32);
+        self.asm.constant(S1, code_mode);
+        self.asm.store(stubs::code_mode(), S1);
+        // The link is to code of that mode.
+        self.code_mode = code_mode;
+        self.link(next);
+        true
+    }
+
+    /// SWAPGS at privilege level 0.
+    fn swap_gs(&mut self, next: u64) -> bool {
+        if !self.privileged || !canonical(next) {
+            return false;
+        }
+        self.put_flags_away();
+        self.asm.load(S1, stubs::gs_base());
+        self.asm.load(S2, stubs::kernel_gs_base());
+        self.asm.store(stubs::kernel_gs_base(), S1);
+        self.asm.store(stubs::gs_base(), S2);
+        self.asm.store(stubs::segment_base(seg::GS), S2);
+        self.link(next);
+        true
+    }
+
+    fn direction(&mut self, down: bool) {
+        self.save_flags();
+        if down {
+            self.asm.alu_at(Alu::Or, stubs::rflags(), rflags::DF as i32);
+        } else {
+            self.asm.alu_at(Alu::And, stubs::rflags(), !(rflags::DF as i32));
+        }
+    }
+
+    /// PUSHFQ: the image shows RF and VM clear, and the status flags from where they are put away.
+    fn push_flags(&mut self, insn: &Instruction) {
+        self.save_flags();
+        let others = !(rflags::STATUS | rflags::RF | rflags::VM);
+        self.asm.load(S2, stubs::rflags());
+        self.asm.alu_imm(Alu::And, S2, others as i32);
+        self.asm.load(S1, stubs::flags());
+        self.asm.shr32(S1, 8);
+        self.asm.alu_imm32(Alu::And, S1, (rflags::STATUS & 0xff) as i32);
+        self.asm.alu(Alu::Or, S2, S1);
+        self.asm.load(S1, stubs::flags());
+        self.asm.alu_imm32(Alu::And, S1, 1);
+        self.asm.imul32(S1, S1, rflags::OF as u32);
+        self.asm.alu(Alu::Or, S2, S1);
+        self.asm.store(stubs::temporary(), S2);
+        let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
+        self.asm.load(S2, stubs::temporary());
+        self.asm.store(mem, S2);
+        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
     }
 
     fn push(&mut self, insn: &Instruction) -> bool {
@@ -204,11 +291,10 @@ impl Lower<'_> {
     fn look_up(&mut self) {
         let (retry, missing) = (self.asm.bound(), self.asm.label());
         self.cold.push(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
-        self.asm.mov32(S1, S2);
-        self.asm.shr32(S1, 11);
-        self.asm.alu32(Alu::Xor, S1, S2);
-        self.asm.alu_imm32(Alu::And, S1, super::TARGETS as i32 - 1);
-        self.asm.shl32(S1, 4);
+        // As `target_place` does, times the size of a place.
+        self.asm.imul32(S1, S2, super::SPREAD);
+        self.asm.shr32(S1, (32 - super::TARGETS.ilog2() - PLACE) as u8);
+        self.asm.alu_imm32(Alu::And, S1, (super::TARGETS as i32 - 1) << PLACE);
         let (rip, _) = stubs::target(self.mode, S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
         self.asm.jcc(cc::NE, missing);

@@ -41,7 +41,9 @@ pub const HOT: u32 = 12;
 /// Instructions between two looks at whether somebody wants something of the vCPU.
 const CHUNK: i64 = 2048;
 /// Places of the table of branch targets, for each mode.
-const TARGETS: usize = 2048;
+const TARGETS: usize = 8192;
+/// Spreads their addresses over them: 2^32 by the golden ratio.
+const SPREAD: u32 = 0x9e37_79b9;
 
 /// Why translated code was left. The rest of the word is the number of a link.
 pub mod reason {
@@ -83,7 +85,7 @@ impl Target {
     }
 }
 
-const _: () = assert!(target_place(0) == 0 && target_place(1) == 1);
+const _: () = assert!(target_place(0) == 0 && target_place(1) != 0);
 
 /// What translated code finds in the vCPU beside the registers.
 #[repr(C)]
@@ -403,8 +405,7 @@ impl Jit {
 
 /// Where a target is in the table; translated code computes the same.
 const fn target_place(rip: u64) -> usize {
-    let low = rip as u32;
-    ((low >> 11) ^ low) as usize & (TARGETS - 1)
+    (rip as u32).wrapping_mul(SPREAD) as usize >> (32 - TARGETS.ilog2())
 }
 
 impl Cpu {

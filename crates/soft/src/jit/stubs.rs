@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use satori_defs::x86::rflags as rflags_bits;
-use satori_state::{CpuState, reg};
+use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
 use super::{CHUNK, Context, HOMES, Target, vector, x87};
@@ -48,6 +48,20 @@ pub fn temporary() -> Mem {
 }
 pub fn rflags() -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, rflags))
+}
+pub fn kernel_gs_base() -> Mem {
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, kernel_gs_base))
+}
+/// The base of GS in the register file.
+pub fn gs_base() -> Mem {
+    let gs = seg::GS * size_of::<Segment>() + offset_of!(Segment, base);
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, seg) + gs)
+}
+pub fn mode() -> Mem {
+    field(offset_of!(Cpu, mode))
+}
+pub fn code_mode() -> Mem {
+    field(offset_of!(Cpu, code_mode))
 }
 pub fn interrupt_window() -> Mem {
     field(offset_of!(Cpu, interrupt_window))
