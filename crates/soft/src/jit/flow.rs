@@ -80,7 +80,7 @@ impl Lower<'_> {
             FlowControl::IndirectCall if insn.code() == Code::Call_rm64 => {
                 self.indirect_target(insn)?;
                 self.look_up();
-                let (_, code) = stubs::target(self.mode, S1);
+                let (_, code) = stubs::target(S1);
                 self.asm.load(S1, code);
                 // The access of the push may need the other place to hold something.
                 self.asm.store(stubs::temporary(), S1);
@@ -90,7 +90,7 @@ impl Lower<'_> {
             FlowControl::IndirectBranch if insn.code() == Code::Jmp_rm64 => {
                 self.indirect_target(insn)?;
                 self.look_up();
-                let (_, code) = stubs::target(self.mode, S1);
+                let (_, code) = stubs::target(S1);
                 self.asm.jmp_mem(code);
             }
             FlowControl::Return if matches!(insn.code(), Code::Retnq | Code::Retnq_imm16) => {
@@ -99,7 +99,7 @@ impl Lower<'_> {
                 self.asm.load(S2, mem);
                 self.look_up();
                 self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8 + more));
-                let (_, code) = stubs::target(self.mode, S1);
+                let (_, code) = stubs::target(S1);
                 self.asm.jmp_mem(code);
             }
             _ => return None,
@@ -295,7 +295,8 @@ impl Lower<'_> {
         self.asm.imul32(S1, S2, super::SPREAD);
         self.asm.shr32(S1, (32 - super::TARGETS.ilog2() - PLACE) as u8);
         self.asm.alu_imm32(Alu::And, S1, (super::TARGETS as i32 - 1) << PLACE);
-        let (rip, _) = stubs::target(self.mode, S1);
+        self.asm.alu_mem(Alu::Add, S1, stubs::targets(self.mode));
+        let (rip, _) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
         self.asm.jcc(cc::NE, missing);
     }

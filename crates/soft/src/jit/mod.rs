@@ -80,8 +80,8 @@ impl Target {
     }
 
     /// A table without targets.
-    fn nowhere() -> [[Self; TARGETS]; 3] {
-        [std::array::from_fn(Self::none); 3]
+    fn nowhere() -> Box<[Self]> {
+        (0..TARGETS).map(Self::none).collect()
     }
 }
 
@@ -119,8 +119,10 @@ pub struct Context {
     /// Holds a register while those of the x87 are stored.
     spare: u64,
     x87: x87::Area,
-    /// Targets of indirect branches, by mode.
-    targets: [[Target; TARGETS]; 3],
+    /// Targets of indirect branches, by mode. They are never moved: see `tables`.
+    targets: [Box<[Target]>; 3],
+    /// The same, for translated code.
+    tables: [*const Target; 3],
 }
 
 // SAFETY: the pointers are to the vCPU itself and to its kick, which it holds; they are written anew
@@ -129,7 +131,10 @@ unsafe impl Send for Context {}
 
 impl Context {
     pub fn new() -> Self {
+        let targets = std::array::from_fn(|_| Target::nowhere());
         Context {
+            tables: targets.each_ref().map(|table| table.as_ptr()),
+            targets,
             flags: 0,
             reason: 0,
             budget: 0,
@@ -146,7 +151,6 @@ impl Context {
             x87_stored: 0,
             spare: 0,
             x87: x87::Area::new(),
-            targets: Target::nowhere(),
         }
     }
 }
@@ -313,7 +317,11 @@ impl Jit {
         self.by_code.clear();
         self.pages.clear();
         self.dependents.as_flattened_mut().fill_with(Dependents::default);
-        context.targets = Target::nowhere();
+        for table in &mut context.targets {
+            for (place, target) in table.iter_mut().enumerate() {
+                *target = Target::none(place);
+            }
+        }
         self.free = self.stubs.end;
     }
 
@@ -623,7 +631,13 @@ impl Cpu {
         let place = target_place(rip);
         self.context.targets[mode as usize][place] = Target { rip, code };
         if let Some(jit) = &mut self.jit {
-            jit.dependents[scope as usize][bucket(rip)].targets.push((mode as u8, place as u16));
+            let targets = &mut jit.dependents[scope as usize][bucket(rip)].targets;
+            if targets.len() == targets.capacity() {
+                // Targets that push each other out come again and again.
+                targets.sort_unstable();
+                targets.dedup();
+            }
+            targets.push((mode as u8, place as u16));
         }
         true
     }

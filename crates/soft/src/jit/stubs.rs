@@ -87,12 +87,14 @@ pub fn segment_base(i: usize) -> Mem {
 pub fn tlb(slot: Reg, offset: usize) -> Mem {
     Mem::table(slot, offset_of!(Cpu, tlb) + Tlb::ENTRIES_OFFSET + offset)
 }
-/// The target of indirect branches at `slot` bytes: its address, and its code.
-pub fn target(mode: Mode, slot: Reg) -> (Mem, Mem) {
-    let table = offset_of!(Cpu, context)
-        + offset_of!(Context, targets)
-        + mode as usize * size_of::<[Target; super::TARGETS]>();
-    (Mem::table(slot, table + offset_of!(Target, rip)), Mem::table(slot, table + offset_of!(Target, code)))
+/// The address of the table of branch targets.
+pub fn targets(mode: Mode) -> Mem {
+    field(offset_of!(Cpu, context) + offset_of!(Context, tables) + 8 * mode as usize)
+}
+/// The address and the code of the target at `place`.
+pub fn target(place: Reg) -> (Mem, Mem) {
+    let at = |offset: usize| Mem::at(place, offset as i32);
+    (at(offset_of!(Target, rip)), at(offset_of!(Target, code)))
 }
 
 /// Addresses of the code at the edges.
