@@ -1,9 +1,12 @@
 //! What a machine is made of, as plain data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use satori_boot::{Cmdline, Module, ProtocolChoice};
 use satori_cpuid::Topology;
+use satori_memory::GuestMemory;
+use satori_symbols::Symbols;
 
 use crate::Pins;
 
@@ -50,6 +53,8 @@ pub struct Config {
     pub testdev: bool,
     /// Whether exits are counted and timed.
     pub profile: bool,
+    /// Where names of guest functions come from.
+    pub symbols: SymbolSource,
 }
 
 impl Default for Config {
@@ -74,6 +79,30 @@ impl Default for Config {
             panic_pattern: PANIC_PATTERN.into(),
             testdev: false,
             profile: true,
+            symbols: SymbolSource::Auto,
+        }
+    }
+}
+
+/// Where names of guest functions come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SymbolSource {
+    /// Functions are not named.
+    Off,
+    /// The kallsyms table in the guest's memory, if there is one when a name is asked for.
+    #[default]
+    Auto,
+    /// A file's.
+    Table(Arc<Symbols>),
+}
+
+impl SymbolSource {
+    /// The symbols of a guest with this memory.
+    pub(crate) fn of(&self, memory: &GuestMemory) -> Option<Arc<Symbols>> {
+        match self {
+            SymbolSource::Off => None,
+            SymbolSource::Auto => Symbols::find(memory).map(Arc::new),
+            SymbolSource::Table(symbols) => Some(symbols.clone()),
         }
     }
 }

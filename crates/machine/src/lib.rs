@@ -29,7 +29,7 @@ mod virtual_time;
 mod vp;
 
 pub use clock::{RealClock, VirtualClock};
-pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN};
+pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource};
 pub use error::Error;
 pub use gdb::GdbListener;
 pub use machine::{Machine, Sinks};
@@ -37,4 +37,5 @@ pub use outcome::{Event, Outcome};
 pub use pins::{Pins, host_processors};
 pub use processor::Processor;
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolChoice};
+pub use satori_symbols::Symbols;
 pub use shared::Handle;

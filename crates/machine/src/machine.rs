@@ -17,7 +17,10 @@ use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::pins::pin;
 use crate::shared::{Handle, Shared};
-use crate::{ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, VirtualClock, real, virtual_time};
+use crate::{
+    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, real,
+    virtual_time,
+};
 
 /// Where a guest's output goes.
 pub struct Sinks {
@@ -35,6 +38,7 @@ pub struct Machine {
     timeout: Option<Duration>,
     engine: String,
     gdb: Option<gdb::Plan>,
+    symbols: SymbolSource,
 }
 
 impl Machine {
@@ -95,7 +99,8 @@ impl Machine {
             testdev: config.testdev,
         };
         let life = Life::new(&plan)?;
-        Ok(Machine { plan, life, on_reset: config.on_reset, timeout: config.timeout, engine, gdb: None })
+        let (on_reset, timeout, symbols) = (config.on_reset, config.timeout, config.symbols.clone());
+        Ok(Machine { plan, life, on_reset, timeout, engine, gdb: None, symbols })
     }
 
     /// One line on which engine runs, and why.
@@ -121,10 +126,11 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, on_reset, timeout, gdb, .. } = self;
+        let Machine { plan, life, on_reset, timeout, gdb, symbols: source, .. } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
+        let mut symbols = None;
         let server =
             gdb.map(|gdb| gdb::Server::start(gdb, &plan.shared, &plan.time, life.vps.len())).transpose();
         let mut next: Result<Life, Error> =
@@ -141,6 +147,9 @@ impl Machine {
             sum.add(&life);
             let event = plan.shared.event().unwrap_or(Event::Stopped);
             if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
+                if matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
+                    symbols = life.vps.first().and_then(|vp| source.of(vp.memory()));
+                }
                 break event;
             }
             drop(life);
@@ -166,6 +175,7 @@ impl Machine {
             profile: sum.profile,
             hyperv: sum.hyperv,
             crash: sum.crash,
+            symbols,
             registers: sum.registers,
             console_tail: plan.console.tail(),
             instructions: sum.instructions,

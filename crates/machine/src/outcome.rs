@@ -1,11 +1,13 @@
 //! How a run ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent};
 use satori_hyperv::{Crash, Used};
 use satori_profile::Profile;
 use satori_state::CpuState;
+use satori_symbols::Symbols;
 
 /// Why a run ended. The first event wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ pub struct Outcome {
     pub hyperv: Vec<Used>,
     /// What the guest told through the crash MSRs.
     pub crash: Option<Crash>,
+    /// Names of the guest's functions, if it failed and they could be had.
+    pub symbols: Option<Arc<Symbols>>,
     /// Each vCPU's last registers.
     pub registers: Vec<CpuState>,
     /// The console's last lines, oldest first.

@@ -177,6 +177,10 @@ pub struct Machine {
     /// Where the report goes, instead of standard error
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report_file: Option<PathBuf>,
+    /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
+    /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
+    #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]
+    pub symbols: String,
     /// End the guest after this time, with status 124: 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,

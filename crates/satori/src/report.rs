@@ -14,6 +14,9 @@ use crate::status::Status;
 /// Lines of the console that a panic shows.
 const TAIL: usize = 24;
 
+/// The crash parameter in which Linux puts RIP (arch/x86/hyperv, hyperv_report_panic).
+const CRASH_RIP: u32 = 2;
+
 /// Says how the run ended; where the guest failed, with its registers and last lines.
 pub fn tell(outcome: &Outcome, status: Status) {
     let what = match &outcome.event {
@@ -30,14 +33,25 @@ pub fn tell(outcome: &Outcome, status: Status) {
     say(format_args!("{what}; exit status {}", status.code()));
     if let Some(crash) = &outcome.crash {
         line(format_args!("What the guest told of its crash (Linux: error, OS identity, RIP, RAX, RSP):"));
-        crash.parameters.iter().zip(0..).for_each(|(value, p)| line(format_args!("  P{p} {value:#018x}")));
+        for (value, p) in crash.parameters.iter().zip(0..) {
+            match outcome.symbols.as_ref().filter(|_| p == CRASH_RIP) {
+                Some(symbols) => line(format_args!("  P{p} {value:#018x}  {}", symbols.resolve(*value))),
+                None => line(format_args!("  P{p} {value:#018x}")),
+            }
+        }
         let message = crash.message.iter().flat_map(|message| message.lines());
         message.for_each(|text| line(format_args!("  {}", printable(text))));
+    }
+    if let Some(symbols) = &outcome.symbols {
+        tracing::info!("{} functions' names from {}", symbols.len(), symbols.origin());
     }
     if matches!(outcome.event, Event::Panic(_) | Event::TripleFault { .. } | Event::Failed(_)) {
         for (index, state) in outcome.registers.iter().enumerate() {
             line(format_args!("vCPU {index}:"));
             registers::lines(state).iter().for_each(|text| line(format_args!("  {text}")));
+            if let Some(symbols) = &outcome.symbols {
+                line(format_args!("  RIP is at {}", symbols.resolve(state.rip)));
+            }
         }
         let last = &outcome.console_tail[outcome.console_tail.len().saturating_sub(TAIL)..];
         if !last.is_empty() {

@@ -4,15 +4,17 @@ use std::fs::File;
 use std::io::stderr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
 use satori_libvirt::OnReboot;
 use satori_machine::{
     ClockMode, Cmdline, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
-    ProtocolChoice, Sinks,
+    ProtocolChoice, Sinks, SymbolSource,
 };
 use satori_sandbox::{Measure, Mode, Needs};
+use satori_symbols::Symbols;
 
 use crate::attend::{Guest, Ready};
 use crate::choose::{self, Processors};
@@ -288,8 +290,22 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         testdev: flags.testdev,
         profile: flags.report != cli::Report::Off,
         guest_timeout: flags.guest_timeout,
+        symbols: symbols(&flags.symbols)?,
         ..Config::default()
     })
+}
+
+/// Where names of functions come from.
+fn symbols(wanted: &str) -> Result<SymbolSource> {
+    match wanted {
+        "auto" => Ok(SymbolSource::Auto),
+        "off" => Ok(SymbolSource::Off),
+        file => {
+            let content = read("--symbols", Path::new(file))?;
+            let symbols = Symbols::parse(&content, file).map_err(|why| anyhow!("--symbols {file}: {why}"))?;
+            Ok(SymbolSource::Table(Arc::new(symbols)))
+        }
+    }
 }
 
 /// The socket on which a debugger is awaited, if one is.

@@ -170,6 +170,20 @@ fn a_panic_of_linux_is_told() {
     assert!(ended.messages.contains("RIP ffffffff"), "{}", ended.messages);
 }
 
+/// Functions are named from the table in the guest's memory, which is laid out differently in either kernel.
+#[test]
+fn a_panic_of_linux_names_its_function() {
+    for (series, order) in [("6.1", "6.3 or older"), ("6.12", "6.4 or newer")] {
+        let kernel = fetch(&["kernel", series]);
+        let ended = satori(&["run", "-v", "--kernel", &kernel, "--timeout", "3m", "--report", "off"]);
+        assert_eq!(ended.status, 120, "{series}\n{}", ended.messages);
+        assert!(ended.messages.contains(order), "{series}\n{}", ended.messages);
+        let named = ended.messages.lines().find_map(|line| line.split("RIP is at ").nth(1));
+        let (name, offset) = named.and_then(|named| named.split_once("+0x")).expect("a function and offset");
+        assert!(!name.is_empty() && u64::from_str_radix(offset, 16).unwrap() < 1 << 16, "{name} {offset}");
+    }
+}
+
 #[test]
 fn a_reboot_of_linux_restarts_or_ends() {
     let kernel = fetch(&["kernel", "6.1"]);

@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-lapic", 2),
     ("satori-hyperv", 2),
     ("satori-boot", 2),
+    ("satori-symbols", 2),
     ("satori-soft", 3),
     ("satori-libvirt", 3),
     ("satori-chipset", 4),
