@@ -118,6 +118,9 @@ pub enum EngineKind {
     Interpreter,
     /// The software CPU that translates hot code to host code.
     Translator,
+    /// The same, which translates all code before its first execution: slower, and for trying
+    /// the translation itself.
+    EagerTranslator,
 }
 
 /// Where time comes from.

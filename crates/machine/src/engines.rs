@@ -46,6 +46,12 @@ impl EngineKind {
                 host_lacks: host_lacks(),
                 why: "translator, Satori's software CPU: code that runs often becomes host code",
             },
+            EngineKind::EagerTranslator => Chosen {
+                engine: Arc::new(Translator::eager()),
+                features: INTERPRETER,
+                host_lacks: host_lacks(),
+                why: "translator, Satori's software CPU: all code becomes host code before it runs",
+            },
             EngineKind::Interpreter => Chosen {
                 engine: Arc::new(Interpreter::default()),
                 features: INTERPRETER,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
+use satori_engine::Engine;
 use satori_hyperv::{Crash, Used};
 use satori_profile::Profile;
 use satori_state::CpuState;
@@ -44,7 +45,16 @@ pub struct Machine {
 impl Machine {
     /// Builds and loads the machine that `config` describes. Errors are mistakes of the
     /// configuration, or what the host refuses.
-    pub fn new(mut config: Config, sinks: Sinks) -> Result<Self, Error> {
+    pub fn new(config: Config, sinks: Sinks) -> Result<Self, Error> {
+        Self::with_engine(config, sinks, |engine| engine)
+    }
+
+    /// The same, on what `wrap` makes of the engine: something that watches it, for instance.
+    pub fn with_engine(
+        mut config: Config,
+        sinks: Sinks,
+        wrap: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
+    ) -> Result<Self, Error> {
         let chosen = config.engine.choose();
         let engine = format!("engine: {}", chosen.why);
         // The files go to whoever parses them, and are not kept twice.
@@ -55,7 +65,7 @@ impl Machine {
         };
         let (regions, load) = crate::boot::prepare(files, &chosen)?;
         let parts = Parts {
-            engine: chosen.engine,
+            engine: wrap(chosen.engine),
             features: chosen.features,
             host_lacks: chosen.host_lacks,
             regions,
@@ -188,7 +198,7 @@ impl Machine {
 
 /// What the engine and the boot protocol contribute; tests put their own in.
 pub(crate) struct Parts {
-    pub engine: Arc<dyn satori_engine::Engine>,
+    pub engine: Arc<dyn Engine>,
     pub features: &'static [satori_cpuid::Feature],
     pub host_lacks: Vec<satori_cpuid::Feature>,
     pub regions: Vec<satori_memory::Region>,

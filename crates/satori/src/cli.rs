@@ -274,6 +274,9 @@ pub enum Engine {
     Interpreter,
     /// The software CPU, which makes host code of guest code that runs often
     Translator,
+    /// The same for all code, from its first execution; for tests of the translation
+    #[value(hide = true)]
+    Eager,
     /// Not in this version
     #[value(hide = true)]
     Kvm,

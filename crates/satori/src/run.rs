@@ -329,7 +329,8 @@ pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     match wanted {
         cli::Engine::Auto => Ok(EngineKind::best()),
         cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
-        cli::Engine::Translator => match EngineKind::translator_works() {
+        cli::Engine::Translator | cli::Engine::Eager => match EngineKind::translator_works() {
+            Ok(()) if wanted == cli::Engine::Eager => Ok(EngineKind::EagerTranslator),
             Ok(()) => Ok(EngineKind::Translator),
             Err(error) => bail!(
                 "--engine translator: this host gives no memory for code ({error}); use --engine interpreter or auto"

@@ -36,6 +36,28 @@ fn the_interpreter_passes_too() {
     }
 }
 
+/// Of short programs hardly anything would get hot enough to be translated.
+#[test]
+fn code_that_is_translated_at_once_passes_too() {
+    for (guest, cpus) in [
+        ("exceptions", 1),
+        ("paging", 1),
+        ("traps", 1),
+        ("modes", 1),
+        ("debug", 1),
+        ("avx", 1),
+        ("features", 1),
+        ("msrs", 2),
+        ("smc", 2),
+        ("litmus", 4),
+        ("apic", 4),
+    ] {
+        passes(guest, cpus, &["--engine", "eager"]);
+    }
+    passes("smc", 2, &["--engine", "eager", "--clock", "virtual"]);
+    passes("apic", 8, &["--engine", "eager", "--clock", "virtual"]);
+}
+
 #[test]
 fn features_as_cpuid_says() {
     for cpu in [

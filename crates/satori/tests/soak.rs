@@ -28,6 +28,12 @@ struct Flags {
     /// Numbers of vCPUs
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     cpus: Vec<u32>,
+    /// Boots with vCPUs, memory, clock, processor and engine that a seed of each chooses, before the others
+    #[arg(long, default_value_t = 100)]
+    random: u32,
+    /// One boot with the choices of this seed, to see a failure of those again
+    #[arg(long, conflicts_with = "seed")]
+    random_seed: Option<u64>,
     /// Where the boots are noted, and looked up when the soak goes on
     #[arg(long, default_value = concat!(env!("CARGO_TARGET_TMPDIR"), "/soak.log"))]
     log: PathBuf,
@@ -45,8 +51,26 @@ fn main() {
         let _ = std::fs::remove_file(&flags.log);
     }
     println!("soak: noting boots in {}", flags.log.display());
+    if let Some(seed) = flags.random_seed {
+        let line = random_boot("random", seed);
+        println!("{line}");
+        std::process::exit(i32::from(!line.contains(" ok ")));
+    }
     let mut summary = String::new();
     let mut failures = 0;
+    if flags.seed.is_none() && flags.random > 0 {
+        for number in 1..=flags.random {
+            let name = format!("random #{number}");
+            let line = noted(&flags, &name).unwrap_or_else(|| {
+                let line = random_boot(&name, fresh_seed());
+                note(&flags, &line);
+                line
+            });
+            println!("{line}");
+            failures += u32::from(!line.contains(" ok "));
+        }
+        let _ = writeln!(summary, "soak: {} boots of random settings, {failures} failed", flags.random);
+    }
     for series in &flags.series {
         for &cpus in &flags.cpus {
             let boots = if flags.seed.is_some() { 1 } else { flags.boots };
@@ -101,6 +125,58 @@ fn note(flags: &Flags, line: &str) {
 /// std's hasher keys are random; that is all that is wanted here.
 fn fresh_seed() -> u64 {
     RandomState::new().hash_one(0) % 1_000_000
+}
+
+/// One boot whose seed chooses everything: what most hosts and guests would never meet together.
+fn random_boot(name: &str, seed: u64) -> String {
+    let mut rest = seed;
+    let mut choose = |from: &[&'static str]| {
+        // SplitMix64's mixing, as consecutive seeds shall choose differently.
+        rest = rest.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (rest ^ (rest >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        from[((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 32) as usize % from.len()]
+    };
+    let series = choose(&["6.1", "6.12"]);
+    let settings = [
+        ("--cpus", choose(&["1", "1", "2", "2", "3", "4", "6", "8", "16"])),
+        ("--memory", choose(&["256M", "384M", "512M", "1G", "2G"])),
+        ("--engine", choose(&["translator", "translator", "translator", "eager"])),
+        ("--clock", choose(&["real", "real", "real", "virtual"])),
+        (
+            "--cpu",
+            choose(&[
+                "max",
+                "max",
+                "x86-64-v3",
+                "x86-64-v2",
+                "max,-avx",
+                "max,-pcid,-smap,-pku",
+                "max,-xsave",
+            ]),
+        ),
+        ("--hyperv", choose(&["auto", "auto", "off"])),
+        ("--append", choose(&["", "mitigations=off", "nopti", "nosmp", "nokaslr", "maxcpus=1", "pti=on"])),
+    ];
+    let append = format!("panic=-1 satori.seed={seed} {}", settings[6].1);
+    let kernel = fetch(&["kernel", series]);
+    let mut arguments = vec!["run", "--kernel", &kernel, "--initrd", trials(), "--timeout", "10m"];
+    arguments.extend(settings[..6].iter().flat_map(|(flag, value)| [*flag, *value]));
+    arguments.extend(["--append", &append]);
+    let start = Instant::now();
+    let ended = satori(&arguments);
+    let seconds = start.elapsed().as_secs_f64();
+    let chosen = settings.map(|(_, value)| if value.is_empty() { "-" } else { value }).join(" ");
+    let result = match (ended.status, verdict(&ended.console)) {
+        (0, Ok(())) => "ok".into(),
+        (status, verdict) => {
+            let wrong =
+                verdict.err().map_or_else(|| format!("status {status}"), |wrong| wrong.replace('\n', "; "));
+            let kept = common::scratch(&format!("random-{seed}.txt"));
+            let _ = std::fs::write(&kept, format!("{}\n{}", ended.console, ended.messages));
+            format!("FAILED ({wrong}; console in {})", kept.display())
+        }
+    };
+    format!("{name} seed {seed}: Debian {series} {chosen} {result} {seconds:.1}s")
 }
 
 /// One boot. The seed chooses the memory and the amounts of work in the trials.
