@@ -135,14 +135,16 @@ pub enum Exit {
     /// VMCALL or VMMCALL. The handler works on the registers; answered by [`Resume::Done`],
     /// which moves RIP past the instruction, or by a fault.
     Vmcall,
-    /// MOV to CR0 or CR4 of bits that the host owns; answered by [`Resume::Done`] (the engine
-    /// then makes the change) or a fault.
+    /// MOV to CR0 or CR4 of bits that the host owns, or to CR8 without a TPR shadow; answered by
+    /// [`Resume::Done`] (the engine then makes the change) or a fault.
     CrWrite {
-        /// 0 or 4.
+        /// 0, 4 or 8.
         register: u8,
         /// The whole new value.
         value: u64,
     },
+    /// MOV from CR8 without a TPR shadow; answered by [`Resume::Done`].
+    Cr8Read,
     /// MOV to or from a debug register while the host holds them; answered by [`Resume::Done`].
     DrAccess,
     /// XSETBV; answered by [`Resume::Done`] (the engine then sets XCR0) or a fault.
@@ -201,7 +203,7 @@ impl Exit {
             Exit::EptViolation { .. } => ExitReason::EptViolation,
             Exit::Hlt => ExitReason::Hlt,
             Exit::Vmcall => ExitReason::Vmcall,
-            Exit::CrWrite { .. } => ExitReason::CrAccess,
+            Exit::CrWrite { .. } | Exit::Cr8Read => ExitReason::CrAccess,
             Exit::DrAccess => ExitReason::DrAccess,
             Exit::Xsetbv { .. } => ExitReason::Xsetbv,
             Exit::Wbinvd => ExitReason::Wbinvd,

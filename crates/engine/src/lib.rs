@@ -10,9 +10,11 @@
 mod debug;
 mod exit;
 mod kick;
+mod processor;
 mod vcpu;
 
 pub use debug::{DebugCause, DebugPlan, WatchAccess, Watchpoint};
 pub use exit::{CpuidResult, Exception, Exit, Resume};
 pub use kick::Kick;
+pub use processor::{CONTROLS, NoProcessor, Processor, Vmx, VmxRow};
 pub use vcpu::{Controls, Engine, Entropy, Event, Stat, TimeSource, Until, Vcpu, VcpuParts};

@@ -20,11 +20,21 @@ pub struct Controls {
     pub tpr_threshold: u8,
     /// PAUSEs in a tight loop before `Pause` is raised; 0 never.
     pub ple_window: u32,
+    /// Whether the task priority is read and written without an exit.
+    pub tpr_shadow: bool,
+    /// The last stop was no VM exit: what an exit takes from the guest, it still has.
+    pub continued: bool,
 }
 
 impl Default for Controls {
     fn default() -> Self {
-        Controls { apic_access_page: None, tpr_threshold: 0, ple_window: 4096 }
+        Controls {
+            apic_access_page: None,
+            tpr_threshold: 0,
+            ple_window: 4096,
+            tpr_shadow: true,
+            continued: false,
+        }
     }
 }
 

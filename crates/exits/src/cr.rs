@@ -1,4 +1,4 @@
-//! MOV to CR0 and CR4.
+//! MOV to CR0, CR4 and CR8.
 
 use satori_cpuid::Feature;
 use satori_defs::x86::{cr0, cr4, efer};
@@ -33,9 +33,15 @@ const CR4_ALWAYS: u64 = cr4::PCE;
 pub(crate) fn write(context: &mut Context<'_>, register: u8, value: u64) -> Resume {
     let allowed = match register {
         0 => cr0_allowed(value),
+        8 => value <= 15,
         _ => cr4_allowed(context, value),
     };
     if allowed { Resume::Done } else { Resume::Fault(Exception::gp(0)) }
+}
+
+/// The engine reads it from the register file, which holds it.
+pub(crate) fn read_priority() -> Resume {
+    Resume::Done
 }
 
 /// Paging needs protection, write-through control needs the cache control, and the upper half

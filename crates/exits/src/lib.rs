@@ -18,6 +18,7 @@ mod hlt;
 mod io;
 mod mmio;
 mod msr;
+mod reason;
 mod refused;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ mod xsetbv;
 
 pub use context::{Asked, Context, EoiSink, Platform, Runtime};
 pub use msr::Refused;
+pub use reason::View;
 
 use satori_engine::{Exit, Resume};
 
@@ -47,6 +49,7 @@ pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
         Exit::Pause => hlt::pause(),
         Exit::Vmcall => vmcall::call(context),
         Exit::CrWrite { register, value } => cr::write(context, register, value),
+        Exit::Cr8Read => cr::read_priority(),
         Exit::DrAccess => dr::access(),
         Exit::Xsetbv { value } => xsetbv::set(context, value),
         Exit::Wbinvd | Exit::Invd => cache::write_back(),

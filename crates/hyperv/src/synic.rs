@@ -140,6 +140,11 @@ impl Partition {
         }
     }
 
+    /// Whether a source of `vp` that is not masked has this vector.
+    pub fn is_sint_vector(&self, vp: u32, vector: u8) -> bool {
+        self.synic.controller(vp).is_some_and(|controller| lock(controller).with_vector(vector) != 0)
+    }
+
     /// The sources of `vp` with this vector, as bits, for which messages wait.
     fn waiting_for(&self, vp: u32, vector: u8) -> u32 {
         let waiting = self.synic.waiting.get(vp as usize).map_or(0, |bits| bits.load(Ordering::SeqCst));

@@ -219,6 +219,16 @@ impl Lapic {
         self.slot().irr.highest().filter(|vector| vector & 0xf0 > self.ppr() & 0xf0)
     }
 
+    /// The vector that the next EOI ends.
+    pub fn in_service(&self) -> Option<u8> {
+        self.isr.highest()
+    }
+
+    /// Whether `vector` came level-triggered, so that its end is broadcast.
+    pub fn level_triggered(&self, vector: u8) -> bool {
+        self.slot().tmr.get(vector)
+    }
+
     /// The highest requested vector, whatever the priorities.
     pub fn highest_irr(&self) -> Option<u8> {
         self.slot().irr.highest()

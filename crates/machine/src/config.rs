@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use satori_boot::{Cmdline, Module, ProtocolChoice};
 use satori_cpuid::Topology;
+use satori_engine::Processor;
 use satori_memory::GuestMemory;
 use satori_symbols::Symbols;
 
@@ -34,6 +35,11 @@ pub struct Config {
     pub hyperv: satori_hyperv::Config,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
+    /// The modelled VMX processor, which decides what exits.
+    pub processor: Processor,
+    /// Ticks a second of the modelled host under a virtual clock: each is an EXTERNAL_INTERRUPT of
+    /// every vCPU that executes. 0 is none.
+    pub host_tick: u32,
     /// Which of the host's processors the machine's threads may use.
     pub pins: Pins,
     /// Where time comes from.
@@ -70,6 +76,8 @@ impl Default for Config {
             cpu_model: None,
             hyperv: satori_hyperv::Config::auto(),
             engine: EngineKind::Interpreter,
+            processor: Processor::default(),
+            host_tick: 0,
             pins: Pins::default(),
             clock: ClockMode::Real,
             tsc_hz: None,

@@ -37,5 +37,6 @@ pub use outcome::{Event, Outcome};
 pub use pins::{Pins, host_processors};
 pub use processor::Processor;
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolChoice};
+pub use satori_engine::Processor as VmxProcessor;
 pub use satori_symbols::Symbols;
 pub use shared::Handle;

@@ -55,6 +55,10 @@ pub(crate) struct Blueprint {
     pub load: Loader,
     pub time: Time,
     pub profile: bool,
+    /// The modelled VMX processor.
+    pub processor: satori_engine::Processor,
+    /// Ticks a second of the modelled host.
+    pub host_tick: u32,
     pub guest_timeout: Option<Arc<GuestTimeout>>,
     pub shared: Arc<Shared>,
     pub console: Console,
@@ -282,7 +286,16 @@ impl Life {
         let vps = vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
             let lapic = Lapic::new(apic_bus.clone(), index, clocks, PHYSICAL_BITS);
             let pic = (index == 0).then(|| chipset.pic.clone());
-            let mut vp = Vp::new(index, vcpu, lapic, msrs.clone(), platform.clone(), pic, plan.profile);
+            let mut vp = Vp::new(
+                index,
+                vcpu,
+                lapic,
+                msrs.clone(),
+                platform.clone(),
+                pic,
+                plan.profile,
+                plan.processor,
+            );
             vp.set_state(match index {
                 0 => entry.state.clone(),
                 _ => CpuState { activity: Activity::WaitForSipi, ..after_reset(platform.cpuid.signature()) },

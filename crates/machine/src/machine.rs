@@ -102,6 +102,8 @@ impl Machine {
             load: parts.load,
             time,
             profile: config.profile,
+            processor: config.processor,
+            host_tick: config.host_tick,
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
             shared,
             console: Console::new(sinks.console, &config.panic_pattern),
@@ -251,9 +253,11 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
         match &plan.time {
             Time::Virtual(clock) => {
                 let cpus = plan.pins.all(vps.len());
+                let tick =
+                    (plan.host_tick > 0).then(|| 1_000_000_000 / u64::from(plan.host_tick).min(1_000_000));
                 start(scope, shared, "vcpus", move || {
                     pin(&cpus);
-                    virtual_time::run(vps, timers, clock, shared, &feed, hub)
+                    virtual_time::run(vps, timers, clock, shared, &feed, hub, tick)
                 });
             }
             Time::Real(_) => {

@@ -1,7 +1,7 @@
 //! Virtual time: one host thread runs all vCPUs in turn, and time is the instructions that they
 //! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
 
-use satori_bus::{Clock, TimerQueue};
+use satori_bus::{Clock, Nanos, TimerQueue};
 use satori_engine::Until;
 
 use crate::debugger::Hub;
@@ -20,6 +20,7 @@ pub(crate) fn run(
     shared: &Shared,
     feed: &dyn Fn(),
     hub: Option<&Hub>,
+    tick: Option<Nanos>,
 ) {
     while !shared.stopping() {
         feed();
@@ -28,6 +29,7 @@ pub(crate) fn run(
         }
         let mut ran = false;
         for turn in 0..vps.len() {
+            vps[turn].begin_turn(tick);
             ran |= take_turn(vps, turn, timers, clock, shared, hub);
         }
         if shared.panic_deadline().is_some_and(|at| at <= clock.now()) {

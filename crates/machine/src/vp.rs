@@ -6,9 +6,10 @@ use std::sync::Arc;
 use satori_bus::Nanos;
 use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
+use satori_defs::vmx::ExitReason;
 use satori_defs::x86::cr0;
-use satori_engine::{DebugCause, DebugPlan, Event, Exit, Kick, Resume, Until, Vcpu};
-use satori_exits::{Asked, Context, Platform, dispatch};
+use satori_engine::{DebugCause, DebugPlan, Event, Exit, Kick, Processor, Resume, Until, Vcpu, Vmx};
+use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Flush, Partition};
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
@@ -50,6 +51,11 @@ pub(crate) struct Vp {
     /// The interrupt controller at LINT0; it has one only on the BSP.
     pic: Option<Arc<Pic>>,
     meter: Meter,
+    processor: Processor,
+    /// Its last stop was no VM exit: for the modelled processor it still executes.
+    inside: bool,
+    /// Partition time of the host's next tick.
+    tick: Nanos,
     /// An answer was given that the engine takes at the next entry.
     owed: bool,
     /// A debugger steps it: events hold off.
@@ -64,6 +70,7 @@ pub(crate) struct Vp {
 }
 
 impl Vp {
+    #[allow(clippy::too_many_arguments, reason = "what a processor is made of, each of another kind")]
     pub fn new(
         index: u32,
         mut vcpu: Box<dyn Vcpu>,
@@ -72,8 +79,14 @@ impl Vp {
         platform: Arc<Platform>,
         pic: Option<Arc<Pic>>,
         profile: bool,
+        processor: Processor,
     ) -> Self {
         let kick = vcpu.kick();
+        let controls = vcpu.controls_mut();
+        controls.tpr_shadow = processor.has(Vmx::TprShadow);
+        if !processor.has(Vmx::PauseLoopExiting) {
+            controls.ple_window = 0;
+        }
         vcpu.controls_mut().apic_access_page = lapic.mmio_base();
         Vp {
             index,
@@ -83,6 +96,9 @@ impl Vp {
             platform,
             pic,
             meter: Meter::new(profile),
+            processor,
+            inside: false,
+            tick: 0,
             owed: false,
             quiet: false,
             idle: false,
@@ -147,8 +163,53 @@ impl Vp {
 
     /// Takes a waiting kick: what was signalled before it is seen by the next
     /// [`Vp::prepare`], what comes after it ends the next entry.
-    pub fn take_kick(&self) {
-        self.kick.take();
+    pub fn take_kick(&self) -> bool {
+        self.kick.take()
+    }
+
+    /// Its turn begins, under a virtual clock: counts what took a processor that executes out of the
+    /// guest while it was another's turn. However many kicks there were, they are one.
+    pub fn begin_turn(&mut self, tick: Option<Nanos>) {
+        let kicked = self.take_kick();
+        let now = self.platform.clock.now();
+        if kicked && self.inside && !self.view(false).posted() {
+            self.count(ExitReason::ExternalInterrupt);
+        }
+        if let Some(period) = tick
+            && now >= self.tick
+        {
+            if self.inside && self.tick > 0 {
+                self.count(ExitReason::ExternalInterrupt);
+            }
+            self.tick = (now / period).saturating_add(1).saturating_mul(period);
+        }
+    }
+
+    /// Counts an exit that the host caused and that asks for nothing.
+    fn count(&mut self, reason: ExitReason) {
+        let now = self.platform.clock.now();
+        self.meter.exit(reason, || now);
+        self.meter.entry(|| now);
+        self.inside = false;
+    }
+
+    fn view(&self, apic_timer: bool) -> View<'_> {
+        View {
+            processor: self.processor,
+            lapic: &self.lapic,
+            hyperv: self.platform.hyperv.as_deref(),
+            vcpu: self.index,
+            extint: self.extint_waits(),
+            apic_timer,
+        }
+    }
+
+    /// A timer ran out; an exit if the guest executes.
+    fn timer_ran_out(&mut self, apic_timer: bool) {
+        if self.inside {
+            let reason = self.view(apic_timer).timer();
+            self.count(reason);
+        }
     }
 
     /// Takes what came in since the last exit, and injects what can be.
@@ -158,13 +219,16 @@ impl Vp {
         }
         if self.lapic.deadline_tsc().is_some() {
             let tsc = self.platform.clock.tsc();
-            self.lapic.timer_expired(tsc);
+            if self.lapic.timer_expired(tsc) {
+                self.timer_ran_out(true);
+            }
         }
         if let Some(at) = self.hyperv.deadline_tsc()
             && at <= self.platform.clock.tsc()
             && let Some(partition) = &self.platform.hyperv
         {
             partition.run_timers(&mut self.hyperv);
+            self.timer_ran_out(false);
         }
         let activity = self.vcpu.state().activity;
         if matches!(activity, Activity::WaitForSipi | Activity::Shutdown) {
@@ -300,8 +364,18 @@ impl Vp {
         self.owed = false;
         self.take_spared_eoi();
         let clock = &self.platform.clock;
-        let Some(reason) = exit.reason() else { return After::Nothing };
-        self.meter.exit(reason, || clock.now());
+        if exit == Exit::Budget {
+            self.inside = true;
+            return After::Nothing;
+        }
+        // Both timers may be due; the local APIC's is then the one that ended the run.
+        let tsc = clock.tsc();
+        let reason = self.view(self.lapic.deadline_tsc().is_some_and(|at| at <= tsc)).reason(&exit);
+        self.inside = reason.is_none();
+        match reason {
+            Some(reason) => self.meter.exit(reason, || clock.now()),
+            None => self.vcpu.controls_mut().continued = true,
+        }
         let mut context = Context {
             vcpu: &mut *self.vcpu,
             lapic: &mut self.lapic,

@@ -275,6 +275,8 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         topology: processors.topology,
         cpu_model: Some(processors.cpu.clone()),
         hyperv: processors.hyperv.config.clone(),
+        processor: flags.vmx,
+        host_tick: flags.host_tick,
         pins: processors.pins.clone(),
         tsc_hz: processors.domain.tsc_hz,
         engine: engine(flags.engine)?,

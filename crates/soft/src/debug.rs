@@ -69,6 +69,8 @@ pub struct Debug {
     repeating: u64,
     /// The guest holds the debug registers: an access exits only the first time.
     pub owned: bool,
+    /// It held them until the last exit.
+    pub lent: bool,
 }
 
 impl Debug {
@@ -86,6 +88,7 @@ impl Debug {
             moved: false,
             repeating: NOWHERE,
             owned: false,
+            lent: false,
         }
     }
 

@@ -49,6 +49,9 @@ impl Cpu {
         }
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let mut horizon = Horizon { until, look: end.min(self.retired + self.interval()), end };
+        if std::mem::take(&mut self.controls.continued) {
+            self.debug.owned = self.debug.lent;
+        }
         let executing = self.parallel.then(|| self.world.enter(&self.kick));
         let exit = self.run_inner(&mut horizon);
         drop(executing);
@@ -56,7 +59,7 @@ impl Cpu {
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();
         if exit.reason().is_some() {
-            self.debug.owned = false;
+            self.debug.lent = std::mem::take(&mut self.debug.owned);
         }
         exit
     }

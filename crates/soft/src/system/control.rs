@@ -73,6 +73,9 @@ fn read(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         _ => return Err(cpu.raise(Exception::ud())),
     };
     cpu.require_supervisor()?;
+    if insn.op1_register() == Register::CR8 && !cpu.controls.tpr_shadow {
+        cpu.ask(Exit::Cr8Read)?;
+    }
     cpu.set_reg(insn.op0_register(), value);
     Ok(())
 }
@@ -226,6 +229,9 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
 }
 
 fn write_cr8(cpu: &mut Cpu, value: u64) -> Exec<()> {
+    if !cpu.controls.tpr_shadow {
+        cpu.ask(Exit::CrWrite { register: 8, value })?;
+    }
     if value > 15 {
         return refuse(cpu);
     }

@@ -1,0 +1,227 @@
+//! The modelled VMX processor: what it can do, and what KVM makes of that.
+//!
+//! "KVM" is arch/x86/kvm of Linux 6.1. It takes APICv as a whole (`cpu_has_vmx_apicv`): a processor
+//! that lacks one of its parts has none. That holds here, too.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A processor, by its features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Processor {
+    name: &'static str,
+    on: u32,
+}
+
+/// A feature of the modelled processor, or a choice of KVM about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the table below says what each is")]
+pub enum Vmx {
+    ApicRegisterVirtualization,
+    VirtualInterruptDelivery,
+    PostedInterrupts,
+    SintEoiExits,
+    IpiVirtualization,
+    TprShadow,
+    PreemptionTimer,
+    PauseLoopExiting,
+}
+
+/// A row of the table of controls.
+pub struct VmxRow {
+    /// The feature.
+    pub what: Vmx,
+    /// Its name in `--processor`.
+    pub name: &'static str,
+    /// The control, as Linux's `vmx.h` names it.
+    pub control: &'static str,
+    /// When KVM sets it.
+    pub when: &'static str,
+    /// Where Linux 6.1 does so.
+    pub source: &'static str,
+}
+
+/// Which control KVM sets when.
+pub const CONTROLS: &[VmxRow] = &[
+    VmxRow {
+        what: Vmx::ApicRegisterVirtualization,
+        name: "apic-register-virtualization",
+        control: "SECONDARY_EXEC_APIC_REGISTER_VIRT",
+        when: "APICv is whole and not inhibited",
+        source: "vmx/vmx.c: vmx_secondary_exec_control, vmx_refresh_apicv_exec_ctrl",
+    },
+    VmxRow {
+        what: Vmx::VirtualInterruptDelivery,
+        name: "virtual-interrupt-delivery",
+        control: "SECONDARY_EXEC_VIRTUAL_INTR_DELIVERY",
+        when: "APICv is whole and not inhibited; a SINT with auto-EOI inhibits it",
+        source: "vmx/vmx.c: vmx_refresh_apicv_exec_ctrl; hyperv.c: synic_update_vector",
+    },
+    VmxRow {
+        what: Vmx::PostedInterrupts,
+        name: "posted-interrupts",
+        control: "PIN_BASED_POSTED_INTR",
+        when: "APICv is whole and not inhibited",
+        source: "vmx/vmx.c: vmx_pin_based_exec_ctrl, vmx_deliver_posted_interrupt",
+    },
+    VmxRow {
+        what: Vmx::SintEoiExits,
+        name: "sint-eoi-exits",
+        control: "EOI_EXIT_BITMAP, the vectors of SINTs",
+        when: "KVM always; our default spares them, as a message that waits is followed by a write to EOM",
+        source: "x86.c: vcpu_load_eoi_exitmap",
+    },
+    VmxRow {
+        what: Vmx::IpiVirtualization,
+        name: "ipi-virtualization",
+        control: "TERTIARY_EXEC_IPI_VIRT",
+        when: "APICv is whole and not inhibited",
+        source: "vmx/vmx.c: vmx_tertiary_exec_control; lapic.c: kvm_arch_vcpu_create",
+    },
+    VmxRow {
+        what: Vmx::TprShadow,
+        name: "tpr-shadow",
+        control: "CPU_BASED_TPR_SHADOW, SECONDARY_EXEC_VIRTUALIZE_APIC_ACCESSES or _X2APIC_MODE",
+        when: "always; without it CPU_BASED_CR8_LOAD_EXITING and _STORE_EXITING",
+        source: "vmx/vmx.c: vmx_exec_control, vmx_set_virtual_apic_mode, cpu_has_vmx_flexpriority",
+    },
+    VmxRow {
+        what: Vmx::PreemptionTimer,
+        name: "preemption-timer",
+        control: "PIN_BASED_VMX_PREEMPTION_TIMER",
+        when: "while the local APIC's timer runs; else, and for stimers, a timer of the host interrupts",
+        source: "vmx/vmx.c: vmx_set_hv_timer; lapic.c: start_hv_timer; hyperv.c: stimer_start",
+    },
+    VmxRow {
+        what: Vmx::PauseLoopExiting,
+        name: "ple",
+        control: "SECONDARY_EXEC_PAUSE_LOOP_EXITING",
+        when: "always",
+        source: "vmx/vmx.c: vmx_secondary_exec_control, grow_ple_window",
+    },
+];
+
+const fn bits(features: &[Vmx]) -> u32 {
+    let (mut bits, mut i) = (0, 0);
+    while i < features.len() {
+        bits |= 1 << features[i] as u8;
+        i += 1;
+    }
+    bits
+}
+
+const OLD: u32 = bits(&[Vmx::TprShadow, Vmx::PreemptionTimer, Vmx::PauseLoopExiting]);
+const APICV: u32 =
+    bits(&[Vmx::ApicRegisterVirtualization, Vmx::VirtualInterruptDelivery, Vmx::PostedInterrupts]);
+
+/// The named processors. IPI virtualization came with Sapphire Rapids.
+const PRESETS: &[Processor] = &[
+    Processor { name: "haswell", on: OLD | APICV },
+    Processor { name: "skylake", on: OLD | APICV },
+    Processor { name: "sapphire-rapids", on: OLD | APICV | bits(&[Vmx::IpiVirtualization]) },
+    Processor { name: "no-apicv", on: OLD },
+];
+
+impl Processor {
+    /// A processor without APICv.
+    pub const NO_APICV: Processor = PRESETS[3];
+
+    /// Its preset's name, by which costs are found.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it has `feature`.
+    pub const fn has(&self, feature: Vmx) -> bool {
+        self.on >> feature as u8 & 1 != 0
+    }
+
+    /// Whether KVM uses APICv on it (`cpu_has_vmx_apicv`, and the TPR shadow that it rests on).
+    pub const fn apicv(&self) -> bool {
+        self.on & APICV == APICV && self.has(Vmx::TprShadow)
+    }
+}
+
+impl Default for Processor {
+    fn default() -> Self {
+        Processor::NO_APICV
+    }
+}
+
+impl fmt::Display for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        let preset = PRESETS.iter().find(|preset| preset.name == self.name).map_or(0, |preset| preset.on);
+        CONTROLS
+            .iter()
+            .filter(|row| (self.on ^ preset) >> row.what as u8 & 1 != 0)
+            .try_for_each(|row| write!(f, ",{}{}", if self.has(row.what) { '+' } else { '-' }, row.name))
+    }
+}
+
+/// A processor that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoProcessor {
+    /// The first word is no preset.
+    #[error("no processor is called '{0}'; there are haswell, skylake, sapphire-rapids and no-apicv")]
+    Name(String),
+    /// A later word is no feature.
+    #[error("'{0}' is no feature with a sign; there are {names}", names = names())]
+    Feature(String),
+}
+
+fn names() -> String {
+    CONTROLS.iter().map(|row| row.name).chain(["apicv"]).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Processor {
+    type Err = NoProcessor;
+
+    /// `NAME[,+FEATURE|-FEATURE]..`; `apicv` is its three parts.
+    fn from_str(text: &str) -> Result<Self, NoProcessor> {
+        let mut words = text.split(',');
+        let name = words.next().unwrap_or_default();
+        let preset = PRESETS.iter().find(|preset| preset.name == name);
+        let mut processor = *preset.ok_or_else(|| NoProcessor::Name(name.into()))?;
+        for word in words {
+            let unknown = || NoProcessor::Feature(word.into());
+            let (sign, feature) = word.split_at_checked(1).ok_or_else(unknown)?;
+            let bits = match CONTROLS.iter().find(|row| row.name == feature) {
+                Some(row) => 1 << row.what as u8,
+                None if feature == "apicv" => APICV,
+                None => return Err(unknown()),
+            };
+            match sign {
+                "+" => processor.on |= bits,
+                "-" => processor.on &= !bits,
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(processor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_make_the_whole() {
+        let parse = |text: &str| text.parse::<Processor>();
+        assert!(parse("haswell").unwrap().apicv());
+        for part in ["-posted-interrupts", "-virtual-interrupt-delivery", "-tpr-shadow", "-apicv"] {
+            assert!(!parse(&format!("haswell,{part}")).unwrap().apicv(), "{part}");
+        }
+        let changed = parse("no-apicv,+apicv,-ple").unwrap();
+        assert!(changed.apicv() && parse(&changed.to_string()) == Ok(changed));
+        assert!(parse("sapphire-rapids").unwrap().has(Vmx::IpiVirtualization));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for text in ["", "pentium", "haswell,", "haswell,ple", "haswell,+nothing", "haswell,é"] {
+            assert!(text.parse::<Processor>().is_err(), "{text}");
+        }
+    }
+}
