@@ -9,7 +9,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice};
 
-use crate::{bench, escape, status, units};
+use crate::{bench, escape, reports, status, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -46,9 +46,15 @@ pub enum Command {
     /// What is offered of Hyper-V: list it, check options, convert them
     #[command(subcommand)]
     Hyperv(Hyperv),
+    /// Show, import, compare and draw reports of exits, ours and those of perf kvm stat
+    #[command(subcommand)]
+    Report(reports::Reports),
+    /// Read a report of exits and a configuration, and say what to change, and why
+    #[command(after_long_help = ADVISE_FOOTER)]
+    Advise(reports::Advise),
     /// Explain an enlightenment: what it is, brings, costs and needs, and how a guest shows it
     Explain {
-        /// Its name, in any spelling: stimer, hv-stimer, hv_stimer
+        /// Its name, in any spelling: stimer, hv-stimer, hv_stimer; or that of a rule of 'satori advise'
         name: String,
         /// How it is printed
         #[arg(long, value_name = "FORM", default_value = "text")]
@@ -299,6 +305,8 @@ pub enum Report {
     Text,
     /// The same as one JSON object
     Json,
+    /// One self-contained HTML page (needs --report-file)
+    Html,
     /// None
     Off,
 }
@@ -465,6 +473,13 @@ const FETCH_ABOUT: &str = "Fetch what the demo boots, and print where it is.
 Packages come through this machine's own apt: its sources, its mirror, its signature checks. It \
 needs no root, installs nothing, and keeps what it fetched in satori/ under $XDG_CACHE_HOME (or \
 ~/.cache).";
+
+const ADVISE_FOOTER: &str = "\
+Without --hyperv, --cpu and --libvirt the configuration is what the report itself tells.
+
+Examples:
+  satori run --kernel vmlinuz --report json --report-file r.json && satori advise r.json
+  perf kvm stat report | satori advise - --libvirt domain.xml";
 
 const DEMO_FOOTER: &str = "\
 Packages come through this machine's own apt: its sources, its mirror, its signature checks. The

@@ -9,6 +9,7 @@ use satori_cpuid::Register;
 use satori_defs::hyperv::leaf;
 use satori_hyperv::choice::meant;
 use satori_hyperv::{CpuidBit, Enlightenment};
+use satori_report::advise::Rule;
 use serde_json::{Value, json};
 
 use crate::cli::Form;
@@ -32,11 +33,23 @@ struct Kind {
     near: fn(&str) -> Option<String>,
 }
 
-const KINDS: &[Kind] = &[Kind {
-    name: "enlightenment",
-    page: |name| Enlightenment::by_name(name).map(enlightenment),
-    near: |name| meant(name).map(|one| one.name().into()),
-}];
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "enlightenment",
+        page: |name| Enlightenment::by_name(name).map(enlightenment),
+        near: |name| meant(name).map(|one| one.name().into()),
+    },
+    Kind {
+        name: "rule",
+        page: |name| Rule::by_name(name).map(rule),
+        // A part of the name is meant for the whole.
+        near: |name| {
+            let part = name.to_ascii_lowercase();
+            let near = |rule: &&Rule| part.len() > 3 && rule.id.contains(&part);
+            Rule::ALL.iter().find(near).map(|rule| rule.id.into())
+        },
+    },
+];
 
 /// Prints what there is to say about `name`.
 pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
@@ -44,7 +57,9 @@ pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
         let near = KINDS.iter().find_map(|kind| Some((kind.name, (kind.near)(name)?)));
         match near {
             Some((kind, near)) => bail!("nothing is called '{name}': the {kind} '{near}' is near it"),
-            None => bail!("nothing is called '{name}': 'satori hyperv list' names the enlightenments"),
+            None => bail!(
+                "nothing is called '{name}': 'satori hyperv list' names the enlightenments, 'satori advise' its rules"
+            ),
         }
     };
     match form {
@@ -67,6 +82,21 @@ impl Page {
         let facts = self.facts.iter().map(|(heading, lines)| (heading.to_string(), json!(lines)));
         json!({ "title": self.title, "facts": serde_json::Map::from_iter(facts) })
     }
+}
+
+/// A rule of `satori advise`.
+fn rule(rule: &Rule) -> Page {
+    let when = rule.when.iter().map(ToString::to_string).collect();
+    let facts = vec![
+        ("finds", vec![rule.title.to_string()]),
+        ("when all", when),
+        ("advice", vec![rule.advice.to_string()]),
+        ("why", vec![rule.why.to_string()]),
+        ("concerns", rule.saves.iter().map(ToString::to_string).collect()),
+        ("source", vec![rule.source.to_string()]),
+    ];
+    let facts = facts.into_iter().filter(|(_, lines): &(_, Vec<String>)| !lines.is_empty()).collect();
+    Page { title: format!("rule {}", rule.id), facts }
 }
 
 /// Everything that the table says about `one`.

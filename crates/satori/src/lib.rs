@@ -22,6 +22,7 @@ pub mod pages;
 pub mod probe;
 pub mod registers;
 pub mod report;
+pub mod reports;
 pub mod run;
 pub mod say;
 pub mod status;

@@ -8,7 +8,9 @@ use satori::cli::{Cli, Command, What};
 use satori::demo::cache::{self, Wanted};
 use satori::say::{line, say};
 use satori::status::Status;
-use satori::{bench, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, run, terminal, usage};
+use satori::{
+    bench, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, reports, run, terminal, usage,
+};
 
 fn main() {
     leave_cleanly_on_panic();
@@ -66,6 +68,8 @@ fn perform(command: Command) -> Status {
         Command::Cpu(flags) => done(cpu::show(&flags, &mut stdout())),
         Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
         Command::Hyperv(command) => done(hyperv::perform(&command, &mut stdout())),
+        Command::Report(command) => done(reports::perform(&command, &mut stdout())),
+        Command::Advise(flags) => done(reports::advise(&flags, &mut stdout())),
         Command::Explain { name, format } => done(explain::show(&name, format, &mut stdout())),
         Command::Doctor { format } => {
             doctor::show(format, &mut stdout()).unwrap_or_else(|error| done(Err(error)))

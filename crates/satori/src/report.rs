@@ -73,6 +73,10 @@ pub fn write(
         cli::Report::Off => return Ok(()),
         cli::Report::Text => text(outcome, vcpu),
         cli::Report::Json => format!("{:#}\n", json(outcome, status)),
+        cli::Report::Html => {
+            let read = satori_report::read(&json(outcome, status).to_string(), satori_report::Which::Only);
+            satori_report::html::page(&[("this run".into(), read.map_err(io::Error::other)?)])
+        }
     };
     match file {
         Some(mut file) => file.write_all(report.as_bytes()),
@@ -130,6 +134,8 @@ fn text(outcome: &Outcome, vcpu: Option<u32>) -> String {
 /// The profile's object, and beside it what the text tells in sentences.
 fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
     let mut report = outcome.profile.json();
+    report["format"] = "satori-report".into();
+    report["version"] = satori_report::VERSION.into();
     report["status"] = status.code().into();
     report["instructions"] = outcome.instructions.into();
     report["guest_time_ns"] = outcome.guest_time.into();

@@ -234,6 +234,9 @@ fn report_of(flags: &cli::Machine, processors: &Processors) -> Result<()> {
         Some(_) if flags.report != cli::Report::Text => {
             bail!("--report-vcpu chooses for --report text only: leave one of the two out")
         }
+        _ if flags.report == cli::Report::Html && flags.report_file.is_none() => {
+            bail!("--report html makes a page for a browser: add --report-file FILE")
+        }
         _ if flags.report == cli::Report::Off && flags.report_file.is_some() => {
             bail!("--report off leaves nothing for --report-file: leave one of the two out")
         }

@@ -21,6 +21,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-symbols", 2),
     ("satori-soft", 3),
     ("satori-libvirt", 3),
+    ("satori-report", 3),
     ("satori-chipset", 4),
     ("satori-profile", 4),
     ("satori-exits", 4),

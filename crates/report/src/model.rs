@@ -1,0 +1,190 @@
+//! The one model of every report.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The exits of one reason.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RawRow")]
+pub struct Row {
+    /// Its name in Linux's uapi `vmx.h` or `svm.h`.
+    pub reason: String,
+    /// How many.
+    pub samples: u64,
+    /// The time of all of them in nanoseconds.
+    pub total_ns: u64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// The average.
+    pub mean_ns: f64,
+    /// Standard deviation of the mean, in percent of the mean.
+    pub deviation_percent: f64,
+}
+
+#[derive(Deserialize)]
+struct RawRow {
+    reason: String,
+    samples: u64,
+    total_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
+    #[serde(default)]
+    deviation_percent: Option<f64>,
+}
+
+impl TryFrom<RawRow> for Row {
+    type Error = String;
+
+    fn try_from(raw: RawRow) -> Result<Self, String> {
+        let RawRow { reason, samples, total_ns, min_ns, max_ns, deviation_percent } = raw;
+        if !is_reason(&reason) {
+            return Err(format!("'{}' is no name of an exit", reason.escape_debug()));
+        }
+        if samples == 0 {
+            return Err(format!("{reason} has no samples: leave its row out"));
+        }
+        if min_ns > max_ns || max_ns > total_ns {
+            return Err(format!("{reason}: min_ns <= max_ns <= total_ns does not hold"));
+        }
+        let mean_ns = total_ns as f64 / samples as f64;
+        let deviation_percent = deviation_percent.unwrap_or(0.0);
+        Ok(Row { reason, samples, total_ns, min_ns, max_ns, mean_ns, deviation_percent })
+    }
+}
+
+/// Whether `text` may be the name of an exit: `EPT_MISCONFIG`, `npf`, `0x4d`.
+pub(crate) fn is_reason(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// The exits of one vCPU, or of all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// The vCPU, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<u64>,
+    /// How many exits.
+    pub samples: u64,
+    /// Their time in nanoseconds.
+    pub total_ns: u64,
+    /// By reason, most samples first.
+    pub exits: Vec<Row>,
+}
+
+impl Table {
+    /// The row of `reason`.
+    pub fn row(&self, reason: &str) -> Option<&Row> {
+        self.exits.iter().find(|row| row.reason == reason)
+    }
+
+    /// How many exits of these reasons.
+    pub fn samples_of(&self, reasons: &[&str]) -> u64 {
+        reasons.iter().filter_map(|reason| self.row(reason)).map(|row| row.samples).sum()
+    }
+
+    /// The time of these reasons in nanoseconds.
+    pub fn time_of(&self, reasons: &[&str]) -> u64 {
+        reasons
+            .iter()
+            .filter_map(|reason| self.row(reason))
+            .fold(0, |sum, row| sum.saturating_add(row.total_ns))
+    }
+
+    /// Adds another table's exits. The deviation of a sum is unknown.
+    pub fn add(&mut self, other: &Table) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        for row in &other.exits {
+            match self.exits.iter_mut().find(|known| known.reason == row.reason) {
+                Some(known) => {
+                    known.samples = known.samples.saturating_add(row.samples);
+                    known.total_ns = known.total_ns.saturating_add(row.total_ns);
+                    known.min_ns = known.min_ns.min(row.min_ns);
+                    known.max_ns = known.max_ns.max(row.max_ns);
+                    known.mean_ns = known.total_ns as f64 / known.samples as f64;
+                    known.deviation_percent = 0.0;
+                }
+                None => self.exits.push(row.clone()),
+            }
+        }
+        self.exits.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.reason.cmp(&b.reason)));
+    }
+}
+
+/// What was offered of one enlightenment, and what was used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Use {
+    /// It was offered to the guest.
+    pub offered: bool,
+    /// How often the guest used it.
+    pub used: u64,
+    /// Guest time of the first use in nanoseconds.
+    #[serde(default)]
+    pub first_ns: Option<u64>,
+    /// By MSR or hypercall.
+    #[serde(default)]
+    pub ways: BTreeMap<String, u64>,
+}
+
+/// A counter of the engine or the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counter {
+    /// What is counted.
+    pub name: String,
+    /// How much.
+    pub value: u64,
+}
+
+/// Exits over time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The length of one bucket in nanoseconds of guest time.
+    pub bucket_ns: u64,
+    /// Exits in each bucket from the guest's start, by reason.
+    pub exits: BTreeMap<String, Vec<u64>>,
+}
+
+/// Where in the guest exits came from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hot {
+    /// The exit's reason.
+    pub reason: String,
+    /// RIP at the exit.
+    pub rip: u64,
+    /// How many.
+    pub samples: u64,
+    /// Their time in nanoseconds.
+    #[serde(default)]
+    pub total_ns: u64,
+    /// The guest's function, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<String>,
+}
+
+/// A report. What its maker did not tell is empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// All vCPUs as one.
+    pub all: Table,
+    /// Each vCPU.
+    #[serde(default)]
+    pub vcpus: Vec<Table>,
+    /// Counters of engine and machine.
+    #[serde(default)]
+    pub stats: Vec<Counter>,
+    /// Enlightenments by name.
+    #[serde(default)]
+    pub hyperv: BTreeMap<String, Use>,
+    /// Nanoseconds of guest time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_time_ns: Option<u64>,
+    /// Exits over time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+    /// Where exits came from, most samples first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hot: Vec<Hot>,
+}

@@ -1,0 +1,156 @@
+//! The talk's four tables yield the talk's conclusions; each rule fires where it should, and not where it must not.
+
+use satori_hyperv::{Enlightenment as E, Set};
+use satori_report::advise::{Rule, Setting, advise};
+use satori_report::{Report, Row, Table, Use, Which, diff, read};
+
+const NONE: &str = include_str!("talk/none.txt");
+const ALL: &str = include_str!("talk/all.txt");
+const HIDDEN: &str = include_str!("talk/hidden.txt");
+const REPAIRED: &str = include_str!("talk/repaired.txt");
+
+fn table(text: &str) -> Report {
+    read(text, Which::Only).unwrap()
+}
+
+fn all_but(without: &[E]) -> Set {
+    E::ALL.iter().copied().filter(|one| !without.contains(one)).collect()
+}
+
+fn setting(offered: Set, hidden: bool) -> Setting {
+    Setting { offered: Some(offered), hidden, apicv: Some(true) }
+}
+
+fn fired(report: &Report, setting: &Setting) -> Vec<&'static str> {
+    advise(report, setting).iter().map(|one| one.rule).collect()
+}
+
+// The rows of the last table have two exits less than its total.
+#[test]
+fn the_talks_tables_are_read_whole() {
+    for (text, samples, us) in [
+        (NONE, 1_238_237, 6_563_955.39),
+        (ALL, 659_276, 1_303_363.15),
+        (HIDDEN, 326_144, 718_992.36),
+        (REPAIRED, 306_937, 683_036.55),
+    ] {
+        let report = table(text);
+        assert_eq!(report.all.samples, samples);
+        let read_us = report.all.total_ns as f64 / 1e3;
+        assert!((read_us / us - 1.0).abs() < 0.01, "{read_us} {us}");
+    }
+    assert_eq!(table(NONE).all.row("EPT_MISCONFIG").unwrap().max_ns, 662_310);
+}
+
+#[test]
+fn the_talks_conclusions() {
+    let none = fired(&table(NONE), &setting(Set::default(), false));
+    assert!(none.contains(&"user-space-timer") && none.contains(&"nothing-offered"), "{none:?}");
+    assert!(none.contains(&"ipi-missing") && !none.contains(&"auto-eoi-apicv"), "{none:?}");
+
+    // Everything on, which in 2021 meant without the deprecation of auto-EOI.
+    let all = fired(&table(ALL), &setting(all_but(&[E::Apicv]), false));
+    assert!(all.contains(&"auto-eoi-apicv") && all.contains(&"apic-access-hint"), "{all:?}");
+    assert!(!all.contains(&"user-space-timer") && !all.contains(&"hypervisor-hidden"), "{all:?}");
+
+    let hidden = fired(&table(HIDDEN), &setting(all_but(&[E::Apicv]), true));
+    assert!(hidden.contains(&"hypervisor-hidden") && hidden.contains(&"ipi-missing"), "{hidden:?}");
+    assert!(!hidden.contains(&"auto-eoi-apicv"), "{hidden:?}");
+
+    let repaired = fired(&table(REPAIRED), &setting(all_but(&[]), false));
+    assert_eq!(repaired, ["ipi-virtualization", "host-interrupts", "debug-registers"]);
+}
+
+#[test]
+fn the_talks_order_is_that_of_the_totals() {
+    let runs = [NONE, ALL, HIDDEN, REPAIRED].map(table);
+    for pair in runs.windows(2) {
+        let total = diff::diff(&pair[0], &pair[1]).pop().unwrap();
+        assert!(total.samples_ratio.unwrap() < 1.0 && total.time_ratio.unwrap() < 1.0, "{total:?}");
+    }
+}
+
+/// A report of 1,000 exits, so many of each reason; the rest are HLT.
+fn made(rows: &[(&str, u64)]) -> Report {
+    let rest = 1000 - rows.iter().map(|(_, samples)| samples).sum::<u64>();
+    let mut all = Table::default();
+    for &(reason, samples) in rows.iter().chain(&[("HLT", rest)]).filter(|(_, samples)| *samples > 0) {
+        let (total_ns, mean_ns) = (samples * 1000, 1000.0);
+        let row = Row {
+            reason: reason.into(),
+            samples,
+            total_ns,
+            min_ns: 1000,
+            max_ns: 1000,
+            mean_ns,
+            deviation_percent: 0.0,
+        };
+        all.add(&Table { samples, total_ns, exits: vec![row], ..Table::default() });
+    }
+    Report { all, ..Report::default() }
+}
+
+#[test]
+fn each_rule_fires_and_does_not() {
+    let used = |used| {
+        let mut report = made(&[]);
+        report.hyperv.insert("ipi".into(), Use { offered: true, used, ..Use::default() });
+        report
+    };
+    let everything = || setting(all_but(&[]), false);
+    let without = |one: &[E]| setting(all_but(one), false);
+    let no_apicv = Setting { apicv: Some(false), ..without(&[E::Apicv]) };
+    // The rule; where it fires; where it must not.
+    let cases: Vec<(&str, (Report, Setting), (Report, Setting))> = vec![
+        (
+            "user-space-timer",
+            (made(&[("EPT_MISCONFIG", 300)]), Setting::default()),
+            (made(&[("EPT_MISCONFIG", 300)]), everything()),
+        ),
+        ("auto-eoi-apicv", (table(ALL), without(&[E::Apicv])), (table(ALL), no_apicv.clone())),
+        ("apic-access-hint", (table(ALL), without(&[E::Apicv])), (table(ALL), everything())),
+        ("hypervisor-hidden", (made(&[]), setting(all_but(&[]), true)), (made(&[]), everything())),
+        ("nothing-offered", (made(&[]), setting(Set::default(), false)), (made(&[]), Setting::default())),
+        (
+            "stimer-messages",
+            (made(&[("EOI_INDUCED", 20)]), without(&[E::StimerDirect])),
+            (made(&[("EOI_INDUCED", 20)]), everything()),
+        ),
+        (
+            "ipi-missing",
+            (made(&[("APIC_WRITE", 200)]), without(&[E::Ipi])),
+            (made(&[("APIC_WRITE", 200)]), everything()),
+        ),
+        (
+            "ipi-virtualization",
+            (made(&[("APIC_WRITE", 500)]), everything()),
+            (made(&[("APIC_WRITE", 500), ("INTERRUPT_WINDOW", 9)]), everything()),
+        ),
+        (
+            "host-interrupts",
+            (made(&[("EXTERNAL_INTERRUPT", 400)]), everything()),
+            (made(&[("EXTERNAL_INTERRUPT", 100)]), everything()),
+        ),
+        (
+            "debug-registers",
+            (made(&[("DR_ACCESS", 10)]), everything()),
+            (made(&[("DR_ACCESS", 9)]), everything()),
+        ),
+        (
+            "spins",
+            (made(&[("PAUSE_INSTRUCTION", 60)]), without(&[E::Spinlocks])),
+            (made(&[("PAUSE_INSTRUCTION", 60)]), everything()),
+        ),
+        (
+            "clock-reads",
+            (made(&[("MSR_READ", 300)]), without(&[E::Time])),
+            (made(&[("MSR_READ", 300)]), Setting::default()),
+        ),
+        ("unused", (used(0), everything()), (used(1), everything())),
+    ];
+    assert_eq!(cases.len(), Rule::ALL.len(), "a rule without a case");
+    for (rule, yes, no) in cases {
+        assert!(fired(&yes.0, &yes.1).contains(&rule), "{rule}: {:?}", fired(&yes.0, &yes.1));
+        assert!(!fired(&no.0, &no.1).contains(&rule), "{rule}: {:?}", fired(&no.0, &no.1));
+    }
+}

@@ -1,0 +1,179 @@
+//! `satori report` and `satori advise`: what is done with reports that were kept.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use satori_cpuid::{CpuSpec, Feature};
+use satori_report::advise::{self, Setting};
+use satori_report::{Report, Which, diff, html, read};
+use serde_json::json;
+
+use crate::choose;
+use crate::cli::{Form, Processor};
+
+/// `satori report`.
+#[derive(Debug, Subcommand)]
+pub enum Reports {
+    /// Print a report as perf kvm stat does, or as Satori's JSON
+    Show {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+        input: Input,
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
+    /// Make Satori's JSON of a text of perf kvm stat report or live
+    Import {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+        input: Input,
+        /// Where it goes, instead of standard output
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Compare two reports, reason by reason
+    Diff {
+        /// The first report: JSON, or a text of perf kvm stat
+        #[arg(value_hint = ValueHint::FilePath)]
+        a: PathBuf,
+        /// The second report
+        #[arg(value_hint = ValueHint::FilePath)]
+        b: PathBuf,
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
+    /// Make one self-contained HTML file of any number of reports, side by side
+    Html {
+        /// The reports: JSON, or texts of perf kvm stat
+        #[arg(required = true, value_hint = ValueHint::FilePath)]
+        reports: Vec<PathBuf>,
+        /// Where it goes
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: PathBuf,
+    },
+}
+
+/// A report that is read.
+#[derive(Debug, Args)]
+pub struct Input {
+    /// The report: JSON of --report json, or a text of perf kvm stat; - is standard input
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub report: PathBuf,
+    /// Which table of a text with several: a number from 1, or all for their sum
+    #[arg(long, value_name = "N|all", value_parser = which)]
+    pub table: Option<Which>,
+}
+
+fn which(text: &str) -> Result<Which, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(Which::Number(number)),
+        _ if text == "all" => Ok(Which::All),
+        _ => Err("a number from 1, or all".into()),
+    }
+}
+
+/// `satori advise`.
+#[derive(Debug, Args)]
+pub struct Advise {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub input: Input,
+    /// Whether the processor, and its KVM, have APICv
+    #[arg(long, value_name = "YES|NO")]
+    pub apicv: Option<Apicv>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub processor: Processor,
+    /// How it is printed
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub format: Form,
+}
+
+/// `--apicv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Apicv {
+    /// It has APICv, as servers since Ivy Bridge-EP do
+    Yes,
+    /// It has none, or kvm_intel has enable_apicv=0
+    No,
+}
+
+/// Reads a report of at most 256 MiB.
+fn load(path: &Path, which: Which) -> Result<Report> {
+    const MOST: u64 = 256 << 20;
+    let shown = path.display();
+    let wrong =
+        |why: std::io::Error| anyhow!("cannot read the report {shown} ({why}): name a file that can be read");
+    let mut bytes = Vec::new();
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes).map_err(wrong)?;
+    } else {
+        File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes)).map_err(wrong)?;
+    }
+    if bytes.len() as u64 > MOST {
+        bail!("{shown} is no report: it is larger than 256 MiB");
+    }
+    let text = String::from_utf8(bytes).map_err(|why| {
+        let good = why.utf8_error().valid_up_to();
+        let line = why.as_bytes()[..good].iter().filter(|b| **b == b'\n').count() + 1;
+        anyhow!("{shown}: line {line}: no text in UTF-8")
+    })?;
+    read(&text, which).map_err(|why| anyhow!("{shown}: {why}"))
+}
+
+/// Does what `satori report` was told.
+pub fn perform(command: &Reports, out: &mut dyn Write) -> Result<()> {
+    let of = |input: &Input| load(&input.report, input.table.unwrap_or_default());
+    match command {
+        Reports::Show { input, format: Form::Text } => {
+            Ok(write!(out, "{}", satori_report::text(&of(input)?, None))?)
+        }
+        Reports::Show { input, format: Form::Json } => Ok(writeln!(out, "{:#}", of(input)?.to_json())?),
+        Reports::Import { input, output: None } => Ok(writeln!(out, "{:#}", of(input)?.to_json())?),
+        Reports::Import { input, output: Some(path) } => save(path, &format!("{:#}\n", of(input)?.to_json())),
+        Reports::Diff { a, b, format } => {
+            let changes = diff::diff(&load(a, Which::Only)?, &load(b, Which::Only)?);
+            match format {
+                Form::Text => Ok(write!(out, "{}", diff::text(&changes))?),
+                Form::Json => Ok(writeln!(out, "{:#}", json!({ "changes": changes }))?),
+            }
+        }
+        Reports::Html { reports, output } => {
+            let runs = reports.iter().map(|path| {
+                let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+                Ok((name, load(path, Which::Only)?))
+            });
+            save(output, &html::page(&runs.collect::<Result<Vec<_>>>()?))
+        }
+    }
+}
+
+fn save(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text)
+        .map_err(|why| anyhow!("cannot write {} ({why}): name another place", path.display()))
+}
+
+/// Does what `satori advise` was told.
+pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
+    let report = load(&flags.input.report, flags.input.table.unwrap_or_default())?;
+    let told = &flags.processor;
+    let mut setting = Setting::of(&report);
+    if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() {
+        let chosen = choose::processors(told)?;
+        let spec: CpuSpec = chosen.cpu.parse()?;
+        let last = spec.changes.iter().rev().find(|(feature, _)| *feature == Feature::Hypervisor);
+        setting.hidden = last.is_some_and(|(_, on)| !*on);
+        setting.offered = Some(chosen.hyperv.config.set);
+    }
+    setting.apicv = flags.apicv.map(|apicv| apicv == Apicv::Yes);
+    let findings = advise::advise(&report, &setting);
+    match flags.format {
+        Form::Text => Ok(write!(out, "{}", advise::text(&findings))?),
+        Form::Json => Ok(writeln!(out, "{:#}", json!({ "findings": findings }))?),
+    }
+}
