@@ -1,6 +1,6 @@
 //! Reports of exits, whoever made them: Satori's JSON and the text of `perf kvm stat`.
 //!
-//! [`read`] makes one model of either, [`text`] and [`Report::to_json`] print it, [`diff`]
+//! [`read`] makes one model of either, [`text()`] and [`Report::to_json`] print it, [`diff`]
 //! compares two.
 
 pub mod advise;

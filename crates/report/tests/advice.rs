@@ -4,6 +4,9 @@ use satori_hyperv::{Enlightenment as E, Set};
 use satori_report::advise::{Rule, Setting, advise};
 use satori_report::{Report, Row, Table, Use, Which, diff, read};
 
+/// A report, and what it was made with.
+type Case = (Report, Setting);
+
 const NONE: &str = include_str!("talk/none.txt");
 const ALL: &str = include_str!("talk/all.txt");
 const HIDDEN: &str = include_str!("talk/hidden.txt");
@@ -101,7 +104,7 @@ fn each_rule_fires_and_does_not() {
     let without = |one: &[E]| setting(all_but(one), false);
     let no_apicv = Setting { apicv: Some(false), ..without(&[E::Apicv]) };
     // The rule; where it fires; where it must not.
-    let cases: Vec<(&str, (Report, Setting), (Report, Setting))> = vec![
+    let cases: Vec<(&str, Case, Case)> = vec![
         (
             "user-space-timer",
             (made(&[("EPT_MISCONFIG", 300)]), Setting::default()),
