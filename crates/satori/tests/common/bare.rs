@@ -32,7 +32,8 @@ pub fn run(guest: &str, cpus: u32, words: &str, arguments: &[&str]) -> Ended {
     let fixed = ["run", "--kernel", kernel.to_str().expect("UTF-8"), "-m", "128M", "--cpus", &cpus];
     let chosen = arguments.iter().any(|word| *word == "--hyperv" || word.contains("hv-"));
     let interface: &[_] = if chosen { &[] } else { &["--hyperv", "off"] };
-    let more = [&["--cmdline", &words, "--report", "off"], interface].concat();
+    let quiet: &[_] = if arguments.contains(&"--report") { &[] } else { &["--report", "off"] };
+    let more = [&["--cmdline", &words], quiet, interface].concat();
     satori(&[&fixed[..], &more, arguments].concat())
 }
 
