@@ -7,8 +7,8 @@
 //! or the code of the page at RIP is dropped, on both alike. A difference is narrowed by running all
 //! over again with one more cut, until no shorter piece of the run differs.
 //!
-//! Status flags alone may differ, as the manual leaves some undefined behind some instructions (SDM
-//! volume 1, appendix A) and the engines have other values there. The translator gets the interpreter's
+//! Status flags alone may differ: the manual leaves some undefined behind some instructions (SDM
+//! volume 1, appendix A). AF was seen to; behind which instructions has not been looked into. The translator gets the interpreter's
 //! then and this is counted; a defined flag that is wrong shows in the branch that it decides. So is what a
 //! register holds of RFLAGS saved before (PUSHF, SYSCALL); memory is compared without those six bits.
 
