@@ -16,15 +16,22 @@ pub struct Processor {
 /// A feature of the modelled processor, or a choice of KVM about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the table below says what each is")]
 pub enum Vmx {
+    /// Reads of the virtual-APIC page, and writes that need no emulation, do not exit.
     ApicRegisterVirtualization,
+    /// The processor delivers pending interrupts and evaluates EOIs.
     VirtualInterruptDelivery,
+    /// An interrupt for a vCPU that executes is delivered without an exit.
     PostedInterrupts,
+    /// EOIs of SINT vectors exit.
     SintEoiExits,
+    /// IPIs are sent without an exit.
     IpiVirtualization,
+    /// The task priority is virtual, and the local APIC's page and MSRs are known to the processor.
     TprShadow,
+    /// The local APIC's timer is the VMX preemption timer.
     PreemptionTimer,
+    /// Loops of PAUSE exit.
     PauseLoopExiting,
 }
 
@@ -77,7 +84,7 @@ pub const CONTROLS: &[VmxRow] = &[
         name: "ipi-virtualization",
         control: "TERTIARY_EXEC_IPI_VIRT",
         when: "APICv is whole and not inhibited",
-        source: "vmx/vmx.c: vmx_tertiary_exec_control; lapic.c: kvm_arch_vcpu_create",
+        source: "vmx/vmx.c: vmx_tertiary_exec_control, vmx_alloc_ipiv_pid_table",
     },
     VmxRow {
         what: Vmx::TprShadow,
