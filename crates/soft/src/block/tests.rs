@@ -1,6 +1,7 @@
 use satori_engine::{Exit, Until};
 use satori_memory::Gpa;
 
+use super::blocks::{MAX_MEMORY, OVERHEAD};
 use super::*;
 use crate::testing::machine64;
 
