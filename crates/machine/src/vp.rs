@@ -188,7 +188,8 @@ impl Vp {
     /// Counts an exit that the host caused and that asks for nothing.
     fn count(&mut self, reason: ExitReason) {
         let now = self.platform.clock.now();
-        self.meter.exit(reason, || now);
+        let apicv = self.view(false).apicv();
+        self.meter.exit(reason, apicv, || now);
         self.meter.entry(|| now);
         self.inside = false;
     }
@@ -370,10 +371,11 @@ impl Vp {
         }
         // Both timers may be due; the local APIC's is then the one that ended the run.
         let tsc = clock.tsc();
-        let reason = self.view(self.lapic.deadline_tsc().is_some_and(|at| at <= tsc)).reason(&exit);
+        let view = self.view(self.lapic.deadline_tsc().is_some_and(|at| at <= tsc));
+        let (reason, apicv) = (view.reason(&exit), view.apicv());
         self.inside = reason.is_none();
         match reason {
-            Some(reason) => self.meter.exit(reason, || clock.now()),
+            Some(reason) => self.meter.exit(reason, apicv, || clock.now()),
             None => self.vcpu.controls_mut().continued = true,
         }
         let mut context = Context {

@@ -14,6 +14,8 @@ struct Row {
     max_ns: u64,
     mean_ns: f64,
     deviation_percent: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_apicv: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -52,6 +54,7 @@ fn table(vcpu: Option<usize>, profile: &ExitProfile) -> Table {
             max_ns: samples.max,
             mean_ns: samples.mean(),
             deviation_percent: samples.deviation(),
+            without_apicv: (samples.without_apicv > 0).then_some(samples.without_apicv),
         })
         .collect();
     Table { vcpu, samples: sum.count, total_ns: sum.total, exits }
@@ -79,13 +82,13 @@ mod tests {
     #[test]
     fn the_report_has_the_tables_columns() {
         let mut vcpu = ExitProfile::default();
-        vcpu.record(ExitReason::Hlt, 10);
-        vcpu.record(ExitReason::Hlt, 30);
+        vcpu.record(ExitReason::Hlt, true, 10);
+        vcpu.record(ExitReason::Hlt, false, 30);
         let mut profile = Profile { vcpus: vec![vcpu], stats: Vec::new() };
         profile.add_stats(&[("tlb_fills", 3)]);
         let row = serde_json::json!({
             "reason": "HLT", "number": 12, "samples": 2, "total_ns": 40, "min_ns": 10, "max_ns": 30,
-            "mean_ns": 20.0, "deviation_percent": 50.0,
+            "mean_ns": 20.0, "deviation_percent": 50.0, "without_apicv": 1,
         });
         let expected = serde_json::json!({
             "all": { "samples": 2, "total_ns": 40, "exits": [row.clone()] },

@@ -5,8 +5,7 @@
 //! from a closure, so that under virtual time the table is as repeatable as the run, and a
 //! meter that is off never calls it.
 //!
-//! [`Profile`] joins the vCPUs and prints as text ([`Profile::text`]) or JSON
-//! ([`Profile::json`]).
+//! [`Profile`] joins the vCPUs and prints as JSON ([`Profile::json`]), of which crate `report` makes tables.
 
 mod json;
 mod meter;

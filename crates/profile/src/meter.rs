@@ -9,7 +9,7 @@ use crate::ExitProfile;
 #[derive(Debug, Default)]
 pub struct Meter {
     profile: Option<ExitProfile>,
-    running: Option<(ExitReason, Nanos)>,
+    running: Option<(ExitReason, bool, Nanos)>,
 }
 
 impl Meter {
@@ -18,12 +18,12 @@ impl Meter {
         Meter { profile: on.then(ExitProfile::default), running: None }
     }
 
-    /// The vCPU exited.
-    pub fn exit(&mut self, reason: ExitReason, now: impl FnOnce() -> Nanos) {
+    /// The vCPU exited, with APICv in force or not.
+    pub fn exit(&mut self, reason: ExitReason, apicv: bool, now: impl FnOnce() -> Nanos) {
         if self.profile.is_some() {
             let now = now();
             self.stop(now);
-            self.running = Some((reason, now));
+            self.running = Some((reason, apicv, now));
         }
     }
 
@@ -35,8 +35,8 @@ impl Meter {
     }
 
     fn stop(&mut self, now: Nanos) {
-        if let (Some((reason, since)), Some(profile)) = (self.running.take(), &mut self.profile) {
-            profile.record(reason, now.saturating_sub(since));
+        if let (Some((reason, apicv, since)), Some(profile)) = (self.running.take(), &mut self.profile) {
+            profile.record(reason, apicv, now.saturating_sub(since));
         }
     }
 
@@ -59,19 +59,21 @@ mod tests {
     fn an_exit_lasts_until_the_entry() {
         let mut meter = Meter::new(true);
         meter.entry(|| unreachable!("no exit to time"));
-        meter.exit(ExitReason::Hlt, || 100);
+        meter.exit(ExitReason::Hlt, true, || 100);
         meter.entry(|| 350);
-        meter.exit(ExitReason::Cpuid, || 400);
+        meter.exit(ExitReason::Cpuid, false, || 400);
         meter.entry(|| 390);
         let profile = meter.into_profile();
         assert_eq!(profile.get(ExitReason::Hlt).total, 250);
         assert_eq!(profile.get(ExitReason::Cpuid).total, 0, "a clock that went back counts as none");
+        let bare = |reason| profile.get(reason).without_apicv;
+        assert_eq!((bare(ExitReason::Hlt), bare(ExitReason::Cpuid)), (0, 1));
     }
 
     #[test]
     fn off_reads_no_clock() {
         let mut meter = Meter::new(false);
-        meter.exit(ExitReason::Hlt, || unreachable!());
+        meter.exit(ExitReason::Hlt, true, || unreachable!());
         meter.entry(|| unreachable!());
         assert_eq!(meter.into_profile(), ExitProfile::default());
     }

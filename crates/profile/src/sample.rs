@@ -16,12 +16,15 @@ pub struct Samples {
     pub max: Nanos,
     /// Sum of the squares of their times.
     pub squares: u128,
+    /// How many of them came while APICv was not in force.
+    pub without_apicv: u64,
 }
 
 impl Samples {
-    /// Adds one of `time`.
-    pub fn add(&mut self, time: Nanos) {
-        self.merge(&Samples { count: 1, total: time, min: time, max: time, squares: square(time) });
+    /// Adds one of `time`, with APICv in force or not.
+    pub fn add(&mut self, apicv: bool, time: Nanos) {
+        let (squares, without_apicv) = (square(time), (!apicv).into());
+        self.merge(&Samples { count: 1, total: time, min: time, max: time, squares, without_apicv });
     }
 
     /// Adds those of another.
@@ -34,6 +37,7 @@ impl Samples {
         self.count = self.count.saturating_add(other.count);
         self.total = self.total.saturating_add(other.total);
         self.squares = self.squares.saturating_add(other.squares);
+        self.without_apicv = self.without_apicv.saturating_add(other.without_apicv);
     }
 
     /// Mean time in nanoseconds; 0 without samples.
@@ -80,9 +84,9 @@ impl Default for ExitProfile {
 }
 
 impl ExitProfile {
-    /// Counts one exit that took `time`.
-    pub fn record(&mut self, reason: ExitReason, time: Nanos) {
-        self.0[reason as usize].add(time);
+    /// Counts one exit that took `time`, with APICv in force or not.
+    pub fn record(&mut self, reason: ExitReason, apicv: bool, time: Nanos) {
+        self.0[reason as usize].add(apicv, time);
     }
 
     /// Adds another vCPU's.
@@ -118,9 +122,9 @@ mod tests {
     #[test]
     fn deviation_is_that_of_the_mean() {
         let mut samples = Samples::default();
-        samples.add(1000);
+        samples.add(true, 1000);
         assert_eq!(samples.deviation(), 0.0, "one sample deviates from nothing");
-        samples.add(3000);
+        samples.add(true, 3000);
         // Variance 2e6, of the mean 1e6, standard deviation 1000, mean 2000.
         assert!((samples.deviation() - 50.0).abs() < 1e-9);
     }
@@ -129,7 +133,7 @@ mod tests {
     fn long_times_with_a_small_deviation_keep_it() {
         let mut samples = Samples::default();
         for time in [1 << 40, (1 << 40) + 2] {
-            samples.add(time);
+            samples.add(true, time);
         }
         let expected = 100.0 / ((1u64 << 40) as f64 + 1.0);
         assert!((samples.deviation() / expected - 1.0).abs() < 1e-3, "{}", samples.deviation());
@@ -140,8 +144,8 @@ mod tests {
         let (mut a, mut b, mut both) =
             (ExitProfile::default(), ExitProfile::default(), ExitProfile::default());
         for (at, time) in [5, u64::MAX, 7, 0, u64::MAX].into_iter().enumerate() {
-            if at % 2 == 0 { &mut a } else { &mut b }.record(ExitReason::Hlt, time);
-            both.record(ExitReason::Hlt, time);
+            if at % 2 == 0 { &mut a } else { &mut b }.record(ExitReason::Hlt, true, time);
+            both.record(ExitReason::Hlt, true, time);
         }
         a.merge(&b);
         assert_eq!(a, both);

@@ -115,6 +115,17 @@ pub fn page(runs: &[(String, Report)]) -> String {
         |run, reason| run.all.time_of(&[reason]),
         time,
     );
+    if runs.iter().any(|(_, run)| run.all.modelled().is_some()) {
+        bars(
+            &mut body,
+            "modelled",
+            "Modelled hardware cost by reason",
+            runs,
+            &palette,
+            |run, reason| run.all.row(reason).and_then(|row| row.modelled_ns).unwrap_or(0),
+            time,
+        );
+    }
     for (name, run) in runs {
         exits(&mut body, name, run, &palette);
         timeline(&mut body, name, run, &palette);
@@ -187,14 +198,14 @@ fn exits(body: &mut String, name: &str, run: &Report, palette: &Palette) {
     let _ = write!(
         body,
         "<section class=\"exits\"><h2>{}: exits</h2><table><tr><th>VM-EXIT</th><th>Samples</th><th>Samples%</th><th>Time%</th>\
-         <th>Min</th><th>Max</th><th>Average</th><th>+-</th></tr>",
+         <th>Min</th><th>Max</th><th>Average</th><th>+-</th><th>Modelled</th></tr>",
         escape(name)
     );
     let percent = |part: u64, whole: u64| part as f64 / whole.max(1) as f64 * 100.0;
     for row in &run.all.exits {
         let _ = write!(
             body,
-            "<tr><td><i class=\"key\" style=\"background:{}\"></i>{}</td><td>{}</td><td>{:.2}%</td><td>{:.2}%</td><td>{}</td><td>{}</td><td>{}</td><td>{:.2}%</td></tr>",
+            "<tr><td><i class=\"key\" style=\"background:{}\"></i>{}</td><td>{}</td><td>{:.2}%</td><td>{:.2}%</td><td>{}</td><td>{}</td><td>{}</td><td>{:.2}%</td><td>{}</td></tr>",
             palette.get(&row.reason),
             escape(&row.reason),
             grouped(row.samples),
@@ -203,7 +214,8 @@ fn exits(body: &mut String, name: &str, run: &Report, palette: &Palette) {
             time(row.min_ns),
             time(row.max_ns),
             time(row.mean_ns as u64),
-            row.deviation_percent
+            row.deviation_percent,
+            row.modelled_ns.map_or("-".into(), time)
         );
     }
     *body += "</table></section>";

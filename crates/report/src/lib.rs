@@ -4,6 +4,7 @@
 //! compares two.
 
 pub mod advise;
+pub mod costs;
 pub mod diff;
 pub mod html;
 mod json;

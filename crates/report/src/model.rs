@@ -22,6 +22,16 @@ pub struct Row {
     pub mean_ns: f64,
     /// Standard deviation of the mean, in percent of the mean.
     pub deviation_percent: f64,
+    /// How many of them came while APICv was not in force.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub without_apicv: u64,
+    /// What all of them cost on hardware by the cost file, in nanoseconds; none where that has no entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modelled_ns: Option<u64>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[derive(Deserialize)]
@@ -33,13 +43,26 @@ struct RawRow {
     max_ns: u64,
     #[serde(default)]
     deviation_percent: Option<f64>,
+    #[serde(default)]
+    without_apicv: u64,
+    #[serde(default)]
+    modelled_ns: Option<u64>,
 }
 
 impl TryFrom<RawRow> for Row {
     type Error = String;
 
     fn try_from(raw: RawRow) -> Result<Self, String> {
-        let RawRow { reason, samples, total_ns, min_ns, max_ns, deviation_percent } = raw;
+        let RawRow {
+            reason,
+            samples,
+            total_ns,
+            min_ns,
+            max_ns,
+            deviation_percent,
+            without_apicv,
+            modelled_ns,
+        } = raw;
         if !is_reason(&reason) {
             return Err(format!("'{}' is no name of an exit", reason.escape_debug()));
         }
@@ -49,9 +72,22 @@ impl TryFrom<RawRow> for Row {
         if min_ns > max_ns || max_ns > total_ns {
             return Err(format!("{reason}: min_ns <= max_ns <= total_ns does not hold"));
         }
+        if without_apicv > samples {
+            return Err(format!("{reason}: without_apicv is part of its samples, and greater"));
+        }
         let mean_ns = total_ns as f64 / samples as f64;
         let deviation_percent = deviation_percent.unwrap_or(0.0);
-        Ok(Row { reason, samples, total_ns, min_ns, max_ns, mean_ns, deviation_percent })
+        Ok(Row {
+            reason,
+            samples,
+            total_ns,
+            min_ns,
+            max_ns,
+            mean_ns,
+            deviation_percent,
+            without_apicv,
+            modelled_ns,
+        })
     }
 }
 
@@ -106,6 +142,9 @@ impl Table {
                     known.max_ns = known.max_ns.max(row.max_ns);
                     known.mean_ns = known.total_ns as f64 / known.samples as f64;
                     known.deviation_percent = 0.0;
+                    known.without_apicv = known.without_apicv.saturating_add(row.without_apicv);
+                    let both = known.modelled_ns.zip(row.modelled_ns);
+                    known.modelled_ns = both.map(|(a, b)| a.saturating_add(b));
                 }
                 None => self.exits.push(row.clone()),
             }
@@ -178,6 +217,9 @@ pub struct Report {
     /// Enlightenments by name.
     #[serde(default)]
     pub hyperv: BTreeMap<String, Use>,
+    /// The modelled processor, as `--processor` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
     /// Nanoseconds of guest time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_time_ns: Option<u64>,

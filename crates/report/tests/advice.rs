@@ -86,7 +86,7 @@ fn made(rows: &[(&str, u64)]) -> Report {
             min_ns: 1000,
             max_ns: 1000,
             mean_ns,
-            deviation_percent: 0.0,
+            ..Row::default()
         };
         all.add(&Table { samples, total_ns, exits: vec![row], ..Table::default() });
     }

@@ -9,7 +9,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice};
 
-use crate::{bench, escape, reports, status, units};
+use crate::{bench, costs, escape, reports, status, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -49,6 +49,9 @@ pub enum Command {
     /// Show, import, compare and draw reports of exits, ours and those of perf kvm stat
     #[command(subcommand)]
     Report(reports::Reports),
+    /// What exits cost on hardware, by a model: show it, or take it from a host's own perf kvm stat
+    #[command(subcommand, after_long_help = costs::FOOTER)]
+    Costs(costs::Command),
     /// Read a report of exits and a configuration, and say what to change, and why
     #[command(after_long_help = ADVISE_FOOTER)]
     Advise(reports::Advise),
@@ -193,6 +196,10 @@ pub struct Machine {
     /// Where the report goes, instead of standard error
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report_file: Option<PathBuf>,
+    /// What exits cost on hardware, for the report's modelled column: a file that comes before our own costs
+    /// ('satori costs show' prints these)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub costs: Option<PathBuf>,
     /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]

@@ -9,7 +9,8 @@ use satori::demo::cache::{self, Wanted};
 use satori::say::{line, say};
 use satori::status::Status;
 use satori::{
-    bench, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, reports, run, terminal, usage,
+    bench, costs, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, reports, run, terminal,
+    usage,
 };
 
 fn main() {
@@ -69,6 +70,7 @@ fn perform(command: Command) -> Status {
         Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
         Command::Hyperv(command) => done(hyperv::perform(&command, &mut stdout())),
         Command::Report(command) => done(reports::perform(&command, &mut stdout())),
+        Command::Costs(command) => done(costs::perform(&command, &mut stdout())),
         Command::Advise(flags) => done(reports::advise(&flags, &mut stdout())),
         Command::Explain { name, format } => done(explain::show(&name, format, &mut stdout())),
         Command::Doctor { format } => {

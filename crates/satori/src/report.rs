@@ -5,8 +5,11 @@ use std::io::{self, Write, stderr};
 
 use satori_hyperv::Used;
 use satori_machine::{Event, Outcome};
+use satori_report::Report;
+use satori_report::costs::Costs;
 
 use crate::cli;
+use crate::costs;
 use crate::registers;
 use crate::say::{line, say};
 use crate::status::Status;
@@ -61,22 +64,35 @@ pub fn tell(outcome: &Outcome, status: Status) {
     }
 }
 
+/// What report is wanted.
+pub struct Wanted<'a> {
+    /// Its form.
+    pub form: cli::Report,
+    /// Whose exits the text shows, instead of the sum of all.
+    pub vcpu: Option<u32>,
+    /// The modelled processor.
+    pub processor: String,
+    /// What exits cost on it.
+    pub costs: &'a Costs,
+}
+
 /// Writes the report to `file`, or to standard error.
-pub fn write(
-    outcome: &Outcome,
-    status: Status,
-    form: cli::Report,
-    vcpu: Option<u32>,
-    file: Option<File>,
-) -> io::Result<()> {
-    let report = match form {
-        cli::Report::Off => return Ok(()),
-        cli::Report::Text => text(outcome, vcpu),
-        cli::Report::Json => format!("{:#}\n", json(outcome, status)),
-        cli::Report::Html => {
-            let read = satori_report::read(&json(outcome, status).to_string(), satori_report::Which::Only);
-            satori_report::html::page(&[("this run".into(), read.map_err(io::Error::other)?)])
+pub fn write(outcome: &Outcome, status: Status, wanted: &Wanted, file: Option<File>) -> io::Result<()> {
+    if wanted.form == cli::Report::Off {
+        return Ok(());
+    }
+    let mut json = json(outcome, status);
+    json["processor"] = wanted.processor.clone().into();
+    let read = satori_report::read(&json.to_string(), satori_report::Which::Only);
+    let mut report = read.map_err(io::Error::other)?;
+    report.model(wanted.costs);
+    let report = match wanted.form {
+        cli::Report::Off | cli::Report::Text => text(outcome, &report, wanted.vcpu),
+        cli::Report::Json => {
+            costs::put(&report, &mut json);
+            format!("{json:#}\n")
         }
+        cli::Report::Html => satori_report::html::page(&[("this run".into(), report)]),
     };
     match file {
         Some(mut file) => file.write_all(report.as_bytes()),
@@ -109,8 +125,8 @@ fn hyperv(used: &[Used]) -> String {
     text
 }
 
-fn text(outcome: &Outcome, vcpu: Option<u32>) -> String {
-    let mut text = outcome.profile.text(vcpu.map(|index| index as usize));
+fn text(outcome: &Outcome, report: &Report, vcpu: Option<u32>) -> String {
+    let mut text = satori_report::text(report, vcpu.map(u64::from));
     let counters = outcome.profile.stats_text();
     if !counters.is_empty() {
         text += &format!("\n{counters}");

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::choose;
 use crate::cli::{Form, Processor};
+use crate::costs;
 
 /// `satori report`.
 #[derive(Debug, Subcommand)]
@@ -22,6 +23,9 @@ pub enum Reports {
         #[command(flatten)]
         #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
         input: Input,
+        /// Costs for the modelled column, before those of the report and our own
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        costs: Option<PathBuf>,
         /// How it is printed
         #[arg(long, value_name = "FORM", default_value = "text")]
         format: Form,
@@ -43,6 +47,9 @@ pub enum Reports {
         /// The second report
         #[arg(value_hint = ValueHint::FilePath)]
         b: PathBuf,
+        /// Costs for the modelled column, before those of the report and our own
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        costs: Option<PathBuf>,
         /// How it is printed
         #[arg(long, value_name = "FORM", default_value = "text")]
         format: Form,
@@ -52,6 +59,9 @@ pub enum Reports {
         /// The reports: JSON, or texts of perf kvm stat
         #[arg(required = true, value_hint = ValueHint::FilePath)]
         reports: Vec<PathBuf>,
+        /// Costs for the modelled column, before those of the report and our own
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        costs: Option<PathBuf>,
         /// Where it goes
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: PathBuf,
@@ -104,7 +114,7 @@ pub enum Apicv {
 }
 
 /// Reads a report of at most 256 MiB.
-fn load(path: &Path, which: Which) -> Result<Report> {
+pub(crate) fn load(path: &Path, which: Which) -> Result<Report> {
     const MOST: u64 = 256 << 20;
     let shown = path.display();
     let wrong =
@@ -130,30 +140,43 @@ fn load(path: &Path, which: Which) -> Result<Report> {
 pub fn perform(command: &Reports, out: &mut dyn Write) -> Result<()> {
     let of = |input: &Input| load(&input.report, input.table.unwrap_or_default());
     match command {
-        Reports::Show { input, format: Form::Text } => {
-            Ok(write!(out, "{}", satori_report::text(&of(input)?, None))?)
+        Reports::Show { input, costs, format } => {
+            let report = priced(of(input)?, costs.as_deref())?;
+            match format {
+                Form::Text => Ok(write!(out, "{}", satori_report::text(&report, None))?),
+                Form::Json => Ok(writeln!(out, "{:#}", report.to_json())?),
+            }
         }
-        Reports::Show { input, format: Form::Json } => Ok(writeln!(out, "{:#}", of(input)?.to_json())?),
         Reports::Import { input, output: None } => Ok(writeln!(out, "{:#}", of(input)?.to_json())?),
         Reports::Import { input, output: Some(path) } => save(path, &format!("{:#}\n", of(input)?.to_json())),
-        Reports::Diff { a, b, format } => {
-            let changes = diff::diff(&load(a, Which::Only)?, &load(b, Which::Only)?);
+        Reports::Diff { a, b, costs, format } => {
+            let of = |path: &PathBuf| priced(load(path, Which::Only)?, costs.as_deref());
+            let changes = diff::diff(&of(a)?, &of(b)?);
             match format {
                 Form::Text => Ok(write!(out, "{}", diff::text(&changes))?),
                 Form::Json => Ok(writeln!(out, "{:#}", json!({ "changes": changes }))?),
             }
         }
-        Reports::Html { reports, output } => {
+        Reports::Html { reports, costs, output } => {
             let runs = reports.iter().map(|path| {
                 let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-                Ok((name, load(path, Which::Only)?))
+                Ok((name, priced(load(path, Which::Only)?, costs.as_deref())?))
             });
             save(output, &html::page(&runs.collect::<Result<Vec<_>>>()?))
         }
     }
 }
 
-fn save(path: &Path, text: &str) -> Result<()> {
+/// The report with modelled costs: those of the file, or else its own, or else ours.
+fn priced(mut report: Report, costs: Option<&Path>) -> Result<Report> {
+    match costs {
+        Some(_) => report.model(&costs::of(costs)?),
+        None => report.model_if_missing(),
+    }
+    Ok(report)
+}
+
+pub(crate) fn save(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text)
         .map_err(|why| anyhow!("cannot write {} ({why}): name another place", path.display()))
 }

@@ -19,6 +19,7 @@ use satori_symbols::Symbols;
 use crate::attend::{Guest, Ready};
 use crate::choose::{self, Processors};
 use crate::cli;
+use crate::costs;
 use crate::modules;
 use crate::output::Output;
 use crate::report;
@@ -116,6 +117,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let console = output.shared();
     let prepared = config(boot, flags, chosen).and_then(|config| {
         report_of(flags, chosen)?;
+        let costs = costs::of(flags.costs.as_deref())?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
         let mut machine = Machine::new(config, sinks)?;
@@ -133,9 +135,9 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
             machine.debug(listener, flags.gdb_wait);
         }
         chosen.warn();
-        Ok((machine, file, address))
+        Ok((machine, file, address, costs))
     });
-    let (machine, file, gdb) = match prepared {
+    let (machine, file, gdb, costs) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return refuse(&error),
     };
@@ -196,7 +198,9 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Event::Failed(_) => Status::Internal,
     };
     report::tell(&outcome, status);
-    match report::write(&outcome, status, flags.report, flags.report_vcpu, file) {
+    let (form, vcpu) = (flags.report, flags.report_vcpu);
+    let wanted = report::Wanted { form, vcpu, processor: flags.vmx.to_string(), costs: &costs };
+    match report::write(&outcome, status, &wanted, file) {
         Ok(()) => status,
         Err(error) => {
             say(format_args!("cannot write the report: {error:#}"));
@@ -236,6 +240,9 @@ fn report_of(flags: &cli::Machine, processors: &Processors) -> Result<()> {
         }
         _ if flags.report == cli::Report::Html && flags.report_file.is_none() => {
             bail!("--report html makes a page for a browser: add --report-file FILE")
+        }
+        _ if flags.report == cli::Report::Off && flags.costs.is_some() => {
+            bail!("--report off leaves nothing for --costs: leave one of the two out")
         }
         _ if flags.report == cli::Report::Off && flags.report_file.is_some() => {
             bail!("--report off leaves nothing for --report-file: leave one of the two out")
