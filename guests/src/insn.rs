@@ -105,6 +105,8 @@ macro_rules! bare {
 bare! {
     /// CLI.
     cli = "cli";
+    /// STI.
+    sti = "sti", "nop";
     /// HLT.
     hlt = "hlt";
     /// PAUSE.

@@ -9,7 +9,7 @@ use crate::cpu::Cpu;
 use crate::{apic, insn};
 
 /// vCPUs that a guest can use.
-pub const MAX_CPUS: usize = 8;
+pub const MAX_CPUS: usize = 20;
 
 /// Where the others begin, in real mode; the SIPI's vector is its page.
 const TRAMPOLINE: u64 = 0x8000;
