@@ -232,6 +232,17 @@ impl Cpu {
         })
     }
 
+    /// How often the block at `rip` was executed without a translation, as far as is known at once.
+    pub fn heat_at(&self, rip: u64) -> u32 {
+        let key = self.code_key(rip);
+        let entry = self.blocks.jumps[jump_slot(key)];
+        if entry.key != key || entry.stamp != self.blocks.stamp(entry.scope, key) {
+            return 0;
+        }
+        // SAFETY: jump entries point to blocks in storage; a reset empties both.
+        unsafe { if (*entry.block).valid() { (*entry.block).heat.get() } else { 0 } }
+    }
+
     /// The block that was found at `linear` last, if its page is still there: most flushes of
     /// translations change few of them.
     fn same_block(&mut self, linear: u64, fetch: Fetch) -> Option<*mut Block> {

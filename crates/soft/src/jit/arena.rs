@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 
 /// Bytes of one vCPU's code memory.
 pub const SIZE: usize = 32 << 20;
+/// From this offset on stands what seldom runs, so that the rest is dense.
+pub const SELDOM: usize = 12 << 20;
 
 /// The code memory of one vCPU.
 #[derive(Debug)]

@@ -70,6 +70,7 @@ pub mod cc {
     pub const AE: u8 = 3;
     pub const E: u8 = 4;
     pub const NE: u8 = 5;
+    pub const A: u8 = 7;
     pub const S: u8 = 8;
     pub const LE: u8 = 14;
 }
@@ -79,6 +80,10 @@ pub struct Asm {
     pub code: Vec<u8>,
     /// Where the first byte will be executed.
     pub origin: u64,
+    /// Where the bytes from [`Asm::part`] on will be.
+    origin_of_rest: u64,
+    /// The first byte that stands elsewhere.
+    part: Option<usize>,
     labels: Vec<Option<usize>>,
     /// Places of 32-bit distances to labels.
     fixups: Vec<(usize, Label)>,
@@ -94,15 +99,18 @@ impl Asm {
         Asm {
             code: Vec::with_capacity(1024),
             origin,
+            origin_of_rest: origin,
+            part: None,
             labels: Vec::new(),
             fixups: Vec::new(),
             encoder: Encoder::new(64),
         }
     }
 
-    /// Forgets everything and begins anew at `origin`.
-    pub fn restart(&mut self, origin: u64) {
-        self.origin = origin;
+    /// Forgets everything and begins anew at `origin`; what seldom runs will be at `rest`.
+    pub fn restart(&mut self, origin: u64, rest: u64) {
+        (self.origin, self.origin_of_rest) = (origin, rest);
+        self.part = None;
         self.code.clear();
         self.labels.clear();
         self.fixups.clear();
@@ -117,6 +125,24 @@ impl Asm {
     pub fn rollback(&mut self, mark: Mark) {
         self.code.truncate(mark.0);
         self.fixups.truncate(mark.1);
+    }
+
+    /// What comes from here on seldom runs and stands elsewhere.
+    pub fn depart(&mut self) {
+        self.part = Some(self.code.len());
+    }
+
+    /// The offset of the first byte that stands elsewhere.
+    pub fn part(&self) -> usize {
+        self.part.unwrap_or(self.code.len())
+    }
+
+    /// Where the byte at `offset` will be executed.
+    pub fn address(&self, offset: usize) -> u64 {
+        match self.part {
+            Some(part) if offset >= part => self.origin_of_rest + (offset - part) as u64,
+            _ => self.origin + offset as u64,
+        }
     }
 
     /// The offset of the next byte.
@@ -147,7 +173,8 @@ impl Asm {
     /// Fills in the distances to labels.
     pub fn resolve(&mut self) {
         for (place, label) in std::mem::take(&mut self.fixups) {
-            let distance = self.offset(label) as i32 - (place as i32 + 4);
+            let to = self.address(self.offset(label));
+            let distance = to.wrapping_sub(self.address(place) + 4) as i32;
             self.code[place..place + 4].copy_from_slice(&distance.to_le_bytes());
         }
     }
@@ -163,7 +190,7 @@ impl Asm {
     /// Emits a copied instruction; false if it has no encoding.
     pub fn copy(&mut self, insn: &Instruction) -> bool {
         let before = self.code.len();
-        let ip = self.origin + before as u64;
+        let ip = self.address(before);
         self.encoder.set_buffer(std::mem::take(&mut self.code));
         let done = self.encoder.encode(insn, ip).is_ok();
         self.code = self.encoder.take_buffer();
@@ -327,6 +354,16 @@ impl Asm {
         self.code.push(by);
     }
 
+    pub fn shr(&mut self, to: Reg, by: u8) {
+        self.registers(true, &[0xc1], 5, to);
+        self.code.push(by);
+    }
+
+    /// Sign-extends 32 bits.
+    pub fn extend(&mut self, reg: Reg) {
+        self.registers(true, &[0x63], reg.0, reg);
+    }
+
     pub fn sar(&mut self, to: Reg, by: u8) {
         self.registers(true, &[0xc1], 7, to);
         self.code.push(by);
@@ -355,10 +392,21 @@ impl Asm {
         self.imm32(value);
     }
 
-    /// `test byte [base], value`.
-    pub fn test_at(&mut self, base: Reg, value: u8) {
-        self.memory(false, &[0xf6], 0, Mem::at(base, 0));
+    /// `test byte [at], value`.
+    pub fn test_at(&mut self, at: Mem, value: u8) {
+        self.memory(false, &[0xf6], 0, at);
         self.code.push(value);
+    }
+
+    /// REP MOVS, or REP STOS, of elements of `1 << shift` bytes.
+    pub fn rep(&mut self, shift: u8, moves: bool) {
+        let prefixes: &[u8] = match shift {
+            1 => &[0x66, 0xf3],
+            3 => &[0xf3, 0x48],
+            _ => &[0xf3],
+        };
+        self.bytes(prefixes);
+        self.code.push(if moves { 0xa4 } else { 0xaa } | u8::from(shift != 0));
     }
 
     /// `cmp dword [base], value`.
@@ -412,15 +460,15 @@ impl Asm {
         self.memory(false, &[0x0f, 0xae], 3, to);
     }
 
-    /// Saves AX, where the flags are.
-    pub fn store_ax(&mut self, to: Mem) {
+    /// Stores the lowest 16 bits.
+    pub fn store16(&mut self, to: Mem, from: Reg) {
         self.code.push(0x66);
-        self.memory(false, &[0x89], 0, to);
+        self.memory(false, &[0x89], from.0, to);
     }
 
-    pub fn load_ax(&mut self, from: Mem) {
-        // MOVZX EAX, word.
-        self.memory(false, &[0x0f, 0xb7], 0, from);
+    /// Loads 16 bits, and clears the upper ones.
+    pub fn load16(&mut self, to: Reg, from: Mem) {
+        self.memory(false, &[0x0f, 0xb7], to.0, from);
     }
 
     pub fn jcc(&mut self, condition: u8, to: Label) {
@@ -442,7 +490,7 @@ impl Asm {
     }
 
     fn relative(&mut self, to: u64) {
-        let distance = to.wrapping_sub(self.origin + self.code.len() as u64 + 4) as i64;
+        let distance = to.wrapping_sub(self.address(self.code.len()) + 4) as i64;
         self.imm32(i32::try_from(distance).expect("code memory is smaller than 2 GiB"));
     }
 

@@ -326,6 +326,7 @@ impl Lower<'_> {
             }
             _ => {
                 let Some(address) = Address::of(insn, self.block_rip) else { return false };
+                self.save_flags();
                 let (mem, _) = self.access(&address, wide as u32, false, 1);
                 if wide == 8 { self.asm.load(S2, mem) } else { self.asm.load32(S2, mem) }
             }

@@ -5,7 +5,7 @@ use satori_defs::x86::rflags;
 use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, cc};
-use super::lower::{Cold, Lower, resident};
+use super::lower::{Cold, Flags, Lower, resident};
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
@@ -50,6 +50,20 @@ impl Lower<'_> {
             Code::Stac | Code::Clac => {
                 return self.access_check(insn.code() == Code::Stac, next).then_some(true);
             }
+            Code::Wrfsbase_r64 => {
+                if !canonical(next) {
+                    return None;
+                }
+                self.write_base(insn, seg::FS, next);
+                return Some(true);
+            }
+            Code::Wrgsbase_r64 => {
+                if !canonical(next) {
+                    return None;
+                }
+                self.write_base(insn, seg::GS, next);
+                return Some(true);
+            }
             Code::Swapgs => return self.swap_gs(next).then_some(true),
             _ => {}
         }
@@ -66,6 +80,13 @@ impl Lower<'_> {
                     return None;
                 }
                 self.restore_flags();
+                if self.rest > 1 {
+                    let label = self.asm.label();
+                    self.asm.jcc(insn.condition_code() as u8 - 1, label);
+                    let flags = self.flags == Flags::Host;
+                    self.cold.push(Cold::Exit { label, flags, rest: self.rest - 1, target });
+                    return Some(false);
+                }
                 self.put_flags_away();
                 self.link_if(insn.condition_code() as u8 - 1, target);
                 self.link(next);
@@ -74,6 +95,7 @@ impl Lower<'_> {
                 if !canonical(target) {
                     return None;
                 }
+                self.put_flags_away();
                 self.push_return(next);
                 self.link(target);
             }
@@ -95,6 +117,7 @@ impl Lower<'_> {
             }
             FlowControl::Return if matches!(insn.code(), Code::Retnq | Code::Retnq_imm16) => {
                 let more = if insn.code() == Code::Retnq_imm16 { i32::from(insn.immediate16()) } else { 0 };
+                self.save_flags();
                 let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
                 self.asm.load(S2, mem);
                 self.look_up();
@@ -279,6 +302,7 @@ impl Lower<'_> {
             }
             OpKind::Memory => {
                 let address = Address::of(insn, self.block_rip)?;
+                self.save_flags();
                 let (mem, _) = self.access(&address, 8, false, 1);
                 self.asm.load(S2, mem);
             }

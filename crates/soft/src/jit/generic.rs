@@ -30,10 +30,7 @@ pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.helped += 1;
     }
-    // What was retired so far is the vCPU's own count from here on.
-    let remaining = cpu.context.budget + cpu.context.left + i64::from(site.rest);
-    cpu.retired = cpu.retired.wrapping_add((cpu.started - remaining) as u64);
-    cpu.started = remaining;
+    cpu.settle_retired(site.rest.into());
     cpu.flags.set_bits(stubs::unpacked(cpu.context.flags));
     let state = &mut cpu.state;
     state.gpr[BLOCK_RIP] = site.block_rip;

@@ -4,14 +4,15 @@
 //! possible in the host's: they are put away before code that this module adds would change them, and
 //! brought back before a guest instruction that needs them.
 
-use iced_x86::{CpuidFeature, DecoderError, Instruction, InstructionInfoFactory};
+use iced_x86::{CpuidFeature, DecoderError, Instruction, InstructionInfoFactory, OpKind};
 
-use super::asm::{Alu, Asm, Label, Reg, cc};
+use super::asm::{Alu, Asm, Label, Mem, Reg, cc};
 use super::generic::Site;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
-use super::{HOMES, Jit, Link, Translated, arena, reason, x87};
+use super::window::{Range, Step, Windows};
+use super::{HOMES, Jit, Link, Translated, arena, reason, window, x87};
 use satori_memory::PageState;
 
 use crate::block::{Block, ends_block};
@@ -57,10 +58,20 @@ pub enum Cold {
         rest: u32,
         why: u32,
     },
+    /// The TLB does not have the range of a window that the access at `address` opens.
+    Range {
+        label: Label,
+        have: Label,
+        address: Address,
+        range: u64,
+        rip: u64,
+        rest: u32,
+    },
     /// A store hit code: what comes next may be another instruction now, unless a jump does.
     Wrote {
         label: Label,
         back: Option<Label>,
+        window: Option<u8>,
         next: u64,
         rest: u32,
     },
@@ -70,6 +81,20 @@ pub enum Cold {
         retry: Label,
         rip: u64,
         rest: u32,
+    },
+    /// What was not done here is left to the generic implementation.
+    Generic {
+        label: Label,
+        back: Label,
+        site: u64,
+    },
+    /// A conditional branch out of the middle of the block.
+    Exit {
+        label: Label,
+        /// The flags are in the host only.
+        flags: bool,
+        rest: u32,
+        target: u64,
     },
     /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
     Link {
@@ -102,6 +127,19 @@ pub struct Lower<'a> {
     pub parallel: bool,
     /// The current instruction stores, and has to look behind.
     pub stores: bool,
+    /// The window through which, if any.
+    pub stored_in: Option<u8>,
+    /// The block's number.
+    pub number: u32,
+    /// Accesses may be translated together.
+    pub grouping: bool,
+    pub windows: Windows,
+    /// What the instructions do that matters to windows.
+    pub steps: Vec<Step>,
+    /// The current instruction's place among them.
+    pub at: usize,
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    pub ranges: Vec<Box<Range>>,
     pub code_mode: u64,
     /// What the block uses, which is loaded from its start on.
     pub units: Units,
@@ -121,8 +159,14 @@ pub struct Lower<'a> {
     first_link: usize,
 }
 
-/// The instructions of the block at `offset` of the page at `host`, as if it stood at address 0.
-fn instructions(isa: &Isa, host: *const u8, offset: usize) -> Vec<Instruction> {
+/// The instructions of the block at `offset` of the page at `host`, as if it stood at address 0. It goes
+/// on behind a conditional branch if `likely` says so of where that leads and what is behind it.
+fn instructions(
+    isa: &Isa,
+    host: *const u8,
+    offset: usize,
+    likely: impl Fn(u64, u64) -> bool,
+) -> Vec<Instruction> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     crate::block::copy(host, offset, &mut buffer[..len]);
@@ -139,7 +183,8 @@ fn instructions(isa: &Isa, host: *const u8, offset: usize) -> Vec<Instruction> {
         let mut insn = isa.mended(insn, &buffer[at..len], 64);
         drop_override(&mut insn);
         all.push(insn);
-        if ends_block(&insn) {
+        let conditional = insn.is_jcc_short_or_near() && insn.op0_kind() == OpKind::NearBranch64;
+        if ends_block(&insn) && !(conditional && likely(insn.near_branch_target(), insn.next_ip())) {
             break;
         }
     }
@@ -179,7 +224,7 @@ fn host_has(feature: CpuidFeature) -> bool {
 
 /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
 pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> Option<u64> {
-    if jit.free + ROOM > arena::SIZE {
+    if jit.free + ROOM > arena::SELDOM || jit.free_seldom + ROOM > arena::SIZE {
         jit.reset(&mut cpu.context);
     }
     // SAFETY: the block was just looked up, and is valid.
@@ -189,14 +234,18 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     let crossing = unsafe { (*block).crossing() }.copied();
     let all = match crossing {
         Some(crossing) => vec![crossing.insn],
-        None => instructions(&cpu.isa, host, (rip & 0xfff) as usize),
+        None => {
+            let heat = |offset: u64| cpu.heat_at(rip.wrapping_add(offset));
+            let likely = |taken: u64, behind: u64| heat(behind) > 0 && heat(behind) >= heat(taken);
+            instructions(&cpu.isa, host, (rip & 0xfff) as usize, likely)
+        }
     };
     // SAFETY: as above. Bytes that changed under way make the block invalid.
     if all.is_empty() || unsafe { !(*block).valid() } {
         return None;
     }
     let origin = jit.address(jit.free);
-    jit.asm.restart(origin);
+    jit.asm.restart(origin, jit.address(jit.free_seldom));
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
@@ -206,6 +255,13 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         privileged: cpu.cpl() == 0,
         parallel: cpu.parallel,
         stores: false,
+        stored_in: None,
+        number: jit.blocks.len() as u32,
+        grouping: !jit.alone.contains(&key),
+        windows: Windows::default(),
+        steps: Vec::new(),
+        at: 0,
+        ranges: Vec::new(),
         code_mode: cpu.code_mode,
         units: Units::default(),
         noted_by_next: false,
@@ -224,8 +280,9 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     valid.extend(crossing.map(|crossing| (crossing.state, crossing.value)));
     let leave = lower.block(&cpu.isa, &all, &valid);
     lower.asm.resolve();
-    let leave = jit.free + lower.asm.offset(leave);
+    let leave = lower.asm.offset(leave);
     let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
+    let ranges = std::mem::take(&mut lower.ranges);
     jit.counts.translated += 1;
     jit.counts.instructions += all.len() as u64;
     jit.counts.generic += sites.len() as u64;
@@ -237,26 +294,32 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         };
         let unlinked = jit.asm.offset(link.unlinked);
         if link.slot.is_some() {
-            let address = origin + unlinked as u64;
+            let address = jit.asm.address(unlinked);
             jit.asm.code[place..place + 8].copy_from_slice(&address.to_le_bytes());
         }
         jit.links.push(Link {
             key: link.key,
-            place: jit.free + place,
-            unlinked: jit.free + unlinked,
+            place: jit.placed(place),
+            unlinked: jit.placed(unlinked),
             slot: link.slot.is_some(),
             code: 0,
             target: 0,
         });
     }
     jit.sites.extend(sites);
+    jit.ranges.extend(ranges);
+    let (entry, leave) = (jit.free, jit.placed(leave));
     let code = std::mem::take(&mut jit.asm.code);
-    let entry = jit.free;
-    jit.arena().write(entry, &code);
-    jit.free += code.len().next_multiple_of(16);
+    let (often, seldom) = code.split_at(jit.asm.part());
+    let at = jit.free_seldom;
+    jit.arena().write(entry, often);
+    jit.arena().write(at, seldom);
+    jit.free += often.len().next_multiple_of(16);
+    jit.free_seldom += seldom.len().next_multiple_of(8);
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
-    jit.blocks.push(Translated { block, entry, leave, rip, mode: cpu.mode, incoming: Vec::new() });
+    let mode = cpu.mode;
+    jit.blocks.push(Translated { block, entry, leave, rip, mode, key, in_pieces: 0, incoming: Vec::new() });
     for (state, _) in valid {
         jit.pages.entry(state).or_default().push(number);
     }
@@ -285,11 +348,19 @@ impl Lower<'_> {
         // Loading one loses vectors.
         let check_x87 = self.units.x87.then(|| self.check_x87());
         let check_vectors = self.units.vectors.then(|| self.check_vectors());
+        if self.grouping && all.len() > 1 {
+            let (info, rip) = (&mut self.info, self.block_rip);
+            self.steps = all.iter().map(|insn| Step::of(info, insn, rip)).collect();
+        }
         let mut ended = false;
         for (i, insn) in all.iter().enumerate() {
             self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
+            self.at = i;
             ended = self.instruction(isa, insn);
+            if let Some(step) = self.steps.get(i) {
+                self.windows.pass(step);
+            }
             self.rest -= 1;
         }
         if !ended {
@@ -297,6 +368,7 @@ impl Lower<'_> {
             self.put_flags_away();
             self.link(self.block_rip.wrapping_add(next));
         }
+        self.asm.depart();
         self.asm.bind(refill);
         self.asm.alu_imm(Alu::Add, BUDGET, count);
         self.asm.constant(S2, self.block_rip);
@@ -321,6 +393,7 @@ impl Lower<'_> {
         let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| host_has(*f));
         if known {
             let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
+            let (windows, ranges) = (self.windows, self.ranges.len());
             let held = self.held.take();
             match self.flow(insn) {
                 Some(ended) => return ended,
@@ -330,10 +403,16 @@ impl Lower<'_> {
                     self.flags = flags;
                     self.cold.truncate(cold);
                     self.links.truncate(links);
+                    self.ranges.truncate(ranges);
+                    self.windows = windows;
                 }
             }
+            if self.strings(isa, insn) || self.system(isa, insn) {
+                self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+                return false;
+            }
             if !ends_block(insn) {
-                for way in [Self::copied, Self::vector, Self::x87] {
+                for way in [Self::copied, Self::bit_string, Self::vector, Self::x87] {
                     self.held = held;
                     if way(self, insn) {
                         self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
@@ -343,6 +422,8 @@ impl Lower<'_> {
                     self.asm.rollback(mark);
                     self.flags = flags;
                     self.cold.truncate(cold);
+                    self.ranges.truncate(ranges);
+                    self.windows = windows;
                 }
             }
         }
@@ -354,6 +435,13 @@ impl Lower<'_> {
     /// Emits a call of the generic implementation.
     fn generic(&mut self, isa: &Isa, insn: &Instruction) {
         self.save_flags();
+        self.windows.close_all();
+        let site = self.site(isa, insn);
+        self.call_generic(site);
+    }
+
+    /// What the generic implementation is called with; its address.
+    pub fn site(&mut self, isa: &Isa, insn: &Instruction) -> u64 {
         let site = Box::new(Site {
             handler: isa.handler(insn),
             insn: *insn,
@@ -362,8 +450,13 @@ impl Lower<'_> {
             rest: self.rest,
             last: ends_block(insn),
         });
-        self.asm.constant(S1, std::ptr::from_ref(&*site) as u64);
+        let address = std::ptr::from_ref(&*site) as u64;
         self.sites.push(site);
+        address
+    }
+
+    fn call_generic(&mut self, site: u64) {
+        self.asm.constant(S1, site);
         self.asm.call_to(self.stubs.generic);
         if self.units.x87 {
             self.asm.call_to(self.stubs.load_x87);
@@ -383,7 +476,7 @@ impl Lower<'_> {
         if self.flags == Flags::Host {
             // LAHF; SETO AL.
             self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
-            self.asm.store_ax(stubs::flags());
+            self.asm.store16(stubs::flags(), S1);
             self.flags = Flags::Both;
         }
     }
@@ -391,7 +484,7 @@ impl Lower<'_> {
     /// Brings the flags back to the host; S1 is lost.
     pub fn restore_flags(&mut self) {
         if self.flags == Flags::Saved {
-            self.asm.load_ax(stubs::flags());
+            self.asm.load16(S1, stubs::flags());
             // ADD AL, 7Fh sets OF if AL is 1; SAHF.
             self.asm.bytes(&[0x04, 0x7f, 0x9e]);
             self.flags = Flags::Both;
@@ -447,59 +540,85 @@ impl Lower<'_> {
     }
 
     /// Behind a call of the monitor: loads the vectors again. Flags stay.
-    fn reload_vectors(&mut self) {
+    pub fn reload_vectors(&mut self) {
         if self.units.vectors {
             self.asm.call_to(self.stubs.load_vectors);
         }
     }
 
     fn emit_cold(&mut self) {
-        for cold in std::mem::take(&mut self.cold) {
-            match cold {
-                Cold::Miss { label, retry, address, describe, rip, rest } => {
-                    self.asm.bind(label);
-                    self.emit_miss(&address, describe);
-                    self.reload_vectors();
-                    self.asm.jcc(cc::NE, retry);
-                    self.emit_step(rip, rest, reason::STEP);
+        while !self.cold.is_empty() {
+            for cold in std::mem::take(&mut self.cold) {
+                self.emit_one(cold);
+            }
+        }
+    }
+
+    fn emit_one(&mut self, cold: Cold) {
+        match cold {
+            Cold::Exit { label, flags, rest, target } => {
+                self.asm.bind(label);
+                self.flags = if flags { Flags::Host } else { Flags::Both };
+                self.put_flags_away();
+                self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32));
+                self.link(target);
+            }
+            Cold::Miss { label, retry, address, describe, rip, rest } => {
+                self.asm.bind(label);
+                self.emit_miss(&address, describe);
+                self.reload_vectors();
+                self.asm.jcc(cc::NE, retry);
+                self.emit_step(rip, rest, reason::STEP);
+            }
+            Cold::Step { label, rip, rest, why } => {
+                self.asm.bind(label);
+                self.emit_step(rip, rest, why);
+            }
+            Cold::Branch { label, retry, rip, rest } => {
+                self.asm.bind(label);
+                self.asm.call_to(self.stubs.branch);
+                self.asm.jcc(cc::NE, retry);
+                self.emit_step(rip, rest, reason::BRANCH);
+            }
+            Cold::Range { label, have, address, range, rip, rest } => {
+                self.asm.bind(label);
+                self.emit_range(have, &address, range, rip, rest);
+            }
+            Cold::Wrote { label, back, window, next, rest } => {
+                self.asm.bind(label);
+                if let Some(window) = window {
+                    self.asm.load(S1, window::slot(window));
+                    self.asm.store(stubs::stored(), S1);
                 }
-                Cold::Step { label, rip, rest, why } => {
-                    self.asm.bind(label);
-                    self.emit_step(rip, rest, why);
+                self.asm.call_to(self.stubs.wrote);
+                match back {
+                    Some(back) => self.asm.jmp(back),
+                    None => self.emit_step(next, rest - 1, reason::DISPATCH),
                 }
-                Cold::Branch { label, retry, rip, rest } => {
-                    self.asm.bind(label);
-                    self.asm.call_to(self.stubs.branch);
-                    self.asm.jcc(cc::NE, retry);
-                    self.emit_step(rip, rest, reason::BRANCH);
-                }
-                Cold::Wrote { label, back, next, rest } => {
-                    self.asm.bind(label);
-                    self.asm.call_to(self.stubs.wrote);
-                    match back {
-                        Some(back) => self.asm.jmp(back),
-                        None => self.emit_step(next, rest - 1, reason::DISPATCH),
+            }
+            Cold::Generic { label, back, site } => {
+                self.asm.bind(label);
+                self.call_generic(site);
+                self.asm.jmp(back);
+            }
+            Cold::Link { label, slot, index, rip } => {
+                self.asm.bind(label);
+                let number = (self.first_link + index) as u64;
+                let unknown = self.asm.label();
+                self.asm.constant(S1, number);
+                self.asm.call_to(self.stubs.resolve);
+                self.asm.jcc(cc::E, unknown);
+                self.asm.jmp_reg(S1);
+                self.asm.bind(unknown);
+                self.asm.constant(S2, rip);
+                self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
+                self.asm.jmp_to(self.stubs.leave);
+                if let Some(slot) = slot {
+                    while !self.asm.address(self.asm.here()).is_multiple_of(8) {
+                        self.asm.bytes(&[0xcc]);
                     }
-                }
-                Cold::Link { label, slot, index, rip } => {
-                    self.asm.bind(label);
-                    let number = (self.first_link + index) as u64;
-                    let unknown = self.asm.label();
-                    self.asm.constant(S1, number);
-                    self.asm.call_to(self.stubs.resolve);
-                    self.asm.jcc(cc::E, unknown);
-                    self.asm.jmp_reg(S1);
-                    self.asm.bind(unknown);
-                    self.asm.constant(S2, rip);
-                    self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
-                    self.asm.jmp_to(self.stubs.leave);
-                    if let Some(slot) = slot {
-                        while !self.asm.here().is_multiple_of(8) {
-                            self.asm.bytes(&[0xcc]);
-                        }
-                        self.asm.bind(slot);
-                        self.asm.bytes(&[0; 8]);
-                    }
+                    self.asm.bind(slot);
+                    self.asm.bytes(&[0; 8]);
                 }
             }
         }

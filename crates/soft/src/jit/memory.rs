@@ -11,7 +11,7 @@ use crate::cpu::Cpu;
 use crate::mmu::Tlb;
 
 /// In a description of an access: it writes.
-const WRITE: u32 = 1 << 8;
+pub const WRITE: u32 = 1 << 8;
 /// Misses of one address in a row that are answered.
 const MAX_REPEATS: u32 = 64;
 /// From this bit on: what its address must be a multiple of.
@@ -27,6 +27,8 @@ pub struct Address {
     pub segment: Option<usize>,
     /// 32-bit addressing.
     pub short: bool,
+    /// It was computed before, and waits in the context; nothing else is in it.
+    pub computed: bool,
 }
 
 impl Address {
@@ -42,7 +44,7 @@ impl Address {
                 return None;
             }
             let disp = rip.wrapping_add(insn.ip_rel_memory_address()) as i64;
-            return Some(Address { base: None, index: None, disp, segment, short: false });
+            return Some(Address { base: None, index: None, disp, segment, short: false, computed: false });
         }
         let mut short = false;
         let mut register = |r: Register| match r {
@@ -63,12 +65,17 @@ impl Address {
         let disp = insn.memory_displacement64() as i64;
         // What 32-bit addresses wrap around is cut off by a 32-bit LEA.
         let disp = if short { i64::from(disp as i32) } else { disp };
-        Some(Address { base, index, disp, segment, short })
+        Some(Address { base, index, disp, segment, short, computed: false })
+    }
+
+    /// The one that was computed.
+    pub fn computed() -> Self {
+        Address { base: None, index: None, disp: 0, segment: None, short: false, computed: true }
     }
 
     /// At `disp` from a register.
     pub fn at(base: usize, disp: i64) -> Self {
-        Address { base: Some(base), index: None, disp, segment: None, short: false }
+        Address { base: Some(base), index: None, disp, segment: None, short: false, computed: false }
     }
 }
 
@@ -76,6 +83,13 @@ impl Lower<'_> {
     /// Computes `address + offset` into `to`, a scratch register. The other one may be lost if
     /// index and base are both in memory. Flags may be lost if there is a segment.
     pub fn effective(&mut self, to: Reg, address: &Address, offset: i64) {
+        if address.computed {
+            self.asm.load(to, stubs::computed());
+            if offset != 0 {
+                self.asm.lea(to, Mem::at(to, offset as i32));
+            }
+            return;
+        }
         let other = if to == S1 { S2 } else { S1 };
         let disp = address.disp.wrapping_add(offset);
         // What does not fit is added in two steps; with a register, the displacement itself fits.
@@ -119,8 +133,22 @@ impl Lower<'_> {
         }
     }
 
+    /// Computes `address` into `to`; the other scratch register keeps its value.
+    pub fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address) {
+        // That may take both registers.
+        let both = address.base.is_some_and(|base| resident(base).is_none())
+            && address.index.is_some_and(|(index, _)| resident(index).is_none());
+        if both {
+            self.asm.store(stubs::temporary(), other);
+        }
+        self.effective(to, address, 0);
+        if both {
+            self.asm.load(other, stubs::temporary());
+        }
+    }
+
     /// Whether `address` needs a scratch register to be computed and cannot be an index.
-    fn register_only(&self, address: &Address) -> Option<(Reg, i32)> {
+    pub fn register_only(&self, address: &Address) -> Option<(Reg, i32)> {
         if address.index.is_some() || address.segment.is_some() || address.short {
             return None;
         }
@@ -129,8 +157,14 @@ impl Lower<'_> {
     }
 
     /// Translates an access of `size` bytes; returns the operand that reaches it in the host. It uses
-    /// S1, and S2 unless told otherwise by the second value. Host flags are lost.
+    /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and are put away
+    /// then; who changes them puts them away first.
     pub fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
+        if align == 1
+            && let Some(found) = self.through_window(address, size, write)
+        {
+            return found;
+        }
         self.save_flags();
         let retry = self.asm.bound();
         let miss = self.asm.label();
@@ -161,28 +195,14 @@ impl Lower<'_> {
         self.asm.jcc(cc::NE, miss);
         if write && self.parallel {
             self.asm.store(stubs::stored(), S1);
-            self.stores = true;
+            (self.stores, self.stored_in) = (true, None);
         }
         let host = if let Some((base, disp)) = single {
             self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
             (Mem::sum(S1, base, disp), true)
-        } else if address.base.is_none() && address.index.is_none() {
-            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-            self.effective(S2, address, 0);
-            (Mem::sum(S1, S2, 0), false)
         } else {
-            // Computing the address again may take both registers.
-            let both = address.base.is_some_and(|base| resident(base).is_none())
-                && address.index.is_some_and(|(index, _)| resident(index).is_none());
-            if both {
-                self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-                self.asm.store(stubs::temporary(), S1);
-                self.effective(S2, address, 0);
-                self.asm.load(S1, stubs::temporary());
-            } else {
-                self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-                self.effective(S2, address, 0);
-            }
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            self.effective_beside(S2, S1, address);
             (Mem::sum(S1, S2, 0), false)
         };
         let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
@@ -206,14 +226,16 @@ impl Lower<'_> {
         }
         self.save_flags();
         let (hit, back) = (self.asm.label(), self.asm.label());
-        self.asm.load(S1, stubs::stored());
+        let window = self.stored_in;
+        self.asm.load(S1, window.map_or(stubs::stored(), super::window::slot));
         self.asm.load(S1, stubs::tlb(S1, Tlb::STATE_OFFSET));
-        self.asm.test_at(S1, PageState::CODE as u8);
+        self.asm.test_at(Mem::at(S1, 0), PageState::CODE as u8);
         self.asm.jcc(cc::NE, hit);
         self.asm.bind(back);
         self.cold.push(super::lower::Cold::Wrote {
             label: hit,
             back: last.then_some(back),
+            window,
             next,
             rest: self.rest,
         });

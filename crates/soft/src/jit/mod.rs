@@ -14,11 +14,14 @@ mod flow;
 mod generic;
 mod lower;
 mod memory;
+mod strings;
 mod stubs;
+mod system;
 mod vector;
+mod window;
 mod x87;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
@@ -103,6 +106,8 @@ pub struct Context {
     cpu: *mut Cpu,
     /// Holds a value over an access.
     temporary: u64,
+    /// An address that is no sum of registers.
+    computed: u64,
     /// The address of the last miss that was answered, and how many misses before it were of the same.
     missed: u64,
     repeats: u32,
@@ -119,6 +124,7 @@ pub struct Context {
     /// Holds a register while those of the x87 are stored.
     spare: u64,
     x87: x87::Area,
+    windows: [window::Opened; window::WINDOWS],
     /// Targets of indirect branches, by mode. They are never moved: see `tables`.
     targets: [Box<[Target]>; 3],
     /// The same, for translated code.
@@ -142,6 +148,7 @@ impl Context {
             kick: std::ptr::null(),
             cpu: std::ptr::null_mut(),
             temporary: 0,
+            computed: 0,
             missed: 0,
             repeats: 0,
             stored: 0,
@@ -151,6 +158,7 @@ impl Context {
             x87_stored: 0,
             spare: 0,
             x87: x87::Area::new(),
+            windows: Default::default(),
         }
     }
 }
@@ -192,6 +200,10 @@ struct Translated {
     /// Where it stands, and in which mode it runs.
     rip: u64,
     mode: Mode,
+    /// Its address and mode, as the table has it.
+    key: u64,
+    /// Times that the range of a window was in several pieces.
+    in_pieces: u32,
     /// Links that were led here.
     incoming: Vec<u32>,
 }
@@ -231,12 +243,19 @@ pub struct Jit {
     stubs: Stubs,
     /// The first free byte of the code memory.
     free: usize,
+    /// The first free byte of where it has what seldom runs.
+    free_seldom: usize,
     asm: Asm,
     blocks: Vec<Translated>,
     links: Vec<Link>,
     /// What generic implementations are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
+    /// What looks for a window's range are called with.
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    ranges: Vec<Box<window::Range>>,
+    /// Blocks that are translated without windows.
+    alone: HashSet<u64, BuildHasherDefault<AddressHasher>>,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks by the address of their code.
@@ -281,10 +300,13 @@ impl Jit {
             pool: pool.clone(),
             stubs,
             free,
+            free_seldom: arena::SELDOM,
             asm,
             blocks: Vec::new(),
             links: Vec::new(),
             sites: Vec::new(),
+            ranges: Vec::new(),
+            alone: HashSet::default(),
             table: HashMap::default(),
             by_code: HashMap::default(),
             pages: HashMap::default(),
@@ -304,6 +326,11 @@ impl Jit {
         self.arena.as_ref().expect("only a drop takes it").address(offset)
     }
 
+    /// Where the byte at `offset` of the code that is being made will be in the code memory.
+    fn placed(&self, offset: usize) -> usize {
+        (self.asm.address(offset) - self.address(0)) as usize
+    }
+
     /// Forgets all code.
     pub fn reset(&mut self, context: &mut Context) {
         self.counts.resets += 1;
@@ -313,6 +340,8 @@ impl Jit {
         }
         self.links.clear();
         self.sites.clear();
+        self.ranges.clear();
+        self.alone.clear();
         self.table.clear();
         self.by_code.clear();
         self.pages.clear();
@@ -323,6 +352,7 @@ impl Jit {
             }
         }
         self.free = self.stubs.end;
+        self.free_seldom = arena::SELDOM;
     }
 
     /// Forgets the targets of indirect branches, which are of the mode that is left.
@@ -391,23 +421,29 @@ impl Jit {
         }
         for one in stale {
             self.counts.dropped += 1;
-            let Translated { block, entry, leave, rip, mode, .. } = self.blocks[one as usize];
-            for link in std::mem::take(&mut self.blocks[one as usize].incoming) {
-                self.links[link as usize].code = 0;
-                self.unlink(link);
-            }
-            let place = target_place(rip);
-            let target = &mut context.targets[mode as usize][place];
-            if target.rip == rip {
-                *target = Target::none(place);
-            }
-            let distance = leave as i32 - (entry as i32 + 5);
-            let mut jump = [0xe9, 0, 0, 0, 0];
-            jump[1..].copy_from_slice(&distance.to_le_bytes());
-            self.arena().write(entry, &jump);
-            // SAFETY: as in `reset`.
-            unsafe { (*block).forget_translation() };
+            self.retire(context, one);
         }
+    }
+
+    /// Takes one translated block out of use.
+    fn retire(&mut self, context: &mut Context, number: u32) {
+        let Translated { block, entry, leave, rip, mode, key, .. } = self.blocks[number as usize];
+        for link in std::mem::take(&mut self.blocks[number as usize].incoming) {
+            self.links[link as usize].code = 0;
+            self.unlink(link);
+        }
+        let place = target_place(rip);
+        let target = &mut context.targets[mode as usize][place];
+        if target.rip == rip {
+            *target = Target::none(place);
+        }
+        let distance = leave as i32 - (entry as i32 + 5);
+        let mut jump = [0xe9, 0, 0, 0, 0];
+        jump[1..].copy_from_slice(&distance.to_le_bytes());
+        self.arena().write(entry, &jump);
+        self.table.remove(&(key, block as usize));
+        // SAFETY: as in `reset`.
+        unsafe { (*block).forget_translation() };
     }
 }
 

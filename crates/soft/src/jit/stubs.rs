@@ -43,11 +43,19 @@ macro_rules! context {
 pub fn flags() -> Mem {
     context!(flags)
 }
+/// Where an address that is no sum of registers is.
+pub fn computed() -> Mem {
+    context!(computed)
+}
 pub fn temporary() -> Mem {
     context!(temporary)
 }
 pub fn rflags() -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, rflags))
+}
+/// Bits 8 to 15 of RFLAGS.
+pub fn rflags_high() -> Mem {
+    field(offset_of!(Cpu, state) + offset_of!(CpuState, rflags) + 1)
 }
 pub fn kernel_gs_base() -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, kernel_gs_base))
@@ -105,10 +113,15 @@ pub struct Stubs {
     pub leave: u64,
     /// Fills the TLB for the access at R15, described by EAX; ZF is clear if that worked.
     pub miss: u64,
+    /// Opens a window for the access at R15 with the range at RAX; RAX is the distance to the host's
+    /// memory, and ZF is set if there is none.
+    pub range: u64,
     /// Puts the target at R15 into the table, if there is code for it; ZF is clear then.
     pub branch: u64,
     /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
     pub resolve: u64,
+    /// The guest's time-stamp counter in RAX, EAX instructions before the end of what was paid for.
+    pub time_stamp: u64,
     /// Calls the generic implementation whose site is in RAX.
     pub generic: u64,
     /// Tells that the last store was to a page with code.
@@ -125,7 +138,7 @@ pub struct Stubs {
 
 impl Stubs {
     pub fn emit(asm: &mut Asm) -> Self {
-        let at = |asm: &mut Asm| asm.origin + asm.here() as u64;
+        let at = |asm: &mut Asm| asm.address(asm.here());
         let load_vectors = at(asm);
         vector::emit_load(asm);
         let store_vectors = at(asm);
@@ -176,6 +189,22 @@ impl Stubs {
         asm.test_byte(S1, 1);
         asm.ret();
 
+        let range = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        registers(asm, lost, |asm, register, slot| asm.store(slot, register));
+        asm.store(context!(budget), BUDGET);
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.load(ARG1, context!(cpu));
+        asm.mov(ARG2, S2);
+        asm.mov(ARG3, S1);
+        asm.constant(S1, super::window::open as *const () as u64);
+        asm.call_reg(S1);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        registers(asm, lost, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.alu_imm(Alu::Cmp, S1, 0);
+        asm.ret();
+
         let wrote = at(asm);
         vector::emit_leave(asm, store_vectors);
         registers(asm, lost, |asm, register, slot| asm.store(slot, register));
@@ -195,6 +224,10 @@ impl Stubs {
         let resolve = at(asm);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::resolve as *const () as u64, S1);
+
+        let time_stamp = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::system::time_stamp as *const () as u64, S1);
 
         let generic = at(asm);
         vector::emit_leave(asm, store_vectors);
@@ -249,7 +282,21 @@ impl Stubs {
 
         asm.resolve();
         let end = asm.here().next_multiple_of(64);
-        Stubs { enter, leave, miss, wrote, branch, resolve, generic, poll, load_vectors, load_x87, end }
+        Stubs {
+            enter,
+            leave,
+            miss,
+            range,
+            wrote,
+            branch,
+            resolve,
+            time_stamp,
+            generic,
+            poll,
+            load_vectors,
+            load_x87,
+            end,
+        }
     }
 }
 

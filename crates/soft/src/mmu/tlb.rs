@@ -120,6 +120,11 @@ impl Tlb {
         unsafe { entry.state.as_ref() }.is_some_and(PageState::wrote)
     }
 
+    /// Where the entry of the page at `linear` is, in bytes from the first.
+    pub fn offset_of(linear: u64) -> u64 {
+        (slot_of(linear) << Self::ENTRY_SHIFT) as u64
+    }
+
     pub fn new() -> Self {
         Tlb {
             entries: [EMPTY; ENTRIES],

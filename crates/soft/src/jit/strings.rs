@@ -1,0 +1,92 @@
+//! REP MOVS and REP STOS: what lies within one page on either side is the host's own instruction.
+
+use iced_x86::{Code, Instruction, OpKind};
+use satori_defs::x86::rflags;
+use satori_state::{reg, seg};
+
+use super::asm::{Alu, Mem, Reg, cc};
+use super::lower::{Lower, resident};
+use super::stubs::{self, GUEST_RAX, S1, S2};
+use crate::isa::Isa;
+use crate::mmu::Tlb;
+
+/// Bytes of a page.
+const PAGE: i32 = 4096;
+
+/// The host's registers for a string instruction are the guest's.
+const RCX: Reg = Reg(1);
+const RSI: Reg = Reg(6);
+const RDI: Reg = Reg(7);
+
+/// Binary logarithm of the size of `insn`'s elements, and whether it is MOVS; nothing for others.
+fn shape(insn: &Instruction) -> Option<(u8, bool)> {
+    let (shift, moves) = match insn.code() {
+        Code::Stosb_m8_AL => (0, false),
+        Code::Stosw_m16_AX => (1, false),
+        Code::Stosd_m32_EAX => (2, false),
+        Code::Stosq_m64_RAX => (3, false),
+        Code::Movsb_m8_m8 => (0, true),
+        Code::Movsw_m16_m16 => (1, true),
+        Code::Movsd_m32_m32 => (2, true),
+        Code::Movsq_m64_m64 => (3, true),
+        _ => return None,
+    };
+    let repeated = insn.has_rep_prefix() || insn.has_repne_prefix();
+    let long = insn.op0_kind() == OpKind::MemoryESRDI && (!moves || insn.op1_kind() == OpKind::MemorySegRSI);
+    let flat = !moves || !matches!(insn.memory_segment().number(), seg::FS | seg::GS);
+    (repeated && long && flat).then_some((shift, moves))
+}
+
+impl Lower<'_> {
+    /// Emits `insn` if it is a repeated MOVS or STOS. What does not lie within one page, goes
+    /// downwards, or has no translation yet is left to the generic implementation.
+    pub fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
+        let Some((shift, moves)) = shape(insn) else { return false };
+        let homes = [(reg::RCX, RCX), (reg::RSI, RSI), (reg::RDI, RDI)];
+        debug_assert!(homes.iter().all(|(guest, host)| resident(*guest) == Some(*host)), "copied as it is");
+        self.save_flags();
+        let (other, back) = (self.asm.label(), self.asm.label());
+        self.asm.alu_imm(Alu::Cmp, RCX, PAGE >> shift);
+        self.asm.jcc(cc::A, other);
+        self.asm.test_at(stubs::rflags_high(), (rflags::DF >> 8) as u8);
+        self.asm.jcc(cc::NE, other);
+        if moves {
+            self.range(RSI, shift, false);
+            self.asm.jcc(cc::NE, other);
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            self.asm.store(stubs::temporary(), S1);
+        }
+        self.range(RDI, shift, true);
+        self.asm.jcc(cc::NE, other);
+        if self.parallel {
+            self.asm.store(stubs::stored(), S1);
+            (self.stores, self.stored_in) = (true, None);
+        }
+        self.asm.load(S2, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.asm.alu(Alu::Add, RDI, S2);
+        if moves {
+            self.asm.alu_mem(Alu::Add, RSI, stubs::temporary());
+        } else {
+            self.asm.mov(S1, GUEST_RAX);
+        }
+        self.asm.rep(shift, moves);
+        self.asm.alu(Alu::Sub, RDI, S2);
+        if moves {
+            self.asm.alu_mem(Alu::Sub, RSI, stubs::temporary());
+        }
+        self.otherwise(isa, insn, other, back);
+        true
+    }
+
+    /// Compares the tag of the page at `start` with that of the last of RCX elements; S1 is where the
+    /// TLB's entry is. RCX is at most a page's worth, so equal tags mean that all are in the page.
+    fn range(&mut self, start: Reg, shift: u8, write: bool) {
+        let entry = 2 * self.mode as usize + usize::from(write);
+        self.asm.lea(S2, Mem { cpu: false, base: Some(start), index: Some((RCX, shift)), disp: -1 });
+        self.asm.mov32(S1, start);
+        self.asm.alu_imm(Alu::And, S2, -PAGE);
+        self.asm.shr32(S1, 12 - Tlb::ENTRY_SHIFT);
+        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
+        self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
+    }
+}
