@@ -8,12 +8,14 @@
 //! ```
 
 mod debug;
+mod doing;
 mod exit;
 mod kick;
 mod processor;
 mod vcpu;
 
 pub use debug::{DebugCause, DebugPlan, WatchAccess, Watchpoint};
+pub use doing::{Doing, Whereabouts};
 pub use exit::{CpuidResult, Exception, Exit, Resume};
 pub use kick::Kick;
 pub use processor::{CONTROLS, NoProcessor, Processor, Vmx, VmxRow};

@@ -7,7 +7,7 @@ use satori_defs::x86::rflags;
 use satori_memory::GuestMemory;
 use satori_state::CpuState;
 
-use crate::{DebugPlan, Exception, Exit, Kick, Resume};
+use crate::{DebugPlan, Exception, Exit, Kick, Resume, Whereabouts};
 
 /// Which controls of the modelled VMX processor are on. The defaults are KVM's on a machine
 /// with EPT, MSR bitmaps, TPR shadow and virtualised APIC accesses, without APICv.
@@ -111,6 +111,11 @@ pub trait Vcpu: Send {
 
     /// The kick of this vCPU.
     fn kick(&self) -> Arc<Kick>;
+
+    /// Where it says what it is doing, if it does. Outside [`Vcpu::run`] the machine says so.
+    fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
+        None
+    }
 
     /// Replaces what a debugger asks for; the next runs raise [`Exit::Debug`] by it.
     fn set_debug(&mut self, plan: DebugPlan);

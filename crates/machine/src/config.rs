@@ -59,6 +59,8 @@ pub struct Config {
     pub testdev: bool,
     /// Whether exits are counted and timed.
     pub profile: bool,
+    /// Whether the engine's time is sampled, and what costs time to count is counted.
+    pub engine_stats: bool,
     /// Where names of guest functions come from.
     pub symbols: SymbolSource,
 }
@@ -87,6 +89,7 @@ impl Default for Config {
             panic_pattern: PANIC_PATTERN.into(),
             testdev: false,
             profile: true,
+            engine_stats: false,
             symbols: SymbolSource::Auto,
         }
     }

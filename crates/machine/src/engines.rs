@@ -38,16 +38,17 @@ impl EngineKind {
         Translator::works()
     }
 
-    pub(crate) fn choose(self) -> Chosen {
+    /// The engine of this name; it counts also what costs time to count, if `stats`.
+    pub(crate) fn choose(self, stats: bool) -> Chosen {
         match self {
             EngineKind::Translator => Chosen {
-                engine: Arc::new(Translator::default()),
+                engine: Arc::new(Translator::default().counting(stats)),
                 features: INTERPRETER,
                 host_lacks: host_lacks(),
                 why: "translator, Satori's software CPU: code that runs often becomes host code",
             },
             EngineKind::EagerTranslator => Chosen {
-                engine: Arc::new(Translator::eager()),
+                engine: Arc::new(Translator::eager().counting(stats)),
                 features: INTERPRETER,
                 host_lacks: host_lacks(),
                 why: "translator, Satori's software CPU: all code becomes host code before it runs",

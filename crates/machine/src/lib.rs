@@ -20,6 +20,7 @@ mod pins;
 mod processor;
 mod real;
 mod runtime;
+mod sampler;
 mod shared;
 #[cfg(test)]
 mod testing;

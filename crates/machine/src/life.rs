@@ -55,6 +55,7 @@ pub(crate) struct Blueprint {
     pub load: Loader,
     pub time: Time,
     pub profile: bool,
+    pub engine_stats: bool,
     /// The modelled VMX processor.
     pub processor: satori_engine::Processor,
     /// Ticks a second of the modelled host.

@@ -8,7 +8,7 @@ use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
 use satori_engine::Engine;
 use satori_hyperv::{Crash, Used};
-use satori_profile::Profile;
+use satori_profile::{Profile, Shares};
 use satori_state::CpuState;
 
 use crate::console::Console;
@@ -18,8 +18,9 @@ use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::pins::pin;
 use crate::shared::{Handle, Shared};
+use crate::vp::Vp;
 use crate::{
-    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, real,
+    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, real, sampler,
     virtual_time,
 };
 
@@ -55,7 +56,7 @@ impl Machine {
         sinks: Sinks,
         wrap: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
     ) -> Result<Self, Error> {
-        let chosen = config.engine.choose();
+        let chosen = config.engine.choose(config.engine_stats);
         let engine = format!("engine: {}", chosen.why);
         // The files go to whoever parses them, and are not kept twice.
         let files = Config {
@@ -102,6 +103,7 @@ impl Machine {
             load: parts.load,
             time,
             profile: config.profile,
+            engine_stats: config.engine_stats,
             processor: config.processor,
             host_tick: config.host_tick,
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
@@ -155,8 +157,11 @@ impl Machine {
                 Err(error) => break Event::Failed(error.to_string()),
             };
             plan.shared.set_bells(life.bells.clone());
-            live(&plan, &mut life, end, hub);
+            let shares = live(&plan, &mut life, end, hub);
             sum.add(&life);
+            if let Some(shares) = shares {
+                sum.profile.shares.get_or_insert_default().merge(&shares);
+            }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
             if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
                 if matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
@@ -239,8 +244,9 @@ impl Sum {
     }
 }
 
-/// Runs one life on threads of its own, and watches the wall clock.
-fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hub>) {
+/// Runs one life on threads of its own, and watches the wall clock. Returns where the engine's time went, if
+/// that is wanted.
+fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hub>) -> Option<Shares> {
     if let Some(hub) = hub {
         hub.live();
     }
@@ -249,7 +255,12 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
     let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
     let feed = || shared.feed_input(|bytes| com1.offer(bytes));
     let vps = &mut life.vps;
+    let sampled: Option<Vec<_>> = plan.engine_stats.then(|| vps.iter().map(Vp::whereabouts).collect());
+    let mut shares = sampled.as_ref().map(|_| Shares::default());
     std::thread::scope(|scope| {
+        if let (Some(vcpus), Some(shares)) = (sampled, &mut shares) {
+            start(scope, shared, "sampler", move || *shares = sampler::run(&vcpus, shared));
+        }
         match &plan.time {
             Time::Virtual(clock) => {
                 let cpus = plan.pins.all(vps.len());
@@ -289,6 +300,7 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
             hub.look();
         }
     });
+    shares
 }
 
 /// Starts a thread whose panic, our own failure, ends the run instead of hanging it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use satori_bus::{Clock, TimerQueue};
-use satori_engine::Until;
+use satori_engine::{Doing, Until};
 
 use crate::Event;
 use crate::debugger::Hub;
@@ -34,7 +34,9 @@ pub(crate) fn run_vp(
             Entry::Run { deadline } => vp.enter(Until { tsc: deadline, instructions: None }),
             Entry::Finish => vp.enter(Until { tsc: None, instructions: Some(1) }),
             Entry::Sleep { deadline } => {
+                vp.does(Doing::Asleep);
                 bell.bell.wait(deadline.map(|tsc| time_until(clock, tsc)));
+                vp.does(Doing::Exit);
                 After::Nothing
             }
         };

@@ -2,7 +2,7 @@
 //! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
 
 use satori_bus::{Clock, Nanos, TimerQueue};
-use satori_engine::Until;
+use satori_engine::{Doing, Until};
 
 use crate::debugger::Hub;
 use crate::shared::Shared;
@@ -29,8 +29,10 @@ pub(crate) fn run(
         }
         let mut ran = false;
         for turn in 0..vps.len() {
+            vps[turn].does(Doing::Exit);
             vps[turn].begin_turn(tick);
             ran |= take_turn(vps, turn, timers, clock, shared, hub);
+            vps[turn].does(Doing::Waiting);
         }
         if shared.panic_deadline().is_some_and(|at| at <= clock.now()) {
             shared.finish(Event::Panic("console"));

@@ -8,7 +8,9 @@ use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::cr0;
-use satori_engine::{DebugCause, DebugPlan, Event, Exit, Kick, Processor, Resume, Until, Vcpu, Vmx};
+use satori_engine::{
+    DebugCause, DebugPlan, Doing, Event, Exit, Kick, Processor, Resume, Until, Vcpu, Vmx, Whereabouts,
+};
 use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Flush, Partition};
 use satori_lapic::Lapic;
@@ -44,6 +46,7 @@ pub(crate) struct Vp {
     pub index: u32,
     vcpu: Box<dyn Vcpu>,
     kick: Arc<Kick>,
+    whereabouts: Option<Arc<Whereabouts>>,
     lapic: Lapic,
     msrs: PlatformMsrs,
     hyperv: satori_hyperv::Vp,
@@ -81,7 +84,7 @@ impl Vp {
         profile: bool,
         processor: Processor,
     ) -> Self {
-        let kick = vcpu.kick();
+        let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
         let controls = vcpu.controls_mut();
         controls.tpr_shadow = processor.has(Vmx::TprShadow);
         if !processor.has(Vmx::PauseLoopExiting) {
@@ -92,6 +95,7 @@ impl Vp {
             index,
             hyperv: satori_hyperv::Vp::new(index),
             kick,
+            whereabouts,
             msrs,
             platform,
             pic,
@@ -159,6 +163,18 @@ impl Vp {
             self.vcpu.resume(Resume::Continue);
             self.owed = false;
         }
+    }
+
+    /// Says what it does while it is not in the engine.
+    pub fn does(&self, doing: Doing) {
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.set(doing);
+        }
+    }
+
+    /// Where it and its engine say so.
+    pub fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
+        self.whereabouts.clone()
     }
 
     /// Takes a waiting kick: what was signalled before it is seen by the next

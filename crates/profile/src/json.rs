@@ -84,7 +84,7 @@ mod tests {
         let mut vcpu = ExitProfile::default();
         vcpu.record(ExitReason::Hlt, true, 10);
         vcpu.record(ExitReason::Hlt, false, 30);
-        let mut profile = Profile { vcpus: vec![vcpu], stats: Vec::new() };
+        let mut profile = Profile { vcpus: vec![vcpu], stats: Vec::new(), shares: None };
         profile.add_stats(&[("tlb_fills", 3)]);
         let row = serde_json::json!({
             "reason": "HLT", "number": 12, "samples": 2, "total_ns": 40, "min_ns": 10, "max_ns": 30,

@@ -10,10 +10,12 @@
 mod json;
 mod meter;
 mod sample;
+mod shares;
 mod text;
 
 pub use meter::Meter;
 pub use sample::{ExitProfile, Samples};
+pub use shares::Shares;
 
 use satori_engine::Stat;
 
@@ -24,6 +26,8 @@ pub struct Profile {
     pub vcpus: Vec<ExitProfile>,
     /// Name and value, summed over vCPUs, in the order in which they were first told.
     pub stats: Vec<(String, u64)>,
+    /// Where the engine's time went, if that was asked for.
+    pub shares: Option<Shares>,
 }
 
 impl Profile {

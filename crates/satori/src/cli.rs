@@ -200,6 +200,11 @@ pub struct Machine {
     /// ('satori costs show' prints these)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub costs: Option<PathBuf>,
+    /// Also tell where the engine's time went (translated code, translation, MMU misses, helpers, exits: what
+    /// each vCPU was doing is looked at every half a millisecond), and how often indirect branches met a
+    /// known target
+    #[arg(long)]
+    pub engine_stats: bool,
     /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]

@@ -131,6 +131,9 @@ fn text(outcome: &Outcome, report: &Report, vcpu: Option<u32>) -> String {
     if !counters.is_empty() {
         text += &format!("\n{counters}");
     }
+    if let Some(shares) = &outcome.profile.shares {
+        text += &format!("\n{}", shares.text());
+    }
     if outcome.hyperv.iter().any(|one| one.offered) {
         text += &format!("\n{}", hyperv(&outcome.hyperv));
     }
@@ -169,6 +172,9 @@ fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
         (one.what.name().to_owned(), told)
     });
     report["hyperv"] = hyperv.collect::<serde_json::Map<_, _>>().into();
+    if let Some(shares) = &outcome.profile.shares {
+        report["engine_time"] = shares.json();
+    }
     if let Some(crash) = &outcome.crash {
         report["crash"] = serde_json::json!({ "parameters": crash.parameters, "message": crash.message });
     }

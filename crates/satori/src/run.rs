@@ -238,6 +238,9 @@ fn report_of(flags: &cli::Machine, processors: &Processors) -> Result<()> {
         Some(_) if flags.report != cli::Report::Text => {
             bail!("--report-vcpu chooses for --report text only: leave one of the two out")
         }
+        _ if flags.report == cli::Report::Off && flags.engine_stats => {
+            bail!("--engine-stats are part of the report: leave --report off out")
+        }
         _ if flags.report == cli::Report::Html && flags.report_file.is_none() => {
             bail!("--report html makes a page for a browser: add --report-file FILE")
         }
@@ -301,6 +304,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         panic_pattern: flags.panic_pattern.clone(),
         testdev: flags.testdev,
         profile: flags.report != cli::Report::Off,
+        engine_stats: flags.engine_stats,
         guest_timeout: flags.guest_timeout,
         symbols: symbols(&flags.symbols)?,
         ..Config::default()

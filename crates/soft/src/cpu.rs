@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use iced_x86::Instruction;
 use satori_defs::x86::{cr0, rflags};
-use satori_engine::{Controls, Entropy, Event, Exception, Exit, Kick, Resume, TimeSource, VcpuParts};
+use satori_engine::{
+    Controls, Entropy, Event, Exception, Exit, Kick, Resume, TimeSource, VcpuParts, Whereabouts,
+};
 use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};
 
@@ -102,6 +104,8 @@ pub struct Cpu {
     /// The partition's vCPUs, for instructions during which no other may execute.
     pub(crate) world: Arc<World>,
     pub(crate) kick: Arc<Kick>,
+    /// Where it says what it is doing.
+    pub(crate) doing: Arc<Whereabouts>,
     /// An event is being delivered: nothing can be asked of the machine.
     pub(crate) delivering: bool,
     /// Breakpoints.
@@ -156,6 +160,7 @@ impl Cpu {
             time,
             world: Arc::default(),
             kick: Arc::default(),
+            doing: Arc::default(),
             delivering: false,
             debug: Debug::new(),
             pauses: 0,

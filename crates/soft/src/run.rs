@@ -2,7 +2,7 @@
 
 use iced_x86::Mnemonic;
 use satori_defs::x86::{dr6, rflags, vector};
-use satori_engine::{Event, Exception, Exit, Resume, Until};
+use satori_engine::{Doing, Event, Exception, Exit, Resume, Until};
 use satori_state::Activity;
 
 use crate::block::{BLOCK_RIP, Flow};
@@ -52,9 +52,11 @@ impl Cpu {
         if std::mem::take(&mut self.controls.continued) {
             self.debug.owned = self.debug.lent;
         }
+        self.doing.set(Doing::Interpreting);
         let executing = self.parallel.then(|| self.world.enter(&self.kick));
         let exit = self.run_inner(&mut horizon);
         drop(executing);
+        self.doing.set(Doing::Exit);
         self.blocks.leave();
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();

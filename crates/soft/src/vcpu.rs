@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts};
+use satori_engine::{
+    Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts, Whereabouts,
+};
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
@@ -34,11 +36,12 @@ pub struct Translator {
     world: Arc<World>,
     pool: Pool,
     hot: u32,
+    counting: bool,
 }
 
 impl Default for Translator {
     fn default() -> Self {
-        Translator { world: Arc::default(), pool: Pool::default(), hot: HOT }
+        Translator { world: Arc::default(), pool: Pool::default(), hot: HOT, counting: false }
     }
 }
 
@@ -53,6 +56,11 @@ impl Translator {
     pub fn eager() -> Self {
         Translator { hot: 0, ..Translator::default() }
     }
+
+    /// The same; if `counting`, translated code counts the indirect branches that met a known target.
+    pub fn counting(self, counting: bool) -> Self {
+        Translator { counting, ..self }
+    }
 }
 
 impl Engine for Translator {
@@ -63,7 +71,7 @@ impl Engine for Translator {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
         let mut cpu = Cpu::new(parts);
         cpu.world = self.world.clone();
-        cpu.jit = Jit::new(&self.pool, self.hot);
+        cpu.jit = Jit::new(&self.pool, self.hot, self.counting);
         Box::new(cpu)
     }
 }
@@ -117,6 +125,10 @@ impl Vcpu for Cpu {
         self.kick.clone()
     }
 
+    fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
+        Some(self.doing.clone())
+    }
+
     fn set_debug(&mut self, plan: DebugPlan) {
         self.debug.set_plan(plan);
     }
@@ -151,6 +163,7 @@ impl Vcpu for Cpu {
             ("exceptions delivered", self.exceptions.iter().sum()),
         ];
         if let Some(jit) = &self.jit {
+            let (counting, met) = (jit.counting(), self.context.met());
             let jit = &jit.counts;
             stats.extend([
                 ("blocks translated", jit.translated),
@@ -170,7 +183,12 @@ impl Vcpu for Cpu {
                 ("code memory resets", jit.resets),
                 ("data misses of translated code", jit.misses),
                 ("instructions called", jit.helped),
+                ("bytes of code memory in use, at most", jit.most),
+                ("branch targets not in their table", jit.unmet),
             ]);
+            if counting {
+                stats.push(("branch targets in their table", met));
+            }
         }
         stats
     }

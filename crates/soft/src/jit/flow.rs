@@ -323,5 +323,8 @@ impl Lower<'_> {
         let (rip, _) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
         self.asm.jcc(cc::NE, missing);
+        if self.counting {
+            self.asm.alu_at(Alu::Add, stubs::met(), 1);
+        }
     }
 }

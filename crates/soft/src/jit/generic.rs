@@ -1,6 +1,7 @@
 //! Instructions that translated code leaves to their generic implementation.
 
 use iced_x86::Instruction;
+use satori_engine::Doing;
 
 use super::{reason, stubs};
 use crate::block::BLOCK_RIP;
@@ -30,6 +31,13 @@ pub extern "sysv64" fn call(cpu: &mut Cpu, site: &Site) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.helped += 1;
     }
+    cpu.doing.set(Doing::Helping);
+    let outcome = help(cpu, site);
+    cpu.doing.set(Doing::Translated);
+    outcome
+}
+
+fn help(cpu: &mut Cpu, site: &Site) -> u64 {
     cpu.settle_retired(site.rest.into());
     cpu.flags.set_bits(stubs::unpacked(cpu.context.flags));
     let state = &mut cpu.state;

@@ -125,6 +125,8 @@ pub struct Lower<'a> {
     pub privileged: bool,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
+    /// Branches that met a known target are counted.
+    pub counting: bool,
     /// The current instruction stores, and has to look behind.
     pub stores: bool,
     /// The window through which, if any.
@@ -254,6 +256,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         held: None,
         privileged: cpu.cpl() == 0,
         parallel: cpu.parallel,
+        counting: jit.counting,
         stores: false,
         stored_in: None,
         number: jit.blocks.len() as u32,
@@ -316,6 +319,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     jit.arena().write(at, seldom);
     jit.free += often.len().next_multiple_of(16);
     jit.free_seldom += seldom.len().next_multiple_of(8);
+    jit.counts.most = jit.counts.most.max(jit.in_use() as u64);
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
     let mode = cpu.mode;

@@ -1,6 +1,7 @@
 //! Memory operands: the guest's address becomes a host address through the software TLB.
 
 use iced_x86::{Instruction, Register};
+use satori_engine::Doing;
 use satori_memory::PageState;
 use satori_state::seg;
 
@@ -260,6 +261,9 @@ impl Lower<'_> {
 
 /// Called by translated code: makes the table of targets know `rip`. Returns 1 if it does.
 pub extern "sysv64" fn branch(cpu: &mut Cpu, rip: u64) -> u64 {
+    if let Some(jit) = &mut cpu.jit {
+        jit.counts.unmet += 1;
+    }
     cpu.find_target(rip).is_some().into()
 }
 
@@ -281,7 +285,10 @@ pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, describe: u32) -> u64 {
     }
     let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);
     let aligned = linear & (u64::from(describe >> ALIGN_SHIFT) - 1) == 0;
-    if !aligned || !cpu.cache_translation(linear, size, write) {
+    cpu.doing.set(Doing::Missing);
+    let cached = aligned && cpu.cache_translation(linear, size, write);
+    cpu.doing.set(Doing::Translated);
+    if !cached {
         return 0;
     }
     // Should the code see the address differently, it must not ask for ever.

@@ -26,6 +26,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
 use satori_defs::fpu::mxcsr;
+use satori_engine::Doing;
 use satori_memory::PageState;
 use satori_state::reg;
 
@@ -121,6 +122,8 @@ pub struct Context {
     x87_loaded: u8,
     /// They are in `x87`, and not in the register file yet.
     x87_stored: u8,
+    /// Indirect branches that met a known target, if they are counted.
+    met: u64,
     /// Holds a register while those of the x87 are stored.
     spare: u64,
     x87: x87::Area,
@@ -156,10 +159,18 @@ impl Context {
             vectors: 0,
             x87_loaded: 0,
             x87_stored: 0,
+            met: 0,
             spare: 0,
             x87: x87::Area::new(),
             windows: Default::default(),
         }
+    }
+}
+
+impl Context {
+    /// Indirect branches that met a known target.
+    pub fn met(&self) -> u64 {
+        self.met
     }
 }
 
@@ -188,6 +199,10 @@ pub struct JitCounts {
     pub misses: u64,
     /// Instructions executed through calls of generic implementations.
     pub helped: u64,
+    /// Indirect branches whose target was not in the table.
+    pub unmet: u64,
+    /// Bytes of the code memory that were in use at once, at most.
+    pub most: u64,
 }
 
 /// A translated block.
@@ -268,6 +283,8 @@ pub struct Jit {
     written: u64,
     /// Executions of a block before it is translated.
     hot: u32,
+    /// Translated code counts the branches that met a known target.
+    counting: bool,
     pub counts: JitCounts,
 }
 
@@ -285,7 +302,7 @@ impl Drop for Jit {
 impl Jit {
     /// A translator with code memory from `pool`, or fresh, of blocks that were executed `hot` times.
     /// Nothing if the host refuses any.
-    pub fn new(pool: &Pool, hot: u32) -> Option<Box<Self>> {
+    pub fn new(pool: &Pool, hot: u32, counting: bool) -> Option<Box<Self>> {
         let spare = pool.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut arena = match spare {
             Some(arena) => arena,
@@ -314,8 +331,14 @@ impl Jit {
             stamps: [0; 2],
             written: 0,
             hot,
+            counting,
             counts: JitCounts::default(),
         }))
+    }
+
+    /// Whether translated code counts the branches that met a known target.
+    pub fn counting(&self) -> bool {
+        self.counting
     }
 
     fn arena(&mut self) -> &mut Arena {
@@ -324,6 +347,11 @@ impl Jit {
 
     fn address(&self, offset: usize) -> u64 {
         self.arena.as_ref().expect("only a drop takes it").address(offset)
+    }
+
+    /// Bytes of the code memory that hold code.
+    fn in_use(&self) -> usize {
+        self.free + self.free_seldom - arena::SELDOM
     }
 
     /// Where the byte at `offset` of the code that is being made will be in the code memory.
@@ -500,7 +528,12 @@ impl Cpu {
         let mut jit = self.jit.take()?;
         let code = match jit.table.get(&(key, block as usize)) {
             Some(code) => Some(*code),
-            None => lower::translate(self, &mut jit, block, key),
+            None => {
+                self.doing.set(Doing::Translating);
+                let code = lower::translate(self, &mut jit, block, key);
+                self.doing.set(Doing::Interpreting);
+                code
+            }
         };
         self.jit = Some(jit);
         if let Some(code) = code {
@@ -561,12 +594,14 @@ impl Cpu {
         self.started = budget;
         self.context.flags = stubs::packed(self.flags.bits());
         stubs::set_gs(std::ptr::from_mut(self));
+        self.doing.set(Doing::Translated);
         // SAFETY: the code was made for this vCPU, whose address GS holds; it keeps to the System V
         // convention at its outside.
         unsafe {
             let enter: extern "sysv64" fn(u64) = std::mem::transmute(enter);
             enter(code);
         }
+        self.doing.set(Doing::Interpreting);
         self.collect_x87();
         self.flags.set_bits(stubs::unpacked(self.context.flags));
         let remaining = self.context.budget + self.context.left;

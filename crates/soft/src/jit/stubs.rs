@@ -47,6 +47,9 @@ pub fn flags() -> Mem {
 pub fn computed() -> Mem {
     context!(computed)
 }
+pub fn met() -> Mem {
+    context!(met)
+}
 pub fn temporary() -> Mem {
     context!(temporary)
 }
