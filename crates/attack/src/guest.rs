@@ -40,7 +40,7 @@ pub fn guest(data: &[u8]) {
         guest_timeout: Some(if flags & 0x70 == 0x60 { LONG } else { SHORT }),
         ..Config::default()
     };
-    let sinks = Sinks { console: Box::new(Nowhere), debugcon: Some(Box::new(Nowhere)) };
+    let sinks = Sinks { console: Box::new(Nowhere), debugcon: Some(Box::new(Nowhere)), code: None };
     match Machine::new(config, sinks) {
         Ok(machine) => {
             let outcome = machine.run();

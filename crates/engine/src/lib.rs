@@ -11,6 +11,7 @@ mod debug;
 mod doing;
 mod exit;
 mod kick;
+mod made;
 mod processor;
 mod vcpu;
 
@@ -18,5 +19,6 @@ pub use debug::{DebugCause, DebugPlan, WatchAccess, Watchpoint};
 pub use doing::{Doing, Whereabouts};
 pub use exit::{CpuidResult, Exception, Exit, Resume};
 pub use kick::Kick;
+pub use made::{CodeWatcher, Made, Origin};
 pub use processor::{CONTROLS, NoProcessor, Processor, Vmx, VmxRow};
 pub use vcpu::{Controls, Engine, Entropy, Event, Stat, TimeSource, Until, Vcpu, VcpuParts};

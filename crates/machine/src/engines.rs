@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use satori_cpuid::Feature::{self, *};
-use satori_engine::Engine;
+use satori_engine::{CodeWatcher, Engine};
 use satori_soft::{Interpreter, Translator, host_lacks};
 
 use crate::EngineKind;
@@ -38,17 +38,18 @@ impl EngineKind {
         Translator::works()
     }
 
-    /// The engine of this name; it counts also what costs time to count, if `stats`.
-    pub(crate) fn choose(self, stats: bool) -> Chosen {
+    /// The engine of this name; it counts also what costs time to count, if `stats`, and tells `watcher` of
+    /// the code that it makes.
+    pub(crate) fn choose(self, stats: bool, watcher: Option<Arc<dyn CodeWatcher>>) -> Chosen {
         match self {
             EngineKind::Translator => Chosen {
-                engine: Arc::new(Translator::default().counting(stats)),
+                engine: Arc::new(Translator::default().counting(stats).watched(watcher)),
                 features: INTERPRETER,
                 host_lacks: host_lacks(),
                 why: "translator, Satori's software CPU: code that runs often becomes host code",
             },
             EngineKind::EagerTranslator => Chosen {
-                engine: Arc::new(Translator::eager().counting(stats)),
+                engine: Arc::new(Translator::eager().counting(stats).watched(watcher)),
                 features: INTERPRETER,
                 host_lacks: host_lacks(),
                 why: "translator, Satori's software CPU: all code becomes host code before it runs",

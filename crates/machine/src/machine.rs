@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
-use satori_engine::Engine;
+use satori_engine::{CodeWatcher, Engine};
 use satori_hyperv::{Crash, Used};
 use satori_profile::{Profile, Shares};
 use satori_state::CpuState;
@@ -30,6 +30,8 @@ pub struct Sinks {
     pub console: Box<dyn ByteSink>,
     /// The debug console at port 0xe9; without one the port does not exist.
     pub debugcon: Option<Box<dyn ByteSink>>,
+    /// Who is told of the host code that the engine makes.
+    pub code: Option<Arc<dyn CodeWatcher>>,
 }
 
 /// A machine, loaded and ready to run.
@@ -56,7 +58,7 @@ impl Machine {
         sinks: Sinks,
         wrap: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
     ) -> Result<Self, Error> {
-        let chosen = config.engine.choose(config.engine_stats);
+        let chosen = config.engine.choose(config.engine_stats, sinks.code.clone());
         let engine = format!("engine: {}", chosen.why);
         // The files go to whoever parses them, and are not kept twice.
         let files = Config {

@@ -205,6 +205,11 @@ pub struct Machine {
     /// known target
     #[arg(long)]
     pub engine_stats: bool,
+    /// Name translated code for perf on this host: map writes /tmp/perf-PID.map, which 'perf report' looks for;
+    /// jitdump writes /tmp/jit-PID.dump for 'perf record -k mono' and 'perf inject --jit', which also knows
+    /// what code was where when. The file stays behind
+    #[arg(long, value_name = "FORM")]
+    pub perf: Option<Perf>,
     /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]
@@ -321,6 +326,15 @@ pub enum Report {
     Html,
     /// None
     Off,
+}
+
+/// `--perf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Perf {
+    /// Addresses and names
+    Map,
+    /// Addresses, names, code and times
+    Jitdump,
 }
 
 /// `--on-reset`.

@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
 use satori_libvirt::OnReboot;
 use satori_machine::{
-    ClockMode, Cmdline, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
-    ProtocolChoice, Sinks, SymbolSource,
+    ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
+    PerfFile, ProtocolChoice, Sinks, SymbolSource,
 };
 use satori_sandbox::{Measure, Mode, Needs};
 use satori_symbols::Symbols;
@@ -115,11 +115,14 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     log(flags.verbose);
     let output = Output::default();
     let console = output.shared();
+    let mut names = None;
     let prepared = config(boot, flags, chosen).and_then(|config| {
         report_of(flags, chosen)?;
         let costs = costs::of(flags.costs.as_deref())?;
         // The debug console is the guest's console too: what has no serial driver prints there.
-        let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)) };
+        names = perf(flags)?;
+        let code = names.clone().map(|names| names as _);
+        let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)), code };
         let mut machine = Machine::new(config, sinks)?;
         // Last, so that a refused input leaves no file behind.
         let file = flags.report_file.as_deref().map(ReportFile::open).transpose()?;
@@ -139,8 +142,14 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     });
     let (machine, file, gdb, costs) = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return refuse(&error),
+        Err(error) => {
+            names.inspect(|names| names.take_back());
+            return refuse(&error);
+        }
     };
+    if let Some(names) = &names {
+        say(format_args!("perf: names of translated code go to {}", names.path().display()));
+    }
 
     let gdb_socket = gdb_socket(flags);
     say(format_args!("{}", machine.engine()));
@@ -156,7 +165,8 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let attendant = Ready::new(guest, console, raw.is_some(), flags.timeout).and_then(|ready| {
         let report = file.as_ref().map(|file| file.file.as_raw_fd());
         let debugger = gdb.map(|(_, socket)| socket);
-        let keep: Vec<_> = ready.files().into_iter().chain(report).chain(debugger).collect();
+        let code = names.as_ref().map(|names| names.descriptor());
+        let keep: Vec<_> = ready.files().into_iter().chain(report).chain(debugger).chain(code).collect();
         if let Err(error) = sandbox(flags, &keep, debugger.is_some(), chosen.pins.any()) {
             return Ok(Err(error));
         }
@@ -167,6 +177,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Ok(Err(refused)) => {
             drop(raw);
             file.into_iter().for_each(ReportFile::take_back);
+            names.inspect(|names| names.take_back());
             gdb_socket.map(std::fs::remove_file);
             return refuse(&refused);
         }
@@ -309,6 +320,21 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         symbols: symbols(&flags.symbols)?,
         ..Config::default()
     })
+}
+
+/// The file of `--perf`.
+fn perf(flags: &cli::Machine) -> Result<Option<Arc<CodeNames>>> {
+    let kind = match flags.perf {
+        Some(_) if engine(flags.engine)? == EngineKind::Interpreter => {
+            bail!("--perf names translated code, and the interpreter makes none: leave one of the two out")
+        }
+        Some(cli::Perf::Map) => PerfFile::Map,
+        Some(cli::Perf::Jitdump) => PerfFile::Dump,
+        None => return Ok(None),
+    };
+    let names = CodeNames::open(kind, symbols(&flags.symbols)?)
+        .map_err(|why| anyhow!("--perf: cannot make its file in /tmp ({why})"))?;
+    Ok(Some(Arc::new(names)))
 }
 
 /// Where names of functions come from.

@@ -117,7 +117,7 @@ impl ByteSink for Hostile {
 /// Runs a guest in the sandbox whose first output is the attack.
 fn attack(run: fn() -> c_long) -> ! {
     let config = Config { kernel: pvh::print("now"), ..Config::default() };
-    let sinks = Sinks { console: Box::new(Hostile(run)), debugcon: None };
+    let sinks = Sinks { console: Box::new(Hostile(run)), debugcon: None, code: None };
     let machine = Machine::new(config, sinks).expect("a machine");
     let needs = Needs { keep: &[], debugger: false, pinned: false, status: 125, farewell: || {} };
     let measures = satori_sandbox::enter(Mode::Auto, &needs).expect("auto refuses nothing");

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use satori_engine::{
-    Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts, Whereabouts,
+    CodeWatcher, Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts,
+    Whereabouts,
 };
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
-use crate::jit::{Arena, HOT, Jit, Pool, reason};
+use crate::jit::{Arena, HOT, Jit, Manner, Pool, reason};
 use crate::world::World;
 
 /// The interpreting engine, for the vCPUs of one partition.
@@ -35,13 +36,13 @@ impl Engine for Interpreter {
 pub struct Translator {
     world: Arc<World>,
     pool: Pool,
-    hot: u32,
-    counting: bool,
+    manner: Manner,
 }
 
 impl Default for Translator {
     fn default() -> Self {
-        Translator { world: Arc::default(), pool: Pool::default(), hot: HOT, counting: false }
+        let manner = Manner { hot: HOT, counting: false, watcher: None };
+        Translator { world: Arc::default(), pool: Pool::default(), manner }
     }
 }
 
@@ -54,12 +55,18 @@ impl Translator {
     /// One that translates a block before its first execution, so that translated code is what
     /// is tried out.
     pub fn eager() -> Self {
-        Translator { hot: 0, ..Translator::default() }
+        let lazy = Translator::default();
+        Translator { manner: Manner { hot: 0, ..lazy.manner }, ..lazy }
     }
 
     /// The same; if `counting`, translated code counts the indirect branches that met a known target.
     pub fn counting(self, counting: bool) -> Self {
-        Translator { counting, ..self }
+        Translator { manner: Manner { counting, ..self.manner }, ..self }
+    }
+
+    /// The same; `watcher` is told of all code that is made.
+    pub fn watched(self, watcher: Option<Arc<dyn CodeWatcher>>) -> Self {
+        Translator { manner: Manner { watcher, ..self.manner }, ..self }
     }
 }
 
@@ -71,7 +78,7 @@ impl Engine for Translator {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
         let mut cpu = Cpu::new(parts);
         cpu.world = self.world.clone();
-        cpu.jit = Jit::new(&self.pool, self.hot, self.counting);
+        cpu.jit = Jit::new(&self.pool, self.manner.clone());
         Box::new(cpu)
     }
 }

@@ -452,7 +452,7 @@ fn once(config: &Config, plan: Plan) -> Result<Agreement, Box<Difference>> {
         let thread = std::thread::spawn(move || {
             let handle = Arc::new(OnceLock::new());
             let known = handle.clone();
-            let sinks = Sinks { console: Box::new(sink), debugcon: None };
+            let sinks = Sinks { console: Box::new(sink), debugcon: None, code: None };
             let machine = Machine::with_engine(config, sinks, |inner| {
                 Arc::new(Watched { inner, side: watched, over: Arc::default(), handle })
             })

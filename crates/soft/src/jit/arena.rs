@@ -4,7 +4,6 @@
 //! or protected once the guest runs, so the sandbox need not permit it.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Bytes of one vCPU's code memory.
@@ -25,36 +24,31 @@ unsafe impl Send for Arena {}
 impl Arena {
     /// Maps fresh code memory. The host allocates a page when it is first touched.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: the name is a C string; the descriptor is new and nobody else's.
-        let file = unsafe {
-            let fd = libc::memfd_create(c"satori-code".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
+        let placed = |at: *mut libc::c_void| match NonNull::new(at.cast::<u8>()) {
+            _ if at == libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            Some(at) => Ok(at),
+            None => Err(io::Error::other("mapped at address 0")),
         };
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), SIZE as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let map = |rights| {
-            // SAFETY: a new mapping, at an address that the kernel chooses.
-            let at = unsafe {
-                libc::mmap(std::ptr::null_mut(), SIZE, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
-            };
-            if at == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
-        };
-        let writable = map(libc::PROT_READ | libc::PROT_WRITE)?;
-        match map(libc::PROT_READ | libc::PROT_EXEC) {
-            Ok(executable) => Ok(Arena { writable, executable }),
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // Not a memfd: perf would look for the code in a file of that name.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let writable = placed(unsafe { libc::mmap(std::ptr::null_mut(), SIZE, rights, flags, -1, 0) })?;
+        // SAFETY: mapped just now. An old size of 0 maps the same shared pages once more (mremap(2)).
+        let again = unsafe { libc::mremap(writable.as_ptr().cast(), 0, SIZE, libc::MREMAP_MAYMOVE) };
+        let executable = match placed(again) {
+            Ok(executable) => executable,
             Err(error) => {
                 // SAFETY: mapped above, and nothing points to it.
                 unsafe { libc::munmap(writable.as_ptr().cast(), SIZE) };
-                Err(error)
+                return Err(error);
             }
+        };
+        let arena = Arena { writable, executable };
+        let rights = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: nothing points there yet.
+        match unsafe { libc::mprotect(arena.executable.as_ptr().cast(), SIZE, rights) } {
+            0 => Ok(arena),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 

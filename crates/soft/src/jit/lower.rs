@@ -13,6 +13,7 @@ use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Range, Step, Windows};
 use super::{HOMES, Jit, Link, Translated, arena, reason, window, x87};
+use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
 use crate::block::{Block, ends_block};
@@ -256,7 +257,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         held: None,
         privileged: cpu.cpl() == 0,
         parallel: cpu.parallel,
-        counting: jit.counting,
+        counting: jit.manner.counting,
         stores: false,
         stored_in: None,
         number: jit.blocks.len() as u32,
@@ -320,6 +321,11 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     jit.free += often.len().next_multiple_of(16);
     jit.free_seldom += seldom.len().next_multiple_of(8);
     jit.counts.most = jit.counts.most.max(jit.in_use() as u64);
+    if let Some(watcher) = &jit.manner.watcher {
+        let origin = Origin::Guest { rip, user: cpu.mode == Mode::User, memory: &cpu.memory };
+        watcher.made(&Made { address: jit.address(entry), code: often, origin });
+        watcher.made(&Made { address: jit.address(at), code: seldom, origin });
+    }
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
     let mode = cpu.mode;

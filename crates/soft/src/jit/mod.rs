@@ -26,7 +26,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
 use satori_defs::fpu::mxcsr;
-use satori_engine::Doing;
+use satori_engine::{CodeWatcher, Doing, Made, Origin};
 use satori_memory::PageState;
 use satori_state::reg;
 
@@ -251,6 +251,17 @@ struct Dependents {
 /// Arenas that no vCPU uses, for those of the machine's next life.
 pub type Pool = Arc<Mutex<Vec<Arena>>>;
 
+/// How translation is done.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// Executions of a block before it is translated.
+    pub hot: u32,
+    /// Translated code counts the branches that met a known target.
+    pub counting: bool,
+    /// Who is told of what is made.
+    pub watcher: Option<Arc<dyn CodeWatcher>>,
+}
+
 /// The translator of one vCPU.
 pub struct Jit {
     arena: Option<Arena>,
@@ -281,10 +292,7 @@ pub struct Jit {
     /// The state of things that all this was last brought up to date with.
     stamps: [u64; 2],
     written: u64,
-    /// Executions of a block before it is translated.
-    hot: u32,
-    /// Translated code counts the branches that met a known target.
-    counting: bool,
+    manner: Manner,
     pub counts: JitCounts,
 }
 
@@ -300,9 +308,8 @@ impl Drop for Jit {
 }
 
 impl Jit {
-    /// A translator with code memory from `pool`, or fresh, of blocks that were executed `hot` times.
-    /// Nothing if the host refuses any.
-    pub fn new(pool: &Pool, hot: u32, counting: bool) -> Option<Box<Self>> {
+    /// A translator with code memory from `pool`, or fresh. Nothing if the host refuses any.
+    pub fn new(pool: &Pool, manner: Manner) -> Option<Box<Self>> {
         let spare = pool.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut arena = match spare {
             Some(arena) => arena,
@@ -312,6 +319,10 @@ impl Jit {
         let stubs = Stubs::emit(&mut asm);
         arena.write(0, &asm.code);
         let free = asm.code.len().next_multiple_of(64);
+        if let Some(watcher) = &manner.watcher {
+            let origin = Origin::Engine("calls and looks around");
+            watcher.made(&Made { address: arena.address(0), code: &asm.code, origin });
+        }
         Some(Box::new(Jit {
             arena: Some(arena),
             pool: pool.clone(),
@@ -330,15 +341,14 @@ impl Jit {
             dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
             stamps: [0; 2],
             written: 0,
-            hot,
-            counting,
+            manner,
             counts: JitCounts::default(),
         }))
     }
 
     /// Whether translated code counts the branches that met a known target.
     pub fn counting(&self) -> bool {
-        self.counting
+        self.manner.counting
     }
 
     fn arena(&mut self) -> &mut Arena {
@@ -520,7 +530,7 @@ impl Cpu {
 
     #[inline(never)]
     fn translate_if_hot(&mut self, block: *mut Block, key: u64) -> Option<u64> {
-        let hot = self.jit.as_ref()?.hot;
+        let hot = self.jit.as_ref()?.manner.hot;
         // SAFETY: `block` was just looked up.
         if unsafe { !(*block).heat(hot) } {
             return None;
