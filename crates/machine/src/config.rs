@@ -63,6 +63,8 @@ pub struct Config {
     pub engine_stats: bool,
     /// Where names of guest functions come from.
     pub symbols: SymbolSource,
+    /// Whether they are wanted at every end, and not only where the guest failed.
+    pub names: bool,
 }
 
 impl Default for Config {
@@ -91,6 +93,7 @@ impl Default for Config {
             profile: true,
             engine_stats: false,
             symbols: SymbolSource::Auto,
+            names: false,
         }
     }
 }

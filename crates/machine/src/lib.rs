@@ -29,6 +29,7 @@ mod testing;
 mod tests;
 mod virtual_time;
 mod vp;
+mod watch;
 
 pub use clock::{RealClock, VirtualClock};
 pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource};
@@ -43,3 +44,4 @@ pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolCh
 pub use satori_engine::Processor as VmxProcessor;
 pub use satori_symbols::Symbols;
 pub use shared::Handle;
+pub use watch::WatchListener;

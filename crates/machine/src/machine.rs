@@ -21,7 +21,7 @@ use crate::shared::{Handle, Shared};
 use crate::vp::Vp;
 use crate::{
     ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, real, sampler,
-    virtual_time,
+    virtual_time, watch,
 };
 
 /// Where a guest's output goes.
@@ -43,6 +43,9 @@ pub struct Machine {
     engine: String,
     gdb: Option<gdb::Plan>,
     symbols: SymbolSource,
+    trace: Option<(std::fs::File, satori_trace::Filter)>,
+    watch: Option<watch::WatchListener>,
+    names: bool,
 }
 
 impl Machine {
@@ -116,7 +119,19 @@ impl Machine {
         };
         let life = Life::new(&plan)?;
         let (on_reset, timeout, symbols) = (config.on_reset, config.timeout, config.symbols.clone());
-        Ok(Machine { plan, life, on_reset, timeout, engine, gdb: None, symbols })
+        let names = config.names;
+        Ok(Machine {
+            plan,
+            life,
+            on_reset,
+            timeout,
+            engine,
+            gdb: None,
+            symbols,
+            trace: None,
+            watch: None,
+            names,
+        })
     }
 
     /// One line on which engine runs, and why.
@@ -135,6 +150,16 @@ impl Machine {
         self.gdb = Some(gdb::Plan { listener, wait });
     }
 
+    /// Writes a trace of what `filter` names to `file`.
+    pub fn trace(&mut self, file: std::fs::File, filter: satori_trace::Filter) {
+        self.trace = Some((file, filter));
+    }
+
+    /// Lets others watch what exits, on `listener`.
+    pub fn watch(&mut self, listener: crate::WatchListener) {
+        self.watch = Some(listener);
+    }
+
     /// A way to reach the machine while it runs.
     pub fn handle(&self) -> Handle {
         Handle(self.plan.shared.clone())
@@ -142,11 +167,23 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, on_reset, timeout, gdb, symbols: source, .. } = self;
+        let Machine { plan, life, on_reset, timeout, gdb, symbols: source, trace, watch, names, .. } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
         let mut symbols = None;
+        let patient = matches!(plan.time, Time::Virtual(_));
+        let start_trace =
+            |(file, filter)| satori_trace::Tracer::start(file, filter, plan.topology.cpus(), patient);
+        let (tracer, no_trace) = match trace.map(start_trace).transpose() {
+            Ok(tracer) => (tracer, None),
+            Err(error) => (None, Some(Error::Thread(error))),
+        };
+        let watchers = watch.map(|listener| watch::Server::start(listener, source.clone())).transpose();
+        let watchers = watchers.unwrap_or_else(|error| {
+            tracing::warn!("nobody can watch: {}", Error::Thread(error));
+            None
+        });
         let server =
             gdb.map(|gdb| gdb::Server::start(gdb, &plan.shared, &plan.time, life.vps.len())).transpose();
         let mut next: Result<Life, Error> =
@@ -159,14 +196,21 @@ impl Machine {
                 Err(error) => break Event::Failed(error.to_string()),
             };
             plan.shared.set_bells(life.bells.clone());
+            if let Some(tracer) = &tracer {
+                life.vps.iter_mut().for_each(|vp| vp.set_trace(tracer.vcpu(vp.index)));
+            }
+            if let Some(watchers) = &watchers {
+                watchers.watch(&mut life.vps);
+            }
             let shares = live(&plan, &mut life, end, hub);
+            watchers.iter().for_each(watch::Server::forget);
             sum.add(&life);
             if let Some(shares) = shares {
                 sum.profile.shares.get_or_insert_default().merge(&shares);
             }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
             if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
-                if matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
+                if names || matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
                     symbols = life.vps.first().and_then(|vp| source.of(vp.memory()));
                 }
                 break event;
@@ -186,6 +230,13 @@ impl Machine {
             }
             next = Life::new(&plan);
         };
+        if let Some(error) = no_trace {
+            tracing::warn!("nothing is traced: {error}");
+        }
+        if let Some(watchers) = watchers {
+            watchers.end();
+        }
+        let traced = tracer.map(satori_trace::Tracer::finish);
         if let Ok(Some(server)) = server {
             server.end(&event);
         }
@@ -195,6 +246,7 @@ impl Machine {
             hyperv: sum.hyperv,
             crash: sum.crash,
             symbols,
+            traced,
             registers: sum.registers,
             console_tail: plan.console.tail(),
             instructions: sum.instructions,
@@ -229,7 +281,6 @@ struct Sum {
 impl Sum {
     fn add(&mut self, life: &Life) {
         self.registers = life.vps.iter().map(|vp| vp.state().clone()).collect();
-        self.profile.vcpus.resize_with(life.vps.len(), Default::default);
         if let Some(partition) = life.vps.first().and_then(|vp| vp.partition()) {
             let used = partition.usage();
             match self.hyperv.is_empty() {
@@ -239,7 +290,7 @@ impl Sum {
             self.crash = partition.crashed().or(self.crash.take());
         }
         for (index, vp) in life.vps.iter().enumerate() {
-            self.profile.vcpus[index].merge(&vp.profile());
+            self.profile.add(index, &vp.recorded());
             self.profile.add_stats(&vp.vcpu().stats());
             self.instructions = self.instructions.saturating_add(vp.vcpu().retired());
         }

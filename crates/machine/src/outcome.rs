@@ -56,8 +56,11 @@ pub struct Outcome {
     pub hyperv: Vec<Used>,
     /// What the guest told through the crash MSRs.
     pub crash: Option<Crash>,
-    /// Names of the guest's functions, if it failed and they could be had.
+    /// Names of the guest's functions, if they could be had and it failed or
+    /// [`Config::names`](crate::Config::names) asks for them.
     pub symbols: Option<Arc<Symbols>>,
+    /// What became of the trace, if there is one.
+    pub traced: Option<satori_trace::Told>,
     /// Each vCPU's last registers.
     pub registers: Vec<CpuState>,
     /// The console's last lines, oldest first.

@@ -15,8 +15,9 @@ use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Flush, Partition};
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
-use satori_profile::{ExitProfile, Meter};
+use satori_profile::{Meter, Recorded, Watched};
 use satori_state::{Activity, CpuState, Segment, reg, seg};
+use satori_trace::VcpuTrace;
 
 /// What to do with a processor next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,7 @@ pub(crate) struct Vp {
     inside: bool,
     /// Partition time of the host's next tick.
     tick: Nanos,
+    trace: Option<Box<VcpuTrace>>,
     /// An answer was given that the engine takes at the next entry.
     owed: bool,
     /// A debugger steps it: events hold off.
@@ -103,6 +105,7 @@ impl Vp {
             processor,
             inside: false,
             tick: 0,
+            trace: None,
             owed: false,
             quiet: false,
             idle: false,
@@ -114,6 +117,11 @@ impl Vp {
             vcpu,
             lapic,
         }
+    }
+
+    /// Writes what happens to it from now on.
+    pub fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
+        self.trace = trace;
     }
 
     pub fn state(&self) -> &CpuState {
@@ -205,8 +213,13 @@ impl Vp {
     fn count(&mut self, reason: ExitReason) {
         let now = self.platform.clock.now();
         let apicv = self.view(false).apicv();
-        self.meter.exit(reason, apicv, || now);
-        self.meter.entry(|| now);
+        self.meter.exit(reason, apicv, self.vcpu.state().rip, now);
+        self.meter.entry(now);
+        if let Some(trace) = &mut self.trace {
+            trace.entry(now);
+            trace.exit(Exit::ExternalInterrupt, Some(reason), self.vcpu.state(), now);
+            trace.entry(now);
+        }
         self.inside = false;
     }
 
@@ -318,7 +331,7 @@ impl Vp {
     fn inject(&mut self) -> bool {
         let mut injected = false;
         if self.lapic.nmi_pending() && self.vcpu.can_take_nmi() && self.lapic.take_nmi() {
-            self.vcpu.inject(Event::Nmi);
+            self.inject_event(Event::Nmi);
             injected = true;
         }
         let nmi_window = self.lapic.nmi_pending();
@@ -329,7 +342,7 @@ impl Vp {
         let mut waits = self.interrupt_waits();
         if waits && !injected && self.vcpu.can_take_interrupt() {
             if let Some(vector) = self.next_vector() {
-                self.vcpu.inject(Event::Interrupt(vector));
+                self.inject_event(Event::Interrupt(vector));
                 injected = true;
             }
             waits = self.interrupt_waits();
@@ -339,6 +352,16 @@ impl Vp {
             self.vcpu.request_interrupt_window(waits);
         }
         injected
+    }
+
+    fn inject_event(&mut self, event: Event) {
+        self.vcpu.inject(event);
+        if let Event::Interrupt(vector) = event {
+            self.meter.interrupt(vector);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.injected(event, self.platform.clock.now());
+        }
     }
 
     /// Acknowledges the next interrupt: the PIC's before the local APIC's, as KVM does.
@@ -376,7 +399,11 @@ impl Vp {
     /// Enters the vCPU, and handles the exit.
     pub fn enter(&mut self, until: Until) -> After {
         let clock = &self.platform.clock;
-        self.meter.entry(|| clock.now());
+        if self.meter.is_running() || self.trace.is_some() {
+            let now = clock.now();
+            self.meter.entry(now);
+            self.trace.iter_mut().for_each(|trace| trace.entry(now));
+        }
         let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
         self.owed = false;
         self.take_spared_eoi();
@@ -390,9 +417,15 @@ impl Vp {
         let view = self.view(self.lapic.deadline_tsc().is_some_and(|at| at <= tsc));
         let (reason, apicv) = (view.reason(&exit), view.apicv());
         self.inside = reason.is_none();
-        match reason {
-            Some(reason) => self.meter.exit(reason, apicv, || clock.now()),
-            None => self.vcpu.controls_mut().continued = true,
+        if self.meter.is_on() || self.trace.is_some() {
+            let (now, state) = (clock.now(), self.vcpu.state());
+            if let Some(reason) = reason {
+                self.meter.exit(reason, apicv, state.rip, now);
+            }
+            self.trace.iter_mut().for_each(|trace| trace.exit(exit, reason, state, now));
+        }
+        if reason.is_none() {
+            self.vcpu.controls_mut().continued = true;
         }
         let mut context = Context {
             vcpu: &mut *self.vcpu,
@@ -404,6 +437,9 @@ impl Vp {
         };
         let answer = dispatch(exit, &mut context);
         let asked = context.asked;
+        if let Some(trace) = &mut self.trace {
+            trace.handled(answer, self.vcpu.state(), clock.now());
+        }
         self.owed = answer != Resume::Continue;
         self.vcpu.resume(answer);
         match exit {
@@ -445,12 +481,25 @@ impl Vp {
 
     /// Ends the time of the exit that was the last.
     pub fn finish(&mut self, now: Nanos) {
-        self.meter.entry(|| now);
+        self.meter.entry(now);
+        if let Some(mut trace) = self.trace.take() {
+            trace.entry(now);
+        }
     }
 
-    /// Its exits until now.
-    pub fn profile(&self) -> ExitProfile {
-        self.meter.profile().cloned().unwrap_or_default()
+    /// What was counted of it until now.
+    pub fn recorded(&self) -> Recorded {
+        self.meter.recorded()
+    }
+
+    /// What it shares with the machine.
+    pub fn platform(&self) -> Arc<Platform> {
+        self.platform.clone()
+    }
+
+    /// Counts from now on where others look.
+    pub fn set_watched(&mut self, watched: Watched) {
+        self.meter = Meter::watched(watched);
     }
 }
 

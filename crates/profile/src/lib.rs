@@ -1,23 +1,31 @@
 //! What the exits of a partition were, how many, and how long they took.
 //!
 //! A [`Meter`] stands in each vCPU's loop and is told of every exit and every entry; the time
-//! between the two is the exit's, HLT's idle time included, as `perf kvm stat` has it. Times come
-//! from a closure, so that under virtual time the table is as repeatable as the run, and a
-//! meter that is off never calls it.
+//! between the two is the exit's, HLT's idle time included, as `perf kvm stat` has it. Times are the
+//! caller's, so that under virtual time the table is as repeatable as the run. Beside the counts it keeps
+//! when exits happened ([`Timeline`]) and where in the guest ([`Hot`]), both in bounded memory.
 //!
 //! [`Profile`] joins the vCPUs and prints as JSON ([`Profile::json`]), of which crate `report` makes tables.
 
+mod hot;
 mod json;
+mod live;
 mod meter;
 mod sample;
 mod shares;
 mod text;
+mod timeline;
 
-pub use meter::Meter;
+use std::collections::BTreeMap;
+
+pub use hot::{Hot, Place};
+pub use live::{FORMAT, LIVE_VERSION, Live, LiveHot, LiveVcpu};
+pub use meter::{Meter, Recorded, Watched};
 pub use sample::{ExitProfile, Samples};
-pub use shares::Shares;
-
+use satori_defs::vmx::ExitReason;
 use satori_engine::Stat;
+pub use shares::Shares;
+pub use timeline::Timeline;
 
 /// The exits of every vCPU, and the counters of the engine and the machine beside them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +36,10 @@ pub struct Profile {
     pub stats: Vec<(String, u64)>,
     /// Where the engine's time went, if that was asked for.
     pub shares: Option<Shares>,
+    /// The exits of all vCPUs over time.
+    pub timeline: Timeline,
+    /// Where the exits of all vCPUs came from: reason and RIP.
+    pub hot: BTreeMap<(ExitReason, u64), Place>,
 }
 
 impl Profile {
@@ -36,6 +48,16 @@ impl Profile {
         let mut all = ExitProfile::default();
         self.vcpus.iter().for_each(|vcpu| all.merge(vcpu));
         all
+    }
+
+    /// Adds what vCPU `index` counted.
+    pub fn add(&mut self, index: usize, recorded: &Recorded) {
+        if self.vcpus.len() <= index {
+            self.vcpus.resize_with(index + 1, Default::default);
+        }
+        self.vcpus[index].merge(&recorded.exits);
+        self.timeline.merge(&recorded.timeline);
+        recorded.hot.add_to(&mut self.hot);
     }
 
     /// Adds counters; those of the same name are summed.

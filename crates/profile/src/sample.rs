@@ -61,7 +61,7 @@ fn square(time: Nanos) -> u128 {
     u128::from(time) * u128::from(time)
 }
 
-const REASONS: usize = {
+pub(crate) const REASONS: usize = {
     let (mut at, mut highest) = (0, 0);
     while at < ExitReason::ALL.len() {
         let number = ExitReason::ALL[at] as usize;

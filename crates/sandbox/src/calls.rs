@@ -15,8 +15,8 @@ pub enum When {
     OneOf(u8, &'static [u64]),
     /// If the first argument is this process.
     Own,
-    /// Only while a debugger may connect.
-    Debugger,
+    /// Only while a socket is listened on.
+    Listening,
     /// Only if threads are pinned to processors, and only for the thread that calls.
     Pinned,
 }
@@ -38,7 +38,7 @@ const NOT_THREAD: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE
     | libc::CLONE_VFORK) as u64;
 
-use When::{Always, Both, Debugger, Masked, OneOf, Own, Pinned};
+use When::{Always, Both, Listening, Masked, OneOf, Own, Pinned};
 
 /// What is permitted.
 pub const ALLOWED: &[Row] = &[
@@ -104,10 +104,14 @@ pub const ALLOWED: &[Row] = &[
     ),
     (libc::SYS_exit, Always, "a thread's end"),
     (libc::SYS_exit_group, Always, "the process's end"),
-    (libc::SYS_accept4, Debugger, "the debugger connects"),
-    (libc::SYS_setsockopt, Debugger, "TCP_NODELAY for the debugger"),
-    (libc::SYS_getpeername, Debugger, "who the debugger is"),
-    (libc::SYS_shutdown, Debugger, "the debugger leaves"),
+    (libc::SYS_accept4, Listening, "a debugger or a watcher connects"),
+    (
+        libc::SYS_setsockopt,
+        Listening,
+        "TCP_NODELAY for the debugger; how long one who does not read is waited for",
+    ),
+    (libc::SYS_getpeername, Listening, "who the debugger is"),
+    (libc::SYS_shutdown, Listening, "the debugger leaves; the machine ends"),
 ];
 
 /// Of linux/prctl.h: the process's own auxiliary vector.

@@ -51,9 +51,9 @@ fn allowed(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
     for &(call, when, _) in ALLOWED {
         let any = match when {
             When::Always => Vec::new(),
-            When::Debugger if needs.debugger => Vec::new(),
+            When::Listening if needs.listening => Vec::new(),
             When::Pinned if needs.pinned => vec![equal(0, 0)?],
-            When::Debugger | When::Pinned => continue,
+            When::Listening | When::Pinned => continue,
             When::Masked(at, mask, value) => vec![SeccompRule::new(vec![masked((at, mask, value))?])?],
             When::Both(one, other) => vec![SeccompRule::new(vec![masked(one)?, masked(other)?])?],
             // The kernel looks at 32 bits of a request, a process number and an option.

@@ -39,8 +39,8 @@ pub enum Mode {
 pub struct Needs<'a> {
     /// Open files that are kept, beside standard input, output and error.
     pub keep: &'a [RawFd],
-    /// Whether a debugger will connect to a socket that is among them.
-    pub debugger: bool,
+    /// Whether a debugger or a watcher will connect to a socket that is among them.
+    pub listening: bool,
     /// Whether threads that start later pin themselves to processors.
     pub pinned: bool,
     /// Exit status after a system call that is not permitted.

@@ -210,6 +210,14 @@ pub struct Machine {
     /// what code was where when. The file stays behind
     #[arg(long, value_name = "FORM")]
     pub perf: Option<Perf>,
+    /// Write every exit, MSR access, hypercall and interrupt to FILE, for Perfetto (ui.perfetto.dev) and
+    /// chrome://tracing; only some: FILE,events=exit+msr+hypercall+interrupt,vcpu=0+1,reason=HLT+CPUID
+    #[arg(long, value_name = "FILE[,NAME=VALUES]..")]
+    pub trace: Option<satori_trace::Spec>,
+    /// Let `satori top PATH` watch the guest: a Unix socket that is made there. Its file stays behind, as the
+    /// sandbox cannot remove it; the next run replaces it
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub stats_socket: Option<PathBuf>,
     /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]

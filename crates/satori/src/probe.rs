@@ -58,7 +58,7 @@ fn capabilities() -> String {
 
 /// The measures of the sandbox, a line each: `had NAME`, or `not NAME (reason)`.
 fn sandbox() -> String {
-    let needs = Needs { keep: &[], debugger: false, pinned: false, status: 125, farewell: || {} };
+    let needs = Needs { keep: &[], listening: false, pinned: false, status: 125, farewell: || {} };
     let measures = match satori_sandbox::enter(Mode::Auto, &needs) {
         Ok(measures) => measures,
         Err(error) => return error.to_string(),

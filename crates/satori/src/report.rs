@@ -45,6 +45,16 @@ pub fn tell(outcome: &Outcome, status: Status) {
         let message = crash.message.iter().flat_map(|message| message.lines());
         message.for_each(|text| line(format_args!("  {}", printable(text))));
     }
+    if let Some(traced) = &outcome.traced {
+        let lost = match traced.dropped {
+            0 => String::new(),
+            dropped => format!("; {dropped} were LOST, as they came faster than the file took them"),
+        };
+        say(format_args!("trace: {} events{lost}", traced.written));
+        if let Some(error) = &traced.error {
+            say(format_args!("trace: it is not complete: {error}"));
+        }
+    }
     if let Some(symbols) = &outcome.symbols {
         tracing::info!("{} functions' names from {}", symbols.len(), symbols.origin());
     }
@@ -152,7 +162,8 @@ fn text(outcome: &Outcome, report: &Report, vcpu: Option<u32>) -> String {
 
 /// The profile's object, and beside it what the text tells in sentences.
 fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
-    let mut report = outcome.profile.json();
+    let mut report =
+        outcome.profile.json(|rip| outcome.symbols.as_ref().map(|symbols| symbols.resolve(rip).to_string()));
     report["format"] = "satori-report".into();
     report["version"] = satori_report::VERSION.into();
     report["status"] = status.code().into();

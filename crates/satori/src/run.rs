@@ -11,7 +11,7 @@ use satori_hyperv::choice::Mistakes;
 use satori_libvirt::OnReboot;
 use satori_machine::{
     ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
-    PerfFile, ProtocolChoice, Sinks, SymbolSource,
+    PerfFile, ProtocolChoice, Sinks, SymbolSource, WatchListener,
 };
 use satori_sandbox::{Measure, Mode, Needs};
 use satori_symbols::Symbols;
@@ -137,10 +137,17 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         if let Some(listener) = listener {
             machine.debug(listener, flags.gdb_wait);
         }
+        let observers = match observers(flags, &mut machine) {
+            Ok(observers) => observers,
+            Err(error) => {
+                file.into_iter().for_each(ReportFile::take_back);
+                return Err(error);
+            }
+        };
         chosen.warn();
-        Ok((machine, file, address, costs))
+        Ok((machine, file, address, costs, observers))
     });
-    let (machine, file, gdb, costs) = match prepared {
+    let (machine, file, gdb, costs, observers) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             names.inspect(|names| names.take_back());
@@ -151,11 +158,14 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         say(format_args!("perf: names of translated code go to {}", names.path().display()));
     }
 
-    let gdb_socket = gdb_socket(flags);
+    let sockets = sockets(flags);
     say(format_args!("{}", machine.engine()));
     if let Some((address, _)) = &gdb {
         let waits = if flags.gdb_wait { "; the guest waits for it" } else { "" };
         say(format_args!("gdb: 'target remote {address}' connects{waits}"));
+    }
+    if let Some(path) = &flags.stats_socket {
+        say(format_args!("'satori top {}' watches", path.display()));
     }
     let raw = RawMode::enter();
     if raw.is_some() {
@@ -166,8 +176,10 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         let report = file.as_ref().map(|file| file.file.as_raw_fd());
         let debugger = gdb.map(|(_, socket)| socket);
         let code = names.as_ref().map(|names| names.descriptor());
-        let keep: Vec<_> = ready.files().into_iter().chain(report).chain(debugger).chain(code).collect();
-        if let Err(error) = sandbox(flags, &keep, debugger.is_some(), chosen.pins.any()) {
+        let others = [report, debugger, code].into_iter().flatten();
+        let keep: Vec<_> = ready.files().into_iter().chain(others).chain(observers).collect();
+        let listening = debugger.is_some() || flags.stats_socket.is_some();
+        if let Err(error) = sandbox(flags, &keep, listening, chosen.pins.any()) {
             return Ok(Err(error));
         }
         ready.start().map(Ok)
@@ -178,7 +190,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
             drop(raw);
             file.into_iter().for_each(ReportFile::take_back);
             names.inspect(|names| names.take_back());
-            gdb_socket.map(std::fs::remove_file);
+            sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
             return refuse(&refused);
         }
         Err(error) => {
@@ -189,9 +201,9 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     };
     let file = file.map(ReportFile::begin);
     let outcome = machine.run();
-    // In the sandbox there is no way to it: it stays, and the next run replaces it.
+    // In the sandbox there is no way to them: they stay, and the next run replaces them.
     if flags.sandbox == cli::Sandbox::Off {
-        gdb_socket.map(std::fs::remove_file);
+        sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
     let stopped = attendant.stopped();
     // Terminal first: everything below is ordinary text.
@@ -221,14 +233,14 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
 }
 
 /// Gives away what running the guest does not need, and tells at `-v` what was achieved.
-fn sandbox(flags: &cli::Machine, keep: &[RawFd], debugger: bool, pinned: bool) -> Result<()> {
+fn sandbox(flags: &cli::Machine, keep: &[RawFd], listening: bool, pinned: bool) -> Result<()> {
     let mode = match flags.sandbox {
         cli::Sandbox::Off => Mode::Off,
         cli::Sandbox::Auto => Mode::Auto,
         cli::Sandbox::Require => Mode::Require,
     };
     let status = Status::Internal.code().into();
-    let needs = Needs { keep, debugger, pinned, status, farewell: terminal::restore_if_free };
+    let needs = Needs { keep, listening, pinned, status, farewell: terminal::restore_if_free };
     for Measure { name, outcome } in satori_sandbox::enter(mode, &needs)? {
         match outcome {
             Ok(what) => tracing::info!("sandbox: {name}: {what}"),
@@ -318,6 +330,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         engine_stats: flags.engine_stats,
         guest_timeout: flags.guest_timeout,
         symbols: symbols(&flags.symbols)?,
+        names: flags.report != cli::Report::Off,
         ..Config::default()
     })
 }
@@ -335,6 +348,40 @@ fn perf(flags: &cli::Machine) -> Result<Option<Arc<CodeNames>>> {
     let names = CodeNames::open(kind, symbols(&flags.symbols)?)
         .map_err(|why| anyhow!("--perf: cannot make its file in /tmp ({why})"))?;
     Ok(Some(Arc::new(names)))
+}
+
+/// Opens what those who look on need, as the sandbox permits nothing to be opened later, and tells the
+/// machine of them. What a sandbox has to keep open.
+fn observers(flags: &cli::Machine, machine: &mut Machine) -> Result<Vec<RawFd>> {
+    let mut keep = Vec::new();
+    // Before the file of the trace, so that a refused socket leaves none behind.
+    if let Some(path) = &flags.stats_socket {
+        let wrong = |why| {
+            anyhow!(
+                "cannot listen on --stats-socket {} ({}): name another place",
+                path.display(),
+                plain(&why)
+            )
+        };
+        let listener = WatchListener::open(path).map_err(wrong)?;
+        keep.push(listener.as_fd().as_raw_fd());
+        machine.watch(listener);
+    }
+    if let Some(spec) = &flags.trace {
+        let wrong = |why| {
+            anyhow!("cannot write --trace {} ({}): name another place", spec.file.display(), plain(&why))
+        };
+        let file = match File::create(&spec.file).map_err(wrong) {
+            Ok(file) => file,
+            Err(error) => {
+                flags.stats_socket.iter().for_each(|path| drop(std::fs::remove_file(path)));
+                return Err(error);
+            }
+        };
+        keep.push(file.as_raw_fd());
+        machine.trace(file, spec.filter.clone());
+    }
+    Ok(keep)
 }
 
 /// Where names of functions come from.
@@ -360,9 +407,11 @@ fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
     }
 }
 
-/// The file of the socket on which a debugger is awaited, absolute as that of the report.
-fn gdb_socket(flags: &cli::Machine) -> Option<PathBuf> {
-    std::path::absolute(flags.gdb.as_deref()?.strip_prefix("unix:")?).ok()
+/// The files of the sockets that are listened on, absolute as that of the report.
+fn sockets(flags: &cli::Machine) -> Vec<PathBuf> {
+    let gdb = flags.gdb.as_deref().and_then(|address| address.strip_prefix("unix:")).map(Path::new);
+    let all = gdb.into_iter().chain(flags.stats_socket.as_deref());
+    all.filter_map(|path| std::path::absolute(path).ok()).collect()
 }
 
 /// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not

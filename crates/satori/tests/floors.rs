@@ -24,6 +24,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-report", 3),
     ("satori-chipset", 4),
     ("satori-profile", 4),
+    ("satori-trace", 4),
     ("satori-exits", 4),
     ("satori-compare", 4),
     ("satori-bench", 4),

@@ -1,0 +1,113 @@
+//! Where in the guest exits come from: the most frequent instructions of each reason, in bounded memory.
+
+use std::collections::BTreeMap;
+
+use satori_bus::Nanos;
+use satori_defs::vmx::ExitReason;
+
+/// Places of a set: the last one is for newcomers, the others for those that came more often.
+const WAYS: usize = 8;
+const SETS: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    rip: u64,
+    reason: ExitReason,
+    count: u64,
+    time: Nanos,
+}
+
+/// Counts of exits by reason and RIP, of at most 2,048 such pairs.
+///
+/// A set of eight, chosen by the pair, is kept in order. A newcomer takes the last place from whoever has it, and
+/// each place is earned by having come more often than who is there. So what comes often is found, however much
+/// else there is, and an exit is looked up in the first place or two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hot {
+    /// By set; made at the first exit.
+    slots: Vec<Option<Slot>>,
+}
+
+/// One instruction of the guest that exits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// How many exits.
+    pub count: u64,
+    /// Their time.
+    pub time: Nanos,
+}
+
+impl Hot {
+    /// Counts one exit at `rip` that took `time`.
+    pub fn record(&mut self, reason: ExitReason, rip: u64, time: Nanos) {
+        if self.slots.is_empty() {
+            self.slots = vec![None; SETS * WAYS];
+        }
+        // Fibonacci hashing: the highest bits of the product depend on all of the address.
+        let hash = (rip ^ (reason as u64) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        let first = hash as usize % SETS * WAYS;
+        let set = &mut self.slots[first..first + WAYS];
+        let is = |slot: &Option<Slot>| slot.is_some_and(|slot| slot.rip == rip && slot.reason == reason);
+        let Some(mut at) = set.iter().position(is) else {
+            let free = set.iter().position(Option::is_none).unwrap_or(WAYS - 1);
+            set[free] = Some(Slot { rip, reason, count: 1, time });
+            return;
+        };
+        if let Some(slot) = &mut set[at] {
+            slot.count = slot.count.saturating_add(1);
+            slot.time = slot.time.saturating_add(time);
+        }
+        let count = |slot: &Option<Slot>| slot.map_or(0, |slot| slot.count);
+        while at > 0 && count(&set[at - 1]) < count(&set[at]) {
+            set.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+
+    /// Adds what is known to `sums`, which other vCPUs' may be in already.
+    pub fn add_to(&self, sums: &mut BTreeMap<(ExitReason, u64), Place>) {
+        for slot in self.slots.iter().flatten() {
+            let sum = sums.entry((slot.reason, slot.rip)).or_default();
+            sum.count = sum.count.saturating_add(slot.count);
+            sum.time = sum.time.saturating_add(slot.time);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums(hot: &Hot) -> BTreeMap<(ExitReason, u64), Place> {
+        let mut sums = BTreeMap::new();
+        hot.add_to(&mut sums);
+        sums
+    }
+
+    #[test]
+    fn few_places_are_counted_exactly() {
+        let mut hot = Hot::default();
+        for at in 0..1000u64 {
+            hot.record(ExitReason::MsrWrite, 0xffff_ffff_8100_0000 + at % 10, 3);
+            hot.record(ExitReason::Cpuid, 0xffff_ffff_8100_0000, 1);
+        }
+        let sums = sums(&hot);
+        assert_eq!(sums.len(), 11);
+        assert_eq!(sums[&(ExitReason::MsrWrite, 0xffff_ffff_8100_0003)], Place { count: 100, time: 300 });
+        assert_eq!(sums[&(ExitReason::Cpuid, 0xffff_ffff_8100_0000)], Place { count: 1000, time: 1000 });
+    }
+
+    #[test]
+    fn what_comes_often_is_found_among_a_million_others() {
+        let mut hot = Hot::default();
+        for at in 0..1_000_000u64 {
+            hot.record(ExitReason::EptMisconfig, at.wrapping_mul(0x1234_5679), 1);
+            if at % 10 == 0 {
+                hot.record(ExitReason::Hlt, 0xffff_ffff_8123_4567, 1);
+            }
+        }
+        let sums = sums(&hot);
+        assert!(sums.len() <= SETS * WAYS);
+        assert!(sums[&(ExitReason::Hlt, 0xffff_ffff_8123_4567)].count > 99_000);
+    }
+}

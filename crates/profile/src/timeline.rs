@@ -1,0 +1,130 @@
+//! Exits over time: a bounded number of buckets, whose width doubles when the run outgrows them.
+
+use satori_bus::Nanos;
+use satori_defs::vmx::ExitReason;
+
+use crate::sample::REASONS;
+
+/// Buckets of a timeline; it takes a kilobyte for each reason that occurred.
+pub const BUCKETS: usize = 256;
+/// The width of a bucket in the beginning.
+const FIRST_WIDTH: Nanos = 1_000_000;
+
+/// Exits by reason in each stretch of guest time. Counts saturate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    width: Nanos,
+    /// Where the bucket begins that was used last, and its number: exits come close together.
+    begin: Nanos,
+    at: usize,
+    exits: Vec<Option<Box<[u32; BUCKETS]>>>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Timeline { width: FIRST_WIDTH, begin: 0, at: 0, exits: vec![None; REASONS] }
+    }
+}
+
+impl Timeline {
+    /// Counts one exit at `now`.
+    pub fn record(&mut self, reason: ExitReason, now: Nanos) {
+        if now.wrapping_sub(self.begin) >= self.width {
+            self.seek(now);
+        }
+        self.add(reason, self.at, 1);
+    }
+
+    /// Finds the bucket of `now`, and widens all if there is none.
+    #[cold]
+    fn seek(&mut self, now: Nanos) {
+        while now / self.width >= BUCKETS as u64 {
+            self.widen();
+        }
+        self.at = (now / self.width) as usize;
+        self.begin = self.at as u64 * self.width;
+    }
+
+    fn add(&mut self, reason: ExitReason, at: usize, count: u32) {
+        let row = self.exits[reason as usize].get_or_insert_with(|| Box::new([0; BUCKETS]));
+        row[at] = row[at].saturating_add(count);
+    }
+
+    /// Joins each two buckets.
+    fn widen(&mut self) {
+        for row in self.exits.iter_mut().flatten() {
+            for at in 0..BUCKETS {
+                let pair = row.get(2 * at..2 * at + 2).unwrap_or_default();
+                row[at] = pair.iter().fold(0, |sum: u32, count| sum.saturating_add(*count));
+            }
+        }
+        self.width = self.width.saturating_mul(2);
+        (self.begin, self.at) = (0, 0);
+    }
+
+    /// Adds another vCPU's.
+    pub fn merge(&mut self, other: &Timeline) {
+        while self.width < other.width {
+            self.widen();
+        }
+        let ratio = (self.width / other.width) as usize;
+        for (reason, counts) in other.rows() {
+            for (at, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                self.add(reason, at / ratio, count);
+            }
+        }
+    }
+
+    /// The width of a bucket in nanoseconds of guest time.
+    pub fn width(&self) -> Nanos {
+        self.width
+    }
+
+    /// The counts of each reason that occurred, from the start of guest time to the last bucket that has one.
+    pub fn rows(&self) -> impl Iterator<Item = (ExitReason, &[u32])> {
+        ExitReason::ALL.iter().filter_map(|&reason| {
+            let row = self.exits[reason as usize].as_deref()?;
+            let used = row.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+            Some((reason, &row[..used]))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(timeline: &Timeline, reason: ExitReason) -> Vec<u32> {
+        timeline.rows().find(|(one, _)| *one == reason).map_or_else(Vec::new, |(_, row)| row.to_vec())
+    }
+
+    #[test]
+    fn buckets_widen_until_the_run_fits() {
+        let mut timeline = Timeline::default();
+        for ms in [0, 0, 1, 3, 255, 256, 1] {
+            timeline.record(ExitReason::Hlt, ms * 1_000_000);
+        }
+        assert_eq!(timeline.width(), 2_000_000, "256 ms do not fit in 256 buckets of 1 ms");
+        let row = counts(&timeline, ExitReason::Hlt);
+        assert_eq!((&row[..3], &row[126..]), (&[4, 1, 0][..], &[0, 1, 1][..]));
+        timeline.record(ExitReason::Cpuid, u64::MAX);
+        assert_eq!(counts(&timeline, ExitReason::Hlt), [7]);
+        let last = counts(&timeline, ExitReason::Cpuid);
+        assert_eq!((last.len() <= BUCKETS, last.last()), (true, Some(&1)), "the end of time has a bucket");
+    }
+
+    #[test]
+    fn merging_equals_recording_into_one() {
+        let (mut a, mut b, mut both) = (Timeline::default(), Timeline::default(), Timeline::default());
+        for at in 0..500u64 {
+            let (now, reason) = (at * at * 7_919, ExitReason::ALL[at as usize % 5]);
+            if at % 3 == 0 { &mut a } else { &mut b }.record(reason, now);
+            both.record(reason, now);
+        }
+        let mut early = Timeline::default();
+        early.merge(&a);
+        a.merge(&b);
+        b.merge(&early);
+        assert!(a.rows().eq(both.rows()) && b.rows().eq(both.rows()));
+    }
+}

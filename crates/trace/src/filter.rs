@@ -1,0 +1,114 @@
+//! What is traced: the words behind `--trace FILE`.
+
+use std::path::PathBuf;
+
+use satori_defs::vmx::ExitReason;
+
+/// A word that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// There is no file to write to.
+    #[error("no file is named: FILE[,events=exit+msr+hypercall+interrupt][,vcpu=N+N][,reason=NAME+NAME]")]
+    NoFile,
+    /// A word that is no `NAME=VALUES`.
+    #[error("'{0}' is not one of events=, vcpu= and reason=")]
+    Word(String),
+    /// A kind of event that there is not.
+    #[error("events={0}: use exit, msr, hypercall and interrupt, joined by +")]
+    Event(String),
+    /// No number of a vCPU.
+    #[error("vcpu={0}: use numbers from 0, joined by +")]
+    Vcpu(String),
+    /// No name of an exit reason.
+    #[error("reason={0}: use names as the report has them, such as HLT and MSR_WRITE, joined by +")]
+    Reason(String),
+}
+
+/// Which events are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Exits, as slices.
+    pub exit: bool,
+    /// RDMSR and WRMSR that exit, with register and value.
+    pub msr: bool,
+    /// Hypercalls, with code, input and result.
+    pub hypercall: bool,
+    /// Injected interrupts and NMIs.
+    pub interrupt: bool,
+    vcpus: Option<Vec<u32>>,
+    reasons: Option<Vec<ExitReason>>,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Filter { exit: true, msr: true, hypercall: true, interrupt: true, vcpus: None, reasons: None }
+    }
+}
+
+impl Filter {
+    /// Whether anything of this vCPU is.
+    pub fn vcpu(&self, index: u32) -> bool {
+        self.vcpus.as_ref().is_none_or(|vcpus| vcpus.contains(&index))
+    }
+
+    /// Whether exits of this reason are.
+    pub fn reason(&self, reason: ExitReason) -> bool {
+        self.exit && self.reasons.as_ref().is_none_or(|reasons| reasons.contains(&reason))
+    }
+
+    fn add(&mut self, word: &str) -> Result<(), Error> {
+        let (name, values) = word.split_once('=').ok_or_else(|| Error::Word(word.to_owned()))?;
+        let values = || values.split('+');
+        match name {
+            "events" => {
+                let none =
+                    Filter { exit: false, msr: false, hypercall: false, interrupt: false, ..self.clone() };
+                *self = none;
+                for value in values() {
+                    match value {
+                        "exit" => self.exit = true,
+                        "msr" => self.msr = true,
+                        "hypercall" => self.hypercall = true,
+                        "interrupt" => self.interrupt = true,
+                        other => return Err(Error::Event(other.to_owned())),
+                    }
+                }
+            }
+            "vcpu" => {
+                let number = |text: &str| text.parse().map_err(|_| Error::Vcpu(text.to_owned()));
+                self.vcpus = Some(values().map(number).collect::<Result<_, _>>()?);
+            }
+            "reason" => {
+                let find = |text: &str| {
+                    let mut all = ExitReason::ALL.iter().copied();
+                    let found = all.find(|reason| reason.name().eq_ignore_ascii_case(text));
+                    found.ok_or_else(|| Error::Reason(text.to_owned()))
+                };
+                self.reasons = Some(values().map(find).collect::<Result<_, _>>()?);
+            }
+            _ => return Err(Error::Word(word.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// `FILE[,NAME=VALUES]..`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Where the trace goes.
+    pub file: PathBuf,
+    /// What of it.
+    pub filter: Filter,
+}
+
+impl std::str::FromStr for Spec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut words = text.split(',');
+        let file = words.next().filter(|file| !file.is_empty()).ok_or(Error::NoFile)?.into();
+        let mut filter = Filter::default();
+        words.try_for_each(|word| filter.add(word))?;
+        Ok(Spec { file, filter })
+    }
+}
