@@ -34,6 +34,25 @@ fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
     }
 }
 
+/// Whether `insn` is certain to be copied, and cannot leave the code.
+fn stays(insn: &Instruction) -> bool {
+    use Mnemonic::*;
+    let known = match insn.mnemonic() {
+        Lea => return insn.op0_register().size() >= 4,
+        Mov | Movzx | Movsx | Movsxd | Add | Or | And | Sub | Xor | Cmp | Test | Neg | Not => true,
+        Imul => insn.op_count() > 1,
+        _ => false,
+    };
+    let plain = |op| match insn.op_kind(op) {
+        OpKind::Register => {
+            let r = insn.op_register(op);
+            r.is_gpr() && !matches!(r, Register::AH | Register::CH | Register::DH | Register::BH)
+        }
+        kind => is_immediate(kind),
+    };
+    known && (0..insn.op_count()).all(plain)
+}
+
 pub fn is_immediate(kind: OpKind) -> bool {
     use OpKind::*;
     matches!(
@@ -143,7 +162,10 @@ impl Lower<'_> {
             }
         }
         let wrap = fixed || implicit == Implicit::Rax;
-        let effect = effect(insn);
+        let mut effect = effect(insn);
+        if effect.needs && !effect.reads && self.overwritten_next() {
+            effect.needs = false;
+        }
         let mut copy = *insn;
         // Which scratch registers are free for operands.
         let mut free = [S2, S1];
@@ -251,6 +273,24 @@ impl Lower<'_> {
         let now = borrowed.iter().flatten().find(|one| one.scratch == S2).map(|one| one.guest);
         self.held = now.or(held.filter(|_| address.is_none()));
         true
+    }
+
+    /// Whether nobody can see the status flags that the current instruction leaves: another changes all
+    /// of them before any place where the code can be left.
+    fn overwritten_next(&self) -> bool {
+        for insn in self.all.iter().skip(self.at + 1) {
+            if !stays(insn) {
+                return false;
+            }
+            let effect = effect(insn);
+            if effect.needs {
+                return false;
+            }
+            if effect.changes {
+                return true;
+            }
+        }
+        false
     }
 
     /// The guest register of `r`, if the host has it in memory.

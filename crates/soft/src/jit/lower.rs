@@ -4,6 +4,8 @@
 //! possible in the host's: they are put away before code that this module adds would change them, and
 //! brought back before a guest instruction that needs them.
 
+use std::rc::Rc;
+
 use iced_x86::{CpuidFeature, DecoderError, Instruction, InstructionInfoFactory, OpKind};
 
 use super::asm::{Alu, Asm, Label, Mem, Reg, cc};
@@ -11,8 +13,8 @@ use super::generic::Site;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
-use super::window::{Range, Step, Windows};
-use super::{HOMES, Jit, Link, Translated, arena, reason, window, x87};
+use super::window::{Paged, Range, Round, Step, Windows};
+use super::{HOMES, Jit, Link, Translated, reason, window, x87};
 use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
@@ -25,7 +27,7 @@ use crate::mmu::Mode;
 const MAX_BYTES: usize = 240;
 const MAX_INSTRUCTIONS: usize = 64;
 /// Code memory that a block may take.
-const ROOM: usize = 64 << 10;
+pub const ROOM: usize = 64 << 10;
 
 /// Where the host has the guest's register `i`, if it has it in a register.
 pub fn resident(i: usize) -> Option<Reg> {
@@ -64,6 +66,13 @@ pub enum Cold {
         label: Label,
         have: Label,
         address: Address,
+        range: u64,
+        rip: u64,
+        rest: u32,
+    },
+    /// An access in a loop left the page that it was in the round before.
+    Paged {
+        paged: Paged,
         range: u64,
         rip: u64,
         rest: u32,
@@ -134,9 +143,20 @@ pub struct Lower<'a> {
     pub stored_in: Option<u8>,
     /// The block's number.
     pub number: u32,
+    /// The block's instructions.
+    pub all: Rc<[Instruction]>,
     /// Accesses may be translated together.
     pub grouping: bool,
     pub windows: Windows,
+    /// The loop's rounds that code is made for.
+    pub round: Round,
+    /// Registers that the block changes.
+    pub changed: u16,
+    /// Accesses in a loop remember their pages.
+    pub paged: bool,
+    /// The start of the second copy of a loop, and the windows that are open there.
+    again: Option<Label>,
+    kept: Windows,
     /// What the instructions do that matters to windows.
     pub steps: Vec<Step>,
     /// The current instruction's place among them.
@@ -194,6 +214,13 @@ fn instructions(
     all
 }
 
+/// Whether `insn` branches to where its block starts.
+fn goes_back(insn: &Instruction) -> bool {
+    (insn.is_jcc_short_or_near() || insn.is_jmp_short_or_near())
+        && insn.op0_kind() == OpKind::NearBranch64
+        && insn.near_branch_target() == 0
+}
+
 /// Whether the host executes what the decoder calls `feature`.
 fn host_has(feature: CpuidFeature) -> bool {
     use CpuidFeature::*;
@@ -227,12 +254,25 @@ fn host_has(feature: CpuidFeature) -> bool {
 
 /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
 pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> Option<u64> {
-    if jit.free + ROOM > arena::SELDOM || jit.free_seldom + ROOM > arena::SIZE {
+    if !jit.has_room() {
         jit.reset(&mut cpu.context);
     }
+    let rip = cpu.state.rip;
+    make(cpu, jit, block, rip, key, false)
+}
+
+/// Translates `block` from the instruction at `rip` on without windows, for one that is under way and whose
+/// range is in several pieces. Nothing if there is no room.
+pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64) -> Option<u64> {
+    if !jit.has_room() {
+        return None;
+    }
+    make(cpu, jit, block, rip, key, true)
+}
+
+fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, rest: bool) -> Option<u64> {
     // SAFETY: the block was just looked up, and is valid.
     let (host, state) = unsafe { ((*block).host(), (*block).state()) };
-    let rip = cpu.state.rip;
     // SAFETY: as above.
     let crossing = unsafe { (*block).crossing() }.copied();
     let all = match crossing {
@@ -247,6 +287,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     if all.is_empty() || unsafe { !(*block).valid() } {
         return None;
     }
+    let all: Rc<[Instruction]> = all.into();
     let origin = jit.address(jit.free);
     jit.asm.restart(origin, jit.address(jit.free_seldom));
     let mut lower = Lower {
@@ -261,8 +302,14 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         stores: false,
         stored_in: None,
         number: jit.blocks.len() as u32,
-        grouping: !jit.alone.contains(&key),
+        all: all.clone(),
+        grouping: !rest && !jit.alone.contains(&key),
         windows: Windows::default(),
+        round: Round::Only,
+        changed: 0,
+        paged: !jit.scattered.contains(&key),
+        again: None,
+        kept: Windows::default(),
         steps: Vec::new(),
         at: 0,
         ranges: Vec::new(),
@@ -329,11 +376,22 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
     let mode = cpu.mode;
-    jit.blocks.push(Translated { block, entry, leave, rip, mode, key, in_pieces: 0, incoming: Vec::new() });
+    jit.blocks.push(Translated {
+        block,
+        entry,
+        leave,
+        rip,
+        mode,
+        key,
+        rest,
+        in_pieces: 0,
+        last_in_pieces: 0,
+        incoming: Vec::new(),
+    });
     for (state, _) in valid {
         jit.pages.entry(state).or_default().push(number);
     }
-    jit.table.insert((key, block as usize), origin);
+    if rest { &mut jit.rests } else { &mut jit.table }.insert((key, block as usize), origin);
     jit.by_code.insert(origin, number);
     Some(origin)
 }
@@ -343,17 +401,7 @@ impl Lower<'_> {
     fn block(&mut self, isa: &Isa, all: &[Instruction], valid: &[(*const PageState, u32)]) -> Label {
         let start = self.asm.bound();
         let (refill, leave) = (self.asm.label(), self.asm.label());
-        if self.parallel {
-            // Others may have written to the page.
-            for (state, value) in valid {
-                self.asm.constant(S1, *state as u64);
-                self.asm.compare_at(S1, *value);
-                self.asm.jcc(cc::NE, leave);
-            }
-        }
-        let count = all.len() as i32;
-        self.asm.alu_imm(Alu::Sub, BUDGET, count);
-        self.asm.jcc(cc::S, refill);
+        self.head(valid, all.len(), refill, leave);
         self.units = Units::of(all, self.code_mode);
         // Loading one loses vectors.
         let check_x87 = self.units.x87.then(|| self.check_x87());
@@ -361,29 +409,38 @@ impl Lower<'_> {
         if self.grouping && all.len() > 1 {
             let (info, rip) = (&mut self.info, self.block_rip);
             self.steps = all.iter().map(|insn| Step::of(info, insn, rip)).collect();
-        }
-        let mut ended = false;
-        for (i, insn) in all.iter().enumerate() {
-            self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
-            self.rip = self.block_rip.wrapping_add(insn.ip());
-            self.at = i;
-            ended = self.instruction(isa, insn);
-            if let Some(step) = self.steps.get(i) {
-                self.windows.pass(step);
+            self.changed = Step::changes(&self.steps);
+            if all.last().is_some_and(goes_back) {
+                self.round = Round::First;
             }
-            self.rest -= 1;
         }
-        if !ended {
-            let next = all.last().map_or(0, |insn| insn.next_ip());
-            self.put_flags_away();
-            self.link(self.block_rip.wrapping_add(next));
-        }
+        self.body(isa, all);
+        let again = self.again.map(|again| {
+            let (refill, round) = (self.asm.label(), self.asm.bound());
+            self.head(valid, all.len(), refill, leave);
+            self.round = Round::Next;
+            self.windows = self.kept;
+            self.again = Some(round);
+            self.rest = all.len() as u32;
+            self.flags = Flags::Saved;
+            self.held = None;
+            self.body(isa, all);
+            (refill, again, round)
+        });
         self.asm.depart();
         self.asm.bind(refill);
-        self.asm.alu_imm(Alu::Add, BUDGET, count);
+        if let Some((refill, ..)) = again {
+            self.asm.bind(refill);
+        }
+        self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
         self.asm.constant(S2, self.block_rip);
         self.asm.call_to(self.stubs.poll);
         self.asm.jmp(start);
+        if let Some((_, again, round)) = again {
+            self.asm.bind(again);
+            self.forget_pages(self.windows.pages);
+            self.asm.jmp(round);
+        }
         self.asm.bind(leave);
         self.asm.constant(S2, self.block_rip);
         self.asm.constant(S1, reason::DISPATCH.into());
@@ -396,6 +453,55 @@ impl Lower<'_> {
         }
         self.emit_cold();
         leave
+    }
+
+    /// Looks whether the block is still what it was, and pays for it.
+    fn head(&mut self, valid: &[(*const PageState, u32)], count: usize, refill: Label, leave: Label) {
+        if self.parallel {
+            // Others may have written to the page.
+            for (state, value) in valid {
+                self.asm.constant(S1, *state as u64);
+                self.asm.compare_at(S1, *value);
+                self.asm.jcc(cc::NE, leave);
+            }
+        }
+        self.asm.alu_imm(Alu::Sub, BUDGET, count as i32);
+        self.asm.jcc(cc::S, refill);
+    }
+
+    /// Emits all instructions.
+    fn body(&mut self, isa: &Isa, all: &[Instruction]) {
+        let mut ended = false;
+        for (i, insn) in all.iter().enumerate() {
+            self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
+            self.rip = self.block_rip.wrapping_add(insn.ip());
+            self.at = i;
+            if i + 1 == all.len() {
+                self.plan_loop();
+            }
+            ended = self.instruction(isa, insn);
+            if let Some(step) = self.steps.get(i) {
+                self.windows.pass(step);
+            }
+            self.rest -= 1;
+        }
+        if !ended {
+            let next = all.last().map_or(0, |insn| insn.next_ip());
+            self.put_flags_away();
+            self.link(self.block_rip.wrapping_add(next));
+        }
+    }
+
+    /// If the last instruction goes back to the block's start, and windows last that long, there is
+    /// a second copy of the block for all rounds but the first: what does not change on the way around
+    /// is open there, and the other accesses remember their pages.
+    fn plan_loop(&mut self) {
+        if self.round == Round::First
+            && let Some(kept) = self.windows.kept(self.changed)
+        {
+            self.kept = kept;
+            self.again = Some(self.asm.label());
+        }
     }
 
     /// Emits one instruction; returns whether it ends the block.
@@ -516,8 +622,17 @@ impl Lower<'_> {
         self.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot });
     }
 
+    /// The second copy of this block, if that is where the last instruction goes back to.
+    fn again_at(&self, rip: u64) -> Option<Label> {
+        self.again.filter(|_| rip == self.block_rip && self.rest == 1)
+    }
+
     /// Jumps to the block at `rip`.
     pub fn link(&mut self, rip: u64) {
+        if let Some(again) = self.again_at(rip) {
+            self.asm.jmp(again);
+            return;
+        }
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jmp(unlinked);
             self.note_link(rip, self.asm.here() - 4, unlinked, None);
@@ -531,6 +646,10 @@ impl Lower<'_> {
 
     /// Jumps to the block at `rip` if `condition` holds.
     pub fn link_if(&mut self, condition: u8, rip: u64) {
+        if let Some(again) = self.again_at(rip) {
+            self.asm.jcc(condition, again);
+            return;
+        }
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jcc(condition, unlinked);
             self.note_link(rip, self.asm.here() - 4, unlinked, None);
@@ -591,9 +710,9 @@ impl Lower<'_> {
                 self.emit_step(rip, rest, reason::BRANCH);
             }
             Cold::Range { label, have, address, range, rip, rest } => {
-                self.asm.bind(label);
-                self.emit_range(have, &address, range, rip, rest);
+                self.emit_range(label, have, &address, range, (rip, rest), None);
             }
+            Cold::Paged { paged, range, rip, rest } => self.emit_paged(&paged, range, rip, rest),
             Cold::Wrote { label, back, window, next, rest } => {
                 self.asm.bind(label);
                 if let Some(window) = window {
@@ -639,6 +758,8 @@ impl Lower<'_> {
 pub struct Effect {
     /// It changes some.
     pub changes: bool,
+    /// It depends on some.
+    pub reads: bool,
     /// It needs them as they were: it reads some, or keeps some of them.
     pub needs: bool,
 }
@@ -675,6 +796,7 @@ pub fn effect(insn: &Instruction) -> Effect {
         });
     Effect {
         changes: changed != 0,
+        reads: status(insn.rflags_read()) != 0,
         needs: status(insn.rflags_read()) != 0 || changed != 0 && (changed != all || counted),
     }
 }

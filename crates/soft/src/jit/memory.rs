@@ -134,6 +134,22 @@ impl Lower<'_> {
         }
     }
 
+    /// The operand for `address` when S1 is the distance to the host's memory, and whether S2 is free.
+    pub fn operand(&mut self, address: &Address) -> (Mem, bool) {
+        if let Some((base, disp)) = self.register_only(address) {
+            return (Mem::sum(S1, base, disp), true);
+        }
+        if let (Some(base), None, None) = (address.base, address.index, address.segment)
+            && !address.short
+            && let Ok(disp) = i32::try_from(address.disp)
+        {
+            self.asm.load(S2, stubs::gpr(base));
+            return (Mem::sum(S1, S2, disp), false);
+        }
+        self.effective_beside(S2, S1, address);
+        (Mem::sum(S1, S2, 0), false)
+    }
+
     /// Computes `address` into `to`; the other scratch register keeps its value.
     pub fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address) {
         // That may take both registers.
@@ -198,14 +214,8 @@ impl Lower<'_> {
             self.asm.store(stubs::stored(), S1);
             (self.stores, self.stored_in) = (true, None);
         }
-        let host = if let Some((base, disp)) = single {
-            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-            (Mem::sum(S1, base, disp), true)
-        } else {
-            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-            self.effective_beside(S2, S1, address);
-            (Mem::sum(S1, S2, 0), false)
-        };
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        let host = self.operand(address);
         let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
         self.cold.push(super::lower::Cold::Miss {
             label: miss,

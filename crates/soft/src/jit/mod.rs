@@ -17,6 +17,8 @@ mod memory;
 mod strings;
 mod stubs;
 mod system;
+#[cfg(test)]
+mod tests;
 mod vector;
 mod window;
 mod x87;
@@ -127,7 +129,12 @@ pub struct Context {
     /// Holds a register while those of the x87 are stored.
     spare: u64,
     x87: x87::Area,
-    windows: [window::Opened; window::WINDOWS],
+    windows: [window::Opened; window::PLACES],
+    /// The code that goes on without windows, or 0.
+    without: u64,
+    /// How often accesses in loops may leave their page until that is looked at, and when it was last.
+    left_pages: i64,
+    left_pages_at: u64,
     /// Targets of indirect branches, by mode. They are never moved: see `tables`.
     targets: [Box<[Target]>; 3],
     /// The same, for translated code.
@@ -163,6 +170,9 @@ impl Context {
             spare: 0,
             x87: x87::Area::new(),
             windows: Default::default(),
+            without: 0,
+            left_pages: window::LEAVINGS,
+            left_pages_at: 0,
         }
     }
 }
@@ -217,8 +227,12 @@ struct Translated {
     mode: Mode,
     /// Its address and mode, as the table has it.
     key: u64,
-    /// Times that the range of a window was in several pieces.
+    /// It is the rest of one whose windows failed.
+    rest: bool,
+    /// Times in a row that the range of a window was in several pieces, and when it last was, in
+    /// instructions.
     in_pieces: u32,
+    last_in_pieces: u64,
     /// Links that were led here.
     incoming: Vec<u32>,
 }
@@ -282,8 +296,12 @@ pub struct Jit {
     ranges: Vec<Box<window::Range>>,
     /// Blocks that are translated without windows.
     alone: HashSet<u64, BuildHasherDefault<AddressHasher>>,
+    /// Loops whose accesses are in another page every other round.
+    scattered: HashSet<u64, BuildHasherDefault<AddressHasher>>,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
+    /// The same of what goes on without windows in the middle of a block.
+    rests: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks by the address of their code.
     by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
     pages: HashMap<*const PageState, Vec<u32>, BuildHasherDefault<AddressHasher>>,
@@ -335,7 +353,9 @@ impl Jit {
             sites: Vec::new(),
             ranges: Vec::new(),
             alone: HashSet::default(),
+            scattered: HashSet::default(),
             table: HashMap::default(),
+            rests: HashMap::default(),
             by_code: HashMap::default(),
             pages: HashMap::default(),
             dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
@@ -364,6 +384,11 @@ impl Jit {
         self.free + self.free_seldom - arena::SELDOM
     }
 
+    /// Whether another block fits.
+    fn has_room(&self) -> bool {
+        self.free + lower::ROOM <= arena::SELDOM && self.free_seldom + lower::ROOM <= arena::SIZE
+    }
+
     /// Where the byte at `offset` of the code that is being made will be in the code memory.
     fn placed(&self, offset: usize) -> usize {
         (self.asm.address(offset) - self.address(0)) as usize
@@ -380,7 +405,9 @@ impl Jit {
         self.sites.clear();
         self.ranges.clear();
         self.alone.clear();
+        self.scattered.clear();
         self.table.clear();
+        self.rests.clear();
         self.by_code.clear();
         self.pages.clear();
         self.dependents.as_flattened_mut().fill_with(Dependents::default);
@@ -465,7 +492,7 @@ impl Jit {
 
     /// Takes one translated block out of use.
     fn retire(&mut self, context: &mut Context, number: u32) {
-        let Translated { block, entry, leave, rip, mode, key, .. } = self.blocks[number as usize];
+        let Translated { block, entry, leave, rip, mode, key, rest, .. } = self.blocks[number as usize];
         for link in std::mem::take(&mut self.blocks[number as usize].incoming) {
             self.links[link as usize].code = 0;
             self.unlink(link);
@@ -479,7 +506,8 @@ impl Jit {
         let mut jump = [0xe9, 0, 0, 0, 0];
         jump[1..].copy_from_slice(&distance.to_le_bytes());
         self.arena().write(entry, &jump);
-        self.table.remove(&(key, block as usize));
+        let table = if rest { &mut self.rests } else { &mut self.table };
+        table.remove(&(key, block as usize));
         // SAFETY: as in `reset`.
         unsafe { (*block).forget_translation() };
     }

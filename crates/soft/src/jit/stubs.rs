@@ -119,6 +119,8 @@ pub struct Stubs {
     /// Opens a window for the access at R15 with the range at RAX; RAX is the distance to the host's
     /// memory, and ZF is set if there is none.
     pub range: u64,
+    /// Tells that accesses in loops, at last in the block numbered EAX, left their pages many times.
+    pub scattered: u64,
     /// Puts the target at R15 into the table, if there is code for it; ZF is clear then.
     pub branch: u64,
     /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
@@ -228,6 +230,10 @@ impl Stubs {
         vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::resolve as *const () as u64, S1);
 
+        let scattered = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::window::scattered as *const () as u64, S1);
+
         let time_stamp = at(asm);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::system::time_stamp as *const () as u64, S1);
@@ -290,6 +296,7 @@ impl Stubs {
             leave,
             miss,
             range,
+            scattered,
             wrote,
             branch,
             resolve,

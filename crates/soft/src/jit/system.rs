@@ -176,6 +176,7 @@ impl Lower<'_> {
         if address.short {
             return false;
         }
+        self.held = None;
         self.save_flags();
         self.effective(S2, &address, 0);
         let bit = insn.op1_register().full_register().number();

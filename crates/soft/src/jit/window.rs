@@ -15,7 +15,7 @@ use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, 
 use satori_state::reg;
 
 use super::asm::{Alu, Label, Mem, cc, field};
-use super::lower::{Cold, Lower};
+use super::lower::{self, Cold, Lower};
 use super::memory::Address;
 use super::stubs::{self, S1, S2};
 use super::{Context, reason};
@@ -23,11 +23,22 @@ use crate::cpu::Cpu;
 use crate::mmu::Tlb;
 
 /// Windows that are open at a time.
-pub const WINDOWS: usize = 8;
+const WINDOWS: usize = 8;
+/// Accesses of a loop that remember their page from one round to the next.
+const PAGES: usize = 8;
+/// Places in the context for both.
+pub const PLACES: usize = WINDOWS + PAGES;
 /// Bytes of a window at most.
 const SPAN: i64 = 512;
-/// Times that a range was not in one piece before its block is translated without windows.
+/// Times in a row that a range was soon not in one piece again before its block is translated without
+/// windows.
 const PATIENCE: u32 = 32;
+/// Times that accesses in loops leave their pages until it is looked whether that was often.
+pub const LEAVINGS: i64 = 64;
+/// Instructions between two such times that make remembering the page worth it.
+const APART: u64 = 48;
+/// Instructions in which the windows of a block save about as much as one such time costs.
+const SOON: u64 = 100;
 
 /// What a window leaves in the context.
 #[derive(Clone, Copy, Default)]
@@ -37,6 +48,10 @@ pub struct Opened {
     addend: u64,
     /// Where the TLB's entry is, in bytes from the first, if other vCPUs run.
     slot: u64,
+    /// In a loop: the page of the last round's access.
+    page: u64,
+    /// How far into the page the range may begin, not included; 0 if no page is known.
+    limit: u64,
 }
 
 /// What accesses through one window have in common.
@@ -54,6 +69,12 @@ impl Key {
             index: address.index,
             segment: address.segment,
         })
+    }
+
+    /// Whether none of the registers in `changed` is in it.
+    fn stays(&self, changed: u16) -> bool {
+        let stays = |register: usize| changed & 1 << register == 0;
+        self.base.is_none_or(stays) && self.index.is_none_or(|(index, _)| stays(index))
     }
 }
 
@@ -110,6 +131,12 @@ impl Step {
         step
     }
 
+    /// The registers that all of `steps` change.
+    pub fn changes(steps: &[Self]) -> u16 {
+        let shifts = |step: &Step| step.shift.map_or(0, |(register, _)| 1 << register);
+        steps.iter().fold(0, |all, step| all | step.changes | shifts(step))
+    }
+
     fn uses(&self) -> impl Iterator<Item = &Use> {
         self.uses.iter().flatten()
     }
@@ -153,14 +180,45 @@ struct Window {
 /// The windows that are open where code is being made.
 #[derive(Clone, Copy, Default)]
 pub struct Windows {
-    open: [Option<Window>; WINDOWS],
+    open: [Option<Window>; PLACES],
     /// Where the next one comes.
     next: usize,
+    /// Accesses that remember their page.
+    pub pages: usize,
+    /// Those that stay, as a loop relies on them.
+    kept: [bool; PLACES],
+    /// One was closed for another one, or all were: none lasts for a round.
+    lost: bool,
 }
 
 impl Windows {
     pub fn close_all(&mut self) {
-        self.open = [None; WINDOWS];
+        self.open = [None; PLACES];
+        self.lost = true;
+    }
+
+    /// What stays open around a loop that changes the registers in `changed`, if the windows last.
+    pub fn kept(&self, changed: u16) -> Option<Self> {
+        if self.lost {
+            return None;
+        }
+        let mut kept = Windows::default();
+        for (number, window) in self.open.iter().enumerate() {
+            let Some(window) = window else { continue };
+            if window.key.stays(changed) {
+                kept.open[number] = Some(*window);
+                kept.kept[number] = true;
+            }
+        }
+        Some(kept)
+    }
+
+    /// Gives an access of a loop, or a group of them, a place of its own.
+    fn open_paged(&mut self, window: Window) -> Option<usize> {
+        let number = WINDOWS + self.pages;
+        *self.open.get_mut(number)? = Some(window);
+        self.pages += 1;
+        Some(number)
     }
 
     /// Brings the windows up to date with what an instruction does.
@@ -191,11 +249,14 @@ impl Windows {
         self.open.iter().position(|window| window.as_ref().is_some_and(holds))
     }
 
-    fn open(&mut self, window: Window) -> usize {
-        let number = self.next;
+    /// Opens a window in place of the oldest, if not all of them stay.
+    fn open(&mut self, window: Window) -> Option<usize> {
+        let free = |number: &usize| !self.kept[*number];
+        let number = (self.next..WINDOWS).chain(0..self.next).find(free)?;
         self.next = (number + 1) % WINDOWS;
+        self.lost |= self.open[number].is_some();
         self.open[number] = Some(window);
-        number
+        Some(number)
     }
 }
 
@@ -241,8 +302,9 @@ pub struct Range {
     size: u8,
     write: bool,
     window: u8,
-    /// The block's number.
+    /// The block's number, and the address of the instruction.
     block: u32,
+    rip: u64,
     /// Bytes from the access to the range's first, and behind its last.
     low: i64,
     high: i64,
@@ -250,6 +312,38 @@ pub struct Range {
 
 fn opened(window: usize, offset: usize) -> Mem {
     field(offset_of!(Cpu, context) + offset_of!(Context, windows) + window * size_of::<Opened>() + offset)
+}
+
+/// An access in a loop, and where its code is.
+pub struct Paged {
+    label: Label,
+    retry: Label,
+    have: Label,
+    address: Address,
+    first: i64,
+    last: i64,
+    write: bool,
+    number: usize,
+}
+
+/// Which rounds of a loop code is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// The block does not go back to its start.
+    Only,
+    First,
+    /// All behind the first.
+    Next,
+}
+
+/// How often accesses in loops may leave their page until that is looked at.
+fn left_pages() -> Mem {
+    field(offset_of!(Cpu, context) + offset_of!(Context, left_pages))
+}
+
+/// Where the code that goes on without windows is.
+fn without() -> Mem {
+    field(offset_of!(Cpu, context) + offset_of!(Context, without))
 }
 
 /// Where the place of the TLB's entry of `window` is.
@@ -281,16 +375,22 @@ impl Lower<'_> {
                 let steps = std::mem::take(&mut self.steps);
                 let range = range(&wanted, &steps[self.at..]);
                 self.steps = steps;
-                let (low, high) = range?;
-                let number = self.windows.open(Window { key, low, high, write });
-                self.open_window(address, size, write, (low, high), number);
+                let alone = (wanted.low, wanted.high);
+                let window = |(low, high)| Window { key, low, high, write };
+                if self.round == Round::Next && self.paged {
+                    let range = range.unwrap_or(alone);
+                    let number = self.windows.open_paged(window(range))?;
+                    self.open_paged(address, size, write, range, number);
+                } else {
+                    // What a loop comes back to is a group too.
+                    let lasts = self.round == Round::First && key.stays(self.changed);
+                    let range = range.or(lasts.then_some(alone))?;
+                    let number = self.windows.open(window(range))?;
+                    self.open_window(address, size, write, range, number);
+                }
             }
         }
-        if let Some((base, disp)) = self.register_only(address) {
-            return Some((Mem::sum(S1, base, disp), true));
-        }
-        self.effective_beside(S2, S1, address);
-        Some((Mem::sum(S1, S2, 0), false))
+        Some(self.operand(address))
     }
 
     /// Looks for the range from displacement `low` to `high` in the TLB; S1 is the distance to the
@@ -307,6 +407,29 @@ impl Lower<'_> {
         let (miss, have) = (self.asm.label(), self.asm.label());
         let first = low.wrapping_sub(address.disp);
         let last = high.wrapping_sub(address.disp) - 1;
+        self.look_for(address, write, (first, last));
+        self.asm.jcc(cc::NE, miss);
+        if write && self.parallel {
+            self.asm.store(slot(number as u8), S1);
+            (self.stores, self.stored_in) = (true, Some(number as u8));
+        }
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.asm.bind(have);
+        self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+        let at = self.range_site(size, write, (first, last), number);
+        self.cold.push(Cold::Range {
+            label: miss,
+            have,
+            address: *address,
+            range: at,
+            rip: self.rip,
+            rest: self.rest,
+        });
+    }
+
+    /// Compares the tag of the page with the bytes from `first` to `last`, counted from `address`, with the
+    /// TLB's; S1 is where its entry is, S2 the page.
+    fn look_for(&mut self, address: &Address, write: bool, (first, last): (i64, i64)) {
         let direct = self.register_only(address).and_then(|(base, disp)| {
             let to = |offset: i64| i32::try_from(i64::from(disp) + offset).ok();
             Some((base, to(first)?, to(last)?))
@@ -326,54 +449,134 @@ impl Lower<'_> {
         self.asm.shr32(S1, 12 - Tlb::ENTRY_SHIFT);
         self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
         self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
-        self.asm.jcc(cc::NE, miss);
-        if write && self.parallel {
-            self.asm.store(slot(number as u8), S1);
-            (self.stores, self.stored_in) = (true, Some(number as u8));
-        }
-        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-        self.asm.bind(have);
-        self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+    }
+
+    /// What [`open`] is called with for such a range; its address.
+    fn range_site(&mut self, size: u32, write: bool, (first, last): (i64, i64), number: usize) -> u64 {
         let range = Box::new(Range {
             size: size as u8,
             write,
             window: number as u8,
             block: self.number,
+            rip: self.rip,
             low: first,
             high: last + 1,
         });
         let at = std::ptr::from_ref(&*range) as u64;
         self.ranges.push(range);
-        self.cold.push(Cold::Range {
-            label: miss,
-            have,
-            address: *address,
-            range: at,
-            rip: self.rip,
-            rest: self.rest,
-        });
+        at
+    }
+
+    /// As [`Lower::open_window`], for an access in a loop: it is likely to be in the page that it was in
+    /// the round before, and so the distance does not have to wait for the address.
+    fn open_paged(
+        &mut self,
+        address: &Address,
+        size: u32,
+        write: bool,
+        (low, high): (i64, i64),
+        number: usize,
+    ) {
+        self.save_flags();
+        let (first, last) = (low.wrapping_sub(address.disp), high.wrapping_sub(address.disp) - 1);
+        let (miss, have) = (self.asm.label(), self.asm.label());
+        let retry = self.asm.bound();
+        let direct = self
+            .register_only(address)
+            .and_then(|(base, disp)| Some((base, i32::try_from(i64::from(disp) + first).ok()?)));
+        match direct {
+            Some((base, disp)) => self.asm.lea(S2, Mem::at(base, disp)),
+            None => self.effective(S2, address, first),
+        }
+        self.asm.alu_mem(Alu::Sub, S2, opened(number, offset_of!(Opened, page)));
+        self.asm.alu_mem(Alu::Cmp, S2, opened(number, offset_of!(Opened, limit)));
+        self.asm.jcc(cc::AE, miss);
+        if write && self.parallel {
+            (self.stores, self.stored_in) = (true, Some(number as u8));
+        }
+        self.asm.load(S1, opened(number, offset_of!(Opened, addend)));
+        self.asm.bind(have);
+        let range = self.range_site(size, write, (first, last), number);
+        let paged = Paged { label: miss, retry, have, address: *address, first, last, write, number };
+        self.cold.push(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
+    }
+
+    /// The code of an access in a loop that left its page, out of the way.
+    pub fn emit_paged(&mut self, paged: &Paged, range: u64, rip: u64, rest: u32) {
+        let &Paged { label, retry, have, ref address, first, last, write, number } = paged;
+        let (unknown, often, counted) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.bind(label);
+        self.asm.alu_at(Alu::Sub, left_pages(), 1);
+        self.asm.jcc(cc::S, often);
+        self.asm.bind(counted);
+        self.look_for(address, write, (first, last));
+        self.asm.jcc(cc::NE, unknown);
+        if write && self.parallel {
+            self.asm.store(slot(number as u8), S1);
+        }
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+        self.asm.store(opened(number, offset_of!(Opened, page)), S2);
+        self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
+        self.asm.jmp(retry);
+        self.asm.bind(often);
+        self.asm.constant(S1, self.number.into());
+        self.asm.call_to(self.stubs.scattered);
+        self.reload_vectors();
+        self.asm.jmp(counted);
+        self.emit_range(unknown, have, address, range, (rip, rest), Some(number));
+    }
+
+    /// Before the first of the rounds that rely on it: no page is known.
+    pub fn forget_pages(&mut self, pages: usize) {
+        for number in WINDOWS..WINDOWS + pages {
+            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
+        }
     }
 
     /// The code of a range that the TLB does not have, out of the way.
-    pub fn emit_range(&mut self, have: Label, address: &Address, range: u64, rip: u64, rest: u32) {
+    pub fn emit_range(
+        &mut self,
+        label: Label,
+        have: Label,
+        address: &Address,
+        range: u64,
+        (rip, rest): (u64, u32),
+        paged: Option<usize>,
+    ) {
         let alone = self.asm.label();
+        self.asm.bind(label);
         self.effective(S2, address, 0);
         self.asm.constant(S1, range);
         self.asm.call_to(self.stubs.range);
         self.reload_vectors();
         self.asm.jcc(cc::E, alone);
+        if let Some(number) = paged {
+            // The range may be in two pages that lie together: the next round looks again.
+            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
+            self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+        }
         self.asm.jmp(have);
         self.asm.bind(alone);
+        let step = self.asm.label();
+        self.asm.load(S1, without());
+        self.asm.alu_imm(Alu::Cmp, S1, 0);
+        self.asm.jcc(cc::E, step);
+        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
+        self.asm.jmp_reg(S1);
+        self.asm.bind(step);
         self.emit_step(rip, rest, reason::STEP);
     }
 }
 
 /// Called by translated code: translates the access at `linear` and opens the window around it.
-/// Returns the distance to the host's memory, or 0 if the access must stand alone.
+/// Returns the distance to the host's memory, or 0 if the access must stand alone; the context has the code
+/// for that then, if it can be translated.
 pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.misses += 1;
     }
+    cpu.context.without = 0;
     let (size, write) = (u64::from(range.size), range.write);
     if !cpu.cache_translation(linear, size, write) {
         return 0;
@@ -390,7 +593,7 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         let same = |host: *mut u8| (host as u64).wrapping_sub(other) == addend;
         let whole = cpu.tlb.lookup(other, 1, cpu.mode, write).is_some_and(|(host, _)| same(host));
         if !whole || cpu.parallel && write {
-            cpu.window_in_pieces(range.block);
+            cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
             return 0;
         }
     }
@@ -398,14 +601,54 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     addend
 }
 
+/// Called by translated code: accesses in loops, at last in block `number`, left their pages many times.
+pub extern "sysv64" fn scattered(cpu: &mut Cpu, number: u64) -> u64 {
+    let now = cpu.retired_by_now();
+    let context = &mut cpu.context;
+    let soon = now.wrapping_sub(context.left_pages_at) < LEAVINGS as u64 * APART;
+    (context.left_pages, context.left_pages_at) = (LEAVINGS, now);
+    if soon
+        && let Some(jit) = &mut cpu.jit
+        && let Some(block) = jit.blocks.get(number as usize)
+    {
+        let key = block.key;
+        jit.scattered.insert(key);
+        jit.retire(&mut cpu.context, number as u32);
+    }
+    0
+}
+
 impl Cpu {
+    /// Instructions retired, as far as translated code says.
+    fn retired_by_now(&self) -> u64 {
+        let paid = self.started - self.context.budget - self.context.left;
+        self.retired.wrapping_add(paid as u64)
+    }
+
+    /// `range` is in several pieces: the code that goes on from its instruction without windows.
+    #[cold]
+    fn go_on_without(&mut self, range: &Range) -> Option<u64> {
+        self.window_in_pieces(range.block);
+        let mut jit = self.jit.take()?;
+        let key = self.code_key(range.rip);
+        let block = jit.blocks.get(range.block as usize).map(|block| block.block);
+        let code = block.and_then(|block| match jit.rests.get(&(key, block as usize)) {
+            Some(code) => Some(*code),
+            None => lower::translate_rest(self, &mut jit, block, range.rip, key),
+        });
+        self.jit = Some(jit);
+        code
+    }
+
     /// The range of a window of block `number` is in several pieces: should that happen again and
     /// again, the block does without.
-    #[cold]
     fn window_in_pieces(&mut self, number: u32) {
+        let now = self.retired_by_now();
         let Some(jit) = &mut self.jit else { return };
         let Some(block) = jit.blocks.get_mut(number as usize) else { return };
-        block.in_pieces += 1;
+        let soon = now.wrapping_sub(block.last_in_pieces) < SOON;
+        block.last_in_pieces = now;
+        block.in_pieces = if soon { block.in_pieces + 1 } else { 0 };
         if block.in_pieces == PATIENCE {
             let key = block.key;
             jit.alone.insert(key);

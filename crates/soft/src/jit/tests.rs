@@ -1,0 +1,188 @@
+//! Random loops on memory, on the interpreter and on the translator: the same registers, memory, accessed
+//! and dirty bits and counts, wherever the run is cut.
+
+use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
+use satori_defs::x86::{pte, rflags};
+use satori_engine::{Exit, Until};
+use satori_memory::Gpa;
+use satori_state::reg;
+
+use super::{Jit, Manner, Pool};
+use crate::cpu::Cpu;
+use crate::testing::{Numbers, PD, SCRATCH, machine64};
+
+/// Linear address of the data, in the second GiB.
+const DATA: u64 = 0x5000_0000;
+const PAGES: u64 = 16;
+/// The page table that maps it.
+const TABLE: u64 = 0x7000;
+const CODE: u64 = 0x1_0000;
+/// Loops to run.
+const LOOPS: u64 = 3000;
+
+const BASES: [Register; 7] =
+    [Register::RBX, Register::RSI, Register::RDI, Register::R8, Register::R10, Register::R14, Register::RSP];
+const VALUES: [Register; 6] =
+    [Register::RAX, Register::RDX, Register::R9, Register::R11, Register::R12, Register::R15];
+const INDEX: Register = Register::RCX;
+const COUNTER: Register = Register::R13;
+
+fn pick<T: Copy>(random: &mut Numbers, from: &[T]) -> T {
+    from[random.below(from.len() as u64) as usize]
+}
+
+/// An operand in memory; most have one of few bases.
+fn operand(random: &mut Numbers, bases: &[Register]) -> MemoryOperand {
+    let base = pick(random, bases);
+    let disp = match random.below(8) {
+        0 => pick(random, &[-8, -64, 1, 3, 61, 300, 4090]),
+        _ => random.below(12) as i64 * 8,
+    };
+    if random.below(5) == 0 {
+        let scale = pick(random, &[1, 2, 4, 8]);
+        MemoryOperand::with_base_index_scale_displ_size(base, INDEX, scale, disp, 8)
+    } else {
+        MemoryOperand::with_base_displ(base, disp)
+    }
+}
+
+/// One instruction of the loop's body.
+fn instruction(random: &mut Numbers, bases: &[Register]) -> Instruction {
+    let value = pick(random, &VALUES);
+    let memory = operand(random, bases);
+    let small = random.below(64) as i32 - 32;
+    let narrow = value.full_register32();
+    let made = match random.below(22) {
+        0..3 => Instruction::with2(Code::Mov_r64_rm64, value, memory),
+        3..6 => Instruction::with2(Code::Mov_rm64_r64, memory, value),
+        6 => Instruction::with2(Code::Add_rm32_r32, memory, narrow),
+        7 => Instruction::with2(Code::Cmp_r64_rm64, value, memory),
+        8 => Instruction::with1(Code::Push_r64, value),
+        9 => Instruction::with1(Code::Pop_r64, value),
+        10 => Instruction::with2(Code::Add_rm64_imm8, pick(random, bases), small),
+        11 => {
+            let base = pick(random, bases);
+            let memory = MemoryOperand::with_base_displ(base, small.into());
+            Instruction::with2(Code::Lea_r64_m, base, memory)
+        }
+        12 => Instruction::with2(Code::Movzx_r32_rm8, narrow, memory),
+        13 => Instruction::with2(Code::Mov_rm32_imm32, memory, small),
+        14 => Instruction::with1(Code::Inc_rm64, value),
+        15 => Instruction::with2(Code::And_rm64_imm8, value, small),
+        16 => Instruction::with2(Code::Adc_r64_rm64, value, memory),
+        17 => Instruction::with2(Code::Movdqu_xmm_xmmm128, Register::XMM1, memory),
+        18 => Instruction::with2(Code::Movdqu_xmmm128_xmm, memory, Register::XMM1),
+        19 => Instruction::with2(Code::Bts_rm64_r64, memory, INDEX),
+        20 => Instruction::with1(Code::Setb_rm8, memory),
+        _ => Instruction::with2(Code::Sub_r64_rm64, value, memory),
+    };
+    made.expect("operands fit the code")
+}
+
+/// A loop and what follows it.
+fn program(random: &mut Numbers) -> Vec<u8> {
+    let bases: Vec<_> = (0..1 + random.below(3)).map(|_| pick(random, &BASES)).collect();
+    let mut encoder = Encoder::new(64);
+    let mut code: Vec<u8> = Vec::new();
+    let encode = |encoder: &mut Encoder, insn: &Instruction, at: u64| {
+        encoder.encode(insn, at).expect("it can be encoded");
+        encoder.take_buffer()
+    };
+    for _ in 0..2 + random.below(10) {
+        let next = encode(&mut encoder, &instruction(random, &bases), 0);
+        if random.below(6) == 0 {
+            // Some condition, over the next instruction.
+            code.extend([0x70 | random.below(16) as u8, next.len() as u8]);
+        }
+        code.extend(next);
+    }
+    let count = Instruction::with1(Code::Dec_rm64, COUNTER).expect("operands fit the code");
+    code.extend(encode(&mut encoder, &count, 0));
+    let here = CODE + code.len() as u64;
+    let back = Instruction::with_branch(Code::Jne_rel32_64, CODE).expect("operands fit the code");
+    code.extend(encode(&mut encoder, &back, here));
+    code.push(0xf4); // HLT
+    code
+}
+
+/// A processor with the data mapped at random: pieces lie together or not, some are read-only or absent.
+fn machine(random: &mut Numbers) -> Cpu {
+    let mut cpu = machine64();
+    let write = |at: u64, value: u64| cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("RAM");
+    write(PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21), TABLE | pte::P | pte::W | pte::U);
+    let mut physical = random.below(PAGES);
+    for page in 0..PAGES {
+        physical = if random.below(2) == 0 { physical + 1 } else { random.below(PAGES) };
+        let rights = match random.below(14) {
+            0 => 0,
+            1 => pte::P,
+            _ => pte::P | pte::W,
+        };
+        write(TABLE + 8 * page, (SCRATCH + physical % PAGES * 0x1000) | rights);
+    }
+    for at in (0..PAGES * 0x1000).step_by(8) {
+        write(SCRATCH + at, random.any());
+    }
+    for base in BASES {
+        let near = DATA + (3 + random.below(PAGES - 6)) * 0x1000;
+        cpu.state.gpr[base.number()] = near.wrapping_sub(random.below(256));
+    }
+    for value in VALUES {
+        cpu.state.gpr[value.number()] = random.any();
+    }
+    cpu.state.gpr[reg::RCX] = random.below(200);
+    cpu.state.gpr[COUNTER.number()] = 1 + random.below(150);
+    cpu
+}
+
+/// Runs to the end, `slice` instructions at a time: the last exit, and the sum of where each slice ended.
+fn run(cpu: &mut Cpu, slice: u64) -> (String, u64) {
+    let mut places = 0u64;
+    loop {
+        let until = Until { tsc: None, instructions: Some(slice) };
+        let exit = cpu.run(until);
+        places = places.wrapping_mul(31).wrapping_add(cpu.state.rip ^ cpu.state.gpr[COUNTER.number()]);
+        if exit != Exit::Budget {
+            return (format!("{exit:?}"), places);
+        }
+    }
+}
+
+/// Everything that the guest can see, but for what the manual leaves undefined of the flags.
+fn outcome(cpu: &Cpu) -> (Vec<u64>, Vec<u8>, u64) {
+    let mut registers = cpu.state.gpr[..16].to_vec();
+    registers.push(cpu.state.rip);
+    registers.push(cpu.state.rflags & !rflags::AF);
+    let mut memory = vec![0; (PAGES * 0x1000) as usize];
+    cpu.memory.read(Gpa(SCRATCH), &mut memory).expect("RAM");
+    let mut tables = vec![0; 0x2000];
+    cpu.memory.read(Gpa(TABLE - 0x1000), &mut tables).expect("RAM");
+    memory.extend(tables);
+    (registers, memory, cpu.retired)
+}
+
+#[test]
+fn loops_on_memory_are_as_the_interpreter_has_them() {
+    let pool = Pool::default();
+    for seed in 0..LOOPS {
+        let mut random = Numbers(seed);
+        let code = program(&mut random);
+        let slice = pick(&mut random, &[7, 50, 333, 1 << 30]);
+        let mut outcomes = Vec::new();
+        for (hot, parallel) in [(None, false), (Some(0), false), (Some(3), true)] {
+            let mut random = Numbers(seed ^ 0x5555_0000);
+            let mut cpu = machine(&mut random);
+            cpu.memory.write(Gpa(CODE), &code).expect("RAM");
+            cpu.parallel = parallel;
+            cpu.jit = hot.and_then(|hot| Jit::new(&pool, Manner { hot, counting: false, watcher: None }));
+            let ended = run(&mut cpu, slice);
+            outcomes.push((ended, outcome(&cpu)));
+        }
+        for (i, other) in outcomes.iter().enumerate().skip(1) {
+            assert_eq!(outcomes[0].0, other.0, "seed {seed}, way {i}: the end");
+            assert_eq!(outcomes[0].1.0, other.1.0, "seed {seed}, way {i}: registers");
+            assert_eq!(outcomes[0].1.2, other.1.2, "seed {seed}, way {i}: instructions");
+            assert!(outcomes[0].1.1 == other.1.1, "seed {seed}, way {i}: memory");
+        }
+    }
+}
