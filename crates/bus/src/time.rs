@@ -15,6 +15,29 @@ pub trait Clock: Send + Sync {
     fn tsc(&self) -> u64;
     /// Frequency of [`Clock::tsc`] in Hz.
     fn tsc_hz(&self) -> u64;
+    /// What a guest's time-stamp counter shows at [`Clock::tsc`] `tsc`: the same, until its
+    /// frequency was changed.
+    fn to_guest(&self, tsc: u64) -> u64 {
+        tsc
+    }
+    /// The first [`Clock::tsc`] at which a guest's counter shows `guest`, as it runs now.
+    fn of_guest(&self, guest: u64) -> u64 {
+        guest
+    }
+    /// What a guest's time-stamp counter shows now.
+    fn guest_tsc(&self) -> u64 {
+        self.to_guest(self.tsc())
+    }
+    /// Frequency of [`Clock::guest_tsc`] in Hz.
+    fn guest_tsc_hz(&self) -> u64 {
+        self.tsc_hz()
+    }
+    /// Has the guest's counter go on from where it is at another frequency, as on the processor
+    /// that a migration leads to. Deadlines stay where they are in [`Clock::tsc`]. Tells at which
+    /// [`Clock::tsc`] that was: nobody has read a later one by the old frequency.
+    fn set_guest_tsc_hz(&self, _hz: u64) -> u64 {
+        self.tsc()
+    }
     /// Wall clock at machine start, in nanoseconds since the Unix epoch.
     fn epoch(&self) -> u64;
 }

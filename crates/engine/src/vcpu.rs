@@ -62,6 +62,11 @@ pub struct Until {
 pub trait TimeSource: Send + Sync {
     /// The partition's time-stamp counter.
     fn tsc(&self) -> u64;
+    /// What a guest's time-stamp counter shows, before a vCPU's own offset: the partition's, unless
+    /// its frequency was changed.
+    fn guest_tsc(&self) -> u64 {
+        self.tsc()
+    }
     /// Tells that the calling vCPU retired `instructions` more. Called before every
     /// [`TimeSource::tsc`] and at the end of every run; virtual time advances by it.
     fn retired(&self, instructions: u64);

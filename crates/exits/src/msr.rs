@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use satori_bus::Clock;
 use satori_cpuid::Feature;
 use satori_cpuid::msrs::{self, Owner};
 use satori_defs::apic::base;
@@ -75,7 +76,10 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
             let tsc = context.platform.clock.tsc();
             match msr {
                 IA32_APIC_BASE => Ok(context.lapic.base()),
-                IA32_TSC_DEADLINE => Ok(context.lapic.tsc_deadline(tsc)),
+                IA32_TSC_DEADLINE => {
+                    let value = context.lapic.tsc_deadline(tsc);
+                    Ok(deadline(context, value, |clock, at| clock.to_guest(at)))
+                }
                 _ => {
                     context.load_tpr();
                     context.lapic.msr_read(msr, tsc)
@@ -89,7 +93,7 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
 fn engine_register(context: &Context<'_>, msr: u32) -> Result<u64, Gp> {
     let state = context.vcpu.state();
     Ok(match msr {
-        IA32_TSC => context.platform.clock.tsc().wrapping_add(state.tsc_offset),
+        IA32_TSC => context.platform.clock.guest_tsc().wrapping_add(state.tsc_offset),
         // WRMSR to either register moves both by the same amount (SDM 18.17.3).
         IA32_TSC_ADJUST => state.tsc_offset,
         IA32_EFER => state.efer,
@@ -117,7 +121,10 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
                     return Err(Gp);
                 }
                 IA32_APIC_BASE => context.lapic.write_base(value)?,
-                IA32_TSC_DEADLINE => context.lapic.set_tsc_deadline(value, tsc),
+                IA32_TSC_DEADLINE => {
+                    let value = deadline(context, value, |clock, at| clock.of_guest(at));
+                    context.lapic.set_tsc_deadline(value, tsc);
+                }
                 _ => {
                     context.load_tpr();
                     let ended = context.lapic.msr_write(msr, value, tsc)?;
@@ -145,11 +152,22 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
     }
 }
 
+/// A value of IA32_TSC_DEADLINE, which the local APIC has in units of the partition's TSC; the
+/// guest's own runs at another frequency once that was changed. 0 is no deadline.
+fn deadline(context: &Context<'_>, value: u64, convert: impl Fn(&dyn Clock, u64) -> u64) -> u64 {
+    let offset = context.vcpu.state().tsc_offset;
+    match value {
+        0 => 0,
+        _ => convert(&*context.platform.clock, value.wrapping_sub(offset)).wrapping_add(offset),
+    }
+}
+
 fn set_engine_register(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
     match msr {
         IA32_TSC => {
             let tsc = context.platform.clock.tsc();
-            set_tsc_offset(context, value.wrapping_sub(tsc), tsc);
+            let guest = context.platform.clock.to_guest(tsc);
+            set_tsc_offset(context, value.wrapping_sub(guest), tsc);
         }
         IA32_TSC_ADJUST => {
             let tsc = context.platform.clock.tsc();

@@ -1,9 +1,10 @@
 //! Partition reference time (TLFS 12.4), in units of 100 ns.
 
 use satori_defs::hyperv::{REFERENCE_HZ, ReferenceTscPage};
+use serde::{Deserialize, Serialize};
 
 /// How reference time follows from the TSC: `((tsc * scale) >> 64) + offset`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReferenceClock {
     scale: u64,
     offset: i64,
@@ -15,6 +16,12 @@ impl ReferenceClock {
     pub fn new(tsc_hz: u64) -> Option<Self> {
         let scale = (u128::from(REFERENCE_HZ) << 64).checked_div(u128::from(tsc_hz))?;
         Some(ReferenceClock { scale: u64::try_from(scale).ok()?, offset: 0 })
+    }
+
+    /// The same time, `time` at `tsc`, from a TSC of another frequency.
+    pub fn through(tsc_hz: u64, tsc: u64, time: u64) -> Option<Self> {
+        let clock = ReferenceClock::new(tsc_hz)?;
+        Some(ReferenceClock { offset: time.wrapping_sub(clock.at(tsc)) as i64, ..clock })
     }
 
     /// Reference time at `tsc`.

@@ -50,7 +50,10 @@ mod tests {
         assert_eq!((vendor.ebx, vendor.ecx, vendor.edx), (0x7263_694d, 0x666f_736f, 0x7648_2074));
         assert_eq!(value(0x4000_0001).eax, 0x3123_7648);
         let features = value(0x4000_0003);
-        assert_eq!((features.eax, features.ebx, features.ecx, features.edx), (0xe7f, 0x10_0030, 0, 0x8_c530));
+        assert_eq!(
+            (features.eax, features.ebx, features.ecx, features.edx),
+            (0x2e7f, 0x10_0030, 0, 0x8_c530)
+        );
         assert_eq!((value(0x4000_0004).eax, value(0x4000_0004).ebx), (0xc2c, 4095));
         assert_eq!(value(0x4000_000a), Registers::default());
     }

@@ -410,10 +410,10 @@ enlightenments! {
         ],
         hypercalls: &[],
         needs: &[Enlightenment::Frequencies, Enlightenment::Time],
-        default: false,
+        default: true,
         why: "costs nothing before the frequency changes",
         brings: "a guest that hosts guests learns of a new frequency before its own guests do",
-        costs: "every TSC read exits between a change and the guest's acknowledgement",
+        costs: "nothing: the software CPU emulates the old frequency for free",
         proof: "/proc/interrupts: HRE, once kvm is loaded and the frequency changed",
     };
     /// The guest's consent to an invariant TSC.

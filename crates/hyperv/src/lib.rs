@@ -25,6 +25,7 @@ mod ipi;
 mod msr;
 mod overlay;
 mod partition;
+mod reenlightenment;
 mod saved;
 mod slots;
 mod spin;

@@ -4,13 +4,12 @@ use std::sync::atomic::Ordering;
 
 use satori_defs::hyperv::{
     CRASH_MESSAGE, CRASH_NOTIFY, EXPOSE_INVARIANT_TSC, HYPERCALL_LOCKED, PAGE_ENABLE, RESET_NOW,
-    ReferenceTscPage, TSC_EMULATION, msr,
+    TSC_EMULATION, msr,
 };
 use satori_defs::msr::Gp;
 use satori_defs::x86::PAGE_SIZE;
 use satori_memory::Gpa;
 
-use crate::clock::next_sequence;
 use crate::overlay::Kind;
 use crate::{Crash, Enlightenment, Outcome, Partition, Vp};
 
@@ -38,7 +37,7 @@ impl Partition {
             msr::RESET => 0,
             msr::TIME_REF_COUNT => self.reference_time(),
             msr::REFERENCE_TSC => self.shared().reference_tsc,
-            msr::TSC_FREQUENCY => self.frequencies.tsc_hz,
+            msr::TSC_FREQUENCY => self.clock.guest_tsc_hz(),
             msr::APIC_FREQUENCY => self.frequencies.apic_hz,
             msr::VP_ASSIST_PAGE => vp.assist,
             msr::CRASH_P0..=msr::CRASH_P4 => self.shared().crash[(register - msr::CRASH_P0) as usize],
@@ -46,7 +45,7 @@ impl Partition {
             msr::STIMER0_CONFIG..=msr::STIMER3_COUNT => self.stimer_read(vp, register),
             msr::REENLIGHTENMENT_CONTROL => self.shared().reenlightenment,
             msr::TSC_EMULATION_CONTROL => self.shared().tsc_emulation,
-            // The TSC's frequency does not change, so that it is never being emulated.
+            msr::TSC_EMULATION_STATUS if self.shared().next_tsc_hz.is_some() => TSC_EMULATION,
             msr::TSC_EMULATION_STATUS => 0,
             msr::TSC_INVARIANT_CONTROL => self.tsc_invariant.load(Ordering::Relaxed),
             // What a write may ask for.
@@ -76,8 +75,8 @@ impl Partition {
             msr::CRASH_CTL => {}
             msr::REENLIGHTENMENT_CONTROL => self.shared().reenlightenment = value,
             msr::TSC_EMULATION_CONTROL => self.shared().tsc_emulation = value & TSC_EMULATION,
-            // Only 0 means anything: the guest has noticed.
-            msr::TSC_EMULATION_STATUS => {}
+            // Anything else is #GP, as in KVM.
+            msr::TSC_EMULATION_STATUS if value == 0 => self.end_tsc_emulation(),
             msr::TSC_INVARIANT_CONTROL if value & !EXPOSE_INVARIANT_TSC == 0 => {
                 self.tsc_invariant.store(value, Ordering::Relaxed);
             }
@@ -132,16 +131,12 @@ impl Partition {
     /// A page beyond memory is enabled and nowhere (TLFS 12.7.1): the guest cannot reach it.
     fn write_reference_tsc(&self, value: u64) {
         let mut shared = self.shared();
-        let sequence = next_sequence(shared.tsc_sequence);
         let gpa = Gpa(value & !(PAGE_SIZE - 1));
         // Covered as "not valid", and made valid by the last store: another processor may
         // already be looking.
-        let page = bytes(self.reference.page(0));
         let enable = value & PAGE_ENABLE != 0;
-        if enable && shared.overlays.cover(&self.memory, Kind::ReferenceTsc, gpa, &page).is_ok() {
-            let page = bytes(self.reference.page(sequence));
-            shared.overlays.show(&self.memory, Kind::ReferenceTsc, &page[..4]);
-            shared.tsc_sequence = sequence;
+        if enable && shared.overlays.cover(&self.memory, Kind::ReferenceTsc, gpa, &[]).is_ok() {
+            self.show_reference_tsc(&mut shared);
         } else {
             shared.overlays.uncover(&self.memory, Kind::ReferenceTsc);
         }
@@ -171,14 +166,6 @@ impl Partition {
         });
         Crash { parameters, message: message.flatten() }
     }
-}
-
-fn bytes(page: ReferenceTscPage) -> [u8; 24] {
-    let mut bytes = [0; 24];
-    bytes[0..4].copy_from_slice(&page.sequence.to_le_bytes());
-    bytes[8..16].copy_from_slice(&page.scale.to_le_bytes());
-    bytes[16..24].copy_from_slice(&page.offset.to_le_bytes());
-    bytes
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The state that all virtual processors share, and that of one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use satori_bus::Clock;
 use satori_defs::hyperv::EXPOSE_INVARIANT_TSC;
@@ -93,6 +93,8 @@ pub(crate) struct Shared {
     pub reenlightenment: u64,
     /// TSC_EMULATION_CONTROL.
     pub tsc_emulation: u64,
+    /// The TSC's new frequency, while the old one is emulated.
+    pub next_tsc_hz: Option<u64>,
     pub overlays: Overlays,
 }
 
@@ -102,7 +104,11 @@ pub struct Partition {
     pub(crate) frequencies: Frequencies,
     pub(crate) memory: GuestMemory,
     pub(crate) clock: Arc<dyn Clock>,
+    /// How reference time follows from the partition's TSC.
     pub(crate) reference: ReferenceClock,
+    /// How it follows from what guests see of it, which may have changed its frequency. No other
+    /// lock is taken behind this one.
+    pub(crate) guest_reference: RwLock<ReferenceClock>,
     /// Read at every hypercall, hence not under the lock.
     pub(crate) guest_os_id: AtomicU64,
     /// TSC_INVARIANT_CONTROL; asked for at every CPUID.
@@ -129,6 +135,7 @@ impl Partition {
             memory,
             clock,
             reference,
+            guest_reference: RwLock::new(reference),
             guest_os_id: AtomicU64::new(0),
             tsc_invariant: AtomicU64::new(0),
             shared: Mutex::default(),
@@ -157,7 +164,9 @@ impl Partition {
 
     /// Reference time now, in units of 100 ns since the machine started.
     pub fn reference_time(&self) -> u64 {
-        self.reference.at(self.clock.tsc())
+        // Locked while the clock is read, so that a change of frequency comes before or after.
+        let reference = self.guest_reference.read().unwrap_or_else(PoisonError::into_inner);
+        reference.at(self.clock.guest_tsc())
     }
 
     /// What the guest told when it died, if it did.

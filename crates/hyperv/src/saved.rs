@@ -1,11 +1,12 @@
 //! The partition as plain data.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
 use crate::partition::Shared;
-use crate::{Flush, Partition, SavedSynic};
+use crate::{Flush, Partition, ReferenceClock, SavedSynic};
 
 /// Everything of a partition that a guest can change, but for its [`Vp`](crate::Vp)s, which are
 /// plain data themselves. Guest memory, in which overlays show, is saved beside it, and so is the
@@ -14,6 +15,8 @@ use crate::{Flush, Partition, SavedSynic};
 pub struct Saved {
     guest_os_id: u64,
     tsc_invariant: u64,
+    /// How reference time follows from what guests see of the TSC.
+    reference: ReferenceClock,
     shared: Shared,
     /// What each virtual processor has still to drop.
     flushes: Vec<Flush>,
@@ -26,6 +29,7 @@ impl Partition {
         Saved {
             guest_os_id: self.guest_os_id.load(Ordering::SeqCst),
             tsc_invariant: self.tsc_invariant.load(Ordering::Relaxed),
+            reference: *self.guest_reference.read().unwrap_or_else(PoisonError::into_inner),
             shared: self.shared().clone(),
             flushes: self.slots.save(),
             synic: self.save_synic(),
@@ -36,6 +40,7 @@ impl Partition {
     pub fn restore(&self, saved: Saved) {
         self.guest_os_id.store(saved.guest_os_id, Ordering::SeqCst);
         self.tsc_invariant.store(saved.tsc_invariant, Ordering::Relaxed);
+        *self.guest_reference.write().unwrap_or_else(PoisonError::into_inner) = saved.reference;
         *self.shared() = saved.shared;
         self.slots.restore(saved.flushes);
         self.restore_synic(saved.synic);

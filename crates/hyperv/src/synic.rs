@@ -84,6 +84,11 @@ impl Default for Synic {
 }
 
 impl Synic {
+    /// The local APICs.
+    pub fn interrupts(&self) -> &dyn Interrupts {
+        &*self.interrupts
+    }
+
     pub fn new(vps: u32, interrupts: Arc<dyn Interrupts>) -> Self {
         Synic {
             interrupts,

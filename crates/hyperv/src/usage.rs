@@ -15,7 +15,7 @@ const WAYS: usize = 24;
 struct Counter {
     /// Guest time of the first use.
     first: AtomicU64,
-    /// Uses beyond MSRs and calls.
+    /// Uses that are neither an MSR access nor a call of the row.
     plain: AtomicU64,
     /// By MSR, then by call, in the order of the row.
     ways: [AtomicU64; WAYS],
@@ -113,13 +113,18 @@ impl Usage {
                     .map(|code| call_name(*code).map_or(format!("call {code:#x}"), Into::into)),
             );
             let ways = names.zip(counter.ways.iter().map(get)).filter(|(_, count)| *count != 0);
-            let ways: Vec<_> = ways.collect();
+            let mut ways: Vec<_> = ways.collect();
+            let plain = get(&counter.plain);
+            if plain != 0 {
+                let way = if *one == Enlightenment::Vapic { "EOIs without an exit" } else { "calls" };
+                ways.push((way.to_owned(), plain));
+            }
             let first = get(&counter.first);
             Used {
                 what: *one,
                 offered: config.set.has(*one),
                 first: (first != NEVER).then_some(first),
-                count: get(&counter.plain) + ways.iter().map(|(_, count)| count).sum::<u64>(),
+                count: ways.iter().map(|(_, count)| count).sum::<u64>(),
                 ways,
             }
         };
@@ -155,6 +160,7 @@ mod tests {
         let ways = [
             ("HvCallFlushVirtualAddressSpace".to_owned(), 1),
             ("HvCallFlushVirtualAddressList".to_owned(), 2),
+            ("calls".to_owned(), 1),
         ];
         assert_eq!(flush.ways, ways);
         let mut twice = flush.clone();

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use satori_bus::{Clock, Nanos};
 use satori_engine::TimeSource;
 
+use crate::guest_tsc::GuestTsc;
+
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Wall clock at the start of every virtual machine: 2024-01-01 00:00:00 UTC.
@@ -15,12 +17,12 @@ const VIRTUAL_EPOCH: u64 = 1_704_067_200 * NANOS_PER_SECOND;
 const CALIBRATION: Duration = Duration::from_millis(20);
 
 /// `value * to / from`, rounded down; what does not fit is the far future.
-fn scale(value: u64, to: u64, from: u64) -> u64 {
+pub(crate) fn scale(value: u64, to: u64, from: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(to) / u128::from(from.max(1))).unwrap_or(u64::MAX)
 }
 
 /// As [`scale`], rounded up.
-fn scale_up(value: u64, to: u64, from: u64) -> u64 {
+pub(crate) fn scale_up(value: u64, to: u64, from: u64) -> u64 {
     u64::try_from((u128::from(value) * u128::from(to)).div_ceil(u128::from(from.max(1)))).unwrap_or(u64::MAX)
 }
 
@@ -36,6 +38,7 @@ pub struct RealClock {
     stands: AtomicU64,
     /// Ticks that it stood still.
     stood: AtomicU64,
+    pub(crate) guest: GuestTsc,
 }
 
 /// [`RealClock::stands`] of a clock that does not.
@@ -53,6 +56,7 @@ impl RealClock {
             epoch,
             stands: AtomicU64::new(RUNS),
             stood: AtomicU64::new(0),
+            guest: GuestTsc::default(),
         }
     }
 
@@ -95,6 +99,18 @@ impl Clock for RealClock {
     fn tsc_hz(&self) -> u64 {
         self.tsc_hz
     }
+    fn to_guest(&self, tsc: u64) -> u64 {
+        self.guest.to_guest(tsc, self.tsc_hz)
+    }
+    fn of_guest(&self, guest: u64) -> u64 {
+        self.guest.of_guest(guest, self.tsc_hz)
+    }
+    fn guest_tsc_hz(&self) -> u64 {
+        self.guest.hz(self.tsc_hz)
+    }
+    fn set_guest_tsc_hz(&self, hz: u64) -> u64 {
+        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz)
+    }
     fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -103,6 +119,9 @@ impl Clock for RealClock {
 impl TimeSource for RealClock {
     fn tsc(&self) -> u64 {
         Clock::tsc(self)
+    }
+    fn guest_tsc(&self) -> u64 {
+        Clock::guest_tsc(self)
     }
     fn retired(&self, _instructions: u64) {}
 }
@@ -167,6 +186,7 @@ pub struct VirtualClock {
     count: AtomicU64,
     rate: u64,
     tsc_hz: u64,
+    pub(crate) guest: GuestTsc,
 }
 
 impl VirtualClock {
@@ -174,7 +194,12 @@ impl VirtualClock {
     /// counts instructions.
     pub fn new(rate: u64, tsc_hz: Option<u64>) -> Self {
         let rate = rate.max(1);
-        VirtualClock { count: AtomicU64::new(0), rate, tsc_hz: tsc_hz.unwrap_or(rate).max(1) }
+        VirtualClock {
+            count: AtomicU64::new(0),
+            rate,
+            tsc_hz: tsc_hz.unwrap_or(rate).max(1),
+            guest: GuestTsc::default(),
+        }
     }
 
     /// Skips to `at` nanoseconds, or to the first instruction after it. Never goes back.
@@ -221,6 +246,18 @@ impl Clock for VirtualClock {
     fn tsc_hz(&self) -> u64 {
         self.tsc_hz
     }
+    fn to_guest(&self, tsc: u64) -> u64 {
+        self.guest.to_guest(tsc, self.tsc_hz)
+    }
+    fn of_guest(&self, guest: u64) -> u64 {
+        self.guest.of_guest(guest, self.tsc_hz)
+    }
+    fn guest_tsc_hz(&self) -> u64 {
+        self.guest.hz(self.tsc_hz)
+    }
+    fn set_guest_tsc_hz(&self, hz: u64) -> u64 {
+        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz)
+    }
     fn epoch(&self) -> u64 {
         VIRTUAL_EPOCH
     }
@@ -229,6 +266,9 @@ impl Clock for VirtualClock {
 impl TimeSource for VirtualClock {
     fn tsc(&self) -> u64 {
         Clock::tsc(self)
+    }
+    fn guest_tsc(&self) -> u64 {
+        Clock::guest_tsc(self)
     }
     fn retired(&self, instructions: u64) {
         self.count.fetch_add(instructions, Ordering::Relaxed);

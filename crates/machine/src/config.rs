@@ -53,6 +53,8 @@ pub struct Config {
     pub timeout: Option<Duration>,
     /// Guest time after which the run ends; under a virtual clock always at the same instruction.
     pub guest_timeout: Option<Duration>,
+    /// Changes of the TSC's frequency while the guest runs, as migrations would make them.
+    pub tsc_changes: Vec<TscChange>,
     /// Bytes on the console that mean a guest panic; empty for none.
     pub panic_pattern: String,
     /// QEMU's pc-testdev and fw_cfg, for bare-metal suites; the debug console is left out then.
@@ -88,6 +90,7 @@ impl Default for Config {
             on_reset: OnReset::Restart,
             timeout: None,
             guest_timeout: None,
+            tsc_changes: Vec::new(),
             panic_pattern: PANIC_PATTERN.into(),
             testdev: false,
             profile: true,
@@ -119,6 +122,15 @@ impl SymbolSource {
             SymbolSource::Table(symbols) => Some(symbols.clone()),
         }
     }
+}
+
+/// When the guest's TSC changes its frequency, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TscChange {
+    /// Guest time.
+    pub at: Duration,
+    /// The new frequency in Hz.
+    pub hz: u64,
 }
 
 /// What Linux prints when it panics (kernel/panic.c).

@@ -13,6 +13,7 @@ mod engines;
 mod entropy;
 mod error;
 mod gdb;
+mod guest_tsc;
 mod life;
 mod machine;
 mod outcome;
@@ -27,12 +28,13 @@ mod shared;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tsc_change;
 mod virtual_time;
 mod vp;
 mod watch;
 
 pub use clock::{RealClock, VirtualClock};
-pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource};
+pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
 pub use error::Error;
 pub use gdb::GdbListener;
 pub use machine::{Machine, Sinks};

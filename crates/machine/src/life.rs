@@ -19,6 +19,7 @@ use crate::debugcon::DebugSink;
 use crate::entropy;
 use crate::runtime::ThreadTime;
 use crate::shared::{Bells, Shared};
+use crate::tsc_change::Planned;
 use crate::vp::{Vp, after_reset};
 use crate::{Error, Event, VirtualClock};
 
@@ -61,6 +62,7 @@ pub(crate) struct Blueprint {
     /// Ticks a second of the modelled host.
     pub host_tick: u32,
     pub guest_timeout: Option<Arc<GuestTimeout>>,
+    pub tsc_changes: Vec<Planned>,
     pub shared: Arc<Shared>,
     pub console: Console,
     pub debugcon: Option<DebugSink>,
@@ -122,6 +124,14 @@ impl Time {
         }
     }
 
+    /// A guest that starts finds the TSC that it is told of.
+    fn reset_guest_tsc(&self) {
+        match self {
+            Time::Real(clock) => clock.guest.reset(),
+            Time::Virtual(clock) => clock.guest.reset(),
+        }
+    }
+
     fn runtime(&self) -> Arc<dyn Runtime> {
         match self {
             Time::Real(_) => Arc::new(ThreadTime),
@@ -142,6 +152,8 @@ pub(crate) struct Life {
     pub bells: Arc<Bells>,
     pub timers: Arc<TimerQueue>,
     pub com1: Arc<Uart>,
+    /// Timers of the machine itself, which the queue does not keep alive.
+    _own_timers: Vec<Arc<dyn Timer>>,
 }
 
 /// INTR of the PIC: the BSP has to look.
@@ -191,6 +203,7 @@ impl EoiSink for IoApicEoi {
 impl Life {
     pub fn new(plan: &Blueprint) -> Result<Self, Error> {
         let (clock, source) = (plan.time.clock(), plan.time.source());
+        plan.time.reset_guest_tsc();
         let memory = GuestMemory::new(&plan.regions)?;
         let entry = (plan.load)(&memory)?;
         let tsc_hz = clock.tsc_hz();
@@ -266,6 +279,12 @@ impl Life {
                 .add("hyperv-testdev", port, port + 3, device)
                 .map_err(satori_chipset::Error::from)?;
         }
+        let mut own_timers = Vec::new();
+        for planned in &plan.tsc_changes {
+            let timer = planned.timer(clock.clone(), hyperv.clone());
+            timers.arm(planned.at(), Arc::downgrade(&timer));
+            own_timers.push(timer);
+        }
         let msrs = PlatformMsrs::new(&Setup {
             cpuid: &cpuid,
             tsc_hz,
@@ -303,7 +322,7 @@ impl Life {
             });
             vp
         });
-        Ok(Life { vps: vps.collect(), bells, timers, com1: chipset.com1 })
+        Ok(Life { vps: vps.collect(), bells, timers, com1: chipset.com1, _own_timers: own_timers })
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, real, sampler,
     virtual_time, watch,
 };
+use crate::tsc_change::{Planned, SLOWEST};
 
 /// Where a guest's output goes.
 pub struct Sinks {
@@ -95,6 +96,12 @@ impl Machine {
             ClockMode::Real => Time::Real(Arc::new(RealClock::new(config.tsc_hz))),
             ClockMode::Virtual { rate } => Time::Virtual(Arc::new(VirtualClock::new(rate, config.tsc_hz))),
         };
+        if config.tsc_changes.iter().any(|change| change.hz < SLOWEST) {
+            return Err(Error::Config(format!(
+                "use a TSC frequency of at least {} MHz",
+                SLOWEST / 1_000_000
+            )));
+        }
         let shared = Shared::new();
         let plan = Blueprint {
             engine: parts.engine,
@@ -112,6 +119,7 @@ impl Machine {
             processor: config.processor,
             host_tick: config.host_tick,
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
+            tsc_changes: config.tsc_changes.iter().copied().map(Planned::new).collect(),
             shared,
             console: Console::new(sinks.console, &config.panic_pattern),
             debugcon: sinks.debugcon.map(DebugSink::new),

@@ -19,6 +19,8 @@ use satori_profile::{Meter, Recorded, Watched};
 use satori_state::{Activity, CpuState, Segment, reg, seg};
 use satori_trace::VcpuTrace;
 
+use crate::tsc_change;
+
 /// What to do with a processor next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
@@ -472,6 +474,11 @@ impl Vp {
                 partition.end_of_interrupt(self.index, vector);
             }
         }
+    }
+
+    /// Changes the frequency of the machine's TSC, as the guest sees it.
+    pub fn change_tsc_frequency(&self, hz: u64) {
+        tsc_change::change(hz, &*self.platform.clock, self.partition());
     }
 
     /// The Hyper-V interface of its machine.

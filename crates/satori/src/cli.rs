@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use satori_cpuid::Topology;
 
-use satori_machine::{BootProtocol, ProtocolChoice};
+use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
 use crate::{bench, costs, escape, reports, status, units};
 
@@ -229,6 +229,9 @@ pub struct Machine {
     /// at the same instruction
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub guest_timeout: Option<Duration>,
+    /// Change the frequency of the guest's TSC at a time of its own, as a migration does: 30s=2.1GHz
+    #[arg(long, value_name = "TIME=FREQUENCY", value_parser = units::tsc_change)]
+    pub tsc_change: Vec<TscChange>,
     /// What a reset of the guest does [default: restart]
     #[arg(long, value_name = "ACTION")]
     pub on_reset: Option<OnReset>,

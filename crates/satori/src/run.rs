@@ -331,6 +331,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         guest_timeout: flags.guest_timeout,
         symbols: symbols(&flags.symbols)?,
         names: flags.report != cli::Report::Off,
+        tsc_changes: flags.tsc_change.clone(),
         ..Config::default()
     })
 }

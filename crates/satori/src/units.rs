@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use satori_machine::TscChange;
+
 /// A size in bytes: a plain number is MiB, as QEMU's `-m` has it; K, M, G and T (optionally
 /// `iB` or `B` after them) are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -60,6 +62,29 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A change of the TSC's frequency: a [`duration`] of guest time, and a frequency in Hz, kHz, MHz
+/// or GHz, of which a plain number is Hz.
+pub fn tsc_change(text: &str) -> Result<TscChange, String> {
+    let wanted = "write a time and a frequency, such as 30s=2.1GHz";
+    let (at, frequency) = text.split_once('=').ok_or(wanted)?;
+    let at = duration(at)?;
+    let end = frequency.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(frequency.len());
+    let (number, unit) = frequency.split_at(end);
+    let unit = match unit.to_ascii_lowercase().as_str() {
+        "" | "hz" => 1.0,
+        "khz" => 1e3,
+        "mhz" => 1e6,
+        "ghz" => 1e9,
+        _ => return Err(wanted.into()),
+    };
+    let number: f64 = number.parse().map_err(|_| wanted.to_string())?;
+    let hz = number * unit;
+    if !(20e6..=100e9).contains(&hz) {
+        return Err("give a frequency from 20 MHz to 100 GHz".into());
+    }
+    Ok(TscChange { at, hz: hz.round() as u64 })
+}
+
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
@@ -91,6 +116,16 @@ mod tests {
     fn memory_has_both_ends() {
         assert!(memory("128M").is_ok() && memory("64G").is_ok());
         assert!(memory("127M").is_err() && memory("65537").is_err() && memory("257").is_err());
+    }
+
+    #[test]
+    fn changes_of_the_tsc() {
+        let change = |seconds, hz| Ok(TscChange { at: Duration::from_secs(seconds), hz });
+        assert_eq!(tsc_change("30s=2.1GHz"), change(30, 2_100_000_000));
+        assert_eq!(tsc_change("1m=1500000000"), change(60, 1_500_000_000));
+        for text in ["", "30s", "=2GHz", "30s=", "30s=2THz", "30s=1MHz", "0=2GHz", "1s=.", "1s=200GHz"] {
+            assert!(tsc_change(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -75,6 +75,31 @@ fn timers_expire_on_time() {
     passes("hv_timers", 2, &["--hyperv", "all"]);
 }
 
+/// The TSC's frequency goes up and down, on both engines; on several processors each of them watches the time.
+#[test]
+fn the_tsc_changes_its_frequency() {
+    let four = |unit: u32| {
+        let changes = ["=3.3GHz", "=700MHz", "=1333333333", "=2GHz"];
+        (1..).zip(changes).map(|(n, to)| format!("--tsc-change={}ms{to}", n * unit)).collect::<Vec<_>>()
+    };
+    let ends = |cpus: u32, changes: &[String], arguments: &[&str]| {
+        let words = format!("changes={}", changes.len());
+        let changes: Vec<_> = changes.iter().map(String::as_str).collect();
+        let all = [&["--timeout", "4m"], arguments, &changes].concat();
+        let ended = run("hv_reenlightenment", cpus, &words, &all);
+        let last = ended.console.lines().last().unwrap_or_default();
+        assert!(ended.status == 1 && last.ends_with(" 0 failed"), "{}\n{}", ended.console, ended.messages);
+    };
+    for engine in ["interpreter", "translator"] {
+        for (cpus, choice) in [(1, "auto"), (4, "reenlightenment"), (1, "time,frequencies")] {
+            ends(cpus, &four(100), &["--hyperv", choice, "--clock", "virtual", "--engine", engine]);
+        }
+        ends(1, &four(100)[..1], &["--hyperv", "off", "--clock", "virtual", "--engine", engine]);
+    }
+    // Far apart, as the host may be busy when the guest starts.
+    ends(4, &four(700), &["--hyperv", "auto"]);
+}
+
 #[test]
 fn interrupts_end_without_exits() {
     for choice in ["off", "vapic", "auto"] {

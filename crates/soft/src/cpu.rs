@@ -322,7 +322,7 @@ impl Cpu {
     pub fn tsc(&mut self) -> u64 {
         let retired = self.retired_now();
         self.tell_retired(retired);
-        self.time.tsc().wrapping_add(self.state.tsc_offset)
+        self.time.guest_tsc().wrapping_add(self.state.tsc_offset)
     }
 
     /// Sets the task priority; the machine looks if it fell below its threshold.

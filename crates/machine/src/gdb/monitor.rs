@@ -5,12 +5,14 @@ use std::fmt::Write;
 use satori_state::{Activity, CpuState};
 
 use super::target::{Target, tid};
+use crate::tsc_change::SLOWEST;
 
 const HELP: &str = "\
 monitor help                  this list
 monitor info                  the machine's vCPUs and time
 monitor regs [CPU]            system registers of one vCPU, or of all
 monitor translate CPU ADDR    the physical address behind a linear one
+monitor tsc-frequency HZ      has the guest's TSC go on at this frequency, as after a migration
 monitor step-events on|off    whether interrupts are delivered while a vCPU is stepped [off]
 ";
 
@@ -45,6 +47,13 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
             (Ok(vcpu), Some(_)) => no_such(target, &format!("{vcpu}")),
             _ => format!("'{command}' needs a CPU's number and an address\n"),
         },
+        ["tsc-frequency", hz] => match hz.parse() {
+            Ok(hz) if hz >= SLOWEST => {
+                target.hub.with(0, move |vp| vp.change_tsc_frequency(hz));
+                format!("the TSC goes on at {} Hz\n", target.clock.guest_tsc_hz())
+            }
+            _ => format!("'{command}' needs a frequency in Hz of at least {SLOWEST}\n"),
+        },
         ["step-events", word @ ("on" | "off")] => {
             target.hub.set_step_events(word == "on");
             format!(
@@ -69,7 +78,8 @@ fn parse_address(text: &str) -> Option<u64> {
 
 fn info(target: &Target) -> String {
     let clock = &target.clock;
-    let mut text = format!("time {} ns, TSC {:#x} at {} Hz\n", clock.now(), clock.tsc(), clock.tsc_hz());
+    let mut text =
+        format!("time {} ns, TSC {:#x} at {} Hz\n", clock.now(), clock.guest_tsc(), clock.guest_tsc_hz());
     for vcpu in 0..target.hub.vcpus() {
         let Some((state, retired)) = target.hub.with(vcpu, |vp| (vp.state().clone(), vp.vcpu().retired()))
         else {

@@ -1,0 +1,128 @@
+//! The guest's time-stamp counter after its frequency was changed, as a migration does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::clock::{scale, scale_up};
+
+/// From when on it runs at which frequency.
+#[derive(Clone, Copy, Debug, Default)]
+struct Since {
+    /// The partition's counter at the change.
+    partition: u64,
+    /// The guest's at the change.
+    guest: u64,
+    hz: u64,
+}
+
+impl Since {
+    /// The guest's counter where the partition's is `tsc`: who read that before the change, and
+    /// comes late, gets the moment of the change.
+    fn guest_at(&self, tsc: u64, base_hz: u64) -> u64 {
+        self.guest.wrapping_add(scale(tsc.saturating_sub(self.partition), self.hz, base_hz))
+    }
+}
+
+/// How the guest's counter follows from the partition's, which runs on at its own frequency.
+#[derive(Debug, Default)]
+pub(crate) struct GuestTsc {
+    changed: AtomicBool,
+    since: RwLock<Since>,
+}
+
+impl GuestTsc {
+    /// The change, if there was one. What is read most often takes no lock.
+    fn since(&self) -> Option<Since> {
+        let changed = self.changed.load(Ordering::Acquire);
+        changed.then(|| *self.since.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The guest's counter where the partition's, of `base_hz`, is `tsc`.
+    pub fn to_guest(&self, tsc: u64, base_hz: u64) -> u64 {
+        match self.since() {
+            None => tsc,
+            Some(since) => since.guest_at(tsc, base_hz),
+        }
+    }
+
+    /// The partition's counter where the guest's is `guest`.
+    pub fn of_guest(&self, guest: u64, base_hz: u64) -> u64 {
+        match self.since() {
+            None => guest,
+            Some(since) => {
+                let ahead = scale_up(guest.saturating_sub(since.guest), base_hz, since.hz);
+                since.partition.saturating_add(ahead)
+            }
+        }
+    }
+
+    /// Its frequency, where the partition's is `base_hz`.
+    pub fn hz(&self, base_hz: u64) -> u64 {
+        self.since().map_or(base_hz, |since| since.hz)
+    }
+
+    /// Goes on at `hz` from what the guest sees now, which `tsc` of the partition's counter tells;
+    /// returns what that was.
+    ///
+    /// Readers look at the counter first and at the change then. From the moment on at which the
+    /// counter is read here they wait: who did not wait has read an earlier one, so that nobody
+    /// saw what the slower counter reaches only later.
+    pub fn set(&self, tsc: impl FnOnce() -> u64, base_hz: u64, hz: u64) -> u64 {
+        let mut since = self.since.write().unwrap_or_else(PoisonError::into_inner);
+        // Sequentially consistent: on the way before the counter is read.
+        let again = self.changed.swap(true, Ordering::SeqCst);
+        let partition = tsc();
+        let guest = if again { since.guest_at(partition, base_hz) } else { partition };
+        *since = Since { partition, guest, hz: hz.max(1) };
+        partition
+    }
+
+    /// Follows the partition's again, as after power-up.
+    pub fn reset(&self) {
+        self.changed.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_counter_goes_on_from_where_it_was() {
+        let guest = GuestTsc::default();
+        assert_eq!((guest.to_guest(500, 1000), guest.of_guest(500, 1000), guest.hz(1000)), (500, 500, 1000));
+        assert_eq!(guest.set(|| 500, 1000, 2000), 500);
+        assert_eq!((guest.to_guest(500, 1000), guest.to_guest(600, 1000)), (500, 700));
+        assert_eq!((guest.of_guest(700, 1000), guest.of_guest(701, 1000), guest.hz(1000)), (600, 601, 2000));
+        assert_eq!(guest.of_guest(0, 1000), 500, "what is over is now");
+        assert_eq!(guest.set(|| 600, 1000, 500), 600);
+        assert_eq!((guest.to_guest(600, 1000), guest.to_guest(700, 1000)), (700, 750));
+        assert_eq!(guest.to_guest(u64::MAX, 1000), (u64::MAX - 600) / 2 + 700);
+        guest.reset();
+        assert_eq!(guest.to_guest(600, 1000), 600);
+    }
+
+    #[test]
+    fn nobody_sees_the_counter_go_back() {
+        let (guest, partition) = (GuestTsc::default(), AtomicU64::new(1));
+        let read = || guest.to_guest(partition.fetch_add(1, Ordering::SeqCst), 1_000_000);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..2_000 {
+                    let hz = if round % 2 == 0 { 20_000 } else { 3_000_000 };
+                    guest.set(|| partition.fetch_add(1, Ordering::SeqCst), 1_000_000, hz);
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+            let mut last = 0;
+            while !done.load(Ordering::SeqCst) {
+                let now = read();
+                assert!(now >= last, "{now} after {last}");
+                last = now;
+            }
+        });
+    }
+}

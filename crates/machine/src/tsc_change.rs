@@ -1,0 +1,61 @@
+//! Changing the frequency of the guest's TSC while it runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use satori_bus::{Clock, Nanos, Timer};
+use satori_hyperv::Partition;
+
+use crate::TscChange;
+
+/// Slowest TSC that Hyper-V's 10 MHz reference time can follow, with some room.
+pub(crate) const SLOWEST: u64 = 20_000_000;
+
+/// Changes the frequency: with the guest's knowledge where it can be told, else at once.
+pub(crate) fn change(hz: u64, clock: &dyn Clock, partition: Option<&Partition>) {
+    match partition {
+        Some(partition) => partition.change_tsc_frequency(hz),
+        None => {
+            clock.set_guest_tsc_hz(hz);
+        }
+    }
+}
+
+/// The change that the configuration asks for: once in a run, through all resets.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    change: TscChange,
+    done: Arc<AtomicBool>,
+}
+
+impl Planned {
+    pub fn new(change: TscChange) -> Self {
+        Planned { change, done: Arc::default() }
+    }
+
+    /// When it is due, in guest time.
+    pub fn at(&self) -> Nanos {
+        self.change.at.as_nanos().try_into().unwrap_or(Nanos::MAX)
+    }
+
+    /// The timer of one life.
+    pub fn timer(&self, clock: Arc<dyn Clock>, partition: Option<Arc<Partition>>) -> Arc<dyn Timer> {
+        Arc::new(Due { planned: self.clone(), clock, partition })
+    }
+}
+
+struct Due {
+    planned: Planned,
+    clock: Arc<dyn Clock>,
+    partition: Option<Arc<Partition>>,
+}
+
+impl Timer for Due {
+    fn expired(&self, _now: Nanos) {
+        if !self.planned.done.swap(true, Ordering::SeqCst) {
+            let hz = self.planned.change.hz;
+            tracing::info!(hz, "the TSC's frequency changes");
+            change(hz, &*self.clock, self.partition.as_deref());
+        }
+    }
+}
