@@ -9,6 +9,7 @@ pub mod acpi;
 pub mod apic;
 pub mod chipset;
 pub mod cpuid;
+pub mod elf;
 pub mod fpu;
 pub mod hyperv;
 pub mod linux;

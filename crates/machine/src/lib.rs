@@ -7,6 +7,7 @@ mod boot;
 mod clock;
 mod config;
 mod console;
+mod crash_dump;
 mod debugcon;
 mod debugger;
 mod engines;
@@ -35,6 +36,7 @@ mod watch;
 
 pub use clock::{RealClock, VirtualClock};
 pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
+pub use crash_dump::CrashDump;
 pub use error::Error;
 pub use gdb::GdbListener;
 pub use machine::{Machine, Sinks};

@@ -1,5 +1,6 @@
 //! A machine from boot to its end, through resets.
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +21,8 @@ use crate::pins::pin;
 use crate::shared::{Handle, Shared};
 use crate::vp::Vp;
 use crate::{
-    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, real, sampler,
-    virtual_time, watch,
+    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, crash_dump, real,
+    sampler, virtual_time, watch,
 };
 use crate::tsc_change::{Planned, SLOWEST};
 
@@ -47,6 +48,7 @@ pub struct Machine {
     trace: Option<(std::fs::File, satori_trace::Filter)>,
     watch: Option<watch::WatchListener>,
     names: bool,
+    crash_dump: Option<File>,
 }
 
 impl Machine {
@@ -139,6 +141,7 @@ impl Machine {
             trace: None,
             watch: None,
             names,
+            crash_dump: None,
         })
     }
 
@@ -168,6 +171,11 @@ impl Machine {
         self.watch = Some(listener);
     }
 
+    /// Writes the guest's memory and registers to `file` when it has crashed: an ELF core file.
+    pub fn crash_dump(&mut self, file: File) {
+        self.crash_dump = Some(file);
+    }
+
     /// A way to reach the machine while it runs.
     pub fn handle(&self) -> Handle {
         Handle(self.plan.shared.clone())
@@ -175,7 +183,7 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, on_reset, timeout, gdb, symbols: source, trace, watch, names, .. } = self;
+        let Machine { plan, life, on_reset, timeout, gdb, symbols: source, crash_dump, trace, watch, names, .. } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
@@ -217,6 +225,14 @@ impl Machine {
                 sum.profile.shares.get_or_insert_default().merge(&shares);
             }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
+            if matches!(event, Event::Panic(_) | Event::TripleFault { .. })
+                && let Some(file) = &crash_dump
+            {
+                sum.crash_dump = life.vps.first().map(|vp| {
+                    let written = crash_dump::write(file, vp.memory(), &sum.registers);
+                    written.map_err(|error| error.to_string())
+                });
+            }
             if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
                 if names || matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
                     symbols = life.vps.first().and_then(|vp| source.of(vp.memory()));
@@ -255,6 +271,7 @@ impl Machine {
             crash: sum.crash,
             symbols,
             traced,
+            crash_dump: sum.crash_dump,
             registers: sum.registers,
             console_tail: plan.console.tail(),
             instructions: sum.instructions,
@@ -282,6 +299,7 @@ struct Sum {
     resets: u32,
     hyperv: Vec<Used>,
     crash: Option<Crash>,
+    crash_dump: Option<Result<crate::CrashDump, String>>,
     /// Of the last life.
     registers: Vec<CpuState>,
 }

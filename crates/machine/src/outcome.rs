@@ -9,6 +9,8 @@ use satori_profile::Profile;
 use satori_state::CpuState;
 use satori_symbols::Symbols;
 
+use crate::CrashDump;
+
 /// Why a run ended. The first event wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -61,6 +63,9 @@ pub struct Outcome {
     pub symbols: Option<Arc<Symbols>>,
     /// What became of the trace, if there is one.
     pub traced: Option<satori_trace::Told>,
+    /// What [`Machine::crash_dump`](crate::Machine::crash_dump) led to, if the guest crashed: what was
+    /// written, or why it could not be.
+    pub crash_dump: Option<Result<CrashDump, String>>,
     /// Each vCPU's last registers.
     pub registers: Vec<CpuState>,
     /// The console's last lines, oldest first.

@@ -46,6 +46,7 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_write, Always, "the console, messages, the report"),
     (libc::SYS_writev, Always, "messages"),
     (libc::SYS_ftruncate, Always, "the report replaces a former one"),
+    (libc::SYS_lseek, Always, "holes in a crash dump"),
     (libc::SYS_close, Always, "files and pipes that are done with"),
     (libc::SYS_fcntl, OneOf(1, HANDLES), "checks before close; a second handle of a connection"),
     (libc::SYS_poll, Always, "waits for what is typed and for room in the console"),

@@ -222,6 +222,10 @@ pub struct Machine {
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]
     pub symbols: String,
+    /// Where a guest that crashes leaves its memory and registers: an ELF core file, which gdb and crash
+    /// open. Emptied at the start, as it belongs to this run
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub crash_dump: Option<PathBuf>,
     /// End the guest after this time, with status 124: 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
@@ -229,7 +233,8 @@ pub struct Machine {
     /// at the same instruction
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub guest_timeout: Option<Duration>,
-    /// Change the frequency of the guest's TSC at a time of its own, as a migration does: 30s=2.1GHz
+    /// Change the frequency of the guest's TSC at a time of its own, as a migration does: 30s=2.1GHz. May be
+    /// given several times
     #[arg(long, value_name = "TIME=FREQUENCY", value_parser = units::tsc_change)]
     pub tsc_change: Vec<TscChange>,
     /// What a reset of the guest does [default: restart]

@@ -58,6 +58,16 @@ pub fn tell(outcome: &Outcome, status: Status) {
     if let Some(symbols) = &outcome.symbols {
         tracing::info!("{} functions' names from {}", symbols.len(), symbols.origin());
     }
+    match &outcome.crash_dump {
+        None => {}
+        Some(Err(error)) => line(format_args!("The crash dump could not be written: {error}")),
+        Some(Ok(dump)) => line(format_args!(
+            "The crash dump holds {} MiB of memory, {} mapped stretches of the kernel's addresses{}",
+            dump.memory >> 20,
+            dump.mappings,
+            if dump.vmcoreinfo { " and Linux's VMCOREINFO" } else { "" }
+        )),
+    }
     if matches!(outcome.event, Event::Panic(_) | Event::TripleFault { .. } | Event::Failed(_)) {
         for (index, state) in outcome.registers.iter().enumerate() {
             line(format_args!("vCPU {index}:"));

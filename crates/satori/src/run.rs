@@ -125,11 +125,20 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         let sinks = Sinks { console: Box::new(output.clone()), debugcon: Some(Box::new(output)), code };
         let mut machine = Machine::new(config, sinks)?;
         // Last, so that a refused input leaves no file behind.
-        let file = flags.report_file.as_deref().map(ReportFile::open).transpose()?;
+        let file =
+            flags.report_file.as_deref().map(|path| LateFile::open("--report-file", path)).transpose()?;
+        let dump =
+            match flags.crash_dump.as_deref().map(|path| LateFile::open("--crash-dump", path)).transpose() {
+                Ok(dump) => dump,
+                Err(error) => {
+                    file.into_iter().for_each(LateFile::take_back);
+                    return Err(error);
+                }
+            };
         let listener = match gdb(flags) {
             Ok(listener) => listener,
             Err(error) => {
-                file.into_iter().for_each(ReportFile::take_back);
+                file.into_iter().chain(dump).for_each(LateFile::take_back);
                 return Err(error);
             }
         };
@@ -140,14 +149,14 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         let observers = match observers(flags, &mut machine) {
             Ok(observers) => observers,
             Err(error) => {
-                file.into_iter().for_each(ReportFile::take_back);
+                file.into_iter().chain(dump).for_each(LateFile::take_back);
                 return Err(error);
             }
         };
         chosen.warn();
-        Ok((machine, file, address, costs, observers))
+        Ok((machine, file, dump, address, costs, observers))
     });
-    let (machine, file, gdb, costs, observers) = match prepared {
+    let (mut machine, file, dump, gdb, costs, observers) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             names.inspect(|names| names.take_back());
@@ -173,11 +182,11 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     }
     let guest = Running(machine.handle());
     let attendant = Ready::new(guest, console, raw.is_some(), flags.timeout).and_then(|ready| {
-        let report = file.as_ref().map(|file| file.file.as_raw_fd());
+        let written = file.iter().chain(&dump).map(|file| file.file.as_raw_fd());
         let debugger = gdb.map(|(_, socket)| socket);
         let code = names.as_ref().map(|names| names.descriptor());
-        let others = [report, debugger, code].into_iter().flatten();
-        let keep: Vec<_> = ready.files().into_iter().chain(others).chain(observers).collect();
+        let others = [debugger, code].into_iter().flatten();
+        let keep: Vec<_> = ready.files().into_iter().chain(written).chain(others).chain(observers).collect();
         let listening = debugger.is_some() || flags.stats_socket.is_some();
         if let Err(error) = sandbox(flags, &keep, listening, chosen.pins.any()) {
             return Ok(Err(error));
@@ -188,7 +197,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Ok(Ok(attendant)) => attendant,
         Ok(Err(refused)) => {
             drop(raw);
-            file.into_iter().for_each(ReportFile::take_back);
+            file.into_iter().chain(dump).for_each(LateFile::take_back);
             names.inspect(|names| names.take_back());
             sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
             return refuse(&refused);
@@ -199,7 +208,10 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
             return Status::Internal;
         }
     };
-    let file = file.map(ReportFile::begin);
+    let file = file.map(LateFile::begin);
+    if let Some(dump) = dump {
+        machine.crash_dump(dump.begin());
+    }
     let outcome = machine.run();
     // In the sandbox there is no way to them: they stay, and the next run replaces them.
     if flags.sandbox == cli::Sandbox::Off {
@@ -437,31 +449,31 @@ pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     }
 }
 
-/// The file of `--report-file`, opened before it is known whether there will be a report.
-struct ReportFile {
+/// The file of `--report-file` or `--crash-dump`, opened before it is known whether there will be one.
+struct LateFile {
     file: File,
     /// Absolute: a sandbox that cannot be had may have left the working directory.
     path: PathBuf,
     /// It was not there before.
     new: bool,
-    /// It has a content that the report replaces; a pipe or a terminal has none.
+    /// It has a content that ours replaces; a pipe or a terminal has none.
     regular: bool,
 }
 
-impl ReportFile {
-    fn open(path: &Path) -> Result<Self> {
+impl LateFile {
+    fn open(flag: &str, path: &Path) -> Result<Self> {
         let attempt = || {
             let new = !path.exists();
             let file = File::options().write(true).create(true).truncate(false).open(path)?;
             let regular = file.metadata()?.is_file();
-            Ok(ReportFile { file, path: std::path::absolute(path)?, new, regular })
+            Ok(LateFile { file, path: std::path::absolute(path)?, new, regular })
         };
         attempt().map_err(|why: std::io::Error| {
-            anyhow!("cannot write --report-file {} ({}): name another place", path.display(), plain(&why))
+            anyhow!("cannot write {flag} {} ({}): name another place", path.display(), plain(&why))
         })
     }
 
-    /// Empties the file: a report of a former run must not be taken for this one's.
+    /// Empties the file: what a former run left must not be taken for this one's.
     fn begin(self) -> File {
         if self.regular {
             let _ = self.file.set_len(0);

@@ -163,11 +163,54 @@ fn the_smallest_memory_and_a_large_one() {
 #[test]
 fn a_panic_of_linux_is_told() {
     let kernel = fetch(&["kernel", "6.1"]);
+    let dump = file("panic.core", b"what a former run left");
     // Nothing to mount and no init: "VFS: Unable to mount root fs".
-    let ended = satori(&["run", "--kernel", &kernel, "--timeout", "2m", "--clock", "virtual"]);
+    let fixed = ["run", "--kernel", &kernel, "--timeout", "2m", "--clock", "virtual", "--cpus", "2"];
+    let ended = satori(&[&fixed[..], &["--crash-dump", &dump]].concat());
     assert_eq!(ended.status, 120, "{}\n{}", tail(&ended.console), ended.messages);
     assert!(ended.messages.contains("Kernel panic - not syncing: VFS"), "{}", ended.messages);
     assert!(ended.messages.contains("RIP ffffffff"), "{}", ended.messages);
+    assert!(ended.messages.contains("512 MiB of memory") && ended.messages.contains("VMCOREINFO"));
+    stock_tools_open(&dump, &ended.messages);
+}
+
+/// The log's end is found at the addresses at which the kernel has it, and the registers are those that were told.
+fn stock_tools_open(dump: &str, messages: &str) {
+    let tool = |program: &str, arguments: &[&str]| {
+        let output = std::process::Command::new(program).args(arguments).output();
+        let output = output.unwrap_or_else(|why| panic!("{program} is needed ({why})"));
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    };
+    let notes = tool("readelf", &["--wide", "--headers", "--notes", dump]);
+    for part in ["CORE (Core file)", "NT_PRSTATUS", "VMCOREINFO", "Advanced Micro Devices X86-64"] {
+        assert!(notes.contains(part), "{part}\n{notes}");
+    }
+    assert!(!notes.contains("Warning") && !notes.contains("Error"), "{notes}");
+    let threads = tool("gdb", &["--batch", "--nx", "--core", dump, "--ex", "info threads"]);
+    assert!(threads.contains("LWP 1") && threads.contains("LWP 2"), "{threads}");
+    let registers = tool(
+        "gdb",
+        &[
+            "--batch",
+            "--nx",
+            "--core",
+            dump,
+            "--ex",
+            "thread 1",
+            "--ex",
+            "info registers rip rsp",
+            "--ex",
+            "x/2gx $rsp",
+            "--ex",
+            "x/4xb $rip",
+        ],
+    );
+    let told = messages.split("RIP ").nth(1).and_then(|text| text.split_whitespace().next()).unwrap();
+    assert!(registers.contains(told), "{told}\n{registers}");
+    assert!(!registers.contains("Cannot access"), "code and stack are mapped\n{registers}");
+    let bytes = std::fs::read(dump).unwrap();
+    let has = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+    assert!(has(b"VFS: Unable to mount root fs") && has(b"KERNELOFFSET="), "what the kernel logged and told");
 }
 
 /// Functions are named from the table in the guest's memory, which is laid out differently in either kernel.
