@@ -43,7 +43,9 @@ fn boot_and_report(series: &str, apic: &str, arguments: &[&str]) -> String {
     }
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
     let used = |name: &str| report["hyperv"][name]["used"].as_u64().unwrap_or_else(|| panic!("no {name}"));
-    for name in ["base", "vpindex", "time", "frequencies", "vapic", "ipi", "stimer", "stimer_direct"] {
+    for name in
+        ["base", "vpindex", "time", "frequencies", "vapic", "tlbflush", "ipi", "stimer", "stimer_direct"]
+    {
         assert!(used(name) > 0, "{series} did not use {name}: {}", report["hyperv"]);
     }
     // What stock Linux never uses.

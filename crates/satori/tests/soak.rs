@@ -25,8 +25,8 @@ struct Flags {
     /// Kernel series
     #[arg(long, value_delimiter = ',', default_value = "6.1,6.12")]
     series: Vec<String>,
-    /// Numbers of vCPUs
-    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    /// Numbers of vCPUs; from 65 on Linux makes the calls with VP sets
+    #[arg(long, value_delimiter = ',', default_value = "1,4,70")]
     cpus: Vec<u32>,
     /// Boots with vCPUs, memory, clock, processor and engine that a seed of each chooses, before the others
     #[arg(long, default_value_t = 100)]
@@ -34,6 +34,9 @@ struct Flags {
     /// One boot with the choices of this seed, to see a failure of those again
     #[arg(long, conflicts_with = "seed")]
     random_seed: Option<u64>,
+    /// Words for the kernel; a configuration is booted with each
+    #[arg(long, value_delimiter = ',', default_value = ",nox2apic")]
+    words: Vec<String>,
     /// Where the boots are noted, and looked up when the soak goes on
     #[arg(long, default_value = concat!(env!("CARGO_TARGET_TMPDIR"), "/soak.log"))]
     log: PathBuf,
@@ -72,15 +75,16 @@ fn main() {
         let _ = writeln!(summary, "soak: {} boots of random settings, {failures} failed", flags.random);
     }
     for series in &flags.series {
-        for &cpus in &flags.cpus {
+        for (&cpus, words) in flags.cpus.iter().flat_map(|cpus| flags.words.iter().map(move |w| (cpus, w))) {
             let boots = if flags.seed.is_some() { 1 } else { flags.boots };
             let (mut passed, mut failed, mut seconds) = (0, 0, 0.0);
+            let what = format!("{series} x{cpus} {words}");
             for number in 1..=boots {
-                let name = format!("{series} x{cpus} #{number}");
+                let name = format!("{} #{number}", what.trim_end());
                 let line = match noted(&flags, &name) {
                     Some(line) => line,
                     None => {
-                        let line = boot(&name, series, cpus, flags.seed.unwrap_or_else(fresh_seed));
+                        let line = boot(&name, series, cpus, words, flags.seed.unwrap_or_else(fresh_seed));
                         note(&flags, &line);
                         line
                     }
@@ -97,7 +101,7 @@ fn main() {
             let mean = seconds / f64::from(boots);
             let _ = writeln!(
                 summary,
-                "soak: Debian {series}, {cpus} vCPU: {passed} of {boots} boots passed, {failed} failed, {mean:.1} s each"
+                "soak: Debian {series}, {cpus} vCPU {words}: {passed} of {boots} boots passed, {failed} failed, {mean:.1} s each"
             );
         }
     }
@@ -180,10 +184,13 @@ fn random_boot(name: &str, seed: u64) -> String {
 }
 
 /// One boot. The seed chooses the memory and the amounts of work in the trials.
-fn boot(name: &str, series: &str, cpus: u32, seed: u64) -> String {
+fn boot(name: &str, series: &str, cpus: u32, words: &str, seed: u64) -> String {
     let kernel = fetch(&["kernel", series]);
-    let memory = format!("{}M", 128 + seed % 16 * 64);
-    let append = format!("panic=-1 satori.seed={seed}");
+    // What the kernel keeps for each processor has to fit, too.
+    let least = if cpus > 16 { 640 } else { 128 };
+    let memory = format!("{}M", least + seed % 16 * 64);
+    let append = format!("panic=-1 satori.seed={seed} {words}");
+    let report = common::scratch(&format!("{}.json", name.replace(' ', "-")));
     let start = Instant::now();
     let ended = satori(&[
         "run",
@@ -199,11 +206,15 @@ fn boot(name: &str, series: &str, cpus: u32, seed: u64) -> String {
         &append,
         "--timeout",
         "5m",
+        "--report",
+        "json",
+        "--report-file",
+        report.to_str().expect("UTF-8"),
     ]);
     let seconds = start.elapsed().as_secs_f64();
     let found = fact(&ended.console, "clocksource");
     let wrong = match (ended.status, verdict(&ended.console)) {
-        (0, Ok(())) if found == "hyperv_clocksource_tsc_page" => None,
+        (0, Ok(())) if found == "hyperv_clocksource_tsc_page" => unused(&report, &ended.console, cpus, words),
         (0, Ok(())) => Some(format!("clocksource {found}")),
         (0, Err(wrong)) => Some(wrong.replace('\n', "; ")),
         (status, _) => Some(format!("status {status}")),
@@ -217,4 +228,27 @@ fn boot(name: &str, series: &str, cpus: u32, seed: u64) -> String {
         }
     };
     format!("{name} seed {seed} memory {memory} {result} {seconds:.1}s")
+}
+
+/// What Linux did not use of what it uses in this configuration.
+fn unused(report: &std::path::Path, console: &str, cpus: u32, words: &str) -> Option<String> {
+    let text = std::fs::read_to_string(report).unwrap_or_default();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let apic = if words.contains("nox2apic") { "xapic" } else { "x2apic" };
+    let said = format!("Hyper-V: Using enlightened APIC ({apic} mode)");
+    if !console.contains(&said) {
+        return Some(format!("no '{said}'"));
+    }
+    let several: &[_] = if cpus > 1 { &["tlbflush", "ipi"] } else { &[] };
+    let mut names = ["base", "vpindex", "time", "vapic", "stimer", "stimer_direct"].iter().chain(several);
+    if let Some(name) = names.find(|name| report["hyperv"][**name]["used"].as_u64().unwrap_or(0) == 0) {
+        return Some(format!("{name} was not used"));
+    }
+    // A processor beyond the 64th has no bit in a plain mask.
+    let ex = |name: &str| {
+        let ways = report["hyperv"][name]["ways"].as_object().into_iter().flatten();
+        ways.filter(|(way, _)| way.ends_with("Ex")).filter_map(|(_, count)| count.as_u64()).sum::<u64>()
+    };
+    let missing = ["tlbflush", "ipi"].into_iter().find(|name| cpus > 64 && ex(name) == 0);
+    missing.map(|name| format!("{name} without its _EX forms: {}", report["hyperv"][name]))
 }

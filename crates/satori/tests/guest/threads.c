@@ -1,9 +1,12 @@
 /* Threads of the guest, for the boot tests: contention on a mutex and on an atomic counter, a
- * queue with a condition variable, thread-local storage, floating point in each thread. */
+ * queue with a condition variable, thread-local storage, floating point in each thread, and pages that
+ * go away while the others run, so that their processors' TLBs have to be flushed. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 enum { THREADS = 8, ROUNDS = 5000 };
 
@@ -46,11 +49,23 @@ static void *taker(void *unused) {
     return NULL;
 }
 
+/* Maps, fills, protects and unmaps pages again and again. */
+static void churn(void) {
+    for (int i = 0; i < 200; i++) {
+        char *page = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) fail("no memory");
+        memset(page, i, 16384);
+        if (mprotect(page, 16384, PROT_READ) || page[5000] != (char)i) fail("a page was lost");
+        munmap(page, 16384);
+    }
+}
+
 int main(void) {
     pthread_t threads[THREADS], reader;
     for (long i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, worker, (void *)(i + 1))) fail("no thread");
     if (pthread_create(&reader, NULL, taker, NULL)) fail("no thread");
+    churn();
     for (int i = 0; i < ROUNDS; i++) {
         pthread_mutex_lock(&lock);
         queue[pushed++] = i;
