@@ -5,7 +5,7 @@
 //! that fails or hangs costs only itself. Lines of results begin with [`catalog::MARK`] and are JSON.
 //!
 //! ```text
-//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--linger MS] [--reset]
+//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--linger MS] [--exactly N] [--reset]
 //! satori-bench boot [--reset]     says that init was reached, and ends
 //! satori-bench exit               exits with status 5: what the row exec starts
 //! ```
@@ -29,6 +29,8 @@ struct Options {
     cpus: u32,
     busybox: Option<String>,
     linger_ms: u64,
+    /// One sample of so many operations, and the interrupts that came meanwhile.
+    exactly: Option<u64>,
     reset: bool,
 }
 
@@ -72,6 +74,7 @@ fn options(words: &[String]) -> Result<Options, String> {
         cpus: 1,
         busybox: None,
         linger_ms: 0,
+        exactly: None,
         reset: false,
     };
     let mut words = words.iter();
@@ -88,6 +91,7 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--limit" => options.limit_s = number()?,
             "--cpus" => options.cpus = number()?,
             "--busybox" => options.busybox = Some(value.clone()),
+            "--exactly" => options.exactly = Some(number()?.into()),
             "--linger" => options.linger_ms = number()?.into(),
             _ => return Err(format!("unknown flag {word}")),
         }
@@ -122,6 +126,7 @@ fn run(options: &Options) {
     ));
     for row in &options.rows {
         say(&format!(r#"{{"start":{row:?}}}"#));
+        let before = options.exactly.map(|_| interrupts());
         match sys::fork() {
             Ok(Forked::Child) => {
                 sys::begin_group();
@@ -142,9 +147,23 @@ fn run(options: &Options) {
             }
             Err(error) => fail(row, &format!("cannot fork: {error}")),
         }
+        if let Some(before) = before {
+            let [tlb, calls, again] = std::array::from_fn(|i| interrupts()[i] - before[i]);
+            say(&format!(r#"{{"interrupts":{row:?},"tlb":{tlb},"calls":{calls},"reschedule":{again}}}"#));
+        }
     }
     say(r#"{"end":true}"#);
     std::thread::sleep(Duration::from_millis(options.linger_ms));
+}
+
+/// Inter-processor interrupts that the kernel has taken, on all processors: to flush TLBs, to call a
+/// function, and to schedule again.
+fn interrupts() -> [u64; 3] {
+    let text = std::fs::read_to_string("/proc/interrupts").unwrap_or_default();
+    ["TLB:", "CAL:", "RES:"].map(|kind| {
+        let line = text.lines().find_map(|line| line.trim_start().strip_prefix(kind)).unwrap_or_default();
+        line.split_whitespace().map_while(|word| word.parse::<u64>().ok()).sum()
+    })
 }
 
 fn fail(row: &str, why: &str) {
@@ -152,7 +171,7 @@ fn fail(row: &str, why: &str) {
 }
 
 fn perform(row: &str, options: &Options) {
-    let mut m = Meter::new(options.budget_ms * 1_000_000);
+    let mut m = Meter::new(options.budget_ms * 1_000_000).exactly(options.exactly);
     if !rows::measure(row, &mut m, options.busybox.as_deref()) {
         return fail(row, "unknown row");
     }

@@ -12,6 +12,8 @@ const SAMPLE: u64 = 2_000_000;
 #[derive(Default)]
 pub struct Meter {
     budget: u64,
+    /// One sample of so many operations, whatever they take.
+    exactly: Option<u64>,
     /// Nanoseconds an operation.
     pub samples: Vec<f64>,
     /// Operations in a sample.
@@ -30,6 +32,11 @@ impl Meter {
     /// A meter that takes about `budget` nanoseconds.
     pub fn new(budget: u64) -> Self {
         Meter { budget, ..Meter::default() }
+    }
+
+    /// Takes one sample of so many operations, where a row is measured in batches: for counts.
+    pub fn exactly(self, operations: Option<u64>) -> Self {
+        Meter { exactly: operations, ..self }
     }
 
     /// The time that the row may take, in nanoseconds.
@@ -55,6 +62,12 @@ impl Meter {
     /// Measures `batch`, which does about as many operations as it is asked for and tells how many it
     /// did.
     pub fn batches(&mut self, mut batch: impl FnMut(u64) -> u64) {
+        if let Some(n) = self.exactly {
+            let (done, took) = timed(&mut batch, n);
+            self.operations = done;
+            self.samples.push(took as f64 / done.max(1) as f64);
+            return;
+        }
         let target = SAMPLE.min(self.budget / 10).max(1);
         let mut n = 1;
         let start = now();

@@ -10,6 +10,9 @@ use crate::{cli, units};
 /// `satori bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
+    /// Something else than the rows: the tables of the talk on Hyper-V's enlightenments
+    #[arg(value_name = "WHAT", conflicts_with_all = ["rows", "groups", "list", "svg", "check"])]
+    pub what: Option<What>,
     /// Only these rows: names, or beginnings of names with a * behind them; boot is one, too
     #[arg(long, value_name = "ROW,..", value_delimiter = ',')]
     pub rows: Vec<String>,
@@ -64,6 +67,13 @@ pub struct Bench {
     pub check: bool,
 }
 
+/// What is measured other than rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// clock_gettime, TLB flushes and idle guests, with and without what Hyper-V's interface offers for them
+    Talks,
+}
+
 /// `--mitigations`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mitigations {
@@ -116,5 +126,6 @@ not reached or not measured; 2 if something was refused; 130 if it was interrupt
 Examples:
   satori bench --quick                      a first look, in two minutes
   satori bench --svg bench.svg --check      everything, a chart, and the bounds
+  satori bench talks                        what the enlightenments bring, beside a talk's figures
   satori bench --rows 'fork,chase-*,boot'   some rows
   satori bench --groups kernel --format json --peers none";

@@ -1,6 +1,7 @@
 //! `satori bench`: fetches what it needs, lets `satori-bench` measure, and prints.
 
 pub mod flags;
+mod talks;
 
 use std::fs;
 use std::io::{Write, stdout};
@@ -16,7 +17,8 @@ use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
 use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
 
-use self::flags::{Bench, Mitigations};
+use self::flags::{Bench, Mitigations, What};
+use self::talks::Talks;
 use crate::cli;
 use crate::demo::cache::{self, Wanted};
 use crate::demo::cpio::Cpio;
@@ -39,6 +41,26 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     let (rows, boot) = rows_named(&flags.rows, &flags.groups)?;
     let scratch = Scratch::new()?;
     let (files, kernel) = files(flags, &scratch)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    if flags.what == Some(What::Talks) {
+        engine(flags.engine)?;
+        let talks = Talks {
+            program: std::env::current_exe().context("cannot find this program's own file")?,
+            engine: flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string()),
+            kernel: files.vmlinux.clone(),
+            initrd: files.initrd.clone(),
+            report: scratch.folder.join("report.json"),
+            flags,
+            stop: &stop,
+        };
+        if let Some(load) = busy() {
+            say(format_args!("{load}: times will be poor; counts are exact"));
+        }
+        return talks.perform(&host(), &kernel);
+    }
     let (subjects, notes) = subjects(flags)?;
     let plan = Plan {
         files,
@@ -57,10 +79,6 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         budget_ms: flags.budget.map_or(if flags.quick { 40 } else { 200 }, |t| t.as_millis() as u64),
         patience: flags.timeout,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
     let busy = busy();
     if let Some(load) = &busy {
         say(format_args!("{load}: figures will be poor, and rows noisy"));
