@@ -7,6 +7,7 @@ mod boot;
 mod clock;
 mod config;
 mod console;
+mod cores;
 mod crash_dump;
 mod debugcon;
 mod debugger;

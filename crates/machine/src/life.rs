@@ -59,6 +59,8 @@ pub(crate) struct Blueprint {
     pub engine_stats: bool,
     /// The modelled VMX processor.
     pub processor: satori_engine::Processor,
+    /// How many processors of the host there are.
+    pub processors: usize,
     /// Ticks a second of the modelled host.
     pub host_tick: u32,
     pub guest_timeout: Option<Arc<GuestTimeout>>,

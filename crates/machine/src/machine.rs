@@ -13,18 +13,19 @@ use satori_profile::{Profile, Shares};
 use satori_state::CpuState;
 
 use crate::console::Console;
+use crate::cores::Cores;
 use crate::debugcon::DebugSink;
 use crate::debugger::Hub;
 use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
-use crate::pins::pin;
+use crate::pins::{host_processors, pin};
 use crate::shared::{Handle, Shared};
 use crate::vp::Vp;
-use crate::{
-    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, crash_dump, real,
-    sampler, virtual_time, watch,
-};
 use crate::tsc_change::{Planned, SLOWEST};
+use crate::{
+    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, crash_dump,
+    real, sampler, virtual_time, watch,
+};
 
 /// Where a guest's output goes.
 pub struct Sinks {
@@ -119,6 +120,7 @@ impl Machine {
             profile: config.profile,
             engine_stats: config.engine_stats,
             processor: config.processor,
+            processors: host_processors().len().max(1),
             host_tick: config.host_tick,
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
             tsc_changes: config.tsc_changes.iter().copied().map(Planned::new).collect(),
@@ -352,12 +354,16 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
             }
             Time::Real(_) => {
                 let (clock, alone) = (&*clock, vps.len() == 1);
+                // Who pinned them has shared out the processors; a vCPU that a debugger holds would keep its place.
+                let few = plan.processors < vps.len() && !plan.pins.any() && hub.is_none();
+                let cores = few.then(|| Arc::new(Cores::new(plan.processors, bells)));
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vp.index);
                     let cpus = plan.pins.vcpu(vp.index);
+                    let cores = cores.clone();
                     start(scope, shared, &name, move || {
                         pin(&cpus);
-                        real::run_vp(vp, bell, alone, clock, shared, hub);
+                        real::run_vp(vp, bell, alone, cores.as_deref(), clock, shared, hub);
                     });
                 }
                 let cpus = &plan.pins.timers;

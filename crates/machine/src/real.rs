@@ -6,34 +6,62 @@ use satori_bus::{Clock, TimerQueue};
 use satori_engine::{Doing, Until};
 
 use crate::Event;
+use crate::cores::{Cores, TURNS_A_SECOND};
 use crate::debugger::Hub;
 use crate::shared::{Shared, VpBell};
 use crate::vp::{After, Entry, Vp};
 
 /// Runs `vp` on the calling thread until the machine stops. One that is `alone` spins for no other
-/// vCPU, and so gives its time to none.
+/// vCPU, and so gives its time to none. With `cores` it executes while it has a place there.
 pub(crate) fn run_vp(
     vp: &mut Vp,
     bell: &VpBell,
     alone: bool,
+    cores: Option<&Cores>,
     clock: &dyn Clock,
     shared: &Shared,
     hub: Option<&Hub>,
 ) {
+    let turn = clock.tsc_hz() / TURNS_A_SECOND;
+    // Whether it has a place, and since when.
+    let (mut placed, mut began) = (false, 0);
     loop {
         vp.take_kick();
         if let Some(hub) = hub {
             hub.attend(std::slice::from_mut(vp));
         }
-        let entry = vp.prepare();
         // After the kick was taken: whoever stops the machine says so before it kicks.
         if shared.stopping() {
             break;
         }
-        let after = match entry {
-            Entry::Run { deadline } => vp.enter(Until { tsc: deadline, instructions: None }),
+        let mut turn_ends = None;
+        if let Some(cores) = cores {
+            if placed && cores.contended() {
+                let now = clock.tsc();
+                if now.wrapping_sub(began) >= turn {
+                    (placed, began) = (!cores.hand_on(vp.index), now);
+                }
+            }
+            if !placed {
+                vp.does(Doing::Asleep);
+                placed = cores.take(vp.index);
+                vp.does(Doing::Exit);
+                began = clock.tsc();
+                continue;
+            }
+            turn_ends = cores.contended().then(|| began.saturating_add(turn));
+        }
+        let after = match vp.prepare() {
+            Entry::Run { deadline } => {
+                let tsc = [deadline, turn_ends].into_iter().flatten().min();
+                vp.enter(Until { tsc, instructions: None })
+            }
             Entry::Finish => vp.enter(Until { tsc: None, instructions: Some(1) }),
             Entry::Sleep { deadline } => {
+                if let Some(cores) = cores {
+                    cores.leave(vp.index);
+                    placed = false;
+                }
                 vp.does(Doing::Asleep);
                 bell.bell.wait(deadline.map(|tsc| time_until(clock, tsc)));
                 vp.does(Doing::Exit);
@@ -43,10 +71,16 @@ pub(crate) fn run_vp(
         match after {
             After::Nothing => {}
             After::Yield if alone => {}
-            After::Yield => std::thread::yield_now(),
+            After::Yield => match cores {
+                Some(cores) if cores.hand_on(vp.index) => placed = false,
+                _ => std::thread::yield_now(),
+            },
             After::TripleFault => shared.finish(Event::TripleFault { vcpu: vp.index }),
             After::Debug(cause) => hub.into_iter().for_each(|hub| hub.met(vp, cause)),
         }
+    }
+    if let Some(cores) = cores {
+        cores.leave(vp.index);
     }
     vp.finish(clock.now());
 }

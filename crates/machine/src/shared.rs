@@ -49,6 +49,8 @@ impl Bell {
 pub(crate) struct VpBell {
     pub kick: Arc<Kick>,
     pub bell: Bell,
+    /// Rings when it may execute again, see [`crate::cores::Cores`].
+    pub place: Bell,
 }
 
 /// The bells of the vCPUs of one life of the machine, between two resets.
@@ -57,7 +59,7 @@ pub(crate) struct Bells(pub Vec<VpBell>);
 
 impl Bells {
     pub fn new(kicks: impl IntoIterator<Item = Arc<Kick>>) -> Arc<Self> {
-        let bell = |kick| VpBell { kick, bell: Bell::default() };
+        let bell = |kick| VpBell { kick, bell: Bell::default(), place: Bell::default() };
         Arc::new(Bells(kicks.into_iter().map(bell).collect()))
     }
 }
@@ -144,6 +146,7 @@ impl Shared {
     pub fn wake_all(&self) {
         let bells = lock(&self.bells).clone();
         (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
+        bells.0.iter().for_each(|vp| vp.place.ring());
         self.timer.ring();
     }
 
