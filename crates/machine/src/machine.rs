@@ -20,8 +20,8 @@ use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::pins::{host_processors, pin};
 use crate::shared::{Handle, Shared};
-use crate::vp::Vp;
 use crate::tsc_change::{Planned, SLOWEST};
+use crate::vp::Vp;
 use crate::{
     ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, crash_dump,
     real, sampler, virtual_time, watch,
@@ -46,7 +46,7 @@ pub struct Machine {
     engine: String,
     gdb: Option<gdb::Plan>,
     symbols: SymbolSource,
-    trace: Option<(std::fs::File, satori_trace::Filter)>,
+    trace: Option<(File, satori_trace::Filter)>,
     watch: Option<watch::WatchListener>,
     names: bool,
     crash_dump: Option<File>,
@@ -164,7 +164,7 @@ impl Machine {
     }
 
     /// Writes a trace of what `filter` names to `file`.
-    pub fn trace(&mut self, file: std::fs::File, filter: satori_trace::Filter) {
+    pub fn trace(&mut self, file: File, filter: satori_trace::Filter) {
         self.trace = Some((file, filter));
     }
 
@@ -185,7 +185,19 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, on_reset, timeout, gdb, symbols: source, crash_dump, trace, watch, names, .. } = self;
+        let Machine {
+            plan,
+            life,
+            on_reset,
+            timeout,
+            gdb,
+            symbols: source,
+            crash_dump,
+            trace,
+            watch,
+            names,
+            ..
+        } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
