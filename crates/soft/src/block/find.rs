@@ -1,5 +1,6 @@
 //! Finding the block at an address, and decoding it where there is none.
 
+use satori_memory::PageState;
 use std::cell::Cell;
 
 use satori_state::seg;
@@ -108,11 +109,7 @@ impl Cpu {
         }
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*fetch.state };
-        let known = state.has_code();
-        let value = state.mark_code(!self.parallel);
-        if !known && self.jit.is_some() {
-            self.tlb.protect_code();
-        }
+        let value = self.mark_code(state);
         let longest = self.blocks.rewritten.longest(fetch.state, value);
         let offset = (linear & 0xfff) as usize;
         let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, offset, bits, longest) else {
@@ -142,6 +139,24 @@ impl Cpu {
         Ok(Some(block))
     }
 
+    /// Code is about to be decoded from the page with `state`: its value from now on.
+    fn mark_code(&mut self, state: &PageState) -> u32 {
+        if self.jit.is_none() {
+            return state.mark_code(!self.parallel);
+        }
+        let known = state.has_code();
+        // What others mark meanwhile is noticed later, with all the rest of it.
+        let others = PageState::marks() != self.marks;
+        let value = state.mark_code(!self.parallel);
+        if !known {
+            self.tlb.protect(state);
+            if !others && PageState::marks() == self.marks + 1 {
+                self.marks += 1;
+            }
+        }
+        value
+    }
+
     /// The block of the one instruction at `linear` that crosses into the next page. Nothing where it
     /// has to be executed by itself, to fault for example.
     fn crossing_block(&mut self, linear: u64, here: Fetch, value: u32) -> Option<*mut Block> {
@@ -155,11 +170,7 @@ impl Cpu {
         let there = there.ok()?;
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*there.state };
-        let known = state.has_code();
-        let other_value = state.mark_code(!self.parallel);
-        if !known {
-            self.tlb.protect_code();
-        }
+        let other_value = self.mark_code(state);
         let scope = if here.scope == Scope::Local || there.scope == Scope::Local {
             Scope::Local
         } else {

@@ -63,6 +63,8 @@ pub struct Tlb {
     keys: KeyedSlots,
     /// Slots filled with non-global pages since the last flush.
     local: Vec<u16>,
+    /// What [`mark_of`] says of the page that each slot was last filled with.
+    marks: Box<[u32; ENTRIES]>,
     large: LargePages,
     pub counts: TlbCounts,
 }
@@ -132,6 +134,7 @@ impl Tlb {
             hidden: false,
             keys: KeyedSlots::new(),
             local: Vec::with_capacity(ENTRIES),
+            marks: Box::new([0; ENTRIES]),
             large: LargePages::new(),
             counts: TlbCounts::default(),
         }
@@ -191,6 +194,7 @@ impl Tlb {
         if !fill.global && self.local.len() < ENTRIES {
             self.local.push(slot as u16);
         }
+        self.marks[slot] = mark_of(fill.state);
         self.keys.note(fill.key, slot);
         self.large.insert(page, fill.shift);
     }
@@ -202,6 +206,27 @@ impl Tlb {
             if unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
                 for tag in entry.tag.iter_mut().skip(1).step_by(2) {
                     *tag = NEVER;
+                }
+            }
+        }
+    }
+
+    /// The same for the one page whose state is `state`.
+    pub fn protect(&mut self, state: *const PageState) {
+        /// Slots that are compared at once.
+        const PIECE: usize = 64;
+        let mark = mark_of(state);
+        for first in (0..ENTRIES).step_by(PIECE) {
+            // Without an early end, the comparison of a piece is a few vector instructions.
+            let piece = &self.marks[first..first + PIECE];
+            if !piece.iter().fold(false, |any, one| any | (*one == mark)) {
+                continue;
+            }
+            for entry in &mut self.real()[first..first + PIECE] {
+                if entry.state == state {
+                    for tag in entry.tag.iter_mut().skip(1).step_by(2) {
+                        *tag = NEVER;
+                    }
                 }
             }
         }
@@ -254,6 +279,11 @@ impl Tlb {
             }
         }
     }
+}
+
+/// Tells most pages apart by their states, in fewer bits.
+fn mark_of(state: *const PageState) -> u32 {
+    (state as usize / size_of::<PageState>()) as u32
 }
 
 /// The slot of the page around `linear`.
