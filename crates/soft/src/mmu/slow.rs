@@ -225,7 +225,13 @@ impl Cpu {
         self.tlb.lookup(linear, 1, self.mode, write).is_some()
     }
 
-    /// Tells that RAM at `linear` was written through [`Cpu::host_range`].
+    /// Where `size` bytes of RAM at `linear` are on the host, if all can be reached without a fault or an
+    /// exit, and none is looked at.
+    pub fn cached_range(&self, linear: u64, size: u64, write: bool) -> Option<*mut u8> {
+        self.tlb.lookup(linear, size, self.mode, write).map(|(host, _)| host)
+    }
+
+    /// Tells that RAM at `linear` was written through [`Cpu::host_range`] or [`Cpu::cached_range`].
     pub fn host_range_written(&mut self, linear: u64) {
         if let Ok(place) = self.place(linear, self.mode, true)
             && place.wrote()
@@ -266,18 +272,18 @@ impl Cpu {
                 return Err(self.raise(fault));
             }
         };
-        let memory = self.memory.clone();
-        let Some(page) = memory.page(Gpa(mapping.gpa)) else { return Ok(Place::Device(mapping.gpa)) };
+        let Some(page) = self.memory.page(Gpa(mapping.gpa)) else { return Ok(Place::Device(mapping.gpa)) };
+        let (host, state, code) = (page.host, std::ptr::from_ref(page.state), page.state.has_code());
         self.back(mapping.gpa)?;
         let mut allowed = self.allowed_everywhere(&mapping);
-        if self.jit.is_some() && page.state.has_code() {
+        if self.jit.is_some() && code {
             // Translated code does not look whether it writes to code.
             allowed.iter_mut().skip(1).step_by(2).for_each(|write| *write = false);
         }
         self.tlb.fill(&Fill {
             linear,
-            host: page.host,
-            state: page.state,
+            host,
+            state,
             allowed,
             global: mapping.global,
             shift: mapping.shift,
@@ -285,7 +291,7 @@ impl Cpu {
             watched: self.debug.data_page(linear),
         });
         // SAFETY: the offset stays within the page.
-        Ok(Place::Ram(unsafe { page.host.add((linear & 0xfff) as usize) }, page.state))
+        Ok(Place::Ram(unsafe { host.add((linear & 0xfff) as usize) }, state))
     }
 
     /// Raises an EPT violation if the 2-MiB piece of RAM around `gpa` was not touched yet.

@@ -189,7 +189,12 @@ impl Tlb {
         let page = fill.linear & !0xfff;
         let slot = slot_of(page);
         let watched = if fill.watched { WATCHED } else { 0 };
-        let tag = fill.allowed.map(|allowed| if allowed { page | watched } else { NEVER });
+        let mut tag = [NEVER; 6];
+        for (tag, allowed) in tag.iter_mut().zip(fill.allowed) {
+            if allowed {
+                *tag = page | watched;
+            }
+        }
         self.real()[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
         if !fill.global && self.local.len() < ENTRIES {
             self.local.push(slot as u16);

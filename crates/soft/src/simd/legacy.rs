@@ -17,7 +17,7 @@ fn put(area: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 fn take<const N: usize>(area: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|i| area[at + i])
+    *area[at..].first_chunk().expect("the area has all of its legacy region")
 }
 
 /// The pointers of 64 bits with REX.W; else an offset of 32 and a selector, which is 0 as on

@@ -93,9 +93,12 @@ pub fn store_bytes(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
 }
 
 fn store_pieces(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    if rest.is_empty() && store_run(cpu, linear, words) {
+        return Ok(());
+    }
     cpu.probe_write(linear, bytes.len() as u64)?;
     let mut at = linear;
-    let (words, rest) = bytes.as_chunks::<8>();
     for word in words {
         cpu.write(at, u64::from_le_bytes(*word))?;
         at = at.wrapping_add(8);
@@ -107,6 +110,36 @@ fn store_pieces(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
     Ok(())
 }
 
+/// Words that are worth a look for all of them at once.
+const RUN: usize = 4;
+
+/// Writes `words` if they lie in one page that the TLB has; whether it did.
+pub fn store_run(cpu: &mut Cpu, linear: u64, words: &[[u8; 8]]) -> bool {
+    if words.len() < RUN {
+        return false;
+    }
+    let Some(host) = cpu.cached_range(linear, size_of_val(words) as u64, true) else { return false };
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: so many bytes may be written there.
+        unsafe { u64::store(host.add(8 * i), u64::from_le_bytes(*word)) };
+    }
+    cpu.host_range_written(linear);
+    true
+}
+
+/// Fills `words` if they lie in one page that the TLB has; whether it did.
+fn load_run(cpu: &Cpu, linear: u64, words: &mut [[u8; 8]]) -> bool {
+    if words.len() < RUN {
+        return false;
+    }
+    let Some(host) = cpu.cached_range(linear, size_of_val(words) as u64, false) else { return false };
+    for (i, word) in words.iter_mut().enumerate() {
+        // SAFETY: so many bytes may be read there.
+        *word = unsafe { u64::load(host.add(8 * i)) }.to_le_bytes();
+    }
+    true
+}
+
 /// Fills `bytes` from memory.
 pub fn load_bytes(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
     cpu.require_alignment(linear, alignment(bytes.len()))?;
@@ -114,8 +147,11 @@ pub fn load_bytes(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
 }
 
 fn load_pieces(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
-    let mut at = linear;
     let (words, rest) = bytes.as_chunks_mut::<8>();
+    if rest.is_empty() && load_run(cpu, linear, words) {
+        return Ok(());
+    }
+    let mut at = linear;
     for word in words {
         *word = cpu.read::<u64>(at)?.to_le_bytes();
         at = at.wrapping_add(8);

@@ -18,7 +18,7 @@ use satori_engine::Exception;
 use satori_state::{FpuState, reg};
 
 use super::legacy;
-use super::operand::load_bytes;
+use super::operand::{load_bytes, store_run};
 use crate::cpu::{Cpu, Exec, Handler};
 
 /// Alignment of an area.
@@ -144,7 +144,11 @@ impl Pieces {
         for range in ranges {
             let at = linear.wrapping_add(range.start as u64);
             // All pieces are made of aligned quadwords.
-            for (i, word) in self.area[range.clone()].as_chunks::<8>().0.iter().enumerate() {
+            let words = self.area[range.clone()].as_chunks::<8>().0;
+            if store_run(cpu, at, words) {
+                continue;
+            }
+            for (i, word) in words.iter().enumerate() {
                 cpu.write(at.wrapping_add(8 * i as u64), u64::from_le_bytes(*word))?;
             }
         }
