@@ -38,6 +38,9 @@ pub type Handler = fn(&mut Cpu, &Instruction) -> Exec<()>;
 
 /// In [`Cpu::code_mode`]: RFLAGS.AC at privilege levels 0 to 2.
 pub(crate) const CODE_AC: u64 = 1 << 55;
+/// The bit for code at privilege level 3, and that for levels 1 and 2.
+pub(crate) const CODE_USER: u64 = 1 << 52;
+pub(crate) const CODE_LOW: u64 = 1 << 56;
 
 /// One virtual processor.
 pub struct Cpu {
@@ -266,13 +269,13 @@ impl Cpu {
             Mode::Supervisor
         };
         let code_mode = jit::vector_mode(&self.state)
-            | u64::from(self.mode == Mode::User) << 52
+            | if self.mode == Mode::User { CODE_USER } else { 0 }
             | u64::from(self.code64) << 53
             | u64::from(self.bits() == 16) << 54
             | if self.mode == Mode::SupervisorAc { CODE_AC } else { 0 }
-            | u64::from(matches!(self.state.cpl(), 1 | 2)) << 56;
+            | if matches!(self.state.cpl(), 1 | 2) { CODE_LOW } else { 0 };
         // The table of targets is for each `mode`, which says less.
-        if (self.code_mode ^ code_mode) & (jit::VECTOR_MODE | 1 << 56) != 0
+        if (self.code_mode ^ code_mode) & (jit::VECTOR_MODE | CODE_LOW) != 0
             && let Some(jit) = &mut self.jit
         {
             jit.forget_targets(&mut self.context);

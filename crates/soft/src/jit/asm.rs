@@ -278,6 +278,12 @@ impl Asm {
         self.imm32(value);
     }
 
+    /// Stores a constant of 32 bits.
+    pub fn store_imm32(&mut self, to: Mem, value: u32) {
+        self.memory(false, &[0xc7], 0, to);
+        self.imm32(value as i32);
+    }
+
     pub fn lea(&mut self, to: Reg, from: Mem) {
         self.memory(true, &[0x8d], to.0, from);
     }

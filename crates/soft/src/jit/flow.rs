@@ -10,6 +10,7 @@ use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
 use crate::cpu::CODE_AC;
+use crate::isa::Isa;
 use crate::mmu::{Mode, canonical};
 
 /// Binary logarithm of the size of a place in the table of targets.
@@ -18,7 +19,7 @@ const PLACE: u32 = size_of::<super::Target>().ilog2();
 impl Lower<'_> {
     /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
     /// it is none, whatever was emitted.
-    pub fn flow(&mut self, insn: &Instruction) -> Option<bool> {
+    pub fn flow(&mut self, isa: &Isa, insn: &Instruction) -> Option<bool> {
         match insn.code() {
             Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => {
                 return self.push(insn).then_some(false);
@@ -64,6 +65,8 @@ impl Lower<'_> {
                 self.write_base(insn, seg::GS, next);
                 return Some(true);
             }
+            Code::Syscall if canonical(next) => return self.system_call(isa, insn, next).then_some(true),
+            Code::Sysretq => return self.system_return(isa, insn).then_some(true),
             Code::Swapgs => return self.swap_gs(next).then_some(true),
             _ => {}
         }
@@ -198,17 +201,7 @@ impl Lower<'_> {
     /// PUSHFQ: the image shows RF and VM clear, and the status flags from where they are put away.
     fn push_flags(&mut self, insn: &Instruction) {
         self.save_flags();
-        let others = !(rflags::STATUS | rflags::RF | rflags::VM);
-        self.asm.load(S2, stubs::rflags());
-        self.asm.alu_imm(Alu::And, S2, others as i32);
-        self.asm.load(S1, stubs::flags());
-        self.asm.shr32(S1, 8);
-        self.asm.alu_imm32(Alu::And, S1, (rflags::STATUS & 0xff) as i32);
-        self.asm.alu(Alu::Or, S2, S1);
-        self.asm.load(S1, stubs::flags());
-        self.asm.alu_imm32(Alu::And, S1, 1);
-        self.asm.imul32(S1, S1, rflags::OF as u32);
-        self.asm.alu(Alu::Or, S2, S1);
+        self.flags_image();
         self.asm.store(stubs::temporary(), S2);
         let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
         self.asm.load(S2, stubs::temporary());
@@ -311,15 +304,20 @@ impl Lower<'_> {
         Some(())
     }
 
+    /// Computes where the table for `mode` has the target at S2, into S1.
+    pub fn target_place(&mut self, mode: Mode) {
+        // As the function of that name does, times the size of a place.
+        self.asm.imul32(S1, S2, super::SPREAD);
+        self.asm.shr32(S1, (32 - super::TARGETS.ilog2() - PLACE) as u8);
+        self.asm.alu_imm32(Alu::And, S1, (super::TARGETS as i32 - 1) << PLACE);
+        self.asm.alu_mem(Alu::Add, S1, stubs::targets(mode));
+    }
+
     /// Looks for the code at S2; S1 is its place in the table then. Leaves if there is none.
     fn look_up(&mut self) {
         let (retry, missing) = (self.asm.bound(), self.asm.label());
         self.cold.push(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
-        // As `target_place` does, times the size of a place.
-        self.asm.imul32(S1, S2, super::SPREAD);
-        self.asm.shr32(S1, (32 - super::TARGETS.ilog2() - PLACE) as u8);
-        self.asm.alu_imm32(Alu::And, S1, (super::TARGETS as i32 - 1) << PLACE);
-        self.asm.alu_mem(Alu::Add, S1, stubs::targets(self.mode));
+        self.target_place(self.mode);
         let (rip, _) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
         self.asm.jcc(cc::NE, missing);

@@ -509,9 +509,9 @@ impl Lower<'_> {
         let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| host_has(*f));
         if known {
             let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
-            let (windows, ranges) = (self.windows, self.ranges.len());
+            let (windows, ranges, sites) = (self.windows, self.ranges.len(), self.sites.len());
             let held = self.held.take();
-            match self.flow(insn) {
+            match self.flow(isa, insn) {
                 Some(ended) => return ended,
                 None => {
                     self.stores = false;
@@ -519,6 +519,7 @@ impl Lower<'_> {
                     self.flags = flags;
                     self.cold.truncate(cold);
                     self.links.truncate(links);
+                    self.sites.truncate(sites);
                     self.ranges.truncate(ranges);
                     self.windows = windows;
                 }

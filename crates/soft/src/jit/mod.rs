@@ -9,6 +9,7 @@
 
 mod arena;
 mod asm;
+mod calls;
 mod copy;
 mod flow;
 mod generic;

@@ -6,7 +6,7 @@ use iced_x86::{Code, Instruction, OpKind, Register};
 use satori_defs::x86::cr4;
 use satori_state::{CpuState, Segment, seg};
 
-use super::asm::{Alu, Mem, Reg, cc, field};
+use super::asm::{Alu, Label, Mem, Reg, cc, field};
 use super::lower::{Cold, Lower, resident};
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
@@ -17,12 +17,12 @@ use crate::isa::Isa;
 const RCX: Reg = Reg(1);
 const RDX: Reg = Reg(2);
 
-fn state(offset: usize) -> Mem {
+pub fn state(offset: usize) -> Mem {
     field(offset_of!(Cpu, state) + offset)
 }
 
 /// A field of segment register `i`.
-fn segment(i: usize, offset: usize) -> Mem {
+pub fn segment(i: usize, offset: usize) -> Mem {
     state(offset_of!(CpuState, seg) + i * size_of::<Segment>() + offset)
 }
 
@@ -40,7 +40,7 @@ impl Lower<'_> {
     }
 
     /// Goes to the generic implementation if `bit` of CR4 is `set`.
-    fn other_if_cr4(&mut self, bit: u64, set: bool, other: super::asm::Label) {
+    fn other_if_cr4(&mut self, bit: u64, set: bool, other: Label) {
         let byte = bit.trailing_zeros() / 8;
         self.asm.test_at(state(offset_of!(CpuState, cr4) + byte as usize), (bit >> (8 * byte)) as u8);
         self.asm.jcc(if set { cc::NE } else { cc::E }, other);
@@ -105,15 +105,19 @@ impl Lower<'_> {
             Some(host) => self.asm.mov(S2, host),
             None => self.asm.load(S2, stubs::gpr(from)),
         }
-        // Canonical: bits 63 to 47 are all the same.
-        self.asm.mov(S1, S2);
+        self.unless_canonical(S2, other);
+        self.asm.store(segment(to, offset_of!(Segment, base)), S2);
+        self.asm.store(stubs::segment_base(to), S2);
+        self.link(next);
+    }
+
+    /// Goes to `other` unless bits 63 to 47 of `address` are all the same. S1 is lost.
+    pub fn unless_canonical(&mut self, address: Reg, other: Label) {
+        self.asm.mov(S1, address);
         self.asm.sar(S1, 47);
         self.asm.alu_imm(Alu::Add, S1, 1);
         self.asm.alu_imm(Alu::Cmp, S1, 1);
         self.asm.jcc(cc::A, other);
-        self.asm.store(segment(to, offset_of!(Segment, base)), S2);
-        self.asm.store(stubs::segment_base(to), S2);
-        self.link(next);
     }
 
     /// RDPKRU.
@@ -150,13 +154,7 @@ impl Lower<'_> {
     }
 
     /// The generic implementation of `insn`, out of the way at `other`; what comes next is at `back`.
-    pub fn otherwise(
-        &mut self,
-        isa: &Isa,
-        insn: &Instruction,
-        other: super::asm::Label,
-        back: super::asm::Label,
-    ) {
+    pub fn otherwise(&mut self, isa: &Isa, insn: &Instruction, other: Label, back: Label) {
         self.asm.bind(back);
         let site = self.site(isa, insn);
         self.cold.push(Cold::Generic { label: other, back, site });

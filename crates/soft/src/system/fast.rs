@@ -11,15 +11,15 @@ use crate::mmu::canonical;
 use crate::operands::truncate;
 
 /// Flat 64-bit code, DPL 0, accessed.
-const CODE64: u32 = 0xa09b;
+pub const CODE64: u32 = 0xa09b;
 /// Flat 32-bit code, DPL 0, accessed.
 const CODE32: u32 = 0xc09b;
 /// Flat writable data, DPL 0, accessed.
-const DATA: u32 = 0xc093;
+pub const DATA: u32 = 0xc093;
 /// Descriptor privilege level 3, in rights.
-const DPL3: u32 = 3 << 5;
+pub const DPL3: u32 = 3 << 5;
 /// RFLAGS that SYSRET takes from R11 (SDM volume 2, SYSRET).
-const SYSRET_FLAGS: u64 = 0x3c_7fd7;
+pub const SYSRET_FLAGS: u64 = 0x3c_7fd7;
 
 /// The instructions of this file.
 pub fn handler(insn: &Instruction) -> Option<Handler> {

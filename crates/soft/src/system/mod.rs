@@ -29,6 +29,7 @@ mod v86;
 use iced_x86::Instruction;
 
 use crate::cpu::Handler;
+pub use fast::{CODE64, DATA, DPL3, SYSRET_FLAGS};
 pub use faults::{InterruptKind, Shutdown, interrupt, raise_fault};
 
 /// The implementation of a system instruction.
