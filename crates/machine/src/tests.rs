@@ -127,6 +127,31 @@ fn the_timer_wakes_a_halted_processor() {
     assert!(outcome.elapsed >= Duration::from_millis(2), "{:?}", outcome.elapsed);
 }
 
+#[test]
+fn an_interrupt_is_not_lost_where_two_timers_are_due_at_once() {
+    let timer = |deadline| {
+        let mode = u64::from(satori_defs::apic::lvt::TSC_DEADLINE);
+        [write(LVT_TIMER, mode | 0x51), write(msr::IA32_TSC_DEADLINE, deadline), Op::Sti]
+    };
+    // Among the times is the one at which the second processor has just halted.
+    for deadline in 10_990..11_030 {
+        let mut ops = enable_x2apic(true).to_vec();
+        ops.extend([write(ICR, 1 << 32 | INIT), Op::Work(2000), write(ICR, 1 << 32 | STARTUP | 0x10)]);
+        ops.extend(timer(deadline));
+        ops.extend([Op::Hlt, Op::Work(100_000), debug_exit(1)]);
+        let second = ops.len();
+        ops.extend(enable_x2apic(false));
+        ops.extend(timer(deadline));
+        ops.extend([Op::Work(9_000), Op::Hlt, Op::Cli, Op::Hlt]);
+        let config = Config { topology: Topology::flat(2), tsc_hz: Some(1_000_000_000), ..virtual_clock() };
+        let (outcome, said) = run(&config, Program { begin: vec![0, second], ..with_handler(ops) });
+        assert_eq!(outcome.event, Event::DebugExit(1));
+        for taken in ["0: Interrupt(81)", "1: Interrupt(81)"] {
+            assert!(said.iter().any(|line| line == taken), "{deadline}: {said:?}");
+        }
+    }
+}
+
 /// The BSP starts three processors; each sends it an interrupt while it does `then` for ever.
 fn smp(then: &[Op]) -> Program {
     let mut ops = enable_x2apic(true).to_vec();

@@ -61,6 +61,10 @@ fn take_turn(
             return left < SLICE;
         }
         timers.run(clock.now());
+        // Before it is prepared: what that injects, only entering it delivers.
+        if left < SLICE && others_due(vps, turn, clock, hub) {
+            return true;
+        }
         let entry = vps[turn].prepare();
         if shared.stopping() {
             return true;
@@ -70,10 +74,6 @@ fn take_turn(
             Entry::Finish => Until { tsc: None, instructions: Some(1) },
             Entry::Run { deadline } => {
                 let budget = left.min(until_next_deadline(vps, timers, clock, hub));
-                if budget == 0 && left < SLICE {
-                    // Another vCPU's timer is due: it goes first.
-                    return true;
-                }
                 Until { tsc: deadline, instructions: Some(budget.max(1)) }
             }
         };
@@ -103,6 +103,13 @@ fn held(hub: Option<&Hub>, vp: &Vp) -> bool {
 /// When local APIC timers are due. Those of a vCPU that a debugger holds have to wait.
 fn deadlines(vps: &[Vp], hub: Option<&Hub>) -> impl Iterator<Item = u64> {
     vps.iter().filter(move |vp| !held(hub, vp)).filter_map(Vp::deadline)
+}
+
+/// Whether the timer of another vCPU than `turn` is due: it goes first.
+fn others_due(vps: &[Vp], turn: usize, clock: &VirtualClock, hub: Option<&Hub>) -> bool {
+    let (before, rest) = vps.split_at(turn);
+    let due = |vps| deadlines(vps, hub).any(|tsc| clock.instructions_until_tsc(tsc) == 0);
+    due(before) || due(&rest[1..])
 }
 
 /// Instructions until the first local APIC or platform timer is due.
