@@ -253,7 +253,10 @@ pub fn outcome_reason(
     if loads && host::vendor() == Vendor::Amd && engine.vector == gp {
         return Some("bit 17 of MXCSR exists on AMD's processors");
     }
-    let misaligned = effective(case, insn) & 15 != 0 && insn.memory_size().size() >= 16;
+    let size = insn.memory_size().size();
+    // Areas of state have to be aligned to 16 bytes only.
+    let alignment = if size == 32 { 32 } else { 16 };
+    let misaligned = size >= 16 && effective(case, insn) % alignment != 0;
     if misaligned && real.vector == gp && engine.vector == u32::from(vector::SS) {
         return Some("whether alignment or the canonical form is looked at first is not defined");
     }
