@@ -24,6 +24,11 @@ impl ReferenceClock {
         Some(ReferenceClock { offset: time.wrapping_sub(clock.at(tsc)) as i64, ..clock })
     }
 
+    /// Whether time passes.
+    pub(crate) fn runs(&self) -> bool {
+        self.scale != 0
+    }
+
     /// Reference time at `tsc`.
     pub fn at(&self, tsc: u64) -> u64 {
         let scaled = (u128::from(tsc) * u128::from(self.scale)) >> 64;

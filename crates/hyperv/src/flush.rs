@@ -33,6 +33,11 @@ pub enum Flush {
 }
 
 impl Flush {
+    /// Whether it is one that requests lead to.
+    pub(crate) fn fits(&self) -> bool {
+        !matches!(self, Flush::Pages(pages) if pages.len() > PAGES_MAX)
+    }
+
     /// Both.
     pub(crate) fn and(self, other: Flush) -> Flush {
         match (self, other) {

@@ -41,7 +41,7 @@ pub use enlightenment::{CpuidBit, Enlightenment, Row};
 pub use flush::Flush;
 pub use hypercall::{CallRow, Completion, Hypercall, Input, Request, Ud, call_name};
 pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};
-pub use saved::Saved;
+pub use saved::{Saved, Unfit};
 pub use slots::{Interrupt, Slots};
 pub use synic::{HostPort, Interrupts, Message, PortKind, Refusal, SavedSynic, Target};
 pub use testdev::TestDevice;

@@ -13,8 +13,23 @@ use satori_memory::Gpa;
 use crate::overlay::Kind;
 use crate::{Crash, Enlightenment, Outcome, Partition, Vp};
 
-/// The hypercall page of an Intel processor: `vmcall; ret`.
-const HYPERCALL_PAGE: [u8; 4] = [0x0f, 0x01, 0xc1, 0xc3];
+/// What the hypercall page holds (TLFS 3.13): the instruction of the processor's vendor, and a return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HypercallPage {
+    /// `vmcall; ret`.
+    Intel,
+    /// `vmmcall; ret`.
+    Amd,
+}
+
+impl HypercallPage {
+    const fn bytes(self) -> [u8; 4] {
+        match self {
+            HypercallPage::Intel => [0x0f, 0x01, 0xc1, 0xc3],
+            HypercallPage::Amd => [0x0f, 0x01, 0xd9, 0xc3],
+        }
+    }
+}
 
 impl Partition {
     /// Whether `register` is a synthetic MSR, offered or not.
@@ -121,7 +136,8 @@ impl Partition {
             shared.overlays.uncover(&self.memory, Kind::Hypercall);
         } else {
             let page = Gpa(value & !(PAGE_SIZE - 1));
-            let covered = shared.overlays.cover(&self.memory, Kind::Hypercall, page, &HYPERCALL_PAGE);
+            let code = self.hypercall_page.bytes();
+            let covered = shared.overlays.cover(&self.memory, Kind::Hypercall, page, &code);
             covered.map_err(|_| Gp)?;
         }
         shared.hypercall = value;

@@ -81,6 +81,24 @@ impl Overlays {
         Ok(())
     }
 
+    /// Whether these can be the overlays of a partition with so many processors and this memory: none twice, each
+    /// a page of memory, and below each something to give back.
+    pub fn fit(&self, memory: &GuestMemory, vps: u32) -> bool {
+        let page = |gpa: u64| gpa % PAGE_SIZE == 0 && memory.read(Gpa(gpa), &mut blank()).is_ok();
+        let below = |gpa: u64| self.covered.iter().filter(|(covered, _)| *covered == gpa).count();
+        let cover = |(index, cover): (usize, &Cover)| {
+            let owner = match cover.kind {
+                Kind::Messages(vp) | Kind::EventFlags(vp) => vp < vps,
+                Kind::Hypercall | Kind::ReferenceTsc => true,
+            };
+            let again = self.covers[..index].iter().any(|other| other.kind == cover.kind);
+            owner && !again && cover.content.len() == BYTES && page(cover.gpa) && below(cover.gpa) == 1
+        };
+        let used = |gpa: u64| self.covers.iter().any(|cover| cover.gpa == gpa);
+        self.covers.iter().enumerate().all(cover)
+            && self.covered.iter().all(|(gpa, content)| content.len() == BYTES && used(*gpa))
+    }
+
     fn uppermost(&mut self, gpa: u64) -> Option<&mut Cover> {
         self.covers.iter_mut().rfind(|cover| cover.gpa == gpa)
     }

@@ -8,6 +8,7 @@ use satori_defs::hyperv::EXPOSE_INVARIANT_TSC;
 use satori_memory::GuestMemory;
 use serde::{Deserialize, Serialize};
 
+use crate::msr::HypercallPage;
 use crate::overlay::Overlays;
 use crate::stimer::Stimers;
 use crate::synic::{Interrupts, Synic};
@@ -102,6 +103,7 @@ pub(crate) struct Shared {
 pub struct Partition {
     pub(crate) config: Config,
     pub(crate) frequencies: Frequencies,
+    pub(crate) hypercall_page: HypercallPage,
     pub(crate) memory: GuestMemory,
     pub(crate) clock: Arc<dyn Clock>,
     /// How reference time follows from the partition's TSC.
@@ -132,6 +134,7 @@ impl Partition {
         Ok(Partition {
             config,
             frequencies: Frequencies { tsc_hz, apic_hz },
+            hypercall_page: HypercallPage::Intel,
             memory,
             clock,
             reference,
@@ -143,6 +146,11 @@ impl Partition {
             slots: Slots::new(Vec::new()),
             usage: Usage::default(),
         })
+    }
+
+    /// Its processors are AMD's: hypercalls are made by VMMCALL.
+    pub fn with_vmmcall(self) -> Self {
+        Partition { hypercall_page: HypercallPage::Amd, ..self }
     }
 
     /// Gives each of `vps` virtual processors a synthetic interrupt controller that interrupts through

@@ -23,7 +23,46 @@ pub struct Saved {
     synic: SavedSynic,
 }
 
+/// What [`Partition::restore`] refuses, and why: a file that holds a partition may come from anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Of another number of processors.
+    #[error("the saved Hyper-V state is of another number of processors: use the one that it was saved with")]
+    Processors,
+    /// Overlays outside memory, twice, or not of a page's size.
+    #[error(
+        "the saved Hyper-V state has overlay pages that cannot be: it is damaged, or of another memory size"
+    )]
+    Overlays,
+    /// Synthetic interrupt controllers, their messages and ports.
+    #[error("the saved Hyper-V state has interrupt controllers that cannot be: it is damaged")]
+    Synic,
+    /// Frequencies or flushes.
+    #[error("the saved Hyper-V state has a clock or flushes that cannot be: it is damaged")]
+    Values,
+}
+
 impl Partition {
+    /// Why `saved` cannot be of this partition.
+    fn unfit(&self, saved: &Saved) -> Option<Unfit> {
+        let vps = self.slots.count();
+        let shared = &saved.shared;
+        let followed = |hz: u64| ReferenceClock::new(hz).is_some();
+        if saved.flushes.len() != vps as usize {
+            return Some(Unfit::Processors);
+        }
+        if !shared.overlays.fit(&self.memory, vps) {
+            return Some(Unfit::Overlays);
+        }
+        if !self.synic_fits(&saved.synic) {
+            return Some(Unfit::Synic);
+        }
+        let values = saved.reference.runs()
+            && shared.next_tsc_hz.is_none_or(followed)
+            && saved.flushes.iter().all(Flush::fits);
+        (!values).then_some(Unfit::Values)
+    }
+
     /// The partition as plain data, while no processor runs.
     pub fn save(&self) -> Saved {
         Saved {
@@ -36,14 +75,19 @@ impl Partition {
         }
     }
 
-    /// Takes what [`Partition::save`] gave, before any processor runs.
-    pub fn restore(&self, saved: Saved) {
+    /// Takes what [`Partition::save`] gave, before any processor runs; what no partition of this kind can have come
+    /// to is refused, and changes nothing.
+    pub fn restore(&self, saved: Saved) -> Result<(), Unfit> {
+        if let Some(why) = self.unfit(&saved) {
+            return Err(why);
+        }
         self.guest_os_id.store(saved.guest_os_id, Ordering::SeqCst);
         self.tsc_invariant.store(saved.tsc_invariant, Ordering::Relaxed);
         *self.guest_reference.write().unwrap_or_else(PoisonError::into_inner) = saved.reference;
         *self.shared() = saved.shared;
         self.slots.restore(saved.flushes);
         self.restore_synic(saved.synic);
+        Ok(())
     }
 }
 
@@ -105,7 +149,7 @@ mod tests {
         let (restored, _, fresh) = partition_of(ALL, 2);
         fresh.write(Gpa(0), &copy(&memory)).unwrap();
         let (state, mut again): (Saved, [Vp; 2]) = serde_json::from_str(&saved).unwrap();
-        restored.restore(state.clone());
+        assert_eq!(restored.restore(state.clone()), Ok(()));
         assert_eq!(restored.save(), state);
         assert_eq!(again, vps);
         assert_eq!(registers(&restored, &again), registers(&partition, &vps));
@@ -117,5 +161,86 @@ mod tests {
         }
         assert_eq!(copy(&fresh), copy(&memory), "what was covered is given back as it was");
         assert_eq!(fresh.read_u32(Gpa(0x1000)).unwrap(), 0x5a5a_5a5a);
+    }
+
+    /// Puts hostile values into each place of a saved partition, one after the other: it is refused, by serde or by
+    /// the check, or it lives on whatever the guest does next.
+    #[test]
+    fn hostile_states_are_refused_or_harmless() {
+        let (partition, _, memory) = partition_of(ALL, 2);
+        let mut vps = [Vp::new(0), Vp::new(1)];
+        let written = [
+            (msr::GUEST_OS_ID, 0x8100_0000_0000_0001),
+            (msr::HYPERCALL, 0x1003),
+            (msr::REFERENCE_TSC, 0x1001),
+            (msr::SCONTROL, 1),
+            (msr::SIMP, 0x5001),
+            (msr::SIEFP, 0x6001),
+            (msr::SINT0 + 2, 0x30),
+        ];
+        for (register, value) in written {
+            assert_eq!(partition.msr_write(&mut vps[0], register, value), Ok(Outcome::Done));
+        }
+        partition.slots().flush(0, &VpSet::mask(2), &Flush::Pages(vec![0x1000]));
+        let saved = serde_json::to_value(partition.save()).unwrap();
+        let (mut refused, mut taken) = (0, 0);
+        for number in 0.. {
+            let mut reached = false;
+            for hostile in [u64::MAX, 1 << 63, 0x7fff_f001, 5, 0].map(serde_json::Value::from) {
+                let mut state = saved.clone();
+                let mut left = number;
+                let Some(place) = leaf(&mut state, &mut left) else { continue };
+                reached = true;
+                *place = hostile;
+                let (again, _, fresh) = partition_of(ALL, 2);
+                fresh.write(Gpa(0), &copy(&memory)).unwrap();
+                match serde_json::from_value::<Saved>(state).map(|state| again.restore(state)) {
+                    Err(_) | Ok(Err(_)) => refused += 1,
+                    Ok(Ok(())) => {
+                        taken += 1;
+                        registers(&again, &vps);
+                        for register in msr::FIRST..=msr::LAST {
+                            for value in [0, 0x2001] {
+                                let _ = again.msr_write(&mut vps[1], register, value);
+                                let _ = again.msr_write(&mut Vp::new(0), register, value);
+                            }
+                        }
+                        again.end_of_interrupt(0, 0x30);
+                    }
+                }
+            }
+            if !reached {
+                break;
+            }
+        }
+        assert!(refused > 50 && taken > 50, "{refused} refused, {taken} taken");
+    }
+
+    /// The number of that rank in a tree, arrays of bytes by their first element only.
+    fn leaf<'a>(value: &'a mut serde_json::Value, left: &mut usize) -> Option<&'a mut serde_json::Value> {
+        use serde_json::Value;
+        match value {
+            Value::Number(_) if *left == 0 => Some(value),
+            Value::Number(_) => {
+                *left -= 1;
+                None
+            }
+            Value::Array(items) => {
+                let many = if items.len() > 64 { 1 } else { items.len() };
+                items.iter_mut().take(many).find_map(|item| leaf(item, left))
+            }
+            Value::Object(map) => map.values_mut().find_map(|item| leaf(item, left)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn states_of_other_partitions_are_refused() {
+        let (two, ..) = partition_of(ALL, 2);
+        let (three, ..) = partition_of(ALL, 3);
+        assert_eq!(three.restore(two.save()), Err(super::Unfit::Processors));
+        let mut saved = two.save();
+        saved.reference = serde_json::from_str(r#"{"scale":0,"offset":0}"#).unwrap();
+        assert_eq!(two.restore(saved), Err(super::Unfit::Values));
     }
 }

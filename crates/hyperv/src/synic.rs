@@ -318,6 +318,14 @@ impl Partition {
         SavedSynic { controllers, ports }
     }
 
+    /// Whether `saved` can be of these controllers.
+    pub(crate) fn synic_fits(&self, saved: &SavedSynic) -> bool {
+        let count = self.synic.controllers.len();
+        saved.controllers.len() == count
+            && saved.controllers.iter().all(Controller::fits)
+            && saved.ports.fit(count as u32)
+    }
+
     /// Takes what [`Partition::save_synic`] gave, before any processor runs. The overlays and
     /// guest memory are restored beside it; ports of the host come back when the host makes them.
     pub fn restore_synic(&self, saved: SavedSynic) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
-use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, crystal_hz};
+use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, Vendor, crystal_hz};
 use satori_engine::{Engine, Kick, TimeSource, VcpuParts};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
@@ -271,6 +271,10 @@ impl Life {
                 let partition = Partition::new(config, memory.clone(), clock.clone(), clocks.timer_hz)?;
                 let processors = vcpus.iter().map(|vcpu| interrupt(vcpu.kick())).collect();
                 let partition = partition.with_processors(processors);
+                let partition = match cpuid.offered().vendor {
+                    Vendor::Amd => partition.with_vmmcall(),
+                    Vendor::Intel | Vendor::Other => partition,
+                };
                 Some(Arc::new(partition.with_synic(cpus, Arc::new(Sources(apic_bus.clone())))))
             }
         };

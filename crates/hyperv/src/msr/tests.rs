@@ -76,7 +76,7 @@ fn the_hypercall_page_needs_an_identity_and_gives_its_page_back() {
     assert_eq!((partition.msr_read(vp, msr::HYPERCALL), read(0x2000)), (Ok(0), 0x1111_1111));
     assert_eq!(partition.msr_write(vp, msr::GUEST_OS_ID, 0x8100), Ok(Outcome::Done));
     assert_eq!(partition.msr_write(vp, msr::HYPERCALL, 0x2001), Ok(Outcome::Done));
-    assert_eq!(read(0x2000).to_le_bytes(), HYPERCALL_PAGE);
+    assert_eq!(read(0x2000).to_le_bytes(), HypercallPage::Intel.bytes());
     assert_eq!(partition.msr_write(vp, msr::HYPERCALL, 0x10_0001), Err(Gp), "no memory there");
     assert_eq!(partition.msr_read(vp, msr::HYPERCALL), Ok(0x2001));
     assert_eq!(partition.msr_write(vp, msr::GUEST_OS_ID, 0), Ok(Outcome::Done));

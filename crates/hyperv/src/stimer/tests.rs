@@ -208,7 +208,7 @@ fn a_saved_timer_goes_on_where_it_is_restored() {
     let (partition, clock, memory, apics) = self::rig("auto", 8);
     memory.write(Gpa(PAGE), &page).unwrap();
     let (vp, saved) = serde_json::from_str(&text).unwrap();
-    partition.restore(saved);
+    partition.restore(saved).unwrap();
     let mut new = Rig { partition, vp, clock, apics, memory };
     assert_eq!((&new.vp, new.vp.deadline_tsc()), (&rig.vp, rig.vp.deadline_tsc()));
     for rig in [&mut rig, &mut new] {

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::{Message, Refusal};
 use crate::overlay::{Content, Kind, Overlays, blank};
 
+/// Synthetic timers of a processor.
+const TIMERS: u8 = 4;
+
 /// Whose buffer a waiting message is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Source {
@@ -65,6 +68,24 @@ impl Default for Controller {
 }
 
 impl Controller {
+    /// Whether registers, waiting messages and pages are such as writes of a guest could have made.
+    pub fn fits(&self) -> bool {
+        let sint = |value: &u64| value & SINT_MASKED != 0 || value & SINT_VECTOR >= FIRST_VECTOR;
+        let page = |held: &Option<Content>| held.as_ref().is_none_or(|page| page.len() as u64 == PAGE_SIZE);
+        let waiting = |(index, one): (usize, &Waiting)| {
+            let earlier = self.queue.iter().take(index).filter(|other| other.source == one.source).count();
+            let room = match one.source {
+                Source::Timer(number) => usize::from(number < TIMERS),
+                Source::Host | Source::Port(_) => PORT_BUFFERS,
+            };
+            usize::from(one.sint) < SINTS && one.message.fits() && earlier < room
+        };
+        self.sints.iter().all(sint)
+            && page(&self.messages)
+            && page(&self.event_flags)
+            && self.queue.iter().enumerate().all(waiting)
+    }
+
     pub fn enabled(&self) -> bool {
         self.control & SCONTROL_ENABLE != 0
     }

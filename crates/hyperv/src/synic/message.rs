@@ -22,6 +22,11 @@ impl Message {
         possible.then(|| Message { kind, sender, payload: payload.into() })
     }
 
+    /// Whether it is one that [`Message::new`] would make.
+    pub(super) fn fits(&self) -> bool {
+        self.kind != NONE && self.payload.len() <= PAYLOAD_MAX
+    }
+
     /// Its type.
     pub fn kind(&self) -> u32 {
         self.kind

@@ -92,6 +92,24 @@ pub(super) struct Ports {
     hosts: Vec<Arc<dyn HostPort>>,
 }
 
+impl SavedPorts {
+    /// Whether the connections lead to ports of their purpose, and guests' ports to sources that there are.
+    pub fn fit(&self, vps: u32) -> bool {
+        let port = |(id, port): &(u32, Port)| {
+            let target = match port.target {
+                Target::Guest { vp, sint } => vp < vps && usize::from(sint) < SINTS,
+                Target::Host { .. } => true,
+            };
+            let flags = match port.kind {
+                PortKind::Message => true,
+                PortKind::Event { base, count } => u32::from(base) + u32::from(count) <= EVENT_FLAGS as u32,
+            };
+            *id <= self.last_port && target && flags
+        };
+        self.ports.iter().all(port)
+    }
+}
+
 impl Ports {
     pub fn save(&self) -> SavedPorts {
         SavedPorts {
