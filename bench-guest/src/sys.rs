@@ -17,6 +17,9 @@ const SYS_GETPPID: c_long = 110;
 const SYS_GETTID: c_long = 186;
 const SYS_TGKILL: c_long = 234;
 const SYS_FUTEX: c_long = 202;
+const SYS_MEMBARRIER: c_long = 324;
+const MEMBARRIER_CMD_PRIVATE_EXPEDITED: c_int = 1 << 3;
+const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
 const FUTEX_WAIT_PRIVATE: c_int = 128;
 const FUTEX_WAKE_PRIVATE: c_int = 129;
 
@@ -380,6 +383,17 @@ pub fn move_to(index: usize) {
         // SAFETY: as above.
         unsafe { sched_setaffinity(0, size_of_val(&mask), mask.as_ptr()) };
     }
+}
+
+/// Interrupts each processor that runs another thread of this process, and waits until all have answered; or
+/// asks to be allowed that.
+pub fn membarrier(register: bool) -> Result<()> {
+    let command = match register {
+        true => MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED,
+        false => MEMBARRIER_CMD_PRIVATE_EXPEDITED,
+    };
+    // SAFETY: the call takes numbers.
+    if unsafe { syscall(SYS_MEMBARRIER, command, 0, 0) } < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Mounts a file system without a device.

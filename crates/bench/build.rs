@@ -1,6 +1,7 @@
-//! Builds the benchmark program of `bench-guest/`, so that `satori bench` carries it with it.
+//! Builds the benchmark program of `bench-guest/`, and the guest `hv_spin` of `guests/`, so that `satori bench`
+//! carries them with it.
 //!
-//! It is a static x86-64 program without dependencies, so this needs no network, and of the system
+//! The first is a static x86-64 program without dependencies, so this needs no network, and of the system
 //! nothing but the static C library, which Debian has in the package that a linker needs anyway. Where
 //! that is missing the monitor is built all the same, and `satori bench` says why it cannot run.
 
@@ -9,27 +10,32 @@ use std::process::Command;
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
-    let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench-guest");
-    for part in ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"] {
-        println!("cargo::rerun-if-changed={}", guest.join(part).display());
-    }
-    let (program, missing) = match build(&guest, &out.join("bench-guest")) {
-        Ok(program) => (program, String::new()),
-        Err(why) => {
-            println!("cargo::warning=satori bench will not run: {why}");
-            (Vec::new(), why)
+    for (folder, name, file) in
+        [("bench-guest", "satori-bench-guest", "program"), ("guests", "hv_spin", "spin")]
+    {
+        let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+        for part in ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"] {
+            println!("cargo::rerun-if-changed={}", guest.join(part).display());
         }
-    };
-    std::fs::write(out.join("program"), program).expect("OUT_DIR can be written");
-    std::fs::write(out.join("missing"), missing).expect("OUT_DIR can be written");
+        let (program, missing) = match build(&guest, name, &out.join(folder)) {
+            Ok(program) => (program, String::new()),
+            Err(why) => {
+                println!("cargo::warning=satori bench will not run: {why}");
+                (Vec::new(), why)
+            }
+        };
+        std::fs::write(out.join(file), program).expect("OUT_DIR can be written");
+        std::fs::write(out.join(format!("{file}-missing")), missing).expect("OUT_DIR can be written");
+    }
 }
 
-fn build(guest: &Path, target: &Path) -> Result<Vec<u8>, String> {
+fn build(guest: &Path, name: &str, target: &Path) -> Result<Vec<u8>, String> {
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
         return Err("its program is for x86-64 processors only".into());
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").expect("cargo sets it"));
-    cargo.args(["build", "--quiet", "--locked", "--offline", "--release", "--target-dir"]).arg(target);
+    cargo.args(["build", "--quiet", "--locked", "--offline", "--release", "--bin", name, "--target-dir"]);
+    cargo.arg(target);
     // The folder's .cargo/config.toml holds the flags, which these would replace; and clippy must
     // not stand in for the compiler.
     for name in [
@@ -49,10 +55,10 @@ fn build(guest: &Path, target: &Path) -> Result<Vec<u8>, String> {
         let text = String::from_utf8_lossy(&built.stderr);
         let first = text.lines().find(|line| line.contains("cannot find")).or(text.lines().next());
         return Err(format!(
-            "bench-guest cannot be built ({}); it needs a static C library: install libc6-dev",
+            "{name} cannot be built ({}); it needs a static C library: install libc6-dev",
             first.unwrap_or("no reason given").trim()
         ));
     }
-    let program = target.join("x86_64-unknown-linux-gnu/release/satori-bench-guest");
+    let program = target.join("x86_64-unknown-linux-gnu/release").join(name);
     std::fs::read(&program).map_err(|why| format!("{} cannot be read ({why})", program.display()))
 }

@@ -4,6 +4,7 @@ mod clock;
 mod code;
 mod float;
 mod integer;
+mod ipi;
 mod kernel;
 mod latency;
 mod memory;
@@ -56,6 +57,10 @@ pub fn measure(name: &str, m: &mut Meter, busybox: Option<&str>) -> bool {
         "interrupt" => latency::interrupt(m),
         "sleep" => latency::sleep(m),
         "wake-2" => latency::wake(m),
+        // Of `satori bench talks` only.
+        "ipi-one" => ipi::ipi(m, ipi::Targets::One),
+        "ipi-some" => ipi::ipi(m, ipi::Targets::Some),
+        "ipi-all" => ipi::ipi(m, ipi::Targets::All),
         _ => return false,
     }
     true

@@ -1,11 +1,18 @@
-//! The benchmark program, which `build.rs` built.
+//! The programs that `build.rs` built.
 
 use crate::Error;
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/program"));
-const MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/missing"));
+const MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/program-missing"));
+const SPIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/spin"));
+const SPIN_MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/spin-missing"));
 
 /// The program's bytes: a static ELF file.
 pub fn bytes() -> Result<&'static [u8], Error> {
     if PROGRAM.is_empty() { Err(Error::NoProgram(MISSING)) } else { Ok(PROGRAM) }
+}
+
+/// The bare-metal guest whose processors contend for one lock: an ELF file to boot.
+pub fn spin() -> Result<&'static [u8], Error> {
+    if SPIN.is_empty() { Err(Error::NoProgram(SPIN_MISSING)) } else { Ok(SPIN) }
 }

@@ -70,7 +70,8 @@ pub struct Bench {
 /// What is measured other than rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// clock_gettime, TLB flushes and idle guests, with and without what Hyper-V's interface offers for them
+    /// clock_gettime, TLB flushes, IPIs, contended locks and idle guests, with and without what Hyper-V's interface
+    /// offers for them
     Talks,
 }
 

@@ -52,6 +52,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
             engine: flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string()),
             kernel: files.vmlinux.clone(),
             initrd: files.initrd.clone(),
+            spin: scratch.file("hv_spin", program::spin()?, 0o644)?,
             report: scratch.folder.join("report.json"),
             flags,
             stop: &stop,

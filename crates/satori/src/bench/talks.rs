@@ -1,5 +1,8 @@
 //! `satori bench talks`: the first talk's tables, of this engine, beside the talk's figures.
 
+mod ipis;
+mod spins;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Write, stdout};
@@ -19,8 +22,8 @@ use crate::status::Status;
 
 /// Pairs of runs of which the medians are taken.
 const ROUNDS: usize = 11;
-/// Mappings of the flush program in a run: ten rounds of its 64 threads.
-const MAPPINGS: u64 = 2560;
+/// Mappings of the flush program in a run: 80 rounds of its 64 threads.
+const MAPPINGS: u64 = 20_480;
 /// How long idle guests are watched.
 const IDLE_SECONDS: u64 = 10;
 /// The mean of an EPT_MISCONFIG exit to a user space that emulates a clock, in the third talk's first table.
@@ -68,6 +71,8 @@ pub struct Talks<'a> {
     pub kernel: PathBuf,
     /// An initramfs with the benchmark program as its init.
     pub initrd: PathBuf,
+    /// The guest that contends for a lock.
+    pub spin: PathBuf,
     /// Where reports go.
     pub report: PathBuf,
     /// The flags.
@@ -78,8 +83,10 @@ pub struct Talks<'a> {
 
 /// What a run left.
 struct Run {
-    /// Nanoseconds an operation.
+    /// Nanoseconds an operation, of the first row.
     ns: f64,
+    /// The same of each row.
+    rows: BTreeMap<String, f64>,
     /// Inter-processor interrupts to flush a TLB that the guest's kernel took while the row ran.
     interrupts: u64,
     /// The report.
@@ -143,9 +150,11 @@ impl Talks<'_> {
                 told.lines().last().unwrap_or("nothing was said")
             );
         };
+        let one = |line: &Value| Some((line["row"].as_str()?.to_string(), line["ns"].as_f64()?));
+        let rows = said.iter().filter_map(one).collect();
         let interrupts = find("tlb").unwrap_or(0.0) as u64;
         let report = fs::read(&self.report).context("a run left no report")?;
-        Ok(Some(Run { ns, interrupts, report: serde_json::from_slice(&report)?, cpu }))
+        Ok(Some(Run { ns, rows, interrupts, report: serde_json::from_slice(&report)?, cpu }))
     }
 
     /// Exits of `more` over those of `fewer`: what the difference of their words costs, exactly, since both
@@ -240,13 +249,15 @@ impl Talks<'_> {
 
     /// Measures all, and prints it.
     pub fn perform(&self, host: &str, kernel: &str) -> Result<Status> {
-        let (Some(clocks), Some(flushes), Some(idle)) = (self.clocks()?, self.flushes()?, self.idle()?)
-        else {
-            return Ok(Status::User);
-        };
+        let Some(clocks) = self.clocks()? else { return Ok(Status::User) };
+        let Some(flushes) = self.flushes()? else { return Ok(Status::User) };
+        let Some(ipis) = self.ipis()? else { return Ok(Status::User) };
+        let Some(spins) = self.spins()? else { return Ok(Status::User) };
+        let Some(idle) = self.idle()? else { return Ok(Status::User) };
         let all = json!({
             "host": host, "kernel": kernel, "engine": self.engine, "rounds": self.rounds(),
-            "clock_gettime": clocks, "tlbflush": flushes, "idle": idle,
+            "clock_gettime": clocks, "tlbflush": flushes, "ipi": ipis, "spinlocks": spins,
+            "idle": idle,
         });
         match self.flags.format {
             cli::Form::Json => writeln!(stdout(), "{all:#}")?,
@@ -256,10 +267,16 @@ impl Talks<'_> {
     }
 }
 
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_string()
+}
+
 fn text(all: &Value) -> String {
-    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let list = |key: &str| all[key].as_array().cloned().unwrap_or_default();
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_string();
     let mut text = format!(
         "{}; {}; engine {}; medians of {} rounds\n\nclock_gettime{:>44}{:>12}{:>26}\n",
         word(&all["host"]),
@@ -303,6 +320,8 @@ fn text(all: &Value) -> String {
             format!("{without} {with}"),
         );
     }
+    text += &ipis::text(&list("ipi"));
+    text += &spins::text(&list("spinlocks"));
     text += &format!("\nidle guests{:>47}{:>16}\n", "host CPU, %", "exits a second");
     for row in list("idle") {
         text += &format!(
