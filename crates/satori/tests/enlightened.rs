@@ -54,6 +54,8 @@ fn hypercalls_answer_as_offered() {
     for choice in ["off", "auto", "all", "ipi", "spinlocks", "extended-calls", "tlbflush,xmm-input"] {
         passes("hv_calls", 1, &["--hyperv", choice]);
     }
+    // By VMMCALL.
+    passes("hv_calls", 1, &["--hyperv", "all", "--cpu", "max,vendor=AuthenticAMD"]);
 }
 
 #[test]
@@ -73,6 +75,16 @@ fn timers_expire_on_time() {
         assert!(ended.status == 1 && last.ends_with(" 0 failed"), "{}\n{}", ended.console, ended.messages);
     }
     passes("hv_timers", 2, &["--hyperv", "all"]);
+}
+
+/// One lock for four processors, on however few the host has.
+#[test]
+fn a_contended_lock_passes_on() {
+    for choice in ["off", "auto"] {
+        for processor in ["no-apicv", "no-apicv,-ple"] {
+            passes("hv_spin", 4, &["--hyperv", choice, "--processor", processor]);
+        }
+    }
 }
 
 /// The TSC's frequency goes up and down, on both engines; on several processors each of them watches the time.

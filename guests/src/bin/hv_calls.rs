@@ -23,6 +23,7 @@ guest!(
     rep_start,
     thirty_two_bits,
     what_a_call_leaves_alone,
+    instruction,
     long_spin,
     hostile_words,
 );
@@ -389,6 +390,14 @@ fn what_a_call_leaves_alone(t: &mut Test) {
         let after: [u64; 8] = core::array::from_fn(|at| peek(block + 8 * at as u64));
         t.eq((control, "the input block"), after, before);
     }
+}
+
+fn instruction(t: &mut Test) {
+    let Some((page, _)) = pages(t) else { return };
+    let [_, b, c, d] = insn::cpuid(0, 0);
+    // "AuthenticAMD" in EBX, EDX, ECX.
+    let amd = [b, d, c] == [0x6874_7541, 0x6974_6e65, 0x444d_4163];
+    t.eq("VMCALL or VMMCALL, and a return", peek32(page), if amd { 0xc3d9_010f } else { 0xc3c1_010f });
 }
 
 fn long_spin(t: &mut Test) {
