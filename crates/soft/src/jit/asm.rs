@@ -64,6 +64,16 @@ pub enum Alu {
     Cmp = 7,
 }
 
+/// How much of a vector register is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// The low half; the other one stays.
+    Sse,
+    /// The low half; the other one becomes zero.
+    Low,
+    Whole,
+}
+
 /// Condition codes.
 pub mod cc {
     pub const B: u8 = 2;
@@ -427,25 +437,29 @@ impl Asm {
         self.code.push(value);
     }
 
-    /// MOVUPS, of a YMM register if `wide`, from or to a field of the vCPU.
-    fn vector(&mut self, opcode: u8, register: u8, mem: Mem, wide: bool) {
-        if !wide {
-            self.memory(false, &[0x0f, opcode], register, mem);
-            return;
-        }
+    /// MOVUPS of a register, from or to a field of the vCPU.
+    fn vector(&mut self, opcode: u8, register: u8, mem: Mem, width: Width) {
+        let length = match width {
+            Width::Sse => {
+                self.memory(false, &[0x0f, opcode], register, mem);
+                return;
+            }
+            Width::Low => 0,
+            Width::Whole => 4,
+        };
         debug_assert!(mem.cpu && mem.base.is_none() && mem.index.is_none(), "a field");
-        // VEX.256.0F; no base, no index.
-        let vex = if register < 8 { 0xfc } else { 0x7c };
+        // VEX.0F, of 128 or 256 bits; no base, no index.
+        let vex = if register < 8 { 0xf8 } else { 0x78 } | length;
         self.bytes(&[0x65, 0xc5, vex, opcode, (register & 7) << 3 | 4, 0x25]);
         self.imm32(mem.disp);
     }
 
-    pub fn load_vector(&mut self, to: u8, from: Mem, wide: bool) {
-        self.vector(0x10, to, from, wide);
+    pub fn load_vector(&mut self, to: u8, from: Mem, width: Width) {
+        self.vector(0x10, to, from, width);
     }
 
-    pub fn store_vector(&mut self, to: Mem, from: u8, wide: bool) {
-        self.vector(0x11, from, to, wide);
+    pub fn store_vector(&mut self, to: Mem, from: u8, width: Width) {
+        self.vector(0x11, from, to, width);
     }
 
     /// XSAVE of the components in EDX:EAX.
@@ -588,13 +602,12 @@ mod tests {
             assert_eq!(text(|asm| asm.constant(x, u64::MAX)), format!("mov {a},0FFFFFFFFFFFFFFFFh"));
             assert_eq!(text(|asm| asm.push(x)), format!("push {a}"));
         }
-        for (i, wide) in (0..16).flat_map(|i| [(i, false), (i, true)]) {
-            let (v, name) = if wide { ("v", "ymm") } else { ("", "xmm") };
-            assert_eq!(text(|asm| asm.load_vector(i, field(8), wide)), format!("{v}movups {name}{i},gs:[8]"));
-            assert_eq!(
-                text(|asm| asm.store_vector(field(8), i, wide)),
-                format!("{v}movups gs:[8],{name}{i}")
-            );
+        let widths = [(Width::Sse, "", "xmm"), (Width::Low, "v", "xmm"), (Width::Whole, "v", "ymm")];
+        for (i, (width, v, name)) in (0..16).flat_map(|i| widths.map(|width| (i, width))) {
+            let load = |asm: &mut Asm| asm.load_vector(i, field(8), width);
+            assert_eq!(text(load), format!("{v}movups {name}{i},gs:[8]"));
+            let store = |asm: &mut Asm| asm.store_vector(field(8), i, width);
+            assert_eq!(text(store), format!("{v}movups gs:[8],{name}{i}"));
         }
         assert_eq!(text(|asm| asm.load_mxcsr(field(8))), "ldmxcsr gs:[8]");
         assert_eq!(text(|asm| asm.store_mxcsr(field(8))), "stmxcsr gs:[8]");

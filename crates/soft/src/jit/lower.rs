@@ -14,7 +14,7 @@ use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Paged, Range, Round, Step, Windows};
-use super::{HOMES, Jit, Link, Translated, reason, window, x87};
+use super::{Addresses, HOMES, Jit, Link, Translated, reason, window, x87};
 use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
@@ -145,6 +145,8 @@ pub struct Lower<'a> {
     pub number: u32,
     /// The block's instructions.
     pub all: Rc<[Instruction]>,
+    /// Instructions whose accesses open no window, by address and mode.
+    pub alone: &'a Addresses,
     /// Accesses may be translated together.
     pub grouping: bool,
     pub windows: Windows,
@@ -303,7 +305,8 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         stored_in: None,
         number: jit.blocks.len() as u32,
         all: all.clone(),
-        grouping: !rest && !jit.alone.contains(&key),
+        grouping: !rest,
+        alone: &jit.alone,
         windows: Windows::default(),
         round: Round::Only,
         changed: 0,
@@ -384,8 +387,8 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         mode,
         key,
         rest,
-        in_pieces: 0,
-        last_in_pieces: 0,
+        crossings: 0,
+        last_crossing: 0,
         incoming: Vec::new(),
     });
     for (state, _) in valid {

@@ -146,19 +146,19 @@ impl Lower<'_> {
             self.asm.load(S2, stubs::gpr(base));
             return (Mem::sum(S1, S2, disp), false);
         }
-        self.effective_beside(S2, S1, address);
+        self.effective_beside(S2, S1, address, 0);
         (Mem::sum(S1, S2, 0), false)
     }
 
-    /// Computes `address` into `to`; the other scratch register keeps its value.
-    pub fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address) {
+    /// Computes `address + offset` into `to`; the other scratch register keeps its value.
+    pub fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address, offset: i64) {
         // That may take both registers.
         let both = address.base.is_some_and(|base| resident(base).is_none())
             && address.index.is_some_and(|(index, _)| resident(index).is_none());
         if both {
             self.asm.store(stubs::temporary(), other);
         }
-        self.effective(to, address, 0);
+        self.effective(to, address, offset);
         if both {
             self.asm.load(other, stubs::temporary());
         }
@@ -177,9 +177,7 @@ impl Lower<'_> {
     /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and are put away
     /// then; who changes them puts them away first.
     pub fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
-        if align == 1
-            && let Some(found) = self.through_window(address, size, write)
-        {
+        if let Some(found) = self.through_window(address, size, write, align) {
             return found;
         }
         self.save_flags();

@@ -230,10 +230,9 @@ struct Translated {
     key: u64,
     /// It is the rest of one whose windows failed.
     rest: bool,
-    /// Times in a row that the range of a window was in several pieces, and when it last was, in
-    /// instructions.
-    in_pieces: u32,
-    last_in_pieces: u64,
+    /// How much too often ranges of windows crossed pages, and when one last did, in instructions.
+    crossings: u32,
+    last_crossing: u64,
     /// Links that were led here.
     incoming: Vec<u32>,
 }
@@ -266,6 +265,9 @@ struct Dependents {
 /// Arenas that no vCPU uses, for those of the machine's next life.
 pub type Pool = Arc<Mutex<Vec<Arena>>>;
 
+/// Addresses in modes.
+type Addresses = HashSet<u64, BuildHasherDefault<AddressHasher>>;
+
 /// How translation is done.
 #[derive(Clone, Debug)]
 pub struct Manner {
@@ -295,10 +297,10 @@ pub struct Jit {
     /// What looks for a window's range are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     ranges: Vec<Box<window::Range>>,
-    /// Blocks that are translated without windows.
-    alone: HashSet<u64, BuildHasherDefault<AddressHasher>>,
+    /// Instructions that open no window, as its range crossed pages again and again.
+    alone: Addresses,
     /// Loops whose accesses are in another page every other round.
-    scattered: HashSet<u64, BuildHasherDefault<AddressHasher>>,
+    scattered: Addresses,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// The same of what goes on without windows in the middle of a block.

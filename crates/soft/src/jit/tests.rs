@@ -18,7 +18,7 @@ const PAGES: u64 = 16;
 const TABLE: u64 = 0x7000;
 const CODE: u64 = 0x1_0000;
 /// Loops to run.
-const LOOPS: u64 = 3000;
+const LOOPS: u64 = 4000;
 
 const BASES: [Register; 7] =
     [Register::RBX, Register::RSI, Register::RDI, Register::R8, Register::R10, Register::R14, Register::RSP];
@@ -36,7 +36,8 @@ fn operand(random: &mut Numbers, bases: &[Register]) -> MemoryOperand {
     let base = pick(random, bases);
     let disp = match random.below(8) {
         0 => pick(random, &[-8, -64, 1, 3, 61, 300, 4090]),
-        _ => random.below(12) as i64 * 8,
+        1..4 => random.below(12) as i64 * 8,
+        _ => random.below(6) as i64 * 16,
     };
     if random.below(5) == 0 {
         let scale = pick(random, &[1, 2, 4, 8]);
@@ -52,7 +53,7 @@ fn instruction(random: &mut Numbers, bases: &[Register]) -> Instruction {
     let memory = operand(random, bases);
     let small = random.below(64) as i32 - 32;
     let narrow = value.full_register32();
-    let made = match random.below(22) {
+    let made = match random.below(24) {
         0..3 => Instruction::with2(Code::Mov_r64_rm64, value, memory),
         3..6 => Instruction::with2(Code::Mov_rm64_r64, memory, value),
         6 => Instruction::with2(Code::Add_rm32_r32, memory, narrow),
@@ -74,6 +75,9 @@ fn instruction(random: &mut Numbers, bases: &[Register]) -> Instruction {
         18 => Instruction::with2(Code::Movdqu_xmmm128_xmm, memory, Register::XMM1),
         19 => Instruction::with2(Code::Bts_rm64_r64, memory, INDEX),
         20 => Instruction::with1(Code::Setb_rm8, memory),
+        // These two fault where the address is no multiple of 16.
+        21 => Instruction::with2(Code::Movaps_xmm_xmmm128, Register::XMM1, memory),
+        22 => Instruction::with2(Code::Addps_xmm_xmmm128, Register::XMM2, memory),
         _ => Instruction::with2(Code::Sub_r64_rm64, value, memory),
     };
     made.expect("operands fit the code")
@@ -125,7 +129,8 @@ fn machine(random: &mut Numbers) -> Cpu {
     }
     for base in BASES {
         let near = DATA + (3 + random.below(PAGES - 6)) * 0x1000;
-        cpu.state.gpr[base.number()] = near.wrapping_sub(random.below(256));
+        let off = if random.below(2) == 0 { 16 * random.below(16) } else { random.below(256) };
+        cpu.state.gpr[base.number()] = near.wrapping_sub(off);
     }
     for value in VALUES {
         cpu.state.gpr[value.number()] = random.any();

@@ -13,7 +13,7 @@ use satori_defs::fpu::{fcw, mxcsr, xsave};
 use satori_defs::x86::{cr0, cr4};
 use satori_state::{CpuState, FpuState, Ymm};
 
-use super::asm::{Alu, Asm, Label, Mem, cc, field};
+use super::asm::{Alu, Asm, Label, Mem, Width, cc, field};
 use super::copy::{is_immediate, put_address, sized, writes};
 use super::lower::{Flags, Lower, effect, resident};
 use super::memory::Address;
@@ -262,20 +262,55 @@ pub fn fpu(offset: usize) -> Mem {
 /// A function that loads the guest's vector registers and MXCSR. It changes nothing else, not even
 /// flags.
 pub fn emit_load(asm: &mut Asm) {
-    let wide = is_x86_feature_detected!("avx");
-    for i in 0..16 {
-        asm.load_vector(i, register(i), wide);
+    if is_x86_feature_detected!("avx") {
+        emit_load_avx(asm);
+    } else {
+        for i in 0..16 {
+            asm.load_vector(i, register(i), Width::Sse);
+        }
     }
     asm.load_mxcsr(fpu(offset_of!(FpuState, mxcsr)));
     asm.store_byte(stubs::vectors(), 1);
     asm.ret();
 }
 
+/// Loads all registers. Upper halves that are zero are not loaded, but made so: only then does the
+/// processor know it, and every legacy SSE instruction would have to wait for what its destination held
+/// before, to keep the rest of it.
+fn emit_load_avx(asm: &mut Asm) {
+    let (wide, done) = (asm.label(), asm.label());
+    // The flags, as `Lower::put_flags_away` does.
+    asm.push(S1);
+    asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
+    asm.push(S1);
+    let high = offset_of!(Ymm, high) as i32;
+    let half = |i: u8, offset: i32| Mem { disp: register(i).disp + high + offset, ..register(i) };
+    asm.load(S1, half(0, 0));
+    asm.alu_mem(Alu::Or, S1, half(0, 8));
+    for i in 1..16 {
+        asm.alu_mem(Alu::Or, S1, half(i, 0));
+        asm.alu_mem(Alu::Or, S1, half(i, 8));
+    }
+    asm.jcc(cc::NE, wide);
+    for i in 0..16 {
+        asm.load_vector(i, register(i), Width::Low);
+    }
+    asm.jmp(done);
+    asm.bind(wide);
+    for i in 0..16 {
+        asm.load_vector(i, register(i), Width::Whole);
+    }
+    asm.bind(done);
+    asm.pop(S1);
+    asm.bytes(&[0x04, 0x7f, 0x9e]);
+    asm.pop(S1);
+}
+
 /// A function that stores them, and brings the host's MXCSR back. It changes nothing else.
 pub fn emit_store(asm: &mut Asm) {
     let wide = is_x86_feature_detected!("avx");
     for i in 0..16 {
-        asm.store_vector(register(i), i, wide);
+        asm.store_vector(register(i), i, if wide { Width::Whole } else { Width::Sse });
     }
     asm.store_mxcsr(fpu(offset_of!(FpuState, mxcsr)));
     asm.load_mxcsr(stubs::host_mxcsr());

@@ -30,22 +30,22 @@ const PAGES: usize = 8;
 pub const PLACES: usize = WINDOWS + PAGES;
 /// Bytes of a window at most.
 const SPAN: i64 = 512;
-/// Times in a row that a range was soon not in one piece again before its block is translated without
-/// windows.
+/// How much more often than once in [`SOON`] instructions ranges of a block may cross pages before it is
+/// made anew without a window.
 const PATIENCE: u32 = 32;
 /// Times that accesses in loops leave their pages until it is looked whether that was often.
 pub const LEAVINGS: i64 = 64;
 /// Instructions between two such times that make remembering the page worth it.
 const APART: u64 = 48;
 /// Instructions in which the windows of a block save about as much as one such time costs.
-const SOON: u64 = 100;
+const SOON: u64 = 500;
 
 /// What a window leaves in the context.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Opened {
-    /// Host address minus linear address.
-    addend: u64,
+    /// The host's address of the range's first byte; in a loop, host address minus linear address.
+    place: u64,
     /// Where the TLB's entry is, in bytes from the first, if other vCPUs run.
     slot: u64,
     /// In a loop: the page of the last round's access.
@@ -175,6 +175,10 @@ struct Window {
     low: i64,
     high: i64,
     write: bool,
+    /// The context has the host's address of the first byte, else the distance to the host's memory.
+    pointer: bool,
+    /// A place, in bytes from the first, whose address was found to be a multiple of the second value.
+    aligned: Option<(i64, i64)>,
 }
 
 /// The windows that are open where code is being made.
@@ -354,47 +358,92 @@ pub fn slot(window: u8) -> Mem {
 impl Lower<'_> {
     /// The operand for an access through a window, which may be opened for it; nothing if the access
     /// stands alone. Flags stay if the window was open.
-    pub fn through_window(&mut self, address: &Address, size: u32, write: bool) -> Option<(Mem, bool)> {
+    pub fn through_window(
+        &mut self,
+        address: &Address,
+        size: u32,
+        write: bool,
+        align: u32,
+    ) -> Option<(Mem, bool)> {
         if !self.grouping {
             return None;
         }
         let key = Key::of(address)?;
         let wanted = Use { key, low: address.disp, high: address.disp.checked_add(size.into())?, write };
-        match self.windows.find(&wanted) {
+        let align = i64::from(align);
+        let aligned = |window: &Window| {
+            let place = wanted.low - window.low;
+            let fits = |(known, by): (i64, i64)| by >= align && (place - known) % align == 0;
+            align == 1 || window.aligned.is_some_and(fits)
+        };
+        let known = self.windows.find(&wanted).and_then(|number| self.windows.open[number]);
+        if known.as_ref().is_some_and(aligned) {
+            return self.reach(address, &wanted, size);
+        }
+        // What looks at the address changes flags.
+        self.save_flags();
+        if align > 1 {
+            // That comes before the page is looked at.
+            let misaligned = self.step(reason::STEP);
+            self.effective(S2, address, 0);
+            self.asm.test_byte(S2, align as u8 - 1);
+            self.asm.jcc(cc::NE, misaligned);
+        }
+        let reached = self.reach(address, &wanted, size)?;
+        if let Some(number) = self.windows.find(&wanted)
+            && let Some(window) = &mut self.windows.open[number]
+        {
+            window.aligned = Some((wanted.low - window.low, align));
+        }
+        Some(reached)
+    }
+
+    /// As [`Lower::through_window`], whatever the address is a multiple of.
+    fn reach(&mut self, address: &Address, wanted: &Use, size: u32) -> Option<(Mem, bool)> {
+        let &Use { key, write, .. } = wanted;
+        match self.windows.find(wanted) {
             Some(number) => {
-                if address.segment.is_some() {
+                let window = self.windows.open[number].filter(|window| window.pointer);
+                if address.segment.is_some() && window.is_none() {
                     // The sum changes flags.
                     self.save_flags();
                 }
                 if write && self.parallel {
                     (self.stores, self.stored_in) = (true, Some(number as u8));
                 }
-                self.asm.load(S1, opened(number, offset_of!(Opened, addend)));
+                self.asm.load(S1, opened(number, offset_of!(Opened, place)));
+                if let Some(window) = window {
+                    return Some((Mem::at(S1, (wanted.low - window.low) as i32), true));
+                }
             }
             None => {
+                if self.alone.contains(&(self.rip ^ self.code_mode)) {
+                    return None;
+                }
                 let steps = std::mem::take(&mut self.steps);
-                let range = range(&wanted, &steps[self.at..]);
+                let range = range(wanted, &steps[self.at..]);
                 self.steps = steps;
                 let alone = (wanted.low, wanted.high);
-                let window = |(low, high)| Window { key, low, high, write };
+                let window = |(low, high), pointer| Window { key, low, high, write, pointer, aligned: None };
                 if self.round == Round::Next && self.paged {
                     let range = range.unwrap_or(alone);
-                    let number = self.windows.open_paged(window(range))?;
+                    let number = self.windows.open_paged(window(range, false))?;
                     self.open_paged(address, size, write, range, number);
                 } else {
                     // What a loop comes back to is a group too.
                     let lasts = self.round == Round::First && key.stays(self.changed);
                     let range = range.or(lasts.then_some(alone))?;
-                    let number = self.windows.open(window(range))?;
+                    let number = self.windows.open(window(range, true))?;
                     self.open_window(address, size, write, range, number);
+                    return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
                 }
             }
         }
         Some(self.operand(address))
     }
 
-    /// Looks for the range from displacement `low` to `high` in the TLB; S1 is the distance to the
-    /// host's memory then, and the window has it too.
+    /// Looks for the range from displacement `low` to `high` in the TLB; S1 is the host's address of its
+    /// first byte then, and the window has it too.
     fn open_window(
         &mut self,
         address: &Address,
@@ -415,7 +464,17 @@ impl Lower<'_> {
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.bind(have);
-        self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+        let direct = self
+            .register_only(address)
+            .and_then(|(base, disp)| Some((base, i32::try_from(i64::from(disp) + first).ok()?)));
+        match direct {
+            Some((base, disp)) => self.asm.lea(S1, Mem::sum(S1, base, disp)),
+            None => {
+                self.effective_beside(S2, S1, address, first);
+                self.asm.lea(S1, Mem::sum(S1, S2, 0));
+            }
+        }
+        self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         let at = self.range_site(size, write, (first, last), number);
         self.cold.push(Cold::Range {
             label: miss,
@@ -494,7 +553,7 @@ impl Lower<'_> {
         if write && self.parallel {
             (self.stores, self.stored_in) = (true, Some(number as u8));
         }
-        self.asm.load(S1, opened(number, offset_of!(Opened, addend)));
+        self.asm.load(S1, opened(number, offset_of!(Opened, place)));
         self.asm.bind(have);
         let range = self.range_site(size, write, (first, last), number);
         let paged = Paged { label: miss, retry, have, address: *address, first, last, write, number };
@@ -515,7 +574,7 @@ impl Lower<'_> {
             self.asm.store(slot(number as u8), S1);
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-        self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+        self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         self.asm.store(opened(number, offset_of!(Opened, page)), S2);
         self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
         self.asm.jmp(retry);
@@ -554,7 +613,7 @@ impl Lower<'_> {
         if let Some(number) = paged {
             // The range may be in two pages that lie together: the next round looks again.
             self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
-            self.asm.store(opened(number, offset_of!(Opened, addend)), S1);
+            self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         }
         self.asm.jmp(have);
         self.asm.bind(alone);
@@ -591,6 +650,7 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         // access does not touch that, and must leave no trace there.
         let other = if page(linear) == first { last } else { first };
         let same = |host: *mut u8| (host as u64).wrapping_sub(other) == addend;
+        cpu.window_crosses(range);
         let whole = cpu.tlb.lookup(other, 1, cpu.mode, write).is_some_and(|(host, _)| same(host));
         if !whole || cpu.parallel && write {
             cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
@@ -628,7 +688,6 @@ impl Cpu {
     /// `range` is in several pieces: the code that goes on from its instruction without windows.
     #[cold]
     fn go_on_without(&mut self, range: &Range) -> Option<u64> {
-        self.window_in_pieces(range.block);
         let mut jit = self.jit.take()?;
         let key = self.code_key(range.rip);
         let block = jit.blocks.get(range.block as usize).map(|block| block.block);
@@ -640,17 +699,17 @@ impl Cpu {
         code
     }
 
-    /// The range of a window of block `number` is in several pieces: should that happen again and
-    /// again, the block does without.
-    fn window_in_pieces(&mut self, number: u32) {
-        let now = self.retired_by_now();
+    /// `range` is in two pages, which is slow even if they lie together: should that happen to its block
+    /// again and again, the block is made anew, and this instruction opens no window there.
+    fn window_crosses(&mut self, range: &Range) {
+        let (now, key) = (self.retired_by_now(), self.code_key(range.rip));
+        let number = range.block;
         let Some(jit) = &mut self.jit else { return };
         let Some(block) = jit.blocks.get_mut(number as usize) else { return };
-        let soon = now.wrapping_sub(block.last_in_pieces) < SOON;
-        block.last_in_pieces = now;
-        block.in_pieces = if soon { block.in_pieces + 1 } else { 0 };
-        if block.in_pieces == PATIENCE {
-            let key = block.key;
+        let since = u32::try_from(now.wrapping_sub(block.last_crossing) / SOON).unwrap_or(u32::MAX);
+        block.last_crossing = now;
+        block.crossings = block.crossings.saturating_sub(since) + 1;
+        if block.crossings == PATIENCE {
             jit.alone.insert(key);
             jit.retire(&mut self.context, number);
         }
