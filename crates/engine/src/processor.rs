@@ -1,7 +1,11 @@
 //! The modelled VMX processor: what it can do, and what KVM makes of that.
 //!
-//! "KVM" is arch/x86/kvm of Linux 6.1. It takes APICv as a whole (`cpu_has_vmx_apicv`): a processor
-//! that lacks one of its parts has none. That holds here, too.
+//! "KVM" is arch/x86/kvm of Linux 6.1, looked up in 6.1.192. It takes APICv as a whole (`hardware_setup`,
+//! `cpu_has_vmx_apicv`): a processor that lacks one of its parts has none. That holds here, too.
+//!
+//! One thing is not as in 6.1.192: there the page of the local APIC is not mapped while APICv is inhibited or absent
+//! (`mmu/mmu.c`, `kvm_faultin_pfn`; `x86.c`, `__kvm_set_or_clear_apicv_inhibit`), so that an access of its registers
+//! is an EPT_VIOLATION. Here it is an APIC_ACCESS, as where the page is mapped.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,14 +60,15 @@ pub const CONTROLS: &[VmxRow] = &[
         name: "apic-register-virtualization",
         control: "SECONDARY_EXEC_APIC_REGISTER_VIRT",
         when: "APICv is whole and not inhibited",
-        source: "vmx/vmx.c: vmx_secondary_exec_control, vmx_refresh_apicv_exec_ctrl",
+        source: "vmx/vmx.c: setup_vmcs_config (not without a TPR shadow), vmx_secondary_exec_control, vmx_refresh_apicv_exec_ctrl",
     },
     VmxRow {
         what: Vmx::VirtualInterruptDelivery,
         name: "virtual-interrupt-delivery",
         control: "SECONDARY_EXEC_VIRTUAL_INTR_DELIVERY",
         when: "APICv is whole and not inhibited; a SINT with auto-EOI inhibits it",
-        source: "vmx/vmx.c: vmx_refresh_apicv_exec_ctrl; hyperv.c: synic_update_vector",
+        source: "vmx/vmx.c: vmx_secondary_exec_control, vmx_refresh_apicv_exec_ctrl; hyperv.c: synic_update_vector \
+                 (APICV_INHIBIT_REASON_HYPERV)",
     },
     VmxRow {
         what: Vmx::PostedInterrupts,
@@ -76,36 +81,41 @@ pub const CONTROLS: &[VmxRow] = &[
         what: Vmx::SintEoiExits,
         name: "sint-eoi-exits",
         control: "EOI_EXIT_BITMAP, the vectors of SINTs",
-        when: "KVM always; our default spares them, as a message that waits is followed by a write to EOM",
-        source: "x86.c: vcpu_load_eoi_exitmap",
+        when: "KVM always, with those of level-triggered interrupts and the RTC's; our default spares them, as a message \
+               that waits is followed by a write to EOM",
+        source: "x86.c: vcpu_load_eoi_exitmap (vec_bitmap of the synic); ioapic.c: kvm_ioapic_scan_entry",
     },
     VmxRow {
         what: Vmx::IpiVirtualization,
         name: "ipi-virtualization",
         control: "TERTIARY_EXEC_IPI_VIRT",
         when: "APICv is whole and not inhibited",
-        source: "vmx/vmx.c: vmx_tertiary_exec_control, vmx_alloc_ipiv_pid_table",
+        source: "vmx/vmx.c: hardware_setup, vmx_tertiary_exec_control, vmx_refresh_apicv_exec_ctrl, \
+                 vmx_alloc_ipiv_pid_table",
     },
     VmxRow {
         what: Vmx::TprShadow,
         name: "tpr-shadow",
         control: "CPU_BASED_TPR_SHADOW, SECONDARY_EXEC_VIRTUALIZE_APIC_ACCESSES or _X2APIC_MODE",
-        when: "always; without it CPU_BASED_CR8_LOAD_EXITING and _STORE_EXITING",
-        source: "vmx/vmx.c: vmx_exec_control, vmx_set_virtual_apic_mode, cpu_has_vmx_flexpriority",
+        when: "always with a local APIC in the kernel; without it CPU_BASED_CR8_LOAD_EXITING and _STORE_EXITING",
+        source: "vmx/vmx.c: vmx_exec_control, vmx_set_virtual_apic_mode, cpu_need_virtualize_apic_accesses; \
+                 vmx/capabilities.h: cpu_need_tpr_shadow, cpu_has_vmx_flexpriority",
     },
     VmxRow {
         what: Vmx::PreemptionTimer,
         name: "preemption-timer",
         control: "PIN_BASED_VMX_PREEMPTION_TIMER",
-        when: "while the local APIC's timer runs; else, and for stimers, a timer of the host interrupts",
-        source: "vmx/vmx.c: vmx_set_hv_timer; lapic.c: start_hv_timer; hyperv.c: stimer_start",
+        when: "always, with a value that never comes unless the local APIC's timer runs; else, and for stimers, a timer of \
+               the host interrupts",
+        source: "vmx/vmx.c: vmx_pin_based_exec_ctrl, vmx_set_hv_timer, vmx_update_hv_timer; lapic.c: start_hv_timer; \
+                 hyperv.c: stimer_start",
     },
     VmxRow {
         what: Vmx::PauseLoopExiting,
         name: "ple",
         control: "SECONDARY_EXEC_PAUSE_LOOP_EXITING",
-        when: "always",
-        source: "vmx/vmx.c: vmx_secondary_exec_control, grow_ple_window",
+        when: "always, unless user space lets the guest pause (KVM_X86_DISABLE_EXITS_PAUSE)",
+        source: "vmx/vmx.c: vmx_secondary_exec_control, handle_pause, grow_ple_window",
     },
 ];
 
@@ -133,6 +143,9 @@ const PRESETS: &[Processor] = &[
 impl Processor {
     /// A processor without APICv.
     pub const NO_APICV: Processor = PRESETS[3];
+
+    /// The presets' names.
+    pub const NAMES: &[&str] = &["haswell", "skylake", "sapphire-rapids", "no-apicv"];
 
     /// Its preset's name, by which costs are found.
     pub fn name(&self) -> &'static str {
@@ -223,6 +236,11 @@ mod tests {
         let changed = parse("no-apicv,+apicv,-ple").unwrap();
         assert!(changed.apicv() && parse(&changed.to_string()) == Ok(changed));
         assert!(parse("sapphire-rapids").unwrap().has(Vmx::IpiVirtualization));
+    }
+
+    #[test]
+    fn the_names_are_those_of_the_presets() {
+        assert!(PRESETS.iter().map(|preset| preset.name).eq(Processor::NAMES.iter().copied()));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use perf::{CodeNames, PerfFile};
 pub use pins::{Pins, host_processors};
 pub use processor::Processor;
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolChoice};
-pub use satori_engine::Processor as VmxProcessor;
+pub use satori_engine::{CONTROLS, Processor as VmxProcessor, Vmx, VmxRow};
 pub use satori_symbols::Symbols;
 pub use shared::Handle;
 pub use watch::WatchListener;

@@ -31,6 +31,12 @@ pub enum When {
     Nothing,
     /// The processor has APICv, or nobody told that it has none.
     Apicv,
+    /// It is known that the processor has no APICv.
+    NoApicv,
+    /// It is known that the processor sends IPIs without an exit.
+    IpiVirtualization,
+    /// The processor is not known to send IPIs without an exit.
+    NoIpiVirtualization,
     /// Something was offered that the guest never used.
     Unused,
 }
@@ -52,6 +58,9 @@ impl std::fmt::Display for When {
             When::Hidden => f.write_str("the CPU feature 'hypervisor' is off"),
             When::Nothing => f.write_str("it is known that no enlightenment is offered"),
             When::Apicv => f.write_str("the processor is not known to lack APICv"),
+            When::NoApicv => f.write_str("the processor is known to lack APICv"),
+            When::IpiVirtualization => f.write_str("the processor is known to have IPI virtualisation"),
+            When::NoIpiVirtualization => f.write_str("the processor is not known to have IPI virtualisation"),
             When::Unused => f.write_str("something offered that leaves a trace left none"),
         }
     }
@@ -96,6 +105,8 @@ pub struct Setting {
     pub hidden: bool,
     /// Whether the processor has APICv.
     pub apicv: Option<bool>,
+    /// Whether it has IPI virtualisation.
+    pub ipi_virtualization: Option<bool>,
 }
 
 impl Setting {
@@ -181,6 +192,12 @@ fn holds(when: When, report: &Report, setting: &Setting) -> Option<Option<String
         }),
         When::Nothing => plain(!setting.hidden && setting.offered.is_some_and(Set::is_empty)),
         When::Apicv => plain(setting.apicv != Some(false)),
+        When::NoApicv => (setting.apicv == Some(false)).then(|| Some("the processor has no APICv".into())),
+        When::IpiVirtualization => {
+            let has = setting.ipi_virtualization == Some(true);
+            has.then(|| Some("the processor has IPI virtualisation".into()))
+        }
+        When::NoIpiVirtualization => plain(setting.ipi_virtualization != Some(true)),
         When::Unused => {
             let unused = unused(report);
             (!unused.is_empty()).then(|| Some(format!("offered, never used: {}", unused.join(", "))))

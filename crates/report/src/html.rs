@@ -1,9 +1,11 @@
 //! Reports as one self-contained HTML file: no script, nothing fetched, charts as SVG.
 
+mod charts;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::{Hot, Report};
+use crate::{Report, Table};
 
 const STYLE: &str = "\
 :root{--ink:#1c2430;--soft:#5f6b7a;--line:#dfe4ea;--back:#f5f7f9;--card:#fff}\
@@ -15,7 +17,8 @@ p{margin:0 0 14px;color:var(--soft)}section{background:var(--card);border:1px so
 .card b{display:block;font-size:24px}.card span{color:var(--soft)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:600}\
 th:first-child,td:first-child{text-align:left}svg{display:block;width:100%;height:auto}svg text{fill:var(--ink);font-size:13px}\
-svg .soft{fill:var(--soft)}.key{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:7px}\
+svg .soft{fill:var(--soft)}svg .on{fill:#fff}svg .mark{stroke:var(--line)}.below{margin:10px 0 0}.soft{color:var(--soft)}\
+th.left,td.left{text-align:left}.places{margin-top:14px}.places td:nth-child(2){font-family:monospace}.key{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:7px}\
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-top:10px}";
 
 const COLOURS: [&str; 12] = [
@@ -89,10 +92,13 @@ pub fn page(runs: &[(String, Report)]) -> String {
     for (name, run) in runs {
         let _ = write!(
             body,
-            "<div class=\"card\"><span>{}</span><b>{}</b><span>exits, {} in them{}</span></div>",
+            "<div class=\"card\"><span>{}</span><b>{}</b><span>exits, {} in them{}{}</span></div>",
             escape(name),
             grouped(run.all.samples),
             time(run.all.total_ns),
+            run.all
+                .row("HLT")
+                .map_or_else(String::new, |row| { format!(", {} of it halted", time(row.total_ns)) }),
             run.guest_time_ns.map_or_else(String::new, |ns| format!(", guest time {}", time(ns)))
         );
     }
@@ -126,11 +132,12 @@ pub fn page(runs: &[(String, Report)]) -> String {
             time,
         );
     }
-    for (name, run) in runs {
+    for (index, (name, run)) in runs.iter().enumerate() {
         exits(&mut body, name, run, &palette);
-        timeline(&mut body, name, run, &palette);
-        flame(&mut body, name, run, &palette);
-        offered(&mut body, name, run);
+        vcpus(&mut body, &format!("vcpus-{index}"), name, run, &palette);
+        charts::timeline(&mut body, name, run, &palette);
+        charts::flame(&mut body, name, run, &palette);
+        charts::offered(&mut body, name, run);
     }
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -183,7 +190,7 @@ fn bars(
         .map(|reason| (runs.iter().map(|(_, run)| of(run, reason)).max().unwrap_or(0), reason))
         .collect();
     shown.sort_by(|a, b| b.cmp(a));
-    for (_, reason) in shown.iter().take(COLOURS.len()) {
+    for (_, reason) in shown.iter().filter(|(most, _)| *most > 0).take(COLOURS.len()) {
         let _ = write!(
             body,
             "<span><i class=\"key\" style=\"background:{}\"></i>{}</span>",
@@ -192,6 +199,32 @@ fn bars(
         );
     }
     *body += "</div></section>";
+}
+
+/// More vCPUs are no chart that anybody reads.
+const MOST_VCPUS: usize = 64;
+
+/// A bar for each vCPU, where there are several.
+fn vcpus(body: &mut String, id: &str, name: &str, run: &Report, palette: &Palette) {
+    if !(2..=MOST_VCPUS).contains(&run.vcpus.len()) {
+        return;
+    }
+    let of = |table: &Table| Report { all: table.clone(), ..Report::default() };
+    let each = run
+        .vcpus
+        .iter()
+        .zip(0..)
+        .map(|(table, at)| (format!("vCPU {}", table.vcpu.unwrap_or(at)), of(table)));
+    let title = format!("{}: exits by vCPU", escape(name));
+    bars(
+        body,
+        id,
+        &title,
+        &each.collect::<Vec<_>>(),
+        palette,
+        |run, reason| run.all.samples_of(&[reason]),
+        grouped,
+    );
 }
 
 fn exits(body: &mut String, name: &str, run: &Report, palette: &Palette) {
@@ -216,119 +249,6 @@ fn exits(body: &mut String, name: &str, run: &Report, palette: &Palette) {
             time(row.mean_ns as u64),
             row.deviation_percent,
             row.modelled_ns.map_or("-".into(), time)
-        );
-    }
-    *body += "</table></section>";
-}
-
-/// Columns over time, stacked by reason.
-fn timeline(body: &mut String, name: &str, run: &Report, palette: &Palette) {
-    let Some(line) = run.timeline.as_ref().filter(|line| !line.exits.is_empty()) else { return };
-    let length = line.exits.values().map(Vec::len).max().unwrap_or(0).max(1);
-    let mut sums = vec![0u64; length];
-    for counts in line.exits.values() {
-        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
-    }
-    let most = sums.iter().copied().max().unwrap_or(0).max(1);
-    let _ = write!(
-        body,
-        "<section class=\"timeline\"><h2>{}: exits over guest time</h2><svg viewBox=\"0 0 1080 210\" role=\"img\">",
-        escape(name)
-    );
-    let width = 1080.0 / length as f64;
-    let mut base = vec![180.0; length];
-    for (reason, counts) in &line.exits {
-        for (at, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let height = *count as f64 / most as f64 * 175.0;
-            base[at] -= height;
-            let _ = write!(
-                body,
-                "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{width:.2}\" height=\"{height:.2}\" fill=\"{}\"><title>{}: {count}</title></rect>",
-                at as f64 * width,
-                base[at],
-                palette.get(reason),
-                escape(reason)
-            );
-        }
-    }
-    let whole = line.bucket_ns.saturating_mul(length as u64);
-    let _ = write!(
-        body,
-        "<text class=\"soft\" x=\"0\" y=\"200\">0 s</text><text class=\"soft\" x=\"1080\" y=\"200\" text-anchor=\"end\">{}; columns of {}, at most {} exits</text></svg></section>",
-        time(whole),
-        time(line.bucket_ns),
-        grouped(most)
-    );
-}
-
-/// Reasons, and below each the guest's functions that it came from; widths are counts.
-fn flame(body: &mut String, name: &str, run: &Report, palette: &Palette) {
-    let whole: u64 = run.hot.iter().fold(0, |sum, one| sum.saturating_add(one.samples));
-    if whole == 0 {
-        return;
-    }
-    let mut tree: BTreeMap<&str, BTreeMap<String, u64>> = BTreeMap::new();
-    for Hot { reason, rip, samples, symbol, .. } in &run.hot {
-        let function = symbol.clone().unwrap_or_else(|| format!("{rip:#x}"));
-        let known = tree.entry(reason).or_default().entry(function).or_default();
-        *known = known.saturating_add(*samples);
-    }
-    let _ = write!(
-        body,
-        "<section class=\"flame\"><h2>{}: exits by reason and guest function</h2><svg viewBox=\"0 0 1080 64\" role=\"img\">",
-        escape(name)
-    );
-    let mut cell = |x: f64, y: u32, width: f64, fill: &str, what: &str, samples: u64| {
-        let room = (width / 7.5) as usize;
-        let label: String = if room > 3 { what.chars().take(room - 1).collect() } else { String::new() };
-        let _ = write!(
-            body,
-            "<g><rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"28\" rx=\"2\" fill=\"{fill}\" fill-opacity=\"{}\" stroke=\"var(--card)\"><title>{}: {}</title></rect><text x=\"{:.2}\" y=\"{}\">{}</text></g>",
-            if y == 0 { "1" } else { ".45" },
-            escape(what),
-            grouped(samples),
-            x + 4.0,
-            y + 19,
-            escape(&label)
-        );
-    };
-    let mut x = 0.0;
-    let wide = |samples: u64| samples as f64 / whole as f64 * 1080.0;
-    let mut reasons: Vec<_> = tree
-        .iter()
-        .map(|(reason, functions)| (functions.values().sum::<u64>(), *reason, functions))
-        .collect();
-    reasons.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-    for (samples, reason, functions) in reasons {
-        cell(x, 0, wide(samples), palette.get(reason), reason, samples);
-        let mut functions: Vec<_> = functions.iter().collect();
-        functions.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-        for (function, samples) in functions {
-            cell(x, 32, wide(*samples), palette.get(reason), function, *samples);
-            x += wide(*samples);
-        }
-    }
-    *body += "</svg></section>";
-}
-
-fn offered(body: &mut String, name: &str, run: &Report) {
-    let there: Vec<_> = run.hyperv.iter().filter(|(_, one)| one.offered || one.used > 0).collect();
-    if there.is_empty() {
-        return;
-    }
-    let _ = write!(
-        body,
-        "<section class=\"hyperv\"><h2>{}: Hyper-V, offered and used</h2><table><tr><th>Enlightenment</th><th>Offered</th><th>Used</th><th>First at</th></tr>",
-        escape(name)
-    );
-    for (name, one) in there {
-        let _ = write!(
-            body,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape(name),
-            if one.offered { "yes" } else { "no" },
-            grouped(one.used),
-            one.first_ns.map_or("-".into(), time)
         );
     }
     *body += "</table></section>";

@@ -91,11 +91,31 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "ipi-virtualization",
         title: "what is left is mostly the guest's writes of the ICR",
-        when: &[When::Exits(&["APIC_WRITE"], 30.0), When::None(INJECTED)],
+        when: &[When::Exits(&["APIC_WRITE"], 30.0), When::None(INJECTED), When::NoIpiVirtualization],
         advice: "run it on a processor with IPI virtualisation (Sapphire Rapids and later)",
         why: "APICv is in use and cannot send; IPI virtualisation posts an IPI to one vCPU without an exit",
         saves: &["APIC_WRITE"],
         source: "Intel SDM volume 3, 30.1.6 IPI virtualization",
+    },
+    Rule {
+        id: "ipi-hypercalls",
+        title: "IPIs are hypercalls, where this processor would send most of them without an exit",
+        when: &[When::On(E::Ipi), When::IpiVirtualization, When::Exits(&["VMCALL"], 15.0)],
+        advice: "leave ipi out (hv-ipi) and compare: with IPI virtualisation an IPI to one vCPU does not exit",
+        why: "a guest that is offered the hypercall takes it, Linux for every IPI; IPI virtualisation handles \
+              writes of the ICR that name one vCPU, and nothing else",
+        saves: &["VMCALL"],
+        source: "Intel SDM volume 3, 30.1.6 IPI virtualization; Linux arch/x86/hyperv/hv_apic.c",
+    },
+    Rule {
+        id: "apicv-deprecation-alone",
+        title: "auto-EOI is deprecated for the sake of APICv, and this processor has none",
+        when: &[When::NoApicv, When::On(E::Apicv), When::Exits(&["APIC_ACCESS", "MSR_WRITE"], 15.0)],
+        advice: "leave apicv out (hv-apicv, hv-avic) on this processor",
+        why: "without APICv nothing is inhibited: auto-EOI spares the guest an EOI for each message, which is an exit \
+              here",
+        saves: &["APIC_ACCESS", "MSR_WRITE"],
+        source: TRAPS,
     },
     Rule {
         id: "host-interrupts",

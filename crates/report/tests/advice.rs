@@ -21,7 +21,7 @@ fn all_but(without: &[E]) -> Set {
 }
 
 fn setting(offered: Set, hidden: bool) -> Setting {
-    Setting { offered: Some(offered), hidden, apicv: Some(true) }
+    Setting { offered: Some(offered), hidden, apicv: Some(true), ..Setting::default() }
 }
 
 fn fired(report: &Report, setting: &Setting) -> Vec<&'static str> {
@@ -128,6 +128,16 @@ fn each_rule_fires_and_does_not() {
             "ipi-virtualization",
             (made(&[("APIC_WRITE", 500)]), everything()),
             (made(&[("APIC_WRITE", 500), ("INTERRUPT_WINDOW", 9)]), everything()),
+        ),
+        (
+            "ipi-hypercalls",
+            (made(&[("VMCALL", 200)]), Setting { ipi_virtualization: Some(true), ..everything() }),
+            (made(&[("VMCALL", 200)]), everything()),
+        ),
+        (
+            "apicv-deprecation-alone",
+            (made(&[("APIC_ACCESS", 200)]), Setting { apicv: Some(false), ..everything() }),
+            (made(&[("APIC_ACCESS", 200)]), no_apicv.clone()),
         ),
         (
             "host-interrupts",

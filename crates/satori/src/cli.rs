@@ -9,7 +9,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
-use crate::{bench, costs, escape, reports, status, units};
+use crate::{bench, costs, escape, reports, status, top, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -46,6 +46,10 @@ pub enum Command {
     /// What is offered of Hyper-V: list it, check options, convert them
     #[command(subcommand)]
     Hyperv(Hyperv),
+    /// Watch a running guest: exits a second by reason, vCPU and guest function, enlightenments, hypercalls,
+    /// interrupts
+    #[command(after_long_help = top::FOOTER)]
+    Top(top::Top),
     /// Show, import, compare and draw reports of exits, ours and those of perf kvm stat
     #[command(subcommand)]
     Report(reports::Reports),

@@ -9,7 +9,8 @@ use satori_cpuid::Register;
 use satori_defs::hyperv::leaf;
 use satori_hyperv::choice::meant;
 use satori_hyperv::{CpuidBit, Enlightenment};
-use satori_report::advise::Rule;
+use satori_machine::{CONTROLS, Vmx, VmxProcessor, VmxRow};
+use satori_report::advise::{Rule, When};
 use serde_json::{Value, json};
 
 use crate::cli::Form;
@@ -49,7 +50,60 @@ const KINDS: &[Kind] = &[
             Rule::ALL.iter().find(near).map(|rule| rule.id.into())
         },
     },
+    Kind {
+        name: "processor",
+        page: |name| name.parse().ok().map(processor),
+        near: |name| {
+            let part = name.to_ascii_lowercase();
+            let near = |known: &&&str| part.len() > 3 && known.contains(&part);
+            VmxProcessor::NAMES.iter().find(near).map(|name| name.to_string())
+        },
+    },
+    Kind {
+        name: "processor feature",
+        page: |name| {
+            let name = name.to_ascii_lowercase().replace('_', "-");
+            CONTROLS.iter().find(|row| row.name == name).map(feature)
+        },
+        near: |_| None,
+    },
 ];
+
+/// What a modelled processor has, and which of the rules of `satori advise` depend on that.
+fn processor(processor: VmxProcessor) -> Page {
+    let list = |on: bool| {
+        CONTROLS.iter().filter(|row| processor.has(row.what) == on).map(|row| row.name.to_owned()).collect()
+    };
+    let apicv = match processor.apicv() {
+        true => "in use until a SINT with auto-EOI inhibits it",
+        false => "none: KVM takes it whole or not at all",
+    };
+    let depends = |when: &When| match when {
+        When::Apicv => processor.apicv(),
+        When::NoApicv => !processor.apicv(),
+        When::IpiVirtualization => processor.apicv() && processor.has(Vmx::IpiVirtualization),
+        _ => false,
+    };
+    let conflicts = Rule::ALL.iter().filter(|rule| rule.when.iter().any(depends));
+    let facts = vec![
+        ("APICv", vec![apicv.to_owned()]),
+        ("has", list(true)),
+        ("lacks", list(false)),
+        ("rules", conflicts.map(|rule| format!("{}: {}", rule.id, rule.title)).collect()),
+    ];
+    let facts = facts.into_iter().filter(|(_, lines): &(_, Vec<String>)| !lines.is_empty()).collect();
+    Page { title: format!("processor {processor}"), facts }
+}
+
+/// A row of the table of controls.
+fn feature(row: &VmxRow) -> Page {
+    let facts = vec![
+        ("control", vec![row.control.to_owned()]),
+        ("KVM sets", vec![row.when.to_owned()]),
+        ("source", vec![format!("Linux 6.1, arch/x86/kvm: {}", row.source)]),
+    ];
+    Page { title: format!("processor feature {}", row.name), facts }
+}
 
 /// Prints what there is to say about `name`.
 pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
@@ -178,6 +232,24 @@ mod tests {
             for heading in ["brings", "costs", "default", "a guest"] {
                 assert!(page.facts.iter().any(|(known, _)| *known == heading), "{}: no {heading}", row.name);
             }
+        }
+    }
+
+    #[test]
+    fn processors_tell_which_rules_depend_on_them() {
+        let told = |name: &str| {
+            let mut out = Vec::new();
+            show(name, Form::Text, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let haswell = told("haswell");
+        assert!(haswell.contains("auto-eoi-apicv") && !haswell.contains("ipi-hypercalls"), "{haswell}");
+        assert!(told("sapphire-rapids").contains("ipi-hypercalls"));
+        let none = told("no-apicv");
+        assert!(none.contains("apicv-deprecation-alone") && !none.contains("auto-eoi-apicv"), "{none}");
+        assert!(told("haswell,-posted-interrupts").contains("none: KVM takes it whole"));
+        for row in CONTROLS {
+            assert!(told(row.name).contains(row.control), "{}", row.name);
         }
     }
 

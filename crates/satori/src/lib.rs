@@ -28,5 +28,6 @@ pub mod run;
 pub mod say;
 pub mod status;
 pub mod terminal;
+pub mod top;
 pub mod units;
 pub mod usage;

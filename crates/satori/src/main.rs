@@ -10,7 +10,7 @@ use satori::say::{line, say};
 use satori::status::Status;
 use satori::{
     bench, costs, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, reports, run, terminal,
-    usage,
+    top, usage,
 };
 
 fn main() {
@@ -69,6 +69,7 @@ fn perform(command: Command) -> Status {
         Command::Cpu(flags) => done(cpu::show(&flags, &mut stdout())),
         Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
         Command::Hyperv(command) => done(hyperv::perform(&command, &mut stdout())),
+        Command::Top(flags) => done(top::top(&flags, &mut stdout())),
         Command::Report(command) => done(reports::perform(&command, &mut stdout())),
         Command::Costs(command) => done(costs::perform(&command, &mut stdout())),
         Command::Advise(flags) => done(reports::advise(&flags, &mut stdout())),

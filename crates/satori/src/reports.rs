@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use satori_cpuid::{CpuSpec, Feature};
+use satori_machine::{Vmx, VmxProcessor};
 use satori_report::advise::{self, Setting};
 use satori_report::{Report, Which, diff, html, read};
 use serde_json::json;
@@ -94,8 +95,11 @@ pub struct Advise {
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub input: Input,
     /// Whether the processor, and its KVM, have APICv
-    #[arg(long, value_name = "YES|NO")]
+    #[arg(long, value_name = "YES|NO", conflicts_with = "vmx")]
     pub apicv: Option<Apicv>,
+    /// The processor that the report is of, as 'satori run --processor' names it; our own reports tell theirs
+    #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
+    pub vmx: Option<VmxProcessor>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub processor: Processor,
@@ -193,7 +197,14 @@ pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
         setting.hidden = last.is_some_and(|(_, on)| !*on);
         setting.offered = Some(chosen.hyperv.config.set);
     }
-    setting.apicv = flags.apicv.map(|apicv| apicv == Apicv::Yes);
+    let own = report.processor.as_deref().and_then(|name| name.parse().ok());
+    if let Some(vmx) = flags.vmx.or(own) {
+        setting.apicv = Some(vmx.apicv());
+        setting.ipi_virtualization = Some(vmx.apicv() && vmx.has(Vmx::IpiVirtualization));
+    }
+    if let Some(apicv) = flags.apicv {
+        setting.apicv = Some(apicv == Apicv::Yes);
+    }
     let findings = advise::advise(&report, &setting);
     match flags.format {
         Form::Text => Ok(write!(out, "{}", advise::text(&findings))?),

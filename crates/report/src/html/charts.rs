@@ -1,0 +1,229 @@
+//! The parts of the page that show one run: when its exits happened, and where in the guest.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{Palette, escape, grouped, time};
+use crate::{Hot, Report};
+
+/// Width of every chart.
+const WIDE: f64 = 1080.0;
+/// Where the timeline's columns stand, and how high they may be.
+const FLOOR: f64 = 184.0;
+const HIGH: f64 = 166.0;
+/// Rows of the table of addresses.
+const PLACES: usize = 20;
+
+/// A round number of at least a quarter of `most`: the step of a scale.
+fn step(most: f64) -> f64 {
+    let rough = (most / 4.0).max(f64::MIN_POSITIVE);
+    let magnitude = 10f64.powf(rough.log10().floor());
+    let nice = [1.0, 2.0, 5.0, 10.0].into_iter().find(|nice| nice * magnitude >= rough);
+    nice.unwrap_or(10.0) * magnitude
+}
+
+/// Columns over time, stacked by reason; the most frequent ones at the bottom.
+pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Palette) {
+    let Some(line) = run.timeline.as_ref().filter(|line| !line.exits.is_empty()) else { return };
+    let length = line.exits.values().map(Vec::len).max().unwrap_or(0).max(1);
+    let mut sums = vec![0u64; length];
+    for counts in line.exits.values() {
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+    }
+    // Both are above zero.
+    let seconds = line.bucket_ns.max(1) as f64 / 1e9;
+    let most = sums.iter().copied().max().unwrap_or(0).max(1) as f64 / seconds;
+    let (whole, marks) = (seconds * length as f64, step(most));
+    // Writing to a String cannot fail, here and below.
+    let _ = write!(
+        body,
+        "<section class=\"timeline\"><h2>{}: exits a second, over guest time</h2><svg viewBox=\"0 0 1080 210\" role=\"img\">",
+        escape(name)
+    );
+    for mark in (1..=4).map(|n| f64::from(n) * marks).filter(|mark| *mark <= most) {
+        let y = FLOOR - mark / most * HIGH;
+        let _ = write!(
+            body,
+            "<line class=\"mark\" x1=\"0\" x2=\"{WIDE}\" y1=\"{y:.2}\" y2=\"{y:.2}\"/><text class=\"soft\" x=\"2\" y=\"{:.2}\">{}</text>",
+            y - 3.0,
+            grouped(mark as u64)
+        );
+    }
+    let width = WIDE / length as f64;
+    let mut base = vec![FLOOR; length];
+    let mut order: Vec<_> = line.exits.iter().collect();
+    order.sort_by_key(|(reason, counts)| {
+        (std::cmp::Reverse(counts.iter().fold(0u64, |a, b| a.saturating_add(*b))), *reason)
+    });
+    for (reason, counts) in order {
+        for (at, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let height = *count as f64 / seconds / most * HIGH;
+            base[at] -= height;
+            let _ = write!(
+                body,
+                "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\" fill=\"{}\"><title>{}: {} exits from {} on</title></rect>",
+                at as f64 * width,
+                base[at],
+                (width - 0.4).max(0.4),
+                palette.get(reason),
+                escape(reason),
+                grouped(*count),
+                time(line.bucket_ns.saturating_mul(at as u64)),
+            );
+        }
+    }
+    let ticks = step(whole);
+    for tick in (0..=4).map(|n| f64::from(n) * ticks).filter(|tick| *tick <= whole) {
+        let x = tick / whole * WIDE;
+        let anchor = if tick == 0.0 {
+            "start"
+        } else if x > WIDE - 30.0 {
+            "end"
+        } else {
+            "middle"
+        };
+        let _ = write!(
+            body,
+            "<line class=\"mark\" x1=\"{x:.2}\" x2=\"{x:.2}\" y1=\"{FLOOR}\" y2=\"190\"/><text class=\"soft\" x=\"{x:.2}\" y=\"204\" text-anchor=\"{anchor}\">{}</text>",
+            if tick == 0.0 { "0".into() } else { time((tick * 1e9) as u64) }
+        );
+    }
+    let _ = write!(body, "</svg><p class=\"below\">Columns of {}.</p></section>", time(line.bucket_ns));
+}
+
+/// `name` of `name+0x10`.
+fn function(symbol: &str) -> &str {
+    symbol.rsplit_once("+0x").map_or(symbol, |(name, _)| name)
+}
+
+fn place(one: &Hot) -> String {
+    one.symbol.as_deref().map_or_else(|| format!("{:#x}", one.rip), |symbol| function(symbol).to_owned())
+}
+
+/// Reasons, and below each the guest's functions that it came from; widths are counts of all exits.
+pub(super) fn flame(body: &mut String, name: &str, run: &Report, palette: &Palette) {
+    if run.hot.is_empty() || run.all.samples == 0 {
+        return;
+    }
+    let mut tree: BTreeMap<&str, BTreeMap<String, u64>> = BTreeMap::new();
+    for one in &run.hot {
+        let known = tree.entry(&one.reason).or_default().entry(place(one)).or_default();
+        *known = known.saturating_add(one.samples);
+    }
+    let _ = write!(
+        body,
+        "<section class=\"flame\"><h2>{}: exits by reason and guest function</h2><svg viewBox=\"0 0 1080 64\" role=\"img\">",
+        escape(name)
+    );
+    let wide = |samples: u64| samples as f64 / run.all.samples as f64 * WIDE;
+    let mut cell = |x: f64, y: u32, fill: &str, what: &str, samples: u64| {
+        let width = wide(samples).min(WIDE - x).max(0.0);
+        let room = (width / 7.5) as usize;
+        let label: String = if room > 3 { what.chars().take(room - 1).collect() } else { String::new() };
+        let _ = write!(
+            body,
+            "<g><rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"28\" rx=\"2\" fill=\"{fill}\" fill-opacity=\"{}\" stroke=\"var(--card)\"><title>{}: {} exits, {:.1} %</title></rect><text class=\"{}\" x=\"{:.2}\" y=\"{}\">{}</text></g>",
+            if y == 0 { "1" } else { ".4" },
+            escape(what),
+            grouped(samples),
+            samples as f64 / run.all.samples as f64 * 100.0,
+            if y == 0 { "on" } else { "" },
+            x + 5.0,
+            y + 19,
+            escape(&label)
+        );
+    };
+    let mut x = 0.0;
+    for row in &run.all.exits {
+        cell(x, 0, palette.get(&row.reason), &row.reason, row.samples);
+        let mut at = x;
+        let mut functions: Vec<_> = tree.remove(row.reason.as_str()).into_iter().flatten().collect();
+        functions.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        let known = functions.iter().fold(0u64, |sum, (_, samples)| sum.saturating_add(*samples));
+        if let Some(rest) = row.samples.checked_sub(known).filter(|rest| *rest > 0) {
+            functions.push(("elsewhere".into(), rest));
+        }
+        for (function, samples) in functions {
+            cell(at, 32, palette.get(&row.reason), &function, samples);
+            at += wide(samples);
+        }
+        x += wide(row.samples);
+    }
+    *body += "</svg>";
+    places(body, run, palette);
+    *body += "</section>";
+}
+
+/// The addresses that exit most.
+fn places(body: &mut String, run: &Report, palette: &Palette) {
+    *body += "<table class=\"places\"><tr><th>Function</th><th>RIP</th><th class=\"left\">VM-EXIT</th><th>Samples</th><th>Samples%</th><th>Average</th></tr>";
+    for one in run.hot.iter().take(PLACES) {
+        let _ = write!(
+            body,
+            "<tr><td>{}</td><td>{:#x}</td><td class=\"left\"><i class=\"key\" style=\"background:{}\"></i>{}</td><td>{}</td><td>{:.2}%</td><td>{}</td></tr>",
+            escape(one.symbol.as_deref().unwrap_or("-")),
+            one.rip,
+            palette.get(&one.reason),
+            escape(&one.reason),
+            grouped(one.samples),
+            one.samples as f64 / run.all.samples.max(1) as f64 * 100.0,
+            time(one.total_ns / one.samples.max(1)),
+        );
+    }
+    *body += "</table>";
+}
+
+/// What was offered of Hyper-V: what the guest used as a table, the rest in a sentence.
+pub(super) fn offered(body: &mut String, name: &str, run: &Report) {
+    let (used, idle): (Vec<_>, Vec<_>) =
+        run.hyperv.iter().filter(|(_, one)| one.offered || one.used > 0).partition(|(_, one)| one.used > 0);
+    if used.is_empty() && idle.is_empty() {
+        return;
+    }
+    let _ = write!(body, "<section class=\"hyperv\"><h2>{}: Hyper-V, offered and used</h2>", escape(name));
+    if !used.is_empty() {
+        *body +=
+            "<table><tr><th>Enlightenment</th><th>Used</th><th>First at</th><th class=\"left\">How</th></tr>";
+    }
+    for (name, one) in &used {
+        let mut ways: Vec<_> = one.ways.iter().collect();
+        ways.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+        let ways: Vec<_> = ways.iter().map(|(way, count)| format!("{way} {}", grouped(**count))).collect();
+        let _ = write!(
+            body,
+            "<tr><td>{}{}</td><td>{}</td><td>{}</td><td class=\"left soft\">{}</td></tr>",
+            escape(name),
+            if one.offered { "" } else { " (not offered)" },
+            grouped(one.used),
+            one.first_ns.map_or("-".into(), time),
+            escape(&ways.join(", "))
+        );
+    }
+    if !used.is_empty() {
+        *body += "</table>";
+    }
+    if !idle.is_empty() {
+        let names: Vec<_> = idle.iter().map(|(name, _)| name.as_str()).collect();
+        let _ =
+            write!(body, "<p class=\"below\">Offered, and no use seen: {}.</p>", escape(&names.join(", ")));
+    }
+    *body += "</section>";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_have_round_steps() {
+        for (most, wanted) in [(1.0, 0.5), (4.0, 1.0), (37_500.0, 10_000.0), (990.0, 500.0), (0.02, 0.005)] {
+            assert!((step(most) / wanted - 1.0).abs() < 1e-9, "{most}: {}", step(most));
+        }
+    }
+
+    #[test]
+    fn functions_are_names_without_their_offsets() {
+        assert_eq!(function("native_write_msr+0x4"), "native_write_msr");
+        assert_eq!(function("[user]"), "[user]");
+    }
+}
