@@ -1,5 +1,5 @@
-//! Builds the benchmark program of `bench-guest/`, and the guest `hv_spin` of `guests/`, so that `satori bench`
-//! carries them with it.
+//! Builds the benchmark program of `bench-guest/`, and the guests `hv_spin` and `game` of `guests/`, so that
+//! `satori bench` carries them with it.
 //!
 //! The first is a static x86-64 program without dependencies, so this needs no network, and of the system
 //! nothing but the static C library, which Debian has in the package that a linker needs anyway. Where
@@ -10,9 +10,11 @@ use std::process::Command;
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
-    for (folder, name, file) in
-        [("bench-guest", "satori-bench-guest", "program"), ("guests", "hv_spin", "spin")]
-    {
+    for (folder, name, file) in [
+        ("bench-guest", "satori-bench-guest", "program"),
+        ("guests", "hv_spin", "spin"),
+        ("guests", "game", "game"),
+    ] {
         let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
         for part in ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"] {
             println!("cargo::rerun-if-changed={}", guest.join(part).display());

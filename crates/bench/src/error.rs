@@ -10,6 +10,12 @@ pub enum Error {
     /// A kernel without an ELF file inside.
     #[error("the kernel cannot be unpacked ({0}): name a Debian kernel")]
     Kernel(#[from] satori_boot::Error),
+    /// A parameter of the talk's guest that is wrong.
+    #[error("{0}")]
+    Parameter(String),
+    /// A guest that did not do what it was to do.
+    #[error("a run failed: {0}")]
+    Run(String),
     /// The user ended it.
     #[error("ended before it was done")]
     Stopped,

@@ -3,8 +3,10 @@
 //! The program ([`program`]) measures the rows of the [`catalog`] and prints a line for each. A [`session`]
 //! is one run of it: a process, watched. [`measure`] runs the subjects in turn, again and again, until
 //! the rows agree; [`Results`] hold what came out. [`text`], [`json`] and [`svg`] show them, and [`check`]
-//! compares them with the bounds that the translator has to reach.
+//! compares them with the bounds that the translator has to reach. [`traps`] and [`ablation`] are experiments
+//! of their own.
 
+pub mod ablation;
 #[path = "../../../bench-guest/src/catalog.rs"]
 pub mod catalog;
 pub mod check;
@@ -21,6 +23,7 @@ pub mod statistics;
 pub mod subject;
 pub mod svg;
 pub mod text;
+pub mod traps;
 
 pub use error::Error;
 pub use groups::{GROUPS, rows_named};

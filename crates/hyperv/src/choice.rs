@@ -47,10 +47,10 @@ pub enum Base {
 }
 
 impl Base {
-    fn config(self) -> Config {
+    fn config(self, apicv: bool) -> Config {
         match self {
             Base::Nothing => Config::off(),
-            Base::Auto => Config::auto(),
+            Base::Auto => Config::auto_on(apicv),
             Base::All => Config::all(),
         }
     }
@@ -109,11 +109,12 @@ pub struct Choice {
     /// Who decided on the base, which is on whom no word of its own has decided.
     base: By,
     by: BTreeMap<Enlightenment, By>,
+    apicv: bool,
 }
 
 impl Default for Choice {
     fn default() -> Self {
-        Choice { config: Config::auto(), base: By::Default, by: BTreeMap::new() }
+        Choice::on(false)
     }
 }
 
@@ -149,6 +150,11 @@ impl std::fmt::Display for Added {
 }
 
 impl Choice {
+    /// What is chosen without a word, for a processor that virtualises the APIC or not.
+    pub fn on(apicv: bool) -> Self {
+        Choice { config: Config::auto_on(apicv), base: By::Default, by: BTreeMap::new(), apicv }
+    }
+
     /// Takes what `within`, an option or a file, asks for.
     pub fn apply(&mut self, within: &str, wishes: &[Wish]) -> Result<(), Mistakes> {
         contradictions(within, wishes)?;
@@ -162,7 +168,7 @@ impl Choice {
         }
         for wish in bases {
             if let What::Base(base) = wish.what {
-                self.config.set = self.config.set.iter().chain(base.config().set.iter()).collect();
+                self.config.set = self.config.set.iter().chain(base.config(self.apicv).set.iter()).collect();
             }
         }
         for wish in wishes {

@@ -100,6 +100,13 @@ impl Config {
         Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().default).collect())
     }
 
+    /// What is right for most guests where the processor virtualises the APIC (`apicv`) or not: where it does, nothing is
+    /// recommended that would turn that off or bypass it.
+    pub fn auto_on(apicv: bool) -> Self {
+        let auto = Config::auto();
+        Config { set: if apicv { auto.set.with(Enlightenment::Apicv) } else { auto.set }, ..auto }
+    }
+
     /// Everything that there is.
     pub fn all() -> Self {
         Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().refused.is_none()).collect())

@@ -251,7 +251,7 @@ enlightenments! {
         hypercalls: &[],
         needs: &[Enlightenment::Base],
         default: false,
-        why: "off: an APIC that the processor virtualises (APICv, AVIC) is not modelled, so its own registers are no faster",
+        why: "where the modelled processor has APICv (--processor haswell and later) auto has it; elsewhere the APIC's own registers are no faster",
         brings: "no SINT with auto-EOI, which turns APICv off for all of a machine, and no APIC MSRs, which bypass it",
         costs: "takes the enlightened APIC of vapic away",
         proof: "dmesg: Hyper-V: ... hints 0x..., with bit 9 and without bit 3; no Using enlightened APIC",

@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::vp::{After, Entry, Vp};
 use crate::{Event, VirtualClock};
 
-/// Instructions of one turn.
+/// Instructions of one turn, if nothing ends it sooner.
 const SLICE: u64 = 10_000;
 
 /// Runs `vps` until the machine stops. `feed` hands typed input to the guest.
@@ -33,6 +33,16 @@ pub(crate) fn run(
             vps[turn].begin_turn(tick);
             ran |= take_turn(vps, turn, timers, clock, shared, hub);
             vps[turn].does(Doing::Waiting);
+            // Whom it interrupted comes before the others, once, so that two that interrupt each other do not
+            // keep the rest waiting.
+            for other in 0..vps.len() {
+                if other != turn && vps[other].kicked() {
+                    vps[other].does(Doing::Exit);
+                    vps[other].begin_turn(tick);
+                    ran |= take_turn(vps, other, timers, clock, shared, hub);
+                    vps[other].does(Doing::Waiting);
+                }
+            }
         }
         if shared.panic_deadline().is_some_and(|at| at <= clock.now()) {
             shared.finish(Event::Panic("console"));
@@ -56,7 +66,7 @@ fn take_turn(
 ) -> bool {
     let mut left = SLICE;
     while left > 0 {
-        vps[turn].take_kick();
+        vps[turn].be_kicked();
         if held(hub, &vps[turn]) {
             return left < SLICE;
         }
@@ -65,6 +75,8 @@ fn take_turn(
         if left < SLICE && others_due(vps, turn, clock, hub) {
             return true;
         }
+        // What a timer of the machine signalled is not a kick at the next entry as well.
+        vps[turn].be_kicked();
         let entry = vps[turn].prepare();
         if shared.stopping() {
             return true;
@@ -90,6 +102,12 @@ fn take_turn(
                 hub.into_iter().for_each(|hub| hub.met(&vps[turn], cause));
                 return true;
             }
+        }
+        // An interrupt for another vCPU arrives at once, as it does where all run at the same time, and is not
+        // merged with what comes later in the turn.
+        if vps.iter().enumerate().any(|(other, vp)| other != turn && vp.kicked()) {
+            vps[turn].go_on();
+            return true;
         }
     }
     true

@@ -193,14 +193,32 @@ impl Vp {
         self.kick.take()
     }
 
-    /// Its turn begins, under a virtual clock: counts what took a processor that executes out of the
-    /// guest while it was another's turn. However many kicks there were, they are one.
-    pub fn begin_turn(&mut self, tick: Option<Nanos>) {
-        let kicked = self.take_kick();
-        let now = self.platform.clock.now();
-        if kicked && self.inside && !self.view(false).posted() {
+    /// Takes a waiting kick, and counts what it is to a processor that executes. However many there were, they are one.
+    pub fn be_kicked(&mut self) {
+        if self.take_kick() && self.inside && !self.view(false).posted() {
             self.count(ExitReason::ExternalInterrupt);
         }
+    }
+
+    /// Whether a kick waits.
+    pub fn kicked(&self) -> bool {
+        self.kick.pending()
+    }
+
+    /// Its turn ends behind an exit that is handled: a processor that executes is in the guest again meanwhile.
+    pub fn go_on(&mut self) {
+        if self.vcpu.state().activity == Activity::Active && !self.idle {
+            let now = self.platform.clock.now();
+            self.meter.entry(now);
+            self.inside = true;
+        }
+    }
+
+    /// Its turn begins, under a virtual clock: counts what took a processor that executes out of the
+    /// guest while it was another's turn.
+    pub fn begin_turn(&mut self, tick: Option<Nanos>) {
+        self.be_kicked();
+        let now = self.platform.clock.now();
         if let Some(period) = tick
             && now >= self.tick
         {

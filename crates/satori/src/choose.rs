@@ -32,7 +32,7 @@ pub struct Processors {
 
 /// What `flags` ask for.
 pub fn processors(flags: &cli::Processor) -> Result<Processors> {
-    let mut choice = Choice::default();
+    let mut choice = Choice::on(flags.vmx.unwrap_or_default().apicv());
     let domain = match &flags.libvirt {
         Some(path) => read(path)?,
         None => Domain::default(),

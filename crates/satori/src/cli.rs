@@ -175,12 +175,6 @@ pub struct Machine {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub processor: Processor,
-    /// The modelled VMX processor, which decides what exits: haswell, skylake, sapphire-rapids, no-apicv; features
-    /// with a sign change it: haswell,-posted-interrupts. They are apicv, the sum of
-    /// apic-register-virtualization, virtual-interrupt-delivery and posted-interrupts;
-    /// sint-eoi-exits, ipi-virtualization, tpr-shadow, preemption-timer and ple
-    #[arg(long = "processor", value_name = "NAME[,±FEATURE]..", default_value = "no-apicv")]
-    pub vmx: satori_machine::VmxProcessor,
     /// Ticks a second of the modelled host, each an EXTERNAL_INTERRUPT of every vCPU that executes; only
     /// under --clock virtual
     #[arg(long, value_name = "HZ", default_value_t = 250, value_parser = clap::value_parser!(u32).range(0..=100_000))]
@@ -291,6 +285,13 @@ pub struct Processor {
     /// [default: auto]
     #[arg(long, value_name = "auto|off|all|LIST", allow_hyphen_values = true)]
     pub hyperv: Option<String>,
+    /// The modelled VMX processor, which decides what exits: haswell, skylake, sapphire-rapids, no-apicv; features
+    /// with a sign change it: haswell,-posted-interrupts. They are apicv, the sum of
+    /// apic-register-virtualization, virtual-interrupt-delivery and posted-interrupts;
+    /// sint-eoi-exits, ipi-virtualization, tpr-shadow, preemption-timer and ple. With apicv, --hyperv auto deprecates auto-EOI
+    /// [default: no-apicv]
+    #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
+    pub vmx: Option<satori_machine::VmxProcessor>,
     /// A domain's XML, whole or in part: processors, enlightenments, memory, kernel and threads' processors
     /// are taken from it, as far as the other options do not say otherwise. What cannot be honoured
     /// is told with line and column

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use satori_cpuid::{CpuSpec, Feature};
-use satori_machine::{Vmx, VmxProcessor};
+use satori_machine::Vmx;
 use satori_report::advise::{self, Setting};
 use satori_report::{Report, Which, diff, html, read};
 use serde_json::json;
@@ -97,9 +97,6 @@ pub struct Advise {
     /// Whether the processor, and its KVM, have APICv
     #[arg(long, value_name = "YES|NO", conflicts_with = "vmx")]
     pub apicv: Option<Apicv>,
-    /// The processor that the report is of, as 'satori run --processor' names it; our own reports tell theirs
-    #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
-    pub vmx: Option<VmxProcessor>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub processor: Processor,
@@ -198,7 +195,7 @@ pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
         setting.offered = Some(chosen.hyperv.config.set);
     }
     let own = report.processor.as_deref().and_then(|name| name.parse().ok());
-    if let Some(vmx) = flags.vmx.or(own) {
+    if let Some(vmx) = flags.processor.vmx.or(own) {
         setting.apicv = Some(vmx.apicv());
         setting.ipi_virtualization = Some(vmx.apicv() && vmx.has(Vmx::IpiVirtualization));
     }

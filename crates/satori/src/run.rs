@@ -234,7 +234,12 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     };
     report::tell(&outcome, status);
     let (form, vcpu) = (flags.report, flags.report_vcpu);
-    let wanted = report::Wanted { form, vcpu, processor: flags.vmx.to_string(), costs: &costs };
+    let wanted = report::Wanted {
+        form,
+        vcpu,
+        processor: flags.processor.vmx.unwrap_or_default().to_string(),
+        costs: &costs,
+    };
     match report::write(&outcome, status, &wanted, file) {
         Ok(()) => status,
         Err(error) => {
@@ -323,7 +328,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         topology: processors.topology,
         cpu_model: Some(processors.cpu.clone()),
         hyperv: processors.hyperv.config.clone(),
-        processor: flags.vmx,
+        processor: flags.processor.vmx.unwrap_or_default(),
         host_tick: flags.host_tick,
         pins: processors.pins.clone(),
         tsc_hz: processors.domain.tsc_hz,

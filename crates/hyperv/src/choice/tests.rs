@@ -143,3 +143,26 @@ fn all_needs_close_over_chains() {
             && !needs.has(Enlightenment::Evmcs)
     );
 }
+
+#[test]
+fn auto_is_the_repaired_set_where_the_processor_has_apicv() {
+    let set = |apicv, text: Option<&str>| {
+        let mut choice = Choice::on(apicv);
+        if let Some(text) = text {
+            choice.apply("--hyperv", &list(text).unwrap()).unwrap();
+        }
+        choice.finish().unwrap().config.set
+    };
+    for (text, on) in [
+        (None, true),
+        (Some("auto"), true),
+        (Some("+reset"), true),
+        (Some("auto,-apicv"), false),
+        (Some("off"), false),
+        (Some("ipi"), false),
+    ] {
+        assert_eq!(set(true, text).has(Enlightenment::Apicv), on, "{text:?}");
+        let asked = text.is_some_and(|text| text.contains("-apicv"));
+        assert!(asked || !set(false, text).has(Enlightenment::Apicv), "{text:?}");
+    }
+}

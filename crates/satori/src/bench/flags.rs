@@ -3,16 +3,21 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
+use super::{ablation, traps};
 use crate::{cli, units};
 
 /// `satori bench`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
     /// Something else than the rows: the tables of the talk on Hyper-V's enlightenments
     #[arg(value_name = "WHAT", conflicts_with_all = ["rows", "groups", "list", "svg", "check"])]
     pub what: Option<What>,
+    /// Another measurement than that of speed
+    #[command(subcommand)]
+    pub other: Option<Other>,
     /// Only these rows: names, or beginnings of names with a * behind them; boot is one, too
     #[arg(long, value_name = "ROW,..", value_delimiter = ',')]
     pub rows: Vec<String>,
@@ -73,6 +78,17 @@ pub enum What {
     /// clock_gettime, TLB flushes, IPIs, contended locks and idle guests, with and without what Hyper-V's interface
     /// offers for them
     Talks,
+}
+
+/// Measurements of their own.
+#[derive(Debug, Subcommand)]
+pub enum Other {
+    /// Repeat the experiment of a talk: which enlightenments cost, and which repair that
+    #[command(after_long_help = traps::FOOTER)]
+    Traps(traps::Traps),
+    /// Run each enlightenment alone, and all without each one, and name those that cost
+    #[command(after_long_help = ablation::FOOTER)]
+    Ablation(ablation::Ablation),
 }
 
 /// `--mitigations`.

@@ -1,7 +1,9 @@
 //! `satori bench`: fetches what it needs, lets `satori-bench` measure, and prints.
 
+pub mod ablation;
 pub mod flags;
 mod talks;
+pub mod traps;
 
 use std::fs;
 use std::io::{Write, stdout};
@@ -17,7 +19,7 @@ use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
 use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
 
-use self::flags::{Bench, Mitigations, What};
+use self::flags::{Bench, Mitigations, Other, What};
 use self::talks::Talks;
 use crate::cli;
 use crate::demo::cache::{self, Wanted};
@@ -31,6 +33,11 @@ const MEMORY: u64 = 512 << 20;
 
 /// Does what `satori bench` was told.
 pub fn bench(flags: &Bench) -> Result<Status> {
+    match &flags.other {
+        Some(Other::Traps(flags)) => return traps::traps(flags),
+        Some(Other::Ablation(flags)) => return ablation::ablation(flags),
+        None => {}
+    }
     if flags.list {
         for row in ROWS {
             writeln!(stdout(), "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
@@ -41,10 +48,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     let (rows, boot) = rows_named(&flags.rows, &flags.groups)?;
     let scratch = Scratch::new()?;
     let (files, kernel) = files(flags, &scratch)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
+    let stop = stop_on_signals()?;
     if flags.what == Some(What::Talks) {
         engine(flags.engine)?;
         let talks = Talks {
@@ -148,6 +152,15 @@ fn subjects(flags: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
         }
     }
     Ok((subjects, notes))
+}
+
+/// Set when the user wants an end.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
 }
 
 /// What to tell of a machine that does much besides, if it does.

@@ -1,0 +1,261 @@
+//! The experiment as text and as JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{Frames, Results, Shown, Swept, TALK, TALK_SECONDS, frames, ordered};
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number of a run of `ms` as the talk's tables would have it.
+fn as_long(number: u64, ms: u64) -> u64 {
+    number.saturating_mul(TALK_SECONDS * 1000) / ms.max(1)
+}
+
+fn seconds(ns: u64, ms: u64) -> f64 {
+    as_long(ns, ms) as f64 / 1e9
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// Which of the talk's neighbours have changed places.
+fn flips(values: &[u64; 4]) -> Vec<String> {
+    let pairs = values.windows(2).zip(TALK.windows(2));
+    pairs
+        .filter(|(values, _)| values[0] <= values[1])
+        .map(|(_, talk)| format!("{} <= {}", talk[0].name, talk[1].name))
+        .collect()
+}
+
+/// The whole report.
+pub fn text(results: &Results) -> String {
+    let mut out = String::new();
+    let (plan, ms) = (&results.plan, results.plan.ms);
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(
+        out,
+        "The traps of using Hyper-V features in KVM: {} vCPUs on a modelled {}, {} ms of guest time each, virtual \
+         clock.\nExits of the guest's start and end are left out. Modelled costs are those of 'satori costs show'.",
+        plan.parameters.get("vcpus"),
+        plan.processor,
+        ms
+    );
+    for one in &results.four {
+        let timer = one.run.told.get("timer").map_or("?", String::as_str);
+        let _ = write!(out, "\n{}: {}; its timer is {timer}", one.name, one.what);
+        out += satori_report::text(&one.run.report, None).trim_end();
+        out.push('\n');
+    }
+    totals(&mut out, results);
+    frame_times(&mut out, results);
+    further(&mut out, results);
+    ladder(&mut out, results);
+    witness(&mut out, results);
+    sweep(&mut out, results);
+    out
+}
+
+fn totals(out: &mut String, results: &Results) {
+    let ms = results.plan.ms;
+    let _ = writeln!(out, "\nTotals of {TALK_SECONDS} s, which a table of the talk is, and ratios to none\n");
+    let _ = writeln!(
+        out,
+        "{:<10} {:>11} {:>11} {:>7} {:>7}   {:>9} {:>7} {:>7} {:>7}   {:>9}",
+        "", "exits", "the talk's", "ratio", "talk's", "modelled", "talk's", "ratio", "talk's", "here"
+    );
+    let first = (results.exits()[0] as f64, results.costs()[0] as f64);
+    for (one, talk) in results.four.iter().zip(&TALK) {
+        let (exits, cost) = (one.run.exits(), one.cost_ns);
+        let _ = writeln!(
+            out,
+            "{:<10} {:>11} {:>11} {:>7.3} {:>7.3}   {:>7.2} s {:>5.2} s {:>7.3} {:>7.3}   {:>7.2} s",
+            one.name,
+            grouped(as_long(exits, ms)),
+            grouped(talk.exits),
+            ratio(exits as f64, first.0),
+            ratio(talk.exits as f64, TALK[0].exits as f64),
+            seconds(cost, ms),
+            talk.seconds,
+            ratio(cost as f64, first.1),
+            ratio(talk.seconds, TALK[0].seconds),
+            one.run.elapsed.as_secs_f64(),
+        );
+    }
+    let told = |values: &[u64]| if ordered(values) { "the talk's" } else { "NOT the talk's" };
+    let _ = writeln!(
+        out,
+        "\nThe order of exits is {}, that of modelled cost is {}. 'here' is what the run took on this machine: it says \
+         nothing about hardware.",
+        told(&results.exits()),
+        told(&results.costs())
+    );
+}
+
+fn frame_times(out: &mut String, results: &Results) {
+    let _ = writeln!(
+        out,
+        "\nFrames: a frame's own work, evenly spread, made longer by its vCPU's share of the modelled cost\n\n{:<16} \
+         {:>10} {:>9} {:>9}",
+        "", "average", "FPS", "> 55 FPS"
+    );
+    let mut row = |name: &str, Frames { average_ms, above_55 }| {
+        let _ = writeln!(out, "{name:<16} {average_ms:>7.2} ms {:>9.2} {above_55:>8.1}%", 1e3 / average_ms);
+    };
+    row("native", frames(&results.plan.parameters, 0.0));
+    for one in results.four.iter().chain(&results.further) {
+        row(one.name, frames(&one.parameters, one.steal(results.plan.ms)));
+    }
+}
+
+fn further(out: &mut String, results: &Results) {
+    if results.further.is_empty() {
+        return;
+    }
+    let ms = results.plan.ms;
+    let _ = writeln!(out, "\nFurther configurations, of {TALK_SECONDS} s\n");
+    for one in &results.further {
+        let _ = writeln!(
+            out,
+            "{:<16} {:>11} exits {:>8.3} s  {:<14}  {}",
+            one.name,
+            grouped(as_long(one.run.exits(), ms)),
+            seconds(one.cost_ns, ms),
+            one.run.told.get("timer").map_or("", String::as_str),
+            one.what
+        );
+    }
+}
+
+fn ladder(out: &mut String, results: &Results) {
+    if results.ladder.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nA tick of each timer, armed again where it is armed for one tick\n");
+    for rung in &results.ladder {
+        let exits: Vec<_> = rung.exits.iter().map(|(reason, count)| format!("{count:.2} {reason}")).collect();
+        let _ = writeln!(out, "{:<16} {:>8.2} us  {}", rung.timer, rung.cost_ns / 1e3, exits.join(", "));
+    }
+    let told = if results.ladder_ordered() { "the talk's" } else { "NOT the talk's" };
+    let _ = writeln!(out, "\nThe order is {told}: local APIC and stimer, HPET, RTC.");
+}
+
+fn witness(out: &mut String, results: &Results) {
+    if results.linux.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nLinux, from its start to its end: its own choice of timers, whole runs\n");
+    for one in &results.linux {
+        let guest = one.run.report.guest_time_ns.unwrap_or(0) as f64 / 1e9;
+        let _ = writeln!(
+            out,
+            "{:<16} {:>11} exits {:>9.2} ms modelled, {guest:>7.2} s of guest time",
+            one.name,
+            grouped(one.run.exits()),
+            one.run.cost() as f64 / 1e6,
+        );
+    }
+}
+
+fn sweep(out: &mut String, results: &Results) {
+    if results.sweep.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\nSweep: each parameter by -50, -25, +25 and +50 %, runs of {} ms; where the talk's order flips\n",
+        results.plan.sweep_ms
+    );
+    let mut names: Vec<&str> = results.sweep.iter().map(|point| point.name.as_str()).collect();
+    names.dedup();
+    for name in names {
+        let points: Vec<_> = results.sweep.iter().filter(|point| point.name == name).collect();
+        let tell = |of: &dyn Fn(&Swept) -> [u64; 4]| {
+            let flipped = points.iter().filter_map(|point| {
+                let flips = flips(&of(point));
+                (!flips.is_empty())
+                    .then(|| format!("{:+} % ({}): {}", point.percent, point.value, flips.join(", ")))
+            });
+            let flipped: Vec<_> = flipped.collect();
+            if flipped.is_empty() { "holds".to_string() } else { format!("flips at {}", flipped.join("; ")) }
+        };
+        let _ = writeln!(
+            out,
+            "{name:<13} exits: {}   cost: {}",
+            tell(&|point| point.exits),
+            tell(&|point| point.cost_ns)
+        );
+    }
+}
+
+/// The same for programs.
+pub fn json(results: &Results) -> Value {
+    let plan = &results.plan;
+    let ms = plan.ms;
+    let shown = |one: &Shown| {
+        let Frames { average_ms, above_55 } = frames(&one.parameters, one.steal(ms));
+        json!({
+            "name": one.name,
+            "what": one.what,
+            "timer": one.run.told.get("timer"),
+            "exits": one.run.exits(),
+            "modelled_ns": one.cost_ns,
+            "elapsed_ns": u64::try_from(one.run.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            "frames": { "average_ms": average_ms, "above_55_fps_percent": above_55 },
+            "report": one.run.report.to_json(),
+        })
+    };
+    let four = results.four.iter().zip(&TALK).map(|(one, talk)| {
+        let mut value = shown(one);
+        value["talk"] = json!({ "exits": talk.exits, "seconds": talk.seconds });
+        value
+    });
+    let native = frames(&plan.parameters, 0.0);
+    let ladder = results.ladder.iter().map(|rung| {
+        let exits: serde_json::Map<_, _> =
+            rung.exits.iter().map(|(reason, count)| (reason.clone(), json!(count))).collect();
+        json!({ "timer": rung.timer, "modelled_ns": rung.cost_ns, "exits": exits })
+    });
+    let sweep = results.sweep.iter().map(|point| {
+        json!({
+            "parameter": point.name, "percent": point.percent, "value": point.value,
+            "exits": point.exits, "modelled_ns": point.cost_ns,
+            "exits_flip": flips(&point.exits), "cost_flips": flips(&point.cost_ns),
+        })
+    });
+    let linux = results.linux.iter().map(|one| {
+        json!({
+            "name": one.name,
+            "exits": one.run.exits(),
+            "modelled_ns": one.run.cost(),
+            "report": one.run.report.to_json(),
+        })
+    });
+    json!({
+        "format": "satori-bench-traps",
+        "version": 1,
+        "processor": plan.processor,
+        "guest_time_ns": ms * 1_000_000,
+        "parameters": plan.parameters.iter().map(|(n, v)| (n.to_string(), json!(v))).collect::<serde_json::Map<_, _>>(),
+        "order": { "exits": ordered(&results.exits()), "modelled": ordered(&results.costs()), "ladder": results.ladder_ordered() },
+        "native_frames": { "average_ms": native.average_ms, "above_55_fps_percent": native.above_55 },
+        "configurations": four.collect::<Vec<_>>(),
+        "further": results.further.iter().map(shown).collect::<Vec<_>>(),
+        "ladder": ladder.collect::<Vec<_>>(),
+        "linux": linux.collect::<Vec<_>>(),
+        "sweep": sweep.collect::<Vec<_>>(),
+    })
+}
