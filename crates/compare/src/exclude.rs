@@ -256,7 +256,7 @@ pub fn outcome_reason(
     let size = insn.memory_size().size();
     // Areas of state have to be aligned to 16 bytes only.
     let alignment = if size == 32 { 32 } else { 16 };
-    let misaligned = size >= 16 && effective(case, insn) % alignment != 0;
+    let misaligned = size >= 16 && !effective(case, insn).is_multiple_of(alignment);
     if misaligned && real.vector == gp && engine.vector == u32::from(vector::SS) {
         return Some("whether alignment or the canonical form is looked at first is not defined");
     }

@@ -84,7 +84,7 @@ impl Overlays {
     /// Whether these can be the overlays of a partition with so many processors and this memory: none twice, each
     /// a page of memory, and below each something to give back.
     pub fn fit(&self, memory: &GuestMemory, vps: u32) -> bool {
-        let page = |gpa: u64| gpa % PAGE_SIZE == 0 && memory.read(Gpa(gpa), &mut blank()).is_ok();
+        let page = |gpa: u64| gpa.is_multiple_of(PAGE_SIZE) && memory.read(Gpa(gpa), &mut blank()).is_ok();
         let below = |gpa: u64| self.covered.iter().filter(|(covered, _)| *covered == gpa).count();
         let cover = |(index, cover): (usize, &Cover)| {
             let owner = match cover.kind {

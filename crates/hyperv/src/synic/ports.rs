@@ -102,7 +102,7 @@ impl SavedPorts {
             };
             let flags = match port.kind {
                 PortKind::Message => true,
-                PortKind::Event { base, count } => u32::from(base) + u32::from(count) <= EVENT_FLAGS as u32,
+                PortKind::Event { base, count } => u32::from(base) + u32::from(count) <= EVENT_FLAGS,
             };
             *id <= self.last_port && target && flags
         };
