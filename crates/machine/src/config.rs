@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use satori_boot::{Cmdline, Module, ProtocolChoice};
-use satori_cpuid::Topology;
+use satori_cpuid::{Feature, Topology};
 use satori_engine::Processor;
 use satori_memory::GuestMemory;
 use satori_symbols::Symbols;
@@ -35,6 +35,8 @@ pub struct Config {
     pub hyperv: satori_hyperv::Config,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
+    /// What the host's processor is taken not to have, though it may.
+    pub host_without: Vec<Feature>,
     /// The modelled VMX processor, which decides what exits.
     pub processor: Processor,
     /// Ticks a second of the modelled host under a virtual clock: each is an EXTERNAL_INTERRUPT of
@@ -82,6 +84,7 @@ impl Default for Config {
             cpu_model: None,
             hyperv: satori_hyperv::Config::auto(),
             engine: EngineKind::Interpreter,
+            host_without: Vec::new(),
             processor: Processor::default(),
             host_tick: 0,
             pins: Pins::default(),

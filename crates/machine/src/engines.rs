@@ -6,7 +6,7 @@ use satori_cpuid::Feature::{self, *};
 use satori_engine::{CodeWatcher, Engine};
 use satori_soft::{Interpreter, Translator, host_lacks};
 
-use crate::EngineKind;
+use crate::{Config, EngineKind};
 
 /// What the interpreter executes. Speculation and its repairs do not exist on it.
 const INTERPRETER: &[Feature] = &[
@@ -38,26 +38,29 @@ impl EngineKind {
         Translator::works()
     }
 
-    /// The engine of this name; it counts also what costs time to count, if `stats`, and tells `watcher` of
-    /// the code that it makes.
-    pub(crate) fn choose(self, stats: bool, watcher: Option<Arc<dyn CodeWatcher>>) -> Chosen {
-        match self {
+    /// The engine that `config` names; it tells `watcher` of the code that it makes.
+    pub(crate) fn choose(config: &Config, watcher: Option<Arc<dyn CodeWatcher>>) -> Chosen {
+        let without = &config.host_without[..];
+        let made = |translator: Translator| {
+            Arc::new(translator.counting(config.engine_stats).watched(watcher).without(without))
+        };
+        match config.engine {
             EngineKind::Translator => Chosen {
-                engine: Arc::new(Translator::default().counting(stats).watched(watcher)),
+                engine: made(Translator::default()),
                 features: INTERPRETER,
-                host_lacks: host_lacks(),
+                host_lacks: host_lacks(without),
                 why: "translator, Satori's software CPU: code that runs often becomes host code",
             },
             EngineKind::EagerTranslator => Chosen {
-                engine: Arc::new(Translator::eager().counting(stats).watched(watcher)),
+                engine: made(Translator::eager()),
                 features: INTERPRETER,
-                host_lacks: host_lacks(),
+                host_lacks: host_lacks(without),
                 why: "translator, Satori's software CPU: all code becomes host code before it runs",
             },
             EngineKind::Interpreter => Chosen {
                 engine: Arc::new(Interpreter::default()),
                 features: INTERPRETER,
-                host_lacks: host_lacks(),
+                host_lacks: host_lacks(without),
                 why: "interpreter, Satori's software CPU: one instruction at a time",
             },
         }

@@ -23,8 +23,8 @@ use crate::shared::{Handle, Shared};
 use crate::tsc_change::{Planned, SLOWEST};
 use crate::vp::Vp;
 use crate::{
-    ClockMode, Config, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock, crash_dump,
-    real, sampler, virtual_time, watch,
+    ClockMode, Config, EngineKind, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock,
+    crash_dump, real, sampler, virtual_time, watch,
 };
 
 /// Where a guest's output goes.
@@ -65,7 +65,7 @@ impl Machine {
         sinks: Sinks,
         wrap: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
     ) -> Result<Self, Error> {
-        let chosen = config.engine.choose(config.engine_stats, sinks.code.clone());
+        let chosen = EngineKind::choose(&config, sinks.code.clone());
         let engine = format!("engine: {}", chosen.why);
         // The files go to whoever parses them, and are not kept twice.
         let files = Config {

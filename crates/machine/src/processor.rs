@@ -26,7 +26,7 @@ impl Processor {
             ClockMode::Real => RealClock::new(config.tsc_hz).tsc_hz(),
             ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).tsc_hz(),
         };
-        let cpuid = table(config, &config.engine.choose(false, None), tsc_hz)?;
+        let cpuid = table(config, &crate::EngineKind::choose(config, None), tsc_hz)?;
         let setup =
             Setup { cpuid: &cpuid, tsc_hz, physical_bits: PHYSICAL_BITS, uncached: Some(DEVICE_HOLE) };
         let msrs = PlatformMsrs::new(&setup);

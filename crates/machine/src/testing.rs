@@ -255,7 +255,7 @@ pub fn machine(config: &Config, program: Program) -> Result<(Machine, Log, Buffe
     let (log, console) = (Log::default(), Buffer::default());
     let parts = Parts {
         engine: Arc::new(ScriptEngine { program, log: log.clone() }),
-        features: crate::EngineKind::Interpreter.choose(false, None).features,
+        features: crate::EngineKind::choose(&Config::default(), None).features,
         host_lacks: Vec::new(),
         regions: vec![Region { start: Gpa(0), len: 1 << 20 }],
         load: Box::new(|_| Ok(Begin { state: CpuState::default(), firmware: false })),

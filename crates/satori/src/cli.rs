@@ -185,6 +185,9 @@ pub struct Machine {
     /// What executes the guest
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
     pub engine: Engine,
+    /// Features that the host's processor is taken not to have; for tests of what then happens
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = units::feature, hide = true)]
+    pub host_without: Vec<satori_cpuid::Feature>,
     /// The report of exits, printed when the guest has ended
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub report: Report,

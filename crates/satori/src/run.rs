@@ -333,6 +333,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         pins: processors.pins.clone(),
         tsc_hz: processors.domain.tsc_hz,
         engine: engine(flags.engine)?,
+        host_without: flags.host_without.clone(),
         clock: match flags.clock {
             cli::Clock::Real => ClockMode::Real,
             cli::Clock::Virtual => ClockMode::VIRTUAL,

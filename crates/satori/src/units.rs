@@ -89,6 +89,11 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
+/// A feature of processors by name.
+pub fn feature(text: &str) -> Result<satori_cpuid::Feature, String> {
+    satori_cpuid::Feature::by_name(text).ok_or_else(|| "'satori cpu --features' names features".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use satori_cpuid::Feature;
 use satori_engine::{
     CodeWatcher, Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts,
     Whereabouts,
@@ -9,7 +10,7 @@ use satori_engine::{
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
-use crate::jit::{Arena, HOT, Jit, Manner, Pool, reason};
+use crate::jit::{Arena, HOT, Host, Jit, Manner, Pool, reason};
 use crate::world::World;
 
 /// The interpreting engine, for the vCPUs of one partition.
@@ -41,7 +42,7 @@ pub struct Translator {
 
 impl Default for Translator {
     fn default() -> Self {
-        let manner = Manner { hot: HOT, counting: false, watcher: None };
+        let manner = Manner { hot: HOT, counting: false, watcher: None, host: Host::default() };
         Translator { world: Arc::default(), pool: Pool::default(), manner }
     }
 }
@@ -62,6 +63,11 @@ impl Translator {
     /// The same; if `counting`, translated code counts the indirect branches that met a known target.
     pub fn counting(self, counting: bool) -> Self {
         Translator { manner: Manner { counting, ..self.manner }, ..self }
+    }
+
+    /// The same, as on a host without these features.
+    pub fn without(self, features: &[Feature]) -> Self {
+        Translator { manner: Manner { host: Host::without(features), ..self.manner }, ..self }
     }
 
     /// The same; `watcher` is told of all code that is made.

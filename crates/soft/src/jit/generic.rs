@@ -56,7 +56,9 @@ fn help(cpu: &mut Cpu, site: &Site) -> u64 {
         Err(Stop::Exit) => (i64::from(cpu.state.rip != site.rip), Some(reason::EXIT)),
         Err(Stop::Alone) => (0, Some(reason::STEP)),
     };
-    let quiet = why.is_none() && (!cpu.attention || cpu.settled());
+    // A REP comes back here after thousands of bytes: that is too seldom to wait for the budget.
+    let wanted = site.last && cpu.kick.pending();
+    let quiet = why.is_none() && !wanted && (!cpu.attention || cpu.settled());
     cpu.attention |= attention;
     cpu.context.flags = stubs::packed(cpu.flags.bits());
     if quiet && !site.last && cpu.code_mode == mode && !cpu.translations_changed() {

@@ -4,12 +4,16 @@
 //! possible in the host's: they are put away before code that this module adds would change them, and
 //! brought back before a guest instruction that needs them.
 
+#[cfg(test)]
+mod golden;
+
 use std::rc::Rc;
 
-use iced_x86::{CpuidFeature, DecoderError, Instruction, InstructionInfoFactory, OpKind};
+use iced_x86::{DecoderError, Instruction, InstructionInfoFactory, OpKind};
 
 use super::asm::{Alu, Asm, Label, Mem, Reg, cc};
 use super::generic::Site;
+use super::host::Host;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
@@ -127,6 +131,7 @@ struct NewLink {
 pub struct Lower<'a> {
     pub asm: &'a mut Asm,
     pub stubs: &'a Stubs,
+    pub host: &'a Host,
     pub info: InstructionInfoFactory,
     pub mode: Mode,
     /// The guest register in memory whose value S2 has too.
@@ -223,37 +228,6 @@ fn goes_back(insn: &Instruction) -> bool {
         && insn.near_branch_target() == 0
 }
 
-/// Whether the host executes what the decoder calls `feature`.
-fn host_has(feature: CpuidFeature) -> bool {
-    use CpuidFeature::*;
-    match feature {
-        BMI1 => is_x86_feature_detected!("bmi1"),
-        BMI2 => is_x86_feature_detected!("bmi2"),
-        LZCNT => is_x86_feature_detected!("lzcnt"),
-        POPCNT => is_x86_feature_detected!("popcnt"),
-        ADX => is_x86_feature_detected!("adx"),
-        MOVBE => is_x86_feature_detected!("movbe"),
-        SSE3 => is_x86_feature_detected!("sse3"),
-        SSSE3 => is_x86_feature_detected!("ssse3"),
-        SSE4_1 => is_x86_feature_detected!("sse4.1"),
-        SSE4_2 => is_x86_feature_detected!("sse4.2"),
-        CMPXCHG16B => is_x86_feature_detected!("cmpxchg16b"),
-        SSE4A => is_x86_feature_detected!("sse4a"),
-        AES => is_x86_feature_detected!("aes"),
-        PCLMULQDQ => is_x86_feature_detected!("pclmulqdq"),
-        SHA => is_x86_feature_detected!("sha"),
-        GFNI => is_x86_feature_detected!("gfni"),
-        AVX => is_x86_feature_detected!("avx"),
-        AVX2 => is_x86_feature_detected!("avx2"),
-        FMA => is_x86_feature_detected!("fma"),
-        F16C => is_x86_feature_detected!("f16c"),
-        VAES => is_x86_feature_detected!("vaes"),
-        VPCLMULQDQ => is_x86_feature_detected!("vpclmulqdq"),
-        // What every 64-bit processor has.
-        _ => true,
-    }
-}
-
 /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
 pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> Option<u64> {
     if !jit.has_room() {
@@ -295,6 +269,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
+        host: &jit.manner.host,
         info: InstructionInfoFactory::new(),
         mode: cpu.mode,
         held: None,
@@ -509,7 +484,7 @@ impl Lower<'_> {
 
     /// Emits one instruction; returns whether it ends the block.
     fn instruction(&mut self, isa: &Isa, insn: &Instruction) -> bool {
-        let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| host_has(*f));
+        let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| self.host.has(*f));
         if known {
             let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
             let (windows, ranges, sites) = (self.windows, self.ranges.len(), self.sites.len());

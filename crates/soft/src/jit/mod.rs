@@ -13,8 +13,11 @@ mod calls;
 mod copy;
 mod flow;
 mod generic;
+mod host;
 mod lower;
 mod memory;
+#[cfg(test)]
+mod promptness;
 mod strings;
 mod stubs;
 mod system;
@@ -36,6 +39,7 @@ use satori_state::reg;
 pub use arena::Arena;
 use asm::Asm;
 use generic::Site;
+pub use host::Host;
 use stubs::Stubs;
 pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
 
@@ -277,6 +281,7 @@ pub struct Manner {
     pub counting: bool,
     /// Who is told of what is made.
     pub watcher: Option<Arc<dyn CodeWatcher>>,
+    pub host: Host,
 }
 
 /// The translator of one vCPU.
@@ -337,7 +342,7 @@ impl Jit {
             None => Arena::new().ok()?,
         };
         let mut asm = Asm::new(arena.address(0));
-        let stubs = Stubs::emit(&mut asm);
+        let stubs = Stubs::emit(&mut asm, &manner.host);
         arena.write(0, &asm.code);
         let free = asm.code.len().next_multiple_of(64);
         if let Some(watcher) = &manner.watcher {
@@ -624,7 +629,7 @@ impl Cpu {
         let Some(mut jit) = self.jit.take() else { return reason::DISPATCH };
         self.refresh(&mut jit);
         jit.counts.entered += 1;
-        let enter = jit.stubs.enter;
+        let (enter, direct) = (jit.stubs.enter, jit.manner.host.fsgsbase);
         self.jit = Some(jit);
         let budget = budget.min(1 << 40) as i64;
         let first = budget.min(CHUNK);
@@ -634,7 +639,7 @@ impl Cpu {
         self.context.left = budget - first;
         self.started = budget;
         self.context.flags = stubs::packed(self.flags.bits());
-        stubs::set_gs(std::ptr::from_mut(self));
+        stubs::set_gs(std::ptr::from_mut(self), direct);
         self.doing.set(Doing::Translated);
         // SAFETY: the code was made for this vCPU, whose address GS holds; it keeps to the System V
         // convention at its outside.

@@ -6,6 +6,7 @@ use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
+use super::host::Host;
 use super::{CHUNK, Context, HOMES, Target, vector, x87};
 use crate::cpu::Cpu;
 use crate::mmu::{Mode, Tlb};
@@ -142,12 +143,12 @@ pub struct Stubs {
 }
 
 impl Stubs {
-    pub fn emit(asm: &mut Asm) -> Self {
+    pub fn emit(asm: &mut Asm, host: &Host) -> Self {
         let at = |asm: &mut Asm| asm.address(asm.here());
         let load_vectors = at(asm);
-        vector::emit_load(asm);
+        vector::emit_load(asm, host.avx);
         let store_vectors = at(asm);
-        vector::emit_store(asm);
+        vector::emit_store(asm, host.avx);
         let load_x87 = at(asm);
         x87::emit_load(asm, store_vectors);
         let store_x87 = at(asm);
@@ -349,15 +350,8 @@ pub fn unpacked(packed: u64) -> u64 {
     packed >> 8 & 0xd5 | if packed & 1 != 0 { rflags_bits::OF } else { 0 }
 }
 
-/// Makes GS point to `cpu` for the current thread.
-pub fn set_gs(cpu: *mut Cpu) {
-    use std::sync::OnceLock;
-    static DIRECT: OnceLock<bool> = OnceLock::new();
-    // HWCAP2_FSGSBASE: the kernel lets programs write the base.
-    let direct = *DIRECT.get_or_init(|| {
-        // SAFETY: getauxval reads a table.
-        (unsafe { libc::getauxval(libc::AT_HWCAP2) }) & 2 != 0
-    });
+/// Makes GS point to `cpu` for the current thread; `direct` by the instruction for it.
+pub fn set_gs(cpu: *mut Cpu, direct: bool) {
     if direct {
         // SAFETY: nothing else in the process uses GS; the C library's is FS.
         unsafe { std::arch::asm!("wrgsbase {}", in(reg) cpu, options(nostack, preserves_flags)) };

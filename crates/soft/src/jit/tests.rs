@@ -179,7 +179,9 @@ fn loops_on_memory_are_as_the_interpreter_has_them() {
             let mut cpu = machine(&mut random);
             cpu.memory.write(Gpa(CODE), &code).expect("RAM");
             cpu.parallel = parallel;
-            cpu.jit = hot.and_then(|hot| Jit::new(&pool, Manner { hot, counting: false, watcher: None }));
+            cpu.jit = hot.and_then(|hot| {
+                Jit::new(&pool, Manner { hot, counting: false, watcher: None, host: super::Host::default() })
+            });
             let ended = run(&mut cpu, slice);
             outcomes.push((ended, outcome(&cpu)));
         }

@@ -259,10 +259,10 @@ pub fn fpu(offset: usize) -> Mem {
     field(offset_of!(Cpu, state) + offset_of!(CpuState, fpu) + offset)
 }
 
-/// A function that loads the guest's vector registers and MXCSR. It changes nothing else, not even
+/// A function that loads the guest's vector registers, whole if `wide`, and MXCSR. It changes nothing else, not even
 /// flags.
-pub fn emit_load(asm: &mut Asm) {
-    if is_x86_feature_detected!("avx") {
+pub fn emit_load(asm: &mut Asm, wide: bool) {
+    if wide {
         emit_load_avx(asm);
     } else {
         for i in 0..16 {
@@ -307,8 +307,7 @@ fn emit_load_avx(asm: &mut Asm) {
 }
 
 /// A function that stores them, and brings the host's MXCSR back. It changes nothing else.
-pub fn emit_store(asm: &mut Asm) {
-    let wide = is_x86_feature_detected!("avx");
+pub fn emit_store(asm: &mut Asm, wide: bool) {
     for i in 0..16 {
         asm.store_vector(register(i), i, if wide { Width::Whole } else { Width::Sse });
     }

@@ -29,8 +29,9 @@ use crate::cpu::Handler;
 pub use operand::{load_bytes, store_address, store_bytes};
 pub use xsave::in_use_with_mxcsr;
 
-/// The features of which the host's own instructions do the work, and which the host does not have.
-pub fn host_lacks() -> Vec<Feature> {
+/// The features of which the host's own instructions do the work, and which the host does not have, or is to
+/// do `without`.
+pub fn host_lacks(without: &[Feature]) -> Vec<Feature> {
     let features = [
         (Feature::Sse3, is_x86_feature_detected!("sse3")),
         (Feature::Ssse3, is_x86_feature_detected!("ssse3")),
@@ -46,7 +47,11 @@ pub fn host_lacks() -> Vec<Feature> {
         (Feature::Vaes, is_x86_feature_detected!("vaes")),
         (Feature::Vpclmulqdq, is_x86_feature_detected!("vpclmulqdq")),
     ];
-    features.into_iter().filter(|(_, has)| !has).map(|(feature, _)| feature).collect()
+    features
+        .into_iter()
+        .filter(|(feature, has)| !has || without.contains(feature))
+        .map(|(feature, _)| feature)
+        .collect()
 }
 
 /// The implementation of `insn`, if it is one of this folder's and the host can execute it.
