@@ -6,12 +6,14 @@
 //! failed (`regressions/`), so the gate needs no fuzzer.
 
 mod guest;
+mod hyperv;
 mod instructions;
 mod loader;
 mod script;
 mod words;
 
 pub use guest::guest;
+pub use hyperv::hyperv;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
 pub use words::{domain, options};
@@ -27,6 +29,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("devices", guest),
     ("options", options),
     ("domain", domain),
+    ("hyperv", hyperv),
 ];
 
 #[cfg(test)]

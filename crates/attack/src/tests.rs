@@ -78,6 +78,11 @@ fn random_options_and_domains_are_refused_or_written_again() {
 }
 
 #[test]
+fn random_calls_and_registers_leave_the_interface_whole() {
+    random(hyperv, 4_000, 1_200);
+}
+
+#[test]
 fn the_loaders_good_kernels_are_good() {
     for which in 1..=3 {
         // With nothing changed, each is understood.

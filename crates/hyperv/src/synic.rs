@@ -323,7 +323,7 @@ impl Partition {
         let count = self.synic.controllers.len();
         saved.controllers.len() == count
             && saved.controllers.iter().all(Controller::fits)
-            && saved.ports.fit(count as u32)
+            && saved.ports.fit()
     }
 
     /// Takes what [`Partition::save_synic`] gave, before any processor runs. The overlays and
