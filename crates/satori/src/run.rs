@@ -348,7 +348,8 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         engine_stats: flags.engine_stats,
         guest_timeout: flags.guest_timeout,
         symbols: symbols(&flags.symbols)?,
-        names: flags.report != cli::Report::Off,
+        // Looking for them goes through the guest's memory, and the text names none.
+        names: matches!(flags.report, cli::Report::Json | cli::Report::Html),
         tsc_changes: flags.tsc_change.clone(),
         ..Config::default()
     })
