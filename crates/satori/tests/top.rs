@@ -58,7 +58,7 @@ fn a_picture_shows_what_the_guest_does() {
     let exits = row(" CPUID");
     assert!(exits[0].parse::<f64>().unwrap() > 1000.0, "{}", ended.console);
     let hot = row("0x0000000000100002");
-    assert_eq!((hot[2], hot.last()), ("CPUID", Some(&"[user]")), "{}", ended.console);
+    assert_eq!(hot[2], "CPUID", "{}", ended.console);
     let vcpus: Vec<_> = ended.console.lines().filter(|line| line.ends_with(" CPUID")).collect();
     assert!(
         ended.console.contains("2 vCPUs") && vcpus.len() == 2,
@@ -126,6 +126,7 @@ fn what_is_no_guest_is_told() {
     let listener = UnixListener::bind(&path).unwrap();
     let foreign = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0]).unwrap();
         stream.write_all(b"220 mail.example ESMTP\n").unwrap();
     });
     let ended = satori(&["top", "--once", &path]);
