@@ -159,11 +159,10 @@ static SHARED: Shared = Shared {
     end: AtomicU64::new(0),
 };
 
-const ZERO: AtomicU64 = AtomicU64::new(0);
 /// Of each vCPU: its assist page, its message page, its page for input of calls.
-static ASSIST: [AtomicU64; smp::MAX_CPUS] = [ZERO; smp::MAX_CPUS];
-static MESSAGES: [AtomicU64; smp::MAX_CPUS] = [ZERO; smp::MAX_CPUS];
-static INPUT: [AtomicU64; smp::MAX_CPUS] = [ZERO; smp::MAX_CPUS];
+static ASSIST: [AtomicU64; smp::MAX_CPUS] = [const { AtomicU64::new(0) }; smp::MAX_CPUS];
+static MESSAGES: [AtomicU64; smp::MAX_CPUS] = [const { AtomicU64::new(0) }; smp::MAX_CPUS];
+static INPUT: [AtomicU64; smp::MAX_CPUS] = [const { AtomicU64::new(0) }; smp::MAX_CPUS];
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static SENT: AtomicU64 = AtomicU64::new(0);
 static RECEIVED: AtomicU64 = AtomicU64::new(0);

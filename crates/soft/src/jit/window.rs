@@ -12,6 +12,7 @@
 use std::mem::offset_of;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use satori_engine::Doing;
 use satori_state::reg;
 
 use super::asm::{Alu, Label, Mem, cc, field};
@@ -382,6 +383,7 @@ impl Lower<'_> {
         }
         // What looks at the address changes flags.
         self.save_flags();
+        let (mark, cold) = (self.asm.mark(), self.cold.len());
         if align > 1 {
             // That comes before the page is looked at.
             let misaligned = self.step(reason::STEP);
@@ -389,7 +391,11 @@ impl Lower<'_> {
             self.asm.test_byte(S2, align as u8 - 1);
             self.asm.jcc(cc::NE, misaligned);
         }
-        let reached = self.reach(address, &wanted, size)?;
+        let Some(reached) = self.reach(address, &wanted, size) else {
+            self.asm.rollback(mark);
+            self.cold.truncate(cold);
+            return None;
+        };
         if let Some(number) = self.windows.find(&wanted)
             && let Some(window) = &mut self.windows.open[number]
         {
@@ -637,7 +643,10 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     }
     cpu.context.without = 0;
     let (size, write) = (u64::from(range.size), range.write);
-    if !cpu.cache_translation(linear, size, write) {
+    cpu.doing.set(Doing::Missing);
+    let cached = cpu.cache_translation(linear, size, write);
+    cpu.doing.set(Doing::Translated);
+    if !cached {
         return 0;
     }
     let Some((host, _)) = cpu.tlb.lookup(linear, size, cpu.mode, write) else { return 0 };
