@@ -144,6 +144,9 @@ impl Lower<'_> {
             let waiting = self.step(reason::STEP);
             self.asm.alu_byte(Alu::Cmp, stubs::interrupt_window(), 0);
             self.asm.jcc(cc::NE, waiting);
+            // One may come before the next run: there the shadow counts.
+            self.asm.alu_imm(Alu::Cmp, stubs::BUDGET, 0);
+            self.asm.jcc(cc::E, waiting);
             self.asm.alu_at(Alu::Or, stubs::rflags(), rflags::IF as i32);
         } else {
             self.asm.alu_at(Alu::And, stubs::rflags(), !(rflags::IF as i32));
