@@ -84,6 +84,8 @@ pub struct Cpu {
     pub isa: Isa,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
+    /// The current run ends after so many instructions, exactly.
+    pub counted: bool,
     /// The exception of the last [`Stop::Fault`].
     pub fault: Option<Exception>,
     /// The exit of the last [`Stop::Exit`].
@@ -149,6 +151,7 @@ impl Cpu {
             controls: Controls::default(),
             isa: Isa::new(offered),
             parallel,
+            counted: false,
             fault: None,
             wanted: Exit::Budget,
             answers: Vec::new(),

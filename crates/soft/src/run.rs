@@ -47,6 +47,7 @@ impl Cpu {
         if self.jit.is_some() {
             self.notice_code();
         }
+        self.counted = until.instructions.is_some();
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let mut horizon = Horizon { until, look: end.min(self.retired + self.interval()), end };
         if std::mem::take(&mut self.controls.continued) {

@@ -3,7 +3,8 @@
 //! One call does one element, or a run of them within a page of RAM, commits that, and goes on at
 //! its own address while elements remain: interrupts get in between, a fault finds the registers
 //! at its element, and what a device answered belongs to one element. MOVS and STOS go through a few
-//! pages in one call while nothing can go wrong, which the TLB tells.
+//! pages in one call while nothing can go wrong, which the TLB tells; not where instructions are counted,
+//! as each call is one, and what the TLB holds is an engine's own matter.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use satori_defs::x86::rflags;
@@ -136,8 +137,8 @@ fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     }
     strings.advance::<T>(cpu, strings.registers.source, done);
     strings.advance::<T>(cpu, strings.registers.destination, done);
-    // Smaller addresses wrap.
-    let bulk = done > 1 && strings.registers.count.size() == 8;
+    // Smaller addresses wrap; and how far one call goes must not show where instructions are counted.
+    let bulk = done > 1 && strings.registers.count.size() == 8 && !cpu.counted;
     for _ in 1..PAGES {
         let (from, to) = (from.wrapping_add(done * T::SIZE), to.wrapping_add(done * T::SIZE));
         if !bulk || done == strings.count || !cpu.is_cached(from, false) || !cpu.is_cached(to, true) {
@@ -170,8 +171,8 @@ fn stos<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         done = 1;
     }
     strings.advance::<T>(cpu, strings.registers.destination, done);
-    // Smaller addresses wrap.
-    let bulk = done > 1 && strings.registers.count.size() == 8;
+    // Smaller addresses wrap; and how far one call goes must not show where instructions are counted.
+    let bulk = done > 1 && strings.registers.count.size() == 8 && !cpu.counted;
     for _ in 1..PAGES {
         let to = to.wrapping_add(done * T::SIZE);
         if !bulk || done == strings.count || !cpu.is_cached(to, true) {
