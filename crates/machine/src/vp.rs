@@ -210,6 +210,7 @@ impl Vp {
         if self.vcpu.state().activity == Activity::Active && !self.idle {
             let now = self.platform.clock.now();
             self.meter.entry(now);
+            self.trace.iter_mut().for_each(|trace| trace.entry(now));
             self.inside = true;
         }
     }

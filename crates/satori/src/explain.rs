@@ -107,7 +107,9 @@ fn feature(row: &VmxRow) -> Page {
 
 /// Prints what there is to say about `name`.
 pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
-    let Some(page) = KINDS.iter().find_map(|kind| (kind.page)(name)) else {
+    // A rule may be called as the feature that it is about.
+    let pages: Vec<_> = KINDS.iter().filter_map(|kind| (kind.page)(name)).collect();
+    let Some(page) = pages.first() else {
         let near = KINDS.iter().find_map(|kind| Some((kind.name, (kind.near)(name)?)));
         match near {
             Some((kind, near)) => bail!("nothing is called '{name}': the {kind} '{near}' is near it"),
@@ -118,11 +120,13 @@ pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
     };
     match form {
         Form::Text => {
-            writeln!(out, "{}", page.title)?;
-            for (heading, lines) in &page.facts {
-                for (index, line) in lines.iter().enumerate() {
-                    let heading = if index == 0 { heading } else { "" };
-                    writeln!(out, "  {heading:<11} {line}")?;
+            for page in &pages {
+                writeln!(out, "{}", page.title)?;
+                for (heading, lines) in &page.facts {
+                    for (index, line) in lines.iter().enumerate() {
+                        let heading = if index == 0 { heading } else { "" };
+                        writeln!(out, "  {heading:<11} {line}")?;
+                    }
                 }
             }
         }

@@ -246,7 +246,7 @@ mod tests {
     fn what_was_before_is_left_out() {
         let row = |reason: &str, samples, without_apicv| {
             let reason = reason.to_string();
-            Row { reason, samples, without_apicv, total_ns: samples, ..Row::default() }
+            Row { reason, samples, without_apicv, total_ns: samples, mean_ns: 1.0, ..Row::default() }
         };
         let table = |rows: Vec<Row>| {
             let mut all = Table::default();
