@@ -95,8 +95,8 @@ impl Lower<'_> {
         let disp = address.disp.wrapping_add(offset);
         // What does not fit is added in two steps; with a register, the displacement itself fits.
         let (disp32, more) = match i32::try_from(disp) {
-            Ok(narrow) => (narrow, 0),
-            Err(_) => (address.disp as i32, offset as i32),
+            Ok(narrow) if !address.short => (narrow, 0),
+            _ => (address.disp as i32, offset as i32),
         };
         if address.base.is_none() && address.index.is_none() {
             self.asm.constant(to, disp as u64);
@@ -120,7 +120,8 @@ impl Lower<'_> {
             if address.short {
                 self.asm.lea32(to, mem);
                 if more != 0 {
-                    self.asm.lea32(to, Mem::at(to, more));
+                    // The operand's address wraps at 4 GiB, its bytes behind the first do not.
+                    self.asm.lea(to, Mem::at(to, more));
                 }
             } else if more != 0 {
                 self.asm.lea(to, mem);
