@@ -92,6 +92,7 @@ for cpu in $(ls -d /sys/devices/system/cpu/cpu[0-9]* | sed 's/.*cpu//' | sort -n
     fact topology "$(cat $at/topology/physical_package_id $at/topology/core_id $at/topology/thread_siblings_list \
         $at/cache/index3/shared_cpu_list | tr '\n' ' ')"
 done
+fact extensions "$(grep -m 1 '^flags' /proc/cpuinfo | tr ' ' '\n' | grep -xE 'avx|avx2|bmi1|bmi2|fsgsbase' | sort | tr '\n' ',')"
 fact hypervisor "$(dmesg | sed -n 's/.*Hypervisor detected: //p' | head -n 1)"
 fact clocksource "$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 # The devices that tick, and how many processors a synthetic timer has interrupted.
