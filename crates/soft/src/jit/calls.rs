@@ -8,7 +8,7 @@ use satori_defs::x86::{efer, rflags};
 use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, cc};
-use super::lower::{Lower, resident};
+use super::lower::{Cold, Lower, resident};
 use super::stubs::{self, S1, S2};
 use super::system::{segment, state};
 use crate::cpu::{CODE_AC, CODE_LOW, CODE_USER};
@@ -96,10 +96,12 @@ impl Lower<'_> {
         self.asm.test_at(state(offset_of!(CpuState, efer)), efer::SCE as u8);
         self.asm.jcc(cc::E, other);
         load(self);
+        let (retry, missing) = (self.asm.bound(), self.asm.label());
+        self.cold.push(Cold::Second { label: missing, retry, other });
         self.target_place(mode);
         let (rip, code) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
-        self.asm.jcc(cc::NE, other);
+        self.asm.jcc(cc::NE, missing);
         self.asm.load(S1, code);
         self.asm.store(stubs::temporary(), S1);
     }

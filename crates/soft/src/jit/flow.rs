@@ -8,13 +8,14 @@ use super::asm::{Alu, Mem, cc};
 use super::lower::{Cold, Flags, Lower, resident};
 use super::memory::Address;
 use super::reason;
+use super::targets::{PLACES, SPREAD, Target};
 use super::stubs::{self, GUEST_RSP, S1, S2};
 use crate::cpu::CODE_AC;
 use crate::isa::Isa;
 use crate::mmu::{Mode, canonical};
 
 /// Binary logarithm of the size of a place in the table of targets.
-const PLACE: u32 = size_of::<super::Target>().ilog2();
+const PLACE: u32 = size_of::<Target>().ilog2();
 
 impl Lower<'_> {
     /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
@@ -310,9 +311,9 @@ impl Lower<'_> {
     /// Computes where the table for `mode` has the target at S2, into S1.
     pub fn target_place(&mut self, mode: Mode) {
         // As the function of that name does, times the size of a place.
-        self.asm.imul32(S1, S2, super::SPREAD);
-        self.asm.shr32(S1, (32 - super::TARGETS.ilog2() - PLACE) as u8);
-        self.asm.alu_imm32(Alu::And, S1, (super::TARGETS as i32 - 1) << PLACE);
+        self.asm.imul32(S1, S2, SPREAD);
+        self.asm.shr32(S1, (32 - PLACES.ilog2() - PLACE) as u8);
+        self.asm.alu_imm32(Alu::And, S1, (PLACES as i32 - 1) << PLACE);
         self.asm.alu_mem(Alu::Add, S1, stubs::targets(mode));
     }
 

@@ -96,6 +96,12 @@ pub enum Cold {
         rip: u64,
         rest: u32,
     },
+    /// A target, at S2, is not in its place of the table at S1: it may be in the other one.
+    Second {
+        label: Label,
+        retry: Label,
+        other: Label,
+    },
     /// What was not done here is left to the generic implementation.
     Generic {
         label: Label,
@@ -687,6 +693,12 @@ impl Lower<'_> {
                 self.asm.call_to(self.stubs.branch);
                 self.asm.jcc(cc::NE, retry);
                 self.emit_step(rip, rest, reason::BRANCH);
+            }
+            Cold::Second { label, retry, other } => {
+                self.asm.bind(label);
+                self.asm.call_to(self.stubs.second);
+                self.asm.jcc(cc::E, retry);
+                self.asm.jmp(other);
             }
             Cold::Range { label, have, address, range, rip, rest } => {
                 self.emit_range(label, have, &address, range, (rip, rest), None);

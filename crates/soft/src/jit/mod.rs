@@ -21,6 +21,7 @@ mod promptness;
 mod strings;
 mod stubs;
 mod system;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod vector;
@@ -41,6 +42,7 @@ use asm::Asm;
 use generic::Site;
 pub use host::Host;
 use stubs::Stubs;
+use targets::{Target, Targets};
 pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
 
 use crate::block::{AddressHasher, BUCKETS, Block, Scope, bucket};
@@ -51,10 +53,6 @@ use crate::mmu::{Mode, canonical};
 pub const HOT: u32 = 12;
 /// Instructions between two looks at whether somebody wants something of the vCPU.
 const CHUNK: i64 = 2048;
-/// Places of the table of branch targets, for each mode.
-const TARGETS: usize = 8192;
-/// Spreads their addresses over them: 2^32 by the golden ratio.
-const SPREAD: u32 = 0x9e37_79b9;
 
 /// Why translated code was left. The rest of the word is the number of a link.
 pub mod reason {
@@ -75,28 +73,6 @@ pub mod reason {
     /// Bits of the reason.
     pub const BITS: u32 = 8;
 }
-
-/// A known target of indirect branches.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Target {
-    rip: u64,
-    code: u64,
-}
-
-impl Target {
-    /// What stands at `place` while nothing is known: an address that is looked up elsewhere.
-    const fn none(place: usize) -> Self {
-        Target { rip: if place == 0 { 1 } else { 0 }, code: 0 }
-    }
-
-    /// A table without targets.
-    fn nowhere() -> Box<[Self]> {
-        (0..TARGETS).map(Self::none).collect()
-    }
-}
-
-const _: () = assert!(target_place(0) == 0 && target_place(1) != 0);
 
 /// What translated code finds in the vCPU beside the registers.
 #[repr(C)]
@@ -140,8 +116,8 @@ pub struct Context {
     /// How often accesses in loops may leave their page until that is looked at, and when it was last.
     left_pages: i64,
     left_pages_at: u64,
-    /// Targets of indirect branches, by mode. They are never moved: see `tables`.
-    targets: [Box<[Target]>; 3],
+    /// Targets of indirect branches, by mode.
+    targets: [Targets; 3],
     /// The same, for translated code.
     tables: [*const Target; 3],
 }
@@ -152,9 +128,9 @@ unsafe impl Send for Context {}
 
 impl Context {
     pub fn new() -> Self {
-        let targets = std::array::from_fn(|_| Target::nowhere());
+        let targets = std::array::from_fn(|_| Targets::new());
         Context {
-            tables: targets.each_ref().map(|table| table.as_ptr()),
+            tables: targets.each_ref().map(Targets::address),
             targets,
             flags: 0,
             reason: 0,
@@ -262,7 +238,7 @@ struct Link {
 struct Dependents {
     /// Links with a slot.
     slots: Vec<u32>,
-    /// Targets in use: mode and place.
+    /// Targets in use: mode and set.
     targets: Vec<(u8, u16)>,
 }
 
@@ -419,11 +395,7 @@ impl Jit {
         self.by_code.clear();
         self.pages.clear();
         self.dependents.as_flattened_mut().fill_with(Dependents::default);
-        for table in &mut context.targets {
-            for (place, target) in table.iter_mut().enumerate() {
-                *target = Target::none(place);
-            }
-        }
+        context.targets.iter_mut().for_each(Targets::clear_all);
         self.free = self.stubs.end;
         self.free_seldom = arena::SELDOM;
     }
@@ -431,8 +403,8 @@ impl Jit {
     /// Forgets the targets of indirect branches, which are of the mode that is left.
     pub fn forget_targets(&mut self, context: &mut Context) {
         for dependents in self.dependents.iter_mut().flatten() {
-            for (mode, place) in dependents.targets.drain(..) {
-                context.targets[usize::from(mode)][usize::from(place)] = Target::none(place.into());
+            for (mode, set) in dependents.targets.drain(..) {
+                context.targets[usize::from(mode)].clear(set.into());
             }
         }
     }
@@ -441,8 +413,8 @@ impl Jit {
     fn flush(&mut self, context: &mut Context, scope: Scope, buckets: impl Iterator<Item = usize>) {
         for bucket in buckets {
             let dependents = &mut self.dependents[scope as usize][bucket];
-            for (mode, place) in dependents.targets.drain(..) {
-                context.targets[usize::from(mode)][usize::from(place)] = Target::none(place.into());
+            for (mode, set) in dependents.targets.drain(..) {
+                context.targets[usize::from(mode)].clear(set.into());
             }
             for link in std::mem::take(&mut dependents.slots) {
                 self.unlink(link);
@@ -505,11 +477,7 @@ impl Jit {
             self.links[link as usize].code = 0;
             self.unlink(link);
         }
-        let place = target_place(rip);
-        let target = &mut context.targets[mode as usize][place];
-        if target.rip == rip {
-            *target = Target::none(place);
-        }
+        context.targets[mode as usize].forget(rip);
         let distance = leave as i32 - (entry as i32 + 5);
         let mut jump = [0xe9, 0, 0, 0, 0];
         jump[1..].copy_from_slice(&distance.to_le_bytes());
@@ -519,11 +487,6 @@ impl Jit {
         // SAFETY: as in `reset`.
         unsafe { (*block).forget_translation() };
     }
-}
-
-/// Where a target is in the table; translated code computes the same.
-const fn target_place(rip: u64) -> usize {
-    (rip as u32).wrapping_mul(SPREAD) as usize >> (32 - TARGETS.ilog2())
 }
 
 impl Cpu {
@@ -724,8 +687,7 @@ impl Cpu {
         self.refresh(&mut jit);
         self.jit = Some(jit);
         let rip = self.state.rip;
-        let target = self.context.targets[self.mode as usize][target_place(rip)];
-        (target.rip == rip).then_some(target.code)
+        self.context.targets[self.mode as usize].find(rip)
     }
 
     /// Whether there is nothing to look at before the next instruction, though an instruction asked
@@ -745,8 +707,7 @@ impl Cpu {
             return false;
         }
         let Some(scope) = self.blocks.scope_of(self.code_key(rip)) else { return false };
-        let place = target_place(rip);
-        self.context.targets[mode as usize][place] = Target { rip, code };
+        self.context.targets[mode as usize].note(rip, code);
         if let Some(jit) = &mut self.jit {
             let targets = &mut jit.dependents[scope as usize][bucket(rip)].targets;
             if targets.len() == targets.capacity() {
@@ -754,7 +715,7 @@ impl Cpu {
                 targets.sort_unstable();
                 targets.dedup();
             }
-            targets.push((mode as u8, place as u16));
+            targets.push((mode as u8, targets::set_of(rip) as u16));
         }
         true
     }

@@ -7,7 +7,8 @@ use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
 use super::host::Host;
-use super::{CHUNK, Context, HOMES, Target, vector, x87};
+use super::targets::{OTHER, Target};
+use super::{CHUNK, Context, HOMES, vector, x87};
 use crate::cpu::Cpu;
 use crate::mmu::{Mode, Tlb};
 
@@ -122,7 +123,10 @@ pub struct Stubs {
     pub range: u64,
     /// Tells that accesses in loops, at last in the block numbered EAX, left their pages many times.
     pub scattered: u64,
-    /// Puts the target at R15 into the table, if there is code for it; ZF is clear then.
+    /// Lets the target at R15 and what is in its place, at RAX, change places, if it is in the other one; ZF is
+    /// set then.
+    pub second: u64,
+    /// Puts the target at R15, whose place is at RAX, into it, if there is code for it; ZF is clear then.
     pub branch: u64,
     /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
     pub resolve: u64,
@@ -224,7 +228,17 @@ impl Stubs {
         asm.load(BUDGET, context!(budget));
         asm.ret();
 
+        let second = at(asm);
+        emit_second(asm);
+        asm.ret();
         let branch = at(asm);
+        let unknown = asm.label();
+        emit_second(asm);
+        asm.jcc(cc::NE, unknown);
+        // Clears ZF.
+        asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
+        asm.ret();
+        asm.bind(unknown);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::branch as *const () as u64, S2);
         let resolve = at(asm);
@@ -299,6 +313,7 @@ impl Stubs {
             range,
             scattered,
             wrote,
+            second,
             branch,
             resolve,
             time_stamp,
@@ -309,6 +324,31 @@ impl Stubs {
             end,
         }
     }
+}
+
+/// If the other place of the set of the place at S1 has the target at S2, both change places, and ZF is set.
+fn emit_second(asm: &mut Asm) {
+    let missing = asm.label();
+    let [here, there] = [ARG1, ARG2];
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    let (rip, code) = target(S1);
+    asm.alu_mem(Alu::Cmp, S2, rip);
+    asm.jcc(cc::NE, missing);
+    asm.push(here);
+    asm.push(there);
+    asm.load(there, code);
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    asm.load(here, code);
+    asm.store(code, there);
+    asm.load(there, rip);
+    asm.store(rip, S2);
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    asm.store(rip, there);
+    asm.store(code, here);
+    asm.pop(there);
+    asm.pop(here);
+    asm.alu(Alu::Cmp, S1, S1);
+    asm.bind(missing);
 }
 
 /// Calls `function` with the vCPU and `argument`, keeping all guest registers. RAX is what it returned,
