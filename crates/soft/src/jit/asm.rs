@@ -366,6 +366,34 @@ impl Asm {
         self.code.push(value);
     }
 
+    /// `op to, [from]`, 32 bits.
+    pub fn alu_mem32(&mut self, op: Alu, to: Reg, from: Mem) {
+        self.memory(false, &[(op as u8) << 3 | 3], to.0, from);
+    }
+
+    /// TEST, of 32 bits unless `wide`.
+    pub fn test(&mut self, one: Reg, other: Reg, wide: bool) {
+        self.registers(wide, &[0x85], other.0, one);
+    }
+
+    pub fn test_imm(&mut self, reg: Reg, value: i32, wide: bool) {
+        self.registers(wide, &[0xf7], 0, reg);
+        self.imm32(value);
+    }
+
+    pub fn test_mem(&mut self, reg: Reg, mem: Mem, wide: bool) {
+        self.memory(wide, &[0x85], reg.0, mem);
+    }
+
+    pub fn neg(&mut self, reg: Reg, wide: bool) {
+        self.registers(wide, &[0xf7], 3, reg);
+    }
+
+    /// INC, or DEC.
+    pub fn step(&mut self, reg: Reg, up: bool, wide: bool) {
+        self.registers(wide, &[0xff], u8::from(!up), reg);
+    }
+
     pub fn shr32(&mut self, to: Reg, by: u8) {
         self.registers(false, &[0xc1], 5, to);
         self.code.push(by);

@@ -97,7 +97,7 @@ impl Lower<'_> {
         self.asm.jcc(cc::E, other);
         load(self);
         let (retry, missing) = (self.asm.bound(), self.asm.label());
-        self.cold.push(Cold::Second { label: missing, retry, other });
+        self.seldom(Cold::Second { label: missing, retry, other });
         self.target_place(mode);
         let (rip, code) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);

@@ -4,7 +4,8 @@ use iced_x86::{Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Regis
 use satori_state::reg;
 
 use super::asm::{Alu, Mem, Reg, cc};
-use super::lower::{Flags, Lower, effect, resident};
+use super::flags::effect;
+use super::lower::{Lower, resident};
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RAX, S1, S2};
@@ -32,6 +33,11 @@ fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
         }
         _ => None,
     }
+}
+
+/// Whether `insn` is copied, unless it is left to its generic implementation.
+pub fn is_copied(insn: &Instruction) -> bool {
+    copyable(insn.mnemonic()).is_some()
 }
 
 /// Whether `insn` is certain to be copied, and cannot leave the code.
@@ -268,7 +274,7 @@ impl Lower<'_> {
             self.asm.store(stubs::gpr(one.guest), one.scratch);
         }
         if effect.changes {
-            self.flags = Flags::Host;
+            self.flags_made(insn);
         }
         let now = borrowed.iter().flatten().find(|one| one.scratch == S2).map(|one| one.guest);
         self.held = now.or(held.filter(|_| address.is_none()));

@@ -5,11 +5,12 @@ use satori_defs::x86::rflags;
 use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, cc};
-use super::lower::{Cold, Flags, Lower, resident};
+use super::flags::Flags;
+use super::lower::{Cold, Lower, resident};
 use super::memory::Address;
 use super::reason;
-use super::targets::{PLACES, SPREAD, Target};
 use super::stubs::{self, GUEST_RSP, S1, S2};
+use super::targets::{PLACES, SPREAD, Target};
 use crate::cpu::CODE_AC;
 use crate::isa::Isa;
 use crate::mmu::{Mode, canonical};
@@ -76,6 +77,10 @@ impl Lower<'_> {
                 if !canonical(target) {
                     return None;
                 }
+                if let Some(again) = self.go_again(target) {
+                    self.asm.jmp(again);
+                    return Some(true);
+                }
                 self.put_flags_away();
                 self.link(target);
             }
@@ -88,11 +93,17 @@ impl Lower<'_> {
                     let label = self.asm.label();
                     self.asm.jcc(insn.condition_code() as u8 - 1, label);
                     let flags = self.flags == Flags::Host;
-                    self.cold.push(Cold::Exit { label, flags, rest: self.rest - 1, target });
+                    self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target });
                     return Some(false);
                 }
-                self.put_flags_away();
-                self.link_if(insn.condition_code() as u8 - 1, target);
+                let condition = insn.condition_code() as u8 - 1;
+                if let Some(again) = self.go_again(target) {
+                    self.asm.jcc(condition, again);
+                    self.put_flags_away();
+                } else {
+                    self.put_flags_away();
+                    self.link_if(condition, target);
+                }
                 self.link(next);
             }
             FlowControl::Call if insn.op0_kind() == OpKind::NearBranch64 => {
@@ -320,7 +331,7 @@ impl Lower<'_> {
     /// Looks for the code at S2; S1 is its place in the table then. Leaves if there is none.
     fn look_up(&mut self) {
         let (retry, missing) = (self.asm.bound(), self.asm.label());
-        self.cold.push(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
+        self.seldom(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
         self.target_place(self.mode);
         let (rip, _) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use iced_x86::{DecoderError, Instruction, InstructionInfoFactory, OpKind};
 
 use super::asm::{Alu, Asm, Label, Mem, Reg, cc};
+use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
 use super::host::Host;
 use super::memory::Address;
@@ -36,17 +37,6 @@ pub const ROOM: usize = 64 << 10;
 /// Where the host has the guest's register `i`, if it has it in a register.
 pub fn resident(i: usize) -> Option<Reg> {
     HOMES[i].map(Reg)
-}
-
-/// Where the status flags are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flags {
-    /// In the host's flags.
-    Host,
-    /// There, and put away.
-    Both,
-    /// Put away only.
-    Saved,
 }
 
 /// Code that stands behind the block, as it seldom runs.
@@ -125,6 +115,26 @@ pub enum Cold {
     },
 }
 
+impl Cold {
+    fn label(&mut self) -> &mut Label {
+        match self {
+            Cold::Paged { paged, .. } => paged.label(),
+            Cold::Miss { label, .. }
+            | Cold::Step { label, .. }
+            | Cold::Range { label, .. }
+            | Cold::Wrote { label, .. }
+            | Cold::Branch { label, .. }
+            | Cold::Second { label, .. }
+            | Cold::Generic { label, .. }
+            | Cold::Exit { label, .. }
+            | Cold::Link { label, .. } => label,
+        }
+    }
+}
+
+/// Code that seldom runs, and how the flags are made there first, if they are nowhere.
+pub struct Seldom(Option<Recipe>, Cold);
+
 /// A jump between blocks that is not in memory yet.
 struct NewLink {
     key: u64,
@@ -188,7 +198,11 @@ pub struct Lower<'a> {
     /// Instructions of the block from the current one on.
     pub rest: u32,
     pub flags: Flags,
-    pub cold: Vec<Cold>,
+    /// How they can be made again, wherever they are.
+    pub recipe: Option<Recipe>,
+    /// The recipe for those at the start of the second copy, if they are not put away there.
+    carried: Option<Recipe>,
+    pub cold: Vec<Seldom>,
     links: Vec<NewLink>,
     #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
@@ -304,6 +318,8 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         rip,
         rest: all.len() as u32,
         flags: Flags::Saved,
+        recipe: None,
+        carried: None,
         cold: Vec::new(),
         links: Vec::new(),
         sites: Vec::new(),
@@ -400,30 +416,34 @@ impl Lower<'_> {
         }
         self.body(isa, all);
         let again = self.again.map(|again| {
-            let (refill, round) = (self.asm.label(), self.asm.bound());
-            self.head(valid, all.len(), refill, leave);
+            let (refill, gone, round) = (self.asm.label(), self.asm.label(), self.asm.bound());
+            self.head(valid, all.len(), refill, gone);
             self.round = Round::Next;
             self.windows = self.kept;
             self.again = Some(round);
             self.rest = all.len() as u32;
-            self.flags = Flags::Saved;
+            self.recipe = self.carried;
+            self.flags = if self.carried.is_some() { Flags::Recipe } else { Flags::Saved };
             self.held = None;
             self.body(isa, all);
-            (refill, again, round)
+            (refill, gone, again, round)
         });
         self.asm.depart();
-        self.asm.bind(refill);
         if let Some((refill, ..)) = again {
             self.asm.bind(refill);
+            self.put_carried_away();
         }
+        self.asm.bind(refill);
         self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
         self.asm.constant(S2, self.block_rip);
         self.asm.call_to(self.stubs.poll);
         self.asm.jmp(start);
-        if let Some((_, again, round)) = again {
+        if let Some((_, gone, again, round)) = again {
             self.asm.bind(again);
             self.forget_pages(self.windows.pages);
             self.asm.jmp(round);
+            self.asm.bind(gone);
+            self.put_carried_away();
         }
         self.asm.bind(leave);
         self.asm.constant(S2, self.block_rip);
@@ -453,6 +473,14 @@ impl Lower<'_> {
         self.asm.jcc(cc::S, refill);
     }
 
+    /// At the start of the second copy, out of the way.
+    fn put_carried_away(&mut self) {
+        if self.carried.is_some() {
+            (self.flags, self.recipe) = (Flags::Recipe, self.carried);
+            self.put_flags_away();
+        }
+    }
+
     /// Emits all instructions.
     fn body(&mut self, isa: &Isa, all: &[Instruction]) {
         let mut ended = false;
@@ -463,7 +491,19 @@ impl Lower<'_> {
             if i + 1 == all.len() {
                 self.plan_loop();
             }
+            if self.recipe.is_some() {
+                let registers = match self.steps.get(i) {
+                    Some(step) => step.registers(),
+                    None => Step::of(&mut self.info, insn, self.block_rip).registers(),
+                };
+                self.keep_recipe(insn, registers);
+            }
+            let before = self.recipe;
             ended = self.instruction(isa, insn);
+            if effect(insn).changes {
+                // However it was done, that is how they can be made again.
+                self.recipe = Recipe::of(insn, before);
+            }
             if let Some(step) = self.steps.get(i) {
                 self.windows.pass(step);
             }
@@ -565,40 +605,13 @@ impl Lower<'_> {
         self.reload_vectors();
     }
 
-    /// Puts the flags away, if they are in the host only; S1 is lost. What comes may change the
-    /// host's flags.
-    pub fn save_flags(&mut self) {
-        self.put_flags_away();
-        self.flags = Flags::Saved;
-    }
-
-    /// Puts the flags away and leaves them in the host too.
-    pub fn put_flags_away(&mut self) {
-        if self.flags == Flags::Host {
-            // LAHF; SETO AL.
-            self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
-            self.asm.store16(stubs::flags(), S1);
-            self.flags = Flags::Both;
-        }
-    }
-
-    /// Brings the flags back to the host; S1 is lost.
-    pub fn restore_flags(&mut self) {
-        if self.flags == Flags::Saved {
-            self.asm.load16(S1, stubs::flags());
-            // ADD AL, 7Fh sets OF if AL is 1; SAHF.
-            self.asm.bytes(&[0x04, 0x7f, 0x9e]);
-            self.flags = Flags::Both;
-        }
-    }
-
     /// Where a jump to `rip` goes until it is linked, and the place of its distance, which is the
     /// next four bytes to be emitted. Nothing if the target is in another page.
     fn near_link(&mut self, rip: u64) -> Option<Label> {
         ((rip ^ self.block_rip) >> 12 == 0).then(|| {
             let unlinked = self.asm.label();
             let index = self.links.len();
-            self.cold.push(Cold::Link { label: unlinked, slot: None, index, rip });
+            self.seldom(Cold::Link { label: unlinked, slot: None, index, rip });
             unlinked
         })
     }
@@ -612,29 +625,36 @@ impl Lower<'_> {
         self.again.filter(|_| rip == self.block_rip && self.rest == 1)
     }
 
+    /// Where to go on if that is at the second copy of this block; unless there is a recipe, the flags are put away
+    /// then.
+    pub fn go_again(&mut self, rip: u64) -> Option<Label> {
+        let again = self.again_at(rip)?;
+        if self.round == Round::First {
+            self.carried = self.recipe;
+        }
+        if self.carried.is_none() {
+            self.put_flags_away();
+        } else if self.recipe != self.carried {
+            return None;
+        }
+        Some(again)
+    }
+
     /// Jumps to the block at `rip`.
     pub fn link(&mut self, rip: u64) {
-        if let Some(again) = self.again_at(rip) {
-            self.asm.jmp(again);
-            return;
-        }
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jmp(unlinked);
             self.note_link(rip, self.asm.here() - 4, unlinked, None);
             return;
         }
         let (unlinked, slot) = (self.asm.label(), self.asm.label());
-        self.cold.push(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip });
+        self.seldom(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip });
         self.asm.jmp_slot(slot);
         self.note_link(rip, 0, unlinked, Some(slot));
     }
 
     /// Jumps to the block at `rip` if `condition` holds.
     pub fn link_if(&mut self, condition: u8, rip: u64) {
-        if let Some(again) = self.again_at(rip) {
-            self.asm.jcc(condition, again);
-            return;
-        }
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jcc(condition, unlinked);
             self.note_link(rip, self.asm.here() - 4, unlinked, None);
@@ -649,7 +669,7 @@ impl Lower<'_> {
     /// The label of code that leaves for the current instruction to be executed by itself.
     pub fn step(&mut self, why: u32) -> Label {
         let label = self.asm.label();
-        self.cold.push(Cold::Step { label, rip: self.rip, rest: self.rest, why });
+        self.seldom(Cold::Step { label, rip: self.rip, rest: self.rest, why });
         label
     }
 
@@ -660,10 +680,22 @@ impl Lower<'_> {
         }
     }
 
+    /// Has `what` emitted behind the block, for the state of the flags that there is now.
+    pub fn seldom(&mut self, what: Cold) {
+        let recipe = self.recipe.filter(|_| self.flags == Flags::Recipe);
+        self.cold.push(Seldom(recipe, what));
+    }
+
     fn emit_cold(&mut self) {
         while !self.cold.is_empty() {
-            for cold in std::mem::take(&mut self.cold) {
-                self.emit_one(cold);
+            for Seldom(recipe, mut what) in std::mem::take(&mut self.cold) {
+                if recipe.is_some() {
+                    let inner = self.asm.label();
+                    self.asm.bind(std::mem::replace(what.label(), inner));
+                    (self.flags, self.recipe) = (Flags::Recipe, recipe);
+                    self.save_flags();
+                }
+                self.emit_one(what);
             }
         }
     }
@@ -742,52 +774,5 @@ impl Lower<'_> {
                 }
             }
         }
-    }
-}
-
-/// Whether `insn` leaves status flags alone, needs none, and changes all of them.
-pub struct Effect {
-    /// It changes some.
-    pub changes: bool,
-    /// It depends on some.
-    pub reads: bool,
-    /// It needs them as they were: it reads some, or keeps some of them.
-    pub needs: bool,
-}
-
-/// What `insn` does with the status flags.
-pub fn effect(insn: &Instruction) -> Effect {
-    let status = |bits: u32| {
-        use iced_x86::RflagsBits as B;
-        bits & (B::OF | B::SF | B::ZF | B::AF | B::CF | B::PF)
-    };
-    let all = status(u32::MAX);
-    let changed = status(insn.rflags_modified());
-    // A count of zero changes nothing.
-    let shift = matches!(
-        insn.mnemonic(),
-        iced_x86::Mnemonic::Shl
-            | iced_x86::Mnemonic::Sal
-            | iced_x86::Mnemonic::Shr
-            | iced_x86::Mnemonic::Sar
-            | iced_x86::Mnemonic::Shld
-            | iced_x86::Mnemonic::Shrd
-    );
-    let last = insn.op_count().saturating_sub(1);
-    let counted = shift
-        && !(super::copy::is_immediate(insn.op_kind(last)) && {
-            let mask =
-                if insn.op_count() > 0 && insn.op0_register().size() == 8 || insn.memory_size().size() == 8 {
-                    63
-                } else {
-                    31
-                };
-            // 8- and 16-bit double shifts beyond their size are undefined.
-            insn.immediate(last) as u8 & mask != 0
-        });
-    Effect {
-        changes: changed != 0,
-        reads: status(insn.rflags_read()) != 0,
-        needs: status(insn.rflags_read()) != 0 || changed != 0 && (changed != all || counted),
     }
 }

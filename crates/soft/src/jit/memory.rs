@@ -175,13 +175,13 @@ impl Lower<'_> {
     }
 
     /// Translates an access of `size` bytes; returns the operand that reaches it in the host. It uses
-    /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and are put away
-    /// then; who changes them puts them away first.
+    /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and can be brought
+    /// back then; who changes them sees to that first.
     pub fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
         if let Some(found) = self.through_window(address, size, write, align) {
             return found;
         }
-        self.save_flags();
+        self.spare_flags();
         let retry = self.asm.bound();
         let miss = self.asm.label();
         let entry = 2 * self.mode as usize + usize::from(write);
@@ -216,7 +216,7 @@ impl Lower<'_> {
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         let host = self.operand(address);
         let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
-        self.cold.push(super::lower::Cold::Miss {
+        self.seldom(super::lower::Cold::Miss {
             label: miss,
             retry,
             address: *address,
@@ -234,7 +234,7 @@ impl Lower<'_> {
         if !std::mem::take(&mut self.stores) {
             return;
         }
-        self.save_flags();
+        self.spare_flags();
         let (hit, back) = (self.asm.label(), self.asm.label());
         let window = self.stored_in;
         self.asm.load(S1, window.map_or(stubs::stored(), super::window::slot));
@@ -242,7 +242,7 @@ impl Lower<'_> {
         self.asm.test_at(Mem::at(S1, 0), PageState::CODE as u8);
         self.asm.jcc(cc::NE, hit);
         self.asm.bind(back);
-        self.cold.push(super::lower::Cold::Wrote {
+        self.seldom(super::lower::Cold::Wrote {
             label: hit,
             back: last.then_some(back),
             window,

@@ -11,6 +11,7 @@ mod arena;
 mod asm;
 mod calls;
 mod copy;
+mod flags;
 mod flow;
 mod generic;
 mod host;

@@ -157,7 +157,7 @@ impl Lower<'_> {
     pub fn otherwise(&mut self, isa: &Isa, insn: &Instruction, other: Label, back: Label) {
         self.asm.bind(back);
         let site = self.site(isa, insn);
-        self.cold.push(Cold::Generic { label: other, back, site });
+        self.seldom(Cold::Generic { label: other, back, site });
     }
 
     /// BT, BTS, BTR and BTC of a bit string in memory: the register's upper bits choose the word.

@@ -15,7 +15,8 @@ use satori_state::{CpuState, FpuState, Ymm};
 
 use super::asm::{Alu, Asm, Label, Mem, Width, cc, field};
 use super::copy::{is_immediate, put_address, sized, writes};
-use super::lower::{Flags, Lower, effect, resident};
+use super::flags::{Flags, effect};
+use super::lower::{Lower, resident};
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::x87::is_x87;
@@ -227,7 +228,7 @@ impl Lower<'_> {
             self.asm.store(stubs::gpr(guest), S2);
         }
         if effect.changes {
-            self.flags = Flags::Host;
+            self.flags_made(insn);
         }
         self.held = held;
         true

@@ -132,10 +132,14 @@ impl Step {
         step
     }
 
+    /// The general registers whose value is another one then.
+    pub fn registers(&self) -> u16 {
+        self.changes | self.shift.map_or(0, |(register, _)| 1 << register)
+    }
+
     /// The registers that all of `steps` change.
     pub fn changes(steps: &[Self]) -> u16 {
-        let shifts = |step: &Step| step.shift.map_or(0, |(register, _)| 1 << register);
-        steps.iter().fold(0, |all, step| all | step.changes | shifts(step))
+        steps.iter().fold(0, |all, step| all | step.registers())
     }
 
     fn uses(&self) -> impl Iterator<Item = &Use> {
@@ -331,6 +335,12 @@ pub struct Paged {
     number: usize,
 }
 
+impl Paged {
+    pub fn label(&mut self) -> &mut Label {
+        &mut self.label
+    }
+}
+
 /// Which rounds of a loop code is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
@@ -382,7 +392,7 @@ impl Lower<'_> {
             return self.reach(address, &wanted, size);
         }
         // What looks at the address changes flags.
-        self.save_flags();
+        self.spare_flags();
         let (mark, cold) = (self.asm.mark(), self.cold.len());
         if align > 1 {
             // That comes before the page is looked at.
@@ -412,7 +422,7 @@ impl Lower<'_> {
                 let window = self.windows.open[number].filter(|window| window.pointer);
                 if address.segment.is_some() && window.is_none() {
                     // The sum changes flags.
-                    self.save_flags();
+                    self.spare_flags();
                 }
                 if write && self.parallel {
                     (self.stores, self.stored_in) = (true, Some(number as u8));
@@ -458,7 +468,7 @@ impl Lower<'_> {
         (low, high): (i64, i64),
         number: usize,
     ) {
-        self.save_flags();
+        self.spare_flags();
         let (miss, have) = (self.asm.label(), self.asm.label());
         let first = low.wrapping_sub(address.disp);
         let last = high.wrapping_sub(address.disp) - 1;
@@ -482,7 +492,7 @@ impl Lower<'_> {
         }
         self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         let at = self.range_site(size, write, (first, last), number);
-        self.cold.push(Cold::Range {
+        self.seldom(Cold::Range {
             label: miss,
             have,
             address: *address,
@@ -542,7 +552,7 @@ impl Lower<'_> {
         (low, high): (i64, i64),
         number: usize,
     ) {
-        self.save_flags();
+        self.spare_flags();
         let (first, last) = (low.wrapping_sub(address.disp), high.wrapping_sub(address.disp) - 1);
         let (miss, have) = (self.asm.label(), self.asm.label());
         let retry = self.asm.bound();
@@ -563,7 +573,7 @@ impl Lower<'_> {
         self.asm.bind(have);
         let range = self.range_site(size, write, (first, last), number);
         let paged = Paged { label: miss, retry, have, address: *address, first, last, write, number };
-        self.cold.push(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
+        self.seldom(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
     }
 
     /// The code of an access in a loop that left its page, out of the way.

@@ -13,7 +13,8 @@ use satori_state::FpuState;
 
 use super::Context;
 use super::asm::{Alu, Asm, Label, Mem, Reg, cc, field};
-use super::lower::{Flags, Lower, effect};
+use super::flags::effect;
+use super::lower::Lower;
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::vector::fpu;
@@ -106,7 +107,7 @@ impl Lower<'_> {
                 return false;
             }
             if effect.changes {
-                self.flags = Flags::Host;
+                self.flags_made(insn);
             }
             self.held = held;
         }
