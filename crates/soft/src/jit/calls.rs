@@ -8,7 +8,7 @@ use satori_defs::x86::{efer, rflags};
 use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, cc};
-use super::lower::{Cold, Lower, resident};
+use super::lower::{Cold, Lower};
 use super::stubs::{self, S1, S2};
 use super::system::{segment, state};
 use crate::cpu::{CODE_AC, CODE_LOW, CODE_USER};
@@ -130,14 +130,14 @@ impl Lower<'_> {
     }
 
     fn load_r11(&mut self) {
-        match resident(reg::R11) {
+        match self.home(reg::R11) {
             Some(host) => self.asm.mov(S2, host),
             None => self.asm.load(S2, stubs::gpr(reg::R11)),
         }
     }
 
     fn store_guest(&mut self, to: usize, from: Reg) {
-        match resident(to) {
+        match self.home(to) {
             Some(host) => self.asm.mov(host, from),
             None => self.asm.store(stubs::gpr(to), from),
         }

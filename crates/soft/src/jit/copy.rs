@@ -5,7 +5,7 @@ use satori_state::reg;
 
 use super::asm::{Alu, Mem, Reg, cc};
 use super::flags::effect;
-use super::lower::{Lower, resident};
+use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RAX, S1, S2};
@@ -221,7 +221,7 @@ impl Lower<'_> {
                 continue;
             }
             let Some(guest) = self.borrowed(r) else {
-                if let Some(home) = resident(r.full_register().number()) {
+                if let Some(home) = self.home(r.full_register().number()) {
                     // RAX may have moved already.
                     let host = if wrap && home == GUEST_RAX { S1 } else { home };
                     // High byte registers stay where they are.
@@ -302,7 +302,7 @@ impl Lower<'_> {
     /// The guest register of `r`, if the host has it in memory.
     fn borrowed(&self, r: Register) -> Option<usize> {
         let guest = r.full_register().number();
-        resident(guest).is_none().then_some(guest)
+        self.home(guest).is_none().then_some(guest)
     }
 
     fn lea(&mut self, insn: &Instruction) -> bool {
@@ -317,14 +317,14 @@ impl Lower<'_> {
         if !narrow && (address.base.is_some() || address.index.is_some()) {
             return false;
         }
-        let to = match resident(guest) {
+        let to = match self.home(guest) {
             // The address may need its own register before the result is there.
             Some(host) if self.simple(&address) => host,
             _ => S2,
         };
         if self.simple(&address) && (address.base.is_some() || address.index.is_some()) {
-            let base = address.base.and_then(resident);
-            let index = address.index.and_then(|(index, shift)| Some((resident(index)?, shift)));
+            let base = address.base.and_then(|base| self.home(base));
+            let index = address.index.and_then(|(index, shift)| Some((self.home(index)?, shift)));
             let mem = Mem { cpu: false, base, index, disp: address.disp as i32 };
             if address.short || r.size() == 4 { self.asm.lea32(to, mem) } else { self.asm.lea(to, mem) }
         } else {
@@ -335,7 +335,7 @@ impl Lower<'_> {
                 self.asm.mov(to, S2);
             }
         }
-        match resident(guest) {
+        match self.home(guest) {
             Some(host) if host != to => self.asm.mov(host, to),
             Some(_) => {}
             None => self.asm.store(stubs::gpr(guest), to),
@@ -345,8 +345,8 @@ impl Lower<'_> {
 
     /// All registers of `address` are in host registers.
     fn simple(&self, address: &Address) -> bool {
-        address.base.is_none_or(|base| resident(base).is_some())
-            && address.index.is_none_or(|(index, _)| resident(index).is_some())
+        address.base.is_none_or(|base| self.home(base).is_some())
+            && address.index.is_none_or(|(index, _)| self.home(index).is_some())
     }
 
     /// Divisions that cannot fault are done by the host; the others leave.
@@ -365,7 +365,7 @@ impl Lower<'_> {
             OpKind::Register => {
                 self.save_flags();
                 let guest = insn.op0_register().full_register().number();
-                match resident(guest) {
+                match self.home(guest) {
                     Some(host) => self.asm.mov(S2, host),
                     None => self.asm.load(S2, stubs::gpr(guest)),
                 }

@@ -7,8 +7,9 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use super::asm::{Alu, Mem, Reg};
-use super::lower::{Lower, resident};
+use super::lower::Lower;
 use super::stubs::{self, S1};
+use super::window::Round;
 
 /// Where the status flags are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,10 +127,19 @@ impl Lower<'_> {
     /// has to put them away, which [`Lower::seldom`] sees to.
     pub fn spare_flags(&mut self) {
         match self.flags {
-            Flags::Host if self.recipe.is_some() => self.flags = Flags::Recipe,
+            Flags::Host if self.recipe.is_some() && self.flags_pass() => self.flags = Flags::Recipe,
             Flags::Recipe => {}
             _ => self.save_flags(),
         }
+    }
+
+    /// Whether the flags are replaced, or needed once more, before the block's end, where they have to be put away.
+    fn flags_pass(&self) -> bool {
+        let touched = |insn: &Instruction| {
+            let effect = effect(insn);
+            effect.changes || effect.reads
+        };
+        self.round != Round::Only || self.all.iter().skip(self.at).any(touched)
     }
 
     /// Puts the flags away and leaves them in the host too, unless they were put away before; S1 is lost.
@@ -180,7 +190,7 @@ impl Lower<'_> {
                 self.asm.test_imm(value, other, wide);
             }
             Origin::Tested(register, Operand::Register(other)) => {
-                let (value, other) = match (resident(register.into()), resident(other.into())) {
+                let (value, other) = match (self.home(register.into()), self.home(other.into())) {
                     (Some(value), Some(other)) => (value, other),
                     (Some(value), None) => (self.value(other), value),
                     (None, Some(other)) => (self.value(register), other),
@@ -214,7 +224,7 @@ impl Lower<'_> {
     fn step_again(&mut self, recipe: &Recipe) {
         if let Some((register, by, wide)) = recipe.step {
             // No flags are lost on the way.
-            match resident(register.into()) {
+            match self.home(register.into()) {
                 Some(host) => self.asm.lea(S1, Mem::at(host, -by)),
                 None => {
                     self.asm.load(S1, stubs::gpr(register.into()));
@@ -227,14 +237,17 @@ impl Lower<'_> {
 
     /// Where the host has the guest's register; that is S1 if it is in memory.
     fn value(&mut self, register: u8) -> Reg {
-        resident(register.into()).unwrap_or_else(|| {
-            self.asm.load(S1, stubs::gpr(register.into()));
-            S1
-        })
+        match self.home(register.into()) {
+            Some(host) => host,
+            None => {
+                self.asm.load(S1, stubs::gpr(register.into()));
+                S1
+            }
+        }
     }
 
     fn copy_of(&mut self, register: u8) {
-        match resident(register.into()) {
+        match self.home(register.into()) {
             Some(host) => self.asm.mov(S1, host),
             None => self.asm.load(S1, stubs::gpr(register.into())),
         }
@@ -244,7 +257,7 @@ impl Lower<'_> {
         match other {
             Operand::Constant(value) if wide => self.asm.alu_imm(op, to, value),
             Operand::Constant(value) => self.asm.alu_imm32(op, to, value),
-            Operand::Register(other) => match resident(other.into()) {
+            Operand::Register(other) => match self.home(other.into()) {
                 Some(other) if wide => self.asm.alu(op, to, other),
                 Some(other) => self.asm.alu32(op, to, other),
                 None if wide => self.asm.alu_mem(op, to, stubs::gpr(other.into())),

@@ -6,7 +6,7 @@ use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, cc};
 use super::flags::Flags;
-use super::lower::{Cold, Lower, resident};
+use super::lower::{Cold, Lower};
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
@@ -82,6 +82,7 @@ impl Lower<'_> {
                     return Some(true);
                 }
                 self.put_flags_away();
+                self.come_home();
                 self.link(target);
             }
             FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
@@ -100,8 +101,10 @@ impl Lower<'_> {
                 if let Some(again) = self.go_again(target) {
                     self.asm.jcc(condition, again);
                     self.put_flags_away();
+                    self.come_home();
                 } else {
                     self.put_flags_away();
+                    self.come_home();
                     self.link_if(condition, target);
                 }
                 self.link(next);
@@ -231,7 +234,7 @@ impl Lower<'_> {
             OpKind::Register => {
                 let guest = insn.op0_register().number();
                 let (mem, _) = self.access(&below, 8, true, 1);
-                match resident(guest) {
+                match self.home(guest) {
                     Some(host) => self.asm.store(mem, host),
                     None => {
                         self.asm.load(S2, stubs::gpr(guest));
@@ -262,7 +265,7 @@ impl Lower<'_> {
 
     fn pop(&mut self, guest: usize) {
         let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
-        match resident(guest) {
+        match self.home(guest) {
             Some(GUEST_RSP) => {
                 self.asm.load(GUEST_RSP, mem);
                 return;
@@ -278,7 +281,7 @@ impl Lower<'_> {
 
     fn leave(&mut self) {
         let (mem, _) = self.access(&Address::at(reg::RBP, 0), 8, false, 1);
-        let Some(rbp) = resident(reg::RBP) else { unreachable!("RBP has a host register") };
+        let Some(rbp) = self.home(reg::RBP) else { unreachable!("RBP has a host register") };
         self.asm.load(S2, mem);
         self.asm.lea(GUEST_RSP, Mem::at(rbp, 8));
         self.asm.mov(rbp, S2);
@@ -303,7 +306,7 @@ impl Lower<'_> {
             OpKind::Register => {
                 self.save_flags();
                 let guest = insn.op0_register().number();
-                match resident(guest) {
+                match self.home(guest) {
                     Some(host) => self.asm.mov(S2, host),
                     None => self.asm.load(S2, stubs::gpr(guest)),
                 }

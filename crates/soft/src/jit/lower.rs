@@ -11,15 +11,16 @@ use std::rc::Rc;
 
 use iced_x86::{DecoderError, Instruction, InstructionInfoFactory, OpKind};
 
-use super::asm::{Alu, Asm, Label, Mem, Reg, cc};
+use super::asm::{Alu, Asm, Label, Mem, cc};
 use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
+use super::homes::Homes;
 use super::host::Host;
 use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Paged, Range, Round, Step, Windows};
-use super::{Addresses, HOMES, Jit, Link, Translated, reason, window, x87};
+use super::{Addresses, Jit, Link, Translated, reason, window, x87};
 use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
@@ -33,11 +34,6 @@ const MAX_BYTES: usize = 240;
 const MAX_INSTRUCTIONS: usize = 64;
 /// Code memory that a block may take.
 pub const ROOM: usize = 64 << 10;
-
-/// Where the host has the guest's register `i`, if it has it in a register.
-pub fn resident(i: usize) -> Option<Reg> {
-    HOMES[i].map(Reg)
-}
 
 /// Code that stands behind the block, as it seldom runs.
 pub enum Cold {
@@ -132,8 +128,14 @@ impl Cold {
     }
 }
 
-/// Code that seldom runs, and how the flags are made there first, if they are nowhere.
-pub struct Seldom(Option<Recipe>, Cold);
+/// Code that seldom runs.
+pub struct Seldom {
+    /// How the flags are made first, if they are nowhere.
+    recipe: Option<Recipe>,
+    /// Where the registers are.
+    homes: Homes,
+    what: Cold,
+}
 
 /// A jump between blocks that is not in memory yet.
 struct NewLink {
@@ -177,9 +179,14 @@ pub struct Lower<'a> {
     pub changed: u16,
     /// Accesses in a loop remember their pages.
     pub paged: bool,
+    pub homes: Homes,
+    /// Where registers are where code that seldom runs goes back to.
+    back_home: Homes,
     /// The start of the second copy of a loop, and the windows that are open there.
     again: Option<Label>,
     kept: Windows,
+    /// And where the registers are there.
+    loop_homes: Homes,
     /// What the instructions do that matters to windows.
     pub steps: Vec<Step>,
     /// The current instruction's place among them.
@@ -306,7 +313,10 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         round: Round::Only,
         changed: 0,
         paged: !jit.scattered.contains(&key),
+        homes: Homes::USUAL,
+        back_home: Homes::USUAL,
         again: None,
+        loop_homes: Homes::USUAL,
         kept: Windows::default(),
         steps: Vec::new(),
         at: 0,
@@ -422,6 +432,7 @@ impl Lower<'_> {
             self.windows = self.kept;
             self.again = Some(round);
             self.rest = all.len() as u32;
+            self.homes = self.loop_homes;
             self.recipe = self.carried;
             self.flags = if self.carried.is_some() { Flags::Recipe } else { Flags::Saved };
             self.held = None;
@@ -431,7 +442,7 @@ impl Lower<'_> {
         self.asm.depart();
         if let Some((refill, ..)) = again {
             self.asm.bind(refill);
-            self.put_carried_away();
+            self.leave_round();
         }
         self.asm.bind(refill);
         self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
@@ -441,9 +452,11 @@ impl Lower<'_> {
         if let Some((_, gone, again, round)) = again {
             self.asm.bind(again);
             self.forget_pages(self.windows.pages);
+            self.homes = Homes::USUAL;
+            self.move_to(self.loop_homes);
             self.asm.jmp(round);
             self.asm.bind(gone);
-            self.put_carried_away();
+            self.leave_round();
         }
         self.asm.bind(leave);
         self.asm.constant(S2, self.block_rip);
@@ -473,12 +486,14 @@ impl Lower<'_> {
         self.asm.jcc(cc::S, refill);
     }
 
-    /// At the start of the second copy, out of the way.
-    fn put_carried_away(&mut self) {
+    /// At the start of the second copy, out of the way: all is where it usually is.
+    fn leave_round(&mut self) {
+        self.homes = self.loop_homes;
         if self.carried.is_some() {
             (self.flags, self.recipe) = (Flags::Recipe, self.carried);
             self.put_flags_away();
         }
+        self.come_home();
     }
 
     /// Emits all instructions.
@@ -525,6 +540,9 @@ impl Lower<'_> {
         {
             self.kept = kept;
             self.again = Some(self.asm.label());
+            if self.sites.is_empty() {
+                self.loop_homes = Homes::for_loop(&mut self.info, &self.all, self.code_mode);
+            }
         }
     }
 
@@ -597,12 +615,15 @@ impl Lower<'_> {
     }
 
     fn call_generic(&mut self, site: u64) {
+        let homes = self.homes;
+        self.come_home();
         self.asm.constant(S1, site);
         self.asm.call_to(self.stubs.generic);
         if self.units.x87 {
             self.asm.call_to(self.stubs.load_x87);
         }
         self.reload_vectors();
+        self.move_to(homes);
     }
 
     /// Where a jump to `rip` goes until it is linked, and the place of its distance, which is the
@@ -683,21 +704,33 @@ impl Lower<'_> {
     /// Has `what` emitted behind the block, for the state of the flags that there is now.
     pub fn seldom(&mut self, what: Cold) {
         let recipe = self.recipe.filter(|_| self.flags == Flags::Recipe);
-        self.cold.push(Seldom(recipe, what));
+        self.cold.push(Seldom { recipe, homes: self.homes, what });
     }
 
     fn emit_cold(&mut self) {
         while !self.cold.is_empty() {
-            for Seldom(recipe, mut what) in std::mem::take(&mut self.cold) {
-                if recipe.is_some() {
+            for Seldom { recipe, homes, mut what } in std::mem::take(&mut self.cold) {
+                (self.homes, self.back_home) = (homes, homes);
+                if recipe.is_some() || self.moved() {
                     let inner = self.asm.label();
                     self.asm.bind(std::mem::replace(what.label(), inner));
+                }
+                if recipe.is_some() {
                     (self.flags, self.recipe) = (Flags::Recipe, recipe);
                     self.save_flags();
                 }
+                self.come_home();
                 self.emit_one(what);
             }
         }
+    }
+
+    /// Goes back from code that seldom runs to `label`.
+    pub fn go_back(&mut self, label: Label) {
+        self.move_to(self.back_home);
+        self.asm.jmp(label);
+        // What follows comes from elsewhere.
+        self.homes = Homes::USUAL;
     }
 
     fn emit_one(&mut self, cold: Cold) {
@@ -713,7 +746,14 @@ impl Lower<'_> {
                 self.asm.bind(label);
                 self.emit_miss(&address, describe);
                 self.reload_vectors();
-                self.asm.jcc(cc::NE, retry);
+                if self.back_home == Homes::USUAL {
+                    self.asm.jcc(cc::NE, retry);
+                } else {
+                    let step = self.asm.label();
+                    self.asm.jcc(cc::E, step);
+                    self.go_back(retry);
+                    self.asm.bind(step);
+                }
                 self.emit_step(rip, rest, reason::STEP);
             }
             Cold::Step { label, rip, rest, why } => {
@@ -744,14 +784,14 @@ impl Lower<'_> {
                 }
                 self.asm.call_to(self.stubs.wrote);
                 match back {
-                    Some(back) => self.asm.jmp(back),
+                    Some(back) => self.go_back(back),
                     None => self.emit_step(next, rest - 1, reason::DISPATCH),
                 }
             }
             Cold::Generic { label, back, site } => {
                 self.asm.bind(label);
                 self.call_generic(site);
-                self.asm.jmp(back);
+                self.go_back(back);
             }
             Cold::Link { label, slot, index, rip } => {
                 self.asm.bind(label);

@@ -6,7 +6,7 @@ use satori_memory::PageState;
 use satori_state::seg;
 
 use super::asm::{Alu, Mem, Reg, cc};
-use super::lower::{Lower, resident};
+use super::lower::Lower;
 use super::stubs::{self, S1, S2};
 use crate::cpu::Cpu;
 use crate::mmu::Tlb;
@@ -101,14 +101,14 @@ impl Lower<'_> {
         if address.base.is_none() && address.index.is_none() {
             self.asm.constant(to, disp as u64);
         } else {
-            let base = address.base.map(|base| match resident(base) {
+            let base = address.base.map(|base| match self.home(base) {
                 Some(register) => register,
                 None => {
                     self.asm.load(to, stubs::gpr(base));
                     to
                 }
             });
-            let index = address.index.map(|(index, shift)| match resident(index) {
+            let index = address.index.map(|(index, shift)| match self.home(index) {
                 Some(register) => (register, shift),
                 None => {
                     let free = if base == Some(to) { other } else { to };
@@ -154,8 +154,8 @@ impl Lower<'_> {
     /// Computes `address + offset` into `to`; the other scratch register keeps its value.
     pub fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address, offset: i64) {
         // That may take both registers.
-        let both = address.base.is_some_and(|base| resident(base).is_none())
-            && address.index.is_some_and(|(index, _)| resident(index).is_none());
+        let both = address.base.is_some_and(|base| self.home(base).is_none())
+            && address.index.is_some_and(|(index, _)| self.home(index).is_none());
         if both {
             self.asm.store(stubs::temporary(), other);
         }
@@ -170,7 +170,7 @@ impl Lower<'_> {
         if address.index.is_some() || address.segment.is_some() || address.short {
             return None;
         }
-        let base = resident(address.base?)?;
+        let base = self.home(address.base?)?;
         Some((base, i32::try_from(address.disp).ok()?))
     }
 

@@ -14,6 +14,7 @@ mod copy;
 mod flags;
 mod flow;
 mod generic;
+mod homes;
 mod host;
 mod lower;
 mod memory;
@@ -36,7 +37,6 @@ use std::sync::{Arc, Mutex};
 use satori_defs::fpu::mxcsr;
 use satori_engine::{CodeWatcher, Doing, Made, Origin};
 use satori_memory::PageState;
-use satori_state::reg;
 
 pub use arena::Arena;
 use asm::Asm;
@@ -721,22 +721,3 @@ impl Cpu {
         true
     }
 }
-
-/// Where guest registers live: the host register's number, or the register file.
-const HOMES: [Option<u8>; 16] = {
-    let mut homes = [None; 16];
-    // RAX is needed for LAHF, and is scratch; R15 too; R11 counts instructions.
-    homes[reg::RAX] = Some(14);
-    homes[reg::RCX] = Some(1);
-    homes[reg::RDX] = Some(2);
-    homes[reg::RBX] = Some(3);
-    homes[reg::RSP] = Some(10);
-    homes[reg::RBP] = Some(5);
-    homes[reg::RSI] = Some(6);
-    homes[reg::RDI] = Some(7);
-    homes[reg::R8] = Some(8);
-    homes[reg::R9] = Some(9);
-    homes[reg::R12] = Some(12);
-    homes[reg::R13] = Some(13);
-    homes
-};

@@ -5,7 +5,7 @@ use satori_defs::x86::rflags;
 use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, Reg, cc};
-use super::lower::{Lower, resident};
+use super::lower::Lower;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use crate::isa::Isa;
 use crate::mmu::Tlb;
@@ -43,7 +43,7 @@ impl Lower<'_> {
     pub fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         let Some((shift, moves)) = shape(insn) else { return false };
         let homes = [(reg::RCX, RCX), (reg::RSI, RSI), (reg::RDI, RDI)];
-        debug_assert!(homes.iter().all(|(guest, host)| resident(*guest) == Some(*host)), "copied as it is");
+        debug_assert!(homes.iter().all(|(guest, host)| self.home(*guest) == Some(*host)), "copied as it is");
         self.save_flags();
         let (other, back) = (self.asm.label(), self.asm.label());
         self.asm.alu_imm(Alu::Cmp, RCX, PAGE >> shift);

@@ -6,9 +6,10 @@ use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Asm, Mem, Reg, cc, field};
+use super::homes::Homes;
 use super::host::Host;
 use super::targets::{OTHER, Target};
-use super::{CHUNK, Context, HOMES, vector, x87};
+use super::{CHUNK, Context, vector, x87};
 use crate::cpu::Cpu;
 use crate::mmu::{Mode, Tlb};
 
@@ -371,14 +372,12 @@ pub fn call(asm: &mut Asm, function: u64, argument: Reg) {
 
 /// Does something with each guest register in a host register that `which` picks.
 fn registers(asm: &mut Asm, which: impl Fn(u8) -> bool, mut each: impl FnMut(&mut Asm, Reg, Mem)) {
-    for (i, home) in HOMES.iter().enumerate() {
-        if let Some(home) = home.filter(|home| which(*home)) {
-            each(asm, Reg(home), gpr(i));
-        }
+    for (guest, home) in Homes::USUAL.all().filter(|(_, home)| which(home.0)) {
+        each(asm, home, gpr(guest));
     }
 }
 
-const _: () = assert!(HOMES[reg::RSP].is_some(), "pushes and pops have a short form only for it");
+const _: () = assert!(Homes::USUAL.get(reg::RSP).is_some(), "pushes and pops have a short form only for it");
 
 /// The status flags as LAHF and SETO leave them.
 pub fn packed(bits: u64) -> u64 {

@@ -7,7 +7,7 @@ use satori_defs::x86::cr4;
 use satori_state::{CpuState, Segment, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, cc, field};
-use super::lower::{Cold, Lower, resident};
+use super::lower::{Cold, Lower};
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::{Context, reason};
@@ -48,13 +48,13 @@ impl Lower<'_> {
 
     /// Puts `from` into the guest's register `to`.
     fn load_guest(&mut self, to: usize, from: Mem, wide: bool) {
-        let host = resident(to).unwrap_or(S2);
+        let host = self.home(to).unwrap_or(S2);
         if wide {
             self.asm.load(host, from);
         } else {
             self.asm.load32(host, from);
         }
-        if resident(to).is_none() {
+        if self.home(to).is_none() {
             self.asm.store(stubs::gpr(to), host);
         }
     }
@@ -64,7 +64,7 @@ impl Lower<'_> {
         let from = segment(insn.op1_register().number(), offset_of!(Segment, selector));
         if insn.op0_kind() == OpKind::Register {
             let to = insn.op0_register();
-            let (Some(host), true) = (resident(to.full_register().number()), to.size() >= 4) else {
+            let (Some(host), true) = (self.home(to.full_register().number()), to.size() >= 4) else {
                 return false;
             };
             self.asm.load16(host, from);
@@ -101,7 +101,7 @@ impl Lower<'_> {
         let other = self.step(reason::STEP);
         self.other_if_cr4(cr4::FSGSBASE, false, other);
         let from = insn.op0_register().number();
-        match resident(from) {
+        match self.home(from) {
             Some(host) => self.asm.mov(S2, host),
             None => self.asm.load(S2, stubs::gpr(from)),
         }
@@ -209,7 +209,7 @@ impl Lower<'_> {
     }
 
     fn bit_number(&mut self, bit: usize) {
-        match resident(bit) {
+        match self.home(bit) {
             Some(host) => self.asm.mov(S1, host),
             None => self.asm.load(S1, stubs::gpr(bit)),
         }

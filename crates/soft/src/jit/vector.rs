@@ -16,7 +16,7 @@ use satori_state::{CpuState, FpuState, Ymm};
 use super::asm::{Alu, Asm, Label, Mem, Width, cc, field};
 use super::copy::{is_immediate, put_address, sized, writes};
 use super::flags::{Flags, effect};
-use super::lower::{Lower, resident};
+use super::lower::Lower;
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::x87::is_x87;
@@ -209,7 +209,7 @@ impl Lower<'_> {
         if let Some(op) = general {
             let r = insn.op_register(op);
             let guest = r.full_register().number();
-            match resident(guest) {
+            match self.home(guest) {
                 Some(host) => copy.set_op_register(op, sized(host.0, r)),
                 None => {
                     let access = access(self, op);

@@ -593,7 +593,7 @@ impl Lower<'_> {
         self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         self.asm.store(opened(number, offset_of!(Opened, page)), S2);
         self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
-        self.asm.jmp(retry);
+        self.go_back(retry);
         self.asm.bind(often);
         self.asm.constant(S1, self.number.into());
         self.asm.call_to(self.stubs.scattered);
@@ -631,7 +631,7 @@ impl Lower<'_> {
             self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
             self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         }
-        self.asm.jmp(have);
+        self.go_back(have);
         self.asm.bind(alone);
         let step = self.asm.label();
         self.asm.load(S1, without());

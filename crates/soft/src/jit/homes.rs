@@ -1,0 +1,165 @@
+//! Where guest registers live.
+//!
+//! The host has not enough registers for all. What is in memory is the same everywhere, so that blocks can
+//! follow each other, but in the second copy of a loop: on the way into it, those that the loop uses most change
+//! places with others, and on every way out they change back.
+
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+use satori_state::reg;
+
+use super::asm::Reg;
+use super::lower::Lower;
+use super::{stubs, vector, x87};
+
+/// The host's register for each of the guest's; nothing for those in the register file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Homes([Option<u8>; 16]);
+
+/// How much more often a loop must use a register than the one that it pushes out.
+const WORTH: u32 = 2;
+
+impl Homes {
+    /// Where they are at the edges of blocks.
+    pub const USUAL: Self = {
+        let mut homes = [None; 16];
+        // RAX is needed for LAHF, and is scratch; R15 too; R11 counts instructions.
+        homes[reg::RAX] = Some(14);
+        homes[reg::RCX] = Some(1);
+        homes[reg::RDX] = Some(2);
+        homes[reg::RBX] = Some(3);
+        homes[reg::RSP] = Some(10);
+        homes[reg::RBP] = Some(5);
+        homes[reg::RSI] = Some(6);
+        homes[reg::RDI] = Some(7);
+        homes[reg::R8] = Some(8);
+        homes[reg::R9] = Some(9);
+        homes[reg::R12] = Some(12);
+        homes[reg::R13] = Some(13);
+        Homes(homes)
+    };
+
+    /// The host's register of the guest's number `guest`, if it has one.
+    pub const fn get(&self, guest: usize) -> Option<Reg> {
+        match self.0[guest] {
+            Some(host) => Some(Reg(host)),
+            None => None,
+        }
+    }
+
+    /// All that are in the host's registers, with those.
+    pub fn all(&self) -> impl Iterator<Item = (usize, Reg)> {
+        self.0.iter().enumerate().filter_map(|(guest, host)| host.map(|host| (guest, Reg(host))))
+    }
+
+    /// Where they are best in a loop of `all`.
+    pub fn for_loop(info: &mut InstructionInfoFactory, all: &[Instruction], code_mode: u64) -> Self {
+        let mut homes = Self::USUAL;
+        if !all.iter().all(|insn| moves(insn, code_mode)) {
+            return homes;
+        }
+        let mut uses = [0; 16];
+        for insn in all {
+            for used in info.info(insn).used_registers() {
+                let full = used.register().full_register();
+                if full.is_gpr64() {
+                    uses[full.number()] += match used.access() {
+                        OpAccess::ReadWrite | OpAccess::ReadCondWrite => 2,
+                        _ => 1,
+                    };
+                }
+            }
+        }
+        // Instructions that do not name their registers have these.
+        const FIXED: [usize; 3] = [reg::RAX, reg::RCX, reg::RDX];
+        loop {
+            let outside = (0..16).filter(|guest| homes.0[*guest].is_none()).max_by_key(|guest| uses[*guest]);
+            let inside = (0..16)
+                .filter(|guest| homes.0[*guest].is_some() && !FIXED.contains(guest))
+                .min_by_key(|guest| uses[*guest]);
+            let (Some(outside), Some(inside)) = (outside, inside) else { return homes };
+            if uses[outside] < uses[inside] + WORTH {
+                return homes;
+            }
+            homes.0.swap(outside, inside);
+        }
+    }
+}
+
+/// Whether `insn` can be done wherever the registers are that it names.
+fn moves(insn: &Instruction, code_mode: u64) -> bool {
+    use Mnemonic::*;
+    if insn.is_stack_instruction() || named(insn, Register::BH) {
+        return false;
+    }
+    match insn.mnemonic() {
+        // They use registers that they do not name.
+        Cmpxchg8b | Cmpxchg16b | Maskmovq | Maskmovdqu | Vmaskmovdqu => false,
+        Lea | Nop | Endbr64 | Div | Idiv | Jmp => true,
+        _ if insn.is_jcc_short_or_near() => true,
+        _ => super::copy::is_copied(insn) || vector::is_vector(insn, code_mode) || x87::is_x87(insn),
+    }
+}
+
+fn named(insn: &Instruction, register: Register) -> bool {
+    (0..insn.op_count()).any(|op| insn.op_register(op) == register)
+}
+
+impl Lower<'_> {
+    /// Where the host has the guest's register `i`, if it has it in a register.
+    pub fn home(&self, i: usize) -> Option<Reg> {
+        self.homes.get(i)
+    }
+
+    /// Whether registers are elsewhere than usual.
+    pub fn moved(&self) -> bool {
+        self.homes != Homes::USUAL
+    }
+
+    /// Moves registers to where `homes` has them; nothing else changes, not even flags.
+    pub fn move_to(&mut self, homes: Homes) {
+        let before = std::mem::replace(&mut self.homes, homes);
+        let stays = |guest: usize| before.get(guest) == homes.get(guest);
+        for (guest, host) in before.all().filter(|(guest, _)| !stays(*guest)) {
+            self.asm.store(stubs::gpr(guest), host);
+        }
+        for (guest, host) in homes.all().filter(|(guest, _)| !stays(*guest)) {
+            self.asm.load(host, stubs::gpr(guest));
+        }
+    }
+
+    /// Moves registers to where they usually are.
+    pub fn come_home(&mut self) {
+        self.move_to(Homes::USUAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn for_loop(bytes: &[u8]) -> Homes {
+        let all: Vec<Instruction> = Decoder::new(64, bytes, DecoderOptions::NONE).iter().collect();
+        Homes::for_loop(&mut InstructionInfoFactory::new(), &all, 0)
+    }
+
+    #[test]
+    fn what_a_loop_uses_most_comes_into_registers() {
+        // add r10, r11; add r11, r10; dec rcx; jne
+        let bytes = [0x4d, 0x01, 0xda, 0x4d, 0x01, 0xd3, 0x48, 0xff, 0xc9, 0x75, 0xf5];
+        let homes = for_loop(&bytes);
+        assert!(homes.get(reg::R10).is_some() && homes.get(reg::R11).is_some());
+        assert_eq!(homes.get(reg::RCX), Homes::USUAL.get(reg::RCX));
+        assert_eq!(homes.all().count(), Homes::USUAL.all().count());
+        // push r10 names no RSP, but has it.
+        assert_eq!(for_loop(&[&[0x41, 0x52][..], &bytes].concat()), Homes::USUAL);
+        // rep movsb has RSI and RDI.
+        assert_eq!(for_loop(&[&[0xf3, 0xa4][..], &bytes].concat()), Homes::USUAL);
+    }
+
+    #[test]
+    fn what_is_in_registers_stays_there_if_it_is_used_as_often() {
+        // add rbx, r10; jmp
+        assert_eq!(for_loop(&[0x4c, 0x01, 0xd3, 0xeb, 0xfb]).get(reg::RBX), Homes::USUAL.get(reg::RBX));
+    }
+}
