@@ -32,12 +32,11 @@ pub trait Clock: Send + Sync {
     fn guest_tsc_hz(&self) -> u64 {
         self.tsc_hz()
     }
-    /// Has the guest's counter go on from where it is at another frequency, as on the processor
-    /// that a migration leads to. Deadlines stay where they are in [`Clock::tsc`]. Tells at which
-    /// [`Clock::tsc`] that was: nobody has read a later one by the old frequency.
-    fn set_guest_tsc_hz(&self, _hz: u64) -> u64 {
-        self.tsc()
-    }
+    /// Has the guest's counter go on at another frequency, as on the processor that a migration leads
+    /// to. Deadlines stay where they are in [`Clock::tsc`]. `begin` is given that counter and the guest's at the
+    /// change, of which nobody has read a later one by the old frequency, and says at what the guest's goes on;
+    /// never below where it was.
+    fn set_guest_tsc_hz(&self, _hz: u64, _begin: &mut dyn FnMut(u64, u64) -> u64) {}
     /// Wall clock at machine start, in nanoseconds since the Unix epoch.
     fn epoch(&self) -> u64;
 }

@@ -18,10 +18,34 @@ impl ReferenceClock {
         Some(ReferenceClock { scale: u64::try_from(scale).ok()?, offset: 0 })
     }
 
-    /// The same time, `time` at `tsc`, from a TSC of another frequency.
-    pub fn through(tsc_hz: u64, tsc: u64, time: u64) -> Option<Self> {
-        let clock = ReferenceClock::new(tsc_hz)?;
-        Some(ReferenceClock { offset: time.wrapping_sub(clock.at(tsc)) as i64, ..clock })
+    /// The time of `exact`, which is the partition's own at `tsc`, by a guest's TSC of another frequency, and at what
+    /// that goes on: at `guest`, where `before` told the time, or ahead of that by less than a unit.
+    ///
+    /// Guests are told whole units to add, and which part of a unit has passed follows from their counter.
+    /// If the counter only went on, each change would lose or gain a part of a unit, and since what was read
+    /// must not come again, mostly gain: a random walk. So the counter is moved to where the parts agree, to a tick.
+    pub fn through(
+        tsc_hz: u64,
+        exact: (&ReferenceClock, u64),
+        before: (&ReferenceClock, u64),
+    ) -> Option<(Self, u64)> {
+        let (clock, guest) = (ReferenceClock::new(tsc_hz)?, before.1);
+        let tick = u128::from(clock.scale);
+        // In parts of 2^-64 units. A guest's counter is rounded down, its scale as well: two ticks ahead, no timer is
+        // early.
+        let time = exact.0.parts(exact.1).wrapping_add(2 * tick);
+        let time = time.max(u128::from(before.0.at(guest)) << 64);
+        let short = u128::from(time.wrapping_sub(clock.parts(guest)) as u64);
+        let ahead = short.div_ceil(tick) as u64;
+        let offset = time.wrapping_sub(clock.parts(guest)) >> 64;
+        let clock = ReferenceClock { offset: offset as u64 as i64, ..clock };
+        Some((clock, guest.wrapping_add(ahead)))
+    }
+
+    /// Reference time at `tsc` in parts of 2^-64 units.
+    fn parts(&self, tsc: u64) -> u128 {
+        let offset = u128::from(self.offset as u64) << 64;
+        (u128::from(tsc) * u128::from(self.scale)).wrapping_add(offset)
     }
 
     /// Whether time passes.
@@ -31,8 +55,7 @@ impl ReferenceClock {
 
     /// Reference time at `tsc`.
     pub fn at(&self, tsc: u64) -> u64 {
-        let scaled = (u128::from(tsc) * u128::from(self.scale)) >> 64;
-        (scaled as u64).wrapping_add(self.offset as u64)
+        (self.parts(tsc) >> 64) as u64
     }
 
     /// The first TSC at which reference time has reached `time`.

@@ -51,15 +51,19 @@ impl Partition {
         shared.overlays.show(&self.memory, Kind::ReferenceTsc, &0u32.to_le_bytes());
         {
             let mut reference = self.guest_reference.write().unwrap_or_else(PoisonError::into_inner);
-            let tsc = self.clock.set_guest_tsc_hz(hz);
-            let guest = self.clock.to_guest(tsc);
             // From the partition's own time, by which timers expire: what passes between two
-            // readings is not lost. One unit ahead, as the guest's counter is rounded down: no timer is
-            // early. What was read already does not come again.
-            let time = self.reference.at(tsc).wrapping_add(1).max(reference.at(guest));
-            if let Some(changed) = ReferenceClock::through(hz, guest, time) {
-                *reference = changed;
-            }
+            // readings is not lost.
+            self.clock.set_guest_tsc_hz(hz, &mut |tsc, guest| match ReferenceClock::through(
+                hz,
+                (&self.reference, tsc),
+                (&reference, guest),
+            ) {
+                Some((changed, begin)) => {
+                    *reference = changed;
+                    begin
+                }
+                None => guest,
+            });
         }
         self.show_reference_tsc(shared);
     }

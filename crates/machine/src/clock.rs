@@ -108,8 +108,8 @@ impl Clock for RealClock {
     fn guest_tsc_hz(&self) -> u64 {
         self.guest.hz(self.tsc_hz)
     }
-    fn set_guest_tsc_hz(&self, hz: u64) -> u64 {
-        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz)
+    fn set_guest_tsc_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
+        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz, begin);
     }
     fn epoch(&self) -> u64 {
         self.epoch
@@ -255,8 +255,8 @@ impl Clock for VirtualClock {
     fn guest_tsc_hz(&self) -> u64 {
         self.guest.hz(self.tsc_hz)
     }
-    fn set_guest_tsc_hz(&self, hz: u64) -> u64 {
-        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz)
+    fn set_guest_tsc_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
+        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz, begin);
     }
     fn epoch(&self) -> u64 {
         VIRTUAL_EPOCH

@@ -61,20 +61,25 @@ impl GuestTsc {
         self.since().map_or(base_hz, |since| since.hz)
     }
 
-    /// Goes on at `hz` from what the guest sees now, which `tsc` of the partition's counter tells;
-    /// returns what that was.
+    /// Goes on at `hz` from what `begin` says, which is given `tsc` of the partition's counter and what the
+    /// guest sees then.
     ///
     /// Readers look at the counter first and at the change then. From the moment on at which the
     /// counter is read here they wait: who did not wait has read an earlier one, so that nobody
     /// saw what the slower counter reaches only later.
-    pub fn set(&self, tsc: impl FnOnce() -> u64, base_hz: u64, hz: u64) -> u64 {
+    pub fn set(
+        &self,
+        tsc: impl FnOnce() -> u64,
+        base_hz: u64,
+        hz: u64,
+        begin: &mut dyn FnMut(u64, u64) -> u64,
+    ) {
         let mut since = self.since.write().unwrap_or_else(PoisonError::into_inner);
         // Sequentially consistent: on the way before the counter is read.
         let again = self.changed.swap(true, Ordering::SeqCst);
         let partition = tsc();
         let guest = if again { since.guest_at(partition, base_hz) } else { partition };
-        *since = Since { partition, guest, hz: hz.max(1) };
-        partition
+        *since = Since { partition, guest: begin(partition, guest).max(guest), hz: hz.max(1) };
     }
 
     /// Follows the partition's again, as after power-up.
@@ -93,13 +98,18 @@ mod tests {
     fn a_changed_counter_goes_on_from_where_it_was() {
         let guest = GuestTsc::default();
         assert_eq!((guest.to_guest(500, 1000), guest.of_guest(500, 1000), guest.hz(1000)), (500, 500, 1000));
-        assert_eq!(guest.set(|| 500, 1000, 2000), 500);
+        let mut same = |_, guest| guest;
+        guest.set(|| 500, 1000, 2000, &mut same);
         assert_eq!((guest.to_guest(500, 1000), guest.to_guest(600, 1000)), (500, 700));
         assert_eq!((guest.of_guest(700, 1000), guest.of_guest(701, 1000), guest.hz(1000)), (600, 601, 2000));
         assert_eq!(guest.of_guest(0, 1000), 500, "what is over is now");
-        assert_eq!(guest.set(|| 600, 1000, 500), 600);
+        guest.set(|| 600, 1000, 500, &mut same);
         assert_eq!((guest.to_guest(600, 1000), guest.to_guest(700, 1000)), (700, 750));
         assert_eq!(guest.to_guest(u64::MAX, 1000), (u64::MAX - 600) / 2 + 700);
+        guest.set(|| 700, 1000, 500, &mut |partition, guest| partition + guest);
+        assert_eq!((guest.to_guest(700, 1000), guest.of_guest(1460, 1000)), (1450, 720));
+        guest.set(|| 700, 1000, 500, &mut |_, _| 0);
+        assert_eq!(guest.to_guest(700, 1000), 1450, "never back");
         guest.reset();
         assert_eq!(guest.to_guest(600, 1000), 600);
     }
@@ -113,7 +123,9 @@ mod tests {
             scope.spawn(|| {
                 for round in 0..2_000 {
                     let hz = if round % 2 == 0 { 20_000 } else { 3_000_000 };
-                    guest.set(|| partition.fetch_add(1, Ordering::SeqCst), 1_000_000, hz);
+                    guest.set(|| partition.fetch_add(1, Ordering::SeqCst), 1_000_000, hz, &mut |_, guest| {
+                        guest
+                    });
                 }
                 done.store(true, Ordering::SeqCst);
             });

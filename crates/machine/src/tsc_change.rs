@@ -15,9 +15,7 @@ pub(crate) const SLOWEST: u64 = 20_000_000;
 pub(crate) fn change(hz: u64, clock: &dyn Clock, partition: Option<&Partition>) {
     match partition {
         Some(partition) => partition.change_tsc_frequency(hz),
-        None => {
-            clock.set_guest_tsc_hz(hz);
-        }
+        None => clock.set_guest_tsc_hz(hz, &mut |_, guest| guest),
     }
 }
 

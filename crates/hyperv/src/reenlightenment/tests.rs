@@ -35,10 +35,9 @@ impl Clock for Tunable {
     fn guest_tsc_hz(&self) -> u64 {
         self.1.lock().unwrap().2
     }
-    fn set_guest_tsc_hz(&self, hz: u64) -> u64 {
+    fn set_guest_tsc_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
         let (tsc, guest) = (self.tsc(), self.guest_tsc());
-        *self.1.lock().unwrap() = (tsc, guest, hz);
-        tsc
+        *self.1.lock().unwrap() = (tsc, begin(tsc, guest), hz);
     }
 }
 
@@ -97,7 +96,8 @@ fn the_old_frequency_is_emulated_until_the_guest_knows() {
     assert_eq!(sequence, before.0 + 1);
     assert!(time.abs_diff(60_000_000) <= 1, "time has not jumped: {time}");
     rig.clock.0.store(8 * OLD, Ordering::SeqCst);
-    assert_eq!(rig.clock.guest_tsc(), 6 * OLD + 2 * NEW);
+    let ahead = rig.clock.guest_tsc() - (6 * OLD + 2 * NEW);
+    assert!(ahead <= NEW.div_ceil(10_000_000), "{ahead} ticks are more than a unit");
     assert!(rig.page().1.abs_diff(80_000_000) <= 1);
     assert_eq!(rig.read(msr::TIME_REF_COUNT), rig.page().1, "page and counter agree");
 }
@@ -127,19 +127,21 @@ fn a_target_that_does_not_exist_is_not_interrupted() {
     assert!(rig.apics.requested.lock().unwrap().is_empty());
 }
 
-/// Reference time is what timers expire by: the guest's is never behind it, and never goes back. As it is in whole
-/// units, a change may put it one ahead, or take that back later: thousand changes come to less than 5 us.
+/// Reference time is what timers expire by: the guest's is never behind it, and never goes back. As it is told in
+/// whole units, it may be one ahead; ten thousand changes make that no more, however much or little passes between them.
 #[test]
 fn many_changes_leave_the_time_as_it_is() {
-    let rig = Rig::new("time");
-    let mut last = 0;
-    for round in 0..1000u64 {
-        rig.clock.0.fetch_add(7_919 * (round + 1), Ordering::SeqCst);
-        let before = rig.page().1;
-        rig.partition.change_tsc_frequency([3_333_333_333, 123_456_789, NEW, OLD][round as usize % 4]);
-        let (now, exact) = (rig.page().1, rig.partition.reference.at(rig.clock.tsc()));
-        assert!(before >= last && now >= before, "{last} {before} {now}");
-        assert!((exact..=exact + 48).contains(&now), "{round}: {now} where timers have {exact}");
-        last = now;
+    for step in [0, 1, 100, 7_919] {
+        let rig = Rig::new("time");
+        let mut last = 0;
+        for round in 0..10_000u64 {
+            rig.clock.0.fetch_add(step * (round + 1), Ordering::SeqCst);
+            let before = rig.page().1;
+            rig.partition.change_tsc_frequency([3_333_333_333, 123_456_789, NEW, OLD][round as usize % 4]);
+            let (now, exact) = (rig.page().1, rig.partition.reference.at(rig.clock.tsc()));
+            assert!(before >= last && now >= before, "{last} {before} {now}");
+            assert!((exact..=exact + 1).contains(&now), "{step}, {round}: {now} where timers have {exact}");
+            last = now;
+        }
     }
 }
