@@ -128,3 +128,39 @@ fn races_end_and_leave_the_interface_whole() {
     }
     passes("hv_races", 2, &["--hyperv", "all", "--clock", "virtual"]);
 }
+
+/// What happens once in a life: consents, a lock, and ends, on both engines and by one processor of several.
+#[test]
+fn lives_end_as_the_guest_says() {
+    for (choice, cpus) in [("off", 1), ("auto", 2), ("all", 1), ("all", 3), ("tsc-invariant", 2)] {
+        passes("hv_ends", cpus, &["--hyperv", choice]);
+    }
+    for engine in ["interpreter", "translator"] {
+        let ends = |end: &str, choice: &str, more: &[&str]| {
+            let fixed = ["--timeout", "4m", "--hyperv", choice, "--engine", engine, "--report", "text"];
+            let ended = run("hv_ends", 1, &format!("only=end end={end}"), &[&fixed[..], more].concat());
+            (ended.status, format!("{}\n{}", ended.console, ended.messages))
+        };
+        for (end, wanted) in [
+            ("crash", &["0x000000000000dead", "0x0000000012345678"][..]),
+            ("message", &["0x000000000000beef", "all is lost", "really"]),
+            ("long-message", &["0x000000000000beef", "too muchtoo much"]),
+            ("message-beyond-memory", &["0x000000000000beef"]),
+        ] {
+            let (status, told) = ends(end, "crash", &[]);
+            assert_eq!(status, 120, "{end}: {told}");
+            wanted.iter().for_each(|words| assert!(told.contains(words), "{end}, {words}: {told}"));
+            assert!(!told.contains("\u{1b}[31m"), "a guest does not colour the report: {told}");
+            let (status, told) = ends(end, "time", &[]);
+            assert_eq!(status, 1, "not offered: {told}");
+        }
+        let (status, told) = ends("reset", "auto,reset", &["--on-reset", "exit"]);
+        assert_eq!(status, 118, "{told}");
+        for choice in ["reset", "all"] {
+            // There the TSC counts instructions.
+            let clock = ["--on-reset", "restart", "--clock", "virtual"];
+            let (status, told) = ends("reset-then-more", choice, &clock);
+            assert_eq!(status, 1, "{told}");
+        }
+    }
+}
