@@ -15,6 +15,10 @@ use crate::{Completion, Enlightenment, Outcome, Partition, Request, Vp, VpSet};
 /// wake-up cost more than the flush interrupts that were saved.
 const PAGES_MAX: usize = 1024;
 
+/// Pages that are left of so many when each is named once: a program maps where it has just unmapped, so they are mostly
+/// the same. Fewer, so that a list that is full is not looked through at each request.
+const DISTINCT_MAX: usize = PAGES_MAX / 4 * 3;
+
 /// Bits of an extended range that count additional pages.
 const EXTENDED_COUNT: u64 = gva_range::LARGE_PAGE - 1;
 
@@ -28,6 +32,8 @@ pub enum Flush {
     Pages(Vec<u64>),
     /// All that is not global.
     NonGlobal,
+    /// All that is not global, and these pages even if they are.
+    NonGlobalAnd(Vec<u64>),
     /// Everything.
     All,
 }
@@ -35,20 +41,47 @@ pub enum Flush {
 impl Flush {
     /// Whether it is one that requests lead to.
     pub(crate) fn fits(&self) -> bool {
-        !matches!(self, Flush::Pages(pages) if pages.len() > PAGES_MAX)
+        !matches!(self, Flush::Pages(pages) | Flush::NonGlobalAnd(pages) if pages.len() > PAGES_MAX)
     }
 
     /// Both.
-    pub(crate) fn and(self, other: Flush) -> Flush {
-        match (self, other) {
-            (Flush::Nothing, other) | (other, Flush::Nothing) => other,
-            (Flush::Pages(mut pages), Flush::Pages(more)) if pages.len() + more.len() <= PAGES_MAX => {
-                pages.extend(more);
-                Flush::Pages(pages)
+    pub(crate) fn and(self, other: &Flush) -> Flush {
+        let (mut pages, non_global) = match self {
+            Flush::Nothing => return other.clone(),
+            Flush::Pages(pages) => (pages, false),
+            Flush::NonGlobal => (Vec::new(), true),
+            Flush::NonGlobalAnd(pages) => (pages, true),
+            Flush::All => return Flush::All,
+        };
+        let (more, non_global): (&[u64], _) = match other {
+            Flush::Nothing => (&[], non_global),
+            Flush::Pages(more) => (more, non_global),
+            Flush::NonGlobal => (&[], true),
+            Flush::NonGlobalAnd(more) => (more, true),
+            Flush::All => return Flush::All,
+        };
+        if pages.len() + more.len() > PAGES_MAX {
+            pages.sort_unstable();
+            pages.dedup();
+            if pages.len() + more.len() > DISTINCT_MAX {
+                return Flush::All;
             }
-            (Flush::NonGlobal, Flush::NonGlobal) => Flush::NonGlobal,
-            _ => Flush::All,
         }
+        pages.extend(more);
+        match (non_global, pages.is_empty()) {
+            (false, _) => Flush::Pages(pages),
+            (true, true) => Flush::NonGlobal,
+            (true, false) => Flush::NonGlobalAnd(pages),
+        }
+    }
+
+    /// The same, each page once.
+    pub(crate) fn distinct(mut self) -> Self {
+        if let Flush::Pages(pages) | Flush::NonGlobalAnd(pages) = &mut self {
+            pages.sort_unstable();
+            pages.dedup();
+        }
+        self
     }
 }
 

@@ -106,7 +106,7 @@ impl Slots {
         let targets = || targets.members(self.count()).map(|index| (index, &self.0[index as usize]));
         for (_, slot) in targets() {
             let mut flush = lock(&slot.flush);
-            *flush = std::mem::take(&mut *flush).and(what.clone());
+            *flush = std::mem::take(&mut *flush).and(what);
             slot.wanted.store(true, Ordering::SeqCst);
         }
         // All are interrupted before the first is waited for.
@@ -146,9 +146,12 @@ impl Executing<'_> {
         if !self.0.wanted.load(Ordering::SeqCst) {
             return Flush::Nothing;
         }
-        let mut flush = lock(&self.0.flush);
-        self.0.wanted.store(false, Ordering::SeqCst);
-        std::mem::take(&mut *flush)
+        let taken = {
+            let mut flush = lock(&self.0.flush);
+            self.0.wanted.store(false, Ordering::SeqCst);
+            std::mem::take(&mut *flush)
+        };
+        taken.distinct()
     }
 }
 

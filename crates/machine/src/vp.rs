@@ -537,6 +537,10 @@ fn execute(vcpu: &mut dyn Vcpu, platform: &Platform, index: u32, until: Until) -
         Flush::Nothing => {}
         Flush::Pages(pages) => pages.into_iter().for_each(|page| vcpu.flush_page(page)),
         Flush::NonGlobal => vcpu.flush_non_global(),
+        Flush::NonGlobalAnd(pages) => {
+            vcpu.flush_non_global();
+            pages.into_iter().for_each(|page| vcpu.flush_page(page));
+        }
         Flush::All => vcpu.flush_tlb(),
     }
     vcpu.run(until)

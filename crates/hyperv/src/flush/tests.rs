@@ -61,7 +61,7 @@ fn ranges_count_additional_pages_and_many_are_all() {
     assert_eq!(list(0, &[0x1000 | PAGES_MAX as u64]).1[0], Flush::All);
     assert_eq!(list(0, &[0xfff]).1[0], Flush::All);
     let top = list(0, &[!0xfff | 1]).1;
-    assert_eq!(top[0], Flush::Pages(vec![!0xfff, 0]), "a range that wraps is no trap");
+    assert_eq!(top[0], Flush::Pages(vec![0, !0xfff]), "a range that wraps is no trap");
     let extended = flags::USE_EXTENDED_RANGE_FORMAT;
     assert_eq!(list(extended, &[0x20_0001]).1[0], Flush::Pages(vec![0x20_0000, 0x20_1000]));
     assert_eq!(list(extended, &[0x20_0000 | gva_range::LARGE_PAGE]).1[0], Flush::All);
@@ -69,12 +69,31 @@ fn ranges_count_additional_pages_and_many_are_all() {
 
 #[test]
 fn two_requests_become_one_that_covers_both() {
-    let pages = |n: usize| Flush::Pages(vec![0x1000; n]);
-    assert_eq!(Flush::Nothing.and(pages(1)), pages(1));
-    assert_eq!(pages(1).and(pages(2)), pages(3));
-    assert_eq!(pages(PAGES_MAX).and(pages(1)), Flush::All, "so that a sleeper's list cannot grow");
-    assert_eq!(Flush::NonGlobal.and(Flush::NonGlobal), Flush::NonGlobal);
+    let pages = |range: std::ops::Range<u64>| Flush::Pages(range.map(|page| page << 12).collect());
+    assert_eq!(Flush::Nothing.and(&pages(0..1)), pages(0..1));
+    assert_eq!(pages(0..1).and(&pages(1..3)), pages(0..3));
+    assert_eq!(pages(0..1).and(&Flush::Nothing), pages(0..1));
+    assert_eq!(Flush::NonGlobal.and(&Flush::NonGlobal), Flush::NonGlobal);
+    assert_eq!(Flush::All.and(&Flush::NonGlobal), Flush::All);
+    assert_eq!(pages(0..1).and(&Flush::All), Flush::All);
     // A page may be global, which a flush of the others leaves.
-    assert_eq!(pages(1).and(Flush::NonGlobal), Flush::All);
-    assert_eq!(Flush::All.and(Flush::NonGlobal), Flush::All);
+    let both = Flush::NonGlobalAnd(vec![0x5000]);
+    assert_eq!(Flush::NonGlobal.and(&pages(5..6)), both);
+    assert_eq!(pages(5..6).and(&Flush::NonGlobal), both);
+    assert_eq!(both.clone().and(&Flush::NonGlobal), both);
+    assert_eq!(both.and(&pages(1..2)).distinct(), Flush::NonGlobalAnd(vec![0x1000, 0x5000]));
+}
+
+#[test]
+fn a_sleeper_s_list_names_each_page_once_and_does_not_grow() {
+    let pages = |range: std::ops::Range<u64>| Flush::Pages(range.map(|page| page << 12).collect());
+    let mut flush = Flush::Nothing;
+    for _ in 0..10 * PAGES_MAX {
+        flush = flush.and(&pages(0..8));
+        assert!(flush.fits());
+    }
+    assert_eq!(flush.distinct(), pages(0..8));
+    let most = PAGES_MAX as u64;
+    assert_eq!(pages(0..most).and(&pages(most..most + 1)), Flush::All);
+    assert_eq!(pages(0..most / 2).and(&pages(0..most)), Flush::All, "a request is not looked through");
 }
