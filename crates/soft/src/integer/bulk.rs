@@ -1,7 +1,8 @@
-//! String operations on a run of elements within one page of RAM, by host pointer.
+//! String operations on a run of elements of RAM, by host pointer.
 //!
-//! Each function does as many elements as fit in front of the next page boundary of either side;
-//! none where there is a device, or where the first element itself crosses the boundary.
+//! Each function does as many elements as fit in front of the next page boundary of either side, or of pages
+//! that lie together if the TLB has them; none where there is a device, or where the first element itself crosses the
+//! boundary.
 
 use std::arch::asm;
 
@@ -17,15 +18,15 @@ fn range<T: Int>(cpu: &mut Cpu, linear: u64, count: u64, write: bool) -> Exec<Op
     Ok(range.map(|(host, bytes)| (host, bytes / T::SIZE)).filter(|(_, elements)| *elements > 0))
 }
 
-/// MOVS upwards. Returns how many elements were moved.
-pub fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> {
-    let Some((source, readable)) = range::<T>(cpu, from, count, false)? else { return Ok(0) };
-    let Some((destination, writable)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
-    let elements = readable.min(writable);
+/// The host's MOVS.
+///
+/// # Safety
+/// There must be RAM for that many elements at both.
+unsafe fn movs<T: Int>(destination: *mut u8, source: *const u8, elements: u64) {
     macro_rules! rep {
         ($movs:literal) => {
-            // SAFETY: both ranges hold that many elements. The host's own instruction copes with
-            // overlap just as the guest's would, and with other vCPUs.
+            // SAFETY: said by the caller. The host's own instruction copes with overlap just as the guest's
+            // would, and with other vCPUs.
             unsafe {
                 asm!(concat!("rep ", $movs), inout("rcx") elements => _, inout("rsi") source => _,
                     inout("rdi") destination => _, options(nostack, preserves_flags));
@@ -38,17 +39,39 @@ pub fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> 
         4 => rep!("movsd"),
         _ => rep!("movsq"),
     }
+}
+
+/// MOVS upwards. Returns how many elements were moved.
+pub fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> {
+    let Some((source, readable)) = range::<T>(cpu, from, count, false)? else { return Ok(0) };
+    let Some((destination, writable)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
+    let elements = readable.min(writable);
+    // SAFETY: both ranges hold that many.
+    unsafe { movs::<T>(destination, source, elements) };
     cpu.host_range_written(to);
     Ok(elements)
 }
 
-/// STOS upwards. Returns how many elements were stored.
-pub fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
-    let Some((destination, elements)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
+/// As [`copy`], as far as the TLB reaches and pages lie together on the host.
+pub fn copy_cached<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> u64 {
+    let Some((source, readable)) = cpu.cached_run(from, count * T::SIZE, false) else { return 0 };
+    let Some((destination, writable)) = cpu.cached_run(to, count * T::SIZE, true) else { return 0 };
+    let elements = readable.min(writable) / T::SIZE;
+    // SAFETY: both ranges hold that many.
+    unsafe { movs::<T>(destination, source, elements) };
+    cpu.cached_run_written(to, elements * T::SIZE);
+    elements
+}
+
+/// The host's STOS.
+///
+/// # Safety
+/// There must be RAM for that many elements.
+unsafe fn stos<T: Int>(destination: *mut u8, value: T, elements: u64) {
     let value: u64 = value.into();
     macro_rules! rep {
         ($stos:literal) => {
-            // SAFETY: the range holds that many elements.
+            // SAFETY: said by the caller.
             unsafe {
                 asm!(concat!("rep ", $stos), inout("rcx") elements => _, in("rax") value,
                     inout("rdi") destination => _, options(nostack, preserves_flags));
@@ -61,8 +84,25 @@ pub fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
         4 => rep!("stosd"),
         _ => rep!("stosq"),
     }
+}
+
+/// STOS upwards. Returns how many elements were stored.
+pub fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
+    let Some((destination, elements)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
+    // SAFETY: the range holds that many.
+    unsafe { stos(destination, value, elements) };
     cpu.host_range_written(to);
     Ok(elements)
+}
+
+/// As [`fill`], as far as the TLB reaches and pages lie together on the host.
+pub fn fill_cached<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> u64 {
+    let Some((destination, bytes)) = cpu.cached_run(to, count * T::SIZE, true) else { return 0 };
+    let elements = bytes / T::SIZE;
+    // SAFETY: the range holds that many.
+    unsafe { stos(destination, value, elements) };
+    cpu.cached_run_written(to, elements * T::SIZE);
+    elements
 }
 
 /// How far a comparison went, and the values that it compared last.

@@ -16,8 +16,8 @@ use super::sized;
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::flags::Int;
 
-/// Pages that one call goes through at most, so that interrupts need not wait long.
-const PAGES: usize = 8;
+/// Bytes that one call does at most, so that interrupts need not wait long.
+const MOST: u64 = 8 * 4096;
 
 /// The registers that a string instruction uses: the address size chooses among them.
 #[derive(Clone, Copy)]
@@ -95,6 +95,17 @@ impl Strings {
         self.count > 1 && !self.down && !self.single && segments.iter().all(plain)
     }
 
+    /// Whether more than one page may be gone through at once. Smaller addresses wrap; and how far one call goes must not show
+    /// where instructions are counted.
+    fn far(&self, cpu: &Cpu) -> bool {
+        self.registers.count.size() == 8 && !cpu.counted
+    }
+
+    /// Elements that one call may do.
+    fn most<T: Int>(&self) -> u64 {
+        self.count.min(MOST / T::SIZE)
+    }
+
     fn advance<T: Int>(&self, cpu: &mut Cpu, register: Register, elements: u64) {
         let bytes = elements.wrapping_mul(T::SIZE);
         let bytes = if self.down { bytes.wrapping_neg() } else { bytes };
@@ -119,6 +130,19 @@ impl Strings {
     }
 }
 
+/// Does up to `most` elements: `piece` is called with how many are done and how many are left, and says how many it
+/// did, until that is none.
+fn pieces(most: u64, mut piece: impl FnMut(u64, u64) -> u64) -> u64 {
+    let mut done = 0;
+    while done < most {
+        match piece(done, most - done) {
+            0 => break,
+            more => done += more,
+        }
+    }
+    done
+}
+
 fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let strings = Strings::of(cpu, insn);
     if strings.count == 0 {
@@ -128,7 +152,15 @@ fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let to = strings.destination::<T>(cpu, true)?;
     let mut done = 0;
     if strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]) {
-        done = bulk::copy::<T>(cpu, from, to, strings.count)?;
+        if strings.far(cpu) {
+            done = pieces(strings.most::<T>(), |done, left| {
+                let (from, to) = (from.wrapping_add(done * T::SIZE), to.wrapping_add(done * T::SIZE));
+                bulk::copy_cached::<T>(cpu, from, to, left)
+            });
+        }
+        if done == 0 {
+            done = bulk::copy::<T>(cpu, from, to, strings.count)?;
+        }
     }
     if done == 0 {
         let value: T = cpu.read(from)?;
@@ -137,21 +169,6 @@ fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     }
     strings.advance::<T>(cpu, strings.registers.source, done);
     strings.advance::<T>(cpu, strings.registers.destination, done);
-    // Smaller addresses wrap; and how far one call goes must not show where instructions are counted.
-    let bulk = done > 1 && strings.registers.count.size() == 8 && !cpu.counted;
-    for _ in 1..PAGES {
-        let (from, to) = (from.wrapping_add(done * T::SIZE), to.wrapping_add(done * T::SIZE));
-        if !bulk || done == strings.count || !cpu.is_cached(from, false) || !cpu.is_cached(to, true) {
-            break;
-        }
-        let more = bulk::copy::<T>(cpu, from, to, strings.count - done)?;
-        if more == 0 {
-            break;
-        }
-        strings.advance::<T>(cpu, strings.registers.source, more);
-        strings.advance::<T>(cpu, strings.registers.destination, more);
-        done += more;
-    }
     strings.repeat(cpu, done, true)
 }
 
@@ -164,27 +181,20 @@ fn stos<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = T::from_u64(cpu.reg(accumulator::<T>().0));
     let mut done = 0;
     if strings.runs(cpu, &[seg::ES]) {
-        done = bulk::fill(cpu, to, value, strings.count)?;
+        if strings.far(cpu) {
+            done = pieces(strings.most::<T>(), |done, left| {
+                bulk::fill_cached(cpu, to.wrapping_add(done * T::SIZE), value, left)
+            });
+        }
+        if done == 0 {
+            done = bulk::fill(cpu, to, value, strings.count)?;
+        }
     }
     if done == 0 {
         cpu.write(to, value)?;
         done = 1;
     }
     strings.advance::<T>(cpu, strings.registers.destination, done);
-    // Smaller addresses wrap; and how far one call goes must not show where instructions are counted.
-    let bulk = done > 1 && strings.registers.count.size() == 8 && !cpu.counted;
-    for _ in 1..PAGES {
-        let to = to.wrapping_add(done * T::SIZE);
-        if !bulk || done == strings.count || !cpu.is_cached(to, true) {
-            break;
-        }
-        let more = bulk::fill(cpu, to, value, strings.count - done)?;
-        if more == 0 {
-            break;
-        }
-        strings.advance::<T>(cpu, strings.registers.destination, more);
-        done += more;
-    }
     strings.repeat(cpu, done, true)
 }
 

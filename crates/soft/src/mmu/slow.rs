@@ -220,9 +220,34 @@ impl Cpu {
         }
     }
 
-    /// Whether the byte at `linear` is RAM that can be reached without a fault or an exit.
-    pub fn is_cached(&self, linear: u64, write: bool) -> bool {
-        self.tlb.lookup(linear, 1, self.mode, write).is_some()
+    /// Up to `max` bytes of RAM at `linear` that lie together on the host, if all can be reached without a fault or an
+    /// exit, and none is looked at.
+    pub fn cached_run(&self, linear: u64, max: u64, write: bool) -> Option<(*mut u8, u64)> {
+        let host = self.cached_range(linear, 1, write)?;
+        let mut bytes = 0x1000 - (linear & 0xfff);
+        while bytes < max
+            && self.cached_range(linear.wrapping_add(bytes), 1, write)
+                == Some(host.wrapping_add(bytes as usize))
+        {
+            bytes += 0x1000;
+        }
+        Some((host, bytes.min(max)))
+    }
+
+    /// Tells that `bytes` at `linear` were written through [`Cpu::cached_run`].
+    pub fn cached_run_written(&mut self, linear: u64, bytes: u64) {
+        let mut hit = false;
+        let mut page = linear & !0xfff;
+        while page.wrapping_sub(linear & !0xfff) < (linear & 0xfff) + bytes {
+            if let Some((_, state)) = self.tlb.lookup(page, 1, self.mode, true) {
+                // SAFETY: it is the state of a page of guest RAM, which lives as long as that.
+                hit |= unsafe { (*state).wrote() };
+            }
+            page = page.wrapping_add(0x1000);
+        }
+        if hit {
+            self.code_written();
+        }
     }
 
     /// Where `size` bytes of RAM at `linear` are on the host, if all can be reached without a fault or an
