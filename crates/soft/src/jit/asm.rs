@@ -3,7 +3,7 @@
 //! Copied guest instructions go through iced's encoder; what stands around them is so frequent
 //! that it is written down byte by byte.
 
-use iced_x86::{Encoder, Instruction};
+use iced_x86::{Encoder, Instruction, Register};
 
 /// A host register by its number in encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,8 @@ pub struct Asm {
     /// Places of 32-bit distances to labels.
     fixups: Vec<(usize, Label)>,
     encoder: Encoder,
+    /// What may have changed RAX so far.
+    changes: u32,
 }
 
 /// What [`Asm::rollback`] goes back to.
@@ -115,6 +117,7 @@ impl Asm {
             labels: Vec::new(),
             fixups: Vec::new(),
             encoder: Encoder::new(64),
+            changes: 0,
         }
     }
 
@@ -134,6 +137,7 @@ impl Asm {
 
     /// Takes back what was emitted since `mark`.
     pub fn rollback(&mut self, mark: Mark) {
+        self.changes += 1;
         self.code.truncate(mark.0);
         self.fixups.truncate(mark.1);
     }
@@ -167,6 +171,7 @@ impl Asm {
     }
 
     pub fn bind(&mut self, label: Label) {
+        self.changes += 1;
         self.labels[label.0] = Some(self.code.len());
     }
 
@@ -190,18 +195,31 @@ impl Asm {
         }
     }
 
+    /// Emits bytes that may change any register.
     pub fn bytes(&mut self, bytes: &[u8]) {
+        self.changes += 1;
+        self.raw(bytes);
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
     }
 
+    /// Tells times apart between which RAX may have changed, or code may have come from elsewhere.
+    pub fn changes(&self) -> u32 {
+        self.changes
+    }
+
     fn imm32(&mut self, value: i32) {
-        self.bytes(&value.to_le_bytes());
+        self.raw(&value.to_le_bytes());
     }
 
     /// Emits a copied instruction; false if it has no encoding.
     pub fn copy(&mut self, insn: &Instruction) -> bool {
         let before = self.code.len();
         let ip = self.address(before);
+        let names = |op| insn.op_register(op).full_register() == Register::RAX;
+        self.changes += u32::from((0..insn.op_count()).any(names));
         self.encoder.set_buffer(std::mem::take(&mut self.code));
         let done = self.encoder.encode(insn, ip).is_ok();
         self.code = self.encoder.take_buffer();
@@ -213,6 +231,12 @@ impl Asm {
 
     /// Prefixes, opcode, ModRM and SIB of an operation on memory. `wide` is REX.W.
     fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
+        // Stores, comparisons, and those whose register is part of the opcode.
+        let only_read = matches!(
+            opcode,
+            [0x39 | 0x3b | 0x80 | 0x81 | 0x83 | 0x85 | 0x88 | 0x89 | 0xc6 | 0xc7 | 0xf6 | 0xff]
+        );
+        self.changes += u32::from(reg == 0 && !only_read);
         if mem.cpu {
             self.code.push(0x65);
         }
@@ -222,7 +246,7 @@ impl Asm {
         if rex != 0x40 {
             self.code.push(rex);
         }
-        self.bytes(opcode);
+        self.raw(opcode);
         let reg = (reg & 7) << 3;
         let Some(base) = mem.base else {
             // SIB without base: an absolute 32-bit displacement.
@@ -230,7 +254,7 @@ impl Asm {
                 Some((index, shift)) => shift << 6 | index.low() << 3 | 5,
                 None => 0x25,
             };
-            self.bytes(&[reg | 4, sib]);
+            self.raw(&[reg | 4, sib]);
             self.imm32(mem.disp);
             return;
         };
@@ -240,8 +264,8 @@ impl Asm {
             _ => (0x80, false),
         };
         match mem.index {
-            Some((index, shift)) => self.bytes(&[mode | reg | 4, shift << 6 | index.low() << 3 | base.low()]),
-            None if base.low() == 4 => self.bytes(&[mode | reg | 4, 0x24]),
+            Some((index, shift)) => self.raw(&[mode | reg | 4, shift << 6 | index.low() << 3 | base.low()]),
+            None if base.low() == 4 => self.raw(&[mode | reg | 4, 0x24]),
             None => self.code.push(mode | reg | base.low()),
         }
         if mode == 0x40 {
@@ -252,11 +276,12 @@ impl Asm {
     }
 
     fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
+        self.changes += u32::from(reg == 0 || rm.0 == 0);
         let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | rm.high();
         if rex != 0x40 {
             self.code.push(rex);
         }
-        self.bytes(opcode);
+        self.raw(opcode);
         self.code.push(0xc0 | (reg & 7) << 3 | rm.low());
     }
 
@@ -306,6 +331,7 @@ impl Asm {
 
     /// A constant, in the shortest way that leaves the flags alone.
     pub fn constant(&mut self, to: Reg, value: u64) {
+        self.changes += u32::from(to.0 == 0);
         if u32::try_from(value).is_ok() {
             if to.high() != 0 {
                 self.code.push(0x41);
@@ -316,8 +342,8 @@ impl Asm {
             self.registers(true, &[0xc7], 0, to);
             self.imm32(value as i32);
         } else {
-            self.bytes(&[0x48 | to.high(), 0xb8 | to.low()]);
-            self.bytes(&value.to_le_bytes());
+            self.raw(&[0x48 | to.high(), 0xb8 | to.low()]);
+            self.raw(&value.to_le_bytes());
         }
     }
 
@@ -422,13 +448,13 @@ impl Asm {
     /// `to = from * value`, 32 bits.
     pub fn imul32(&mut self, to: Reg, from: Reg, value: u32) {
         self.registers(false, &[0x69], to.0, from);
-        self.bytes(&value.to_le_bytes());
+        self.raw(&value.to_le_bytes());
     }
 
     /// `test low byte of the register, value`.
     pub fn test_byte(&mut self, reg: Reg, value: u8) {
         let rex = 0x40 | reg.high();
-        self.bytes(&[rex, 0xf6, 0xc0 | reg.low(), value]);
+        self.raw(&[rex, 0xf6, 0xc0 | reg.low(), value]);
     }
 
     /// `op qword [to], value`.
@@ -450,7 +476,7 @@ impl Asm {
             3 => &[0xf3, 0x48],
             _ => &[0xf3],
         };
-        self.bytes(prefixes);
+        self.raw(prefixes);
         self.code.push(if moves { 0xa4 } else { 0xaa } | u8::from(shift != 0));
     }
 
@@ -479,7 +505,7 @@ impl Asm {
         debug_assert!(mem.cpu && mem.base.is_none() && mem.index.is_none(), "a field");
         // VEX.0F, of 128 or 256 bits; no base, no index.
         let vex = if register < 8 { 0xf8 } else { 0x78 } | length;
-        self.bytes(&[0x65, 0xc5, vex, opcode, (register & 7) << 3 | 4, 0x25]);
+        self.raw(&[0x65, 0xc5, vex, opcode, (register & 7) << 3 | 4, 0x25]);
         self.imm32(mem.disp);
     }
 
@@ -521,7 +547,7 @@ impl Asm {
     }
 
     pub fn jcc(&mut self, condition: u8, to: Label) {
-        self.bytes(&[0x0f, 0x80 | condition]);
+        self.raw(&[0x0f, 0x80 | condition]);
         self.fixups.push((self.code.len(), to));
         self.imm32(0);
     }
@@ -533,6 +559,7 @@ impl Asm {
     }
 
     pub fn call(&mut self, to: Label) {
+        self.changes += 1;
         self.code.push(0xe8);
         self.fixups.push((self.code.len(), to));
         self.imm32(0);
@@ -549,6 +576,7 @@ impl Asm {
     }
 
     pub fn call_to(&mut self, to: u64) {
+        self.changes += 1;
         self.code.push(0xe8);
         self.relative(to);
     }
@@ -563,12 +591,13 @@ impl Asm {
 
     /// `jmp [rip + distance to label]`.
     pub fn jmp_slot(&mut self, slot: Label) {
-        self.bytes(&[0xff, 0x25]);
+        self.raw(&[0xff, 0x25]);
         self.fixups.push((self.code.len(), slot));
         self.imm32(0);
     }
 
     pub fn call_reg(&mut self, to: Reg) {
+        self.changes += 1;
         self.registers(false, &[0xff], 2, to);
     }
 
@@ -580,6 +609,7 @@ impl Asm {
     }
 
     pub fn pop(&mut self, reg: Reg) {
+        self.changes += 1;
         if reg.high() != 0 {
             self.code.push(0x41);
         }

@@ -154,6 +154,8 @@ pub struct Lower<'a> {
     pub mode: Mode,
     /// The guest register in memory whose value S2 has too.
     pub held: Option<usize>,
+    /// The window whose place S1 has, if what may have changed that is still as many as the second value.
+    pub pointer: Option<(usize, u32)>,
     /// At privilege level 0.
     pub privileged: bool,
     /// Other vCPUs run at the same time.
@@ -300,6 +302,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         info: InstructionInfoFactory::new(),
         mode: cpu.mode,
         held: None,
+        pointer: None,
         privileged: cpu.cpl() == 0,
         parallel: cpu.parallel,
         counting: jit.manner.counting,

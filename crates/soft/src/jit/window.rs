@@ -427,7 +427,10 @@ impl Lower<'_> {
                 if write && self.parallel {
                     (self.stores, self.stored_in) = (true, Some(number as u8));
                 }
-                self.asm.load(S1, opened(number, offset_of!(Opened, place)));
+                if self.pointer != Some((number, self.asm.changes())) {
+                    self.asm.load(S1, opened(number, offset_of!(Opened, place)));
+                }
+                self.pointer = Some((number, self.asm.changes()));
                 if let Some(window) = window {
                     return Some((Mem::at(S1, (wanted.low - window.low) as i32), true));
                 }
@@ -445,12 +448,14 @@ impl Lower<'_> {
                     let range = range.unwrap_or(alone);
                     let number = self.windows.open_paged(window(range, false))?;
                     self.open_paged(address, size, write, range, number);
+                    self.pointer = Some((number, self.asm.changes()));
                 } else {
                     // What a loop comes back to is a group too.
                     let lasts = self.round == Round::First && key.stays(self.changed);
                     let range = range.or(lasts.then_some(alone))?;
                     let number = self.windows.open(window(range, true))?;
                     self.open_window(address, size, write, range, number);
+                    self.pointer = Some((number, self.asm.changes()));
                     return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
                 }
             }
