@@ -18,7 +18,7 @@ const CLOCK_INTERVAL: u64 = 8192;
 /// The same for translated code, which executes more of them in the same time.
 const TRANSLATED_INTERVAL: u64 = 32768;
 /// Instructions of a translated block at most.
-const SLACK: u64 = 64;
+const SLACK: u64 = 128;
 
 /// When to look up from executing.
 struct Horizon {

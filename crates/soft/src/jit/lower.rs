@@ -30,8 +30,8 @@ use crate::isa::{Isa, drop_override};
 use crate::mmu::Mode;
 
 /// Bytes of guest code in a translated block at most.
-const MAX_BYTES: usize = 240;
-const MAX_INSTRUCTIONS: usize = 64;
+const MAX_BYTES: usize = 640;
+const MAX_INSTRUCTIONS: usize = 128;
 /// Code memory that a block may take.
 pub const ROOM: usize = 64 << 10;
 
@@ -56,7 +56,8 @@ pub enum Cold {
         label: Label,
         have: Label,
         address: Address,
-        range: u64,
+        /// Its site, and where it begins and ends.
+        range: (u64, i64, i64),
         rip: u64,
         rest: u32,
     },

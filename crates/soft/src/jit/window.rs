@@ -9,6 +9,7 @@
 //! Translations cannot become void within a block, but by an instruction that runs through its generic
 //! implementation, which closes all windows.
 
+use std::cell::Cell;
 use std::mem::offset_of;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
@@ -24,13 +25,13 @@ use crate::cpu::Cpu;
 use crate::mmu::Tlb;
 
 /// Windows that are open at a time.
-const WINDOWS: usize = 8;
+const WINDOWS: usize = 16;
 /// Accesses of a loop that remember their page from one round to the next.
-const PAGES: usize = 8;
+const PAGES: usize = 16;
 /// Places in the context for both.
 pub const PLACES: usize = WINDOWS + PAGES;
 /// Bytes of a window at most.
-const SPAN: i64 = 512;
+const SPAN: i64 = 1024;
 /// How much more often than once in [`SOON`] instructions ranges of a block may cross pages before it is
 /// made anew without a window.
 const PATIENCE: u32 = 32;
@@ -307,7 +308,10 @@ fn range(first: &Use, steps: &[Step]) -> Option<(i64, i64)> {
 }
 
 /// What a look for a window's range is called with if the TLB does not have it.
+#[repr(C)]
 pub struct Range {
+    /// Where code goes on without windows if the range is in two pages; 0 while that is not known.
+    without: Cell<u64>,
     size: u8,
     write: bool,
     window: u8,
@@ -501,7 +505,7 @@ impl Lower<'_> {
             label: miss,
             have,
             address: *address,
-            range: at,
+            range: (at, first, last),
             rip: self.rip,
             rest: self.rest,
         });
@@ -534,6 +538,7 @@ impl Lower<'_> {
     /// What [`open`] is called with for such a range; its address.
     fn range_site(&mut self, size: u32, write: bool, (first, last): (i64, i64), number: usize) -> u64 {
         let range = Box::new(Range {
+            without: Cell::new(0),
             size: size as u8,
             write,
             window: number as u8,
@@ -604,7 +609,7 @@ impl Lower<'_> {
         self.asm.call_to(self.stubs.scattered);
         self.reload_vectors();
         self.asm.jmp(counted);
-        self.emit_range(unknown, have, address, range, (rip, rest), Some(number));
+        self.emit_range(unknown, have, address, (range, first, last), (rip, rest), Some(number));
     }
 
     /// Before the first of the rounds that rely on it: no page is known.
@@ -620,12 +625,25 @@ impl Lower<'_> {
         label: Label,
         have: Label,
         address: &Address,
-        range: u64,
+        (range, first, last): (u64, i64, i64),
         (rip, rest): (u64, u32),
         paged: Option<usize>,
     ) {
-        let alone = self.asm.label();
+        let (alone, look) = (self.asm.label(), self.asm.label());
         self.asm.bind(label);
+        // It may be in two pages, and have been so before.
+        self.effective(S2, address, first);
+        self.asm.lea(S1, Mem::at(S2, (last - first) as i32));
+        self.asm.alu(Alu::Xor, S1, S2);
+        self.asm.alu_imm(Alu::And, S1, -0x1000);
+        self.asm.jcc(cc::E, look);
+        self.asm.constant(S1, range);
+        self.asm.load(S1, Mem::at(S1, offset_of!(Range, without) as i32));
+        self.asm.alu_imm(Alu::Cmp, S1, 0);
+        self.asm.jcc(cc::E, look);
+        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
+        self.asm.jmp_reg(S1);
+        self.asm.bind(look);
         self.effective(S2, address, 0);
         self.asm.constant(S1, range);
         self.asm.call_to(self.stubs.range);
@@ -678,6 +696,7 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         let whole = cpu.tlb.lookup(other, 1, cpu.mode, write).is_some_and(|(host, _)| same(host));
         if !whole || cpu.parallel && write {
             cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
+            range.without.set(cpu.context.without);
             return 0;
         }
     }
