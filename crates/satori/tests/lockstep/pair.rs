@@ -1,5 +1,5 @@
 //! Two machines side by side, equal but for their engine: the interpreter decides what is right, and
-//! the translator, which makes host code of everything at once, has to agree.
+//! the translator, which makes host code of everything at once or of what is hot, has to agree.
 //!
 //! Both run under the virtual clock, so they do the same unless an engine is wrong. Each run of a
 //! vCPU is cut at places that a seed chooses, and at each of them the register file, the exit and
@@ -435,7 +435,7 @@ impl ByteSink for Kept {
 }
 
 /// Runs `config` on both engines; what they agreed on, or the first difference.
-fn once(config: &Config, plan: Plan) -> Result<Agreement, Box<Difference>> {
+fn once(config: &Config, kind: EngineKind, plan: Plan) -> Result<Agreement, Box<Difference>> {
     let (to, from) = sync_channel(256);
     let compare = Report::Compare { from, equal: None, places: 0, looks: 0, found: None, flags: 0 };
     let start = |engine, report| {
@@ -464,7 +464,7 @@ fn once(config: &Config, plan: Plan) -> Result<Agreement, Box<Difference>> {
         (side, console, thread)
     };
     let (_told, right_console, right) = start(EngineKind::Interpreter, Report::Tell(to));
-    let (compared, console, wrong) = start(EngineKind::EagerTranslator, compare);
+    let (compared, console, wrong) = start(kind, compare);
     // Whoever still tells is not heard any more once the other has ended.
     let ended = wrong.join().expect("the translator's machine");
     let mut side = compared.lock().unwrap();
@@ -503,8 +503,8 @@ fn once(config: &Config, plan: Plan) -> Result<Agreement, Box<Difference>> {
 }
 
 /// Runs `config` on both engines; a difference is narrowed and told in words.
-pub fn compare(config: &Config, plan: Plan) -> Result<Agreement, String> {
-    let mut first = match once(config, plan) {
+pub fn compare(config: &Config, kind: EngineKind, plan: Plan) -> Result<Agreement, String> {
+    let mut first = match once(config, kind, plan) {
         Ok(agreement) => return Ok(agreement),
         Err(difference) => *difference,
     };
@@ -515,7 +515,7 @@ pub fn compare(config: &Config, plan: Plan) -> Result<Agreement, String> {
         let (mut equal, mut differs) = (since, first.piece);
         while differs - equal > 1 {
             let middle = equal + (differs - equal) / 2;
-            match once(config, Plan { look: Some(middle), ..plan }) {
+            match once(config, kind, Plan { look: Some(middle), ..plan }) {
                 Err(found) if found.piece <= middle => (differs, first) = (middle, *found),
                 _ => equal = middle,
             }
@@ -526,7 +526,7 @@ pub fn compare(config: &Config, plan: Plan) -> Result<Agreement, String> {
     let (piece, mut equal, mut differs) = (first.piece, 0, first.length);
     while differs - equal > 1 {
         let middle = equal + (differs - equal) / 2;
-        match once(config, Plan { cut: Some((piece, middle)), ..plan }) {
+        match once(config, kind, Plan { cut: Some((piece, middle)), ..plan }) {
             Err(found) if found.piece == piece => (differs, first) = (middle, *found),
             _ => equal = middle,
         }

@@ -27,6 +27,8 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod vector;
+#[cfg(test)]
+mod warm;
 mod window;
 mod x87;
 

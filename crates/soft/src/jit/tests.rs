@@ -12,22 +12,22 @@ use crate::cpu::Cpu;
 use crate::testing::{Numbers, PD, SCRATCH, machine64};
 
 /// Linear address of the data, in the second GiB.
-const DATA: u64 = 0x5000_0000;
-const PAGES: u64 = 16;
+pub(super) const DATA: u64 = 0x5000_0000;
+pub(super) const PAGES: u64 = 16;
 /// The page table that maps it.
-const TABLE: u64 = 0x7000;
+pub(super) const TABLE: u64 = 0x7000;
 const CODE: u64 = 0x1_0000;
 /// Loops to run.
 const LOOPS: u64 = 4000;
 
-const BASES: [Register; 7] =
+pub(super) const BASES: [Register; 7] =
     [Register::RBX, Register::RSI, Register::RDI, Register::R8, Register::R10, Register::R14, Register::RSP];
-const VALUES: [Register; 6] =
+pub(super) const VALUES: [Register; 6] =
     [Register::RAX, Register::RDX, Register::R9, Register::R11, Register::R12, Register::R15];
-const INDEX: Register = Register::RCX;
-const COUNTER: Register = Register::R13;
+pub(super) const INDEX: Register = Register::RCX;
+pub(super) const COUNTER: Register = Register::R13;
 
-fn pick<T: Copy>(random: &mut Numbers, from: &[T]) -> T {
+pub(super) fn pick<T: Copy>(random: &mut Numbers, from: &[T]) -> T {
     from[random.below(from.len() as u64) as usize]
 }
 
@@ -48,7 +48,7 @@ fn operand(random: &mut Numbers, bases: &[Register]) -> MemoryOperand {
 }
 
 /// One instruction of the loop's body.
-fn instruction(random: &mut Numbers, bases: &[Register]) -> Instruction {
+pub(super) fn instruction(random: &mut Numbers, bases: &[Register]) -> Instruction {
     let value = pick(random, &VALUES);
     let memory = operand(random, bases);
     let small = random.below(64) as i32 - 32;
@@ -112,8 +112,16 @@ fn program(random: &mut Numbers) -> Vec<u8> {
 /// A processor with the data mapped at random: pieces lie together or not, some are read-only or absent.
 fn machine(random: &mut Numbers) -> Cpu {
     let mut cpu = machine64();
+    let table = TABLE | pte::P | pte::W | pte::U;
+    let at = PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21);
+    cpu.memory.write(Gpa(at), &table.to_le_bytes()).expect("RAM");
+    fill(&mut cpu, random);
+    cpu
+}
+
+/// Maps the data at random, and fills it and the registers.
+pub(super) fn fill(cpu: &mut Cpu, random: &mut Numbers) {
     let write = |at: u64, value: u64| cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("RAM");
-    write(PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21), TABLE | pte::P | pte::W | pte::U);
     let mut physical = random.below(PAGES);
     for page in 0..PAGES {
         physical = if random.below(2) == 0 { physical + 1 } else { random.below(PAGES) };
@@ -137,7 +145,6 @@ fn machine(random: &mut Numbers) -> Cpu {
     }
     cpu.state.gpr[reg::RCX] = random.below(200);
     cpu.state.gpr[COUNTER.number()] = 1 + random.below(150);
-    cpu
 }
 
 /// Runs to the end, `slice` instructions at a time: the last exit, and the sum of where each slice ended.
