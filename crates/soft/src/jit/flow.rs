@@ -74,6 +74,9 @@ impl Lower<'_> {
         }
         match insn.flow_control() {
             FlowControl::UnconditionalBranch if insn.op0_kind() == OpKind::NearBranch64 => {
+                if self.rest > 1 {
+                    return Some(false);
+                }
                 if !canonical(target) {
                     return None;
                 }
@@ -90,9 +93,12 @@ impl Lower<'_> {
                     return None;
                 }
                 self.restore_flags();
-                if self.rest > 1 {
+                if let Some(on) = self.goes_on_at() {
                     let label = self.asm.label();
-                    self.asm.jcc(insn.condition_code() as u8 - 1, label);
+                    let condition = insn.condition_code() as u8 - 1;
+                    let (condition, target) =
+                        if on == next { (condition, target) } else { (condition ^ 1, next) };
+                    self.asm.jcc(condition, label);
                     let flags = self.flags == Flags::Host;
                     self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target });
                     return Some(false);
@@ -113,8 +119,12 @@ impl Lower<'_> {
                 if !canonical(target) {
                     return None;
                 }
+                if self.rest > 1 {
+                    self.push_return(next, Some(target));
+                    return Some(false);
+                }
                 self.put_flags_away();
-                self.push_return(next);
+                self.push_return(next, None);
                 self.link(target);
             }
             FlowControl::IndirectCall if insn.code() == Code::Call_rm64 => {
@@ -124,7 +134,7 @@ impl Lower<'_> {
                 self.asm.load(S1, code);
                 // The access of the push may need the other place to hold something.
                 self.asm.store(stubs::temporary(), S1);
-                self.push_return(next);
+                self.push_return(next, None);
                 self.asm.jmp_mem(stubs::temporary());
             }
             FlowControl::IndirectBranch if insn.code() == Code::Jmp_rm64 => {
@@ -135,17 +145,50 @@ impl Lower<'_> {
             }
             FlowControl::Return if matches!(insn.code(), Code::Retnq | Code::Retnq_imm16) => {
                 let more = if insn.code() == Code::Retnq_imm16 { i32::from(insn.immediate16()) } else { 0 };
+                if let Some(on) = self.goes_on_at() {
+                    self.return_to(on);
+                    return Some(false);
+                }
                 self.save_flags();
                 let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
                 self.asm.load(S2, mem);
                 self.look_up();
-                self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8 + more));
-                let (_, code) = stubs::target(S1);
-                self.asm.jmp_mem(code);
+                self.jump_back(more);
             }
             _ => return None,
         }
         Some(true)
+    }
+
+    /// Where the block goes on behind the current instruction, if it does.
+    fn goes_on_at(&self) -> Option<u64> {
+        let next = self.all.get(self.at + 1).filter(|_| self.rest > 1)?;
+        Some(self.block_rip.wrapping_add(next.ip()))
+    }
+
+    /// A return that likely goes on in this block, at `on`.
+    fn return_to(&mut self, on: u64) {
+        let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
+        self.asm.load(S2, mem);
+        self.spare_flags();
+        match i32::try_from(on as i64) {
+            Ok(on) => self.asm.alu_imm(Alu::Cmp, S2, on),
+            Err(_) => {
+                self.asm.constant(S1, on);
+                self.asm.alu(Alu::Cmp, S2, S1);
+            }
+        }
+        let label = self.asm.label();
+        self.asm.jcc(cc::NE, label);
+        self.seldom(Cold::Return { label, rip: self.rip, rest: self.rest });
+        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8));
+    }
+
+    /// Returns to the target at S1, and takes `more` bytes of parameters off the stack.
+    pub fn jump_back(&mut self, more: i32) {
+        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8 + more));
+        let (_, code) = stubs::target(S1);
+        self.asm.jmp_mem(code);
     }
 
     /// STI and CLI at privilege level 0. Nobody can tell whether an interrupt was held back for one
@@ -287,7 +330,8 @@ impl Lower<'_> {
         self.asm.mov(rbp, S2);
     }
 
-    fn push_return(&mut self, next: u64) {
+    /// Pushes the address of what comes behind a call, which goes on in this block at `on`, or ends it.
+    fn push_return(&mut self, next: u64, on: Option<u64>) {
         let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
         match i32::try_from(next as i64) {
             Ok(short) => self.asm.store_imm(mem, short),
@@ -297,7 +341,7 @@ impl Lower<'_> {
             }
         }
         self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
-        self.look_behind(next, true);
+        self.look_behind(on.unwrap_or(next), on.is_none());
     }
 
     /// Loads the target of an indirect branch into S2.
@@ -332,7 +376,7 @@ impl Lower<'_> {
     }
 
     /// Looks for the code at S2; S1 is its place in the table then. Leaves if there is none.
-    fn look_up(&mut self) {
+    pub fn look_up(&mut self) {
         let (retry, missing) = (self.asm.bound(), self.asm.label());
         self.seldom(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
         self.target_place(self.mode);

@@ -9,7 +9,7 @@ mod golden;
 
 use std::rc::Rc;
 
-use iced_x86::{DecoderError, Instruction, InstructionInfoFactory, OpKind};
+use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
 
 use super::asm::{Alu, Asm, Label, Mem, cc};
 use super::flags::{Flags, Recipe, effect};
@@ -20,18 +20,15 @@ use super::memory::Address;
 use super::stubs::{self, BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Paged, Range, Round, Step, Windows};
-use super::{Addresses, Jit, Link, Translated, reason, window, x87};
+use super::{Addresses, Jit, Link, Translated, reason, trace, window, x87};
 use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
 use crate::block::{Block, ends_block};
 use crate::cpu::Cpu;
-use crate::isa::{Isa, drop_override};
+use crate::isa::Isa;
 use crate::mmu::Mode;
 
-/// Bytes of guest code in a translated block at most.
-const MAX_BYTES: usize = 640;
-const MAX_INSTRUCTIONS: usize = 128;
 /// Code memory that a block may take.
 pub const ROOM: usize = 64 << 10;
 
@@ -83,6 +80,12 @@ pub enum Cold {
         rip: u64,
         rest: u32,
     },
+    /// A return goes elsewhere, to S2.
+    Return {
+        label: Label,
+        rip: u64,
+        rest: u32,
+    },
     /// A target, at S2, is not in its place of the table at S1: it may be in the other one.
     Second {
         label: Label,
@@ -121,6 +124,7 @@ impl Cold {
             | Cold::Range { label, .. }
             | Cold::Wrote { label, .. }
             | Cold::Branch { label, .. }
+            | Cold::Return { label, .. }
             | Cold::Second { label, .. }
             | Cold::Generic { label, .. }
             | Cold::Exit { label, .. }
@@ -219,38 +223,6 @@ pub struct Lower<'a> {
     first_link: usize,
 }
 
-/// The instructions of the block at `offset` of the page at `host`, as if it stood at address 0. It goes
-/// on behind a conditional branch if `likely` says so of where that leads and what is behind it.
-fn instructions(
-    isa: &Isa,
-    host: *const u8,
-    offset: usize,
-    likely: impl Fn(u64, u64) -> bool,
-) -> Vec<Instruction> {
-    let mut buffer = [0; MAX_BYTES + 15];
-    let len = (4096 - offset).min(buffer.len());
-    crate::block::copy(host, offset, &mut buffer[..len]);
-    let mut decoder = isa.decoder(&buffer[..len], 64);
-    let mut all = Vec::with_capacity(16);
-    while decoder.position() < MAX_BYTES && all.len() < MAX_INSTRUCTIONS {
-        let at = decoder.position();
-        let insn = decoder.decode();
-        if decoder.last_error() == DecoderError::NoMoreBytes
-            || insn.is_invalid() && isa.too_long(&insn, &buffer[at..len], 64)
-        {
-            break;
-        }
-        let mut insn = isa.mended(insn, &buffer[at..len], 64);
-        drop_override(&mut insn);
-        all.push(insn);
-        let conditional = insn.is_jcc_short_or_near() && insn.op0_kind() == OpKind::NearBranch64;
-        if ends_block(&insn) && !(conditional && likely(insn.near_branch_target(), insn.next_ip())) {
-            break;
-        }
-    }
-    all
-}
-
 /// Whether `insn` branches to where its block starts.
 fn goes_back(insn: &Instruction) -> bool {
     (insn.is_jcc_short_or_near() || insn.is_jmp_short_or_near())
@@ -285,8 +257,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         Some(crossing) => vec![crossing.insn],
         None => {
             let heat = |offset: u64| cpu.heat_at(rip.wrapping_add(offset));
-            let likely = |taken: u64, behind: u64| heat(behind) > 0 && heat(behind) >= heat(taken);
-            instructions(&cpu.isa, host, (rip & 0xfff) as usize, likely)
+            trace::instructions(&cpu.isa, host, (rip & 0xfff) as usize, heat)
         }
     };
     // SAFETY: as above. Bytes that changed under way make the block invalid.
@@ -769,6 +740,13 @@ impl Lower<'_> {
                 self.asm.call_to(self.stubs.branch);
                 self.asm.jcc(cc::NE, retry);
                 self.emit_step(rip, rest, reason::BRANCH);
+            }
+            Cold::Return { label, rip, rest } => {
+                self.asm.bind(label);
+                (self.rip, self.rest, self.flags) = (rip, rest, Flags::Saved);
+                self.look_up();
+                self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32 - 1));
+                self.jump_back(0);
             }
             Cold::Second { label, retry, other } => {
                 self.asm.bind(label);

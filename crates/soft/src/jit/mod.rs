@@ -26,6 +26,7 @@ mod system;
 mod targets;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod vector;
 #[cfg(test)]
 mod warm;
