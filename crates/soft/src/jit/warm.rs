@@ -297,7 +297,8 @@ impl Program {
             }
         }
         let far = (SUBROUTINES - self.at) as usize;
-        if text.bytes.len() < far {
+        // In a page of their own, or else they may become part of what calls them.
+        if text.bytes.len() < far && text.bytes.len().is_multiple_of(2) {
             text.bytes.resize(far, 0xf4);
         }
         for (label, code) in subroutines {
