@@ -17,9 +17,15 @@ pub const MAX_INSTRUCTIONS: usize = 48;
 /// Copies code bytes out of guest memory, where others may be writing.
 pub fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
     debug_assert!(offset + buffer.len() <= 4096);
-    for (i, byte) in buffer.iter_mut().enumerate() {
+    let (words, rest) = buffer.as_chunks_mut::<8>();
+    let whole = 8 * words.len();
+    for (i, word) in words.iter_mut().enumerate() {
         // SAFETY: the range lies within the page at `host`.
-        *byte = unsafe { u8::load(host.add(offset + i)) };
+        *word = unsafe { u64::load(host.add(offset + 8 * i)) }.to_le_bytes();
+    }
+    for (i, byte) in rest.iter_mut().enumerate() {
+        // SAFETY: as above.
+        *byte = unsafe { u8::load(host.add(offset + whole + i)) };
     }
 }
 

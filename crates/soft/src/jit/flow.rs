@@ -375,10 +375,10 @@ impl Lower<'_> {
         self.asm.alu_mem(Alu::Add, S1, stubs::targets(mode));
     }
 
-    /// Looks for the code at S2; S1 is its place in the table then. Leaves if there is none.
+    /// Looks for the code at S2; S1 is its place in the table then, or what leaves for it.
     pub fn look_up(&mut self) {
-        let (retry, missing) = (self.asm.bound(), self.asm.label());
-        self.seldom(Cold::Branch { label: missing, retry, rip: self.rip, rest: self.rest });
+        let (have, missing) = (self.asm.label(), self.asm.label());
+        self.seldom(Cold::Branch { label: missing, have, rip: self.rip, rest: self.rest });
         self.target_place(self.mode);
         let (rip, _) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
@@ -386,5 +386,6 @@ impl Lower<'_> {
         if self.counting {
             self.asm.alu_at(Alu::Add, stubs::met(), 1);
         }
+        self.asm.bind(have);
     }
 }

@@ -73,10 +73,10 @@ pub enum Cold {
         next: u64,
         rest: u32,
     },
-    /// A branch whose target, at S2, is not in the table: it may be by now.
+    /// A branch whose target, at S2, is not in its place of the table.
     Branch {
         label: Label,
-        retry: Label,
+        have: Label,
         rip: u64,
         rest: u32,
     },
@@ -735,10 +735,10 @@ impl Lower<'_> {
                 self.asm.bind(label);
                 self.emit_step(rip, rest, why);
             }
-            Cold::Branch { label, retry, rip, rest } => {
+            Cold::Branch { label, have, rip, rest } => {
                 self.asm.bind(label);
                 self.asm.call_to(self.stubs.branch);
-                self.asm.jcc(cc::NE, retry);
+                self.asm.jcc(cc::NE, have);
                 self.emit_step(rip, rest, reason::BRANCH);
             }
             Cold::Return { label, rip, rest } => {

@@ -254,7 +254,7 @@ impl Lower<'_> {
     /// The code of a miss, out of the way.
     pub fn emit_miss(&mut self, address: &Address, describe: u32) {
         self.effective(S2, address, 0);
-        self.asm.constant(S1, describe.into());
+        self.asm.constant(S1, u64::from(self.number) << 32 | u64::from(describe));
         self.asm.call_to(self.stubs.miss);
     }
 
@@ -268,12 +268,12 @@ impl Lower<'_> {
     }
 }
 
-/// Called by translated code: makes the table of targets know `rip`. Returns 1 if it does.
+/// Called by translated code: what leads to the target at `rip`, as the table has it. Nothing if there can be no code.
 pub extern "sysv64" fn branch(cpu: &mut Cpu, rip: u64) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.unmet += 1;
     }
-    cpu.find_target(rip).is_some().into()
+    cpu.find_target(rip).map_or(0, |target| target as u64)
 }
 
 /// Called by translated code: the code that `link` leads to, or 0.
@@ -288,13 +288,17 @@ pub extern "sysv64" fn wrote(cpu: &mut Cpu) {
 
 /// Called by translated code: caches the translation for an access at `linear`. Returns 1 if the
 /// access will hit now.
-pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, describe: u32) -> u64 {
+pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, described: u64) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.misses += 1;
     }
+    let (describe, number) = (described as u32, (described >> 32) as u32);
     let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);
     let aligned = linear & (u64::from(describe >> ALIGN_SHIFT) - 1) == 0;
     cpu.doing.set(Doing::Missing);
+    if write {
+        cpu.expect_store(linear, number);
+    }
     let cached = aligned && cpu.cache_translation(linear, size, write);
     cpu.doing.set(Doing::Translated);
     if !cached {

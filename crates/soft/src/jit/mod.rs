@@ -120,6 +120,8 @@ pub struct Context {
     /// How often accesses in loops may leave their page until that is looked at, and when it was last.
     left_pages: i64,
     left_pages_at: u64,
+    /// A target that no code is known for: where it is, and what leaves for it.
+    unknown: Target,
     /// Targets of indirect branches, by mode.
     targets: [Targets; 3],
     /// The same, for translated code.
@@ -136,6 +138,7 @@ impl Context {
         Context {
             tables: targets.each_ref().map(Targets::address),
             targets,
+            unknown: Target { rip: 0, code: 0 },
             flags: 0,
             reason: 0,
             budget: 0,
@@ -597,6 +600,7 @@ impl Cpu {
         self.refresh(&mut jit);
         jit.counts.entered += 1;
         let (enter, direct) = (jit.stubs.enter, jit.manner.host.fsgsbase);
+        self.context.unknown.code = jit.stubs.arrive;
         self.jit = Some(jit);
         let budget = budget.min(1 << 40) as i64;
         let first = budget.min(CHUNK);
@@ -643,10 +647,43 @@ impl Cpu {
         Some(code)
     }
 
-    /// The code at `rip`, if there is some already; the table of targets has it then.
-    fn find_target(&mut self, rip: u64) -> Option<u64> {
-        let code = self.known_code(rip)?;
-        self.note_target(self.mode, rip, code).then_some(code)
+    /// Where the table has the code at `rip`, if there is some already, or else what leaves for that address, if
+    /// code can be there.
+    fn find_target(&mut self, rip: u64) -> Option<*const Target> {
+        if !canonical(rip) {
+            return None;
+        }
+        if let Some(code) = self.known_code(rip)
+            && self.note_target(self.mode, rip, code)
+        {
+            return Some(self.context.targets[self.mode as usize].place_of(rip));
+        }
+        self.context.unknown.rip = rip;
+        Some(&raw const self.context.unknown)
+    }
+
+    /// A store to RAM at `linear` is about to be made by the code of block `number`: if that holds decoded code, but
+    /// not that of the block itself, it is taken out of use now, and the store can be made as any other.
+    fn expect_store(&mut self, linear: u64, number: u32) {
+        let Some((_, state)) = self.tlb.lookup(linear, 1, self.mode, false) else { return };
+        // SAFETY: it is the state of a page of guest RAM, which lives as long as that.
+        if self.parallel || unsafe { !(*state).has_code() } {
+            return;
+        }
+        let own = self.jit.as_ref().and_then(|jit| jit.blocks.get(number as usize));
+        // SAFETY: as in `Jit::reset`.
+        if own.is_none_or(|own| unsafe { (*own.block).state() == state || (*own.block).crossing().is_some() })
+        {
+            return;
+        }
+        // SAFETY: as above.
+        if unsafe { (*state).wrote() } {
+            self.code_written();
+        }
+        if let Some(mut jit) = self.jit.take() {
+            self.refresh(&mut jit);
+            self.jit = Some(jit);
+        }
     }
 
     /// Lets `link` lead to `code`, the translation of the block at `rip`.

@@ -38,8 +38,8 @@ pub fn gpr(i: usize) -> Mem {
 }
 
 macro_rules! context {
-    ($field:ident) => {
-        field(offset_of!(Cpu, context) + offset_of!(Context, $field))
+    ($($field:ident).+) => {
+        field(offset_of!(Cpu, context) + offset_of!(Context, $($field).+))
     };
 }
 
@@ -117,7 +117,7 @@ pub struct Stubs {
     pub enter: u64,
     /// Leaves: R15 is RIP, EAX the reason.
     pub leave: u64,
-    /// Fills the TLB for the access at R15, described by EAX; ZF is clear if that worked.
+    /// Fills the TLB for the access at R15, described by RAX; ZF is clear if that worked.
     pub miss: u64,
     /// Opens a window for the access at R15 with the range at RAX; RAX is the distance to the host's
     /// memory, and ZF is set if there is none.
@@ -127,8 +127,10 @@ pub struct Stubs {
     /// Lets the target at R15 and what is in its place, at RAX, change places, if it is in the other one; ZF is
     /// set then.
     pub second: u64,
-    /// Puts the target at R15, whose place is at RAX, into it, if there is code for it; ZF is clear then.
+    /// RAX is what leads to the target at R15, which is not in its place at RAX; ZF is set if nothing does.
     pub branch: u64,
+    /// Leaves for a target that there was no code for.
+    pub arrive: u64,
     /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
     pub resolve: u64,
     /// The guest's time-stamp counter in RAX, EAX instructions before the end of what was paid for.
@@ -191,7 +193,7 @@ impl Stubs {
         asm.alu_imm(Alu::Sub, HOST_RSP, 8);
         asm.load(ARG1, context!(cpu));
         asm.mov(ARG2, S2);
-        asm.mov32(ARG3, S1);
+        asm.mov(ARG3, S1);
         asm.constant(S1, super::memory::miss as *const () as u64);
         asm.call_reg(S1);
         asm.alu_imm(Alu::Add, HOST_RSP, 8);
@@ -242,6 +244,10 @@ impl Stubs {
         asm.bind(unknown);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::branch as *const () as u64, S2);
+        let arrive = at(asm);
+        asm.load(S2, context!(unknown.rip));
+        asm.constant(S1, super::reason::ARRIVE.into());
+        asm.jmp_to(leave);
         let resolve = at(asm);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::resolve as *const () as u64, S1);
@@ -316,6 +322,7 @@ impl Stubs {
             wrote,
             second,
             branch,
+            arrive,
             resolve,
             time_stamp,
             generic,
@@ -348,6 +355,7 @@ fn emit_second(asm: &mut Asm) {
     asm.store(code, here);
     asm.pop(there);
     asm.pop(here);
+    asm.alu_imm(Alu::Xor, S1, OTHER);
     asm.alu(Alu::Cmp, S1, S1);
     asm.bind(missing);
 }

@@ -72,6 +72,11 @@ impl Targets {
         set[own] = Target { rip, code };
     }
 
+    /// The own place of the target at `rip`.
+    pub fn place_of(&self, rip: u64) -> *const Target {
+        &raw const self.0[set_of(rip)].0[place(rip) % 2]
+    }
+
     /// Forgets the code at `rip`.
     pub fn forget(&mut self, rip: u64) {
         if self.find(rip).is_some() {

@@ -677,6 +677,9 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     cpu.context.without = 0;
     let (size, write) = (u64::from(range.size), range.write);
     cpu.doing.set(Doing::Missing);
+    if write {
+        cpu.expect_store(linear, range.block);
+    }
     let cached = cpu.cache_translation(linear, size, write);
     cpu.doing.set(Doing::Translated);
     if !cached {

@@ -64,7 +64,7 @@ pub struct Tlb {
     /// Slots filled with non-global pages since the last flush.
     local: Vec<u16>,
     /// What [`mark_of`] says of the page that each slot was last filled with.
-    marks: Box<[u32; ENTRIES]>,
+    marks: Box<[u8; ENTRIES]>,
     large: LargePages,
     pub counts: TlbCounts,
 }
@@ -227,7 +227,11 @@ impl Tlb {
             if !piece.iter().fold(false, |any, one| any | (*one == mark)) {
                 continue;
             }
-            for entry in &mut self.real()[first..first + PIECE] {
+            for slot in first..first + PIECE {
+                if self.marks[slot] != mark {
+                    continue;
+                }
+                let entry = &mut self.real()[slot];
                 if entry.state == state {
                     for tag in entry.tag.iter_mut().skip(1).step_by(2) {
                         *tag = NEVER;
@@ -287,8 +291,8 @@ impl Tlb {
 }
 
 /// Tells most pages apart by their states, in fewer bits.
-fn mark_of(state: *const PageState) -> u32 {
-    (state as usize / size_of::<PageState>()) as u32
+fn mark_of(state: *const PageState) -> u8 {
+    (state as usize / size_of::<PageState>()) as u8
 }
 
 /// The slot of the page around `linear`.
