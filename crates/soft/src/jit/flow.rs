@@ -103,17 +103,21 @@ impl Lower<'_> {
                     self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target });
                     return Some(false);
                 }
-                let condition = insn.condition_code() as u8 - 1;
-                if let Some(again) = self.go_again(target) {
+                let mut condition = insn.condition_code() as u8 - 1;
+                let (mut there, mut here) = (target, next);
+                if here == self.block_rip {
+                    (there, here, condition) = (here, there, condition ^ 1);
+                }
+                if let Some(again) = self.go_again(there) {
                     self.asm.jcc(condition, again);
                     self.put_flags_away();
                     self.come_home();
                 } else {
                     self.put_flags_away();
                     self.come_home();
-                    self.link_if(condition, target);
+                    self.link_if(condition, there);
                 }
-                self.link(next);
+                self.link(here);
             }
             FlowControl::Call if insn.op0_kind() == OpKind::NearBranch64 => {
                 if !canonical(target) {

@@ -186,6 +186,8 @@ pub struct Lower<'a> {
     pub changed: u16,
     /// Accesses in a loop remember their pages.
     pub paged: bool,
+    /// And the pages beside them.
+    pub wide: bool,
     pub homes: Homes,
     /// Where registers are where code that seldom runs goes back to.
     back_home: Homes,
@@ -223,11 +225,12 @@ pub struct Lower<'a> {
     first_link: usize,
 }
 
-/// Whether `insn` branches to where its block starts.
+/// Whether `insn`, the last of its block, goes on where that starts.
 fn goes_back(insn: &Instruction) -> bool {
-    (insn.is_jcc_short_or_near() || insn.is_jmp_short_or_near())
-        && insn.op0_kind() == OpKind::NearBranch64
-        && insn.near_branch_target() == 0
+    let conditional = insn.is_jcc_short_or_near();
+    let branches = conditional || insn.is_jmp_short_or_near();
+    branches && insn.op0_kind() == OpKind::NearBranch64 && insn.near_branch_target() == 0
+        || (conditional || !ends_block(insn)) && insn.next_ip() == 0
 }
 
 /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
@@ -288,6 +291,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         round: Round::Only,
         changed: 0,
         paged: !jit.scattered.contains(&key),
+        wide: jit.wide.contains(&key),
         homes: Homes::USUAL,
         back_home: Homes::USUAL,
         again: None,
@@ -500,9 +504,16 @@ impl Lower<'_> {
             self.rest -= 1;
         }
         if !ended {
-            let next = all.last().map_or(0, |insn| insn.next_ip());
+            let next = self.block_rip.wrapping_add(all.last().map_or(0, Instruction::next_ip));
+            // The last of them is the current one still.
+            self.rest = 1;
+            if let Some(again) = self.go_again(next) {
+                self.asm.jmp(again);
+                return;
+            }
             self.put_flags_away();
-            self.link(self.block_rip.wrapping_add(next));
+            self.come_home();
+            self.link(next);
         }
     }
 

@@ -287,7 +287,9 @@ pub struct Jit {
     ranges: Vec<Box<window::Range>>,
     /// Instructions that open no window, as its range crossed pages again and again.
     alone: Addresses,
-    /// Loops whose accesses are in another page every other round.
+    /// Loops whose accesses are in another page every other round: they look for pages that lie together.
+    wide: Addresses,
+    /// Those where that does not help.
     scattered: Addresses,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
@@ -344,6 +346,7 @@ impl Jit {
             sites: Vec::new(),
             ranges: Vec::new(),
             alone: HashSet::default(),
+            wide: HashSet::default(),
             scattered: HashSet::default(),
             table: HashMap::default(),
             rests: HashMap::default(),
@@ -396,6 +399,7 @@ impl Jit {
         self.sites.clear();
         self.ranges.clear();
         self.alone.clear();
+        self.wide.clear();
         self.scattered.clear();
         self.table.clear();
         self.rests.clear();

@@ -102,7 +102,10 @@ fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32) 
     match insn.flow_control() {
         FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
             let (go, stay) = (heat(taken), heat(next));
-            if stay > 0 && stay >= go { Some(next) } else { (go > 0).then_some(taken) }
+            // What was executed often enough is not counted any more; loops go back then.
+            let back = taken.wrapping_sub(next) as i64 <= 0;
+            let (likely, heat) = if go > stay || go == stay && back { (taken, go) } else { (next, stay) };
+            (heat > 0).then_some(likely)
         }
         FlowControl::UnconditionalBranch => (heat(taken) > 0).then_some(taken),
         FlowControl::Call if heat(taken) > 0 => {

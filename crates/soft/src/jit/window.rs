@@ -39,6 +39,10 @@ const PATIENCE: u32 = 32;
 pub const LEAVINGS: i64 = 64;
 /// Instructions between two such times that make remembering the page worth it.
 const APART: u64 = 48;
+/// And the pages beside it, which takes a call.
+const APART_WIDE: u64 = 400;
+/// Pages beside each other, either way, that are remembered at most.
+const BESIDE: u64 = 31;
 /// Instructions in which the windows of a block save about as much as one such time costs.
 const SOON: u64 = 500;
 
@@ -315,6 +319,8 @@ pub struct Range {
     size: u8,
     write: bool,
     window: u8,
+    /// The access remembers its page, and those beside it.
+    wide: bool,
     /// The block's number, and the address of the instruction.
     block: u32,
     rip: u64,
@@ -542,6 +548,7 @@ impl Lower<'_> {
             size: size as u8,
             write,
             window: number as u8,
+            wide: self.wide && self.round == Round::Next,
             block: self.number,
             rip: self.rip,
             low: first,
@@ -594,16 +601,20 @@ impl Lower<'_> {
         self.asm.alu_at(Alu::Sub, left_pages(), 1);
         self.asm.jcc(cc::S, often);
         self.asm.bind(counted);
-        self.look_for(address, write, (first, last));
-        self.asm.jcc(cc::NE, unknown);
-        if write && self.parallel {
-            self.asm.store(slot(number as u8), S1);
+        if self.wide {
+            self.asm.jmp(unknown);
+        } else {
+            self.look_for(address, write, (first, last));
+            self.asm.jcc(cc::NE, unknown);
+            if write && self.parallel {
+                self.asm.store(slot(number as u8), S1);
+            }
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            self.asm.store(opened(number, offset_of!(Opened, place)), S1);
+            self.asm.store(opened(number, offset_of!(Opened, page)), S2);
+            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
+            self.go_back(retry);
         }
-        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-        self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-        self.asm.store(opened(number, offset_of!(Opened, page)), S2);
-        self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
-        self.go_back(retry);
         self.asm.bind(often);
         self.asm.constant(S1, self.number.into());
         self.asm.call_to(self.stubs.scattered);
@@ -650,8 +661,10 @@ impl Lower<'_> {
         self.reload_vectors();
         self.asm.jcc(cc::E, alone);
         if let Some(number) = paged {
-            // The range may be in two pages that lie together: the next round looks again.
-            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
+            if !self.wide {
+                // The range may be in two pages that lie together: the next round looks again.
+                self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
+            }
             self.asm.store(opened(number, offset_of!(Opened, place)), S1);
         }
         self.go_back(have);
@@ -703,7 +716,15 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
             return 0;
         }
     }
-    cpu.context.windows[usize::from(range.window)].slot = Tlb::offset_of(linear);
+    let pages = if range.wide { cpu.pages_beside(linear, addend, write) } else { (0, 0) };
+    let window = &mut cpu.context.windows[usize::from(range.window)];
+    window.slot = Tlb::offset_of(linear);
+    if range.wide {
+        // Where the range is in two pages, or all of it in another one than the access, that was seen to lie together.
+        let before = page(linear).wrapping_sub(pages.0);
+        window.page = before;
+        window.limit = (pages.0 + 0x1000 + pages.1).saturating_sub((range.high - 1 - range.low) as u64);
+    }
     addend
 }
 
@@ -711,20 +732,38 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
 pub extern "sysv64" fn scattered(cpu: &mut Cpu, number: u64) -> u64 {
     let now = cpu.retired_by_now();
     let context = &mut cpu.context;
-    let soon = now.wrapping_sub(context.left_pages_at) < LEAVINGS as u64 * APART;
+    let since = now.wrapping_sub(context.left_pages_at) / LEAVINGS as u64;
     (context.left_pages, context.left_pages_at) = (LEAVINGS, now);
-    if soon
-        && let Some(jit) = &mut cpu.jit
+    if let Some(jit) = &mut cpu.jit
         && let Some(block) = jit.blocks.get(number as usize)
     {
         let key = block.key;
-        jit.scattered.insert(key);
-        jit.retire(&mut cpu.context, number as u32);
+        let wide = jit.wide.contains(&key);
+        if since < if wide { APART_WIDE } else { APART } {
+            if wide { &mut jit.scattered } else { &mut jit.wide }.insert(key);
+            jit.retire(&mut cpu.context, number as u32);
+        }
     }
     0
 }
 
 impl Cpu {
+    /// Bytes of pages before and behind that of `linear` that are as far from it on the host, and that may be reached.
+    fn pages_beside(&self, linear: u64, addend: u64, write: bool) -> (u64, u64) {
+        if write && self.parallel {
+            // Who stores looks at the state of the one page.
+            return (0, 0);
+        }
+        let reached = |at: u64| {
+            let found = self.tlb.lookup(at, 1, self.mode, write);
+            found.is_some_and(|(host, _)| (host as u64).wrapping_sub(at) == addend)
+        };
+        let page = linear & !0xfff;
+        let before = (1..=BESIDE).take_while(|n| reached(page.wrapping_sub(n << 12))).count();
+        let behind = (1..=BESIDE).take_while(|n| reached(page.wrapping_add(n << 12))).count();
+        (before as u64 * 0x1000, behind as u64 * 0x1000)
+    }
+
     /// Instructions retired, as far as translated code says.
     fn retired_by_now(&self) -> u64 {
         let paid = self.started - self.context.budget - self.context.left;
