@@ -8,24 +8,26 @@ use arbitrary::{Result, Unstructured};
 use satori_cpuid::{Offered, Vendor};
 use satori_defs::fpu::xsave;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
-use satori_engine::{CpuidResult, Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, VcpuParts};
+use satori_engine::{
+    CpuidResult, Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, Vcpu, VcpuParts,
+};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_soft::Interpreter;
 use satori_state::{Activity, CpuState, DescriptorTable, Segment, Ymm, seg};
 
 /// RAM from 0.
-const RAM: u64 = 0x4_0000;
+pub(super) const RAM: u64 = 0x4_0000;
 /// GDT, IDT (32 gates), TSS, page tables, code, data.
 const GDT: u64 = 0x1000;
 const IDT: u64 = 0x1800;
 const TSS: u64 = 0x2000;
-const PML4: u64 = 0x4000;
+pub(super) const PML4: u64 = 0x4000;
 const PDPT: u64 = 0x5000;
 const PD: u64 = 0x6000;
 const PT: u64 = 0x7000;
 const PD32: u64 = 0x8000;
-const HANDLERS: u64 = 0x9000;
-const CODE: u64 = 0x1_0000;
+pub(super) const HANDLERS: u64 = 0x9000;
+pub(super) const CODE: u64 = 0x1_0000;
 const DATA: u64 = 0x2_0000;
 /// Instructions of one run.
 const BUDGET: u64 = 200;
@@ -55,7 +57,7 @@ thread_local! {
 
 /// The modes that code runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Real,
     Protected16,
     Protected32,
@@ -76,12 +78,14 @@ const MODES: [Mode; 7] = [
 ];
 
 /// A processor and memory to start from.
-struct Case {
-    state: CpuState,
-    offered: Offered,
-    ram: Vec<u8>,
+pub(super) struct Case {
+    pub state: CpuState,
+    pub offered: Offered,
+    pub ram: Vec<u8>,
     /// Answers to exits, in turn.
-    answers: Vec<u64>,
+    pub answers: Vec<u64>,
+    /// Where code ends.
+    pub end: u64,
 }
 
 /// Any machine code, in any mode, with operands where they do most.
@@ -122,6 +126,11 @@ impl<'a> TakeRest<'a> for Unstructured<'a> {
 
 fn case(u: &mut Unstructured<'_>) -> Result<Case> {
     let mode = *u.choose(&MODES)?;
+    case_in(u, mode)
+}
+
+/// Registers, tables and code of one mode.
+pub(super) fn case_in(u: &mut Unstructured<'_>, mode: Mode) -> Result<Case> {
     let user = mode == Mode::Virtual8086 || u.arbitrary()?;
     let mut case = start(mode, user);
     let state = &mut case.state;
@@ -196,6 +205,7 @@ fn case(u: &mut Unstructured<'_>) -> Result<Case> {
     case.state.rip = at - case.state.seg[seg::CS].base;
     let code = u.take_rest_of(256);
     case.ram[at as usize..at as usize + code.len()].copy_from_slice(code);
+    case.end = at + code.len() as u64;
     Ok(case)
 }
 
@@ -303,7 +313,7 @@ fn start(mode: Mode, user: bool) -> Case {
         Mode::Real | Mode::Protected16 | Mode::Protected32 => {}
     }
     state.activity = Activity::Active;
-    Case { state, offered: Offered::EVERYTHING, ram, answers: Vec::new() }
+    Case { state, offered: Offered::EVERYTHING, ram, answers: Vec::new(), end: CODE }
 }
 
 /// Runs `case` in blocks and in single steps, and compares.
@@ -352,6 +362,32 @@ fn differences(blocks: &Left, steps: &Left) -> String {
 
 /// Runs `case` for [`BUDGET`] instructions, `at_once` at a time.
 fn run(case: &Case, memory: &GuestMemory, at_once: u64) -> Left {
+    let mut vcpu = vcpu(&Interpreter::default(), case, memory);
+    let mut exits = Vec::new();
+    let mut answers = case.answers.iter().cycle();
+    // Exits that complete nothing are bounded too.
+    while vcpu.retired() < BUDGET && exits.len() < 400 {
+        let left = (BUDGET - vcpu.retired()).min(at_once);
+        let exit = vcpu.run(Until { tsc: None, instructions: Some(left) });
+        if exit == Exit::Budget {
+            continue;
+        }
+        exits.push(exit);
+        match answered(exit, answers.next().copied().unwrap_or(0x55)) {
+            Some(answer) => vcpu.resume(answer),
+            None => break,
+        }
+    }
+    let mut ram = vec![0; RAM as usize];
+    memory.read(Gpa(0), &mut ram).expect("it is RAM");
+    let mut state = vcpu.state().clone();
+    // The last slot is the engine's own.
+    state.gpr[17] = 0;
+    Left { state, retired: vcpu.retired(), ram, exits }
+}
+
+/// A vCPU of `engine` at the beginning of `case`.
+pub(super) fn vcpu(engine: &dyn Engine, case: &Case, memory: &GuestMemory) -> Box<dyn Vcpu> {
     memory.write(Gpa(0), &case.ram).expect("it is RAM");
     if let Some(page) = memory.page(Gpa(0)) {
         page.state.touch();
@@ -364,47 +400,34 @@ fn run(case: &Case, memory: &GuestMemory, at_once: u64) -> Left {
         offered: case.offered,
         entropy: Box::new(Constant),
     };
-    let mut vcpu = Interpreter::default().create_vcpu(parts);
+    let mut vcpu = engine.create_vcpu(parts);
     *vcpu.state_mut() = case.state.clone();
-    let mut exits = Vec::new();
-    let mut answers = case.answers.iter().cycle();
-    // Exits that complete nothing are bounded too.
-    while vcpu.retired() < BUDGET && exits.len() < 400 {
-        let left = (BUDGET - vcpu.retired()).min(at_once);
-        let exit = vcpu.run(Until { tsc: None, instructions: Some(left) });
-        if exit == Exit::Budget {
-            continue;
+    vcpu
+}
+
+/// What `exit` is answered with, chosen by `answer`; nothing if the run ends with it.
+pub(super) fn answered(exit: Exit, answer: u64) -> Option<Resume> {
+    Some(match exit {
+        Exit::Cpuid { .. } => {
+            Resume::Cpuid(CpuidResult { eax: answer as u32, ebx: 2, ecx: 3, edx: (answer >> 32) as u32 })
         }
-        exits.push(exit);
-        let answer = answers.next().copied().unwrap_or(0x55);
-        vcpu.resume(match exit {
-            Exit::Cpuid { .. } => {
-                Resume::Cpuid(CpuidResult { eax: answer as u32, ebx: 2, ecx: 3, edx: (answer >> 32) as u32 })
+        Exit::MsrRead { .. }
+        | Exit::IoRead { .. }
+        | Exit::MmioRead { .. }
+        | Exit::ApicRead { .. }
+        | Exit::Rdpmc { .. } => {
+            if answer & 15 == 9 {
+                Resume::Fault(Exception::gp(0))
+            } else {
+                Resume::Value(answer)
             }
-            Exit::MsrRead { .. }
-            | Exit::IoRead { .. }
-            | Exit::MmioRead { .. }
-            | Exit::ApicRead { .. }
-            | Exit::Rdpmc { .. } => {
-                if answer & 15 == 9 {
-                    Resume::Fault(Exception::gp(0))
-                } else {
-                    Resume::Value(answer)
-                }
-            }
-            Exit::MsrWrite { .. } if answer & 15 == 9 => Resume::Fault(Exception::gp(0)),
-            Exit::VmxInstruction(_) | Exit::Monitor | Exit::Mwait => Resume::Fault(Exception::ud()),
-            Exit::Hlt | Exit::TripleFault => break,
-            Exit::Pause | Exit::ExternalInterrupt | Exit::PreemptionTimer | Exit::TprBelowThreshold => {
-                Resume::Continue
-            }
-            _ => Resume::Done,
-        });
-    }
-    let mut ram = vec![0; RAM as usize];
-    memory.read(Gpa(0), &mut ram).expect("it is RAM");
-    let mut state = vcpu.state().clone();
-    // The last slot is the engine's own.
-    state.gpr[17] = 0;
-    Left { state, retired: vcpu.retired(), ram, exits }
+        }
+        Exit::MsrWrite { .. } if answer & 15 == 9 => Resume::Fault(Exception::gp(0)),
+        Exit::VmxInstruction(_) | Exit::Monitor | Exit::Mwait => Resume::Fault(Exception::ud()),
+        Exit::Hlt | Exit::TripleFault => return None,
+        Exit::Pause | Exit::ExternalInterrupt | Exit::PreemptionTimer | Exit::TprBelowThreshold => {
+            Resume::Continue
+        }
+        _ => Resume::Done,
+    })
 }

@@ -10,12 +10,14 @@ mod hyperv;
 mod instructions;
 mod loader;
 mod script;
+mod translator;
 mod words;
 
 pub use guest::guest;
 pub use hyperv::hyperv;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
+pub use translator::translator;
 pub use words::{domain, options};
 
 /// A target: bytes in, nothing out.
@@ -26,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("loader", loader),
     ("decoder", decoder),
     ("instructions", instructions),
+    ("translator", translator),
     ("devices", guest),
     ("options", options),
     ("domain", domain),

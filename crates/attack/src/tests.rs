@@ -54,6 +54,14 @@ fn random_code_at_page_ends_decodes_alike() {
 }
 
 #[test]
+fn random_code_that_gets_hot_ends_alike_on_both_engines() {
+    random(translator, 600, 400);
+    // INC of RAX and no more, in the loop that it gets.
+    let code = [&[0; 150][..], &[0x48, 0xff, 0xc0].repeat(40)].concat();
+    assert!(translator::entries(&code).is_ok_and(|entries| entries > 0));
+}
+
+#[test]
 fn random_guests_end() {
     random(guest, 200, 600);
 }

@@ -56,8 +56,13 @@ impl Translator {
     /// One that translates a block before its first execution, so that translated code is what
     /// is tried out.
     pub fn eager() -> Self {
-        let lazy = Translator::default();
-        Translator { manner: Manner { hot: 0, ..lazy.manner }, ..lazy }
+        Self::after(0)
+    }
+
+    /// One that translates a block after so many executions.
+    pub fn after(executions: u32) -> Self {
+        let usual = Translator::default();
+        Translator { manner: Manner { hot: executions, ..usual.manner }, ..usual }
     }
 
     /// The same; if `counting`, translated code counts the indirect branches that met a known target.
