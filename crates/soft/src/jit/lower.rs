@@ -53,8 +53,7 @@ pub enum Cold {
         label: Label,
         have: Label,
         address: Address,
-        /// Its site, and where it begins and ends.
-        range: (u64, i64, i64),
+        site: window::Site,
         rip: u64,
         rest: u32,
     },
@@ -765,8 +764,8 @@ impl Lower<'_> {
                 self.asm.jcc(cc::E, retry);
                 self.asm.jmp(other);
             }
-            Cold::Range { label, have, address, range, rip, rest } => {
-                self.emit_range(label, have, &address, range, (rip, rest), None);
+            Cold::Range { label, have, address, site, rip, rest } => {
+                self.emit_range(label, have, &address, site, (rip, rest), None);
             }
             Cold::Paged { paged, range, rip, rest } => self.emit_paged(&paged, range, rip, rest),
             Cold::Wrote { label, back, window, next, rest } => {

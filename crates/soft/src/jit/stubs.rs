@@ -93,6 +93,10 @@ pub fn vectors() -> Mem {
 pub fn host_mxcsr() -> Mem {
     context!(host_mxcsr)
 }
+/// A word that nothing is kept in over an access.
+pub fn spare() -> Mem {
+    context!(spare)
+}
 /// The base of segment `i`.
 pub fn segment_base(i: usize) -> Mem {
     field(offset_of!(Cpu, segment_base) + 8 * i)

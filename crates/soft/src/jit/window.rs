@@ -333,6 +333,17 @@ fn opened(window: usize, offset: usize) -> Mem {
     field(offset_of!(Cpu, context) + offset_of!(Context, windows) + window * size_of::<Opened>() + offset)
 }
 
+/// A range that the TLB may not have.
+#[derive(Clone, Copy)]
+pub struct Site {
+    /// What [`open`] is called with for it.
+    range: u64,
+    /// Its first and its last byte, from the access.
+    first: i64,
+    last: i64,
+    write: bool,
+}
+
 /// An access in a loop, and where its code is.
 pub struct Paged {
     label: Label,
@@ -511,7 +522,7 @@ impl Lower<'_> {
             label: miss,
             have,
             address: *address,
-            range: (at, first, last),
+            site: Site { range: at, first, last, write },
             rip: self.rip,
             rest: self.rest,
         });
@@ -620,7 +631,8 @@ impl Lower<'_> {
         self.asm.call_to(self.stubs.scattered);
         self.reload_vectors();
         self.asm.jmp(counted);
-        self.emit_range(unknown, have, address, (range, first, last), (rip, rest), Some(number));
+        let site = Site { range, first, last, write };
+        self.emit_range(unknown, have, address, site, (rip, rest), Some(number));
     }
 
     /// Before the first of the rounds that rely on it: no page is known.
@@ -636,11 +648,11 @@ impl Lower<'_> {
         label: Label,
         have: Label,
         address: &Address,
-        (range, first, last): (u64, i64, i64),
+        Site { range, first, last, write }: Site,
         (rip, rest): (u64, u32),
         paged: Option<usize>,
     ) {
-        let (alone, look) = (self.asm.label(), self.asm.label());
+        let (alone, look, found) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.bind(label);
         // It may be in two pages, and have been so before.
         self.effective(S2, address, first);
@@ -648,6 +660,19 @@ impl Lower<'_> {
         self.asm.alu(Alu::Xor, S1, S2);
         self.asm.alu_imm(Alu::And, S1, -0x1000);
         self.asm.jcc(cc::E, look);
+        let wide = self.wide && paged.is_some();
+        if !wide && !(write && self.parallel) {
+            // They may lie together.
+            self.look_for(address, write, (first, first));
+            self.asm.jcc(cc::NE, look);
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            self.asm.store(stubs::spare(), S1);
+            self.look_for(address, write, (last, last));
+            self.asm.jcc(cc::NE, look);
+            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+            self.asm.alu_mem(Alu::Cmp, S1, stubs::spare());
+            self.asm.jcc(cc::E, found);
+        }
         self.asm.constant(S1, range);
         self.asm.load(S1, Mem::at(S1, offset_of!(Range, without) as i32));
         self.asm.alu_imm(Alu::Cmp, S1, 0);
@@ -660,8 +685,9 @@ impl Lower<'_> {
         self.asm.call_to(self.stubs.range);
         self.reload_vectors();
         self.asm.jcc(cc::E, alone);
+        self.asm.bind(found);
         if let Some(number) = paged {
-            if !self.wide {
+            if !wide {
                 // The range may be in two pages that lie together: the next round looks again.
                 self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
             }
