@@ -299,6 +299,11 @@ impl Feature {
             .filter(move |(needed, _)| *needed == self)
             .flat_map(|(_, needing)| needing.iter().copied())
     }
+
+    /// The features that this one makes no sense without.
+    pub fn needs(self) -> impl Iterator<Item = Feature> {
+        NEEDS.iter().filter(move |(_, needing)| needing.contains(&self)).map(|(needed, _)| *needed)
+    }
 }
 
 /// How many letters must be changed, added or left out to make `a` of `b` (Levenshtein).

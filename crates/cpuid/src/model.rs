@@ -43,6 +43,14 @@ pub enum Error {
     /// A `+feature` that the engine cannot execute.
     #[error("the engine does not implement the CPU feature '{0}'; leave it out of --cpu")]
     NotImplemented(&'static str),
+    /// A `+feature` without what it builds on, which QEMU would leave out with a warning.
+    #[error("the CPU feature '{feature}' needs what this processor does not have: say {} as well, or leave it out", added(.missing))]
+    FeatureNeeds {
+        /// The feature's name.
+        feature: &'static str,
+        /// What it needs, the first first.
+        missing: Vec<&'static str>,
+    },
     /// A feature of the model that the engine cannot execute.
     #[error("the engine lacks '{feature}', which the CPU model {model} promises; use --cpu max")]
     ModelNeeds {
@@ -71,6 +79,10 @@ pub enum Error {
     /// A number of processors that there cannot be.
     #[error("--cpus: {0}")]
     Topology(String),
+}
+
+fn added(missing: &[&'static str]) -> String {
+    missing.iter().map(|name| format!("+{name}")).collect::<Vec<_>>().join(",")
 }
 
 fn hint(near: &[&'static str]) -> String {

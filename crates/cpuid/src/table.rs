@@ -188,6 +188,19 @@ impl CpuidTable {
             }
             table.change(feature, on);
         }
+        for &(feature, _) in changes.iter().filter(|(feature, on)| *on && table.has(*feature)) {
+            let mut missing = Vec::new();
+            let mut left: Vec<_> = feature.needs().collect();
+            while let Some(needed) = left.pop() {
+                if !table.has(needed) && !missing.contains(&needed.name()) {
+                    missing.insert(0, needed.name());
+                    left.extend(needed.needs());
+                }
+            }
+            if !missing.is_empty() {
+                return Err(Error::FeatureNeeds { feature: feature.name(), missing });
+            }
+        }
         table.identity(&params);
         table.topology_leaves();
         table.xstate();

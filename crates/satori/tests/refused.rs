@@ -95,6 +95,7 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpu", "max,+warp"], &["warp"]);
     refused(&["--kernel", &kernel, "--cpu", "max,+popcount"], &["did you mean popcnt?"]);
     refused(&["--kernel", &kernel, "--cpu", "max,+avx512f"], &["does not implement", "avx512f"]);
+    refused(&["--kernel", &kernel, "--cpu", "x86-64-v1,+avx2"], &["'avx2' needs", "say +xsave,+avx as well"]);
     refused(&["--kernel", &kernel, "--cpu", "max,+vmx"], &["does not implement", "vmx"]);
     refused(&["--kernel", &kernel, "--cpu", "max,popcnt"], &["+popcnt"]);
     refused(&["--kernel", &kernel, "--cpu", "max,vendor=Intel"], &["twelve characters"]);

@@ -123,6 +123,18 @@ fn what_the_host_lacks_is_not_offered_and_its_lack_is_told() {
     assert_eq!(error, Error::HostLacksOfModel { model: "x86-64-v3", feature: "avx2" });
     let table = build("x86-64-v3", &[]).unwrap();
     assert!(table.has(Avx2) && !table.has(Xsavec), "a level is no more than its name says");
+    for (cpu, feature, missing) in [
+        ("x86-64-v1,+avx2", "avx2", &["xsave", "avx"][..]),
+        ("x86-64-v1,+avx2,+xsave", "avx2", &["avx"]),
+        ("max,-xsave,+fma", "fma", &["xsave", "avx"]),
+        ("max,+xsavec,-xsave,xsavec=on", "xsavec", &["xsave"]),
+    ] {
+        let wanted = Error::FeatureNeeds { feature, missing: missing.to_vec() };
+        assert_eq!(build(cpu, &[]).unwrap_err(), wanted, "{cpu}");
+    }
+    let table = build("x86-64-v1,+avx2,+avx,+xsave", &[]).unwrap();
+    assert!(table.has(Avx2), "in whatever order");
+    assert!(!build("max,+avx2,-avx", &[]).unwrap().has(Avx2), "the last word counts");
     let table = build("max,-avx", &[]).unwrap();
     assert!([Avx, Avx2, Fma, F16c].iter().all(|feature| !table.has(*feature)));
 }
