@@ -18,7 +18,8 @@ pub struct Controls {
     pub apic_access_page: Option<u64>,
     /// `TprBelowThreshold` is raised when TPR bits 7:4 fall below this.
     pub tpr_threshold: u8,
-    /// PAUSEs in a tight loop before `Pause` is raised; 0 never.
+    /// PAUSEs in a tight loop before `Pause` is raised; 0 never. KVM counts cycles, 4,096, of which a PAUSE takes 40
+    /// to 140; a software processor takes as long for these as for some changes of threads.
     pub ple_window: u32,
     /// Whether the task priority is read and written without an exit.
     pub tpr_shadow: bool,
@@ -31,7 +32,7 @@ impl Default for Controls {
         Controls {
             apic_access_page: None,
             tpr_threshold: 0,
-            ple_window: 4096,
+            ple_window: 512,
             tpr_shadow: true,
             continued: false,
         }

@@ -134,6 +134,11 @@ impl Vp {
         &*self.vcpu
     }
 
+    /// Whether it executes a kernel.
+    pub fn in_kernel(&self) -> bool {
+        self.vcpu.state().cpl() == 0
+    }
+
     /// Sets the registers before the first entry.
     pub fn set_state(&mut self, state: CpuState) {
         *self.vcpu.state_mut() = state;

@@ -97,6 +97,12 @@ const PLE_GAP: u64 = 64;
 
 /// PAUSE-loop exiting counts at privilege level 0 only (SDM 25.1.3).
 fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    // Who spins may be waited for: translated code looks up only after some thousand instructions.
+    if cpu.kick.take() {
+        cpu.attention = true;
+        cpu.complete(insn);
+        return Err(cpu.exit(Exit::ExternalInterrupt));
+    }
     let window = cpu.controls.ple_window;
     if cpu.cpl() != 0 || window == 0 {
         return Ok(());
