@@ -8,7 +8,8 @@ use satori_defs::x86::{efer, rflags};
 use satori_state::{CpuState, Segment, reg, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, cc};
-use super::lower::{Cold, Lower};
+use super::cold::Cold;
+use super::lower::Lower;
 use super::stubs::{self, S1, S2};
 use super::system::{segment, state};
 use crate::cpu::{CODE_AC, CODE_LOW, CODE_USER};

@@ -5,8 +5,9 @@ use satori_defs::x86::rflags;
 use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, cc};
+use super::cold::Cold;
 use super::flags::Flags;
-use super::lower::{Cold, Lower};
+use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};

@@ -11,16 +11,16 @@ use std::rc::Rc;
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
 
-use super::asm::{Alu, Asm, Label, Mem, cc};
+use super::asm::{Alu, Asm, Label, cc};
+use super::cold::{Cold, Seldom};
 use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
-use super::memory::Address;
-use super::stubs::{self, BUDGET, S1, S2, Stubs};
+use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
-use super::window::{Paged, Range, Round, Step, Windows};
-use super::{Addresses, Jit, Link, Translated, reason, trace, window, x87};
+use super::window::{Range, Round, Step, Windows};
+use super::{Addresses, Jit, Link, Translated, reason, trace, x87};
 use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
@@ -31,115 +31,6 @@ use crate::mmu::Mode;
 
 /// Code memory that a block may take.
 pub const ROOM: usize = 64 << 10;
-
-/// Code that stands behind the block, as it seldom runs.
-pub enum Cold {
-    Miss {
-        label: Label,
-        retry: Label,
-        address: Address,
-        describe: u32,
-        rip: u64,
-        rest: u32,
-    },
-    Step {
-        label: Label,
-        rip: u64,
-        rest: u32,
-        why: u32,
-    },
-    /// The TLB does not have the range of a window that the access at `address` opens.
-    Range {
-        label: Label,
-        have: Label,
-        address: Address,
-        site: window::Site,
-        rip: u64,
-        rest: u32,
-    },
-    /// An access in a loop left the page that it was in the round before.
-    Paged {
-        paged: Paged,
-        range: u64,
-        rip: u64,
-        rest: u32,
-    },
-    /// A store hit code: what comes next may be another instruction now, unless a jump does.
-    Wrote {
-        label: Label,
-        back: Option<Label>,
-        window: Option<u8>,
-        next: u64,
-        rest: u32,
-    },
-    /// A branch whose target, at S2, is not in its place of the table.
-    Branch {
-        label: Label,
-        have: Label,
-        rip: u64,
-        rest: u32,
-    },
-    /// A return goes elsewhere, to S2.
-    Return {
-        label: Label,
-        rip: u64,
-        rest: u32,
-    },
-    /// A target, at S2, is not in its place of the table at S1: it may be in the other one.
-    Second {
-        label: Label,
-        retry: Label,
-        other: Label,
-    },
-    /// What was not done here is left to the generic implementation.
-    Generic {
-        label: Label,
-        back: Label,
-        site: u64,
-    },
-    /// A conditional branch out of the middle of the block.
-    Exit {
-        label: Label,
-        /// The flags are in the host only.
-        flags: bool,
-        rest: u32,
-        target: u64,
-    },
-    /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
-    Link {
-        label: Label,
-        slot: Option<Label>,
-        index: usize,
-        rip: u64,
-    },
-}
-
-impl Cold {
-    fn label(&mut self) -> &mut Label {
-        match self {
-            Cold::Paged { paged, .. } => paged.label(),
-            Cold::Miss { label, .. }
-            | Cold::Step { label, .. }
-            | Cold::Range { label, .. }
-            | Cold::Wrote { label, .. }
-            | Cold::Branch { label, .. }
-            | Cold::Return { label, .. }
-            | Cold::Second { label, .. }
-            | Cold::Generic { label, .. }
-            | Cold::Exit { label, .. }
-            | Cold::Link { label, .. } => label,
-        }
-    }
-}
-
-/// Code that seldom runs.
-pub struct Seldom {
-    /// How the flags are made first, if they are nowhere.
-    recipe: Option<Recipe>,
-    /// Where the registers are.
-    homes: Homes,
-    what: Cold,
-}
 
 /// A jump between blocks that is not in memory yet.
 struct NewLink {
@@ -189,7 +80,7 @@ pub struct Lower<'a> {
     pub wide: bool,
     pub homes: Homes,
     /// Where registers are where code that seldom runs goes back to.
-    back_home: Homes,
+    pub back_home: Homes,
     /// The start of the second copy of a loop, and the windows that are open there.
     again: Option<Label>,
     kept: Windows,
@@ -221,7 +112,7 @@ pub struct Lower<'a> {
     links: Vec<NewLink>,
     #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
-    first_link: usize,
+    pub first_link: usize,
 }
 
 /// Whether `insn`, the last of its block, goes on where that starts.
@@ -599,7 +490,7 @@ impl Lower<'_> {
         address
     }
 
-    fn call_generic(&mut self, site: u64) {
+    pub fn call_generic(&mut self, site: u64) {
         let homes = self.homes;
         self.come_home();
         self.asm.constant(S1, site);
@@ -683,128 +574,6 @@ impl Lower<'_> {
     pub fn reload_vectors(&mut self) {
         if self.units.vectors {
             self.asm.call_to(self.stubs.load_vectors);
-        }
-    }
-
-    /// Has `what` emitted behind the block, for the state of the flags that there is now.
-    pub fn seldom(&mut self, what: Cold) {
-        let recipe = self.recipe.filter(|_| self.flags == Flags::Recipe);
-        self.cold.push(Seldom { recipe, homes: self.homes, what });
-    }
-
-    fn emit_cold(&mut self) {
-        while !self.cold.is_empty() {
-            for Seldom { recipe, homes, mut what } in std::mem::take(&mut self.cold) {
-                (self.homes, self.back_home) = (homes, homes);
-                if recipe.is_some() || self.moved() {
-                    let inner = self.asm.label();
-                    self.asm.bind(std::mem::replace(what.label(), inner));
-                }
-                if recipe.is_some() {
-                    (self.flags, self.recipe) = (Flags::Recipe, recipe);
-                    self.save_flags();
-                }
-                self.come_home();
-                self.emit_one(what);
-            }
-        }
-    }
-
-    /// Goes back from code that seldom runs to `label`.
-    pub fn go_back(&mut self, label: Label) {
-        self.move_to(self.back_home);
-        self.asm.jmp(label);
-        // What follows comes from elsewhere.
-        self.homes = Homes::USUAL;
-    }
-
-    fn emit_one(&mut self, cold: Cold) {
-        match cold {
-            Cold::Exit { label, flags, rest, target } => {
-                self.asm.bind(label);
-                self.flags = if flags { Flags::Host } else { Flags::Both };
-                self.put_flags_away();
-                self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32));
-                self.link(target);
-            }
-            Cold::Miss { label, retry, address, describe, rip, rest } => {
-                self.asm.bind(label);
-                self.emit_miss(&address, describe);
-                self.reload_vectors();
-                if self.back_home == Homes::USUAL {
-                    self.asm.jcc(cc::NE, retry);
-                } else {
-                    let step = self.asm.label();
-                    self.asm.jcc(cc::E, step);
-                    self.go_back(retry);
-                    self.asm.bind(step);
-                }
-                self.emit_step(rip, rest, reason::STEP);
-            }
-            Cold::Step { label, rip, rest, why } => {
-                self.asm.bind(label);
-                self.emit_step(rip, rest, why);
-            }
-            Cold::Branch { label, have, rip, rest } => {
-                self.asm.bind(label);
-                self.asm.call_to(self.stubs.branch);
-                self.asm.jcc(cc::NE, have);
-                self.emit_step(rip, rest, reason::BRANCH);
-            }
-            Cold::Return { label, rip, rest } => {
-                self.asm.bind(label);
-                (self.rip, self.rest, self.flags) = (rip, rest, Flags::Saved);
-                self.look_up();
-                self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32 - 1));
-                self.jump_back(0);
-            }
-            Cold::Second { label, retry, other } => {
-                self.asm.bind(label);
-                self.asm.call_to(self.stubs.second);
-                self.asm.jcc(cc::E, retry);
-                self.asm.jmp(other);
-            }
-            Cold::Range { label, have, address, site, rip, rest } => {
-                self.emit_range(label, have, &address, site, (rip, rest), None);
-            }
-            Cold::Paged { paged, range, rip, rest } => self.emit_paged(&paged, range, rip, rest),
-            Cold::Wrote { label, back, window, next, rest } => {
-                self.asm.bind(label);
-                if let Some(window) = window {
-                    self.asm.load(S1, window::slot(window));
-                    self.asm.store(stubs::stored(), S1);
-                }
-                self.asm.call_to(self.stubs.wrote);
-                match back {
-                    Some(back) => self.go_back(back),
-                    None => self.emit_step(next, rest - 1, reason::DISPATCH),
-                }
-            }
-            Cold::Generic { label, back, site } => {
-                self.asm.bind(label);
-                self.call_generic(site);
-                self.go_back(back);
-            }
-            Cold::Link { label, slot, index, rip } => {
-                self.asm.bind(label);
-                let number = (self.first_link + index) as u64;
-                let unknown = self.asm.label();
-                self.asm.constant(S1, number);
-                self.asm.call_to(self.stubs.resolve);
-                self.asm.jcc(cc::E, unknown);
-                self.asm.jmp_reg(S1);
-                self.asm.bind(unknown);
-                self.asm.constant(S2, rip);
-                self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
-                self.asm.jmp_to(self.stubs.leave);
-                if let Some(slot) = slot {
-                    while !self.asm.address(self.asm.here()).is_multiple_of(8) {
-                        self.asm.bytes(&[0xcc]);
-                    }
-                    self.asm.bind(slot);
-                    self.asm.bytes(&[0; 8]);
-                }
-            }
         }
     }
 }

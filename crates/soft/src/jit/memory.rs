@@ -216,7 +216,7 @@ impl Lower<'_> {
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         let host = self.operand(address);
         let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
-        self.seldom(super::lower::Cold::Miss {
+        self.seldom(super::cold::Cold::Miss {
             label: miss,
             retry,
             address: *address,
@@ -242,7 +242,7 @@ impl Lower<'_> {
         self.asm.test_at(Mem::at(S1, 0), PageState::CODE as u8);
         self.asm.jcc(cc::NE, hit);
         self.asm.bind(back);
-        self.seldom(super::lower::Cold::Wrote {
+        self.seldom(super::cold::Cold::Wrote {
             label: hit,
             back: last.then_some(back),
             window,

@@ -10,6 +10,7 @@
 mod arena;
 mod asm;
 mod calls;
+mod cold;
 mod copy;
 mod flags;
 mod flow;

@@ -189,51 +189,15 @@ impl Stubs {
         }
         asm.ret();
 
-        let lost = |register: u8| !KEPT.contains(&register);
         let miss = at(asm);
         vector::emit_leave(asm, store_vectors);
-        registers(asm, lost, |asm, register, slot| asm.store(slot, register));
-        asm.store(context!(budget), BUDGET);
-        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-        asm.load(ARG1, context!(cpu));
-        asm.mov(ARG2, S2);
-        asm.mov(ARG3, S1);
-        asm.constant(S1, super::memory::miss as *const () as u64);
-        asm.call_reg(S1);
-        asm.alu_imm(Alu::Add, HOST_RSP, 8);
-        registers(asm, lost, Asm::load);
-        asm.load(BUDGET, context!(budget));
-        asm.test_byte(S1, 1);
-        asm.ret();
-
+        call(asm, super::memory::miss as *const () as u64, &[S2, S1]);
         let range = at(asm);
         vector::emit_leave(asm, store_vectors);
-        registers(asm, lost, |asm, register, slot| asm.store(slot, register));
-        asm.store(context!(budget), BUDGET);
-        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-        asm.load(ARG1, context!(cpu));
-        asm.mov(ARG2, S2);
-        asm.mov(ARG3, S1);
-        asm.constant(S1, super::window::open as *const () as u64);
-        asm.call_reg(S1);
-        asm.alu_imm(Alu::Add, HOST_RSP, 8);
-        registers(asm, lost, Asm::load);
-        asm.load(BUDGET, context!(budget));
-        asm.alu_imm(Alu::Cmp, S1, 0);
-        asm.ret();
-
+        call(asm, super::window::enter::open as *const () as u64, &[S2, S1]);
         let wrote = at(asm);
         vector::emit_leave(asm, store_vectors);
-        registers(asm, lost, |asm, register, slot| asm.store(slot, register));
-        asm.store(context!(budget), BUDGET);
-        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-        asm.load(ARG1, context!(cpu));
-        asm.constant(S1, super::memory::wrote as *const () as u64);
-        asm.call_reg(S1);
-        asm.alu_imm(Alu::Add, HOST_RSP, 8);
-        registers(asm, lost, Asm::load);
-        asm.load(BUDGET, context!(budget));
-        asm.ret();
+        call(asm, super::memory::wrote as *const () as u64, &[]);
 
         let second = at(asm);
         emit_second(asm);
@@ -247,22 +211,22 @@ impl Stubs {
         asm.ret();
         asm.bind(unknown);
         vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::branch as *const () as u64, S2);
+        call(asm, super::memory::branch as *const () as u64, &[S2]);
         let arrive = at(asm);
         asm.load(S2, context!(unknown.rip));
         asm.constant(S1, super::reason::ARRIVE.into());
         asm.jmp_to(leave);
         let resolve = at(asm);
         vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::resolve as *const () as u64, S1);
+        call(asm, super::memory::resolve as *const () as u64, &[S1]);
 
         let scattered = at(asm);
         vector::emit_leave(asm, store_vectors);
-        call(asm, super::window::scattered as *const () as u64, S1);
+        call(asm, super::window::enter::scattered as *const () as u64, &[S1]);
 
         let time_stamp = at(asm);
         vector::emit_leave(asm, store_vectors);
-        call(asm, super::system::time_stamp as *const () as u64, S1);
+        call(asm, super::system::time_stamp as *const () as u64, &[S1]);
 
         let generic = at(asm);
         vector::emit_leave(asm, store_vectors);
@@ -364,15 +328,17 @@ fn emit_second(asm: &mut Asm) {
     asm.bind(missing);
 }
 
-/// Calls `function` with the vCPU and `argument`, keeping all guest registers. RAX is what it returned,
-/// and ZF tells whether that was zero.
-pub fn call(asm: &mut Asm, function: u64, argument: Reg) {
+/// Calls `function` with the vCPU and `arguments`, of the scratch registers, keeping all guest registers. RAX is what it
+/// returned, and ZF tells whether that was zero.
+pub fn call(asm: &mut Asm, function: u64, arguments: &[Reg]) {
     let lost = |register: u8| !KEPT.contains(&register);
     registers(asm, lost, |asm, register, slot| asm.store(slot, register));
     asm.store(context!(budget), BUDGET);
     asm.alu_imm(Alu::Sub, HOST_RSP, 8);
     asm.load(ARG1, context!(cpu));
-    asm.mov(ARG2, argument);
+    for (to, from) in [ARG2, ARG3].into_iter().zip(arguments) {
+        asm.mov(to, *from);
+    }
     asm.constant(S1, function);
     asm.call_reg(S1);
     asm.alu_imm(Alu::Add, HOST_RSP, 8);

@@ -7,7 +7,8 @@ use satori_defs::x86::cr4;
 use satori_state::{CpuState, Segment, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, cc, field};
-use super::lower::{Cold, Lower};
+use super::cold::Cold;
+use super::lower::Lower;
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::{Context, reason};

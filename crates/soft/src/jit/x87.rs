@@ -162,7 +162,7 @@ pub fn emit_load(asm: &mut Asm, store_vectors: u64) {
     asm.store_byte(loaded(), 1);
     asm.ret();
     asm.bind(prepared);
-    stubs::call(asm, prepare as *const () as u64, S1);
+    stubs::call(asm, prepare as *const () as u64, &[S1]);
 }
 
 /// A function that stores them, and clears the host's. It changes nothing else.

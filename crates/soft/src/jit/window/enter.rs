@@ -1,0 +1,129 @@
+//! What translated code calls to open windows.
+
+use satori_engine::Doing;
+
+use super::super::lower;
+use super::{APART, APART_WIDE, BESIDE, LEAVINGS, PATIENCE, Range, SOON};
+use crate::cpu::Cpu;
+use crate::mmu::Tlb;
+
+/// Called by translated code: translates the access at `linear` and opens the window around it.
+/// Returns the distance to the host's memory, or 0 if the access must stand alone; the context has the code
+/// for that then, if it can be translated.
+pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
+    if let Some(jit) = &mut cpu.jit {
+        jit.counts.misses += 1;
+    }
+    cpu.context.without = 0;
+    let (size, write) = (u64::from(range.size), range.write);
+    cpu.doing.set(Doing::Missing);
+    if write {
+        cpu.expect_store(linear, range.block);
+    }
+    let cached = cpu.cache_translation(linear, size, write);
+    cpu.doing.set(Doing::Translated);
+    if !cached {
+        return 0;
+    }
+    let Some((host, _)) = cpu.tlb.lookup(linear, size, cpu.mode, write) else { return 0 };
+    let addend = (host as u64).wrapping_sub(linear);
+    let page = |linear: u64| linear & !0xfff;
+    let first = page(linear.wrapping_add_signed(range.low));
+    let last = page(linear.wrapping_add_signed(range.high - 1));
+    if first != last {
+        // A range in one piece on the host is as good, if its other page may be reached too: this
+        // access does not touch that, and must leave no trace there.
+        let other = if page(linear) == first { last } else { first };
+        let same = |host: *mut u8| (host as u64).wrapping_sub(other) == addend;
+        cpu.window_crosses(range);
+        let whole = cpu.tlb.lookup(other, 1, cpu.mode, write).is_some_and(|(host, _)| same(host));
+        if !whole || cpu.parallel && write {
+            cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
+            range.without.set(cpu.context.without);
+            return 0;
+        }
+    }
+    let pages = if range.wide { cpu.pages_beside(linear, addend, write) } else { (0, 0) };
+    let window = &mut cpu.context.windows[usize::from(range.window)];
+    window.slot = Tlb::offset_of(linear);
+    if range.wide {
+        // Where the range is in two pages, or all of it in another one than the access, that was seen to lie together.
+        let before = page(linear).wrapping_sub(pages.0);
+        window.page = before;
+        window.limit = (pages.0 + 0x1000 + pages.1).saturating_sub((range.high - 1 - range.low) as u64);
+    }
+    addend
+}
+
+/// Called by translated code: accesses in loops, at last in block `number`, left their pages many times.
+pub extern "sysv64" fn scattered(cpu: &mut Cpu, number: u64) -> u64 {
+    let now = cpu.retired_by_now();
+    let context = &mut cpu.context;
+    let since = now.wrapping_sub(context.left_pages_at) / LEAVINGS as u64;
+    (context.left_pages, context.left_pages_at) = (LEAVINGS, now);
+    if let Some(jit) = &mut cpu.jit
+        && let Some(block) = jit.blocks.get(number as usize)
+    {
+        let key = block.key;
+        let wide = jit.wide.contains(&key);
+        if since < if wide { APART_WIDE } else { APART } {
+            if wide { &mut jit.scattered } else { &mut jit.wide }.insert(key);
+            jit.retire(&mut cpu.context, number as u32);
+        }
+    }
+    0
+}
+
+impl Cpu {
+    /// Bytes of pages before and behind that of `linear` that are as far from it on the host, and that may be reached.
+    fn pages_beside(&self, linear: u64, addend: u64, write: bool) -> (u64, u64) {
+        if write && self.parallel {
+            // Who stores looks at the state of the one page.
+            return (0, 0);
+        }
+        let reached = |at: u64| {
+            let found = self.tlb.lookup(at, 1, self.mode, write);
+            found.is_some_and(|(host, _)| (host as u64).wrapping_sub(at) == addend)
+        };
+        let page = linear & !0xfff;
+        let before = (1..=BESIDE).take_while(|n| reached(page.wrapping_sub(n << 12))).count();
+        let behind = (1..=BESIDE).take_while(|n| reached(page.wrapping_add(n << 12))).count();
+        (before as u64 * 0x1000, behind as u64 * 0x1000)
+    }
+
+    /// Instructions retired, as far as translated code says.
+    fn retired_by_now(&self) -> u64 {
+        let paid = self.started - self.context.budget - self.context.left;
+        self.retired.wrapping_add(paid as u64)
+    }
+
+    /// `range` is in several pieces: the code that goes on from its instruction without windows.
+    #[cold]
+    fn go_on_without(&mut self, range: &Range) -> Option<u64> {
+        let mut jit = self.jit.take()?;
+        let key = self.code_key(range.rip);
+        let block = jit.blocks.get(range.block as usize).map(|block| block.block);
+        let code = block.and_then(|block| match jit.rests.get(&(key, block as usize)) {
+            Some(code) => Some(*code),
+            None => lower::translate_rest(self, &mut jit, block, range.rip, key),
+        });
+        self.jit = Some(jit);
+        code
+    }
+
+    /// `range` is in two pages, which is slow even if they lie together: should that happen to its block
+    /// again and again, the block is made anew, and this instruction opens no window there.
+    fn window_crosses(&mut self, range: &Range) {
+        let (now, key) = (self.retired_by_now(), self.code_key(range.rip));
+        let number = range.block;
+        let Some(jit) = &mut self.jit else { return };
+        let Some(block) = jit.blocks.get_mut(number as usize) else { return };
+        let since = u32::try_from(now.wrapping_sub(block.last_crossing) / SOON).unwrap_or(u32::MAX);
+        block.last_crossing = now;
+        block.crossings = block.crossings.saturating_sub(since) + 1;
+        if block.crossings == PATIENCE {
+            jit.alone.insert(key);
+            jit.retire(&mut self.context, number);
+        }
+    }
+}
