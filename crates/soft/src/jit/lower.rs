@@ -30,7 +30,7 @@ use crate::isa::Isa;
 use crate::mmu::Mode;
 
 /// Code memory that a block may take.
-pub const ROOM: usize = 64 << 10;
+pub const ROOM: usize = 512 << 10;
 
 /// A jump between blocks that is not in memory yet.
 struct NewLink {

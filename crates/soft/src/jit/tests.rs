@@ -1,9 +1,12 @@
 //! Random loops on memory, on the interpreter and on the translator: the same registers, memory, accessed
 //! and dirty bits and counts, wherever the run is cut.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use satori_defs::x86::{pte, rflags};
-use satori_engine::{Exit, Until};
+use satori_engine::{CodeWatcher, Exit, Made, Until};
 use satori_memory::Gpa;
 use satori_state::reg;
 
@@ -199,4 +202,60 @@ fn loops_on_memory_are_as_the_interpreter_has_them() {
             assert!(outcomes[0].1.1 == other.1.1, "seed {seed}, way {i}: memory");
         }
     }
+}
+
+/// The largest piece of code that was made.
+#[derive(Debug, Default)]
+struct Largest(AtomicUsize);
+
+impl CodeWatcher for Largest {
+    fn made(&self, made: &Made<'_>) {
+        self.0.fetch_max(made.code.len(), Ordering::Relaxed);
+    }
+}
+
+/// Guest code that becomes much: as many instructions as a block may have, in a loop, of accesses that stand alone, with
+/// flags that can be made again only.
+#[test]
+fn the_longest_block_has_room() {
+    // CMP of R10 and R11; then over and over, of each a few: MOV to and from [R14 + R15 * 8 + 0x7f], MOVUPS, XADD, PUSH of
+    // [RSI], ADD to [RDI], DIV of [R8]; at last DEC of RCX, JNZ back.
+    let pieces: [&[u8]; 7] = [
+        &[0x4f, 0x89, 0x54, 0xfe, 0x7f],
+        &[0x4f, 0x8b, 0x54, 0xfe, 0x7f],
+        &[0x0f, 0x10, 0x06],
+        &[0x0f, 0xc1, 0x06],
+        &[0xff, 0x36],
+        &[0x01, 0x07],
+        &[0x41, 0xf7, 0x30],
+    ];
+    let largest = Arc::new(Largest::default());
+    for piece in pieces {
+        for parallel in [false, true] {
+            let mut random = Numbers(1);
+            let mut cpu = machine(&mut random);
+            let mut code = vec![0x4d, 0x39, 0xda];
+            while code.len() + piece.len() < 640 && code.len() / piece.len() < 126 {
+                code.extend(piece);
+            }
+            code.extend([0x48, 0xff, 0xc9, 0x0f, 0x85]);
+            code.extend((-(code.len() as i32) - 4).to_le_bytes());
+            code.push(0xf4);
+            cpu.memory.write(Gpa(CODE), &code).expect("RAM");
+            cpu.state.rip = CODE;
+            cpu.parallel = parallel;
+            let manner = Manner {
+                hot: 0,
+                counting: false,
+                watcher: Some(largest.clone()),
+                host: super::Host::default(),
+            };
+            cpu.jit = Jit::new(&Pool::default(), manner);
+            cpu.run(Until { tsc: None, instructions: Some(1000) });
+            let counts = cpu.jit.as_ref().expect("there is one").counts;
+            assert!(counts.instructions > 100, "{counts:?}");
+        }
+    }
+    let most = largest.0.load(Ordering::Relaxed);
+    assert!((0x4000..super::lower::ROOM / 2).contains(&most), "{most:#x} bytes");
 }
