@@ -13,6 +13,7 @@ pub mod apic;
 pub mod console;
 pub mod cpu;
 mod entry;
+pub mod handler;
 pub mod harness;
 pub mod hyperv;
 pub mod insn;

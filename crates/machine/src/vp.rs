@@ -291,7 +291,7 @@ impl Vp {
             return Entry::Sleep { deadline: self.deadline() };
         }
         if self.idle {
-            if !self.event_waits() {
+            if !self.event_arrived() {
                 return Entry::Sleep { deadline: self.deadline() };
             }
             self.idle = false;
@@ -301,7 +301,9 @@ impl Vp {
         if self.owed && !quiet && self.event_waits() {
             return Entry::Finish;
         }
-        let injected = !quiet && self.inject();
+        // What comes after that look kicks, and so comes behind the answer: an instruction that asks again, or
+        // faults, must not find an event injected before it.
+        let injected = !quiet && !self.owed && self.inject();
         if activity == Activity::Halted && !injected {
             return Entry::Sleep { deadline: self.deadline() };
         }
@@ -350,6 +352,12 @@ impl Vp {
 
     fn event_waits(&mut self) -> bool {
         self.lapic.nmi_pending() || self.interrupt_waits()
+    }
+
+    /// Whether something arrived that ends the guest idle state: an interrupt does "even when the interrupt is masked"
+    /// (TLFS, virtual processor idle sleep state), whatever masks it.
+    fn event_arrived(&self) -> bool {
+        self.lapic.nmi_pending() || self.extint_waits() || self.lapic.highest_irr().is_some()
     }
 
     /// Injects the first of NMI, PIC and local APIC that can be taken, and asks for a window for

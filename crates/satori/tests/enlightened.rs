@@ -87,6 +87,19 @@ fn a_contended_lock_passes_on() {
     }
 }
 
+/// Waiters of Linux' spinlocks sleep until an interrupt arrives, masked or not, and who sleeps by HLT misses none either.
+#[test]
+fn the_idle_state_ends_with_every_interrupt() {
+    passes("hv_idle", 1, &["--hyperv", "idle"]);
+    for choice in ["off", "idle", "auto"] {
+        passes("hv_idle", 4, &["--hyperv", choice]);
+    }
+    for engine in ["interpreter", "translator"] {
+        passes("hv_idle", 6, &["--hyperv", "auto", "--engine", engine]);
+        passes("hv_idle", 3, &["--hyperv", "auto", "--engine", engine, "--clock", "virtual"]);
+    }
+}
+
 /// The TSC's frequency goes up and down, on both engines; on several processors each of them watches the time.
 #[test]
 fn the_tsc_changes_its_frequency() {

@@ -104,6 +104,8 @@ pub struct Cpu {
     /// Look around before the next block.
     pub(crate) attention: bool,
     pub(crate) interrupt_window: bool,
+    /// Half of where the last STI of translated code led: it keeps no shadow.
+    pub(crate) behind_sti: u32,
     pub(crate) nmi_window: bool,
     pub(crate) time: Arc<dyn TimeSource>,
     /// The partition's vCPUs, for instructions during which no other may execute.
@@ -162,6 +164,7 @@ impl Cpu {
             injected: None,
             attention: false,
             interrupt_window: false,
+            behind_sti: 0,
             nmi_window: false,
             time,
             world: Arc::default(),

@@ -59,12 +59,26 @@ impl Cpu {
         drop(executing);
         self.doing.set(Doing::Exit);
         self.blocks.leave();
+        self.keep_shadow(exit);
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();
         if exit.reason().is_some() {
             self.debug.lent = std::mem::take(&mut self.debug.owned);
         }
         exit
+    }
+
+    /// Gives the shadow of an STI of translated code to a run that ends behind it: an interrupt that came between
+    /// STI and HLT would leave the guest asleep with what it brought.
+    fn keep_shadow(&mut self, exit: Exit) {
+        let behind = std::mem::take(&mut self.behind_sti);
+        if behind != 0
+            && behind == self.state.rip as u32
+            && self.state.rflags & rflags::IF != 0
+            && matches!(exit, Exit::ExternalInterrupt | Exit::PreemptionTimer)
+        {
+            self.state.interrupt_shadow = true;
+        }
     }
 
     fn run_inner(&mut self, horizon: &mut Horizon) -> Exit {

@@ -197,7 +197,7 @@ impl Lower<'_> {
     }
 
     /// STI and CLI at privilege level 0. Nobody can tell whether an interrupt was held back for one
-    /// more instruction when none waits.
+    /// more instruction when none waits; where the run ends behind STI, [`Cpu::run`] notices.
     fn interrupt_flag(&mut self, on: bool, next: u64) -> bool {
         if !self.privileged || !canonical(next) {
             return false;
@@ -210,6 +210,7 @@ impl Lower<'_> {
             // One may come before the next run: there the shadow counts.
             self.asm.alu_imm(Alu::Cmp, stubs::BUDGET, 0);
             self.asm.jcc(cc::E, waiting);
+            self.asm.store_imm32(stubs::behind_sti(), next as u32);
             self.asm.alu_at(Alu::Or, stubs::rflags(), rflags::IF as i32);
         } else {
             self.asm.alu_at(Alu::And, stubs::rflags(), !(rflags::IF as i32));

@@ -203,6 +203,34 @@ fn longest(engine: &dyn Engine, parallel: bool, path: &Path) -> (u64, u64) {
 }
 
 #[test]
+fn no_interrupt_comes_between_sti_and_the_next_instruction() {
+    // cli; rdtsc; sti; nop; nop
+    let path: Path = ("STI", 50, vec![0xfa, 0x0f, 0x31, 0xfb, 0x90, 0x90]);
+    let behind_sti = CODE + 15 + 4;
+    let engines: [Box<dyn Engine>; 3] =
+        [Box::new(Translator::eager()), Box::new(Translator::default()), Box::new(Interpreter::default())];
+    for engine in &engines {
+        let mut met = 0;
+        // Each has its code and its links made anew.
+        for first in 1..60 {
+            let time = Arc::new(Requests::default());
+            let mut vcpu = vcpu(&**engine, true, &path, &time);
+            time.kick.set(vcpu.kick()).expect("it is set once");
+            for request in 0..4 {
+                time.laps.store(first + request, Relaxed);
+                assert_eq!(vcpu.run(Until::default()), Exit::ExternalInterrupt);
+                if vcpu.state().rip == behind_sti {
+                    met += 1;
+                    assert!(!vcpu.can_take_interrupt(), "in the shadow, {first} {request}");
+                }
+                vcpu.resume(Resume::Continue);
+            }
+        }
+        assert!(met > 0, "it ends there");
+    }
+}
+
+#[test]
 fn an_interrupt_is_taken_within_4096_instructions_on_every_path() {
     let engines: [(&str, Box<dyn Engine>); 3] = [
         ("eager", Box::new(Translator::eager())),

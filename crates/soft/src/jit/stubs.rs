@@ -80,6 +80,9 @@ pub fn code_mode() -> Mem {
 pub fn interrupt_window() -> Mem {
     field(offset_of!(Cpu, interrupt_window))
 }
+pub fn behind_sti() -> Mem {
+    field(offset_of!(Cpu, behind_sti))
+}
 pub fn stored() -> Mem {
     context!(stored)
 }

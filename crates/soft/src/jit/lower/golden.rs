@@ -85,6 +85,7 @@ fn fields() -> Vec<(String, usize, usize)> {
     add("mode".into(), offset_of!(Cpu, mode), 1);
     add("code_mode".into(), offset_of!(Cpu, code_mode), 8);
     add("interrupt_window".into(), offset_of!(Cpu, interrupt_window), 1);
+    add("behind_sti".into(), offset_of!(Cpu, behind_sti), 4);
     add("tlb".into(), offset_of!(Cpu, tlb) + Tlb::ENTRIES_OFFSET, size_of::<Tlb>() - Tlb::ENTRIES_OFFSET);
     all
 }
