@@ -102,6 +102,9 @@ impl FromStr for Topology {
             let (name, value) = match part.split_once('=') {
                 Some(pair) => pair,
                 None if at == 0 => ("cpus", part),
+                None if part.parse::<u32>().is_ok() => {
+                    return Err(wrong(format!("a plain number comes first: write cpus={part} here")));
+                }
                 None => return Err(wrong(format!("'{part}' has no value: write {part}=N"))),
             };
             let Some(index) = NAMES.iter().position(|known| *known == name) else {
