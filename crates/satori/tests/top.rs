@@ -113,6 +113,32 @@ fn a_terminal_is_drawn_on_and_given_back() {
 }
 
 #[test]
+fn a_guest_is_started_and_ended_with_the_last_picture() {
+    let kernel = file("own.elf", &pvh::kernel(CPUID));
+    let own = |more: &[&str]| {
+        let words = ["top", "--once", "-d", "200ms", "--", "run", "--kernel", &kernel, "-m", "128M"];
+        satori(&[&words[..], more].concat())
+    };
+    let ended = own(&[]);
+    assert_eq!(ended.status, 0, "{}", ended.messages);
+    assert!(ended.console.contains(" CPUID"), "{}", ended.console);
+    assert!(ended.messages.contains("ended by the user"), "{}", ended.messages);
+    assert!(ended.messages.contains("Total Samples:"), "its report: {}", ended.messages);
+    for (more, told) in [
+        (&["--memory", "1K"][..], "the guest did not start: "),
+        (&["--stats-socket", "/nowhere/socket"], "--stats-socket is chosen here"),
+    ] {
+        let ended = own(more);
+        assert!(ended.status == 2 && ended.messages.contains(told), "{}", ended.messages);
+    }
+    for words in
+        [&["top", "--once", "--", "true"][..], &["top", "--once"], &["top", "--once", "a", "--", "run"]]
+    {
+        assert_eq!(satori(words).status, 2, "{words:?}");
+    }
+}
+
+#[test]
 fn what_is_no_guest_is_told() {
     let ended = satori(&["top", "--once", "/nowhere/guest.sock"]);
     assert_eq!(ended.status, 2);

@@ -1,5 +1,6 @@
 //! `satori top`: what a running guest exits for, as it happens.
 
+mod own;
 mod rates;
 mod view;
 
@@ -14,6 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use satori_profile::{FORMAT, LIVE_VERSION, Live};
 
 use crate::units;
+use own::Own;
 use rates::Rates;
 
 /// Behind the long help.
@@ -22,6 +24,7 @@ Example:
   satori run --stats-socket /tmp/guest.sock --kernel vmlinuz --initrd initrd &
   satori top /tmp/guest.sock           draws, until q
   satori top --once /tmp/guest.sock    prints one picture, for a script
+  satori top -- run --kernel vmlinuz   starts the guest itself, and tells its report when it ends
 
 Rates are of guest time. Names of functions are those of the guest's kernel, where it has a kallsyms table.";
 
@@ -36,8 +39,8 @@ const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::f
 #[derive(Debug, Args)]
 pub struct Top {
     /// The socket of `satori run --stats-socket`
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub socket: PathBuf,
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "command", conflicts_with = "command")]
+    pub socket: Option<PathBuf>,
     /// Between two pictures: 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     pub delay: Duration,
@@ -50,6 +53,12 @@ pub struct Top {
     /// End after so many pictures
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Where the console of the guest goes that is started here; it is not shown
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "command")]
+    pub console: Option<PathBuf>,
+    /// A guest that is started here, and ended with the last picture: 'run' and its options
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// A machine that answers.
@@ -108,9 +117,23 @@ pub fn top(flags: &Top, out: &mut dyn Write) -> Result<()> {
     if !batch && !std::io::stdout().is_terminal() {
         bail!("standard output is no terminal: add --batch or --once");
     }
+    let own = match flags.socket {
+        None => Some(Own::start(&flags.command, flags.console.as_deref())?),
+        Some(_) => None,
+    };
+    let socket = own.as_ref().map(Own::socket).or(flags.socket.clone()).unwrap_or_default();
+    let watched = watch(flags, &socket, batch, out);
+    match own {
+        None => watched,
+        // A guest that ended before somebody looked tells why in its own words.
+        Some(own) => own.finish(&mut std::io::stderr()).and(watched),
+    }
+}
+
+fn watch(flags: &Top, socket: &Path, batch: bool, out: &mut dyn Write) -> Result<()> {
     let count = if flags.once { 1 } else { flags.count.unwrap_or(u64::MAX) };
     let delay = flags.delay.clamp(INTERVALS.0, INTERVALS.1);
-    let mut source = Source::connect(&flags.socket)?;
+    let mut source = Source::connect(socket)?;
     let Some(mut before) = source.ask()? else { bail!("the guest has ended") };
     if !batch {
         return screen(source, before, delay, count);
