@@ -1,4 +1,4 @@
-//! Builds the benchmark program of `bench-guest/`, and the guests `hv_spin` and `game` of `guests/`, so that
+//! Builds the benchmark program of `bench-guest/`, and the guests `hv_spin`, `game` and `rapid` of `guests/`, so that
 //! `satori bench` carries them with it.
 //!
 //! The first is a static x86-64 program without dependencies, so this needs no network, and of the system
@@ -14,6 +14,7 @@ fn main() {
         ("bench-guest", "satori-bench-guest", "program"),
         ("guests", "hv_spin", "spin"),
         ("guests", "game", "game"),
+        ("guests", "rapid", "rapid"),
     ] {
         let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
         for part in ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"] {

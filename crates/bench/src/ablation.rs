@@ -237,7 +237,8 @@ pub fn text(results: &Results) -> String {
         out.push('\n');
     }
     let costly = results.costly();
-    out.push('\n');
+    out += "\nCompared is what exits cost the vCPU that exits. What a call spares other vCPUs, as long spin waits and remote flushes do \
+            where there are more\nvCPUs than processors, and what is spared in the guest's own instructions, is not in it.\n\n";
     if costly.is_empty() {
         let _ = writeln!(out, "No enlightenment makes any of these slower by more than {LEAST} %.");
     }

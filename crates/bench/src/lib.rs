@@ -3,7 +3,7 @@
 //! The program ([`program`]) measures the rows of the [`catalog`] and prints a line for each. A [`session`]
 //! is one run of it: a process, watched. [`measure`] runs the subjects in turn, again and again, until
 //! the rows agree; [`Results`] hold what came out. [`text`], [`json`] and [`svg`] show them, and [`check`]
-//! compares them with the bounds that the translator has to reach. [`traps`] and [`ablation`] are experiments
+//! compares them with the bounds that the translator has to reach. [`traps`], [`ablation`] and [`overhead`] are experiments
 //! of their own.
 
 pub mod ablation;
@@ -16,6 +16,7 @@ pub mod json;
 pub mod line;
 pub mod measure;
 pub mod memory;
+pub mod overhead;
 pub mod program;
 pub mod results;
 pub mod session;

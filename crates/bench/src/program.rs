@@ -24,3 +24,11 @@ const GAME_MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/game-missing"
 pub fn game() -> Result<&'static [u8], Error> {
     if GAME.is_empty() { Err(Error::NoProgram(GAME_MISSING)) } else { Ok(GAME) }
 }
+
+const RAPID: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rapid"));
+const RAPID_MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/rapid-missing"));
+
+/// The bytes of `guests/src/bin/rapid.rs`: a kernel with a PVH note.
+pub fn rapid() -> Result<&'static [u8], Error> {
+    if RAPID.is_empty() { Err(Error::NoProgram(RAPID_MISSING)) } else { Ok(RAPID) }
+}

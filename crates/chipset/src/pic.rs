@@ -214,6 +214,8 @@ impl Pair {
 /// Master and slave 8259A.
 pub struct Pic {
     chips: Mutex<Pair>,
+    /// INTR as the chips left it: a vCPU looks at each exit, and need not lock for that.
+    asserted: AtomicBool,
     intr: Arc<dyn InterruptLine>,
     stale: AtomicBool,
     driving: Mutex<bool>,
@@ -228,6 +230,7 @@ impl Pic {
                 master: Chip { elcr_mask: ELCR_MASTER, ..Chip::default() },
                 slave: Chip { elcr_mask: ELCR_SLAVE, ..Chip::default() },
             }),
+            asserted: AtomicBool::new(false),
             intr,
             stale: AtomicBool::new(false),
             driving: Mutex::new(false),
@@ -247,7 +250,7 @@ impl Pic {
 
     /// Whether INTR is asserted.
     pub fn intr(&self) -> bool {
-        lock(&self.chips).master.pending(true).is_some()
+        self.asserted.load(Ordering::Acquire)
     }
 
     /// The interrupt acknowledge cycle: takes the highest request and gives its vector, or that of
@@ -272,6 +275,7 @@ impl Pic {
             let mut chips = lock(&self.chips);
             let result = f(&mut chips);
             chips.cascade();
+            self.asserted.store(chips.master.pending(true).is_some(), Ordering::Release);
             result
         };
         self.drive();

@@ -14,14 +14,16 @@ use crate::{DebugPlan, Exception, Exit, Kick, Resume, Whereabouts};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controls {
     /// Guest-physical page whose accesses raise `ApicRead` and `ApicWrite`; none in x2APIC mode.
-    /// With the TPR shadow, its TPR register (0x80) is read and written without an exit.
     pub apic_access_page: Option<u64>,
+    /// The page is mapped, so that the processor knows its accesses: with the TPR shadow, its TPR register (0x80)
+    /// is read and written without an exit.
+    pub virtualize_apic_accesses: bool,
     /// `TprBelowThreshold` is raised when TPR bits 7:4 fall below this.
     pub tpr_threshold: u8,
     /// PAUSEs in a tight loop before `Pause` is raised; 0 never. KVM counts cycles, 4,096, of which a PAUSE takes 40
     /// to 140; a software processor takes as long for these as for some changes of threads.
     pub ple_window: u32,
-    /// Whether the task priority is read and written without an exit.
+    /// Whether the task priority is read and written without an exit, by CR8 and the MSR.
     pub tpr_shadow: bool,
     /// The last stop was no VM exit: what an exit takes from the guest, it still has.
     pub continued: bool,
@@ -31,6 +33,7 @@ impl Default for Controls {
     fn default() -> Self {
         Controls {
             apic_access_page: None,
+            virtualize_apic_accesses: true,
             tpr_threshold: 0,
             ple_window: 512,
             tpr_shadow: true,

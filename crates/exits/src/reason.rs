@@ -50,19 +50,29 @@ impl View<'_> {
         self.processor.apicv() && !self.hyperv.is_some_and(Partition::apicv_inhibited)
     }
 
+    /// Whether the processor knows accesses to the local APIC's page: KVM maps it nowhere but at its first address, and only
+    /// while APICv is in force.
+    pub fn apic_accesses(&self) -> bool {
+        self.apicv() && self.apic_page()
+    }
+
+    /// Whether there is a page to be mapped: with a TPR shadow, and where the local APIC was at power-up.
+    fn apic_page(&self) -> bool {
+        self.processor.has(Vmx::TprShadow) && self.lapic.base() & !0xfff == apic::DEFAULT_BASE
+    }
+
     /// The reason of the VM exit that `exit` is; none if it is not one.
     pub fn reason(&self, exit: &Exit) -> Option<ExitReason> {
         let apicv = self.apicv();
         let shadow = self.processor.has(Vmx::TprShadow);
         match *exit {
-            // Without the shadow there is no APIC-access page: the APIC is a device in memory.
-            Exit::ApicRead { .. } | Exit::ApicWrite { .. } if !shadow => Some(ExitReason::EptMisconfig),
-            Exit::ApicRead { offset, size } if apicv && whole(offset, size) && virtual_read(offset & !3) => {
-                None
+            // Without an APIC-access page the APIC is a device in memory.
+            Exit::ApicRead { .. } | Exit::ApicWrite { .. } if !self.apic_page() => {
+                Some(ExitReason::EptMisconfig)
             }
-            Exit::ApicWrite { offset, size, value }
-                if apicv && whole(offset, size) && virtual_write(offset) =>
-            {
+            Exit::ApicRead { .. } | Exit::ApicWrite { .. } if !apicv => Some(ExitReason::EptViolation),
+            Exit::ApicRead { offset, size } if whole(offset, size) && virtual_read(offset & !3) => None,
+            Exit::ApicWrite { offset, size, value } if whole(offset, size) && virtual_write(offset) => {
                 self.write(offset, value as u32)
             }
             Exit::MsrRead { msr } => match self.x2apic(msr) {

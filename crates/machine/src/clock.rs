@@ -32,6 +32,7 @@ pub(crate) fn scale_up(value: u64, to: u64, from: u64) -> u64 {
 pub struct RealClock {
     start: HostTicks,
     host_hz: u64,
+    nanos: Nanoseconds,
     tsc_hz: u64,
     epoch: Nanos,
     /// Ticks at which it stands still; [`RUNS`] while it does not.
@@ -39,6 +40,28 @@ pub struct RealClock {
     /// Ticks that it stood still.
     stood: AtomicU64,
     pub(crate) guest: GuestTsc,
+}
+
+/// Nanoseconds of ticks without a division, which would cost as much as reading the counter.
+#[derive(Clone, Copy, Debug)]
+struct Nanoseconds {
+    /// Nanoseconds of a tick, and 2^-64 of one.
+    whole: u64,
+    part: u64,
+}
+
+impl Nanoseconds {
+    fn at(hz: u64) -> Self {
+        let hz = u128::from(hz.max(1));
+        let nanos = u128::from(NANOS_PER_SECOND);
+        // Both are below 2^64: a tick is at most a second, and the rest is below one nanosecond.
+        Nanoseconds { whole: (nanos / hz) as u64, part: ((nanos % hz << 64) / hz) as u64 }
+    }
+
+    fn of(self, ticks: u64) -> u64 {
+        let part = (u128::from(ticks) * u128::from(self.part) >> 64) as u64;
+        ticks.saturating_mul(self.whole).saturating_add(part)
+    }
 }
 
 /// [`RealClock::stands`] of a clock that does not.
@@ -52,6 +75,7 @@ impl RealClock {
         RealClock {
             start: host::ticks(),
             host_hz,
+            nanos: Nanoseconds::at(host_hz),
             tsc_hz: tsc_hz.unwrap_or(host_hz).max(1),
             epoch,
             stands: AtomicU64::new(RUNS),
@@ -87,7 +111,7 @@ impl RealClock {
 
 impl Clock for RealClock {
     fn now(&self) -> Nanos {
-        scale(self.ticks(), NANOS_PER_SECOND, self.host_hz)
+        self.nanos.of(self.ticks())
     }
     fn tsc(&self) -> u64 {
         if self.tsc_hz == self.host_hz {
@@ -222,6 +246,11 @@ impl VirtualClock {
         self.count_at(at).saturating_sub(self.count.load(Ordering::Relaxed))
     }
 
+    /// How many instructions so many nanoseconds are.
+    pub fn instructions_of(&self, nanos: Nanos) -> u64 {
+        scale(nanos, self.rate, NANOS_PER_SECOND)
+    }
+
     /// How long so many instructions take.
     pub fn nanos_of(&self, instructions: u64) -> Nanos {
         scale(instructions, NANOS_PER_SECOND, self.rate)
@@ -293,6 +322,16 @@ mod tests {
         clock.advance_to_tsc(48);
         assert_eq!(Clock::tsc(&clock), 48);
         assert_eq!(clock.epoch(), VIRTUAL_EPOCH);
+    }
+
+    #[test]
+    fn nanoseconds_need_no_division() {
+        for hz in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_695_000_000, 5_000_000_000] {
+            for ticks in [0, 1, 7, 12_345_678_901, 1 << 60] {
+                let (fast, exact) = (Nanoseconds::at(hz).of(ticks), scale(ticks, NANOS_PER_SECOND, hz));
+                assert!(exact - fast <= 1, "{ticks} at {hz}: {fast}, not {exact}");
+            }
+        }
     }
 
     #[test]

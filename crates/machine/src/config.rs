@@ -42,6 +42,8 @@ pub struct Config {
     /// Ticks a second of the modelled host under a virtual clock: each is an EXTERNAL_INTERRUPT of
     /// every vCPU that executes. 0 is none.
     pub host_tick: u32,
+    /// Guest time that exits take under a virtual clock; none is no time.
+    pub charges: Option<crate::Charges>,
     /// Which of the host's processors the machine's threads may use.
     pub pins: Pins,
     /// Where time comes from.
@@ -82,11 +84,12 @@ impl Default for Config {
             memory: 512 << 20,
             topology: Topology::default(),
             cpu_model: None,
-            hyperv: satori_hyperv::Config::auto(),
+            hyperv: satori_hyperv::Config::auto_on(Processor::default().apicv()),
             engine: EngineKind::Interpreter,
             host_without: Vec::new(),
             processor: Processor::default(),
             host_tick: 0,
+            charges: None,
             pins: Pins::default(),
             clock: ClockMode::Real,
             tsc_hz: None,

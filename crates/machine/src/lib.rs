@@ -4,6 +4,7 @@
 //! loads it, [`Machine::run`] runs it to its [`Outcome`], and a [`Handle`] reaches it meanwhile.
 
 mod boot;
+mod charge;
 mod clock;
 mod config;
 mod console;
@@ -35,6 +36,7 @@ mod virtual_time;
 mod vp;
 mod watch;
 
+pub use charge::Charges;
 pub use clock::{RealClock, VirtualClock};
 pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
 pub use crash_dump::CrashDump;

@@ -12,6 +12,7 @@ use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
 use satori_memory::{GuestMemory, Region};
+use satori_profile::{Meter, Timing};
 use satori_state::{Activity, CpuState};
 
 use crate::console::Console;
@@ -63,6 +64,8 @@ pub(crate) struct Blueprint {
     pub processors: usize,
     /// Ticks a second of the modelled host.
     pub host_tick: u32,
+    /// Guest time of exits under a virtual clock.
+    pub charges: Option<Arc<crate::Charges>>,
     pub guest_timeout: Option<Arc<GuestTimeout>>,
     pub tsc_changes: Vec<Planned>,
     pub shared: Arc<Shared>,
@@ -312,16 +315,11 @@ impl Life {
         let vps = vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
             let lapic = Lapic::new(apic_bus.clone(), index, clocks, PHYSICAL_BITS);
             let pic = (index == 0).then(|| chipset.pic.clone());
-            let mut vp = Vp::new(
-                index,
-                vcpu,
-                lapic,
-                msrs.clone(),
-                platform.clone(),
-                pic,
-                plan.profile,
-                plan.processor,
-            );
+            let timing = if matches!(plan.time, Time::Virtual(_)) { Timing::Each } else { Timing::Sampled };
+            let meter = Meter::new(plan.profile, timing);
+            let mut vp =
+                Vp::new(index, vcpu, lapic, msrs.clone(), platform.clone(), pic, meter, plan.processor);
+            vp.set_charges(plan.charges.clone().filter(|_| timing == Timing::Each));
             vp.set_state(match index {
                 0 => entry.state.clone(),
                 _ => CpuState { activity: Activity::WaitForSipi, ..after_reset(platform.cpuid.signature()) },

@@ -122,6 +122,7 @@ impl Machine {
             processor: config.processor,
             processors: host_processors().len().max(1),
             host_tick: config.host_tick,
+            charges: config.charges.clone().map(Arc::new),
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
             tsc_changes: config.tsc_changes.iter().copied().map(Planned::new).collect(),
             shared,

@@ -2,7 +2,7 @@
 //! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
 
 use satori_bus::{Clock, Nanos, TimerQueue};
-use satori_engine::{Doing, Until};
+use satori_engine::{Doing, TimeSource, Until};
 
 use crate::debugger::Hub;
 use crate::shared::Shared;
@@ -66,6 +66,15 @@ fn take_turn(
 ) -> bool {
     let mut left = SLICE;
     while left > 0 {
+        // What the modelled host took of it, it cannot execute.
+        let stalled = clock.instructions_of(vps[turn].take_stalled()) / vps.len() as u64;
+        if stalled > 0 {
+            clock.retired(stalled);
+            left = left.saturating_sub(stalled);
+            if left == 0 {
+                return true;
+            }
+        }
         vps[turn].be_kicked();
         if held(hub, &vps[turn]) {
             return left < SLICE;

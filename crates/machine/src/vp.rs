@@ -19,7 +19,7 @@ use satori_profile::{Meter, Recorded, Watched};
 use satori_state::{Activity, CpuState, Segment, reg, seg};
 use satori_trace::VcpuTrace;
 
-use crate::tsc_change;
+use crate::{Charges, tsc_change};
 
 /// What to do with a processor next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,9 @@ pub(crate) struct Vp {
     /// Partition time of the host's next tick.
     tick: Nanos,
     trace: Option<Box<VcpuTrace>>,
+    /// What exits take of guest time, and what they took that the clock does not know yet.
+    charges: Option<Arc<Charges>>,
+    stalled: Nanos,
     /// An answer was given that the engine takes at the next entry.
     owed: bool,
     /// A debugger steps it: events hold off.
@@ -85,7 +88,7 @@ impl Vp {
         msrs: PlatformMsrs,
         platform: Arc<Platform>,
         pic: Option<Arc<Pic>>,
-        profile: bool,
+        meter: Meter,
         processor: Processor,
     ) -> Self {
         let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
@@ -103,11 +106,13 @@ impl Vp {
             msrs,
             platform,
             pic,
-            meter: Meter::new(profile),
+            meter,
             processor,
             inside: false,
             tick: 0,
             trace: None,
+            charges: None,
+            stalled: 0,
             owed: false,
             quiet: false,
             idle: false,
@@ -123,7 +128,25 @@ impl Vp {
 
     /// Writes what happens to it from now on.
     pub fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
+        if trace.is_some() {
+            self.meter.time_each();
+        }
         self.trace = trace;
+    }
+
+    /// Lets its exits take guest time.
+    pub fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
+        self.charges = charges;
+    }
+
+    /// The guest time that its exits took since this was asked last.
+    pub fn take_stalled(&mut self) -> Nanos {
+        std::mem::take(&mut self.stalled)
+    }
+
+    /// What an exit takes of guest time.
+    fn charge(&self, reason: ExitReason, apicv: bool) -> Nanos {
+        self.charges.as_ref().map_or(0, |charges| charges.of(reason, apicv))
     }
 
     pub fn state(&self) -> &CpuState {
@@ -201,7 +224,8 @@ impl Vp {
     /// Takes a waiting kick, and counts what it is to a processor that executes. However many there were, they are one.
     pub fn be_kicked(&mut self) {
         if self.take_kick() && self.inside && !self.view(false).posted() {
-            self.count(ExitReason::ExternalInterrupt);
+            let apicv = self.view(false).apicv();
+            self.count(ExitReason::ExternalInterrupt, apicv);
         }
     }
 
@@ -213,9 +237,11 @@ impl Vp {
     /// Its turn ends behind an exit that is handled: a processor that executes is in the guest again meanwhile.
     pub fn go_on(&mut self) {
         if self.vcpu.state().activity == Activity::Active && !self.idle {
-            let now = self.platform.clock.now();
-            self.meter.entry(now);
-            self.trace.iter_mut().for_each(|trace| trace.entry(now));
+            let clock = &self.platform.clock;
+            // The report and the trace are to agree.
+            let traced = self.trace.is_some().then(|| clock.now());
+            self.meter.entry(|| traced.unwrap_or_else(|| clock.now()));
+            self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.entry(now));
             self.inside = true;
         }
     }
@@ -229,19 +255,21 @@ impl Vp {
             && now >= self.tick
         {
             if self.inside && self.tick > 0 {
-                self.count(ExitReason::ExternalInterrupt);
+                self.count(ExitReason::ExternalInterrupt, true);
             }
             self.tick = (now / period).saturating_add(1).saturating_mul(period);
         }
     }
 
-    /// Counts an exit that the host caused and that asks for nothing.
-    fn count(&mut self, reason: ExitReason) {
-        let now = self.platform.clock.now();
-        let apicv = self.view(false).apicv();
-        self.meter.exit(reason, apicv, self.vcpu.state().rip, now);
-        self.meter.entry(now);
-        if let Some(trace) = &mut self.trace {
+    /// Counts an exit that the host caused and that asks for nothing. `apicv`: it would be the same with APICv.
+    fn count(&mut self, reason: ExitReason, apicv: bool) {
+        self.stalled = self.stalled.saturating_add(self.charge(reason, apicv));
+        let clock = &self.platform.clock;
+        let mut time = self.trace.is_some().then(|| clock.now());
+        self.meter.exit(reason, apicv, self.vcpu.state().rip, || *time.get_or_insert_with(|| clock.now()));
+        // What asks for nothing takes no time.
+        self.meter.entry(|| *time.get_or_insert_with(|| clock.now()));
+        if let Some((trace, now)) = self.trace.as_mut().zip(time) {
             trace.entry(now);
             trace.exit(Exit::ExternalInterrupt, Some(reason), self.vcpu.state(), now);
             trace.entry(now);
@@ -263,8 +291,10 @@ impl Vp {
     /// A timer ran out; an exit if the guest executes.
     fn timer_ran_out(&mut self, apic_timer: bool) {
         if self.inside {
-            let reason = self.view(apic_timer).timer();
-            self.count(reason);
+            let view = self.view(apic_timer);
+            let (reason, apicv) = (view.timer(), view.apicv());
+            // The host's own interrupt costs the same either way.
+            self.count(reason, apicv || reason == ExitReason::ExternalInterrupt);
         }
     }
 
@@ -342,7 +372,8 @@ impl Vp {
     }
 
     fn extint_waits(&self) -> bool {
-        self.pic.as_ref().is_some_and(|pic| pic.intr()) && self.lapic.accepts_extint()
+        // The PIC's lock comes last: hardly any kernel listens to it for long.
+        self.lapic.accepts_extint() && self.pic.as_ref().is_some_and(|pic| pic.intr())
     }
 
     fn interrupt_waits(&mut self) -> bool {
@@ -423,6 +454,8 @@ impl Vp {
             self.vcpu.controls_mut().apic_access_page = page;
             self.vcpu.flush_tlb();
         }
+        let known = self.view(false).apic_accesses();
+        self.vcpu.controls_mut().virtualize_apic_accesses = known;
         let threshold = self.lapic.tpr_threshold();
         if threshold != self.tpr_threshold {
             self.tpr_threshold = threshold;
@@ -433,11 +466,9 @@ impl Vp {
     /// Enters the vCPU, and handles the exit.
     pub fn enter(&mut self, until: Until) -> After {
         let clock = &self.platform.clock;
-        if self.meter.is_running() || self.trace.is_some() {
-            let now = clock.now();
-            self.meter.entry(now);
-            self.trace.iter_mut().for_each(|trace| trace.entry(now));
-        }
+        let traced = self.trace.is_some().then(|| clock.now());
+        self.meter.entry(|| traced.unwrap_or_else(|| clock.now()));
+        self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.entry(now));
         let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
         self.owed = false;
         self.take_spared_eoi();
@@ -447,19 +478,22 @@ impl Vp {
             return After::Nothing;
         }
         // Both timers may be due; the local APIC's is then the one that ended the run.
-        let tsc = clock.tsc();
-        let view = self.view(self.lapic.deadline_tsc().is_some_and(|at| at <= tsc));
-        let (reason, apicv) = (view.reason(&exit), view.apicv());
+        let due = |at: u64| at <= clock.tsc();
+        let view = self.view(exit == Exit::PreemptionTimer && self.lapic.deadline_tsc().is_some_and(due));
+        let reason = view.reason(&exit);
+        // A timer of the host's costs the same either way.
+        let host = exit == Exit::PreemptionTimer && reason == Some(ExitReason::ExternalInterrupt);
+        let apicv = host || view.apicv();
         self.inside = reason.is_none();
-        if self.meter.is_on() || self.trace.is_some() {
-            let (now, state) = (clock.now(), self.vcpu.state());
-            if let Some(reason) = reason {
-                self.meter.exit(reason, apicv, state.rip, now);
-            }
-            self.trace.iter_mut().for_each(|trace| trace.exit(exit, reason, state, now));
+        let state = self.vcpu.state();
+        let traced = self.trace.is_some().then(|| clock.now());
+        if let Some(reason) = reason {
+            self.meter.exit(reason, apicv, state.rip, || traced.unwrap_or_else(|| clock.now()));
         }
-        if reason.is_none() {
-            self.vcpu.controls_mut().continued = true;
+        self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.exit(exit, reason, state, now));
+        match reason {
+            Some(reason) => self.stalled = self.stalled.saturating_add(self.charge(reason, apicv)),
+            None => self.vcpu.controls_mut().continued = true,
         }
         let mut context = Context {
             vcpu: &mut *self.vcpu,
@@ -520,7 +554,7 @@ impl Vp {
 
     /// Ends the time of the exit that was the last.
     pub fn finish(&mut self, now: Nanos) {
-        self.meter.entry(now);
+        self.meter.entry(|| now);
         if let Some(mut trace) = self.trace.take() {
             trace.entry(now);
         }
@@ -538,7 +572,7 @@ impl Vp {
 
     /// Counts from now on where others look.
     pub fn set_watched(&mut self, watched: Watched) {
-        self.meter = Meter::watched(watched);
+        self.meter.watch(watched);
     }
 }
 

@@ -38,8 +38,9 @@ pub struct Place {
 }
 
 impl Hot {
-    /// Counts one exit at `rip` that took `time`.
-    pub fn record(&mut self, reason: ExitReason, rip: u64, time: Nanos) {
+    /// Counts an exit at `rip` that took `time` and stands for `weight` of its reason.
+    pub fn record(&mut self, reason: ExitReason, rip: u64, time: Nanos, weight: u64) {
+        let time = time.saturating_mul(weight);
         if self.slots.is_empty() {
             self.slots = vec![None; SETS * WAYS];
         }
@@ -50,11 +51,11 @@ impl Hot {
         let is = |slot: &Option<Slot>| slot.is_some_and(|slot| slot.rip == rip && slot.reason == reason);
         let Some(mut at) = set.iter().position(is) else {
             let free = set.iter().position(Option::is_none).unwrap_or(WAYS - 1);
-            set[free] = Some(Slot { rip, reason, count: 1, time });
+            set[free] = Some(Slot { rip, reason, count: weight, time });
             return;
         };
         if let Some(slot) = &mut set[at] {
-            slot.count = slot.count.saturating_add(1);
+            slot.count = slot.count.saturating_add(weight);
             slot.time = slot.time.saturating_add(time);
         }
         let count = |slot: &Option<Slot>| slot.map_or(0, |slot| slot.count);
@@ -88,8 +89,8 @@ mod tests {
     fn few_places_are_counted_exactly() {
         let mut hot = Hot::default();
         for at in 0..1000u64 {
-            hot.record(ExitReason::MsrWrite, 0xffff_ffff_8100_0000 + at % 10, 3);
-            hot.record(ExitReason::Cpuid, 0xffff_ffff_8100_0000, 1);
+            hot.record(ExitReason::MsrWrite, 0xffff_ffff_8100_0000 + at % 10, 3, 1);
+            hot.record(ExitReason::Cpuid, 0xffff_ffff_8100_0000, 1, 1);
         }
         let sums = sums(&hot);
         assert_eq!(sums.len(), 11);
@@ -101,9 +102,9 @@ mod tests {
     fn what_comes_often_is_found_among_a_million_others() {
         let mut hot = Hot::default();
         for at in 0..1_000_000u64 {
-            hot.record(ExitReason::EptMisconfig, at.wrapping_mul(0x1234_5679), 1);
+            hot.record(ExitReason::EptMisconfig, at.wrapping_mul(0x1234_5679), 1, 1);
             if at % 10 == 0 {
-                hot.record(ExitReason::Hlt, 0xffff_ffff_8123_4567, 1);
+                hot.record(ExitReason::Hlt, 0xffff_ffff_8123_4567, 1, 1);
             }
         }
         let sums = sums(&hot);

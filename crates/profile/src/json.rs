@@ -15,6 +15,9 @@ struct Row {
     reason: &'static str,
     number: u16,
     samples: u64,
+    /// Where not all of them were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timed: Option<u64>,
     total_ns: u64,
     min_ns: u64,
     max_ns: u64,
@@ -80,6 +83,7 @@ fn table(vcpu: Option<usize>, profile: &ExitProfile) -> Table {
             reason: reason.name(),
             number: reason as u16,
             samples: samples.count,
+            timed: (samples.timed < samples.count).then_some(samples.timed),
             total_ns: samples.total,
             min_ns: samples.min,
             max_ns: samples.max,
@@ -119,14 +123,14 @@ mod tests {
     use satori_defs::vmx::ExitReason;
 
     use super::*;
-    use crate::Meter;
+    use crate::{Meter, Timing};
 
     #[test]
     fn the_report_has_the_tables_columns() {
-        let mut meter = Meter::new(true);
+        let mut meter = Meter::new(true, Timing::Each);
         for (apicv, rip, from, to) in [(true, 0x1000, 5, 15), (false, 0x2000, 1_000_000, 1_000_030)] {
-            meter.exit(ExitReason::Hlt, apicv, rip, from);
-            meter.entry(to);
+            meter.exit(ExitReason::Hlt, apicv, rip, || from);
+            meter.entry(|| to);
         }
         let mut profile = Profile::default();
         profile.add(0, &meter.recorded());

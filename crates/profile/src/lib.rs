@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 pub use hot::{Hot, Place};
 pub use live::{FORMAT, LIVE_VERSION, Live, LiveHot, LiveVcpu};
-pub use meter::{Meter, Recorded, Watched};
+pub use meter::{Meter, Recorded, Timing, Watched};
 pub use sample::{ExitProfile, Samples};
 use satori_defs::vmx::ExitReason;
 use satori_engine::Stat;

@@ -8,23 +8,44 @@ use satori_defs::vmx::ExitReason;
 pub struct Samples {
     /// How many.
     pub count: u64,
-    /// Sum of their times.
+    /// How many of them were timed.
+    pub timed: u64,
+    /// Sum of the times of those.
+    pub measured: Nanos,
+    /// Sum of the times of all: what was measured, each counted for those before it that were not.
     pub total: Nanos,
-    /// The shortest; 0 without samples.
+    /// The shortest that was measured; 0 without samples.
     pub min: Nanos,
     /// The longest.
     pub max: Nanos,
-    /// Sum of the squares of their times.
+    /// Sum of the squares of the times that were measured.
     pub squares: u128,
-    /// How many of them came while APICv was not in force.
+    /// How many of all came while APICv was not in force; of EXTERNAL_INTERRUPT only kicks for other vCPUs' interrupts.
     pub without_apicv: u64,
 }
 
 impl Samples {
-    /// Adds one of `time`, with APICv in force or not.
-    pub fn add(&mut self, apicv: bool, time: Nanos) {
-        let (squares, without_apicv) = (square(time), (!apicv).into());
-        self.merge(&Samples { count: 1, total: time, min: time, max: time, squares, without_apicv });
+    /// Adds `count` of them, `bare` while APICv was not in force.
+    pub fn count(&mut self, count: u64, bare: u64) {
+        self.count = self.count.saturating_add(count);
+        self.without_apicv = self.without_apicv.saturating_add(bare);
+    }
+
+    /// Adds the time of one that was counted, which stands for `weight` of them.
+    pub fn time(&mut self, time: Nanos, weight: u64) {
+        self.min = if self.timed == 0 { time } else { self.min.min(time) };
+        self.max = self.max.max(time);
+        self.timed = self.timed.saturating_add(1);
+        self.measured = self.measured.saturating_add(time);
+        self.total = self.total.saturating_add(time.saturating_mul(weight));
+        self.squares = self.squares.saturating_add(square(time));
+    }
+
+    /// Counts the mean for each of `count` that were not timed, and for which nothing stands.
+    pub fn settle(&mut self, count: u64) {
+        let all = u128::from(self.measured) * u128::from(count);
+        let rest = all.checked_div(u128::from(self.timed)).unwrap_or(0);
+        self.total = self.total.saturating_add(u64::try_from(rest).unwrap_or(u64::MAX));
     }
 
     /// Adds those of another.
@@ -32,9 +53,15 @@ impl Samples {
         if other.count == 0 {
             return;
         }
-        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.min = match (self.timed, other.timed) {
+            (0, _) => other.min,
+            (_, 0) => self.min,
+            _ => self.min.min(other.min),
+        };
         self.max = self.max.max(other.max);
         self.count = self.count.saturating_add(other.count);
+        self.timed = self.timed.saturating_add(other.timed);
+        self.measured = self.measured.saturating_add(other.measured);
         self.total = self.total.saturating_add(other.total);
         self.squares = self.squares.saturating_add(other.squares);
         self.without_apicv = self.without_apicv.saturating_add(other.without_apicv);
@@ -47,13 +74,13 @@ impl Samples {
 
     /// Standard deviation of the mean in percent of the mean, what perf prints as `+-`.
     pub fn deviation(&self) -> f64 {
-        if self.count < 2 || self.total == 0 {
+        if self.timed < 2 || self.measured == 0 {
             return 0.0;
         }
         // In integers: a difference of two large sums would lose everything in floating point.
-        let about_mean = self.squares.saturating_sub(square(self.total) / u128::from(self.count));
-        let n = self.count as f64;
-        100.0 * (about_mean as f64 / (n - 1.0) / n).sqrt() / self.mean()
+        let about_mean = self.squares.saturating_sub(square(self.measured) / u128::from(self.timed));
+        let n = self.timed as f64;
+        100.0 * (about_mean as f64 / (n - 1.0) / n).sqrt() / (self.measured as f64 / n)
     }
 }
 
@@ -84,9 +111,19 @@ impl Default for ExitProfile {
 }
 
 impl ExitProfile {
-    /// Counts one exit that took `time`, with APICv in force or not.
-    pub fn record(&mut self, reason: ExitReason, apicv: bool, time: Nanos) {
-        self.0[reason as usize].add(apicv, time);
+    /// Counts exits, `bare` of them while APICv was not in force.
+    pub fn count(&mut self, reason: ExitReason, count: u64, bare: u64) {
+        self.0[reason as usize].count(count, bare);
+    }
+
+    /// Adds the time of one that was counted, which stands for `weight` of them.
+    pub fn time(&mut self, reason: ExitReason, time: Nanos, weight: u64) {
+        self.0[reason as usize].time(time, weight);
+    }
+
+    /// As [`Samples::settle`], of one reason.
+    pub fn settle(&mut self, reason: ExitReason, count: u64) {
+        self.0[reason as usize].settle(count);
     }
 
     /// Adds another vCPU's.
@@ -122,9 +159,9 @@ mod tests {
     #[test]
     fn deviation_is_that_of_the_mean() {
         let mut samples = Samples::default();
-        samples.add(true, 1000);
+        samples.time(1000, 1);
         assert_eq!(samples.deviation(), 0.0, "one sample deviates from nothing");
-        samples.add(true, 3000);
+        samples.time(3000, 5);
         // Variance 2e6, of the mean 1e6, standard deviation 1000, mean 2000.
         assert!((samples.deviation() - 50.0).abs() < 1e-9);
     }
@@ -133,7 +170,7 @@ mod tests {
     fn long_times_with_a_small_deviation_keep_it() {
         let mut samples = Samples::default();
         for time in [1 << 40, (1 << 40) + 2] {
-            samples.add(true, time);
+            samples.time(time, 1);
         }
         let expected = 100.0 / ((1u64 << 40) as f64 + 1.0);
         assert!((samples.deviation() / expected - 1.0).abs() < 1e-3, "{}", samples.deviation());
@@ -144,11 +181,15 @@ mod tests {
         let (mut a, mut b, mut both) =
             (ExitProfile::default(), ExitProfile::default(), ExitProfile::default());
         for (at, time) in [5, u64::MAX, 7, 0, u64::MAX].into_iter().enumerate() {
-            if at % 2 == 0 { &mut a } else { &mut b }.record(ExitReason::Hlt, true, time);
-            both.record(ExitReason::Hlt, true, time);
+            for profile in [if at % 2 == 0 { &mut a } else { &mut b }, &mut both] {
+                profile.count(ExitReason::Hlt, 1, (at == 3).into());
+                if at != 2 {
+                    profile.time(ExitReason::Hlt, time, 1);
+                }
+            }
         }
         a.merge(&b);
         assert_eq!(a, both);
-        assert_eq!((a.sum().min, a.sum().max, a.sum().count), (0, u64::MAX, 5));
+        assert_eq!((a.sum().min, a.sum().max, a.sum().count, a.sum().timed), (0, u64::MAX, 5, 4));
     }
 }

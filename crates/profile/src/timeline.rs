@@ -27,12 +27,17 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Counts one exit at `now`.
-    pub fn record(&mut self, reason: ExitReason, now: Nanos) {
+    /// Counts `count` exits at `now`.
+    pub fn record(&mut self, reason: ExitReason, now: Nanos, count: u64) {
         if now.wrapping_sub(self.begin) >= self.width {
             self.seek(now);
         }
-        self.add(reason, self.at, 1);
+        self.again(reason, count);
+    }
+
+    /// Counts `count` exits where the last one was.
+    pub fn again(&mut self, reason: ExitReason, count: u64) {
+        self.add(reason, self.at, u32::try_from(count).unwrap_or(u32::MAX));
     }
 
     /// Finds the bucket of `now`, and widens all if there is none.
@@ -102,12 +107,12 @@ mod tests {
     fn buckets_widen_until_the_run_fits() {
         let mut timeline = Timeline::default();
         for ms in [0, 0, 1, 3, 255, 256, 1] {
-            timeline.record(ExitReason::Hlt, ms * 1_000_000);
+            timeline.record(ExitReason::Hlt, ms * 1_000_000, 1);
         }
         assert_eq!(timeline.width(), 2_000_000, "256 ms do not fit in 256 buckets of 1 ms");
         let row = counts(&timeline, ExitReason::Hlt);
         assert_eq!((&row[..3], &row[126..]), (&[4, 1, 0][..], &[0, 1, 1][..]));
-        timeline.record(ExitReason::Cpuid, u64::MAX);
+        timeline.record(ExitReason::Cpuid, u64::MAX, 1);
         assert_eq!(counts(&timeline, ExitReason::Hlt), [7]);
         let last = counts(&timeline, ExitReason::Cpuid);
         assert_eq!((last.len() <= BUCKETS, last.last()), (true, Some(&1)), "the end of time has a bucket");
@@ -118,8 +123,8 @@ mod tests {
         let (mut a, mut b, mut both) = (Timeline::default(), Timeline::default(), Timeline::default());
         for at in 0..500u64 {
             let (now, reason) = (at * at * 7_919, ExitReason::ALL[at as usize % 5]);
-            if at % 3 == 0 { &mut a } else { &mut b }.record(reason, now);
-            both.record(reason, now);
+            if at % 3 == 0 { &mut a } else { &mut b }.record(reason, now, 1);
+            both.record(reason, now, 1);
         }
         let mut early = Timeline::default();
         early.merge(&a);

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::model::is_reason;
 use crate::{Error, Report, Table};
 
-/// The name under which exits without APICv are looked for, whichever the processor is.
-pub const NO_APICV: &str = "no-apicv";
+/// The name under which what exits cost without APICv is looked for, whichever the processor is.
+pub const WITHOUT_APICV: &str = "without-apicv";
 
 const BUILT_IN: &str = include_str!("../data/costs.json");
 /// The version of the format.
@@ -112,12 +112,21 @@ impl Costs {
 
     /// What an exit of `reason` costs on a processor: an entry that names it comes before one for all.
     pub fn of(&self, reason: &str, processor: Option<&str>) -> Option<&Entry> {
-        self.layers.iter().find_map(|layer| {
-            let of = |whose: Option<&str>| {
-                layer.iter().find(|one| one.reason == reason && one.processor.as_deref() == whose)
-            };
-            processor.and_then(|name| of(Some(name))).or_else(|| of(None))
-        })
+        self.first(reason, &[processor, None])
+    }
+
+    /// The same while APICv was not in force: an entry for that comes first.
+    pub fn without_apicv(&self, reason: &str, processor: Option<&str>) -> Option<&Entry> {
+        self.first(reason, &[Some(WITHOUT_APICV), processor, None])
+    }
+
+    fn first(&self, reason: &str, whose: &[Option<&str>]) -> Option<&Entry> {
+        let of = |layer: &'_ [Entry], whose: &Option<&str>| {
+            layer.iter().position(|one| one.reason == reason && one.processor.as_deref() == *whose)
+        };
+        self.layers
+            .iter()
+            .find_map(|layer| whose.iter().find_map(|whose| of(layer, whose)).map(|at| &layer[at]))
     }
 
     /// The entries, those of the user's file first. What these hide is left out.
@@ -217,11 +226,12 @@ impl Table {
     fn model(&mut self, costs: &Costs, processor: Option<&str>) {
         for row in &mut self.exits {
             let bare = row.without_apicv.min(row.samples);
-            let of = |count: u64, whose: Option<&str>| match count {
+            let of = |count: u64, entry: Option<&Entry>| match count {
                 0 => Some(0.0),
-                _ => costs.of(&row.reason, whose).map(|entry| entry.ns * count as f64),
+                _ => entry.map(|entry| entry.ns * count as f64),
             };
-            let sum = of(bare, Some(NO_APICV)).zip(of(row.samples - bare, processor));
+            let rest = of(row.samples - bare, costs.of(&row.reason, processor));
+            let sum = of(bare, costs.without_apicv(&row.reason, processor)).zip(rest);
             // A float's conversion saturates.
             row.modelled_ns = sum.map(|(bare, rest)| (bare + rest).round() as u64);
         }
@@ -272,7 +282,12 @@ mod tests {
         assert_eq!(ns("CPUID", None), Some(2000.0));
         assert_eq!(ns("CPUID", Some("skylake")), Some(1.0));
         assert_eq!(ns("CPUID", Some("haswell")), Some(2000.0));
-        assert_eq!(ns("EXTERNAL_INTERRUPT", Some(NO_APICV)), Some(2120.0));
+        let bare = |reason: &str| costs.without_apicv(reason, Some("skylake")).map(|entry| entry.ns);
+        assert_eq!(
+            (bare("EXTERNAL_INTERRUPT"), bare("CPUID"), bare("HLT")),
+            (Some(1563.0), Some(1.0), Some(3803.0))
+        );
+        assert_eq!(ns("EXTERNAL_INTERRUPT", Some("no-apicv")), Some(3803.0));
         assert_eq!(ns("EXTERNAL_INTERRUPT", Some("haswell")), Some(3803.0));
         assert_eq!(ns("SIPI_SIGNAL", None), None);
         assert_eq!(costs.entries().filter(|one| one.reason == "CPUID").count(), 2);
@@ -290,7 +305,7 @@ mod tests {
         let all = Table { samples: 13, exits, ..Table::default() };
         let mut report = Report { all, processor: Some("haswell,-ple".into()), ..Report::default() };
         report.model(&Costs::built_in());
-        assert_eq!(report.all.modelled(), Some(Modelled { ns: 4 * 2120 + 6 * 3803, unknown: 3 }));
+        assert_eq!(report.all.modelled(), Some(Modelled { ns: 4 * 1563 + 6 * 3803, unknown: 3 }));
     }
 
     #[test]

@@ -12,6 +12,9 @@ pub struct Row {
     pub reason: String,
     /// How many.
     pub samples: u64,
+    /// How many of them were timed, and stand for the others; none where all were, or nobody told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed: Option<u64>,
     /// The time of all of them in nanoseconds.
     pub total_ns: u64,
     /// The shortest.
@@ -22,7 +25,8 @@ pub struct Row {
     pub mean_ns: f64,
     /// Standard deviation of the mean, in percent of the mean.
     pub deviation_percent: f64,
-    /// How many of them came while APICv was not in force.
+    /// How many of them came while APICv was not in force; of EXTERNAL_INTERRUPT only kicks, as an interrupt of the host's own costs
+    /// the same either way.
     #[serde(skip_serializing_if = "is_zero")]
     pub without_apicv: u64,
     /// What all of them cost on hardware by the cost file, in nanoseconds; none where that has no entry.
@@ -38,6 +42,8 @@ fn is_zero(number: &u64) -> bool {
 struct RawRow {
     reason: String,
     samples: u64,
+    #[serde(default)]
+    timed: Option<u64>,
     total_ns: u64,
     min_ns: u64,
     max_ns: u64,
@@ -56,6 +62,7 @@ impl TryFrom<RawRow> for Row {
         let RawRow {
             reason,
             samples,
+            timed,
             total_ns,
             min_ns,
             max_ns,
@@ -75,11 +82,15 @@ impl TryFrom<RawRow> for Row {
         if without_apicv > samples {
             return Err(format!("{reason}: without_apicv is part of its samples, and greater"));
         }
+        if timed.is_some_and(|timed| timed > samples) {
+            return Err(format!("{reason}: timed is part of its samples, and greater"));
+        }
         let mean_ns = total_ns as f64 / samples as f64;
         let deviation_percent = deviation_percent.unwrap_or(0.0);
         Ok(Row {
             reason,
             samples,
+            timed,
             total_ns,
             min_ns,
             max_ns,
@@ -116,6 +127,12 @@ impl Table {
         self.exits.iter().find(|row| row.reason == reason)
     }
 
+    /// How many exits were timed, where not all were.
+    pub fn timed(&self) -> Option<u64> {
+        let some = self.exits.iter().any(|row| row.timed.is_some());
+        some.then(|| self.exits.iter().map(|row| row.timed.unwrap_or(row.samples)).sum())
+    }
+
     /// How many exits of these reasons.
     pub fn samples_of(&self, reasons: &[&str]) -> u64 {
         reasons.iter().filter_map(|reason| self.row(reason)).map(|row| row.samples).sum()
@@ -136,6 +153,10 @@ impl Table {
         for row in &other.exits {
             match self.exits.iter_mut().find(|known| known.reason == row.reason) {
                 Some(known) => {
+                    if known.timed.or(row.timed).is_some() {
+                        let both = [&*known, row].map(|row| row.timed.unwrap_or(row.samples));
+                        known.timed = Some(both[0].saturating_add(both[1]));
+                    }
                     known.samples = known.samples.saturating_add(row.samples);
                     known.total_ns = known.total_ns.saturating_add(row.total_ns);
                     known.min_ns = known.min_ns.min(row.min_ns);

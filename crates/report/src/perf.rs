@@ -1,5 +1,5 @@
 //! The text of `perf kvm stat report` and `live` (Linux, tools/perf/builtin-kvm.c), also as slides have it:
-//! columns apart by tabs, the heading on two lines.
+//! columns apart by tabs, the heading on two lines; and the screen of its browser since perf 6.4, which has whole nanoseconds.
 
 use crate::model::is_reason;
 use crate::{Error, Row, Table};
@@ -20,6 +20,7 @@ pub fn tables(text: &str) -> Result<Vec<Named>, Error> {
     let mut tables: Vec<Named> = Vec::new();
     let mut whom = String::from("all VCPUs");
     let mut open: Option<Named> = None;
+    let mut row: fn(&str, usize) -> Result<Row, Error> = printed;
     for (index, raw) in text.lines().enumerate() {
         let number = index + 1;
         let clean = plain(raw);
@@ -45,6 +46,7 @@ pub fn tables(text: &str) -> Result<Vec<Named>, Error> {
                 Some(_) => tables.extend(open.take().map(|open| unfinished(open, number)).transpose()?),
                 None => {}
             }
+            row = if line.contains("Mean Time") { browsed } else { printed };
             if open.is_none() {
                 let vcpu = whom.strip_prefix("VCPU ").and_then(|n| n.trim().parse().ok());
                 let table = Table { vcpu, ..Table::default() };
@@ -59,7 +61,8 @@ pub fn tables(text: &str) -> Result<Vec<Named>, Error> {
             })?;
             tables.push(finished(named, samples, time, number)?);
         } else if let Some(named) = &mut open {
-            if line.is_empty() || line.starts_with("VM-EXIT") || line.starts_with("```") {
+            // The browser's last line begins with how to get help.
+            if line.is_empty() || ["VM-EXIT", "```", "Press "].iter().any(|known| line.starts_with(known)) {
                 continue;
             }
             let row = row(line, number)?;
@@ -138,8 +141,47 @@ fn percent(text: &str) -> Option<f64> {
     text.strip_suffix('%')?.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
+/// The name of an exit. Other events are an address or a number with a direction.
+fn named(reason: &str, number: usize) -> Result<String, Error> {
+    match is_reason(reason) {
+        true => Ok(reason.to_string()),
+        false if reason.contains(':') => Err(Error::line(
+            number,
+            format!("'{reason}' is no exit: only these are read, perf kvm stat report --event=vmexit"),
+        )),
+        false => Err(Error::line(number, format!("'{reason}' is no name of an exit"))),
+    }
+}
+
+/// `REASON samples sample% time time% max min mean`, in nanoseconds: the columns of the browser (`kvm_hists__init`).
+fn browsed(line: &str, number: usize) -> Result<Row, Error> {
+    let wrong = |what: String| Error::line(number, what);
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    let &[reason, samples, share, time, time_share, max, min, mean] = &cells[..] else {
+        let shown: String = line.chars().take(40).collect();
+        return Err(wrong(format!("'{shown}' is no row: eight columns from Event name to Mean Time (ns)")));
+    };
+    let reason = named(reason, number)?;
+    for cell in [share, time_share] {
+        percent(cell).ok_or_else(|| wrong(format!("'{cell}' is no percentage")))?;
+    }
+    let count = |cell: &str| {
+        let value: Option<u64> = cell.parse().ok().filter(|value| *value < 1 << 60);
+        value.ok_or_else(|| wrong(format!("'{cell}' is no whole number")))
+    };
+    let [samples, total_ns, max_ns, min_ns, mean] =
+        [count(samples)?, count(time)?, count(max)?, count(min)?, count(mean)?];
+    if samples == 0 || min_ns > mean || mean > max_ns || max_ns > total_ns {
+        return Err(wrong(format!(
+            "{reason}: samples above 0 and Min Time <= Mean Time <= Max Time <= Time do not hold"
+        )));
+    }
+    let mean_ns = total_ns as f64 / samples as f64;
+    Ok(Row { reason, samples, total_ns, min_ns, max_ns, mean_ns, ..Row::default() })
+}
+
 /// `REASON samples samples% time% min max avg ( +- deviation% )`.
-fn row(line: &str, number: usize) -> Result<Row, Error> {
+fn printed(line: &str, number: usize) -> Result<Row, Error> {
     let wrong = |what: String| Error::line(number, what);
     let cells: Vec<&str> = line.split_whitespace().collect();
     let shown = || line.chars().take(40).collect::<String>();
@@ -152,9 +194,7 @@ fn row(line: &str, number: usize) -> Result<Row, Error> {
         [rest @ .., "-"] => (rest, None),
         rest => (rest, None),
     };
-    if !is_reason(reason) {
-        return Err(wrong(format!("'{reason}' is no name of an exit")));
-    }
+    let reason = named(reason, number)?;
     let samples: u64 = samples.parse().map_err(|_| wrong(format!("'{samples}' is no count of samples")))?;
     for cell in [share, time] {
         percent(cell).ok_or_else(|| wrong(format!("'{cell}' is no percentage")))?;
@@ -178,9 +218,9 @@ fn row(line: &str, number: usize) -> Result<Row, Error> {
         )));
     }
     let total_ns = samples.saturating_mul(mean).max(max_ns);
-    let reason = reason.to_string();
     let mean_ns = total_ns as f64 / samples as f64;
     Ok(Row {
+        timed: None,
         reason,
         samples,
         total_ns,
@@ -263,6 +303,29 @@ mod tests {
         assert!(matches!(read(&both, Which::Only), Err(Error::Several(_))));
         assert_eq!(read(&both, Which::All).unwrap().all.samples, 4);
         assert_eq!(read(&both, Which::Number(3)), Err(Error::NoTable { wanted: 3, there: 2 }));
+    }
+
+    #[test]
+    fn the_screen_of_the_browser_is_read() {
+        let heading =
+            "Event name  Samples  Sample%  Time (ns)  Time%  Max Time (ns)  Min Time (ns)  Mean Time (ns)\n";
+        let screen = format!(
+            "KVM event statistics (2 entries)\n{heading}EPT_MISCONFIG 40 80.00% 5000 62.50% 900 100 125\n\
+             HLT 10 20.00% 3000 37.50% 400 200 300\nPress '?' for help on key bindings\n"
+        );
+        let all = read(&screen, Which::Only).unwrap().all;
+        assert_eq!((all.samples, all.total_ns), (50, 8000));
+        let hlt = all.row("HLT").unwrap();
+        assert_eq!((hlt.samples, hlt.min_ns, hlt.max_ns, hlt.mean_ns), (10, 200, 400, 300.0));
+        for (row, told) in [
+            ("0xfee000b0:W 1 100.00% 9 100.00% 9 9 9", "--event=vmexit"),
+            ("CPUID 1 100.00% 9us 100.00% 9 9 9", "no whole number"),
+            ("CPUID 1 100.00% 9 100.00% 8 9 8", "do not hold"),
+            ("CPUID 1 100.00% 9 100.00% 9 9", "no row"),
+        ] {
+            let said = wrong(&format!("{heading}{row}\n"));
+            assert!(said.starts_with("line 2: ") && said.contains(told), "{said}");
+        }
     }
 
     #[test]

@@ -110,11 +110,16 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "apicv-deprecation-alone",
         title: "auto-EOI is deprecated for the sake of APICv, and this processor has none",
-        when: &[When::NoApicv, When::On(E::Apicv), When::Exits(&["APIC_ACCESS", "MSR_WRITE"], 15.0)],
+        when: &[
+            When::NoApicv,
+            When::On(E::Apicv),
+            // Kernels before 5.15 mapped the APIC's page without APICv, too, and so have APIC_ACCESS.
+            When::Exits(&["EPT_VIOLATION", "APIC_ACCESS", "MSR_WRITE"], 15.0),
+        ],
         advice: "leave apicv out (hv-apicv, hv-avic) on this processor",
         why: "without APICv nothing is inhibited: auto-EOI spares the guest an EOI for each message, which is an exit \
               here",
-        saves: &["APIC_ACCESS", "MSR_WRITE"],
+        saves: &["EPT_VIOLATION", "APIC_ACCESS", "MSR_WRITE"],
         source: TRAPS,
     },
     Rule {

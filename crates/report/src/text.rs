@@ -49,6 +49,9 @@ pub fn text(report: &Report, vcpu: Option<u64>) -> String {
     }
     let time = us(table.total_ns);
     let _ = writeln!(out, "\nTotal Samples:{}, Total events handled time:{time:.2}us.", table.samples);
+    if let Some(timed) = table.timed() {
+        let _ = writeln!(out, "Times are those of {timed} of them; where exits come fast, few are timed.");
+    }
     if let Some(modelled) = modelled {
         let on = report.processor.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
         let _ = write!(out, "Modelled cost{on}:{:.2}us", us(modelled.ns));

@@ -179,6 +179,10 @@ pub struct Machine {
     /// under --clock virtual
     #[arg(long, value_name = "HZ", default_value_t = 250, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub host_tick: u32,
+    /// Let each exit take the guest time that the cost file (--costs) says, of its vCPU's share of the instructions; only under --clock
+    /// virtual, where exits take no guest time otherwise
+    #[arg(long)]
+    pub charge_costs: bool,
     /// The guest's time
     #[arg(long, value_name = "CLOCK", default_value = "real")]
     pub clock: Clock,
@@ -292,7 +296,8 @@ pub struct Processor {
     /// with a sign change it: haswell,-posted-interrupts. They are apicv, the sum of
     /// apic-register-virtualization, virtual-interrupt-delivery and posted-interrupts;
     /// sint-eoi-exits, ipi-virtualization, tpr-shadow, preemption-timer and ple. With apicv, --hyperv auto deprecates auto-EOI
-    /// [default: no-apicv]
+    /// and recommends no MSRs for the APIC, so that APICv stays in use
+    /// [default: skylake]
     #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
     pub vmx: Option<satori_machine::VmxProcessor>,
     /// A domain's XML, whole or in part: processors, enlightenments, memory, kernel and threads' processors

@@ -42,8 +42,8 @@ pub enum Command {
 pub const FOOTER: &str = "\
 A cost is what one exit takes on hardware, in the host, by reason and processor. Reports have a column
 'Modelled' of them, beside what the exits took in this engine. Ours are from published tables, and every one
-tells its source; what is an assumption says so. Costs of the processor no-apicv are also taken for exits that
-come while APICv is inhibited.
+tells its source; what is an assumption says so. Costs of the processor without-apicv are those
+of exits that come while APICv is absent or inhibited; of EXTERNAL_INTERRUPT these are kicks, for other vCPUs' interrupts.
 
 Examples:
   satori costs show

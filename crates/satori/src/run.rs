@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
 use satori_libvirt::OnReboot;
 use satori_machine::{
-    ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, Machine, Module, OnReset,
-    PerfFile, ProtocolChoice, Sinks, SymbolSource, WatchListener,
+    Charges, ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, Machine, Module,
+    OnReset, PerfFile, ProtocolChoice, Sinks, SymbolSource, WatchListener,
 };
 use satori_sandbox::{Measure, Mode, Needs};
 use satori_symbols::Symbols;
@@ -284,7 +284,7 @@ fn report_of(flags: &cli::Machine, processors: &Processors) -> Result<()> {
         _ if flags.report == cli::Report::Html && flags.report_file.is_none() => {
             bail!("--report html makes a page for a browser: add --report-file FILE")
         }
-        _ if flags.report == cli::Report::Off && flags.costs.is_some() => {
+        _ if flags.report == cli::Report::Off && flags.costs.is_some() && !flags.charge_costs => {
             bail!("--report off leaves nothing for --costs: leave one of the two out")
         }
         _ if flags.report == cli::Report::Off && flags.report_file.is_some() => {
@@ -317,6 +317,26 @@ pub fn refuse(error: &anyhow::Error) -> Status {
     Status::Usage
 }
 
+/// What exits take of guest time, if that is wanted.
+fn charges(flags: &cli::Machine) -> Result<Option<Charges>> {
+    if !flags.charge_costs {
+        return Ok(None);
+    }
+    if flags.clock != cli::Clock::Virtual {
+        bail!(
+            "--charge-costs: under --clock real exits take what they take: add --clock virtual, or leave it out"
+        );
+    }
+    let costs = costs::of(flags.costs.as_deref())?;
+    let processor = flags.processor.vmx.unwrap_or_default();
+    Ok(Some(Charges::new(|reason, apicv| {
+        let (reason, name) = (reason.name(), Some(processor.name()));
+        let entry = if apicv { costs.of(reason, name) } else { costs.without_apicv(reason, name) };
+        // A float's conversion saturates.
+        entry.map_or(0, |entry| entry.ns.round() as u64)
+    })))
+}
+
 fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
     Ok(Config {
         kernel: boot.kernel,
@@ -330,6 +350,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         hyperv: processors.hyperv.config.clone(),
         processor: flags.processor.vmx.unwrap_or_default(),
         host_tick: flags.host_tick,
+        charges: charges(flags)?,
         pins: processors.pins.clone(),
         tsc_hz: processors.domain.tsc_hz,
         engine: engine(flags.engine)?,

@@ -29,21 +29,22 @@ fn exits(case: &str, processor: &str, engine: &str) -> Counts {
 type Case = (&'static str, &'static str, &'static [(&'static str, i64)]);
 
 const ROWS: &[Case] = &[
-    ("eoi", "no-apicv", &[("APIC_ACCESS", 7)]),
+    ("eoi", "no-apicv", &[("EPT_VIOLATION", 7)]),
     ("eoi", "haswell", &[]),
-    ("eoi", "haswell,-posted-interrupts", &[("APIC_ACCESS", 7)]),
+    ("eoi", "haswell,-posted-interrupts", &[("EPT_VIOLATION", 7)]),
     ("eoi", "haswell,-tpr-shadow", &[("EPT_MISCONFIG", 7)]),
-    ("task_priority", "no-apicv", &[]),
+    ("task_priority", "haswell", &[]),
+    ("task_priority", "no-apicv", &[("EPT_VIOLATION", 7)]),
     ("task_priority", "no-apicv,-tpr-shadow", &[("EPT_MISCONFIG", 7)]),
     ("cr8", "no-apicv", &[]),
     ("cr8", "no-apicv,-tpr-shadow", &[("CR_ACCESS", 14)]),
-    ("own_ipi", "no-apicv", &[("APIC_ACCESS", 7)]),
+    ("own_ipi", "no-apicv", &[("EPT_VIOLATION", 7)]),
     ("own_ipi", "skylake", &[]),
-    ("ipi", "no-apicv", &[("APIC_ACCESS", 7)]),
+    ("ipi", "no-apicv", &[("EPT_VIOLATION", 7)]),
     ("ipi", "skylake", &[("APIC_WRITE", 7)]),
     ("ipi", "sapphire-rapids", &[]),
     ("ipi", "sapphire-rapids,-ipi-virtualization", &[("APIC_WRITE", 7)]),
-    ("registers", "no-apicv", &[("APIC_ACCESS", 28)]),
+    ("registers", "no-apicv", &[("EPT_VIOLATION", 28)]),
     ("registers", "haswell", &[("APIC_ACCESS", 14), ("APIC_WRITE", 7)]),
     ("x2apic", "no-apicv", &[("MSR_READ", 15), ("MSR_WRITE", 22)]),
     ("x2apic", "haswell", &[("MSR_READ", 8), ("MSR_WRITE", 8)]),
@@ -51,7 +52,7 @@ const ROWS: &[Case] = &[
     ("debug", "haswell", &[("DR_ACCESS", 1)]),
     ("cpuid", "haswell", &[("CPUID", 7), ("DR_ACCESS", 7)]),
     // The harness reads DR6 behind each interrupt, and KVM lets go of the debug registers at each exit.
-    ("interrupt", "no-apicv", &[("APIC_ACCESS", 14), ("DR_ACCESS", 7), ("INTERRUPT_WINDOW", 7)]),
+    ("interrupt", "no-apicv", &[("EPT_VIOLATION", 14), ("DR_ACCESS", 7), ("INTERRUPT_WINDOW", 7)]),
     ("interrupt", "haswell", &[("DR_ACCESS", 1)]),
     ("msrs", "haswell", &[("MSR_READ", 7), ("MSR_WRITE", 7)]),
 ];

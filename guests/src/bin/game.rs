@@ -167,6 +167,10 @@ static TICKS: AtomicU64 = AtomicU64::new(0);
 static SENT: AtomicU64 = AtomicU64::new(0);
 static RECEIVED: AtomicU64 = AtomicU64::new(0);
 static FRAMES: AtomicU64 = AtomicU64::new(0);
+/// Of the frames: their time, and how many took less than 1/55 s.
+static FRAME_TICKS: AtomicU64 = AtomicU64::new(0);
+static IN_TIME: AtomicU64 = AtomicU64::new(0);
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
 static MEETING: Barrier = Barrier::new();
 
 fn timer() -> Timer {
@@ -452,6 +456,43 @@ fn render(state: &mut [u64; 8]) {
     }
 }
 
+/// A frame that is being rendered: so many rounds, however long they take.
+struct Frame {
+    random: Random,
+    began: u64,
+    left: u64,
+    /// How long a round takes where nothing disturbs it; 0: frames are not rendered.
+    round_ps: u64,
+}
+
+impl Frame {
+    fn first(this: usize, now: u64) -> Frame {
+        let random = Random(0x1000 + this as u64);
+        let mut frame = Frame { random, began: now, left: 0, round_ps: number("round-ps", 0) };
+        frame.next(now);
+        frame
+    }
+
+    fn next(&mut self, now: u64) {
+        let (least, most) = (number("frame-least", 15_000), number("frame-most", 18_000));
+        let us = least + self.random.below(most.saturating_sub(least) + 1);
+        self.began = now;
+        self.left = (us * 1_000_000).checked_div(self.round_ps).unwrap_or(u64::MAX).max(1);
+    }
+
+    /// Counts a round, and the frame if that was its last one.
+    fn round(&mut self, now: u64) {
+        if self.left == 0 {
+            let took = now - self.began;
+            FRAMES.fetch_add(1, Ordering::Relaxed);
+            FRAME_TICKS.fetch_add(took, Ordering::Relaxed);
+            IN_TIME.fetch_add((took * 55 < SHARED.tsc_hz.load(Ordering::Relaxed)).into(), Ordering::Relaxed);
+            self.next(now);
+        }
+        self.left -= 1;
+    }
+}
+
 /// Per mille of the rounds, spread evenly.
 struct Share {
     part: u64,
@@ -512,9 +553,13 @@ fn work(this: usize) {
     let mut random = Random(this as u64);
     let mut state = [this as u64; 8];
     let (least, most) = (number("frame-least", 15_000), number("frame-most", 18_000));
+    // Frames that are not measured go by the clock.
+    let by_clock = this == 0 && number("round-ps", 0) == 0;
     let frame =
         |random: &mut Random| (least + random.below(most.saturating_sub(least) + 1)) * (hz / 1_000_000);
     let mut shown = start + frame(&mut random);
+    let mut rendered = Frame::first(this, start);
+    let mut rounds = 0;
     start_timer(this);
     insn::sti();
     loop {
@@ -522,7 +567,9 @@ fn work(this: usize) {
         if now >= end {
             break;
         }
-        if this == 0 && now >= shown {
+        rounds += 1;
+        rendered.round(now);
+        if by_clock && now >= shown {
             FRAMES.fetch_add(1, Ordering::Relaxed);
             shown += frame(&mut random);
         }
@@ -590,6 +637,7 @@ fn work(this: usize) {
     }
     insn::cli();
     stop_timer(this);
+    ROUNDS.fetch_add(rounds, Ordering::Relaxed);
     core::hint::black_box(state);
 }
 
@@ -645,12 +693,16 @@ fn play(t: &mut Test) {
     smp::on_all(cpus, work);
     let told = |count: &AtomicU64| count.load(Ordering::Relaxed);
     println!(
-        "timer={} ticks={} sent={} received={} frames={}",
+        "timer={} ticks={} sent={} received={} frames={} rounds={} in-time={} frame-ns={}",
         timer.name(),
         told(&TICKS),
         told(&SENT),
         told(&RECEIVED),
-        told(&FRAMES)
+        told(&FRAMES),
+        told(&ROUNDS),
+        told(&IN_TIME),
+        (u128::from(told(&FRAME_TICKS)) * 1_000_000_000
+            / u128::from(SHARED.tsc_hz.load(Ordering::Relaxed).max(1))) as u64
     );
     // A short game may end before the first tick of a slow timer.
     t.holds("it ticked", told(&TICKS) > 0 || number("ms", 100) < 100);

@@ -1,10 +1,12 @@
 //! `satori bench traps`: the experiment of the talk "The traps of using Hyper-V features in KVM environment"
 //! (L. Li, 2021), with a guest that behaves like the talk's and a model of its processor.
 
+pub mod frames;
 mod parameters;
 pub mod runs;
 pub mod show;
 
+pub use frames::{Charge, Frames, Shot};
 pub use parameters::Parameters;
 pub use runs::{Host, Job, Machine, Run};
 
@@ -108,8 +110,10 @@ pub struct Shown {
     pub run: Run,
     /// Its cost by the model: that of its exits, or of another supposition about them.
     pub cost_ns: u64,
-    /// What it did.
-    pub parameters: Parameters,
+    /// What was run.
+    pub job: Job,
+    /// Its frames where its exits take guest time, in a run of their own.
+    pub frames: Option<Frames>,
 }
 
 /// Four runs with one parameter changed.
@@ -144,6 +148,8 @@ pub struct Results {
     pub plan: Plan,
     /// The four.
     pub four: Vec<Shown>,
+    /// Frames where exits take no time.
+    pub native: Frames,
     /// The further configurations.
     pub further: Vec<Shown>,
     /// The sweep.
@@ -206,16 +212,24 @@ pub fn measure(plan: Plan, host: &Host, tell: &mut dyn FnMut(&str)) -> Result<Re
         what: talk.what.into(),
         cost_ns: run.cost(),
         run,
-        parameters: job.parameters,
+        job,
+        frames: None,
     });
-    let four: Vec<_> = four.collect();
+    let mut four: Vec<_> = four.collect();
     let (mut further, mut ladder, mut sweep) = (Vec::new(), Vec::new(), Vec::new());
     if plan.further {
         tell("further configurations");
-        further = others(&plan, &machines, &four, host)?;
+        further = others(&plan, &machines, host)?;
         tell("the ladder of timers");
         ladder = rungs(&plan, &machines, host)?;
     }
+    tell("frame times");
+    let shots = four.iter().chain(&further).map(|one| Shot {
+        job: one.job.clone(),
+        charge: if one.name == EOI_CHEAPER { Charge::CheapEoi } else { Charge::Costs },
+    });
+    let (native, times) = frames::frames(&plan, &machines[3], shots.collect(), host)?;
+    four.iter_mut().chain(&mut further).zip(times).for_each(|(one, times)| one.frames = Some(times));
     if plan.sweep_ms > 0 {
         tell("the sweep of parameters");
         let mut points = Vec::new();
@@ -248,7 +262,7 @@ pub fn measure(plan: Plan, host: &Host, tell: &mut dyn FnMut(&str)) -> Result<Re
         }
         None => Vec::new(),
     };
-    Ok(Results { plan, four, further, sweep, ladder, linux })
+    Ok(Results { plan, four, native, further, sweep, ladder, linux })
 }
 
 /// Boots Linux on the four machines, and on that without stimers, where it takes the local APIC's timer although it sees
@@ -296,8 +310,11 @@ fn less(list: &str, out: &[&str]) -> String {
     list.split(',').filter(|word| !out.contains(word)).collect::<Vec<_>>().join(",")
 }
 
+/// A configuration whose exits are those of the one before it.
+const EOI_CHEAPER: &str = "eoi-cheaper";
+
 /// The configurations that the talk argues, beyond its tables.
-fn others(plan: &Plan, machines: &[Machine; 4], four: &[Shown], host: &Host) -> Result<Vec<Shown>, Error> {
+fn others(plan: &Plan, machines: &[Machine; 4], host: &Host) -> Result<Vec<Shown>, Error> {
     let [none, all, hidden, repaired] = machines;
     let of = |machine: &Machine, hyperv: String, rules: &str| Machine {
         hyperv,
@@ -362,16 +379,17 @@ fn others(plan: &Plan, machines: &[Machine; 4], four: &[Shown], host: &Host) -> 
             what: what.into(),
             cost_ns: run.cost(),
             run,
-            parameters: job.parameters,
+            job,
+            frames: None,
         })
         .collect();
     // "Optimize the cost of EOI induced vm-exit": the same exits, at half the cost.
     if let Some(at) = shown.iter().position(|one| one.name == "eoi-exits") {
         let run = shown[at].run.clone();
         let spared = run.report.all.row("EOI_INDUCED").and_then(|row| row.modelled_ns).unwrap_or(0) / 2;
-        let (name, what) = ("eoi-cheaper", "the same, an exit for an EOI at half the cost".to_string());
-        let (cost_ns, parameters) = (run.cost() - spared, four[3].parameters.clone());
-        shown.insert(at + 1, Shown { name, what, run, cost_ns, parameters });
+        let (cost_ns, job) = (run.cost().saturating_sub(spared), shown[at].job.clone());
+        let what = "the same, an exit for an EOI at half the cost".into();
+        shown.insert(at + 1, Shown { name: EOI_CHEAPER, what, run, cost_ns, job, frames: None });
     }
     Ok(shown)
 }
@@ -396,7 +414,7 @@ fn rungs(plan: &Plan, machines: &[Machine; 4], host: &Host) -> Result<Vec<Rung>,
     host.all(&timers, |(timer, place, machine)| {
         let run = |ticks: u64| {
             let words = format!("only=ladder ladder={ticks} timer={timer} rtc-ticks=1024{}", machine.rules);
-            host.guest(machine, 1, 0, &words)
+            host.guest(machine, 1, 0, &words, &[])
         };
         let (few, many) = (run(100)?, run(100 + TICKS)?);
         let mut all = runs::without(&many.report.all, &few.report.all);
@@ -411,33 +429,6 @@ fn rungs(plan: &Plan, machines: &[Machine; 4], host: &Host) -> Result<Vec<Rung>,
     })
 }
 
-/// Frames of a guest: how long they are, and how many are in time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Frames {
-    /// Their average in milliseconds.
-    pub average_ms: f64,
-    /// Per cent of them that are shorter than 1/55 s.
-    pub above_55: f64,
-}
-
-/// Frames whose own work lies evenly between the parameters' two, and that exits make longer.
-///
-/// `steal` is the time in exits for each unit of a vCPU's own.
-pub fn frames(parameters: &Parameters, steal: f64) -> Frames {
-    let stretched = |name| parameters.get(name) as f64 * (1.0 + steal);
-    let (least, most) = (stretched("frame-least"), stretched("frame-most"));
-    let in_time = ((1e6 / 55.0 - least) / (most - least).max(1.0)).clamp(0.0, 1.0);
-    Frames { average_ms: (least + most) / 2e3, above_55: in_time * 100.0 }
-}
-
-impl Shown {
-    /// Time in exits for each unit of a vCPU's own time.
-    pub fn steal(&self, ms: u64) -> f64 {
-        let own = (ms * self.parameters.get("vcpus")) as f64 * 1e6;
-        if own > 0.0 { self.cost_ns as f64 / own } else { 0.0 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -448,15 +439,5 @@ mod tests {
             ordered(&TALK.map(|talk| talk.exits)) && ordered(&TALK.map(|talk| (talk.seconds * 1e3) as u64))
         );
         assert!(!ordered(&[3, 3, 1]) && !ordered(&[1, 2]));
-    }
-
-    #[test]
-    fn exits_make_frames_longer() {
-        let all = Parameters::with("frame-least = 10000\nframe-most = 20000").unwrap();
-        let native = frames(&all, 0.0);
-        assert!((native.average_ms - 15.0).abs() < 1e-9 && (native.above_55 - 81.8).abs() < 0.1);
-        let slow = frames(&all, 0.1);
-        assert!((slow.average_ms - 16.5).abs() < 1e-9 && slow.above_55 < native.above_55);
-        assert_eq!(frames(&all, 9.0).above_55, 0.0);
     }
 }

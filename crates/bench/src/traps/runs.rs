@@ -153,8 +153,15 @@ impl Host<'_> {
     }
 
     /// Runs the guest's `case` with these words.
-    pub fn guest(&self, machine: &Machine, cpus: u64, host_tick: u64, words: &str) -> Result<Run, Error> {
-        let arguments = [
+    pub fn guest(
+        &self,
+        machine: &Machine,
+        cpus: u64,
+        host_tick: u64,
+        words: &str,
+        more: &[String],
+    ) -> Result<Run, Error> {
+        let mut arguments = [
             "run",
             "--kernel",
             &self.game.display().to_string(),
@@ -179,7 +186,9 @@ impl Host<'_> {
             "--cmdline",
             &format!("game cpus={cpus} {words}"),
         ]
-        .map(String::from);
+        .map(String::from)
+        .to_vec();
+        arguments.extend_from_slice(more);
         let (said, mut report, elapsed) = self.satori(&arguments, None)?;
         if !said.trim_end().ends_with(" 0 failed") {
             return Err(Error::Run(format!("the guest failed: {}", said.trim_end().replace('\n', "; "))));
@@ -190,11 +199,11 @@ impl Host<'_> {
         Ok(Run { report, told, elapsed })
     }
 
-    /// Runs the game.
-    pub fn play(&self, job: &Job) -> Result<Run, Error> {
+    /// Runs the game, with `more` options of Satori.
+    pub fn play(&self, job: &Job, more: &[String]) -> Result<Run, Error> {
         let of = &job.parameters;
         let words = format!("only=play ms={}{} {}", job.ms, of.words(), job.machine.rules);
-        self.guest(&job.machine, of.get("vcpus"), of.get("host-tick"), &words)
+        self.guest(&job.machine, of.get("vcpus"), of.get("host-tick"), &words, more)
     }
 
     /// Plays, and leaves out what each machine's guest does before and after.
@@ -204,9 +213,9 @@ impl Host<'_> {
         let idle = |job: &Job| Job { ms: 0, ..job.clone() };
         let idles: BTreeMap<_, _> = jobs.iter().map(|job| (key(job), idle(job))).collect();
         let idles: Vec<_> = idles.into_iter().collect();
-        let before = self.all(&idles, |(key, job)| Ok((key.clone(), self.play(job)?)))?;
+        let before = self.all(&idles, |(key, job)| Ok((key.clone(), self.play(job, &[])?)))?;
         let before: BTreeMap<_, _> = before.into_iter().collect();
-        let mut runs = self.all(jobs, |job| self.play(job))?;
+        let mut runs = self.all(jobs, |job| self.play(job, &[]))?;
         for (run, job) in runs.iter_mut().zip(jobs) {
             if let Some(before) = before.get(&key(job)) {
                 run.report.all = without(&run.report.all, &before.report.all);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::{ablation, traps};
+use super::{ablation, overhead, traps};
 use crate::{cli, units};
 
 /// `satori bench`.
@@ -89,6 +89,9 @@ pub enum Other {
     /// Run each enlightenment alone, and all without each one, and name those that cost
     #[command(after_long_help = ablation::FOOTER)]
     Ablation(ablation::Ablation),
+    /// Measure what the default report costs a guest that does nothing but exit
+    #[command(after_long_help = overhead::FOOTER)]
+    Overhead(overhead::Overhead),
 }
 
 /// `--mitigations`.

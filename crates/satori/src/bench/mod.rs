@@ -2,6 +2,7 @@
 
 pub mod ablation;
 pub mod flags;
+pub mod overhead;
 mod talks;
 pub mod traps;
 
@@ -36,6 +37,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     match &flags.other {
         Some(Other::Traps(flags)) => return traps::traps(flags),
         Some(Other::Ablation(flags)) => return ablation::ablation(flags),
+        Some(Other::Overhead(flags)) => return overhead::overhead(flags),
         None => {}
     }
     if flags.list {

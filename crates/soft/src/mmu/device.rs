@@ -12,7 +12,7 @@ impl Cpu {
             let (gpa, size) = (gpa + 8 * half, T::SIZE.min(8) as u8);
             let value = match self.apic_offset(gpa) {
                 // The TPR shadow answers without an exit (SDM 30.1.1).
-                Some(0x80) if self.controls.tpr_shadow => u64::from(self.state.tpr),
+                Some(0x80) if self.virtual_tpr() => u64::from(self.state.tpr),
                 Some(offset) => self.ask_value(Exit::ApicRead { offset, size })?,
                 None => self.ask_value(Exit::MmioRead { gpa, size })?,
             };
@@ -29,12 +29,16 @@ impl Cpu {
             word.copy_from_slice(&bytes[8 * half as usize..][..8]);
             let value = u64::from_le_bytes(word);
             match self.apic_offset(gpa) {
-                Some(0x80) if self.controls.tpr_shadow => self.set_tpr(value as u8),
+                Some(0x80) if self.virtual_tpr() => self.set_tpr(value as u8),
                 Some(offset) => self.ask(Exit::ApicWrite { offset, size, value }).map(drop)?,
                 None => self.ask(Exit::MmioWrite { gpa, size, value }).map(drop)?,
             }
         }
         Ok(())
+    }
+
+    fn virtual_tpr(&self) -> bool {
+        self.controls.tpr_shadow && self.controls.virtualize_apic_accesses
     }
 
     fn apic_offset(&self, gpa: u64) -> Option<u16> {
