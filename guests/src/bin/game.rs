@@ -461,6 +461,8 @@ struct Frame {
     random: Random,
     began: u64,
     left: u64,
+    /// How many are still to be counted, the same ones in every run.
+    wanted: u64,
     /// How long a round takes where nothing disturbs it; 0: frames are not rendered.
     round_ps: u64,
 }
@@ -468,7 +470,8 @@ struct Frame {
 impl Frame {
     fn first(this: usize, now: u64) -> Frame {
         let random = Random(0x1000 + this as u64);
-        let mut frame = Frame { random, began: now, left: 0, round_ps: number("round-ps", 0) };
+        let (wanted, round_ps) = (number("frames", 0), number("round-ps", 0));
+        let mut frame = Frame { random, began: now, left: 0, wanted, round_ps };
         frame.next(now);
         frame
     }
@@ -482,14 +485,15 @@ impl Frame {
 
     /// Counts a round, and the frame if that was its last one.
     fn round(&mut self, now: u64) {
-        if self.left == 0 {
+        if self.left == 0 && self.wanted > 0 {
+            self.wanted -= 1;
             let took = now - self.began;
             FRAMES.fetch_add(1, Ordering::Relaxed);
             FRAME_TICKS.fetch_add(took, Ordering::Relaxed);
             IN_TIME.fetch_add((took * 55 < SHARED.tsc_hz.load(Ordering::Relaxed)).into(), Ordering::Relaxed);
             self.next(now);
         }
-        self.left -= 1;
+        self.left = self.left.saturating_sub(1);
     }
 }
 

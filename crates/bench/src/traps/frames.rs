@@ -1,7 +1,7 @@
 //! Frame times, measured by the guest in its own time.
 //!
 //! Each vCPU renders frame after frame: a frame is a number of rounds of the game's loop, drawn evenly between the
-//! parameters' two. In a run of its own every exit takes the guest time that the cost file says (`satori run --charge-costs`), so a frame
+//! parameters' two, and the first frames of each vCPU count, the same ones in every run. In a run of its own every exit takes the guest time that the cost file says (`satori run --charge-costs`), so a frame
 //! takes as long as its rounds, the guest's own interrupt handlers, and the exits that fell into it. `native` is the
 //! repaired guest where exits take no time: what is left are its own rounds and handlers.
 
@@ -25,15 +25,19 @@ pub struct Frames {
 }
 
 impl Frames {
-    fn told(run: &Run) -> Result<Frames, Error> {
+    /// What the guest told of as many frames as were `wanted` of it.
+    fn told(run: &Run, wanted: u64) -> Result<Frames, Error> {
         let number = |name: &str| run.told.get(name).and_then(|text| text.parse::<u64>().ok());
         match (number("frames"), number("frame-ns"), number("in-time")) {
-            (Some(count @ 1..), Some(ns), Some(in_time)) => Ok(Frames {
+            (Some(count), Some(ns), Some(in_time)) if count == wanted && count > 0 => Ok(Frames {
                 count,
                 average_ms: ns as f64 / count as f64 / 1e6,
                 above_55: in_time as f64 / count as f64 * 100.0,
             }),
-            _ => Err(Error::Run("the guest ended before its first frame: give it more --time".into())),
+            (count, ..) => Err(Error::Run(format!(
+                "the guest rendered {} of {wanted} frames: give it more --time",
+                count.unwrap_or(0)
+            ))),
         }
     }
 }
@@ -88,19 +92,21 @@ pub fn frames(
         .checked_div(rounds)
         .filter(|ps| *ps > 0)
         .ok_or_else(|| Error::Run("the guest does not tell its rounds".into()))?;
+    // Twice the time that the longest take, so that every vCPU ends them, whatever its share of the time is.
+    let each = (plan.ms * 1000).checked_div(plan.parameters.get("frame-most") * 2).unwrap_or(0).max(1);
     let native = Job { machine: quiet.clone(), parameters: plan.parameters.clone(), ms: plan.ms };
     let mut all = vec![Shot { job: native, charge: Charge::Nothing }];
     all.extend(shots);
     let mut told = host.all(&all, |Shot { job, charge }| {
         let mut job = job.clone();
-        job.machine.rules += &format!(" round-ps={round_ps}");
+        job.machine.rules += &format!(" round-ps={round_ps} frames={each}");
         let file = match charge {
             Charge::Nothing => None,
             Charge::Costs => Some(&files[0]),
             Charge::CheapEoi => Some(&files[1]),
         };
         let charged = file.map(|file| ["--charge-costs".into(), "--costs".into(), shown(file)]);
-        Frames::told(&host.play(&job, charged.as_ref().map_or(&[][..], |words| words))?)
+        Frames::told(&host.play(&job, charged.as_ref().map_or(&[][..], |words| words))?, each * vcpus)
     })?;
     let native = told.remove(0);
     Ok((native, told))
