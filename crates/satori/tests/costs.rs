@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{file, satori, scratch};
+use common::{file, pvh, satori, scratch};
 use serde_json::Value;
 
 const HOST: &str = "\
@@ -74,4 +74,23 @@ fn what_is_no_cost_file_is_refused() {
         assert!(ended.messages.contains(told), "{arguments:?}: {}", ended.messages);
         assert_eq!(ended.messages.trim_end().lines().count(), 1, "{arguments:?}: {}", ended.messages);
     }
+}
+
+#[test]
+fn charged_exits_take_guest_time() {
+    // `xor %eax, %eax; cpuid; jmp` to the CPUID, which costs 1,963 ns of the 10 ms.
+    let kernel = file("charged.elf", &pvh::kernel(&[0x31, 0xc0, 0x0f, 0xa2, 0xeb, 0xfa]));
+    let counted = |more: &[&str]| {
+        let report = scratch("charged.json").display().to_string();
+        let words = ["run", "--kernel", &kernel, "-m", "128M", "--clock", "virtual", "--guest-timeout", "10ms"];
+        let report_to = ["--host-tick", "0", "--report", "json", "--report-file", &report];
+        let ended = satori(&[&words[..], &report_to, more].concat());
+        assert_eq!(ended.status, 124, "{}", ended.messages);
+        let rows = rows(&std::fs::read_to_string(&report).expect("the report"));
+        let row = rows.iter().find(|row| row["reason"] == "CPUID").expect("a row").clone();
+        row["samples"].as_u64().expect("a number")
+    };
+    let charged = counted(&["--charge-costs"]);
+    assert!((5_050..5_100).contains(&charged), "{charged}: 10 ms are 5,094 of 1,963 ns, and some instructions");
+    assert!(counted(&[]) > 1_000_000, "without that exits take no guest time");
 }

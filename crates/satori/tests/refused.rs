@@ -112,6 +112,7 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpus", "2", "--report-vcpu", "2"], &["--report-vcpu 2", "2 vCPUs"]);
     refused(&["--kernel", &kernel, "--report-vcpu", "0", "--report", "json"], &["--report text"]);
     refused(&["--kernel", &kernel, "--report", "off"], &["--report off", "leave one of the two out"]);
+    refused(&["--kernel", &kernel, "--charge-costs"], &["--charge-costs", "--clock virtual"]);
     refused(
         &["--kernel", &kernel, "--gdb", "unix:/nonexistent/s"],
         &["--gdb", "No such file", "another place"],

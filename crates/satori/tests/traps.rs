@@ -28,8 +28,17 @@ fn the_talks_order_comes_out_the_same_in_every_run() {
     }
     let timers: Vec<_> = (0..4).map(|at| value["configurations"][at]["timer"].clone()).collect();
     assert_eq!(timers, ["hpet", "stimer-direct", "lapic", "stimer-direct"]);
-    let (_, again, _) = quick(&["--engine", "interpreter"]);
+    let (_, again, other) = quick(&["--engine", "interpreter"]);
     assert_eq!(four, again, "another engine, the same exits");
+    let frames = |value: &Value| -> Vec<f64> {
+        let of = |one: &Value| one["average_ms"].as_f64().expect("a time");
+        let four = (0..4).map(|at| of(&value["configurations"][at]["frames"]));
+        std::iter::once(of(&value["native_frames"])).chain(four).collect()
+    };
+    let times = frames(&value);
+    assert_eq!(times, frames(&other), "and the same frames");
+    assert!(times[1..].iter().all(|time| *time > times[0]), "exits make frames longer: {times:?}");
+    assert!(times[2..].iter().all(|time| *time < times[1]), "and those of HPET most: {times:?}");
 }
 
 #[test]
