@@ -65,24 +65,29 @@ pub struct Opened {
 /// What accesses through one window have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
-    base: Option<usize>,
-    index: Option<(usize, u8)>,
-    segment: Option<usize>,
+    base: Option<u8>,
+    index: Option<(u8, u8)>,
+    segment: Option<u8>,
 }
 
 impl Key {
     fn of(address: &Address) -> Option<Self> {
         (!address.short && !address.computed).then_some(Key {
-            base: address.base,
-            index: address.index,
-            segment: address.segment,
+            base: address.base.map(|base| base as u8),
+            index: address.index.map(|(index, shift)| (index as u8, shift)),
+            segment: address.segment.map(|segment| segment as u8),
         })
     }
 
     /// Whether none of the registers in `changed` is in it.
     fn stays(&self, changed: u16) -> bool {
-        let stays = |register: usize| changed & 1 << register == 0;
-        self.base.is_none_or(stays) && self.index.is_none_or(|(index, _)| stays(index))
+        !self.loses(changed, changed)
+    }
+
+    /// Whether its base is in `bases`, or its index in `indices`.
+    fn loses(&self, bases: u16, indices: u16) -> bool {
+        self.base.is_some_and(|base| bases & 1 << base != 0)
+            || self.index.is_some_and(|(index, _)| indices & 1 << index != 0)
     }
 }
 
@@ -190,7 +195,7 @@ struct Window {
     /// The context has the host's address of the first byte, else the distance to the host's memory.
     pointer: bool,
     /// A place, in bytes from the first, whose address was found to be a multiple of the second value.
-    aligned: Option<(i64, i64)>,
+    aligned: Option<(i64, u8)>,
 }
 
 /// The windows that are open where code is being made.
@@ -241,13 +246,10 @@ impl Windows {
     pub fn pass(&mut self, step: &Step) {
         for place in &mut self.open {
             let Some(window) = place else { continue };
-            let changed = |register: usize| step.changes & 1 << register != 0;
-            let shifted = |register: usize| step.shift.is_some_and(|(shifted, _)| shifted == register);
-            let index = window.key.index.map(|(index, _)| index);
-            if window.key.base.is_some_and(changed) || index.is_some_and(|i| changed(i) || shifted(i)) {
+            if window.key.loses(step.changes, step.registers()) {
                 *place = None;
             } else if let Some((register, amount)) = step.shift
-                && window.key.base == Some(register)
+                && window.key.base == Some(register as u8)
             {
                 window.low = window.low.wrapping_sub(amount);
                 window.high = window.high.wrapping_sub(amount);
@@ -298,14 +300,11 @@ fn range(first: &Use, steps: &[Step]) -> Option<(i64, i64)> {
             }
         }
         own = false;
-        let changed = |register: usize| step.changes & 1 << register != 0;
-        let shifted = |register: usize| step.shift.is_some_and(|(shifted, _)| shifted == register);
-        let index = first.key.index.map(|(index, _)| index);
-        if first.key.base.is_some_and(changed) || index.is_some_and(|i| changed(i) || shifted(i)) {
+        if first.key.loses(step.changes, step.registers()) {
             break;
         }
         if let Some((register, amount)) = step.shift
-            && first.key.base == Some(register)
+            && first.key.base == Some(register as u8)
         {
             moved = moved.wrapping_add(amount);
         }
@@ -404,10 +403,11 @@ impl Lower<'_> {
         }
         let key = Key::of(address)?;
         let wanted = Use { key, low: address.disp, high: address.disp.checked_add(size.into())?, write };
-        let align = i64::from(align);
+        // It is a power of two, and 64 at most.
+        let by = align as u8;
         let aligned = |window: &Window| {
             let place = wanted.low - window.low;
-            let fits = |(known, by): (i64, i64)| by >= align && (place - known) % align == 0;
+            let fits = |(known, other): (i64, u8)| other >= by && (place - known) % i64::from(by) == 0;
             align == 1 || window.aligned.is_some_and(fits)
         };
         let known = self.windows.find(&wanted).and_then(|number| self.windows.open[number]);
@@ -421,7 +421,7 @@ impl Lower<'_> {
             // That comes before the page is looked at.
             let misaligned = self.step(reason::STEP);
             self.effective(S2, address, 0);
-            self.asm.test_byte(S2, align as u8 - 1);
+            self.asm.test_byte(S2, by - 1);
             self.asm.jcc(cc::NE, misaligned);
         }
         let Some(reached) = self.reach(address, &wanted, size) else {
@@ -432,7 +432,7 @@ impl Lower<'_> {
         if let Some(number) = self.windows.find(&wanted)
             && let Some(window) = &mut self.windows.open[number]
         {
-            window.aligned = Some((wanted.low - window.low, align));
+            window.aligned = Some((wanted.low - window.low, by));
         }
         Some(reached)
     }
