@@ -150,7 +150,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         Some(crossing) => vec![crossing.insn],
         None => {
             let heat = |offset: u64| cpu.heat_at(rip.wrapping_add(offset));
-            trace::instructions(&cpu.isa, host, (rip & 0xfff) as usize, heat)
+            trace::instructions(&cpu.isa, host, (rip & 0xfff) as usize, heat, jit.manner.hot)
         }
     };
     // SAFETY: as above. Bytes that changed under way make the block invalid.

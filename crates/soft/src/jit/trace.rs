@@ -20,13 +20,16 @@ const LONGEST: usize = 15;
 const PAGE: u64 = 4096;
 
 /// The instructions from `offset` of the page at `host` on, as if that were address 0. `heat` says how often
-/// a block there was executed.
+/// a block there was executed, and `hot` how often this one was.
 pub fn instructions(
     isa: &Isa,
     host: *const u8,
     offset: usize,
     heat: impl Fn(u64) -> u32,
+    hot: u32,
 ) -> Vec<Instruction> {
+    // What was executed less often than the start, by far, is no part of it.
+    let enough = (hot / 2).max(1);
     let mut all: Vec<Instruction> = Vec::with_capacity(16);
     let mut met = [0u64; PAGE as usize / 64];
     let mut calls = Vec::new();
@@ -72,7 +75,7 @@ pub fn instructions(
                 let place = place(offset, to) as usize;
                 place < PAGE as usize && met[place / 64] & 1 << (place % 64) == 0
             };
-            match behind(&insn, &mut calls, &heat) {
+            match behind(&insn, &mut calls, &heat, enough) {
                 Some(on) if on == insn.next_ip() => {}
                 Some(on) if fresh(on) => {
                     next = Some(on);
@@ -91,7 +94,7 @@ fn place(offset: usize, at: u64) -> u64 {
 }
 
 /// Where it likely goes on behind `insn`, which branches; `calls` are where those on the way come back to.
-fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32) -> Option<u64> {
+fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32, enough: u32) -> Option<u64> {
     if insn.flow_control() == FlowControl::Return {
         return if insn.code() == Code::Retnq { calls.pop() } else { None };
     }
@@ -105,10 +108,10 @@ fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32) 
             // What was executed often enough is not counted any more; loops go back then.
             let back = taken.wrapping_sub(next) as i64 <= 0;
             let (likely, heat) = if go > stay || go == stay && back { (taken, go) } else { (next, stay) };
-            (heat > 0).then_some(likely)
+            (heat >= enough).then_some(likely)
         }
-        FlowControl::UnconditionalBranch => (heat(taken) > 0).then_some(taken),
-        FlowControl::Call if heat(taken) > 0 => {
+        FlowControl::UnconditionalBranch => (heat(taken) >= enough).then_some(taken),
+        FlowControl::Call if heat(taken) >= enough => {
             calls.push(next);
             Some(taken)
         }
