@@ -256,6 +256,9 @@ fn sandbox(flags: &cli::Machine, keep: &[RawFd], listening: bool, pinned: bool) 
         cli::Sandbox::Auto => Mode::Auto,
         cli::Sandbox::Require => Mode::Require,
     };
+    if mode == Mode::Off {
+        tracing::info!("sandbox: off, as asked: the process keeps all that it has");
+    }
     let status = Status::Internal.code().into();
     let needs = Needs { keep, listening, pinned, status, farewell: terminal::restore_if_free };
     for Measure { name, outcome } in satori_sandbox::enter(mode, &needs)? {
