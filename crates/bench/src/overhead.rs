@@ -125,11 +125,11 @@ pub fn measure(plan: &Plan, tell: &mut dyn FnMut(&str)) -> Result<Vec<Overhead>,
 
 /// Whether the report costs less than the bound in each; none if it may cost more in one.
 pub fn within(all: &[Overhead]) -> Option<bool> {
-    all.iter().map(Overhead::within).fold(Some(true), |sum, one| match (sum, one) {
-        (Some(false), _) | (_, Some(false)) => Some(false),
-        (Some(true), Some(true)) => Some(true),
-        _ => None,
-    })
+    let told: Vec<_> = all.iter().map(Overhead::within).collect();
+    match told.contains(&Some(false)) {
+        true => Some(false),
+        false => told.iter().all(Option::is_some).then_some(true),
+    }
 }
 
 /// A table.

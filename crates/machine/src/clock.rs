@@ -55,11 +55,11 @@ impl Nanoseconds {
         let hz = u128::from(hz.max(1));
         let nanos = u128::from(NANOS_PER_SECOND);
         // Both are below 2^64: a tick is at most a second, and the rest is below one nanosecond.
-        Nanoseconds { whole: (nanos / hz) as u64, part: ((nanos % hz << 64) / hz) as u64 }
+        Nanoseconds { whole: (nanos / hz) as u64, part: (((nanos % hz) << 64) / hz) as u64 }
     }
 
     fn of(self, ticks: u64) -> u64 {
-        let part = (u128::from(ticks) * u128::from(self.part) >> 64) as u64;
+        let part = ((u128::from(ticks) * u128::from(self.part)) >> 64) as u64;
         ticks.saturating_mul(self.whole).saturating_add(part)
     }
 }
