@@ -408,10 +408,9 @@ fn for_a_while(t: &mut Test, what: &str, work: fn(usize)) {
     let cpus = smp::count();
     IDLE.store(bit::GUEST_IDLE.offered(), SeqCst);
     if bit::APIC_ACCESS.offered() {
-        for number in 1..cpus {
-            if PLACES[number].assist.load(SeqCst) == 0 {
-                let page = paging::page();
-                PLACES[number].assist.store(page, SeqCst);
+        for place in &PLACES[1..cpus] {
+            if place.assist.load(SeqCst) == 0 {
+                place.assist.store(paging::page(), SeqCst);
             }
         }
     }
@@ -453,8 +452,8 @@ fn for_a_while(t: &mut Test, what: &str, work: fn(usize)) {
         }
     }
     STOP.store(true, SeqCst);
-    for number in 1..cpus {
-        PLACES[number].needed.store(true, SeqCst);
+    for (number, place) in PLACES.iter().enumerate().take(cpus).skip(1) {
+        place.needed.store(true, SeqCst);
         send(number, WAKE);
     }
     let stopped = insn::rdtsc();
