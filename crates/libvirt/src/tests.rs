@@ -92,45 +92,11 @@ fn the_proposed_form_of_direct_timers_runs_with_a_warning() {
     assert_eq!(today, (names, vec![]));
 }
 
-const NONE_SET: &str = "<features>
-  <acpi/>
-  <apic/>
-  <paef/>
-  <pmu/>
-  <kvm-hidden state='on' /></kvm-hidden>
-</features>
-";
+const NONE_SET: &str = include_str!("../talks/none-set.xml");
 
-const ALL_SET: &str = "<features>
-  <acpi/>
-  <apic/>
-  <paef/>
-  <pmu/>
-  <kvm-hidden state='on' /></kvm-hidden>
-  <hyperv>
-    <relaxed state='on' />
-    <vapic state='on' />
-    <spinlocks state='on' retries='4096' />
-    <vpindex state='on' />
-    <runtime state='on' />
-    <syncic state='on' />
-    <stimer state='on' />
-    <direct state='on' />
-  </hyperv>
-  <reset state='on' />
-  <vendor_id state='on' value='KVM Hv' />
-  <frequencies state='on' />
-  <reenlightenment state='on' />
-  <tlbflush state='on' />
-  <ipi state='on' />
-</features>
-";
+const ALL_SET: &str = include_str!("../talks/all-set.xml");
 
-const HIDDEN: &str = "<cpu mode='host-passthrough'>
-  <topology sockets='1' cores='10' threads='2' />
-  <feature policy='disable' name='hypervisor' />
-</cpu>
-";
+const HIDDEN: &str = include_str!("../talks/hidden.xml");
 
 #[test]
 fn what_the_second_talk_misprints_is_told_with_the_right_spelling() {

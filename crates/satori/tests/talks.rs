@@ -11,7 +11,7 @@ use satori_hyperv::Enlightenment;
 
 macro_rules! snippet {
     ($name:literal) => {
-        include_str!(concat!("talks/", $name, ".xml"))
+        include_str!(concat!("../../libvirt/talks/", $name, ".xml"))
     };
 }
 
