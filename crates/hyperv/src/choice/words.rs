@@ -87,9 +87,14 @@ pub fn meant(name: &str) -> Option<Enlightenment> {
     (far <= near && wanted.len() > 1).then_some(one)
 }
 
-/// The value of a vendor: at most twelve characters of ASCII.
+/// The value of a vendor: at most twelve characters of ASCII that can be written again. QEMU has no way to write the
+/// names on and off.
 pub fn vendor(text: &str) -> Result<[u8; 12], String> {
     let mut vendor = [0; 12];
+    let printed = text.bytes().all(|byte| !byte.is_ascii_control());
+    if !printed || matches!(text, "" | "on" | "off") {
+        return Err(format!("'{}' is no vendor's name: write KVM Hv, say", text.escape_debug()));
+    }
     match vendor.get_mut(..text.len()) {
         Some(place) if text.is_ascii() => place.copy_from_slice(text.as_bytes()),
         _ => return Err(format!("the vendor '{text}' has more than 12 ASCII characters: shorten it")),
