@@ -109,7 +109,7 @@ fn frame_times(out: &mut String, results: &Results) {
     let _ = writeln!(
         out,
         "\nFrames, measured by the guest in its own time, in which each exit takes its modelled cost; native: where exits take \
-         none\n\n{:<16} {:>10} {:>9} {:>9} {:>9}",
+         none;\ndifferences of less than a tenth say nothing (docs/traps.md)\n\n{:<16} {:>10} {:>9} {:>9} {:>9}",
         "", "average", "FPS", "> 55 FPS", "frames"
     );
     let mut row = |name: &str, Frames { count, average_ms, above_55 }| {

@@ -197,7 +197,7 @@ impl Lower<'_> {
     }
 
     /// STI and CLI at privilege level 0. Nobody can tell whether an interrupt was held back for one
-    /// more instruction when none waits; where the run ends behind STI, [`Cpu::run`] notices.
+    /// more instruction when none waits; where the run ends behind STI, `Cpu::run` notices.
     fn interrupt_flag(&mut self, on: bool, next: u64) -> bool {
         if !self.privileged || !canonical(next) {
             return false;

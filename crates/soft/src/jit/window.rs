@@ -337,7 +337,7 @@ fn opened(window: usize, offset: usize) -> Mem {
 /// A range that the TLB may not have.
 #[derive(Clone, Copy)]
 pub struct Site {
-    /// What [`open`] is called with for it.
+    /// What [`enter::open`] is called with for it.
     range: u64,
     /// Its first and its last byte, from the access.
     first: i64,
@@ -554,7 +554,7 @@ impl Lower<'_> {
         self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
     }
 
-    /// What [`open`] is called with for such a range; its address.
+    /// What [`enter::open`] is called with for such a range; its address.
     fn range_site(&mut self, size: u32, write: bool, (first, last): (i64, i64), number: usize) -> u64 {
         let range = Box::new(Range {
             without: Cell::new(0),
