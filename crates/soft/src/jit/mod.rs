@@ -244,7 +244,7 @@ struct Link {
 /// What leads to pages by their linear addresses.
 #[derive(Default)]
 struct Dependents {
-    /// Links with a slot.
+    /// Links to other pages, or to an instruction that reaches into one.
     slots: Vec<u32>,
     /// Targets in use: mode and set.
     targets: Vec<(u8, u16)>,
@@ -711,11 +711,12 @@ impl Cpu {
             jit.arena().write(place, &code.to_le_bytes());
             jit.dependents[scope as usize][bucket(key)].slots.push(link);
         } else {
-            // The second page of an instruction may come to be another one.
+            let Some(number) = target else { return };
             // SAFETY: as in `reset`.
-            let crosses = |number: u32| unsafe { (*jit.blocks[number as usize].block).crossing().is_some() };
-            if target.is_none_or(crosses) {
-                return;
+            if unsafe { (*jit.blocks[number as usize].block).crossing().is_some() } {
+                // The second page of the instruction may come to be another one.
+                let Some(scope) = scope else { return };
+                jit.dependents[scope as usize][bucket(key)].slots.push(link);
             }
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
             jit.arena().write(place, &distance.to_le_bytes());
