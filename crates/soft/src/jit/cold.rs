@@ -14,6 +14,8 @@ pub enum Cold {
     Miss {
         label: Label,
         retry: Label,
+        /// Where the distance to the host's memory, at S1, is used.
+        have: Label,
         address: Address,
         describe: u32,
         rip: u64,
@@ -160,9 +162,9 @@ impl Lower<'_> {
                 self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32));
                 self.link(target);
             }
-            Cold::Miss { label, retry, address, describe, rip, rest } => {
+            Cold::Miss { label, retry, have, address, describe, rip, rest } => {
                 self.asm.bind(label);
-                self.emit_miss(&address, describe);
+                self.emit_miss(&address, describe, have);
                 self.reload_vectors();
                 if self.back_home == Homes::USUAL {
                     self.asm.jcc(cc::NE, retry);

@@ -5,7 +5,7 @@ use satori_engine::Doing;
 use satori_memory::PageState;
 use satori_state::seg;
 
-use super::asm::{Alu, Mem, Reg, cc};
+use super::asm::{Alu, Label, Mem, Reg, cc};
 use super::lower::Lower;
 use super::stubs::{self, S1, S2};
 use crate::cpu::Cpu;
@@ -214,11 +214,14 @@ impl Lower<'_> {
             (self.stores, self.stored_in) = (true, None);
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        let have = self.asm.label();
+        self.asm.bind(have);
         let host = self.operand(address);
         let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
         self.seldom(super::cold::Cold::Miss {
             label: miss,
             retry,
+            have,
             address: *address,
             describe,
             rip: self.rip,
@@ -252,7 +255,16 @@ impl Lower<'_> {
     }
 
     /// The code of a miss, out of the way.
-    pub fn emit_miss(&mut self, address: &Address, describe: u32) {
+    pub fn emit_miss(&mut self, address: &Address, describe: u32, have: Label) {
+        let (size, write) = (describe & 0xff, describe & WRITE != 0);
+        // Vectors are in two pages more often than others, and slow to leave with.
+        if size >= 16 && describe >> ALIGN_SHIFT == 1 && !(write && self.parallel) {
+            let (look, found) = (self.asm.label(), self.asm.label());
+            self.across(address, write, (0, i64::from(size) - 1), (look, look, found));
+            self.asm.bind(found);
+            self.go_back(have);
+            self.asm.bind(look);
+        }
         self.effective(S2, address, 0);
         self.asm.constant(S1, u64::from(self.number) << 32 | u64::from(describe));
         self.asm.call_to(self.stubs.miss);

@@ -644,6 +644,37 @@ impl Lower<'_> {
         }
     }
 
+    /// Goes to `look` if the bytes from `first` to `last` are in one page.
+    fn in_one_page(&mut self, address: &Address, (first, last): (i64, i64), look: Label) {
+        self.effective(S2, address, first);
+        self.asm.lea(S1, Mem::at(S2, (last - first) as i32));
+        self.asm.alu(Alu::Xor, S1, S2);
+        self.asm.alu_imm(Alu::And, S1, -0x1000);
+        self.asm.jcc(cc::E, look);
+    }
+
+    /// Goes to `found` if those bytes are in two pages that lie together, with the distance to the host's memory in S1; to
+    /// `look` if they are in one, or the TLB does not have both. What comes next is emitted at `apart`.
+    pub fn across(
+        &mut self,
+        address: &Address,
+        write: bool,
+        (first, last): (i64, i64),
+        (look, apart, found): (Label, Label, Label),
+    ) {
+        self.in_one_page(address, (first, last), look);
+        self.look_for(address, write, (first, first));
+        self.asm.jcc(cc::NE, look);
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.asm.store(stubs::spare(), S1);
+        self.look_for(address, write, (last, last));
+        self.asm.jcc(cc::NE, look);
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.asm.alu_mem(Alu::Cmp, S1, stubs::spare());
+        self.asm.jcc(cc::NE, apart);
+        self.asm.jmp(found);
+    }
+
     /// The code of a range that the TLB does not have, out of the way.
     pub fn emit_range(
         &mut self,
@@ -657,23 +688,13 @@ impl Lower<'_> {
         let (alone, look, found) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.bind(label);
         // It may be in two pages, and have been so before.
-        self.effective(S2, address, first);
-        self.asm.lea(S1, Mem::at(S2, (last - first) as i32));
-        self.asm.alu(Alu::Xor, S1, S2);
-        self.asm.alu_imm(Alu::And, S1, -0x1000);
-        self.asm.jcc(cc::E, look);
         let wide = self.wide && paged.is_some();
-        if !(wide || write && self.parallel) {
-            // They may lie together.
-            self.look_for(address, write, (first, first));
-            self.asm.jcc(cc::NE, look);
-            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-            self.asm.store(stubs::spare(), S1);
-            self.look_for(address, write, (last, last));
-            self.asm.jcc(cc::NE, look);
-            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-            self.asm.alu_mem(Alu::Cmp, S1, stubs::spare());
-            self.asm.jcc(cc::E, found);
+        if wide || write && self.parallel {
+            self.in_one_page(address, (first, last), look);
+        } else {
+            let apart = self.asm.label();
+            self.across(address, write, (first, last), (look, apart, found));
+            self.asm.bind(apart);
         }
         self.asm.constant(S1, range);
         self.asm.load(S1, Mem::at(S1, offset_of!(Range, without) as i32));
