@@ -1,6 +1,6 @@
 //! Code that seldom runs, which stands behind its block, or rather in another part of the code memory.
 
-use super::asm::{Label, Mem, cc};
+use super::asm::{Alu, Label, Mem, cc};
 use super::flags::{Flags, Recipe};
 use super::homes::Homes;
 use super::lower::Lower;
@@ -166,7 +166,16 @@ impl Lower<'_> {
                 self.asm.bind(label);
                 self.emit_miss(&address, describe, have);
                 self.reload_vectors();
-                if self.back_home == Homes::USUAL {
+                if describe & 0xff >= 16 {
+                    let (step, again) = (self.asm.label(), self.asm.label());
+                    self.asm.jcc(cc::E, step);
+                    self.asm.alu_imm(Alu::Cmp, S1, 1);
+                    self.asm.jcc(cc::E, again);
+                    self.go_back(have);
+                    self.asm.bind(again);
+                    self.go_back(retry);
+                    self.asm.bind(step);
+                } else if self.back_home == Homes::USUAL {
                     self.asm.jcc(cc::NE, retry);
                 } else {
                     let step = self.asm.label();

@@ -9,6 +9,7 @@ use super::asm::{Alu, Label, Mem, Reg, cc};
 use super::lower::Lower;
 use super::stubs::{self, S1, S2};
 use crate::cpu::Cpu;
+use crate::host::Scalar;
 use crate::mmu::Tlb;
 
 /// In a description of an access: it writes.
@@ -77,6 +78,32 @@ impl Address {
     /// At `disp` from a register.
     pub fn at(base: usize, disp: i64) -> Self {
         Address { base: Some(base), index: None, disp, segment: None, short: false, computed: false }
+    }
+}
+
+/// Bytes of a vector at most.
+pub const VECTOR: usize = 32;
+
+impl Cpu {
+    /// Copies a vector in two pages of RAM to where it lies together: how far that is from `linear`.
+    fn bring_together(&mut self, linear: u64, size: u64) -> Option<u64> {
+        let first = 0x1000 - (linear & 0xfff);
+        let parts = [(linear, first), (linear.wrapping_add(first), size - first)];
+        let mut at = 0;
+        for (linear, bytes) in parts {
+            if !self.cache_translation(linear, bytes, false) {
+                return None;
+            }
+            // One may push the other out of the TLB, but it is read by then.
+            let from = self.cached_range(linear, bytes, false)?;
+            for i in 0..bytes as usize {
+                // SAFETY: the range holds that many bytes of RAM.
+                *self.context.vector.get_mut(at)? = unsafe { u8::load(from.add(i)) };
+                at += 1;
+            }
+        }
+        let distance = (self.context.vector.as_ptr() as u64).wrapping_sub(linear);
+        (distance > 1).then_some(distance)
     }
 }
 
@@ -299,7 +326,7 @@ pub extern "sysv64" fn wrote(cpu: &mut Cpu) {
 }
 
 /// Called by translated code: caches the translation for an access at `linear`. Returns 1 if the
-/// access will hit now.
+/// access will hit now; a vector to be read from two pages is brought together, and its distance from `linear` returned.
 pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, described: u64) -> u64 {
     if let Some(jit) = &mut cpu.jit {
         jit.counts.misses += 1;
@@ -308,6 +335,11 @@ pub extern "sysv64" fn miss(cpu: &mut Cpu, linear: u64, described: u64) -> u64 {
     let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);
     let aligned = linear & (u64::from(describe >> ALIGN_SHIFT) - 1) == 0;
     cpu.doing.set(Doing::Missing);
+    if !write && size >= 16 && aligned && (linear & 0xfff) + size > 0x1000 {
+        let together = cpu.bring_together(linear, size);
+        cpu.doing.set(Doing::Translated);
+        return together.unwrap_or(0);
+    }
     if write {
         cpu.expect_store(linear, number);
     }

@@ -114,6 +114,8 @@ pub struct Context {
     met: u64,
     /// Holds a register while those of the x87 are stored.
     spare: u64,
+    /// A vector that is in two pages.
+    vector: [u8; memory::VECTOR],
     x87: x87::Area,
     windows: [window::Opened; window::PLACES],
     /// The code that goes on without windows, or 0.
@@ -157,6 +159,7 @@ impl Context {
             x87_stored: 0,
             met: 0,
             spare: 0,
+            vector: [0; memory::VECTOR],
             x87: x87::Area::new(),
             windows: Default::default(),
             without: 0,
