@@ -16,9 +16,7 @@ impl ByteSink for Nowhere {
     fn put(&mut self, _bytes: &[u8]) {}
 }
 
-/// Instructions in a second of the guest's time. Few: one that rewrites its code costs a decoded block.
-const RATE: u64 = 20_000_000;
-/// How long most guests run, in their own time.
+/// How long most guests run, in their own time: 300,000 instructions.
 const SHORT: Duration = Duration::from_micros(300);
 /// Long enough for three lives of a guest that resets itself: a reset takes a millisecond.
 const LONG: Duration = Duration::from_micros(2_300);
@@ -33,7 +31,7 @@ pub fn guest(data: &[u8]) {
         topology: Topology::flat(1 + u32::from(flags & 1)),
         cpu_model: (flags & 2 != 0).then(|| "x86-64-v1".into()),
         hyperv: if flags & 4 != 0 { satori_hyperv::Config::off() } else { satori_hyperv::Config::auto() },
-        clock: ClockMode::Virtual { rate: RATE },
+        clock: ClockMode::VIRTUAL,
         tsc_hz: Some(1_000_000_000),
         on_reset: if flags & 8 != 0 { OnReset::Exit } else { OnReset::Restart },
         // Few, because one that spins takes as long as it may.

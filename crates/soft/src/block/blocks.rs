@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::credit::Credit;
 use super::fetch::{Fetch, NO_FETCH};
 use super::fetched::Fetched;
-use super::{BUCKETS, Block, Jump, NO_JUMP, Scope, bucket, op, rewritten};
+use super::{BUCKETS, Block, Jump, NO_JUMP, Scope, bucket, op};
 use crate::mmu::{LargePages, Reach};
 
 const JUMPS: usize = 8192;
@@ -75,7 +76,7 @@ pub struct Blocks {
     /// Blocks of instructions that cross pages, by the addresses of the first byte and of the second page.
     pub(super) crossings: HashMap<(u64, u64), *mut Block, BuildHasherDefault<AddressHasher>>,
     pub(super) storage: Vec<*mut Block>,
-    pub(super) rewritten: rewritten::Rewritten,
+    pub(super) credit: Credit,
     /// Bytes that the blocks take.
     pub(super) memory: usize,
     current: *mut Block,
@@ -107,7 +108,7 @@ impl Blocks {
             table: HashMap::default(),
             crossings: HashMap::default(),
             storage: Vec::new(),
-            rewritten: rewritten::Rewritten::new(),
+            credit: Credit::new(),
             memory: 0,
             current: std::ptr::null_mut(),
             current_rip: 0,

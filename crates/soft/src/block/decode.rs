@@ -77,9 +77,9 @@ pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
     (ops.into_boxed_slice(), generics)
 }
 
-/// Decodes the block of `longest` instructions or fewer at `offset` of the page at `host`. Nothing if its first instruction
+/// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
 /// reaches into the next page, or is too long.
-pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32, longest: usize) -> Option<Decoded> {
+pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     copy(host, offset, &mut buffer[..len]);
@@ -88,7 +88,7 @@ pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32, longest: usi
     let mut generics: Vec<(usize, Generic)> = Vec::new();
     let mut insn = Instruction::default();
     let mut done = false;
-    while !done && decoder.position() < MAX_BYTES && ops.len() < longest {
+    while !done && decoder.position() < MAX_BYTES && ops.len() < MAX_INSTRUCTIONS {
         let at = decoder.position();
         decoder.decode_out(&mut insn);
         if decoder.last_error() == DecoderError::NoMoreBytes {

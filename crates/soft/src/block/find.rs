@@ -107,15 +107,18 @@ impl Cpu {
             }
             self.blocks.reset();
         }
+        if !self.blocks.credit.any(self.retired) {
+            return Ok(None);
+        }
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*fetch.state };
         let value = self.mark_code(state);
-        let longest = self.blocks.rewritten.longest(fetch.state, value);
         let offset = (linear & 0xfff) as usize;
-        let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, offset, bits, longest) else {
+        let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, offset, bits) else {
             return Ok(self.crossing_block(linear, fetch, value));
         };
         let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
+        self.blocks.credit.spend(instructions);
         let len = ops.last().map_or(0, |op| op.offset + op.len);
         self.blocks.counts.decoded += 1;
         self.blocks.counts.instructions += u64::from(instructions);
@@ -198,6 +201,7 @@ impl Cpu {
             return None;
         }
         let (ops, generics) = decode::single(&self.isa, insn);
+        self.blocks.credit.spend(1);
         self.blocks.counts.decoded += 1;
         self.blocks.counts.instructions += 1;
         self.blocks.memory += size_of::<Block>() + size_of_val(&*ops) + size_of_val(&*generics) + OVERHEAD;

@@ -5,13 +5,13 @@
 //! valid while the page's state has the value that it had when the bytes were read.
 
 mod blocks;
+mod credit;
 mod decode;
 mod fast;
 mod fetch;
 mod fetched;
 mod find;
 mod op;
-mod rewritten;
 
 use std::cell::Cell;
 
