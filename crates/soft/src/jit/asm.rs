@@ -83,6 +83,7 @@ pub mod cc {
     pub const NE: u8 = 5;
     pub const A: u8 = 7;
     pub const S: u8 = 8;
+    pub const NS: u8 = 9;
     pub const LE: u8 = 14;
 }
 
@@ -105,7 +106,7 @@ pub struct Asm {
 
 /// What [`Asm::rollback`] goes back to.
 #[derive(Clone, Copy)]
-pub struct Mark(usize, usize);
+pub struct Mark(usize, usize, u32);
 
 impl Asm {
     pub fn new(origin: u64) -> Self {
@@ -132,12 +133,12 @@ impl Asm {
 
     /// The place that [`Asm::rollback`] can go back to.
     pub fn mark(&self) -> Mark {
-        Mark(self.code.len(), self.fixups.len())
+        Mark(self.code.len(), self.fixups.len(), self.changes)
     }
 
     /// Takes back what was emitted since `mark`.
     pub fn rollback(&mut self, mark: Mark) {
-        self.changes += 1;
+        self.changes = mark.2;
         self.code.truncate(mark.0);
         self.fixups.truncate(mark.1);
     }

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod golden;
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
@@ -20,7 +22,7 @@ use super::host::Host;
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Range, Round, Step, Windows};
-use super::{Addresses, Jit, Link, Translated, reason, trace, x87};
+use super::{AddressHasher, Extent, Jit, Link, Translated, reason, trace, x87};
 use satori_engine::{Made, Origin};
 use satori_memory::PageState;
 
@@ -65,8 +67,8 @@ pub struct Lower<'a> {
     pub number: u32,
     /// The block's instructions.
     pub all: Rc<[Instruction]>,
-    /// Instructions whose accesses open no window, by address and mode.
-    pub alone: &'a Addresses,
+    /// How far windows may reach, by address and mode.
+    pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
     /// Accesses may be translated together.
     pub grouping: bool,
     pub windows: Windows,
@@ -176,7 +178,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         number: jit.blocks.len() as u32,
         all: all.clone(),
         grouping: !rest,
-        alone: &jit.alone,
+        extents: &jit.extents,
         windows: Windows::default(),
         round: Round::Only,
         changed: 0,
@@ -255,18 +257,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
     jit.asm.code = code;
     let number = jit.blocks.len() as u32;
     let mode = cpu.mode;
-    jit.blocks.push(Translated {
-        block,
-        entry,
-        leave,
-        rip,
-        mode,
-        key,
-        rest,
-        crossings: 0,
-        last_crossing: 0,
-        incoming: Vec::new(),
-    });
+    jit.blocks.push(Translated { block, entry, leave, rip, mode, key, rest, incoming: Vec::new() });
     for (state, _) in valid {
         jit.pages.entry(state).or_default().push(number);
     }
@@ -428,12 +419,13 @@ impl Lower<'_> {
         if known {
             let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
             let (windows, ranges, sites) = (self.windows, self.ranges.len(), self.sites.len());
-            let held = self.held.take();
+            let (held, pointer) = (self.held.take(), self.pointer);
             match self.flow(isa, insn) {
                 Some(ended) => return ended,
                 None => {
                     self.stores = false;
                     self.asm.rollback(mark);
+                    self.pointer = pointer;
                     self.flags = flags;
                     self.cold.truncate(cold);
                     self.links.truncate(links);
@@ -455,6 +447,7 @@ impl Lower<'_> {
                     }
                     self.stores = false;
                     self.asm.rollback(mark);
+                    self.pointer = pointer;
                     self.flags = flags;
                     self.cold.truncate(cold);
                     self.ranges.truncate(ranges);

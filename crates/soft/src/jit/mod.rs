@@ -221,9 +221,6 @@ struct Translated {
     key: u64,
     /// It is the rest of one whose windows failed.
     rest: bool,
-    /// How much too often ranges of windows crossed pages, and when one last did, in instructions.
-    crossings: u32,
-    last_crossing: u64,
     /// Links that were led here.
     incoming: Vec<u32>,
 }
@@ -255,6 +252,9 @@ struct Dependents {
 
 /// Arenas that no vCPU uses, for those of the machine's next life.
 pub type Pool = Arc<Mutex<Vec<Arena>>>;
+
+/// Bytes from an access to the first that a window for it may have, and behind the last; nothing at all if both are 0.
+type Extent = (i64, i64);
 
 /// Addresses in modes.
 type Addresses = HashSet<u64, BuildHasherDefault<AddressHasher>>;
@@ -289,8 +289,9 @@ pub struct Jit {
     /// What looks for a window's range are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     ranges: Vec<Box<window::Range>>,
-    /// Instructions that open no window, as its range crossed pages again and again.
-    alone: Addresses,
+    /// How far the windows of instructions may reach, in bytes from the access to the first and behind the last, where they
+    /// crossed pages again and again.
+    extents: HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
     /// Loops whose accesses are in another page every other round: they look for pages that lie together.
     wide: Addresses,
     /// Those where that does not help.
@@ -349,7 +350,7 @@ impl Jit {
             links: Vec::new(),
             sites: Vec::new(),
             ranges: Vec::new(),
-            alone: HashSet::default(),
+            extents: HashMap::default(),
             wide: HashSet::default(),
             scattered: HashSet::default(),
             table: HashMap::default(),
@@ -402,7 +403,7 @@ impl Jit {
         self.links.clear();
         self.sites.clear();
         self.ranges.clear();
-        self.alone.clear();
+        self.extents.clear();
         self.wide.clear();
         self.scattered.clear();
         self.table.clear();

@@ -129,6 +129,8 @@ pub struct Stubs {
     /// Opens a window for the access at R15 with the range at RAX; RAX is the distance to the host's
     /// memory, and ZF is set if there is none.
     pub range: u64,
+    /// Tells that the range at RAX crossed pages many times, at last with the access at R15.
+    pub crossed: u64,
     /// Tells that accesses in loops, at last in the block numbered EAX, left their pages many times.
     pub scattered: u64,
     /// Lets the target at R15 and what is in its place, at RAX, change places, if it is in the other one; ZF is
@@ -227,6 +229,10 @@ impl Stubs {
         vector::emit_leave(asm, store_vectors);
         call(asm, super::window::enter::scattered as *const () as u64, &[S1]);
 
+        let crossed = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::window::enter::crossed as *const () as u64, &[S2, S1]);
+
         let time_stamp = at(asm);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::system::time_stamp as *const () as u64, &[S1]);
@@ -289,6 +295,7 @@ impl Stubs {
             leave,
             miss,
             range,
+            crossed,
             scattered,
             wrote,
             second,

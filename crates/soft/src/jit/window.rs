@@ -22,7 +22,7 @@ use super::cold::Cold;
 use super::lower::Lower;
 use super::memory::Address;
 use super::stubs::{self, S1, S2};
-use super::{Context, reason};
+use super::{Context, Extent, reason};
 use crate::cpu::Cpu;
 use crate::mmu::Tlb;
 
@@ -34,9 +34,8 @@ const PAGES: usize = 16;
 pub const PLACES: usize = WINDOWS + PAGES;
 /// Bytes of a window at most.
 const SPAN: i64 = 1024;
-/// How much more often than once in [`SOON`] instructions ranges of a block may cross pages before it is
-/// made anew without a window.
-const PATIENCE: u32 = 32;
+/// Times that a range crosses pages until it is looked whether that was often.
+const CROSSINGS: i64 = 64;
 /// Times that accesses in loops leave their pages until it is looked whether that was often.
 pub const LEAVINGS: i64 = 64;
 /// Instructions between two such times that make remembering the page worth it.
@@ -45,15 +44,20 @@ const APART: u64 = 48;
 const APART_WIDE: u64 = 400;
 /// Pages beside each other, either way, that are remembered at most.
 const BESIDE: u64 = 31;
-/// Instructions in which the windows of a block save about as much as one such time costs.
+/// Instructions between two such times that make the window worth it.
 const SOON: u64 = 500;
+/// Rounds of a loop between them that do, for an access of it.
+const ROUNDS: u64 = 2;
 
 /// What a window leaves in the context.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Opened {
-    /// The host's address of the range's first byte; in a loop, host address minus linear address.
+    /// The host's address of the range's first byte. In a loop, host address minus linear address, or the host's address of
+    /// the page: see [`Window::place`].
     place: u64,
+    /// In a loop: the host's address of the range's first byte in this round, if that is of use.
+    now: u64,
     /// Where the TLB's entry is, in bytes from the first, if other vCPUs run.
     slot: u64,
     /// In a loop: the page of the last round's access.
@@ -184,6 +188,17 @@ fn shift(insn: &Instruction) -> Option<(usize, i64)> {
     }
 }
 
+/// What of a window leads to the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The host's address of the first byte, in [`Opened::place`].
+    Pointer,
+    /// The same in [`Opened::now`].
+    Now,
+    /// The distance to the host's memory, in [`Opened::place`].
+    Distance,
+}
+
 /// An open window.
 #[derive(Clone, Copy)]
 struct Window {
@@ -192,8 +207,7 @@ struct Window {
     low: i64,
     high: i64,
     write: bool,
-    /// The context has the host's address of the first byte, else the distance to the host's memory.
-    pointer: bool,
+    place: Place,
     /// A place, in bytes from the first, whose address was found to be a multiple of the second value.
     aligned: Option<(i64, u8)>,
 }
@@ -267,6 +281,10 @@ impl Windows {
         self.open.iter().position(|window| window.as_ref().is_some_and(holds))
     }
 
+    fn close(&mut self, number: usize) {
+        self.open[number] = None;
+    }
+
     /// Opens a window in place of the oldest, if not all of them stay.
     fn open(&mut self, window: Window) -> Option<usize> {
         let free = |number: &usize| !self.kept[*number];
@@ -278,8 +296,8 @@ impl Windows {
     }
 }
 
-/// The range that `first`, an access of the first of `steps`, should open a window for.
-fn range(first: &Use, steps: &[Step]) -> Option<(i64, i64)> {
+/// The range that `first`, an access of the first of `steps`, should open a window for, not beyond `extent`.
+fn range(first: &Use, steps: &[Step], extent: Extent) -> Option<(i64, i64)> {
     let (mut low, mut high) = (first.low, first.high);
     let (mut moved, mut others) = (0i64, 0);
     // The first of its uses may be this access itself.
@@ -294,7 +312,9 @@ fn range(first: &Use, steps: &[Step]) -> Option<(i64, i64)> {
                 return (others > 0).then_some((low, high));
             }
             let wider = (low.min(here.0), high.max(here.1));
-            if wider.1.wrapping_sub(wider.0) <= SPAN {
+            let within =
+                (extent.0 <= wider.0.wrapping_sub(first.low)) && wider.1.wrapping_sub(first.low) <= extent.1;
+            if within && wider.1.wrapping_sub(wider.0) <= SPAN {
                 (low, high) = wider;
                 others += 1;
             }
@@ -317,11 +337,18 @@ fn range(first: &Use, steps: &[Step]) -> Option<(i64, i64)> {
 pub struct Range {
     /// Where code goes on without windows if the range is in two pages; 0 while that is not known.
     without: Cell<u64>,
+    /// Times that it may cross pages until that is looked at, and when it was last, in instructions.
+    crossings: Cell<i64>,
+    crossed_at: Cell<u64>,
+    /// Instructions between two times that make the window worth it.
+    soon: u64,
     size: u8,
     write: bool,
     window: u8,
     /// The access remembers its page, and those beside it.
     wide: bool,
+    /// What it remembers is the host's address of the page.
+    absolute: bool,
     /// The block's number, and the address of the instruction.
     block: u32,
     rip: u64,
@@ -355,6 +382,7 @@ pub struct Paged {
     last: i64,
     write: bool,
     number: usize,
+    absolute: bool,
 }
 
 impl Paged {
@@ -416,7 +444,7 @@ impl Lower<'_> {
         }
         // What looks at the address changes flags.
         self.spare_flags();
-        let (mark, cold) = (self.asm.mark(), self.cold.len());
+        let (mark, cold, pointer) = (self.asm.mark(), self.cold.len(), self.pointer);
         if align > 1 {
             // That comes before the page is looked at.
             let misaligned = self.step(reason::STEP);
@@ -426,6 +454,7 @@ impl Lower<'_> {
         }
         let Some(reached) = self.reach(address, &wanted, size) else {
             self.asm.rollback(mark);
+            self.pointer = pointer;
             self.cold.truncate(cold);
             return None;
         };
@@ -442,7 +471,7 @@ impl Lower<'_> {
         let &Use { key, write, .. } = wanted;
         match self.windows.find(wanted) {
             Some(number) => {
-                let window = self.windows.open[number].filter(|window| window.pointer);
+                let window = self.windows.open[number].filter(|window| window.place != Place::Distance);
                 if address.segment.is_some() && window.is_none() {
                     // The sum changes flags.
                     self.spare_flags();
@@ -451,7 +480,9 @@ impl Lower<'_> {
                     (self.stores, self.stored_in) = (true, Some(number as u8));
                 }
                 if self.pointer != Some((number, self.asm.changes())) {
-                    self.asm.load(S1, opened(number, offset_of!(Opened, place)));
+                    let now = window.is_some_and(|window| window.place == Place::Now);
+                    let place = if now { offset_of!(Opened, now) } else { offset_of!(Opened, place) };
+                    self.asm.load(S1, opened(number, place));
                 }
                 self.pointer = Some((number, self.asm.changes()));
                 if let Some(window) = window {
@@ -459,24 +490,38 @@ impl Lower<'_> {
                 }
             }
             None => {
-                if self.alone.contains(&(self.rip ^ self.code_mode)) {
+                let extent = self.extents.get(&(self.rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN));
+                if extent == (0, 0) {
                     return None;
                 }
-                let steps = std::mem::take(&mut self.steps);
-                let range = range(wanted, &steps[self.at..]);
-                self.steps = steps;
+                let range = range(wanted, &self.steps[self.at..], extent);
                 let alone = (wanted.low, wanted.high);
-                let window = |(low, high), pointer| Window { key, low, high, write, pointer, aligned: None };
+                let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
                 if self.round == Round::Next && self.paged {
+                    let absolute = self.register_only(address).is_none();
+                    let place = if absolute { Place::Now } else { Place::Distance };
+                    let group = range.is_some();
                     let range = range.unwrap_or(alone);
-                    let number = self.windows.open_paged(window(range, false))?;
-                    self.open_paged(address, size, write, range, number);
+                    let number = self.windows.open_paged(window(range, place))?;
+                    self.open_paged(address, size, write, range, number, absolute);
+                    self.pointer = None;
+                    if absolute && !group {
+                        self.windows.close(number);
+                        return Some((Mem::sum(S1, S2, 0), false));
+                    }
+                    if absolute {
+                        self.asm.lea(S1, Mem::sum(S1, S2, 0));
+                        self.asm.store(opened(number, offset_of!(Opened, now)), S1);
+                    }
                     self.pointer = Some((number, self.asm.changes()));
+                    if absolute {
+                        return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
+                    }
                 } else {
                     // What a loop comes back to is a group too.
                     let lasts = self.round == Round::First && key.stays(self.changed);
                     let range = range.or(lasts.then_some(alone))?;
-                    let number = self.windows.open(window(range, true))?;
+                    let number = self.windows.open(window(range, Place::Pointer))?;
                     self.open_window(address, size, write, range, number);
                     self.pointer = Some((number, self.asm.changes()));
                     return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
@@ -519,7 +564,7 @@ impl Lower<'_> {
             }
         }
         self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-        let at = self.range_site(size, write, (first, last), number);
+        let at = self.range_site(size, write, (first, last), number, false);
         self.seldom(Cold::Range {
             label: miss,
             have,
@@ -555,13 +600,25 @@ impl Lower<'_> {
     }
 
     /// What [`enter::open`] is called with for such a range; its address.
-    fn range_site(&mut self, size: u32, write: bool, (first, last): (i64, i64), number: usize) -> u64 {
+    fn range_site(
+        &mut self,
+        size: u32,
+        write: bool,
+        (first, last): (i64, i64),
+        number: usize,
+        absolute: bool,
+    ) -> u64 {
+        let next = self.round == Round::Next;
         let range = Box::new(Range {
             without: Cell::new(0),
+            crossings: Cell::new(CROSSINGS),
+            crossed_at: Cell::new(0),
+            soon: if next { ROUNDS * self.all.len() as u64 } else { SOON },
+            absolute,
             size: size as u8,
             write,
             window: number as u8,
-            wide: self.wide && self.round == Round::Next,
+            wide: self.wide && next,
             block: self.number,
             rip: self.rip,
             low: first,
@@ -573,7 +630,8 @@ impl Lower<'_> {
     }
 
     /// As [`Lower::open_window`], for an access in a loop: it is likely to be in the page that it was in
-    /// the round before, and so the distance does not have to wait for the address.
+    /// the round before, and so the distance does not have to wait for the address. That is in S1; if `absolute`, the sum
+    /// of both scratch registers is the host's address of the range's first byte.
     fn open_paged(
         &mut self,
         address: &Address,
@@ -581,6 +639,7 @@ impl Lower<'_> {
         write: bool,
         (low, high): (i64, i64),
         number: usize,
+        absolute: bool,
     ) {
         self.spare_flags();
         let (first, last) = (low.wrapping_sub(address.disp), high.wrapping_sub(address.disp) - 1);
@@ -601,40 +660,47 @@ impl Lower<'_> {
         }
         self.asm.load(S1, opened(number, offset_of!(Opened, place)));
         self.asm.bind(have);
-        let range = self.range_site(size, write, (first, last), number);
-        let paged = Paged { label: miss, retry, have, address: *address, first, last, write, number };
+        let range = self.range_site(size, write, (first, last), number, absolute);
+        let paged =
+            Paged { label: miss, retry, have, address: *address, first, last, write, number, absolute };
         self.seldom(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
     }
 
     /// The code of an access in a loop that left its page, out of the way.
     pub fn emit_paged(&mut self, paged: &Paged, range: u64, rip: u64, rest: u32) {
-        let &Paged { label, retry, have, ref address, first, last, write, number } = paged;
-        let (unknown, often, counted) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let &Paged { label, retry, ref address, first, last, write, number, absolute, .. } = paged;
+        let site = Site { range, first, last, write };
+        if self.wide {
+            return self.emit_range(label, paged.have, address, site, (rip, rest), Some(paged));
+        }
+        let (unknown, often) = (self.asm.label(), self.asm.label());
         self.asm.bind(label);
+        self.look_for(address, write, (first, last));
+        self.asm.jcc(cc::NE, unknown);
         self.asm.alu_at(Alu::Sub, left_pages(), 1);
         self.asm.jcc(cc::S, often);
-        self.asm.bind(counted);
-        if self.wide {
-            self.asm.jmp(unknown);
-        } else {
-            self.look_for(address, write, (first, last));
-            self.asm.jcc(cc::NE, unknown);
-            if write && self.parallel {
-                self.asm.store(slot(number as u8), S1);
-            }
-            self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-            self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-            self.asm.store(opened(number, offset_of!(Opened, page)), S2);
-            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
-            self.go_back(retry);
+        if write && self.parallel {
+            self.asm.store(slot(number as u8), S1);
         }
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        if absolute {
+            self.asm.lea(S1, Mem::sum(S1, S2, 0));
+        }
+        self.asm.store(opened(number, offset_of!(Opened, place)), S1);
+        self.asm.store(opened(number, offset_of!(Opened, page)), S2);
+        self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
+        self.go_back(retry);
         self.asm.bind(often);
+        self.emit_scattered(label);
+        self.emit_range(unknown, paged.have, address, site, (rip, rest), Some(paged));
+    }
+
+    /// Tells that accesses left their pages many times, and goes on at `label`.
+    fn emit_scattered(&mut self, label: Label) {
         self.asm.constant(S1, self.number.into());
         self.asm.call_to(self.stubs.scattered);
         self.reload_vectors();
-        self.asm.jmp(counted);
-        let site = Site { range, first, last, write };
-        self.emit_range(unknown, have, address, site, (rip, rest), Some(number));
+        self.asm.jmp(label);
     }
 
     /// Before the first of the rounds that rely on it: no page is known.
@@ -659,10 +725,21 @@ impl Lower<'_> {
         &mut self,
         address: &Address,
         write: bool,
+        bytes: (i64, i64),
+        (look, apart, found): (Label, Label, Label),
+    ) {
+        self.in_one_page(address, bytes, look);
+        self.together(address, write, bytes, (look, apart, found));
+    }
+
+    /// As [`Lower::across`], if they are known to be in two pages.
+    fn together(
+        &mut self,
+        address: &Address,
+        write: bool,
         (first, last): (i64, i64),
         (look, apart, found): (Label, Label, Label),
     ) {
-        self.in_one_page(address, (first, last), look);
         self.look_for(address, write, (first, first));
         self.asm.jcc(cc::NE, look);
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
@@ -683,17 +760,20 @@ impl Lower<'_> {
         address: &Address,
         Site { range, first, last, write }: Site,
         (rip, rest): (u64, u32),
-        paged: Option<usize>,
+        paged: Option<&Paged>,
     ) {
         let (alone, look, found) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.bind(label);
         // It may be in two pages, and have been so before.
         let wide = self.wide && paged.is_some();
-        if wide || write && self.parallel {
-            self.in_one_page(address, (first, last), look);
-        } else {
+        let often = self.asm.label();
+        self.in_one_page(address, (first, last), look);
+        self.asm.constant(S1, range);
+        self.asm.alu_at(Alu::Sub, Mem::at(S1, offset_of!(Range, crossings) as i32), 1);
+        self.asm.jcc(cc::S, often);
+        if !(wide || write && self.parallel) {
             let apart = self.asm.label();
-            self.across(address, write, (first, last), (look, apart, found));
+            self.together(address, write, (first, last), (look, apart, found));
             self.asm.bind(apart);
         }
         self.asm.constant(S1, range);
@@ -702,19 +782,36 @@ impl Lower<'_> {
         self.asm.jcc(cc::E, look);
         self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
         self.asm.jmp_reg(S1);
+        self.asm.bind(often);
+        self.effective(S2, address, 0);
+        self.asm.constant(S1, range);
+        self.asm.call_to(self.stubs.crossed);
+        self.reload_vectors();
+        self.asm.jmp(label);
         self.asm.bind(look);
+        if wide {
+            let counted = self.asm.label();
+            self.asm.alu_at(Alu::Sub, left_pages(), 1);
+            self.asm.jcc(cc::NS, counted);
+            self.emit_scattered(look);
+            self.asm.bind(counted);
+        }
         self.effective(S2, address, 0);
         self.asm.constant(S1, range);
         self.asm.call_to(self.stubs.range);
         self.reload_vectors();
         self.asm.jcc(cc::E, alone);
         self.asm.bind(found);
-        if let Some(number) = paged {
+        if let Some(&Paged { number, absolute, .. }) = paged {
             if !wide {
                 // The range may be in two pages that lie together: the next round looks again.
                 self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
             }
-            self.asm.store(opened(number, offset_of!(Opened, place)), S1);
+            if absolute {
+                self.effective_beside(S2, S1, address, first);
+            } else {
+                self.asm.store(opened(number, offset_of!(Opened, place)), S1);
+            }
         }
         self.go_back(have);
         self.asm.bind(alone);

@@ -3,7 +3,7 @@
 use satori_engine::Doing;
 
 use super::super::lower;
-use super::{APART, APART_WIDE, BESIDE, LEAVINGS, PATIENCE, Range, SOON};
+use super::{APART, APART_WIDE, BESIDE, CROSSINGS, LEAVINGS, Range, SPAN};
 use crate::cpu::Cpu;
 use crate::mmu::Tlb;
 
@@ -35,7 +35,6 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         // access does not touch that, and must leave no trace there.
         let other = if page(linear) == first { last } else { first };
         let same = |host: *mut u8| (host as u64).wrapping_sub(other) == addend;
-        cpu.window_crosses(range);
         let whole = cpu.tlb.lookup(other, 1, cpu.mode, write).is_some_and(|(host, _)| same(host));
         if !whole || cpu.parallel && write {
             cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
@@ -50,9 +49,29 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         // Where the range is in two pages, or all of it in another one than the access, that was seen to lie together.
         let before = page(linear).wrapping_sub(pages.0);
         window.page = before;
+        window.place = if range.absolute { addend.wrapping_add(before) } else { addend };
         window.limit = (pages.0 + 0x1000 + pages.1).saturating_sub((range.high - 1 - range.low) as u64);
     }
     addend
+}
+
+/// Called by translated code: `range` was in two pages many times, at last with the access at `linear`. Even where they
+/// lie together that is slow. If it was often, the block is made anew with a window of those accesses that
+/// are in the same page as this one now.
+pub extern "sysv64" fn crossed(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
+    let (now, key) = (cpu.retired_by_now(), cpu.code_key(range.rip));
+    let since = now.wrapping_sub(range.crossed_at.replace(now)) / CROSSINGS as u64;
+    range.crossings.set(CROSSINGS);
+    let Some(jit) = &mut cpu.jit else { return 0 };
+    if since < range.soon {
+        let first = -((linear & 0xfff) as i64);
+        let before = *jit.extents.get(&key).unwrap_or(&(-SPAN, SPAN));
+        let after = (before.0.max(first), before.1.min(first + 0x1000));
+        // An access that crosses by itself has no window.
+        jit.extents.insert(key, if after == before { (0, 0) } else { after });
+        jit.retire(&mut cpu.context, range.block);
+    }
+    0
 }
 
 /// Called by translated code: accesses in loops, at last in block `number`, left their pages many times.
@@ -109,21 +128,5 @@ impl Cpu {
         });
         self.jit = Some(jit);
         code
-    }
-
-    /// `range` is in two pages, which is slow even if they lie together: should that happen to its block
-    /// again and again, the block is made anew, and this instruction opens no window there.
-    fn window_crosses(&mut self, range: &Range) {
-        let (now, key) = (self.retired_by_now(), self.code_key(range.rip));
-        let number = range.block;
-        let Some(jit) = &mut self.jit else { return };
-        let Some(block) = jit.blocks.get_mut(number as usize) else { return };
-        let since = u32::try_from(now.wrapping_sub(block.last_crossing) / SOON).unwrap_or(u32::MAX);
-        block.last_crossing = now;
-        block.crossings = block.crossings.saturating_sub(since) + 1;
-        if block.crossings == PATIENCE {
-            jit.alone.insert(key);
-            jit.retire(&mut self.context, number);
-        }
     }
 }
