@@ -426,6 +426,13 @@ impl Asm {
         self.code.push(by);
     }
 
+    /// RORX of 32 bits, of BMI2: leaves the flags alone.
+    pub fn rorx32(&mut self, to: Reg, from: Reg, by: u8) {
+        self.changes += u32::from(to.0 == 0);
+        let rxb = (to.high() ^ 1) << 7 | 0x40 | (from.high() ^ 1) << 5;
+        self.raw(&[0xc4, rxb | 3, 0x7b, 0xf0, 0xc0 | to.low() << 3 | from.low(), by]);
+    }
+
     pub fn shr(&mut self, to: Reg, by: u8) {
         self.registers(true, &[0xc1], 5, to);
         self.code.push(by);

@@ -1,10 +1,10 @@
 //! Where guest registers live.
 //!
 //! The host has not enough registers for all. What is in memory is the same everywhere, so that blocks can
-//! follow each other, but in the second copy of a loop: on the way into it, those that the loop uses most change
-//! places with others, and on every way out they change back.
+//! follow each other, but in the second copy of a loop, and in stretches of code that use some registers very often: on
+//! the way in those change places with others, and on every way out they change back.
 
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use satori_state::reg;
 
 use super::asm::Reg;
@@ -17,6 +17,10 @@ pub struct Homes([Option<u8>; 16]);
 
 /// How much more often a loop must use a register than the one that it pushes out.
 const WORTH: u32 = 2;
+/// The same for a stretch of a block, which is paid for each time.
+const WORTH_ONCE: u32 = 8;
+/// Instructions of such a stretch at least.
+const STRETCH: usize = 6;
 
 impl Homes {
     /// Where they are at the edges of blocks.
@@ -53,10 +57,26 @@ impl Homes {
 
     /// Where they are best in a loop of `all`.
     pub fn for_loop(info: &mut InstructionInfoFactory, all: &[Instruction], code_mode: u64) -> Self {
-        let mut homes = Self::USUAL;
         if !all.iter().all(|insn| moves(insn, code_mode)) {
-            return homes;
+            return Self::USUAL;
         }
+        Self::for_all(info, all, WORTH)
+    }
+
+    /// Where they are best in a stretch of code from the first of `all` on, and how many of them it has.
+    pub fn for_stretch(
+        info: &mut InstructionInfoFactory,
+        all: &[Instruction],
+        code_mode: u64,
+    ) -> (usize, Self) {
+        let count = all.iter().take_while(|insn| moves(insn, code_mode)).count();
+        let homes =
+            if count < STRETCH { Self::USUAL } else { Self::for_all(info, &all[..count], WORTH_ONCE) };
+        (count, homes)
+    }
+
+    fn for_all(info: &mut InstructionInfoFactory, all: &[Instruction], worth: u32) -> Self {
+        let mut homes = Self::USUAL;
         let mut uses = [0; 16];
         for insn in all {
             for used in info.info(insn).used_registers() {
@@ -77,7 +97,7 @@ impl Homes {
                 .filter(|guest| homes.0[*guest].is_some() && !FIXED.contains(guest))
                 .min_by_key(|guest| uses[*guest]);
             let (Some(outside), Some(inside)) = (outside, inside) else { return homes };
-            if uses[outside] < uses[inside] + WORTH {
+            if uses[outside] < uses[inside] + worth {
                 return homes;
             }
             homes.0.swap(outside, inside);
@@ -94,7 +114,8 @@ fn moves(insn: &Instruction, code_mode: u64) -> bool {
     match insn.mnemonic() {
         // They use registers that they do not name.
         Cmpxchg8b | Cmpxchg16b | Maskmovq | Maskmovdqu | Vmaskmovdqu => false,
-        Lea | Nop | Endbr64 | Div | Idiv | Jmp => true,
+        Lea | Nop | Endbr64 | Div | Idiv => true,
+        Jmp => insn.op0_kind() == OpKind::NearBranch64,
         _ if insn.is_jcc_short_or_near() => true,
         _ => super::copy::is_copied(insn) || vector::is_vector(insn, code_mode) || x87::is_x87(insn),
     }
@@ -127,6 +148,21 @@ impl Lower<'_> {
         }
     }
 
+    /// Before instruction `i` of a block that is no loop: moves registers to where a stretch of code has them best, or
+    /// back behind one.
+    pub fn begin_stretch(&mut self, i: usize) {
+        if i < self.stretch {
+            return;
+        }
+        let all = self.all.clone();
+        let (count, homes) = Homes::for_stretch(&mut self.info, &all[i..], self.code_mode);
+        self.stretch = i + count.max(1);
+        if homes != self.homes {
+            self.held = None;
+            self.move_to(homes);
+        }
+    }
+
     /// Moves registers to where they usually are.
     pub fn come_home(&mut self) {
         self.move_to(Homes::USUAL);
@@ -155,6 +191,20 @@ mod tests {
         assert_eq!(for_loop(&[&[0x41, 0x52][..], &bytes].concat()), Homes::USUAL);
         // rep movsb has RSI and RDI.
         assert_eq!(for_loop(&[&[0xf3, 0xa4][..], &bytes].concat()), Homes::USUAL);
+    }
+
+    #[test]
+    fn a_stretch_ends_where_registers_must_be_at_home() {
+        // add r10, r11; add r11, r10, five times; push rbp
+        let adds = [0x4d, 0x01, 0xda, 0x4d, 0x01, 0xd3].repeat(5);
+        let bytes = [&adds[..], &[0x55]].concat();
+        let all: Vec<Instruction> = Decoder::new(64, &bytes, DecoderOptions::NONE).iter().collect();
+        let mut info = InstructionInfoFactory::new();
+        let (count, homes) = Homes::for_stretch(&mut info, &all, 0);
+        assert_eq!(count, 10);
+        assert!(homes.get(reg::R10).is_some() && homes.get(reg::R11).is_some());
+        // What is used a few times only is not worth the way.
+        assert_eq!(Homes::for_stretch(&mut info, &all[8..], 0), (2, Homes::USUAL));
     }
 
     #[test]

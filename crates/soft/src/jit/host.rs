@@ -12,6 +12,7 @@ pub struct Host {
     without: Arc<[Feature]>,
     /// Vectors of 256 bits.
     pub avx: bool,
+    pub bmi2: bool,
     /// The kernel lets programs write the base of GS.
     pub fsgsbase: bool,
 }
@@ -32,6 +33,7 @@ impl Host {
         let fsgsbase = unsafe { libc::getauxval(libc::AT_HWCAP2) } & 2 != 0;
         Host {
             avx: is_x86_feature_detected!("avx") && !lacks(Feature::Avx),
+            bmi2: is_x86_feature_detected!("bmi2") && !lacks(Feature::Bmi2),
             fsgsbase: fsgsbase && !lacks(Feature::Fsgsbase),
             without: without.into(),
         }
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     fn what_depends_on_a_lacking_feature_is_lacking_too() {
         let host = Host::without(&[Feature::Avx, Feature::Bmi2, Feature::Fsgsbase]);
-        assert!(!host.avx && !host.fsgsbase);
+        assert!(!host.avx && !host.bmi2 && !host.fsgsbase);
         for feature in [CpuidFeature::AVX, CpuidFeature::AVX2, CpuidFeature::FMA, CpuidFeature::BMI2] {
             assert!(!host.has(feature), "{feature:?}");
         }

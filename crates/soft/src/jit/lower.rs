@@ -81,6 +81,8 @@ pub struct Lower<'a> {
     /// And the pages beside them.
     pub wide: bool,
     pub homes: Homes,
+    /// Where the next stretch of code may begin that has them elsewhere.
+    pub stretch: usize,
     /// Where registers are where code that seldom runs goes back to.
     pub back_home: Homes,
     /// The start of the second copy of a loop, and the windows that are open there.
@@ -185,6 +187,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         paged: !jit.scattered.contains(&key),
         wide: jit.wide.contains(&key),
         homes: Homes::USUAL,
+        stretch: 0,
         back_home: Homes::USUAL,
         again: None,
         loop_homes: Homes::USUAL,
@@ -363,6 +366,9 @@ impl Lower<'_> {
             self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
             self.at = i;
+            if self.round == Round::Only {
+                self.begin_stretch(i);
+            }
             if i + 1 == all.len() {
                 self.plan_loop();
             }

@@ -201,6 +201,34 @@ impl Lower<'_> {
         Some((base, i32::try_from(address.disp).ok()?))
     }
 
+    /// Puts `address + offset` into S2, and tells a register that has it too, or S2.
+    pub fn compute(&mut self, address: &Address, offset: i64) -> Reg {
+        if let Some((base, disp)) = self.register_only(address)
+            && i64::from(disp) + offset == 0
+        {
+            self.asm.mov(S2, base);
+            return base;
+        }
+        self.effective(S2, address, offset);
+        S2
+    }
+
+    /// Looks for the page of `size` bytes at S2, an address that `from` has too, in the TLB: the condition "above" holds
+    /// unless it has them. S1 is where its entry is, S2 the offset into the page.
+    pub fn look_up_page(&mut self, from: Reg, size: i64, write: bool) {
+        let entry = 2 * self.mode as usize + usize::from(write);
+        let shift = 12 - Tlb::ENTRY_SHIFT;
+        if self.host.bmi2 {
+            self.asm.rorx32(S1, from, shift);
+        } else {
+            self.asm.mov32(S1, from);
+            self.asm.shr32(S1, shift);
+        }
+        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
+        self.asm.alu_mem(Alu::Xor, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
+        self.asm.alu_imm(Alu::Cmp, S2, 0x1000 - size as i32);
+    }
+
     /// Translates an access of `size` bytes; returns the operand that reaches it in the host. It uses
     /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and can be brought
     /// back then; who changes them sees to that first.
@@ -211,31 +239,13 @@ impl Lower<'_> {
         self.spare_flags();
         let retry = self.asm.bound();
         let miss = self.asm.label();
-        let entry = 2 * self.mode as usize + usize::from(write);
-        let single = self.register_only(address);
-        if let Some((base, disp)) = single {
-            let last = disp.checked_add(size as i32 - 1);
-            match last {
-                Some(last) => self.asm.lea(S2, Mem::at(base, last)),
-                None => {
-                    self.asm.lea(S2, Mem::at(base, disp));
-                    self.asm.lea(S2, Mem::at(S2, size as i32 - 1));
-                }
-            }
-            self.asm.lea32(S1, Mem::at(base, disp));
-        } else {
-            self.effective(S2, address, i64::from(size) - 1);
-            self.asm.lea32(S1, Mem::at(S2, 1 - size as i32));
-        }
+        let from = self.compute(address, 0);
         if align > 1 {
-            self.asm.test_byte(S1, align as u8 - 1);
+            self.asm.test_byte(from, align as u8 - 1);
             self.asm.jcc(cc::NE, miss);
         }
-        self.asm.alu_imm(Alu::And, S2, -0x1000);
-        self.asm.shr32(S1, 12 - Tlb::ENTRY_SHIFT);
-        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
-        self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
-        self.asm.jcc(cc::NE, miss);
+        self.look_up_page(from, size.into(), write);
+        self.asm.jcc(cc::A, miss);
         if write && self.parallel {
             self.asm.store(stubs::stored(), S1);
             (self.stores, self.stored_in) = (true, None);

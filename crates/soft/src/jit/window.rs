@@ -546,7 +546,7 @@ impl Lower<'_> {
         let first = low.wrapping_sub(address.disp);
         let last = high.wrapping_sub(address.disp) - 1;
         self.look_for(address, write, (first, last));
-        self.asm.jcc(cc::NE, miss);
+        self.asm.jcc(cc::A, miss);
         if write && self.parallel {
             self.asm.store(slot(number as u8), S1);
             (self.stores, self.stored_in) = (true, Some(number as u8));
@@ -575,28 +575,11 @@ impl Lower<'_> {
         });
     }
 
-    /// Compares the tag of the page with the bytes from `first` to `last`, counted from `address`, with the
-    /// TLB's; S1 is where its entry is, S2 the page.
+    /// Looks for the page with the bytes from `first` to `last`, counted from `address`, in the TLB: the condition
+    /// "above" holds unless it has it. S1 is where its entry is, S2 the first byte's offset into the page.
     fn look_for(&mut self, address: &Address, write: bool, (first, last): (i64, i64)) {
-        let direct = self.register_only(address).and_then(|(base, disp)| {
-            let to = |offset: i64| i32::try_from(i64::from(disp) + offset).ok();
-            Some((base, to(first)?, to(last)?))
-        });
-        match direct {
-            Some((base, first, last)) => {
-                self.asm.lea(S2, Mem::at(base, last));
-                self.asm.lea32(S1, Mem::at(base, first));
-            }
-            None => {
-                self.effective(S2, address, last);
-                self.asm.lea32(S1, Mem::at(S2, (first - last) as i32));
-            }
-        }
-        let entry = 2 * self.mode as usize + usize::from(write);
-        self.asm.alu_imm(Alu::And, S2, -0x1000);
-        self.asm.shr32(S1, 12 - Tlb::ENTRY_SHIFT);
-        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
-        self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
+        let from = self.compute(address, first);
+        self.look_up_page(from, last - first + 1, write);
     }
 
     /// What [`enter::open`] is called with for such a range; its address.
@@ -676,13 +659,15 @@ impl Lower<'_> {
         let (unknown, often) = (self.asm.label(), self.asm.label());
         self.asm.bind(label);
         self.look_for(address, write, (first, last));
-        self.asm.jcc(cc::NE, unknown);
+        self.asm.jcc(cc::A, unknown);
         self.asm.alu_at(Alu::Sub, left_pages(), 1);
         self.asm.jcc(cc::S, often);
         if write && self.parallel {
             self.asm.store(slot(number as u8), S1);
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.effective_beside(S2, S1, address, first);
+        self.asm.alu_imm(Alu::And, S2, -0x1000);
         if absolute {
             self.asm.lea(S1, Mem::sum(S1, S2, 0));
         }
@@ -741,11 +726,11 @@ impl Lower<'_> {
         (look, apart, found): (Label, Label, Label),
     ) {
         self.look_for(address, write, (first, first));
-        self.asm.jcc(cc::NE, look);
+        self.asm.jcc(cc::A, look);
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.store(stubs::spare(), S1);
         self.look_for(address, write, (last, last));
-        self.asm.jcc(cc::NE, look);
+        self.asm.jcc(cc::A, look);
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.alu_mem(Alu::Cmp, S1, stubs::spare());
         self.asm.jcc(cc::NE, apart);

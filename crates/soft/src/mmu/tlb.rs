@@ -22,13 +22,19 @@ pub enum Mode {
 
 /// Entries; a power of two.
 pub(super) const ENTRIES: usize = 1024;
-/// A tag that no access has.
-const NEVER: u64 = 1;
-/// In a tag: the page holds watched data. No access that takes the fast path has it.
-const WATCHED: u64 = 2;
+/// What makes a page's address one that belongs into another slot, and not in that of the next page either.
+const ELSEWHERE: u64 = (ENTRIES as u64 / 2) << 12;
+/// The same in the tag of a page that holds watched data. No access that takes the fast path has it.
+const WATCHED: u64 = (ENTRIES as u64 / 4) << 12;
+
+/// A tag that no access has which looks into `slot`: nor does its exclusive or with an address there have zeros
+/// only above the offset into the page.
+const fn never(slot: usize) -> u64 {
+    (slot as u64) << 12 ^ ELSEWHERE
+}
 
 /// One cached translation. `tag[2 * mode + write]` is the page's linear address if that kind of
-/// access is allowed without further work, else [`NEVER`].
+/// access is allowed without further work, else what [`never`] says.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Entry {
@@ -38,7 +44,11 @@ pub struct Entry {
     state: *const PageState,
 }
 
-const EMPTY: Entry = Entry { tag: [NEVER; 6], addend: 0, state: std::ptr::null() };
+impl Entry {
+    const fn empty(slot: usize) -> Self {
+        Entry { tag: [never(slot); 6], addend: 0, state: std::ptr::null() }
+    }
+}
 
 /// Counts of what the TLB did, for the engine's statistics.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +104,7 @@ pub struct Fill {
 }
 
 fn empty() -> Box<[Entry; ENTRIES]> {
-    match vec![EMPTY; ENTRIES].into_boxed_slice().try_into() {
+    match (0..ENTRIES).map(Entry::empty).collect::<Box<[Entry]>>().try_into() {
         Ok(entries) => entries,
         Err(_) => unreachable!("the slice has ENTRIES entries"),
     }
@@ -129,7 +139,7 @@ impl Tlb {
 
     pub fn new() -> Self {
         Tlb {
-            entries: [EMPTY; ENTRIES],
+            entries: std::array::from_fn(Entry::empty),
             aside: None,
             hidden: false,
             keys: KeyedSlots::new(),
@@ -179,7 +189,8 @@ impl Tlb {
     /// What [`Tlb::lookup`] tells of one byte when neither hidden nor watched.
     pub fn find(&mut self, linear: u64, mode: Mode, write: bool) -> Option<(*mut u8, *const PageState)> {
         let entry = &self.real()[slot_of(linear)];
-        let hit = entry.tag[2 * mode as usize + usize::from(write)] & !WATCHED == linear & !0xfff;
+        let tag = entry.tag[2 * mode as usize + usize::from(write)];
+        let hit = (tag ^ linear) & !(WATCHED | 0xfff) == 0;
         hit.then(|| (linear.wrapping_add(entry.addend) as *mut u8, entry.state))
     }
 
@@ -189,10 +200,10 @@ impl Tlb {
         let page = fill.linear & !0xfff;
         let slot = slot_of(page);
         let watched = if fill.watched { WATCHED } else { 0 };
-        let mut tag = [NEVER; 6];
+        let mut tag = [never(slot); 6];
         for (tag, allowed) in tag.iter_mut().zip(fill.allowed) {
             if allowed {
-                *tag = page | watched;
+                *tag = page ^ watched;
             }
         }
         self.real()[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
@@ -206,11 +217,11 @@ impl Tlb {
 
     /// Takes back the right to write pages that hold decoded code, so that such writes are seen.
     pub fn protect_code(&mut self) {
-        for entry in self.real() {
+        for (slot, entry) in self.real().iter_mut().enumerate() {
             // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
             if unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
                 for tag in entry.tag.iter_mut().skip(1).step_by(2) {
-                    *tag = NEVER;
+                    *tag = never(slot);
                 }
             }
         }
@@ -234,7 +245,7 @@ impl Tlb {
                 let entry = &mut self.real()[slot];
                 if entry.state == state {
                     for tag in entry.tag.iter_mut().skip(1).step_by(2) {
-                        *tag = NEVER;
+                        *tag = never(slot);
                     }
                 }
             }
@@ -246,11 +257,13 @@ impl Tlb {
         if keep_global && self.local.len() < ENTRIES {
             self.counts.flushes += 1;
             while let Some(slot) = self.local.pop() {
-                self.real()[usize::from(slot)] = EMPTY;
+                self.real()[usize::from(slot)] = Entry::empty(slot.into());
             }
         } else {
             self.counts.full_flushes += 1;
-            self.real().fill(EMPTY);
+            for (slot, entry) in self.real().iter_mut().enumerate() {
+                *entry = Entry::empty(slot);
+            }
             self.local.clear();
             self.keys.clear();
             self.large = LargePages::new();
@@ -260,11 +273,11 @@ impl Tlb {
     /// Drops the translation of the page at `linear`, however large it is.
     pub fn flush_page(&mut self, linear: u64) {
         match self.large.reach(linear) {
-            Reach::Page => self.real()[slot_of(linear)] = EMPTY,
+            Reach::Page => self.real()[slot_of(linear)] = Entry::empty(slot_of(linear)),
             Reach::Piece => {
-                for entry in self.real() {
-                    if entry.tag.iter().any(|tag| *tag != NEVER && (tag ^ linear) >> 21 == 0) {
-                        *entry = EMPTY;
+                for (slot, entry) in self.real().iter_mut().enumerate() {
+                    if entry.tag.iter().any(|tag| *tag != never(slot) && (tag ^ linear) >> 21 == 0) {
+                        *entry = Entry::empty(slot);
                     }
                 }
             }
@@ -284,7 +297,7 @@ impl Tlb {
     fn drop_keyed(&mut self, pkru: u32) {
         for key in self.keys.changed(pkru) {
             for slot in self.keys.take(key) {
-                self.real()[slot] = EMPTY;
+                self.real()[slot] = Entry::empty(slot);
             }
         }
     }
