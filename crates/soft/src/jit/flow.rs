@@ -12,6 +12,7 @@ use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
 use super::targets::{PLACES, SPREAD, Target};
+use super::window::Step;
 use crate::cpu::CODE_AC;
 use crate::isa::Isa;
 use crate::mmu::{Mode, canonical};
@@ -134,6 +135,7 @@ impl Lower<'_> {
             }
             FlowControl::IndirectCall if insn.code() == Code::Call_rm64 => {
                 self.indirect_target(insn)?;
+                self.expect_target(insn, next);
                 self.look_up();
                 let (_, code) = stubs::target(S1);
                 self.asm.load(S1, code);
@@ -176,13 +178,7 @@ impl Lower<'_> {
         let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
         self.asm.load(S2, mem);
         self.spare_flags();
-        match i32::try_from(on as i64) {
-            Ok(on) => self.asm.alu_imm(Alu::Cmp, S2, on),
-            Err(_) => {
-                self.asm.constant(S1, on);
-                self.asm.alu(Alu::Cmp, S2, S1);
-            }
-        }
+        self.compare_target(on);
         let label = self.asm.label();
         self.asm.jcc(cc::NE, label);
         self.seldom(Cold::Return { label, rip: self.rip, rest: self.rest });
@@ -370,6 +366,39 @@ impl Lower<'_> {
             _ => return None,
         }
         Some(())
+    }
+
+    /// An indirect call whose target, at S2, no instruction of the block changes: it is likely to go where it goes now, as
+    /// comparators and other callbacks do. What follows is for when it does not.
+    fn expect_target(&mut self, insn: &Instruction, next: u64) {
+        let register = insn.op0_register();
+        if insn.op0_kind() != OpKind::Register || !self.grouping {
+            return;
+        }
+        let (number, before) = (register.number(), self.steps.get(..self.at).unwrap_or(&[]));
+        let target = self.gpr[number];
+        if Step::changes(before) & 1 << number != 0 || !canonical(target) {
+            return;
+        }
+        let other = self.asm.label();
+        self.compare_target(target);
+        self.asm.jcc(cc::NE, other);
+        let (windows, stores) = (self.windows, (self.stores, self.stored_in));
+        self.push_return(next, None);
+        self.link(target);
+        (self.windows, (self.stores, self.stored_in)) = (windows, stores);
+        self.asm.bind(other);
+    }
+
+    /// Compares S2 with a constant; S1 may be lost.
+    fn compare_target(&mut self, rip: u64) {
+        match i32::try_from(rip as i64) {
+            Ok(rip) => self.asm.alu_imm(Alu::Cmp, S2, rip),
+            Err(_) => {
+                self.asm.constant(S1, rip);
+                self.asm.alu(Alu::Cmp, S2, S1);
+            }
+        }
     }
 
     /// Computes where the table for `mode` has the target at S2, into S1.

@@ -67,6 +67,8 @@ pub struct Lower<'a> {
     pub number: u32,
     /// The block's instructions.
     pub all: Rc<[Instruction]>,
+    /// The guest's general registers when it is about to be executed.
+    pub gpr: [u64; 16],
     /// How far windows may reach, by address and mode.
     pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
     /// Accesses may be translated together.
@@ -179,6 +181,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         stored_in: None,
         number: jit.blocks.len() as u32,
         all: all.clone(),
+        gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
         grouping: !rest,
         extents: &jit.extents,
         windows: Windows::default(),
