@@ -5,7 +5,7 @@ use satori_engine::Doing;
 use satori_memory::PageState;
 use satori_state::seg;
 
-use super::asm::{Alu, Label, Mem, Reg, cc};
+use super::asm::{Alu, Label, Mem, Reg, Width, cc};
 use super::lower::Lower;
 use super::stubs::{self, S1, S2};
 use crate::cpu::Cpu;
@@ -296,8 +296,14 @@ impl Lower<'_> {
         let (size, write) = (describe & 0xff, describe & WRITE != 0);
         // Vectors are in two pages more often than others, and slow to leave with.
         if size >= 16 && describe >> ALIGN_SHIFT == 1 && !(write && self.parallel) {
-            let (look, found) = (self.asm.label(), self.asm.label());
-            self.across(address, write, (0, i64::from(size) - 1), (look, look, found));
+            let (look, found, apart) = (self.asm.label(), self.asm.label(), self.asm.label());
+            let joined = !write && self.units.vectors;
+            let otherwise = if joined { apart } else { look };
+            self.across(address, write, (0, i64::from(size) - 1), (look, otherwise, found));
+            if joined {
+                self.asm.bind(apart);
+                self.join_parts(address, size);
+            }
             self.asm.bind(found);
             self.go_back(have);
             self.asm.bind(look);
@@ -305,6 +311,26 @@ impl Lower<'_> {
         self.effective(S2, address, 0);
         self.asm.constant(S1, u64::from(self.number) << 32 | u64::from(describe));
         self.asm.call_to(self.stubs.miss);
+    }
+
+    /// Copies what is around the end of a page, as many bytes on either side as a vector in both has, to where it lies
+    /// together: S1 is the distance there then. Before, the word that is spare has the distance to the first page, and S1
+    /// that to the second one.
+    fn join_parts(&mut self, address: &Address, size: u32) {
+        self.effective_beside(S2, S1, address, i64::from(size) - 1);
+        self.asm.alu_imm(Alu::And, S2, -0x1000);
+        self.asm.store_vector(stubs::spare_vector(), 0, Width::Sse);
+        for (start, to) in [(0, size), (-(size as i32), 0)] {
+            for piece in (0..size).step_by(16) {
+                self.asm.load_vector(0, Mem::sum(S1, S2, start + piece as i32), Width::Sse);
+                self.asm.store_vector(stubs::joined((to + piece) as usize), 0, Width::Sse);
+            }
+            self.asm.load(S1, stubs::spare());
+        }
+        self.asm.load_vector(0, stubs::spare_vector(), Width::Sse);
+        self.asm.load(S1, stubs::cpu());
+        self.asm.lea(S1, Mem::at(S1, stubs::joined(size as usize).disp));
+        self.asm.alu(Alu::Sub, S1, S2);
     }
 
     /// Leaves so that the instruction at `rip` is executed by itself, `rest` instructions before

@@ -114,8 +114,10 @@ pub struct Context {
     met: u64,
     /// Holds a register while those of the x87 are stored.
     spare: u64,
-    /// A vector that is in two pages.
-    vector: [u8; memory::VECTOR],
+    /// A vector that is in two pages, with what is around it.
+    vector: [u8; 2 * memory::VECTOR],
+    /// A register of vectors, while its place is needed.
+    spare_vector: [u8; 16],
     x87: x87::Area,
     windows: [window::Opened; window::PLACES],
     /// The code that goes on without windows, or 0.
@@ -159,7 +161,8 @@ impl Context {
             x87_stored: 0,
             met: 0,
             spare: 0,
-            vector: [0; memory::VECTOR],
+            vector: [0; 2 * memory::VECTOR],
+            spare_vector: [0; 16],
             x87: x87::Area::new(),
             windows: Default::default(),
             without: 0,

@@ -96,6 +96,17 @@ pub fn vectors() -> Mem {
 pub fn host_mxcsr() -> Mem {
     context!(host_mxcsr)
 }
+/// Where a vector in two pages is brought together, `offset` bytes behind the start.
+pub fn joined(offset: usize) -> Mem {
+    field(offset_of!(Cpu, context) + offset_of!(Context, vector) + offset)
+}
+pub fn spare_vector() -> Mem {
+    context!(spare_vector)
+}
+/// The address of the vCPU.
+pub fn cpu() -> Mem {
+    context!(cpu)
+}
 /// A word that nothing is kept in over an access.
 pub fn spare() -> Mem {
     context!(spare)
@@ -243,7 +254,7 @@ impl Stubs {
         registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
         asm.store(context!(budget), BUDGET);
         asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-        asm.load(ARG1, context!(cpu));
+        asm.load(ARG1, cpu());
         asm.mov(ARG2, S1);
         asm.constant(S1, super::generic::call as *const () as u64);
         asm.call_reg(S1);
@@ -345,7 +356,7 @@ pub fn call(asm: &mut Asm, function: u64, arguments: &[Reg]) {
     registers(asm, lost, |asm, register, slot| asm.store(slot, register));
     asm.store(context!(budget), BUDGET);
     asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-    asm.load(ARG1, context!(cpu));
+    asm.load(ARG1, cpu());
     for (to, from) in [ARG2, ARG3].into_iter().zip(arguments) {
         asm.mov(to, *from);
     }

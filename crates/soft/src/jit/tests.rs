@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
-use satori_defs::x86::{pte, rflags};
+use satori_defs::fpu::xsave;
+use satori_defs::x86::{cr4, pte, rflags};
 use satori_engine::{CodeWatcher, Exit, Made, Until};
 use satori_memory::Gpa;
 use satori_state::reg;
@@ -56,7 +57,7 @@ pub(super) fn instruction(random: &mut Numbers, bases: &[Register]) -> Instructi
     let memory = operand(random, bases);
     let small = random.below(64) as i32 - 32;
     let narrow = value.full_register32();
-    let made = match random.below(24) {
+    let made = match random.below(27) {
         0..3 => Instruction::with2(Code::Mov_r64_rm64, value, memory),
         3..6 => Instruction::with2(Code::Mov_rm64_r64, memory, value),
         6 => Instruction::with2(Code::Add_rm32_r32, memory, narrow),
@@ -81,6 +82,9 @@ pub(super) fn instruction(random: &mut Numbers, bases: &[Register]) -> Instructi
         // These two fault where the address is no multiple of 16.
         21 => Instruction::with2(Code::Movaps_xmm_xmmm128, Register::XMM1, memory),
         22 => Instruction::with2(Code::Addps_xmm_xmmm128, Register::XMM2, memory),
+        23 => Instruction::with2(Code::VEX_Vmovdqu_ymm_ymmm256, Register::YMM1, memory),
+        24 => Instruction::with2(Code::VEX_Vmovdqu_ymmm256_ymm, memory, Register::YMM1),
+        25 => Instruction::with3(Code::VEX_Vpaddd_ymm_ymm_ymmm256, Register::YMM1, Register::YMM2, memory),
         _ => Instruction::with2(Code::Sub_r64_rm64, value, memory),
     };
     made.expect("operands fit the code")
@@ -138,6 +142,8 @@ pub(super) fn fill(cpu: &mut Cpu, random: &mut Numbers) {
     for at in (0..PAGES * 0x1000).step_by(8) {
         write(SCRATCH + at, random.any());
     }
+    cpu.state.cr4 |= cr4::OSXSAVE;
+    cpu.state.xcr0 = xsave::X87 | xsave::SSE | xsave::AVX;
     for base in BASES {
         let near = DATA + (3 + random.below(PAGES - 6)) * 0x1000;
         let off = if random.below(2) == 0 { 16 * random.below(16) } else { random.below(256) };

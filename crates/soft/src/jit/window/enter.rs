@@ -23,6 +23,11 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     let cached = cpu.cache_translation(linear, size, write);
     cpu.doing.set(Doing::Translated);
     if !cached {
+        if (linear & 0xfff) + size > 0x1000 {
+            // An access in two pages has ways of its own, which need no window.
+            cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
+            range.without.set(cpu.context.without);
+        }
         return 0;
     }
     let Some((host, _)) = cpu.tlb.lookup(linear, size, cpu.mode, write) else { return 0 };
