@@ -17,6 +17,7 @@ mod flow;
 mod generic;
 mod homes;
 mod host;
+mod links;
 mod lower;
 mod memory;
 #[cfg(test)]
@@ -52,7 +53,7 @@ pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
 
 use crate::block::{AddressHasher, BUCKETS, Block, Scope, bucket};
 use crate::cpu::Cpu;
-use crate::mmu::{Mode, canonical};
+use crate::mmu::Mode;
 
 /// Executions of a block before it is translated.
 pub const HOT: u32 = 12;
@@ -638,42 +639,6 @@ impl Cpu {
         self.context.reason as u32
     }
 
-    /// The translation of the code at `rip`, if there is one already.
-    fn known_code(&mut self, rip: u64) -> Option<u64> {
-        if !canonical(rip) {
-            return None;
-        }
-        let block = self.known_block(rip)?;
-        let key = self.code_key(rip);
-        // SAFETY: `block` was just looked up.
-        let found = unsafe { (*block).translation(key) };
-        found.or_else(|| self.jit.as_ref()?.table.get(&(key, block as usize)).copied())
-    }
-
-    /// The code that `link` leads to, if there is some already; the link leads there directly then, where
-    /// it can.
-    fn follow(&mut self, link: u32) -> Option<u64> {
-        let rip = self.jit.as_ref()?.links.get(link as usize)?.key ^ self.code_mode;
-        let code = self.known_code(rip)?;
-        self.link(link, rip, code);
-        Some(code)
-    }
-
-    /// Where the table has the code at `rip`, if there is some already, or else what leaves for that address, if
-    /// code can be there.
-    fn find_target(&mut self, rip: u64) -> Option<*const Target> {
-        if !canonical(rip) {
-            return None;
-        }
-        if let Some(code) = self.known_code(rip)
-            && self.note_target(self.mode, rip, code)
-        {
-            return Some(self.context.targets[self.mode as usize].place_of(rip));
-        }
-        self.context.unknown.rip = rip;
-        Some(&raw const self.context.unknown)
-    }
-
     /// A store to RAM at `linear` is about to be made by the code of block `number`: if that holds decoded code, but
     /// not that of the block itself, it is taken out of use now, and the store can be made as any other.
     fn expect_store(&mut self, linear: u64, number: u32) {
@@ -698,52 +663,6 @@ impl Cpu {
         }
     }
 
-    /// Lets `link` lead to `code`, the translation of the block at `rip`.
-    pub(crate) fn link(&mut self, link: u32, rip: u64, code: u64) {
-        let key = self.code_key(rip);
-        let scope = self.blocks.scope_of(key);
-        let Some(jit) = &mut self.jit else { return };
-        // A reset may have come between.
-        let Some(&Link { key: wanted, place, slot, code: before, target, .. }) = jit.links.get(link as usize)
-        else {
-            return;
-        };
-        if wanted != key {
-            return;
-        }
-        let again = before == code;
-        let target = if again { Some(target) } else { jit.by_code.get(&code).copied() };
-        if slot {
-            let Some(scope) = scope else { return };
-            jit.arena().write(place, &code.to_le_bytes());
-            jit.dependents[scope as usize][bucket(key)].slots.push(link);
-        } else {
-            let Some(number) = target else { return };
-            // SAFETY: as in `reset`.
-            if unsafe { (*jit.blocks[number as usize].block).crossing().is_some() } {
-                // The second page of the instruction may come to be another one.
-                let Some(scope) = scope else { return };
-                jit.dependents[scope as usize][bucket(key)].slots.push(link);
-            }
-            let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
-            jit.arena().write(place, &distance.to_le_bytes());
-        }
-        if !again && let Some(number) = target {
-            jit.blocks[number as usize].incoming.push(link);
-            jit.links[link as usize] = Link { code, target: number, ..jit.links[link as usize] };
-        }
-        jit.counts.linked += 1;
-    }
-
-    /// The code at RIP, if the table of targets has it.
-    pub(crate) fn known_target(&mut self) -> Option<u64> {
-        let mut jit = self.jit.take()?;
-        self.refresh(&mut jit);
-        self.jit = Some(jit);
-        let rip = self.state.rip;
-        self.context.targets[self.mode as usize].find(rip)
-    }
-
     /// Whether there is nothing to look at before the next instruction, though an instruction asked
     /// for a look; the look is then as good as done.
     pub(crate) fn settled(&mut self) -> bool {
@@ -752,25 +671,5 @@ impl Cpu {
             self.attention = self.interrupt_window || self.nmi_window;
         }
         settled
-    }
-
-    /// Notes `code`, the translation of the block at `rip`, as a target of indirect branches that
-    /// came from code of `mode`; whether it did.
-    pub(crate) fn note_target(&mut self, mode: Mode, rip: u64, code: u64) -> bool {
-        if mode != self.mode {
-            return false;
-        }
-        let Some(scope) = self.blocks.scope_of(self.code_key(rip)) else { return false };
-        self.context.targets[mode as usize].note(rip, code);
-        if let Some(jit) = &mut self.jit {
-            let targets = &mut jit.dependents[scope as usize][bucket(rip)].targets;
-            if targets.len() == targets.capacity() {
-                // Targets that push each other out come again and again.
-                targets.sort_unstable();
-                targets.dedup();
-            }
-            targets.push((mode as u8, targets::set_of(rip) as u16));
-        }
-        true
     }
 }

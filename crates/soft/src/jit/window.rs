@@ -10,12 +10,14 @@
 //! implementation, which closes all windows.
 
 pub mod enter;
+mod left;
+mod step;
 
 use std::cell::Cell;
 use std::mem::offset_of;
 
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
-use satori_state::reg;
+pub use step::Step;
+use step::{Key, Use};
 
 use super::asm::{Alu, Label, Mem, cc, field};
 use super::cold::Cold;
@@ -64,128 +66,6 @@ pub struct Opened {
     page: u64,
     /// How far into the page the range may begin, not included; 0 if no page is known.
     limit: u64,
-}
-
-/// What accesses through one window have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    base: Option<u8>,
-    index: Option<(u8, u8)>,
-    segment: Option<u8>,
-}
-
-impl Key {
-    fn of(address: &Address) -> Option<Self> {
-        (!address.short && !address.computed).then_some(Key {
-            base: address.base.map(|base| base as u8),
-            index: address.index.map(|(index, shift)| (index as u8, shift)),
-            segment: address.segment.map(|segment| segment as u8),
-        })
-    }
-
-    /// Whether none of the registers in `changed` is in it.
-    fn stays(&self, changed: u16) -> bool {
-        !self.loses(changed, changed)
-    }
-
-    /// Whether its base is in `bases`, or its index in `indices`.
-    fn loses(&self, bases: u16, indices: u16) -> bool {
-        self.base.is_some_and(|base| bases & 1 << base != 0)
-            || self.index.is_some_and(|(index, _)| indices & 1 << index != 0)
-    }
-}
-
-/// An access that an instruction will make: displacements from the first byte to behind the last.
-#[derive(Clone, Copy)]
-struct Use {
-    key: Key,
-    low: i64,
-    high: i64,
-    write: bool,
-}
-
-/// What one instruction does that matters to windows.
-#[derive(Clone, Copy, Default)]
-pub struct Step {
-    uses: [Option<Use>; 2],
-    /// General registers whose value is another one then, by number.
-    changes: u16,
-    /// A register that a constant is added to.
-    shift: Option<(usize, i64)>,
-}
-
-impl Step {
-    pub fn of(info: &mut InstructionInfoFactory, insn: &Instruction, block_rip: u64) -> Self {
-        let mut step = Step { shift: shift(insn), ..Step::default() };
-        let known = info.info(insn);
-        for used in known.used_registers() {
-            let r = used.register().full_register();
-            let read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-            if !read && r.is_gpr64() && step.shift.is_none_or(|(shifted, _)| shifted != r.number()) {
-                step.changes |= 1 << r.number();
-            }
-        }
-        for (used, place) in known.used_memory().iter().zip(&mut step.uses) {
-            let stack = insn.is_stack_instruction() && used.base() == Register::RSP;
-            let explicit = insn.op_kinds().any(|kind| kind == OpKind::Memory);
-            let address = match used.base() {
-                // What a push stores, unless its operand is there too.
-                Register::RSP if stack && (!explicit || used.access() == OpAccess::Write) => {
-                    Address::at(reg::RSP, used.displacement() as i64)
-                }
-                _ if explicit => match Address::of(insn, block_rip) {
-                    Some(address) => address,
-                    None => continue,
-                },
-                _ => continue,
-            };
-            let size = used.memory_size().size() as i64;
-            let Some(key) = Key::of(&address).filter(|_| size != 0) else { continue };
-            let write = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-            let high = address.disp.wrapping_add(size);
-            *place = Some(Use { key, low: address.disp, high, write });
-        }
-        step
-    }
-
-    /// The general registers whose value is another one then.
-    pub fn registers(&self) -> u16 {
-        self.changes | self.shift.map_or(0, |(register, _)| 1 << register)
-    }
-
-    /// The registers that all of `steps` change.
-    pub fn changes(steps: &[Self]) -> u16 {
-        steps.iter().fold(0, |all, step| all | step.registers())
-    }
-
-    fn uses(&self) -> impl Iterator<Item = &Use> {
-        self.uses.iter().flatten()
-    }
-}
-
-/// The register that `insn` adds a constant to, and the constant.
-fn shift(insn: &Instruction) -> Option<(usize, i64)> {
-    let to = insn.op0_register();
-    let same =
-        |amount| (insn.op0_kind() == OpKind::Register && to.is_gpr64()).then_some((to.number(), amount));
-    match insn.mnemonic() {
-        Mnemonic::Push | Mnemonic::Pushfq | Mnemonic::Call | Mnemonic::Ret => {
-            Some((reg::RSP, insn.stack_pointer_increment().into()))
-        }
-        Mnemonic::Pop if to != Register::RSP && insn.op0_kind() == OpKind::Register => {
-            Some((reg::RSP, insn.stack_pointer_increment().into()))
-        }
-        Mnemonic::Add if super::copy::is_immediate(insn.op1_kind()) => same(insn.immediate(1) as i64),
-        Mnemonic::Sub if super::copy::is_immediate(insn.op1_kind()) => {
-            same((insn.immediate(1) as i64).wrapping_neg())
-        }
-        Mnemonic::Inc => same(1),
-        Mnemonic::Dec => same(-1),
-        Mnemonic::Lea if insn.memory_base() == to && insn.memory_index() == Register::None => {
-            same(insn.memory_displacement64() as i64)
-        }
-        _ => None,
-    }
 }
 
 /// What of a window leads to the host's memory.
@@ -649,164 +529,10 @@ impl Lower<'_> {
         self.seldom(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
     }
 
-    /// The code of an access in a loop that left its page, out of the way.
-    pub fn emit_paged(&mut self, paged: &Paged, range: u64, rip: u64, rest: u32) {
-        let &Paged { label, retry, ref address, first, last, write, number, absolute, .. } = paged;
-        let site = Site { range, first, last, write };
-        if self.wide {
-            return self.emit_range(label, paged.have, address, site, (rip, rest), Some(paged));
-        }
-        let (unknown, often) = (self.asm.label(), self.asm.label());
-        self.asm.bind(label);
-        self.look_for(address, write, (first, last));
-        self.asm.jcc(cc::A, unknown);
-        self.asm.alu_at(Alu::Sub, left_pages(), 1);
-        self.asm.jcc(cc::S, often);
-        if write && self.parallel {
-            self.asm.store(slot(number as u8), S1);
-        }
-        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-        self.effective_beside(S2, S1, address, first);
-        self.asm.alu_imm(Alu::And, S2, -0x1000);
-        if absolute {
-            self.asm.lea(S1, Mem::sum(S1, S2, 0));
-        }
-        self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-        self.asm.store(opened(number, offset_of!(Opened, page)), S2);
-        self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0x1000 - (last - first) as i32);
-        self.go_back(retry);
-        self.asm.bind(often);
-        self.emit_scattered(label);
-        self.emit_range(unknown, paged.have, address, site, (rip, rest), Some(paged));
-    }
-
-    /// Tells that accesses left their pages many times, and goes on at `label`.
-    fn emit_scattered(&mut self, label: Label) {
-        self.asm.constant(S1, self.number.into());
-        self.asm.call_to(self.stubs.scattered);
-        self.reload_vectors();
-        self.asm.jmp(label);
-    }
-
     /// Before the first of the rounds that rely on it: no page is known.
     pub fn forget_pages(&mut self, pages: usize) {
         for number in WINDOWS..WINDOWS + pages {
             self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
         }
-    }
-
-    /// Goes to `look` if the bytes from `first` to `last` are in one page.
-    fn in_one_page(&mut self, address: &Address, (first, last): (i64, i64), look: Label) {
-        self.effective(S2, address, first);
-        self.asm.lea(S1, Mem::at(S2, (last - first) as i32));
-        self.asm.alu(Alu::Xor, S1, S2);
-        self.asm.alu_imm(Alu::And, S1, -0x1000);
-        self.asm.jcc(cc::E, look);
-    }
-
-    /// Goes to `found` if those bytes are in two pages that lie together, with the distance to the host's memory in S1; to
-    /// `look` if they are in one, or the TLB does not have both. What comes next is emitted at `apart`.
-    pub fn across(
-        &mut self,
-        address: &Address,
-        write: bool,
-        bytes: (i64, i64),
-        (look, apart, found): (Label, Label, Label),
-    ) {
-        self.in_one_page(address, bytes, look);
-        self.together(address, write, bytes, (look, apart, found));
-    }
-
-    /// As [`Lower::across`], if they are known to be in two pages.
-    fn together(
-        &mut self,
-        address: &Address,
-        write: bool,
-        (first, last): (i64, i64),
-        (look, apart, found): (Label, Label, Label),
-    ) {
-        self.look_for(address, write, (first, first));
-        self.asm.jcc(cc::A, look);
-        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-        self.asm.store(stubs::spare(), S1);
-        self.look_for(address, write, (last, last));
-        self.asm.jcc(cc::A, look);
-        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
-        self.asm.alu_mem(Alu::Cmp, S1, stubs::spare());
-        self.asm.jcc(cc::NE, apart);
-        self.asm.jmp(found);
-    }
-
-    /// The code of a range that the TLB does not have, out of the way.
-    pub fn emit_range(
-        &mut self,
-        label: Label,
-        have: Label,
-        address: &Address,
-        Site { range, first, last, write }: Site,
-        (rip, rest): (u64, u32),
-        paged: Option<&Paged>,
-    ) {
-        let (alone, look, found) = (self.asm.label(), self.asm.label(), self.asm.label());
-        self.asm.bind(label);
-        // It may be in two pages, and have been so before.
-        let wide = self.wide && paged.is_some();
-        let often = self.asm.label();
-        self.in_one_page(address, (first, last), look);
-        self.asm.constant(S1, range);
-        self.asm.alu_at(Alu::Sub, Mem::at(S1, offset_of!(Range, crossings) as i32), 1);
-        self.asm.jcc(cc::S, often);
-        if !(wide || write && self.parallel) {
-            let apart = self.asm.label();
-            self.together(address, write, (first, last), (look, apart, found));
-            self.asm.bind(apart);
-        }
-        self.asm.constant(S1, range);
-        self.asm.load(S1, Mem::at(S1, offset_of!(Range, without) as i32));
-        self.asm.alu_imm(Alu::Cmp, S1, 0);
-        self.asm.jcc(cc::E, look);
-        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
-        self.asm.jmp_reg(S1);
-        self.asm.bind(often);
-        self.effective(S2, address, 0);
-        self.asm.constant(S1, range);
-        self.asm.call_to(self.stubs.crossed);
-        self.reload_vectors();
-        self.asm.jmp(label);
-        self.asm.bind(look);
-        if wide {
-            let counted = self.asm.label();
-            self.asm.alu_at(Alu::Sub, left_pages(), 1);
-            self.asm.jcc(cc::NS, counted);
-            self.emit_scattered(look);
-            self.asm.bind(counted);
-        }
-        self.effective(S2, address, 0);
-        self.asm.constant(S1, range);
-        self.asm.call_to(self.stubs.range);
-        self.reload_vectors();
-        self.asm.jcc(cc::E, alone);
-        self.asm.bind(found);
-        if let Some(&Paged { number, absolute, .. }) = paged {
-            if !wide {
-                // The range may be in two pages that lie together: the next round looks again.
-                self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
-            }
-            if absolute {
-                self.effective_beside(S2, S1, address, first);
-            } else {
-                self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-            }
-        }
-        self.go_back(have);
-        self.asm.bind(alone);
-        let step = self.asm.label();
-        self.asm.load(S1, without());
-        self.asm.alu_imm(Alu::Cmp, S1, 0);
-        self.asm.jcc(cc::E, step);
-        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
-        self.asm.jmp_reg(S1);
-        self.asm.bind(step);
-        self.emit_step(rip, rest, reason::STEP);
     }
 }
