@@ -4,12 +4,13 @@
 use std::cell::RefCell;
 
 use arbitrary::{Result, Unstructured};
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, RflagsBits};
-use satori_defs::x86::{efer, pte, rflags};
+use iced_x86::{Instruction, Mnemonic, OpKind};
+use satori_compare::{next_instruction, undefined};
+use satori_defs::x86::pte;
 use satori_engine::{Exit, Until, Vcpu};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_soft::{Interpreter, Translator};
-use satori_state::{Activity, CpuState, reg, seg};
+use satori_state::{Activity, CpuState, reg};
 
 use super::instructions::{Case, HANDLERS, Mode, PML4, RAM, answered, case_in, vcpu};
 
@@ -131,24 +132,25 @@ fn at_once(vcpu: &mut dyn Vcpu, case: &Case, cut: u64) -> Left {
 /// Executes the code once more, an instruction at a time. Nothing if it depends on what is undefined.
 fn in_steps(vcpu: &mut dyn Vcpu, case: &Case, memory: &GuestMemory) -> Option<Left> {
     let mut undefined = 0;
-    let mut before: Option<Instruction> = None;
+    let mut before: Option<(Instruction, u64)> = None;
     let mut look = |vcpu: &mut dyn Vcpu, completed: bool| {
         let handled = (HANDLERS..HANDLERS + 0x200).contains(&vcpu.state().rip);
-        if let Some(insn) = before.take() {
+        if let Some((insn, rcx)) = before.take() {
             if handled && undefined != 0 {
                 return false;
             }
             if !handled {
-                undefined = if completed { undefined & !defined(&insn) } else { undefined } | leaves(&insn);
+                undefined = if completed { undefined & !undefined::defined(&insn, rcx) } else { undefined }
+                    | undefined::flags(&insn, rcx);
             }
         }
-        let Some(insn) = next(vcpu, memory) else { return true };
+        let Some(insn) = next_instruction(vcpu, memory) else { return true };
         let enters = matches!(
             insn.mnemonic(),
             Mnemonic::Syscall | Mnemonic::Sysenter | Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Int3
         );
-        before = Some(insn);
-        let reads = status(insn.rflags_read());
+        before = Some((insn, vcpu.state().gpr[reg::RCX]));
+        let reads = undefined::status(insn.rflags_read());
         !(reads & undefined != 0 || enters && undefined != 0 || of_no_definition(&insn))
     };
     let left = execute(vcpu, case, 1, &mut look)?;
@@ -190,72 +192,6 @@ fn execute(
     // The last slots are the engine's own.
     state.gpr[reg::ZERO..].fill(0);
     Some(Left { state, retired: vcpu.retired(), exits, undefined: 0 })
-}
-
-/// The instruction at RIP, if it can be read.
-fn next(vcpu: &dyn Vcpu, memory: &GuestMemory) -> Option<Instruction> {
-    let state = vcpu.state();
-    let code = &state.seg[seg::CS];
-    let (wide, long) = (code.rights & 1 << 14 != 0, code.rights & 1 << 13 != 0);
-    let bits = match (long && state.efer & efer::LMA != 0, wide) {
-        (true, _) => 64,
-        (false, true) => 32,
-        (false, false) => 16,
-    };
-    let linear = state.rip.wrapping_add(if bits == 64 { 0 } else { code.base });
-    let mut bytes = Vec::new();
-    for at in linear..linear.saturating_add(15) {
-        let mut byte = [0];
-        let Some(gpa) = vcpu.translate(at) else { break };
-        if memory.read(Gpa(gpa), &mut byte).is_err() {
-            break;
-        }
-        bytes.push(byte[0]);
-    }
-    let insn = Decoder::new(bits, &bytes, DecoderOptions::NONE).decode();
-    (!insn.is_invalid()).then_some(insn)
-}
-
-/// The status flags among the decoder's `bits`.
-fn status(bits: u32) -> u64 {
-    const TABLE: [(u32, u64); 6] = [
-        (RflagsBits::OF, rflags::OF),
-        (RflagsBits::SF, rflags::SF),
-        (RflagsBits::ZF, rflags::ZF),
-        (RflagsBits::AF, rflags::AF),
-        (RflagsBits::CF, rflags::CF),
-        (RflagsBits::PF, rflags::PF),
-    ];
-    TABLE.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, flag)| flag).sum()
-}
-
-/// Whether `insn` does nothing if a count is zero.
-fn counts(insn: &Instruction) -> bool {
-    use Mnemonic::{Rcl, Rcr, Rol, Ror, Sal, Sar, Shl, Shld, Shr, Shrd};
-    matches!(insn.mnemonic(), Shl | Sal | Shr | Sar | Shld | Shrd | Rol | Ror | Rcl | Rcr)
-        || insn.has_rep_prefix()
-        || insn.has_repne_prefix()
-}
-
-/// The status flags that are defined after `insn`, whatever they were.
-fn defined(insn: &Instruction) -> u64 {
-    if counts(insn) {
-        return 0;
-    }
-    status(insn.rflags_written() | insn.rflags_cleared() | insn.rflags_set())
-}
-
-/// The status flags that `insn` may leave undefined. Of shifts that is more than the decoder knows: OF by counts
-/// above 1, CF by counts beyond the operand, all by double shifts beyond it.
-fn leaves(insn: &Instruction) -> u64 {
-    use Mnemonic::{Rcl, Rcr, Rol, Ror, Sal, Sar, Shl, Shld, Shr, Shrd};
-    status(insn.rflags_undefined())
-        | match insn.mnemonic() {
-            Shld | Shrd => rflags::STATUS,
-            Shl | Sal | Shr | Sar => rflags::OF | rflags::AF | rflags::CF,
-            Rol | Ror | Rcl | Rcr => rflags::OF,
-            _ => 0,
-        }
 }
 
 /// Whether the result itself may be undefined.

@@ -9,6 +9,7 @@ use crate::case::{Case, Ending, Outcome};
 use crate::diff::{Difference, differences};
 use crate::error::Error;
 use crate::exclude;
+use crate::exclusions::Exclusion;
 use crate::forms::decode;
 use crate::guest::{Guest, Way};
 use crate::line;
@@ -38,7 +39,7 @@ pub struct Comparison {
     /// Cases that were compared.
     pub compared: u64,
     /// Cases that were left out, by reason.
-    pub skipped: BTreeMap<&'static str, u64>,
+    pub skipped: BTreeMap<Exclusion, u64>,
     /// Compared cases by the vector that ended them.
     pub vectors: [u64; 32],
 }
@@ -72,7 +73,7 @@ impl Comparison {
         }
         // What does not end on the engine might not end on the real processor either.
         if self.guests.iter().any(|(_, outcomes)| outcomes[place].ending == Ending::RanOn) {
-            *self.skipped.entry("it branches to itself or goes on for long").or_default() += 1;
+            *self.skipped.entry(Exclusion::Endless).or_default() += 1;
             return Ok(Vec::new());
         }
         self.waiting.push((case, insn));
@@ -158,7 +159,7 @@ impl Comparison {
 }
 
 /// Why a case is not compared.
-fn reason(case: &Case, insn: &Instruction) -> Option<&'static str> {
+fn reason(case: &Case, insn: &Instruction) -> Option<Exclusion> {
     exclude::case_reason(case, insn)
         .or_else(|| if insn.is_invalid() { None } else { exclude::reason(insn) })
         .or_else(|| undefined::result(insn, case))

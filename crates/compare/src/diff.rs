@@ -83,7 +83,7 @@ pub fn differences(case: &Case, insn: &Instruction, real: &Outcome, engine: &Out
     }
     note("rip", real.rip.into(), engine.rip.into());
     let completed = real.rip.wrapping_sub(case.at) > 15 || real.rip != case.at;
-    let undefined = if completed { undefined::flags(insn, case) } else { 0 };
+    let undefined = if completed { undefined::flags(insn, case.gpr[reg::RCX]) } else { 0 };
     let flags = !(undefined | rflags::RF);
     note("rflags", (real.rflags & flags).into(), (engine.rflags & flags).into());
     note("fs_base", real.fs_base.into(), engine.fs_base.into());

@@ -1,23 +1,24 @@
-//! What is not compared, each with its reason.
+//! Finds what is not compared; the list of reasons is in `exclusions`.
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use satori_cpuid::Vendor;
-use satori_defs::fpu::mxcsr;
+use satori_defs::fpu::{fsw, mxcsr};
 use satori_defs::x86::vector;
 
-use crate::case::{Case, Outcome};
-use crate::generate::effective;
+use crate::case::{Case, Fpu, Outcome};
+use crate::exclusions::Exclusion;
+use crate::generate::{MASKMOV, effective};
 use crate::host;
-use crate::layout::PAGE;
+use crate::layout::{PAGE, writable};
 
 /// Why an instruction is not compared; nothing if it is. The reasons are printed.
-pub fn reason(insn: &Instruction) -> Option<&'static str> {
+pub fn reason(insn: &Instruction) -> Option<Exclusion> {
     let info = insn.op_code();
     match info.encoding() {
         EncodingKind::Legacy => {}
         EncodingKind::VEX if offered_vex(insn) => {}
-        EncodingKind::D3NOW => return Some("3DNow! is neither offered nor on current hosts"),
-        _ => return Some("AVX-512, XOP and what of AVX came later are not offered: #UD here"),
+        EncodingKind::D3NOW => return Some(Exclusion::Amd3dNow),
+        _ => return Some(Exclusion::NotOffered),
     }
     by_mnemonic(insn).or_else(|| by_feature(insn.cpuid_features())).or_else(|| by_vendor(insn))
 }
@@ -29,33 +30,31 @@ fn offered_vex(insn: &Instruction) -> bool {
         .any(|f| matches!(f, AVX | AVX2 | BMI1 | BMI2 | F16C | FMA | VAES | VPCLMULQDQ))
 }
 
-fn by_mnemonic(insn: &Instruction) -> Option<&'static str> {
+fn by_mnemonic(insn: &Instruction) -> Option<Exclusion> {
     use Mnemonic::*;
     Some(match insn.mnemonic() {
-        Syscall | Sysenter => "enters the host's kernel",
-        Int if insn.immediate8() == 0x80 => "enters the host's kernel",
-        Sgdt | Sidt | Smsw | Sldt | Str => "with UMIP the host's kernel emulates it",
+        Syscall | Sysenter => Exclusion::EntersKernel,
+        Int if insn.immediate8() == 0x80 => Exclusion::EntersKernel,
+        Sgdt | Sidt | Smsw | Sldt | Str => Exclusion::Umip,
         Vmcall | Vmmcall | Vmgexit | Vmrun | Vmload | Vmsave | Stgi | Clgi | Skinit | Invlpga => {
-            "belongs to a hypervisor, under which the host may run"
+            Exclusion::Hypervisor
         }
-        Cpuid => "answers are the machine's",
-        Rdtsc | Rdtscp | Rdpmc => "time differs",
-        Rdrand | Rdseed => "random numbers differ",
-        Rdpid => "IA32_TSC_AUX is the host's processor number",
-        Xgetbv | Xsetbv => "XCR0 is the machine's",
-        Int1 => "hypervisors deliver it with the address of INT1 itself, and hosts run under them",
+        Cpuid => Exclusion::Cpuid,
+        Rdtsc | Rdtscp | Rdpmc => Exclusion::Time,
+        Rdrand | Rdseed => Exclusion::Random,
+        Rdpid => Exclusion::Processor,
+        Xgetbv | Xsetbv => Exclusion::Xcr0,
+        Int1 => Exclusion::Int1,
         Xsave | Xsave64 | Xsaveopt | Xsaveopt64 | Xsavec | Xsavec64 | Xrstor | Xrstor64 => {
-            "the components in the area are those of XCR0, which differs"
+            Exclusion::XsaveArea
         }
-        Monitor | Mwait | Monitorx | Mwaitx | Umonitor | Umwait | Tpause => {
-            "whether it is enabled is the host's choice"
-        }
-        Xbegin | Xabort | Xend | Xtest => "transactional memory is not offered",
+        Monitor | Mwait | Monitorx | Mwaitx | Umonitor | Umwait | Tpause => Exclusion::Monitor,
+        Xbegin | Xabort | Xend | Xtest => Exclusion::Transactions,
         Clzero | Mcommit | Rdpru | Pvalidate | Rmpadjust | Rmpupdate | Psmash | Extrq | Insertq | Movntsd
         | Movntss
             if insn.op_code().cpuid_is_amd() =>
         {
-            "only AMD's processors have it"
+            Exclusion::OnlyAmd
         }
         _ => return None,
     })
@@ -80,9 +79,9 @@ impl Amd for iced_x86::OpCodeInfo {
     }
 }
 
-fn by_feature(features: &[CpuidFeature]) -> Option<&'static str> {
+fn by_feature(features: &[CpuidFeature]) -> Option<Exclusion> {
     use CpuidFeature::*;
-    let absent = |has: bool| (!has).then_some("the host does not have it");
+    let absent = |has: bool| (!has).then_some(Exclusion::HostLacks);
     features.iter().find_map(|feature| match feature {
         SSE3 => absent(is_x86_feature_detected!("sse3")),
         SSSE3 => absent(is_x86_feature_detected!("ssse3")),
@@ -105,7 +104,7 @@ fn by_feature(features: &[CpuidFeature]) -> Option<&'static str> {
         VPCLMULQDQ => absent(is_x86_feature_detected!("vpclmulqdq")),
         CMPXCHG16B => absent(is_x86_feature_detected!("cmpxchg16b")),
         PADLOCK_ACE | PADLOCK_PHE | PADLOCK_PMM | PADLOCK_RNG | PADLOCK_GMI | PADLOCK_UNDOC => {
-            Some("only VIA's processors have it")
+            Some(Exclusion::OnlyVia)
         }
         FXSR => absent(is_x86_feature_detected!("fxsr")),
         GFNI | MOVDIRI | MOVDIR64B | ENQCMD | CET_SS | CET_IBT | WAITPKG | SERIALIZE | CLDEMOTE | PTWRITE
@@ -119,57 +118,51 @@ fn by_feature(features: &[CpuidFeature]) -> Option<&'static str> {
 }
 
 /// Features of which the host may have one state and the guest another.
-fn feature_of_one_side(feature: CpuidFeature) -> Option<&'static str> {
+fn feature_of_one_side(feature: CpuidFeature) -> Option<Exclusion> {
     use CpuidFeature::*;
     match feature {
         // Their absence and their privilege check fault alike on both sides.
         INVPCID | SMAP | CLFSH | PREFETCHWT1 => None,
-        CLWB => (!is_x86_feature_detected!("adx")).then_some("the host does not have it"),
-        CLFLUSHOPT => (!is_x86_feature_detected!("adx")).then_some("the host does not have it"),
-        _ => Some("the host has it and it is not offered here, or the other way about"),
+        CLWB => (!is_x86_feature_detected!("adx")).then_some(Exclusion::HostLacks),
+        CLFLUSHOPT => (!is_x86_feature_detected!("adx")).then_some(Exclusion::HostLacks),
+        _ => Some(Exclusion::OneSide),
     }
 }
 
 /// Encodings that Intel's and AMD's processors execute differently; the guest is Intel's.
-fn by_vendor(insn: &Instruction) -> Option<&'static str> {
+fn by_vendor(insn: &Instruction) -> Option<Exclusion> {
     use Mnemonic::*;
     Some(match insn.mnemonic() {
         Mov if matches!(insn.op1_register(), Register::DR4 | Register::DR5)
             || matches!(insn.op0_register(), Register::DR4 | Register::DR5) =>
         {
-            "vendors disagree on whether CR4.DE or privilege is looked at first"
+            Exclusion::Dr4
         }
-        Vmread | Vmwrite if host::vendor() == Vendor::Amd => "SSE4a's EXTRQ and INSERTQ have its opcode",
-        Movsxd if insn.op0_register().size() == 2 && insn.op1_kind() == OpKind::Memory => {
-            "AMD's processors read 32 bits for 16"
-        }
-        Ud0 | Ud1 => "vendors disagree on whether it has a ModRM byte",
-        Reservednop => "reserved NOPs are #UD on some processors",
-        Lss | Lfs | Lgs => "REX.W means a 64-bit offset to Intel's processors only",
-        Cvtpi2ps | Cvtpi2pd if insn.op1_kind() == OpKind::Memory => {
-            "enters MMX mode on Intel's processors only"
-        }
-        Jmp | Call if matches!(insn.code(), Code::Jmp_m1664 | Code::Call_m1664) => {
-            "64-bit far pointers are Intel's"
-        }
+        Vmread | Vmwrite if host::vendor() == Vendor::Amd => Exclusion::Sse4a,
+        Movsxd if insn.op0_register().size() == 2 && insn.op1_kind() == OpKind::Memory => Exclusion::Movsxd16,
+        Ud0 | Ud1 => Exclusion::Ud0,
+        Reservednop => Exclusion::ReservedNop,
+        Lss | Lfs | Lgs => Exclusion::FarPointer,
+        Cvtpi2ps if insn.op1_kind() == OpKind::Memory => Exclusion::Cvtpi2ps,
+        Jmp | Call if matches!(insn.code(), Code::Jmp_m1664 | Code::Call_m1664) => Exclusion::FarBranch,
         _ => return None,
     })
 }
 
 /// Why a case is not compared although its instruction is.
-pub fn case_reason(case: &Case, insn: &Instruction) -> Option<&'static str> {
+pub fn case_reason(case: &Case, insn: &Instruction) -> Option<Exclusion> {
     let prefixes = &case.code()[..case.code().len().min(insn.len())];
     let repeated = prefixes.iter().take_while(|b| is_prefix(**b)).any(|b| matches!(b, 0xf2 | 0xf3));
     if repeated && matches!(insn.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) {
-        return Some("F2 and F3 before LOOPcc are reserved, and choose the condition on AMD's processors");
+        return Some(Exclusion::Loopcc);
     }
     let dot = matches!(insn.mnemonic(), Mnemonic::Dpps | Mnemonic::Dppd | Mnemonic::Vdpps | Mnemonic::Vdppd);
     if dot && case.fpu.mxcsr & mxcsr::MASKS != mxcsr::MASKS {
-        return Some("in which steps DPPS and DPPD find unmasked exceptions is not defined");
+        return Some(Exclusion::DotProduct);
     }
     let memory = insn.op1_kind() == OpKind::Memory;
     if memory && insn.cpuid_features().contains(&CpuidFeature::SHA) && effective(case, insn) & 15 != 0 {
-        return Some("some of AMD's processors let SHA operands be misaligned");
+        return Some(Exclusion::ShaAlignment);
     }
     None
 }
@@ -181,91 +174,118 @@ pub fn outcome_reason(
     insn: &Instruction,
     real: &Outcome,
     engine: &Outcome,
-) -> Option<&'static str> {
+) -> Option<Exclusion> {
     let (pf, gp) = (u32::from(vector::PF), u32::from(vector::GP));
     let fetches = real.vector == pf && real.cr2 & (PAGE - 1) == 0 && real.rip == case.at;
     let undefined = insn.is_invalid() && real.rip == case.at && engine.rip == case.at;
     let ud = u32::from(vector::UD);
     if undefined && (fetches && engine.vector == ud || real.vector == ud && engine.vector == pf) {
-        return Some("how many bytes of an undefined opcode are fetched is not defined");
+        return Some(Exclusion::FetchedBytes);
     }
-    let mask = matches!(insn.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu);
-    if mask && [real, engine].iter().any(|outcome| matches!(outcome.vector, 12 | 13 | 14 | 17)) {
-        return Some("whether MASKMOV faults for bytes that it leaves alone, and when, is not defined");
+    if MASKMOV.contains(&insn.mnemonic()) {
+        let halves = insn.mnemonic() != Mnemonic::Maskmovq && matches!(engine.vector, 12 | 13 | 17);
+        if halves && real.vector != engine.vector {
+            return Some(Exclusion::MaskedHalves);
+        }
+        if [real, engine].iter().any(|outcome| (12..=14).contains(&outcome.vector))
+            && leaves_bytes_alone(case, insn)
+        {
+            return Some(Exclusion::MaskedBytes);
+        }
+        let alike = real.vector == engine.vector && (real.vector != pf || real.cr2 == engine.cr2);
+        if alike && (12..=17).contains(&real.vector) && real.fpu.ftw & 0xff == 0xff && top(&real.fpu) == 0 {
+            return Some(Exclusion::MmxBeforeFault);
+        }
     }
     if state_area(insn) && real.vector == pf && (12..=14).contains(&engine.vector) {
-        return Some("which byte of a large operand faults first is not defined");
+        return Some(Exclusion::FirstByte);
     }
     if state_area(insn) && real.vector == u32::from(vector::AC) {
-        return Some("whether a misaligned area is #GP or #AC is not defined (SDM, FXSAVE)");
+        return Some(Exclusion::AreaAlignment);
     }
     if insn.mnemonic() == Mnemonic::Enter && real.vector == u32::from(vector::AC) {
-        return Some(
-            "whether the new top of ENTER's stack, which it only looks at, must be aligned is not defined",
-        );
+        return Some(Exclusion::EnterAlignment);
     }
     if matches!(insn.mnemonic(), Mnemonic::Popa | Mnemonic::Popad) && real.vector == pf {
-        return Some("AMD's processors write registers before a later pop of POPA faults");
+        return Some(Exclusion::PopaRegisters);
     }
     let call = insn.mnemonic() == Mnemonic::Call;
     if call && real.vector == pf && engine.vector == gp {
-        return Some("whether CALL looks at its target or at the stack first is not defined");
+        return Some(Exclusion::CallOrder);
     }
     let far = matches!(
         insn.mnemonic(),
         Mnemonic::Retf | Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Jmp | Mnemonic::Call
     );
     if far && [real, engine].iter().all(|outcome| matches!(outcome.vector, 11..=14 | 17)) {
-        return Some("which check of a far transfer comes first is not defined");
+        return Some(Exclusion::FarOrder);
     }
     let both = insn.is_invalid()
         && case.code().contains(&0x66)
         && case.code().iter().any(|b| matches!(b, 0xf2 | 0xf3));
     if both && engine.vector == ud && matches!(real.vector, 3 | 12..=14 | 17) {
-        return Some(
-            "66 together with F2 or F3 is reserved, and AMD's processors let either choose the instruction",
-        );
+        return Some(Exclusion::TwoPrefixes);
     }
     if insn.is_invalid() && engine.vector == ud && is_vpermq_without_w(case.code()) {
-        return Some("AMD's processors do not look at W of VPERMQ and VPERMPD");
+        return Some(Exclusion::VpermqW);
     }
     let element = matches!(insn.mnemonic(), Mnemonic::Vpinsrd | Mnemonic::Vpextrd);
     if case.bits == 32 && element && real.vector == ud {
-        return Some("AMD's processors refuse VPINSRQ and VPEXTRQ outside 64-bit code, Intel's ignore W");
+        return Some(Exclusion::VpinsrqW);
     }
     let locked = case.code().contains(&0xf0) && insn.is_invalid();
     if locked && engine.vector == ud && matches!(real.vector, 3 | 12..=14 | 17) {
-        return Some("AMD's processors let LOCK stand before some system instructions");
+        return Some(Exclusion::LockedSystem);
     }
     let moves = (0..insn.op_count()).filter(|op| string_operand(insn.op_kind(*op))).count() == 2;
     if moves && [real, engine].iter().all(|outcome| matches!(outcome.vector, 13 | 14 | 17)) {
-        return Some("which operand of MOVS and CMPS faults first is not defined");
+        return Some(Exclusion::MovsOrder);
     }
     let based = matches!(insn.memory_segment(), Register::FS | Register::GS);
     let ac = u32::from(vector::AC);
     if based && real.vector == gp && (engine.vector == pf || engine.vector == ac) {
-        return Some("AMD's processors refuse some sums of base and offset that are canonical");
+        return Some(Exclusion::BasedSum);
     }
     let loads = matches!(
         insn.mnemonic(),
         Mnemonic::Fxrstor | Mnemonic::Fxrstor64 | Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr
     );
     if loads && host::vendor() == Vendor::Amd && engine.vector == gp {
-        return Some("bit 17 of MXCSR exists on AMD's processors");
+        return Some(Exclusion::Mxcsr17);
     }
     let size = insn.memory_size().size();
     // Areas of state have to be aligned to 16 bytes only.
     let alignment = if size == 32 { 32 } else { 16 };
     let misaligned = size >= 16 && !effective(case, insn).is_multiple_of(alignment);
     if misaligned && real.vector == gp && engine.vector == u32::from(vector::SS) {
-        return Some("whether alignment or the canonical form is looked at first is not defined");
+        return Some(Exclusion::AlignmentOrder);
     }
     // Of all the segments that it may see, only this one has a limit of 0 in the guest.
     let loaded = insn.op0_register().full_register().number() & 15;
     if insn.mnemonic() == Mnemonic::Lsl && engine.gpr[loaded] & 0xffff == 0 && real.vector == engine.vector {
-        return Some("the limit of Linux's per-processor segment is the processor's number");
+        return Some(Exclusion::LimitOfProcessor);
     }
     None
+}
+
+/// Whether no byte that MASKMOV writes lies where it cannot be written.
+fn leaves_bytes_alone(case: &Case, insn: &Instruction) -> bool {
+    let register = insn.op2_register();
+    let (mask, size) = match register.is_mm() {
+        // The area has x87 registers by their distance from the top.
+        true => (case.fpu.st[(register.number() + 8 - top(&case.fpu)) & 7], 8),
+        false => (case.fpu.xmm[register.number() & 15], 16),
+    };
+    let width = if case.bits == 64 { u64::MAX } else { u64::from(u32::MAX) };
+    let start = effective(case, insn);
+    (0..size)
+        .filter(|byte| mask >> (8 * byte + 7) & 1 != 0)
+        .all(|byte| writable(start.wrapping_add(byte) & width))
+}
+
+/// The x87 register that is ST0.
+fn top(fpu: &Fpu) -> usize {
+    usize::from((fpu.fsw & fsw::TOP) >> fsw::TOP_SHIFT)
 }
 
 fn is_vpermq_without_w(code: &[u8]) -> bool {

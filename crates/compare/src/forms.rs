@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use iced_x86::{Code, Decoder, EncodingKind, Instruction, MandatoryPrefix, OpCodeInfo, OpCodeTableKind};
 
 use crate::exclude;
+use crate::exclusions::Exclusion;
 use crate::host;
 use crate::numbers::Numbers;
 
@@ -12,7 +13,7 @@ use crate::numbers::Numbers;
 pub struct Forms {
     forms: Vec<&'static OpCodeInfo>,
     /// Forms that are not compared, by reason.
-    pub excluded: BTreeMap<&'static str, Vec<Code>>,
+    pub excluded: BTreeMap<Exclusion, Vec<Code>>,
 }
 
 impl Forms {

@@ -125,6 +125,9 @@ fn fpu(numbers: &mut Numbers) -> Fpu {
     fpu
 }
 
+/// What writes the bytes at RDI that a register selects.
+pub const MASKMOV: [Mnemonic; 3] = [Mnemonic::Maskmovq, Mnemonic::Maskmovdqu, Mnemonic::Vmaskmovdqu];
+
 /// Changes displacements and branch offsets that are part of the instruction.
 fn steer_constants(numbers: &mut Numbers, case: &mut Case) {
     let mut bytes = case.code;
@@ -165,7 +168,7 @@ fn steer(numbers: &mut Numbers, case: &mut Case, insn: &Instruction) {
     if insn.is_stack_instruction() && matches!(insn.mnemonic(), Mnemonic::Enter | Mnemonic::Leave) {
         set(case, Register::RBP, numbers.place(8));
     }
-    if insn.is_string_instruction() || matches!(insn.mnemonic(), Mnemonic::Maskmovdqu | Mnemonic::Maskmovq) {
+    if insn.is_string_instruction() || MASKMOV.contains(&insn.mnemonic()) {
         set(case, Register::RSI, numbers.place(8));
         set(case, Register::RDI, numbers.place(8));
         let count = if numbers.one_in(8) { numbers.below(0x3000) } else { numbers.below(40) };

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use satori_compare::{Comparison, Error, Failure, Generator, describe, read_line, write_line};
+use satori_compare::{
+    Comparison, Error, Exclusion, Failure, Generator, When, describe, read_line, write_line,
+};
 use satori_engine::Engine;
 use satori_soft::{Interpreter, Translator};
 
@@ -116,6 +118,12 @@ fn excluded(flags: &Flags) -> Result<usize, Error> {
             if codes.len() < 40 {
                 println!("    {codes:?}");
             }
+        }
+    }
+    for (when, title) in [(When::Case, "cases left out"), (When::Outcome, "differences allowed")] {
+        println!("{title}:");
+        for why in Exclusion::ALL.iter().filter(|why| why.when() == when) {
+            println!("  {why}");
         }
     }
     Ok(0)

@@ -7,10 +7,10 @@
 //! or the code of the page at RIP is dropped, on both alike. A difference is narrowed by running all
 //! over again with one more cut, until no shorter piece of the run differs.
 //!
-//! Status flags alone may differ: the manual leaves some undefined behind some instructions (SDM
-//! volume 1, appendix A). AF was seen to; behind which instructions has not been looked into. The translator gets the interpreter's
-//! then and this is counted; a defined flag that is wrong shows in the branch that it decides. So is what a
-//! register holds of RFLAGS saved before (PUSHF, SYSCALL); memory is compared without those six bits.
+//! Status flags may differ that the manual leaves undefined behind the last instructions (SDM volume 1, appendix A):
+//! the interpreter executes the last few of each piece one by one, and tells which flags those left undefined. The translator
+//! gets the interpreter's then and this is counted. Where saved flags came from is not known any more, so what a register or
+//! a word of memory holds of them (PUSHF, SYSCALL) is compared without those six bits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use satori_bus::ByteSink;
+use satori_compare::{next_instruction, undefined};
 use satori_defs::x86::rflags;
 use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts};
 use satori_machine::{ClockMode, Config, EngineKind, Handle, Machine, Sinks};
@@ -26,6 +27,10 @@ use satori_state::{CpuState, reg};
 
 /// Bytes of memory that are summed up together.
 const PIECE: u64 = 4096;
+
+/// Instructions at the end of a piece that the interpreter executes one by one. Whoever wrote flags before these
+/// may have left any of them undefined.
+const LAST: u64 = 8;
 
 /// How a run is cut and disturbed.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +69,8 @@ struct Record {
     length: u64,
     begin: u64,
     stand: Stand,
+    /// Status flags that may differ.
+    undefined: u64,
     /// Sums of the pages, if it was time to look.
     memory: Option<Vec<u64>>,
 }
@@ -147,7 +154,7 @@ impl Side {
                 let Ok(mut other) = from.recv() else { return false };
                 if other.stand != record.stand {
                     let right = other.stand.state.clone();
-                    forgive(&mut other.stand.state, &record.stand.state);
+                    forgive(&mut other.stand.state, &record.stand.state, other.undefined);
                     if other.stand == record.stand {
                         *adopt = Some(right);
                         *flags += 1;
@@ -184,11 +191,12 @@ impl Side {
     }
 }
 
-/// Gives `state` the status flags of `other`, and those of what looks like a saved RFLAGS in a register.
-fn forgive(state: &mut CpuState, other: &CpuState) {
+/// Gives `state` those status flags of `other` that are `undefined`, and all of what looks like a saved RFLAGS in
+/// a register.
+fn forgive(state: &mut CpuState, other: &CpuState, undefined: u64) {
     /// Bits that RFLAGS may have set (SDM volume 1, 3.4.3).
     const MAY: u64 = 0x3f_7fd7;
-    if (state.rflags ^ other.rflags) & !rflags::STATUS == 0 {
+    if (state.rflags ^ other.rflags) & !undefined == 0 {
         state.rflags = other.rflags;
     }
     for (mine, theirs) in state.gpr.iter_mut().zip(other.gpr) {
@@ -267,8 +275,10 @@ impl Engine for Watched {
 
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
         let (index, memory) = (parts.index, parts.memory.clone());
+        let tells = matches!(self.side.lock().unwrap().report, Report::Tell(_));
         Box::new(WatchedVcpu {
             index,
+            tells,
             memory,
             inner: self.inner.create_vcpu(parts),
             side: self.side.clone(),
@@ -280,6 +290,8 @@ impl Engine for Watched {
 
 struct WatchedVcpu {
     index: u32,
+    /// Whether this is the interpreter's.
+    tells: bool,
     memory: GuestMemory,
     inner: Box<dyn Vcpu>,
     side: Arc<Mutex<Side>>,
@@ -293,7 +305,10 @@ impl WatchedVcpu {
         let before = self.inner.retired();
         let begin = self.inner.state().rip;
         let begin = self.inner.translate(begin).unwrap_or(begin);
-        let exit = self.inner.run(Until { instructions: Some(length), ..until });
+        let (exit, undefined) = match self.tells {
+            true => self.in_steps(until, length),
+            false => (self.inner.run(Until { instructions: Some(length), ..until }), 0),
+        };
         let retired = self.inner.retired();
         let mut side = self.side.lock().unwrap();
         let piece = side.pieces;
@@ -311,7 +326,7 @@ impl WatchedVcpu {
             side.looked = side.instructions;
         }
         let stand = Stand { vcpu: self.index, exit, retired, state };
-        let record = Record { piece, length: retired - before, begin, stand, memory };
+        let record = Record { piece, length: retired - before, begin, stand, undefined, memory };
         let mut adopt = None;
         let more = side.meet(record, &self.memory, &mut adopt) && side.instructions < side.plan.instructions;
         if !more {
@@ -329,6 +344,34 @@ impl WatchedVcpu {
             self.disturb(disturb);
         }
         exit
+    }
+
+    /// A piece whose last instructions are executed one by one; the status flags that these leave undefined.
+    fn in_steps(&mut self, until: Until, length: u64) -> (Exit, u64) {
+        let (mut left, mut undefined) = (length, rflags::STATUS);
+        if length > LAST {
+            let before = self.inner.retired();
+            let exit = self.inner.run(Until { tsc: None, instructions: Some(length - LAST) });
+            left = left.saturating_sub(self.inner.retired() - before);
+            if exit != Exit::Budget || left == 0 {
+                return (exit, undefined);
+            }
+        }
+        loop {
+            let insn = next_instruction(&*self.inner, &self.memory);
+            let (before, rcx) = (self.inner.retired(), self.inner.state().gpr[reg::RCX]);
+            // The deadline was looked at where the whole piece would have looked at it.
+            let tsc = if left == 1 { until.tsc } else { None };
+            let exit = self.inner.run(Until { tsc, instructions: Some(1) });
+            undefined = match insn {
+                Some(insn) => undefined::after(&insn, rcx, self.inner.state().rip, undefined),
+                None => rflags::STATUS,
+            };
+            left = left.saturating_sub(self.inner.retired() - before);
+            if exit != Exit::Budget || left == 0 {
+                return (exit, undefined);
+            }
+        }
     }
 
     /// Drops what an engine may keep or not, so that it has to be got again here.
