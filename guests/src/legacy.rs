@@ -13,7 +13,7 @@ use crate::subject::DONE;
 
 mod subject;
 
-pub use subject::{Event, Subject};
+pub use subject::{Event, LegacySubject};
 
 /// Selectors of the legacy GDT.
 pub mod selector {

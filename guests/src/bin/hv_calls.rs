@@ -148,7 +148,7 @@ fn real_mode(t: &mut Test) {
         insn::wrmsr(synthetic::HYPERCALL, page);
     }
     legacy::reset();
-    let event = legacy::Subject::real(code!(".code16" => "vmcall")).run();
+    let event = legacy::LegacySubject::real(code!(".code16" => "vmcall")).run();
     t.holds(("real mode", event.vector), event.fault(vector::UD, None));
 }
 

@@ -6,7 +6,7 @@
 
 use satori_guests::cpu::{descriptor, rights};
 use satori_guests::defs::x86::{cr4, pte, rflags, vector};
-use satori_guests::legacy::{self, Event, Subject, Tss, gate, selector, tables};
+use satori_guests::legacy::{self, Event, LegacySubject, Tss, gate, selector, tables};
 use satori_guests::subject::{DONE, reg};
 use satori_guests::{Test, code, guest, paging};
 
@@ -25,7 +25,7 @@ guest!(
 );
 
 /// The subject comes to its end.
-fn done(t: &mut Test, what: &str, s: &Subject) -> Event {
+fn done(t: &mut Test, what: &str, s: &LegacySubject) -> Event {
     let event = s.run();
     if !event.done() {
         satori_guests::println!("{what}: {event}");
@@ -35,7 +35,7 @@ fn done(t: &mut Test, what: &str, s: &Subject) -> Event {
 }
 
 /// The subject ends with this fault of the looked-at instruction.
-fn fault(t: &mut Test, what: &str, s: &Subject, vector: u8, code: Option<u32>) -> Event {
+fn fault(t: &mut Test, what: &str, s: &LegacySubject, vector: u8, code: Option<u32>) -> Event {
     let event = s.run();
     let good = event.fault(vector, code);
     if !good {
@@ -49,18 +49,18 @@ const GP: u8 = vector::GP;
 
 fn protected(t: &mut Test) {
     legacy::reset();
-    let event = done(t, "32-bit code", &Subject::kernel(code!(".code32", "mov eax, 7" => "inc eax")));
+    let event = done(t, "32-bit code", &LegacySubject::kernel(code!(".code32", "mov eax, 7" => "inc eax")));
     t.eq("its register", event.regs.gpr[reg::RAX], 8);
-    done(t, "level 3", &Subject::user(code!(".code32" => "inc eax")));
-    fault(t, "HLT at level 3", &Subject::user(code!(".code32" => "hlt")), GP, Some(0));
-    fault(t, "UD2", &Subject::user(code!(".code32" => "ud2")), vector::UD, None);
-    t.holds("INT3", Subject::user(code!(".code32" => "int3")).run().trap(vector::BP));
-    fault(t, "INT 32 at level 3", &Subject::user(code!(".code32" => "int 32")), GP, Some(32 * 8 + 2));
-    fault(t, "SYSCALL", &Subject::user(code!(".code32" => "syscall")), vector::UD, None);
+    done(t, "level 3", &LegacySubject::user(code!(".code32" => "inc eax")));
+    fault(t, "HLT at level 3", &LegacySubject::user(code!(".code32" => "hlt")), GP, Some(0));
+    fault(t, "UD2", &LegacySubject::user(code!(".code32" => "ud2")), vector::UD, None);
+    t.holds("INT3", LegacySubject::user(code!(".code32" => "int3")).run().trap(vector::BP));
+    fault(t, "INT 32 at level 3", &LegacySubject::user(code!(".code32" => "int 32")), GP, Some(32 * 8 + 2));
+    fault(t, "SYSCALL", &LegacySubject::user(code!(".code32" => "syscall")), vector::UD, None);
     let event = done(
         t,
         "PUSHA",
-        &Subject::kernel(
+        &LegacySubject::kernel(
             code!(".code32", "mov ebx, 5", "pushad", "pop edi", "pop esi", "pop ebp", "pop eax" => "pop ecx"),
         ),
     );
@@ -70,12 +70,12 @@ fn protected(t: &mut Test) {
         ("AAA", code!(".code32", "mov al, 0x0a" => "aaa")),
         ("SALC", code!(".code32", "stc" => ".byte 0xd6")),
     ] {
-        done(t, name, &Subject::user(code));
+        done(t, name, &LegacySubject::user(code));
     }
     fault(
         t,
         "a REX prefix is INC",
-        &Subject::user(code!(".code32", ".byte 0x48" => "ud2")),
+        &LegacySubject::user(code!(".code32", ".byte 0x48" => "ud2")),
         vector::UD,
         None,
     );
@@ -104,8 +104,8 @@ fn protected_segments(t: &mut Test) {
     ];
     for &(name, rights, limit, offset, read, write) in cases {
         tables().gdt[slot] = descriptor(base, limit, rights);
-        let reading = Subject::kernel(code!(".code32", "mov es, eax" => "mov ecx, es:[ebx]"));
-        let writing = Subject::kernel(code!(".code32", "mov es, eax" => "or dword ptr es:[ebx], 0"));
+        let reading = LegacySubject::kernel(code!(".code32", "mov es, eax" => "mov ecx, es:[ebx]"));
+        let writing = LegacySubject::kernel(code!(".code32", "mov es, eax" => "or dword ptr es:[ebx], 0"));
         for (kind, s, allowed) in [("read", reading, read), ("write", writing, write)] {
             let event = s.with(reg::RAX, free).with(reg::RBX, offset).run();
             let good = if allowed { event.done() } else { event.fault(GP, Some(0)) };
@@ -113,23 +113,29 @@ fn protected_segments(t: &mut Test) {
         }
     }
     tables().gdt[slot] = descriptor(base, 0xfff, 0x4099);
-    let s = Subject::kernel(code!(".code32" => "mov es, eax")).with(reg::RAX, free);
+    let s = LegacySubject::kernel(code!(".code32" => "mov es, eax")).with(reg::RAX, free);
     fault(t, "execute-only", &s, GP, Some(free));
     tables().gdt[slot] = descriptor(base, 0xfff, 0x4013);
     fault(t, "absent", &s, vector::NP, Some(free));
-    let s = Subject::kernel(code!(".code32" => "mov ss, eax")).with(reg::RAX, free);
+    let s = LegacySubject::kernel(code!(".code32" => "mov ss, eax")).with(reg::RAX, free);
     fault(t, "absent stack", &s, vector::SS, Some(free));
-    let s = Subject::kernel(code!(".code32", "xor eax, eax", "mov es, eax" => "mov cl, es:[eax]"));
+    let s = LegacySubject::kernel(code!(".code32", "xor eax, eax", "mov es, eax" => "mov cl, es:[eax]"));
     fault(t, "null", &s, GP, Some(0));
-    fault(t, "null stack", &Subject::kernel(code!(".code32", "xor eax, eax" => "mov ss, eax")), GP, Some(0));
+    fault(
+        t,
+        "null stack",
+        &LegacySubject::kernel(code!(".code32", "xor eax, eax" => "mov ss, eax")),
+        GP,
+        Some(0),
+    );
     // A stack segment with a limit: pushes below it are #SS(0).
     tables().gdt[slot] = descriptor(0, 0xfff, 0x40f7);
-    let s = Subject::user(code!(".code32", "mov ss, eax", "mov esp, 0x1002" => "push eax"))
+    let s = LegacySubject::user(code!(".code32", "mov ss, eax", "mov esp, 0x1002" => "push eax"))
         .with(reg::RAX, free | 3);
     fault(t, "a push below the limit", &s, vector::SS, Some(0));
     // Code: a jump beyond its limit.
     tables().gdt[slot] = descriptor(0, 0xfff, 0x409b);
-    let s = Subject::kernel(code!(".code32", "push eax", "push 0x1000" => "retf")).with(reg::RAX, free);
+    let s = LegacySubject::kernel(code!(".code32", "push eax", "push 0x1000" => "retf")).with(reg::RAX, free);
     fault(t, "a far return beyond the limit", &s, GP, Some(0));
 }
 
@@ -145,7 +151,7 @@ fn protected_levels(t: &mut Test) {
         ("level 3 by a gate of DPL 0", 0, true, false),
     ] {
         tables().gdt[slot] = gate(selector::CODE, inner.start as u32, 0x8c | dpl << 5);
-        let s = if user { Subject::user(call) } else { Subject::kernel(call) };
+        let s = if user { LegacySubject::user(call) } else { LegacySubject::kernel(call) };
         let event = s.with(reg::RAX, free.into()).run();
         if good {
             // It ends in the inner code.
@@ -156,7 +162,7 @@ fn protected_levels(t: &mut Test) {
         }
     }
     tables().gdt[slot] = gate(selector::CODE, inner.start as u32, 0x0c | 3 << 5);
-    let s = Subject::user(call).with(reg::RAX, free.into());
+    let s = LegacySubject::user(call).with(reg::RAX, free.into());
     fault(t, "a gate that is absent", &s, vector::NP, Some(free.into()));
     tables().gdt[slot] = gate(0, inner.start as u32, 0x8c | 3 << 5);
     fault(t, "a gate to nothing", &s, GP, Some(0));
@@ -165,10 +171,10 @@ fn protected_levels(t: &mut Test) {
     tables().gdt[slot] = gate(selector::CODE, takes.start as u32, 0x8c | 3 << 5) | 2 << 32;
     let push = code!(".code32", "push 0x22", "push 0x11", "push 0", "push 0", "mov [esp + 4], eax", "mov edx, esp",
         "add esp, 8" => "call fword ptr [edx]");
-    let event = Subject::user(push).with(reg::RAX, free.into()).run();
+    let event = LegacySubject::user(push).with(reg::RAX, free.into()).run();
     t.eq("parameters", (event.regs.gpr[reg::RAX], event.regs.gpr[reg::RCX]), (0x11, 0x22));
     // IRETD outwards to level 3 with data segments of level 0: they become null.
-    let s = Subject::user(code!(".code32" => "mov eax, ds"));
+    let s = LegacySubject::user(code!(".code32" => "mov eax, ds"));
     let mut s = s;
     s.regs.es = selector::DATA.into();
     let event = s.run();
@@ -192,7 +198,7 @@ fn paging_32(t: &mut Test) {
     let reading = code!(".code32" => "mov ecx, [ebx]");
     let writing = code!(".code32" => "mov [ebx], ecx");
     let run = |code, user: bool, cr0: u64| {
-        let s = if user { Subject::user(code) } else { Subject::kernel(code) };
+        let s = if user { LegacySubject::user(code) } else { LegacySubject::kernel(code) };
         s.with(reg::RBX, linear as u32).paging(directory, cr0, cr4::PSE).run()
     };
     for upper in 0..8u64 {
@@ -225,7 +231,8 @@ fn paging_32(t: &mut Test) {
     t.holds("bit 21 of a 4-MiB page", run(reading, false, 0).fault(vector::PF, Some(9)));
     // Without PSE, bit 7 means nothing: the entry leads to a table.
     write(slot(directory, 5), 0);
-    let event = Subject::kernel(reading).with(reg::RBX, linear as u32).paging(directory, 0, cr4::PSE).run();
+    let event =
+        LegacySubject::kernel(reading).with(reg::RBX, linear as u32).paging(directory, 0, cr4::PSE).run();
     t.holds("absent", event.fault(vector::PF, Some(0)));
 }
 
@@ -247,7 +254,8 @@ fn paging_pae(t: &mut Test) {
     let linear = 11u64 << 21 | 3 << 12;
     let reading = code!(".code32" => "mov ecx, [ebx]");
     let fetch = code!(".code32" => "jmp ebx");
-    let run = |code| Subject::user(code).with(reg::RBX, linear as u32).paging(pointers, 0, cr4::PAE).run();
+    let run =
+        |code| LegacySubject::user(code).with(reg::RBX, linear as u32).paging(pointers, 0, cr4::PAE).run();
     let all = pte::P | pte::W | pte::U;
     for (name, upper, lower, want) in [
         ("open", table | all, data | all, None),
@@ -275,13 +283,13 @@ fn paging_pae(t: &mut Test) {
     // A reserved bit in a pointer: loading CR3 is #GP.
     let bad = paging::page();
     write(bad, directories | pte::P | pte::W);
-    let s = Subject::kernel(code!(".code32" => "mov cr3, eax")).with(reg::RAX, bad as u32);
+    let s = LegacySubject::kernel(code!(".code32" => "mov cr3, eax")).with(reg::RAX, bad as u32);
     fault(t, "a reserved bit in a PDPTE", &s.paging(pointers, 0, cr4::PAE), GP, Some(0));
 }
 
 fn virtual_8086(t: &mut Test) {
     legacy::reset();
-    let v86 = |code| Subject::v86(code);
+    let v86 = |code| LegacySubject::v86(code);
     let iopl = rflags::IOPL;
     let event = done(t, "plain", &v86(code!(".code16", "mov ax, 0x1234" => "inc ax")).flags(iopl));
     t.eq("AX", event.regs.gpr[reg::RAX] & 0xffff, 0x1235);
@@ -322,7 +330,7 @@ fn virtual_8086(t: &mut Test) {
     ] {
         fault(t, name, &v86(code).flags(iopl), vector::UD, None);
     }
-    let event = Subject::v86(code!(".code16" => "int3")).flags(iopl).run();
+    let event = LegacySubject::v86(code!(".code16" => "int3")).flags(iopl).run();
     t.holds("INT3", event.trap(vector::BP));
     t.eq("the handler's stack", event.frame, tables().tss.stacks[0][0] - 36);
     let s = v86(code!(".code16" => "mov ax, [bx]")).flags(iopl).with(reg::RBX, 0xffff);
@@ -339,26 +347,29 @@ fn virtual_8086(t: &mut Test) {
 
 fn real(t: &mut Test) {
     legacy::reset();
-    let event = done(t, "plain", &Subject::real(code!(".code16", "mov ax, 0x1234" => "inc ax")));
+    let event = done(t, "plain", &LegacySubject::real(code!(".code16", "mov ax, 0x1234" => "inc ax")));
     t.eq("AX", event.regs.gpr[reg::RAX] & 0xffff, 0x1235);
     t.eq("CS", event.regs.cs, 0x1000);
-    let event = done(t, "MOV CR0", &Subject::real(code!(".code16" => "mov eax, cr0")));
+    let event = done(t, "MOV CR0", &LegacySubject::real(code!(".code16" => "mov eax, cr0")));
     t.eq("PE is clear", event.regs.gpr[reg::RAX] & 1, 0);
-    let event =
-        done(t, "32-bit operands", &Subject::real(code!(".code16", "mov eax, 0x12345678" => "shl eax, 4")));
+    let event = done(
+        t,
+        "32-bit operands",
+        &LegacySubject::real(code!(".code16", "mov eax, 0x12345678" => "shl eax, 4")),
+    );
     t.eq("EAX", event.regs.gpr[reg::RAX], 0x2345_6780);
     let event = done(
         t,
         "segments",
-        &Subject::real(
+        &LegacySubject::real(
             code!(".code16", "mov ax, 0x2345", "mov es, ax", "mov byte ptr es:[7], 99" => "mov ax, es"),
         ),
     );
     t.eq("ES", event.regs.es, 0x2345);
     // SAFETY: low memory is the case's.
     t.eq("where it wrote", unsafe { (0x23457 as *const u8).read_volatile() }, 99);
-    fault(t, "UD2", &Subject::real(code!(".code16" => "ud2")), vector::UD, None);
-    fault(t, "DIV", &Subject::real(code!(".code16", "xor cx, cx" => "div cx")), vector::DE, None);
+    fault(t, "UD2", &LegacySubject::real(code!(".code16" => "ud2")), vector::UD, None);
+    fault(t, "DIV", &LegacySubject::real(code!(".code16", "xor cx, cx" => "div cx")), vector::DE, None);
     for (name, code) in [
         ("LLDT", code!(".code16" => "lldt ax")),
         ("STR", code!(".code16" => "str ax")),
@@ -366,9 +377,9 @@ fn real(t: &mut Test) {
         ("VERR", code!(".code16" => "verr ax")),
         ("ARPL", code!(".code16" => ".byte 0x63, 0xc0")),
     ] {
-        fault(t, name, &Subject::real(code), vector::UD, None);
+        fault(t, name, &LegacySubject::real(code), vector::UD, None);
     }
-    done(t, "HLT's rights, by CLI", &Subject::real(code!(".code16" => "cli")));
+    done(t, "HLT's rights, by CLI", &LegacySubject::real(code!(".code16" => "cli")));
 }
 
 fn real_limits(t: &mut Test) {
@@ -384,36 +395,36 @@ fn real_limits(t: &mut Test) {
             GP,
         ),
     ] {
-        let s = Subject::real(code).with(reg::RBX, bx);
+        let s = LegacySubject::real(code).with(reg::RBX, bx);
         // Real mode pushes no error code.
         fault(t, name, &s, vector, None);
     }
-    let s = Subject::real(code!(".code16" => "mov ax, [bx]")).with(reg::RBX, 0xfffe);
+    let s = LegacySubject::real(code!(".code16" => "mov ax, [bx]")).with(reg::RBX, 0xfffe);
     done(t, "the last word", &s);
     // 16-bit addresses wrap before the segment is added.
-    let s = Subject::real(code!(".code16", "mov byte ptr [1], 77", "mov si, 2" => "mov al, [bx + si]"));
+    let s = LegacySubject::real(code!(".code16", "mov byte ptr [1], 77", "mov si, 2" => "mov al, [bx + si]"));
     // The write hits the code's own second byte, which was executed.
     let event = s.with(reg::RBX, 0xffff).run();
     t.eq("BX + SI wraps", (event.vector, event.regs.gpr[reg::RAX] & 0xff), (DONE, 77));
     // PUSH at SP = 0 wraps to 0xfffe.
-    let event = Subject::real(code!(".code16", "xor sp, sp" => "push ax")).run();
+    let event = LegacySubject::real(code!(".code16", "xor sp, sp" => "push ax")).run();
     t.eq("PUSH at 0", (event.vector, event.regs.gpr[reg::RSP] & 0xffff), (DONE, 0xfffe));
 }
 
 fn real_interrupts(t: &mut Test) {
     legacy::reset();
-    let event = Subject::real(code!(".code16" => "int 0x21")).run();
+    let event = LegacySubject::real(code!(".code16" => "int 0x21")).run();
     t.holds("INT 0x21", event.trap(0x21));
-    let event = Subject::real(code!(".code16" => "int3")).run();
+    let event = LegacySubject::real(code!(".code16" => "int3")).run();
     t.holds("INT3", event.trap(3));
-    let event = Subject::real(code!(".code16", "mov al, 127", "inc al" => "into")).run();
+    let event = LegacySubject::real(code!(".code16", "mov al, 127", "inc al" => "into")).run();
     t.holds("INTO", event.trap(4));
-    let event = Subject::real(code!(".code16" => "int 0x21")).flags(rflags::DF | rflags::CF).run();
+    let event = LegacySubject::real(code!(".code16" => "int 0x21")).flags(rflags::DF | rflags::CF).run();
     let flags = u64::from(event.regs.eflags) & (rflags::DF | rflags::CF | rflags::IF);
     t.eq("FLAGS on the stack", flags, rflags::DF | rflags::CF);
     // PUSHF, PUSH CS and a near CALL over the next three bytes make the frame that IRET takes.
     let round = code!(".code16", ".byte 0x9c, 0x0e, 0xe8, 3, 0" => "nop" => ".byte 0xeb, 1", ".byte 0xcf");
-    done(t, "IRET", &Subject::real(round));
+    done(t, "IRET", &LegacySubject::real(round));
 }
 
 /// A second task: 32-bit, level 0, that begins at `code`.
@@ -455,7 +466,7 @@ fn task_switches(t: &mut Test) {
         unsafe { (&raw const tables().gdt[slot]).read_volatile() >> 41 & 1 }
     };
     tables().gdt[slot] = available;
-    let event = Subject::kernel(jump).with(reg::RAX, free.into()).run();
+    let event = LegacySubject::kernel(jump).with(reg::RAX, free.into()).run();
     let end = (there.start + there.end + 2) as u32;
     t.eq("JMP", (event.vector, event.regs.eip, event.tr), (DONE, end, free));
     t.eq(
@@ -471,7 +482,7 @@ fn task_switches(t: &mut Test) {
     legacy::reset();
     second(there.start);
     tables().gdt[slot] = available;
-    let event = Subject::kernel(call).with(reg::RAX, free.into()).run();
+    let event = LegacySubject::kernel(call).with(reg::RAX, free.into()).run();
     t.eq(
         "CALL",
         (event.vector, event.tr, u64::from(event.regs.eflags) & rflags::NT),
@@ -485,7 +496,7 @@ fn task_switches(t: &mut Test) {
     let back = code!(".code32", "mov edi, 0x55" => "iretd" => "ud2");
     second(back.start);
     tables().gdt[slot] = available;
-    let event = done(t, "CALL and IRET", &Subject::kernel(call).with(reg::RAX, free.into()));
+    let event = done(t, "CALL and IRET", &LegacySubject::kernel(call).with(reg::RAX, free.into()));
     t.eq(
         "goes on",
         (event.regs.gpr[reg::RSI], event.regs.gpr[reg::RBX], event.tr),
@@ -495,7 +506,7 @@ fn task_switches(t: &mut Test) {
     // A busy task, an absent one, a short one.
     legacy::reset();
     second(there.start);
-    let s = Subject::kernel(jump).with(reg::RAX, free.into());
+    let s = LegacySubject::kernel(jump).with(reg::RAX, free.into());
     tables().gdt[slot] = available | 2 << 40;
     fault(t, "busy", &s, GP, Some(free.into()));
     tables().gdt[slot] = available & !(1 << 47);
@@ -507,14 +518,14 @@ fn task_switches(t: &mut Test) {
     second(there.start);
     tables().gdt[slot] = available;
     tables().idt[usize::from(vector::UD)] = gate(free, 0, 0x85);
-    let event = Subject::user(code!(".code32" => "ud2")).run();
+    let event = LegacySubject::user(code!(".code32" => "ud2")).run();
     t.eq("#UD through a task gate", (event.vector, event.tr), (DONE, free));
     legacy::reset();
     let tss = second(there.start);
     let stack = tss.gpr[4];
     tables().gdt[slot] = available;
     tables().idt[usize::from(GP)] = gate(free, 0, 0x85);
-    let event = Subject::user(code!(".code32" => "mov es, eax")).with(reg::RAX, 0x1000).run();
+    let event = LegacySubject::user(code!(".code32" => "mov es, eax")).with(reg::RAX, 0x1000).run();
     t.eq("#GP through a task gate", (event.vector, event.tr), (DONE, free));
     // SAFETY: the new task's stack.
     t.eq("its error code", unsafe { ((stack - 4) as *const u32).read_volatile() }, 0x1000);
@@ -522,12 +533,12 @@ fn task_switches(t: &mut Test) {
     legacy::reset();
     second(there.start).segments[0] = 0x1000;
     tables().gdt[slot] = available;
-    let event = Subject::kernel(jump).with(reg::RAX, free.into()).run();
+    let event = LegacySubject::kernel(jump).with(reg::RAX, free.into()).run();
     t.eq("a bad ES", (event.vector, event.code, event.tr), (vector::TS, Some(0x1000), free));
     // SYSENTER's neighbour: the gate's DPL counts for INT n.
     legacy::reset();
     tables().idt[0x60] = gate(free, 0, 0x85);
-    let event = Subject::user(code!(".code32" => "int 0x60")).run();
+    let event = LegacySubject::user(code!(".code32" => "int 0x60")).run();
     t.holds("a task gate of DPL 0", event.fault(GP, Some(0x60 * 8 + 2)));
     legacy::reset();
 }

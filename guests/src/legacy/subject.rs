@@ -9,7 +9,7 @@ use crate::subject::{Code, DONE};
 
 /// How a subject is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject {
+pub struct LegacySubject {
     /// The code, where it runs, as a linear address.
     pub code: Code,
     /// Its registers.
@@ -20,8 +20,8 @@ pub struct Subject {
     pub control: [u32; 3],
 }
 
-impl Subject {
-    fn new(code: Code) -> Subject {
+impl LegacySubject {
+    fn new(code: Code) -> LegacySubject {
         let tables = tables();
         let mut regs = Regs {
             eip: code.start as u32,
@@ -34,17 +34,17 @@ impl Subject {
         };
         regs.gpr[4] = top(&tables.stack);
         let control = [(cr0::PE | cr0::NE | cr0::ET | cr0::MP) as u32, 0, 0x600];
-        Subject { code, regs, real: false, control }
+        LegacySubject { code, regs, real: false, control }
     }
 
     /// In 32-bit protected mode at level 0, without paging.
-    pub fn kernel(code: Code) -> Subject {
-        Subject::new(code)
+    pub fn kernel(code: Code) -> LegacySubject {
+        LegacySubject::new(code)
     }
 
     /// In 32-bit protected mode at level 3, without paging.
-    pub fn user(code: Code) -> Subject {
-        let mut subject = Subject::new(code);
+    pub fn user(code: Code) -> LegacySubject {
+        let mut subject = LegacySubject::new(code);
         let data = selector::USER_DATA.into();
         (subject.regs.cs, subject.regs.ss) = (selector::USER_CODE.into(), data);
         (subject.regs.ds, subject.regs.es) = (data, data);
@@ -52,9 +52,9 @@ impl Subject {
         subject
     }
 
-    fn low(code: Code) -> Subject {
+    fn low(code: Code) -> LegacySubject {
         let code = code.copy_to(FREE);
-        let mut subject = Subject::new(code);
+        let mut subject = LegacySubject::new(code);
         let segment = (FREE >> 4) as u32;
         (subject.regs.cs, subject.regs.eip) = (segment, 0);
         (subject.regs.ds, subject.regs.es) = (segment, segment);
@@ -64,33 +64,33 @@ impl Subject {
     }
 
     /// In virtual-8086 mode: copied to [`FREE`], with CS, DS and ES there.
-    pub fn v86(code: Code) -> Subject {
-        let mut subject = Subject::low(code);
+    pub fn v86(code: Code) -> LegacySubject {
+        let mut subject = LegacySubject::low(code);
         subject.regs.eflags |= rflags::VM as u32;
         subject
     }
 
     /// In real mode: copied to [`FREE`], with CS, DS and ES there.
-    pub fn real(code: Code) -> Subject {
-        let mut subject = Subject::low(code);
+    pub fn real(code: Code) -> LegacySubject {
+        let mut subject = LegacySubject::low(code);
         subject.real = true;
         subject
     }
 
     /// With a general register set.
-    pub const fn with(mut self, register: usize, value: u32) -> Subject {
+    pub const fn with(mut self, register: usize, value: u32) -> LegacySubject {
         self.regs.gpr[register] = value;
         self
     }
 
     /// With bits of EFLAGS set.
-    pub const fn flags(mut self, bits: u64) -> Subject {
+    pub const fn flags(mut self, bits: u64) -> LegacySubject {
         self.regs.eflags |= bits as u32;
         self
     }
 
     /// With paging: CR3, and bits of CR0 and CR4 beside.
-    pub const fn paging(mut self, cr3: u64, cr0: u64, cr4: u64) -> Subject {
+    pub const fn paging(mut self, cr3: u64, cr0: u64, cr4: u64) -> LegacySubject {
         self.control = [self.control[0] | cr0 as u32 | 1 << 31, cr3 as u32, self.control[2] | cr4 as u32];
         self
     }
