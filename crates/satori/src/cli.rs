@@ -330,7 +330,7 @@ pub enum Sandbox {
 /// `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// The best that this build and this host have
+    /// The best that this build and this host have; 'satori engines' tells which
     Auto,
     /// The software CPU, one instruction at a time
     Interpreter,
@@ -339,8 +339,7 @@ pub enum Engine {
     /// The same for all code, from its first execution; for tests of the translation
     #[value(hide = true)]
     Eager,
-    /// Not in this version
-    #[value(hide = true)]
+    /// The host's processor through /dev/kvm; not in this version, and refused with that reason
     Kvm,
 }
 

@@ -87,8 +87,8 @@ fn perform(command: Command) -> Status {
 fn done(result: Result<()>) -> Status {
     match result {
         Ok(()) => Status::Ok,
-        // `satori man | head` is no failure of anybody.
-        Err(error) if is_closed_pipe(&error) => Status::User,
+        // `satori man | head` is no failure of anybody, and with pipefail it shall not look like one.
+        Err(error) if is_closed_pipe(&error) => Status::Ok,
         Err(error) => run::refuse(&error),
     }
 }

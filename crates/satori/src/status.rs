@@ -22,7 +22,7 @@ pub enum Status {
     Timeout,
     /// Satori itself failed.
     Internal,
-    /// The user ended it: Ctrl-A x, a signal, or a closed output pipe.
+    /// The user ended it: Ctrl-A x, a signal, or a guest's closed output pipe.
     User,
     /// The value written to isa-debug-exit.
     DebugExit(u32),
@@ -57,7 +57,7 @@ Exit status:
   122  triple fault
   124  --timeout or --guest-timeout ran out
   125  Satori itself failed (git bisect run skips it)
-  130  ended by the user: Ctrl-A x, a signal, or a closed output pipe
+  130  ended by the user: Ctrl-A x, a signal, or a guest's closed output pipe
   odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256";
 
 #[cfg(test)]

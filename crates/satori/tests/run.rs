@@ -135,6 +135,32 @@ fn a_closed_output_pipe_ends_the_guest() {
 }
 
 #[test]
+fn commands_that_run_no_guest_do_not_mind_a_closed_pipe() {
+    let commands: [&[&str]; 13] = [
+        &["--help"],
+        &["--version"],
+        &["run", "--help"],
+        &["cpu"],
+        &["cpu", "--format", "json"],
+        &["msrs"],
+        &["hyperv", "list"],
+        &["engines"],
+        &["doctor"],
+        &["costs", "show"],
+        &["explain", "stimer"],
+        &["man", "run"],
+        &["completions", "bash"],
+    ];
+    for command in commands {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        drop(reader);
+        let child = Command::new(SATORI).args(command).stdout(writer).stderr(Stdio::piped()).spawn();
+        let ended = end(child.expect("satori can be started"));
+        assert_eq!((ended.status, ended.messages.as_str()), (0, ""), "{command:?}");
+    }
+}
+
+#[test]
 fn an_output_that_nobody_reads_does_not_hold_the_way_out() {
     let child = start("unread", &pvh::chatter(), Stdio::null(), Stdio::piped());
     std::thread::sleep(Duration::from_millis(500));

@@ -61,7 +61,7 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
                 if word == "on" { "" } else { "not " }
             )
         }
-        _ => format!("'{command}' is no command; 'monitor help' lists them\n"),
+        _ => format!("'{command}' is no command, or not all of one; 'monitor help' lists them\n"),
     }
 }
 
