@@ -219,6 +219,50 @@ fn two_virtual_runs_are_alike() {
 }
 
 #[test]
+fn who_interrupts_and_who_is_interrupted_execute_as_much_as_the_others() {
+    let mut ops = enable_x2apic(true).to_vec();
+    for apic_id in 1..4u64 {
+        ops.extend([write(ICR, apic_id << 32 | INIT), Op::Work(2000)]);
+        ops.extend([write(ICR, apic_id << 32 | STARTUP | 0x10), Op::Work(2000)]);
+    }
+    // A round of each is about as long. The first interrupts the second in each, the third nobody; the fourth's timer
+    // runs out all the time.
+    let round = Op::Exit(Exit::Cpuid { leaf: 0, subleaf: 0 });
+    let first = ops.len();
+    ops.extend([write(ICR, 1 << 32 | 0x70), Op::Work(1000), round, Op::Jump(first)]);
+    let mut begin = vec![0];
+    for timer in [false, false, true] {
+        begin.push(ops.len());
+        ops.extend(enable_x2apic(false));
+        ops.push(Op::Sti);
+        if timer {
+            ops.push(write(LVT_TIMER, 0x2_0000 | 0x71));
+            ops.push(write(msr::X2APIC_BASE + 0x3e, 0b1011));
+            ops.push(write(msr::X2APIC_BASE + 0x38, 2_000));
+        }
+        let again = ops.len();
+        // An interrupt begins the operation again that it came into.
+        ops.extend([Op::Work(6); 167]);
+        ops.extend([round, Op::Jump(again)]);
+    }
+    let handler = ops.len();
+    ops.extend([write(EOI, 0), Op::Iret]);
+    let config = Config {
+        topology: Topology::flat(4),
+        guest_timeout: Some(Duration::from_millis(50)),
+        ..virtual_clock()
+    };
+    let (outcome, said) = run(&config, Program { ops, handler, begin });
+    assert_eq!(outcome.event, Event::Timeout);
+    let of = |vector: u8| said.iter().filter(|line| line.contains(&format!("Interrupt({vector})"))).count();
+    assert!(of(0x70) > 5_000 && of(0x71) > 200, "{} and {}", of(0x70), of(0x71));
+    let rounds: Vec<u64> =
+        outcome.profile.vcpus.iter().map(|vcpu| vcpu.get(ExitReason::Cpuid).count).collect();
+    let (least, most) = (rounds.iter().min().unwrap(), rounds.iter().max().unwrap());
+    assert!(most - least < most / 50, "{rounds:?}");
+}
+
+#[test]
 fn the_timeout_and_the_handle_end_a_guest_that_spins_or_sleeps() {
     let spin = || Program { ops: vec![Op::Work(1000), Op::Jump(0)], ..Program::default() };
     let sleep = || Program { ops: vec![Op::Cli, Op::Hlt], ..Program::default() };

@@ -11,6 +11,47 @@ use crate::{Event, VirtualClock};
 
 /// Instructions of one turn, if nothing ends it sooner.
 const SLICE: u64 = 10_000;
+/// Instructions of a turn out of order, for what an interrupt begins: its vCPU's next turn is shorter by them.
+const SHORT: u64 = 1_000;
+
+/// Who executed more than its turns gave it.
+struct Shares {
+    /// Instructions of each that are to be taken from its next turns, [`SLICE`] at most from each.
+    debts: Vec<u64>,
+}
+
+impl Shares {
+    /// Whether `turn` may come out of order. If others interrupt it all the time it may not, and what comes
+    /// waits for its next turn in order, which has as many instructions left.
+    fn may_come(&self, turn: usize) -> bool {
+        self.debts[turn] <= SLICE - 2 * SHORT
+    }
+
+    /// What the turn in order of `turn` has left.
+    fn begin(&mut self, turn: usize) -> u64 {
+        let paid = self.debts[turn].min(SLICE);
+        self.debts[turn] -= paid;
+        SLICE - paid
+    }
+}
+
+/// What vCPUs run beside.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    timers: &'a TimerQueue,
+    clock: &'a VirtualClock,
+    shared: &'a Shared,
+    hub: Option<&'a Hub>,
+    tick: Option<Nanos>,
+}
+
+/// How a turn went.
+struct Turn {
+    /// What it took: instructions, and those that would have fit into what exits took.
+    used: u64,
+    /// It ended for another vCPU that was interrupted, and goes on behind it.
+    goes_on: bool,
+}
 
 /// Runs `vps` until the machine stops. `feed` hands typed input to the guest.
 pub(crate) fn run(
@@ -22,6 +63,8 @@ pub(crate) fn run(
     hub: Option<&Hub>,
     tick: Option<Nanos>,
 ) {
+    let around = Around { timers, clock, shared, hub, tick };
+    let mut shares = Shares { debts: vec![0; vps.len()] };
     while !shared.stopping() {
         feed();
         if let Some(hub) = hub {
@@ -29,18 +72,17 @@ pub(crate) fn run(
         }
         let mut ran = false;
         for turn in 0..vps.len() {
-            vps[turn].does(Doing::Exit);
-            vps[turn].begin_turn(tick);
-            ran |= take_turn(vps, turn, timers, clock, shared, hub);
-            vps[turn].does(Doing::Waiting);
-            // Whom it interrupted comes before the others, once, so that two that interrupt each other do not
-            // keep the rest waiting.
-            for other in 0..vps.len() {
-                if other != turn && vps[other].kicked() {
-                    vps[other].does(Doing::Exit);
-                    vps[other].begin_turn(tick);
-                    ran |= take_turn(vps, other, timers, clock, shared, hub);
-                    vps[other].does(Doing::Waiting);
+            let mut left = shares.begin(turn);
+            // One that has none executed before its turn came.
+            ran |= left == 0;
+            while left > 0 {
+                let took = take_turn(vps, turn, left, Some(&shares), around);
+                ran |= took.used > 0;
+                shares.debts[turn] += took.used.saturating_sub(left);
+                left = left.saturating_sub(took.used);
+                ran |= hurry(vps, turn, &mut shares, around);
+                if !took.goes_on || shared.stopping() {
+                    break;
                 }
             }
         }
@@ -55,71 +97,101 @@ pub(crate) fn run(
     vps.iter_mut().for_each(|vp| vp.finish(now));
 }
 
-/// Gives vCPU `turn` up to a slice; returns whether it ran at all.
-fn take_turn(
-    vps: &mut [Vp],
-    turn: usize,
-    timers: &TimerQueue,
-    clock: &VirtualClock,
-    shared: &Shared,
-    hub: Option<&Hub>,
-) -> bool {
-    let mut left = SLICE;
-    while left > 0 {
+/// Whom vCPU `turn` interrupted comes before it goes on, and before the others. Those that interrupt each other do so until
+/// they may not any more. Returns whether one executed.
+fn hurry(vps: &mut [Vp], turn: usize, shares: &mut Shares, around: Around<'_>) -> bool {
+    let mut ran = false;
+    loop {
+        let mut used = 0;
+        for other in 0..vps.len() {
+            let wanted = vps[other].kicked() || due(&vps[other], around.clock, around.hub);
+            if other != turn && wanted && shares.may_come(other) {
+                let took = take_turn(vps, other, SHORT, None, around);
+                shares.debts[other] += took.used;
+                used += took.used;
+            }
+        }
+        ran |= used > 0;
+        if used == 0 || around.shared.stopping() {
+            return ran;
+        }
+    }
+}
+
+/// Gives vCPU `turn` up to `most` instructions. A turn in order, with the shares of all, ends for those that come out of order.
+fn take_turn(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, around: Around<'_>) -> Turn {
+    vps[turn].does(Doing::Exit);
+    vps[turn].begin_turn(around.tick);
+    let took = execute(vps, turn, most, shares, around);
+    vps[turn].does(Doing::Waiting);
+    took
+}
+
+fn execute(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, around: Around<'_>) -> Turn {
+    let Around { timers, clock, shared, hub, .. } = around;
+    let ends = |used| Turn { used, goes_on: false };
+    let (mut used, mut entered) = (0_u64, false);
+    while used < most {
         // What the modelled host took of it, it cannot execute.
-        let stalled = clock.instructions_of(vps[turn].take_stalled()) / vps.len() as u64;
+        let stalled = vps[turn].take_stalled(clock, vps.len() as u64);
         if stalled > 0 {
             clock.retired(stalled);
-            left = left.saturating_sub(stalled);
-            if left == 0 {
-                return true;
+            used += stalled;
+            if used >= most {
+                break;
             }
         }
         vps[turn].be_kicked();
         if held(hub, &vps[turn]) {
-            return left < SLICE;
+            return ends(used);
         }
         timers.run(clock.now());
         // Before it is prepared: what that injects, only entering it delivers.
-        if left < SLICE && others_due(vps, turn, clock, hub) {
-            return true;
+        if entered && shares.is_some_and(|shares| others_due(vps, turn, shares, around)) {
+            vps[turn].go_on();
+            return Turn { used, goes_on: true };
         }
         // What a timer of the machine signalled is not a kick at the next entry as well.
         vps[turn].be_kicked();
         let entry = vps[turn].prepare();
         if shared.stopping() {
-            return true;
+            return ends(used);
         }
         let until = match entry {
-            Entry::Sleep { .. } => return left < SLICE,
+            Entry::Sleep { .. } => return ends(used),
             Entry::Finish => Until { tsc: None, instructions: Some(1) },
             Entry::Run { deadline } => {
-                let budget = left.min(until_next_deadline(vps, timers, clock, hub));
+                let budget = (most - used).min(until_next_deadline(vps, turn, shares, around));
                 Until { tsc: deadline, instructions: Some(budget.max(1)) }
             }
         };
         let vp = &mut vps[turn];
         let before = vp.vcpu().retired();
         let after = vp.enter(until);
+        entered = true;
         // An exit costs at least one, so that a guest whose every instruction faults ends its turn.
-        left = left.saturating_sub(vp.vcpu().retired().saturating_sub(before).max(1));
+        used += vp.vcpu().retired().saturating_sub(before).max(1);
         match after {
             After::Nothing => {}
-            After::Yield => return true,
+            After::Yield => return ends(used),
             After::TripleFault => shared.finish(Event::TripleFault { vcpu: vps[turn].index }),
             After::Debug(cause) => {
                 hub.into_iter().for_each(|hub| hub.met(&vps[turn], cause));
-                return true;
+                return ends(used);
             }
         }
         // An interrupt for another vCPU arrives at once, as it does where all run at the same time, and is not
         // merged with what comes later in the turn.
-        if vps.iter().enumerate().any(|(other, vp)| other != turn && vp.kicked()) {
+        let wanted = |other: usize| {
+            other != turn && shares.is_some_and(|shares| shares.may_come(other)) && vps[other].kicked()
+        };
+        if (0..vps.len()).any(wanted) {
             vps[turn].go_on();
-            return true;
+            return Turn { used, goes_on: true };
         }
     }
-    true
+    vps[turn].go_on();
+    ends(used)
 }
 
 /// Whether a debugger holds `vp`.
@@ -127,21 +199,27 @@ fn held(hub: Option<&Hub>, vp: &Vp) -> bool {
     hub.is_some_and(|hub| hub.holds(vp))
 }
 
-/// When local APIC timers are due. Those of a vCPU that a debugger holds have to wait.
-fn deadlines(vps: &[Vp], hub: Option<&Hub>) -> impl Iterator<Item = u64> {
-    vps.iter().filter(move |vp| !held(hub, vp)).filter_map(Vp::deadline)
+/// When the local APIC's timer of `vp` is due. That of a vCPU that a debugger holds has to wait.
+fn deadline(vp: &Vp, hub: Option<&Hub>) -> Option<u64> {
+    vp.deadline().filter(|_| !held(hub, vp))
 }
 
-/// Whether the timer of another vCPU than `turn` is due: it goes first.
-fn others_due(vps: &[Vp], turn: usize, clock: &VirtualClock, hub: Option<&Hub>) -> bool {
-    let (before, rest) = vps.split_at(turn);
-    let due = |vps| deadlines(vps, hub).any(|tsc| clock.instructions_until_tsc(tsc) == 0);
-    due(before) || due(&rest[1..])
+fn due(vp: &Vp, clock: &VirtualClock, hub: Option<&Hub>) -> bool {
+    deadline(vp, hub).is_some_and(|tsc| clock.instructions_until_tsc(tsc) == 0)
+}
+
+/// Whether the timer of another vCPU than `turn` is due: it goes first, if it may.
+fn others_due(vps: &[Vp], turn: usize, shares: &Shares, around: Around<'_>) -> bool {
+    let mut others = vps.iter().enumerate().filter(|(other, _)| *other != turn && shares.may_come(*other));
+    others.any(|(_, vp)| due(vp, around.clock, around.hub))
 }
 
 /// Instructions until the first local APIC or platform timer is due.
-fn until_next_deadline(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, hub: Option<&Hub>) -> u64 {
-    let local = deadlines(vps, hub).map(|tsc| clock.instructions_until_tsc(tsc));
+fn until_next_deadline(vps: &[Vp], turn: usize, shares: Option<&Shares>, around: Around<'_>) -> u64 {
+    let Around { timers, clock, hub, .. } = around;
+    let ends = |vp: usize| vp == turn || shares.is_some_and(|shares| shares.may_come(vp));
+    let wanted = vps.iter().enumerate().filter(|(vp, _)| ends(*vp));
+    let local = wanted.filter_map(|(_, vp)| deadline(vp, hub)).map(|tsc| clock.instructions_until_tsc(tsc));
     let platform = timers.next().map(|at| clock.instructions_until(at));
     local.chain(platform).min().unwrap_or(u64::MAX)
 }
@@ -151,7 +229,7 @@ fn skip_idle_time(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, shared:
     if hub.is_some_and(|hub| vps.iter().all(|vp| hub.holds(vp))) {
         return;
     }
-    let local = deadlines(vps, hub).min();
+    let local = vps.iter().filter_map(|vp| deadline(vp, hub)).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
     let to_local = local.map(|tsc| clock.instructions_until_tsc(tsc));

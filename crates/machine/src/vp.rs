@@ -19,7 +19,7 @@ use satori_profile::{Meter, Recorded, Watched};
 use satori_state::{Activity, CpuState, Segment, reg, seg};
 use satori_trace::VcpuTrace;
 
-use crate::{Charges, tsc_change};
+use crate::{Charges, VirtualClock, tsc_change};
 
 /// What to do with a processor next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +139,15 @@ impl Vp {
         self.charges = charges;
     }
 
-    /// The guest time that its exits took since this was asked last.
-    pub fn take_stalled(&mut self) -> Nanos {
-        std::mem::take(&mut self.stalled)
+    /// The guest time that its exits took since this was asked last, as instructions that one of so many vCPUs
+    /// could have executed meanwhile. What is less than one is told with the next.
+    pub fn take_stalled(&mut self, clock: &VirtualClock, vcpus: u64) -> u64 {
+        if self.stalled == 0 {
+            return 0;
+        }
+        let all = clock.instructions_of(self.stalled);
+        self.stalled = clock.nanos_of(all % vcpus);
+        all / vcpus
     }
 
     /// What an exit takes of guest time.
@@ -249,12 +255,14 @@ impl Vp {
     /// Its turn begins, under a virtual clock: counts what took a processor that executes out of the
     /// guest while it was another's turn.
     pub fn begin_turn(&mut self, tick: Option<Nanos>) {
+        // Its tick was at another time than a kick: each is an exit.
+        let inside = self.inside;
         self.be_kicked();
         let now = self.platform.clock.now();
         if let Some(period) = tick
             && now >= self.tick
         {
-            if self.inside && self.tick > 0 {
+            if inside && self.tick > 0 {
                 self.count(ExitReason::ExternalInterrupt, true);
             }
             self.tick = (now / period).saturating_add(1).saturating_mul(period);
@@ -338,8 +346,11 @@ impl Vp {
             return Entry::Sleep { deadline: self.deadline() };
         }
         self.set_controls();
+        // KVM spares none while APICv is in force: it then takes it that another interrupt may wait (Linux 6.12
+        // arch/x86/kvm/lapic.c, kvm_apic_update_apicv and apic_sync_pv_eoi_to_guest).
         if self.hyperv.spares_eoi()
             && self.lapic.eoi_can_be_late()
+            && !self.view(false).apicv()
             && let Some(partition) = &self.platform.hyperv
         {
             partition.spare_eoi(&mut self.hyperv);

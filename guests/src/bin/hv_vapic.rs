@@ -6,6 +6,7 @@
 use satori_guests::apic::{self, bit};
 use satori_guests::defs::apic::{self as regs, IRR, ISR, icr};
 use satori_guests::defs::hyperv::{PAGE_ENABLE, msr};
+use satori_guests::harness::option;
 use satori_guests::hyperv::bit::APIC_ACCESS;
 use satori_guests::hyperv::{interrupt_within, peek32};
 use satori_guests::msr::{get, refused, set};
@@ -119,7 +120,9 @@ fn assist(t: &mut Test) {
         spared += u32::from(lazy_eoi(page));
         // Whichever way it ended, the next one comes.
     }
-    t.holds(("EOIs were spared", spared), spared > 50);
+    // With `eois=all` on a processor whose APICv is in force: the host leaves the interrupt to it.
+    let none = option("eois") == Some("all");
+    t.holds(("EOIs were spared", spared), if none { spared == 0 } else { spared > 50 });
     t.eq("no more", interrupt_within(LONG), None);
     t.holds("nothing stays in service", !bit(ISR, 0x81) && !bit(IRR, 0x81));
     // Without the page nothing is written to it.
