@@ -7,11 +7,13 @@
 //! ```text
 //! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--linger MS] [--exactly N] [--reset]
 //! satori-bench boot [--reset]     says that init was reached, and ends
+//! satori-bench play [--cpus N] [--ms MS] [--ipis N] [--reads N]    the talk's load (`satori bench traps --kernel`)
 //! satori-bench exit               exits with status 5: what the row exec starts
 //! ```
 
 mod catalog;
 mod measure;
+mod play;
 mod rows;
 mod sys;
 
@@ -32,6 +34,10 @@ struct Options {
     /// One sample of so many operations, and the interrupts that came meanwhile.
     exactly: Option<u64>,
     reset: bool,
+    /// Of `play`.
+    ms: u64,
+    ipis: u64,
+    reads: u64,
 }
 
 fn main() {
@@ -51,8 +57,12 @@ fn main() {
             run(&options);
             Ok(options)
         }
+        ("play", Ok(options)) => {
+            let Options { cpus, ms, ipis, reads, .. } = options;
+            play::play(play::Load { cpus, ms, ipis, reads }, &say).map(|()| options)
+        }
         (_, Err(wrong)) => Err(wrong),
-        _ => Err(format!("unknown command '{command}': run, boot or exit")),
+        _ => Err(format!("unknown command '{command}': run, boot, play or exit")),
     };
     if let Err(wrong) = &done {
         say(&format!(r#"{{"refused":{wrong:?}}}"#));
@@ -76,6 +86,9 @@ fn options(words: &[String]) -> Result<Options, String> {
         linger_ms: 0,
         exactly: None,
         reset: false,
+        ms: 0,
+        ipis: 0,
+        reads: 0,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -92,6 +105,9 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--cpus" => options.cpus = number()?,
             "--busybox" => options.busybox = Some(value.clone()),
             "--exactly" => options.exactly = Some(number()?.into()),
+            "--ms" => options.ms = number()?.into(),
+            "--ipis" => options.ipis = number()?.into(),
+            "--reads" => options.reads = number()?.into(),
             "--linger" => options.linger_ms = number()?.into(),
             _ => return Err(format!("unknown flag {word}")),
         }

@@ -2,16 +2,15 @@
 //! (L. Li, 2021), with a guest that behaves like the talk's and a model of its processor.
 
 pub mod frames;
+mod linux;
 mod parameters;
 pub mod runs;
 pub mod show;
 
 pub use frames::{Charge, Frames, Shot};
+pub use linux::{Linux, Witness};
 pub use parameters::Parameters;
 pub use runs::{Host, Job, Machine, Run};
-
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use crate::Error;
 
@@ -80,24 +79,6 @@ pub struct Plan {
     pub further: bool,
     /// Linux as a second witness.
     pub linux: Option<Linux>,
-}
-
-/// A Linux that boots, does something and powers off.
-pub struct Linux {
-    /// Its kernel.
-    pub kernel: PathBuf,
-    /// Its initial ramdisk.
-    pub initrd: PathBuf,
-    /// How many vCPUs.
-    pub cpus: u32,
-}
-
-/// Linux under one configuration.
-pub struct Witness {
-    /// The configuration.
-    pub name: &'static str,
-    /// Exits, and their cost.
-    pub run: Run,
 }
 
 /// A run and what it is.
@@ -183,9 +164,16 @@ impl Results {
         placed.iter().all(|a| placed.iter().all(|b| a.0 >= b.0 || a.1 < b.1))
     }
 
+    /// Whether Linux' exits, and what they cost, are in the talk's order, as far as it plays.
+    pub fn linux_ordered(&self) -> [bool; 2] {
+        let plays = self.plan.linux.as_ref().is_some_and(|linux| linux.plays);
+        [Run::exits, Run::cost].map(|of| !plays || linux::ordered(&self.linux, of))
+    }
+
     /// Whether everything that the talk orders is in its order here.
     pub fn as_the_talk(&self) -> bool {
-        ordered(&self.exits()) && ordered(&self.costs()) && self.ladder_ordered()
+        let own = ordered(&self.exits()) && ordered(&self.costs()) && self.ladder_ordered();
+        own && self.linux_ordered() == [true; 2]
     }
 }
 
@@ -258,48 +246,11 @@ pub fn measure(plan: Plan, host: &Host, tell: &mut dyn FnMut(&str)) -> Result<Re
     let linux = match &plan.linux {
         Some(linux) => {
             tell("Linux");
-            witness(linux, &machines, host)?
+            linux::witness(linux, &plan, &machines, host)?
         }
         None => Vec::new(),
     };
     Ok(Results { plan, four, native, further, sweep, ladder, linux })
-}
-
-/// Boots Linux on the four machines, and on that without stimers, where it takes the local APIC's timer although it sees
-/// the hypervisor.
-fn witness(linux: &Linux, machines: &[Machine; 4], host: &Host) -> Result<Vec<Witness>, Error> {
-    let lapic = Machine { hyperv: less(ALL, &STIMERS), ..machines[1].clone() };
-    let named = TALK.iter().map(|talk| talk.name).zip(machines);
-    let all: Vec<_> = named.chain([("all-stimer", &lapic)]).collect();
-    host.all(&all, |&(name, machine)| {
-        let arguments = [
-            "run",
-            "--kernel",
-            &linux.kernel.display().to_string(),
-            "--initrd",
-            &linux.initrd.display().to_string(),
-            "--append",
-            "quiet",
-            "--clock",
-            "virtual",
-            "--timeout",
-            "10m",
-            "--engine",
-            &host.engine,
-            "--cpus",
-            &linux.cpus.to_string(),
-            "--processor",
-            &machine.processor,
-            "--hyperv",
-            &machine.hyperv,
-            "--cpu",
-            &machine.cpu,
-        ]
-        .map(String::from);
-        let (_, mut report, elapsed) = host.satori(&arguments, Some(0))?;
-        report.model(host.costs);
-        Ok(Witness { name, run: Run { report, told: BTreeMap::new(), elapsed } })
-    })
 }
 
 /// The two enlightenments that make a synthetic timer.

@@ -184,6 +184,19 @@ fn host() -> String {
     format!("{model}, {count} processors, Linux {}", kernel.trim())
 }
 
+/// An initramfs with `program` as its init.
+fn ramdisk(program: &[u8], busybox: Option<&[u8]>) -> Vec<u8> {
+    let mut archive = Cpio::new();
+    for folder in ["bin", "dev", "proc", "sys", "tmp"] {
+        archive.directory(folder);
+    }
+    archive.device("dev/console", 0o600, 5, 1).device("dev/null", 0o666, 1, 3);
+    if let Some(shell) = busybox {
+        archive.file("bin/busybox", 0o755, shell);
+    }
+    archive.file("init", 0o755, program).finish()
+}
+
 /// Makes the files of the benchmark, and tells which kernel it is.
 fn files(flags: &Bench, scratch: &Scratch) -> Result<(Files, String)> {
     let bytes = program::bytes()?;
@@ -201,17 +214,7 @@ fn files(flags: &Bench, scratch: &Scratch) -> Result<(Files, String)> {
     };
     let shell = read("--busybox", &busybox)?;
     say(format_args!("kernel {}", bzimage.display()));
-    let archive = Cpio::new()
-        .directory("bin")
-        .directory("dev")
-        .directory("proc")
-        .directory("sys")
-        .directory("tmp")
-        .device("dev/console", 0o600, 5, 1)
-        .device("dev/null", 0o666, 1, 3)
-        .file("bin/busybox", 0o755, &shell)
-        .file("init", 0o755, bytes)
-        .finish();
+    let archive = ramdisk(bytes, Some(&shell));
     let (vmlinux, version) = unpacked(&bzimage)?;
     let files = Files {
         vmlinux: scratch.file("vmlinux", &vmlinux, 0o644)?,

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum, ValueHint};
+use satori_bench::subject::unpacked;
 use satori_bench::traps::{Host, Linux, Parameters, Plan, measure, show};
 use satori_bench::{Error, program};
 use satori_machine::VmxProcessor;
 
-use super::{Scratch, stop_on_signals};
+use super::{Scratch, ramdisk, stop_on_signals};
+use crate::demo::cache::{self, Wanted};
 use crate::run::{engine, read};
 use crate::say::say;
 use crate::status::Status;
@@ -37,14 +39,15 @@ pub struct Traps {
     /// Parameters of the guest that replace ours: lines NAME = NUMBER (crates/bench/data/game.conf has all)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub parameters: Option<PathBuf>,
-    /// Linux as a second witness: a kernel; with --initrd, whose init powers off
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "initrd")]
+    /// Linux as a second witness, whose programs do what the talk's guest does: a kernel, or a series that 'satori
+    /// demo' has got, as 6.12
+    #[arg(long, value_name = "FILE|SERIES", value_hint = ValueHint::FilePath)]
     pub kernel: Option<PathBuf>,
-    /// The initial ramdisk of --kernel
+    /// A ramdisk of yours for --kernel, instead of ours; its init does what you like and powers off
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "kernel")]
     pub initrd: Option<PathBuf>,
     /// Virtual processors of --kernel
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub linux_cpus: u32,
     /// Costs of exits that come before our own
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -62,7 +65,8 @@ pub const FOOTER: &str = "\
 The experiment is that of 'The traps of using Hyper-V features in KVM environment' (L. Li, 2021): a guest that
 chooses its timer as Windows does runs without enlightenments, with all, with all and the hypervisor bit hidden,
 and with all and the repairs: auto-EOI deprecated, the hint to use the APIC's MSRs cleared, no exits for EOIs of
-stimers. Exits are counted exactly, under the virtual clock; their costs are a model's. The guest's rates
+stimers. With --kernel Linux plays as well, and is told to take HPET as its clock where Windows does: it has no SINT, so
+of the two traps it falls into one. Exits are counted exactly, under the virtual clock; their costs are a model's. The guest's rates
 are derived from the talk's rows (crates/bench/data/game.conf).
 
 Exit status: 0; 1 if an order of exits, costs or timers is not the talk's; 2 if something was refused; 130 if it
@@ -91,13 +95,35 @@ pub fn traps(flags: &Traps) -> Result<Status> {
             Parameters::with(&text).map_err(|why| anyhow!("--parameters {shown}: {why}"))?
         }
     };
-    let linux = flags.kernel.clone().zip(flags.initrd.clone());
-    if let Some((kernel, initrd)) = &linux {
-        read("--kernel", kernel)?;
-        read("--initrd", initrd)?;
+    let kernel = match &flags.kernel {
+        Some(series) if !series.exists() && series.to_str().is_some_and(cache::is_series) => {
+            Some(cache::get(Wanted::Series(&series.to_string_lossy()), false)?)
+        }
+        kernel => kernel.clone(),
+    };
+    for (flag, file) in [("--kernel", &kernel), ("--initrd", &flags.initrd)] {
+        if let Some(file) = file {
+            read(flag, file)?;
+        }
     }
+    if let Some(kernel) = &kernel {
+        let (_, version) = unpacked(kernel)
+            .map_err(|why| anyhow!("--kernel {} is no Linux kernel: {why}", kernel.display()))?;
+        say(format_args!("Linux {version}"));
+    }
+    let scratch = Scratch::new()?;
+    let linux = match kernel {
+        None => None,
+        Some(kernel) => {
+            let (initrd, plays) = match &flags.initrd {
+                Some(initrd) => (initrd.clone(), false),
+                None => (scratch.file("initrd", &ramdisk(program::bytes()?, None), 0o644)?, true),
+            };
+            Some(Linux { kernel, initrd, plays, cpus: flags.linux_cpus })
+        }
+    };
     let plan = Plan {
-        linux: linux.map(|(kernel, initrd)| Linux { kernel, initrd, cpus: flags.linux_cpus }),
+        linux,
         parameters,
         processor: flags.processor.to_string(),
         ms: if flags.quick { 100 } else { milliseconds("--time", flags.time)? },
@@ -109,7 +135,6 @@ pub fn traps(flags: &Traps) -> Result<Status> {
         further: !flags.quick,
     };
     let costs = costs::of(flags.costs.as_deref())?;
-    let scratch = Scratch::new()?;
     let stop = stop_on_signals()?;
     let host = host(&scratch, flags.engine, &costs, &stop)?;
     let mut tell = |words: &str| say(format_args!("{words}"));
