@@ -17,12 +17,19 @@ pub enum When {
     Time(&'static [&'static str], f64),
     /// At least one exit of one of these reasons.
     Some(&'static [&'static str]),
+    /// They take less than so many percent of the time.
+    Less(&'static [&'static str], f64),
     /// No exit of any of these reasons.
     None(&'static [&'static str]),
     /// It is offered, and the guest can see that.
     On(Enlightenment),
+    /// It is offered, and the guest can see that; or nobody told, and there are exits of each of these reasons, which a
+    /// guest of the interface has.
+    Likely(Enlightenment, &'static [&'static str]),
     /// It is not offered, or nobody told what is.
     NotOn(Enlightenment),
+    /// Nobody told what is offered.
+    Untold,
     /// It is known not to be offered.
     Off(Enlightenment),
     /// The CPU feature `hypervisor` is off.
@@ -50,9 +57,19 @@ impl std::fmt::Display for When {
             When::Time(reasons, least) => {
                 write!(f, "{} take {least} % of the time or more", reasons.join(" + "))
             }
+            When::Less(reasons, most) => {
+                write!(f, "{} take less than {most} % of the time", reasons.join(" + "))
+            }
             When::Some(reasons) => write!(f, "there are exits of {}", reasons.join(" or ")),
             When::None(reasons) => write!(f, "there are none of {}", reasons.join(", ")),
             When::On(one) => write!(f, "{} is offered, and the hypervisor shown", one.name()),
+            When::Likely(one, reasons) => write!(
+                f,
+                "{} is offered, and the hypervisor shown, or nobody told and there are exits of {}",
+                one.name(),
+                reasons.join(" and of ")
+            ),
+            When::Untold => f.write_str("nobody told what is offered"),
             When::NotOn(one) => write!(f, "{} is not known to be offered", one.name()),
             When::Off(one) => write!(f, "{} is known not to be offered", one.name()),
             When::Hidden => f.write_str("the CPU feature 'hypervisor' is off"),
@@ -172,11 +189,27 @@ fn holds(when: When, report: &Report, setting: &Setting) -> Option<Option<String
             let (_, time, text) = share(report, reasons);
             (time >= least && report.all.samples_of(reasons) > 0).then_some(Some(text))
         }
+        When::Less(reasons, most) => {
+            let (_, time, text) = share(report, reasons);
+            let there = report.all.samples_of(reasons) > 0;
+            (time < most).then(|| Some(if there { text } else { format!("no exit of {}", reasons.join(", ")) }))
+        }
         When::Some(reasons) => (report.all.samples_of(reasons) > 0).then(|| Some(share(report, reasons).2)),
         When::None(reasons) => {
             (report.all.samples_of(reasons) == 0).then(|| Some(format!("no exit of {}", reasons.join(", "))))
         }
         When::On(one) => on(one).then(|| Some(format!("{} is offered", one.name()))),
+        When::Likely(one, reasons) => match setting.offered {
+            Some(_) => on(one).then(|| Some(format!("{} is offered", one.name()))),
+            None => (!setting.hidden && reasons.iter().all(|reason| report.all.samples_of(&[reason]) > 0)).then(|| {
+                let seen = reasons.join(" and ");
+                Some(format!(
+                    "nobody told whether {} is offered; exits of {seen} are those of a guest of the interface",
+                    one.name()
+                ))
+            }),
+        },
+        When::Untold => plain(setting.offered.is_none() && !setting.hidden),
         When::NotOn(one) => plain(!on(one)),
         When::Off(one) => {
             (setting.offered.is_some() && !on(one)).then(|| Some(format!("{} is not offered", one.name())))
@@ -226,8 +259,77 @@ pub fn advise(report: &Report, setting: &Setting) -> Vec<Finding> {
     fired.collect()
 }
 
+/// One of several runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// What it is.
+    pub name: String,
+    /// Its exits.
+    pub samples: u64,
+    /// Nanoseconds in them.
+    pub total_ns: u64,
+    /// Exits and time, as parts of those of the run that has most time.
+    pub ratio: [f64; 2],
+    /// The rules that fire.
+    pub findings: Vec<Finding>,
+}
+
+/// Advises on each of several runs of which nobody told more than their exits, and orders them: the one that spends least time in
+/// exits first.
+pub fn compare(runs: &[(String, Report)]) -> Vec<Compared> {
+    let most = runs.iter().map(|(_, report)| &report.all).max_by_key(|all| all.total_ns);
+    let [exits, time] = most.map_or([0, 0], |all| [all.samples, all.total_ns]);
+    let part = |of: u64, whole: u64| if whole == 0 { 0.0 } else { of as f64 / whole as f64 };
+    let mut all: Vec<_> = runs
+        .iter()
+        .map(|(name, report)| Compared {
+            name: name.clone(),
+            samples: report.all.samples,
+            total_ns: report.all.total_ns,
+            ratio: [part(report.all.samples, exits), part(report.all.total_ns, time)],
+            findings: advise(report, &Setting::of(report)),
+        })
+        .collect();
+    all.sort_by_key(|one| one.total_ns);
+    all
+}
+
+/// Several runs for people, each with its findings.
+pub fn text_of_several(runs: &[Compared]) -> String {
+    let mut out = String::from("From the least to the most time in exits:\n\n");
+    for one in runs {
+        let rules: Vec<_> = one.findings.iter().map(|finding| finding.rule).collect();
+        let _ = writeln!(
+            out,
+            "{:<28} {:>12} exits {:>10.3} s   {:.3} and {:.3} of the most   {}",
+            one.name,
+            one.samples,
+            one.total_ns as f64 / 1e9,
+            one.ratio[0],
+            one.ratio[1],
+            if rules.is_empty() { "no rule fires".into() } else { rules.join(", ") }
+        );
+    }
+    for one in runs {
+        let _ = write!(out, "\n{}\n\n{}", one.name, findings(&one.findings));
+    }
+    out + EXPLAIN
+}
+
+const EXPLAIN: &str = "'satori explain RULE' tells when a rule fires, and who says so.\n";
+
 /// The findings for people.
-pub fn text(findings: &[Finding]) -> String {
+pub fn text(all: &[Finding]) -> String {
+    match all.len() {
+        0 => findings(all),
+        _ => findings(all) + EXPLAIN,
+    }
+}
+
+fn findings(findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return "nothing to advise: no rule fires on this report and configuration\n".into();
+    }
     let mut out = String::new();
     for one in findings {
         // Writing to a String cannot fail.
@@ -237,8 +339,5 @@ pub fn text(findings: &[Finding]) -> String {
         });
         let _ = writeln!(out, "  do      {}\n  why     {}\n  effect  {}\n", one.advice, one.why, one.effect);
     }
-    match findings.len() {
-        0 => "nothing to advise: no rule fires on this report and configuration\n".into(),
-        _ => out + "'satori explain RULE' tells when a rule fires, and who says so.\n",
-    }
+    out
 }

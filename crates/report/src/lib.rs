@@ -60,6 +60,23 @@ pub enum Which {
     All,
 }
 
+/// The runs of a text with several tables, each of all of a guest's vCPUs; none if it is anything else.
+pub fn runs(text: &str) -> Vec<(String, Report)> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.trim_start().starts_with('{') {
+        return Vec::new();
+    }
+    let tables = tables(text).unwrap_or_default();
+    if tables.len() < 2 || tables.iter().any(|one| one.table.vcpu.is_some()) {
+        return Vec::new();
+    }
+    let named = (1..).zip(tables).map(|(number, one)| {
+        let name = format!("table {number} (line {})", one.line);
+        (name, Report { all: one.table, ..Report::default() })
+    });
+    named.collect()
+}
+
 /// Reads Satori's JSON or the text of `perf kvm stat`, whichever it is.
 pub fn read(text: &str, which: Which) -> Result<Report, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

@@ -6,6 +6,10 @@ use crate::advise::{Rule, When};
 
 /// Exits that a processor with virtual interrupt delivery in use does not have (SDM 30.2).
 const INJECTED: &[&str] = &["TPR_BELOW_THRESHOLD", "INTERRUPT_WINDOW"];
+/// Exits by which a guest uses the Hyper-V interface.
+const INTERFACE: &[&str] = &["VMCALL", "MSR_WRITE", "MSR_READ"];
+/// Devices that the monitor emulates in user space.
+const USER_SPACE: &[&str] = &["EPT_MISCONFIG", "IO_INSTRUCTION"];
 /// "The traps of using Hyper-V features in KVM environment", Liang Li, 2021.
 const TRAPS: &str = "L. Li, The traps of using Hyper-V features in KVM environment, 2021";
 
@@ -13,18 +17,19 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "user-space-timer",
         title: "the guest's timer, or another device that the monitor emulates in user space, costs most",
-        when: &[When::Time(&["EPT_MISCONFIG", "IO_INSTRUCTION"], 25.0), When::NotOn(E::Stimer)],
+        when: &[When::Time(USER_SPACE, 25.0), When::NotOn(E::Stimer)],
         advice: "offer stimer and stimer_direct together with apicv (hv-stimer, hv-stimer-direct, hv-apicv)",
         why: "without a synthetic timer Windows takes HPET (by MMIO) or RTC (by ports); a stimer costs an MSR write \
               that the kernel handles",
-        saves: &["EPT_MISCONFIG", "IO_INSTRUCTION"],
+        saves: USER_SPACE,
         source: TRAPS,
     },
     Rule {
         id: "auto-eoi-apicv",
         title: "synic's auto-EOI switches APICv off: interrupts are injected, each with an exit",
         when: &[
-            When::On(E::Synic),
+            // A guest that uses the task priority and calls is Windows.
+            When::Likely(E::Synic, &["VMCALL", "TPR_BELOW_THRESHOLD"]),
             When::NotOn(E::Apicv),
             When::Apicv,
             When::Some(INJECTED),
@@ -39,7 +44,12 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "apic-access-hint",
         title: "the guest is told to use the APIC's MSRs, which bypass APICv's registers",
-        when: &[When::On(E::Vapic), When::NotOn(E::Apicv), When::Apicv, When::Exits(&["MSR_WRITE"], 10.0)],
+        when: &[
+            When::Likely(E::Vapic, &["VMCALL", "TPR_BELOW_THRESHOLD"]),
+            When::NotOn(E::Apicv),
+            When::Apicv,
+            When::Exits(&["MSR_WRITE"], 10.0),
+        ],
         advice: "clear the recommendation to access the APIC by MSRs: apicv (hv-apicv) beside vapic does it",
         why: "CPUID 0x40000004.EAX[3] makes every EOI, TPR and ICR write of the guest an MSR write, where APICv would \
               virtualise the register",
@@ -63,6 +73,47 @@ pub(crate) const RULES: &[Rule] = &[
         advice: "take --hyperv auto, or for KVM what 'satori hyperv convert --to libvirt' writes",
         why: "a guest that sees a hypervisor but no interface of it has the slowest timers and clocks",
         saves: &["EPT_MISCONFIG"],
+        source: TRAPS,
+    },
+    Rule {
+        id: "interface-unused",
+        title: "the guest asks the Hyper-V interface for nothing: none is offered",
+        when: &[When::Untold, When::None(INTERFACE), When::Time(USER_SPACE, 25.0)],
+        advice: "offer enlightenments: for KVM what 'satori hyperv convert --to libvirt' writes of --hyperv auto",
+        why: "a guest that sees a hypervisor without an interface takes HPET or RTC; with all features the talk's guest \
+              spends a fifth of the time in exits",
+        saves: USER_SPACE,
+        source: TRAPS,
+    },
+    Rule {
+        id: "looks-hidden",
+        title: "the guest takes the local APIC's timer and no enlightenment: the hypervisor is hidden, it seems",
+        when: &[
+            When::Untold,
+            When::None(INTERFACE),
+            When::Less(USER_SPACE, 25.0),
+            When::Exits(&["APIC_WRITE", "APIC_ACCESS"], 10.0),
+        ],
+        advice: "show the hypervisor, and offer stimer, stimer_direct, spinlocks, ipi and tlbflush with apicv",
+        why: "hiding keeps APICv in use and spares the guest HPET and RTC, so exits are few; but hv-ipi, hv-tlbflush, \
+              hv-spinlocks and the rest are lost, and with auto-EOI deprecated there is nothing to hide from",
+        saves: &[],
+        source: TRAPS,
+    },
+    Rule {
+        id: "as-repaired",
+        title: "the guest uses the interface while APICv stays in use: what performs best",
+        when: &[
+            When::Likely(E::Apicv, &["VMCALL"]),
+            When::Some(&["VMCALL"]),
+            When::Exits(&["APIC_WRITE"], 10.0),
+            When::None(INJECTED),
+            When::Less(USER_SPACE, 25.0),
+        ],
+        advice: "keep the enlightenments as they are",
+        why: "no interrupt is injected with an exit, and none of the timers is emulated in user space: after these repairs \
+              all features together had the fewest exits",
+        saves: &[],
         source: TRAPS,
     },
     Rule {

@@ -75,7 +75,8 @@ pub struct Input {
     /// The report: JSON of --report json, or a text of perf kvm stat; - is standard input
     #[arg(value_hint = ValueHint::FilePath)]
     pub report: PathBuf,
-    /// Which table of a text with several: a number from 1, or all for their sum
+    /// Which table of a text with several: a number from 1, or all for their sum. Without it 'satori advise' compares tables that
+    /// are each of all vCPUs
     #[arg(long, value_name = "N|all", value_parser = which)]
     pub table: Option<Which>,
 }
@@ -116,6 +117,11 @@ pub enum Apicv {
 
 /// Reads a report of at most 256 MiB.
 pub(crate) fn load(path: &Path, which: Which) -> Result<Report> {
+    let text = load_text(path)?;
+    read(&text, which).map_err(|why| anyhow!("{}: {why}", path.display()))
+}
+
+fn load_text(path: &Path) -> Result<String> {
     const MOST: u64 = 256 << 20;
     let shown = path.display();
     let wrong =
@@ -129,12 +135,11 @@ pub(crate) fn load(path: &Path, which: Which) -> Result<Report> {
     if bytes.len() as u64 > MOST {
         bail!("{shown} is no report: it is larger than 256 MiB");
     }
-    let text = String::from_utf8(bytes).map_err(|why| {
+    String::from_utf8(bytes).map_err(|why| {
         let good = why.utf8_error().valid_up_to();
         let line = why.as_bytes()[..good].iter().filter(|b| **b == b'\n').count() + 1;
         anyhow!("{shown}: line {line}: no text in UTF-8")
-    })?;
-    read(&text, which).map_err(|why| anyhow!("{shown}: {why}"))
+    })
 }
 
 /// Does what `satori report` was told.
@@ -184,8 +189,25 @@ pub(crate) fn save(path: &Path, text: &str) -> Result<()> {
 
 /// Does what `satori advise` was told.
 pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
-    let report = load(&flags.input.report, flags.input.table.unwrap_or_default())?;
     let told = &flags.processor;
+    let text = load_text(&flags.input.report)?;
+    let runs = if flags.input.table.is_none() { satori_report::runs(&text) } else { Vec::new() };
+    if !runs.is_empty() {
+        if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() || told.vmx.is_some() {
+            bail!(
+                "a configuration is that of one table, and there are {}: choose it with --table",
+                runs.len()
+            );
+        }
+        let compared = advise::compare(&runs);
+        return match flags.format {
+            Form::Text => Ok(write!(out, "{}", advise::text_of_several(&compared))?),
+            Form::Json => Ok(writeln!(out, "{:#}", json!({ "tables": compared }))?),
+        };
+    }
+    let shown = flags.input.report.display();
+    let report =
+        read(&text, flags.input.table.unwrap_or_default()).map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut setting = Setting::of(&report);
     if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() {
         let chosen = choose::processors(told)?;
