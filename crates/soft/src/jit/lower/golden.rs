@@ -223,6 +223,10 @@ fn entry(bytes: &[u8], parallel: bool) -> Option<String> {
 #[test]
 fn host_code_is_what_golden_txt_says() {
     assert_eq!(Homes::USUAL.all().count(), 12, "golden.txt names registers");
+    if !Host::default().bmi2 {
+        eprintln!("skipped: golden.txt is of a host with BMI2");
+        return;
+    }
     let before = std::fs::read_to_string(FILE).expect("golden.txt is there");
     let mut after = String::new();
     let mut differences = Vec::new();
