@@ -105,6 +105,8 @@ pub struct Unbounded {
     from: Option<Format>,
     /// Whether there are as many elements as fit.
     packed: bool,
+    /// Elements beside each other are operands.
+    horizontal: bool,
     scale: fn(Format, u128, u32) -> u128,
 }
 
@@ -116,12 +118,14 @@ impl Unbounded {
         use Mnemonic::{
             Cvtpd2ps, Cvtsd2ss, Divpd, Divps, Divsd, Divss, Mulpd, Mulps, Mulsd, Mulss, Vcvtps2ph,
         };
+        use Mnemonic::{Haddpd, Haddps, Hsubpd, Hsubps};
         let scale: fn(Format, u128, u32) -> u128 = match mnemonic {
             Cvtpd2ps | Cvtsd2ss | Divpd | Divps | Divsd | Divss | Mulpd | Mulps | Mulsd | Mulss => {
                 with_exponent_0
             }
             Vcvtps2ph => with_exponent_0,
             Addpd | Addps | Addsd | Addss | Addsubpd | Addsubps | Subpd | Subps | Subsd | Subss => quarter,
+            Haddpd | Haddps | Hsubpd | Hsubps => quarter,
             _ => |_, value, _| value,
         };
         let from = match mnemonic {
@@ -129,7 +133,8 @@ impl Unbounded {
             Vcvtps2ph => Some(SINGLE),
             _ => None,
         };
-        Unbounded { guest: cpu.state.fpu.mxcsr, imm, from, packed: size == 16, scale }
+        let horizontal = matches!(mnemonic, Haddpd | Haddps | Hsubpd | Hsubps);
+        Unbounded { guest: cpu.state.fpu.mxcsr, imm, from, packed: size == 16, horizontal, scale }
     }
 
     /// Executes it on one half of the operands.
@@ -143,10 +148,20 @@ impl Unbounded {
         let (result, after) = O::run(old, s, self.imm, control);
         let (mut a, mut b) = (old, s);
         for i in (0..elements).filter(|i| beyond(self.guest, to, to.element(result, *i))) {
-            for value in [&mut a, &mut b] {
+            let bring_near = |value: &mut u128, i: u32| {
                 if !zero(*value, i) {
                     *value = (self.scale)(from, *value, i);
                 }
+            };
+            if self.horizontal {
+                // The lower half of the results is of the first operand's pairs.
+                let (half, value) = (elements / 2, if i < elements / 2 { &mut a } else { &mut b });
+                let pair = 2 * (i % half);
+                bring_near(value, pair);
+                bring_near(value, pair + 1);
+            } else {
+                bring_near(&mut a, i);
+                bring_near(&mut b, i);
             }
         }
         let (_, unbounded) = O::run(a, b, self.imm, control);
