@@ -37,46 +37,73 @@ pub struct Plan<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// One case: nanoseconds each time.
+/// One case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Overhead {
     /// Its name.
     pub case: &'static str,
     /// What it does.
     pub what: &'static str,
-    /// With `--report off`.
-    pub off: f64,
-    /// The same, from runs of their own: what differs is not the report.
-    pub again: f64,
-    /// With the default report.
-    pub report: f64,
+    /// Nanoseconds of each round: with `--report off`, with the default report, and with `--report off` again. The three of a
+    /// round ran one after the other.
+    pub rounds: Vec<[f64; 3]>,
 }
 
-impl Overhead {
-    /// What the report costs, in per cent of the time without.
-    pub fn percent(&self) -> f64 {
-        percent(self.report, self.off.min(self.again))
-    }
-
-    /// How far the two runs without are apart.
-    pub fn noise(&self) -> f64 {
-        percent(self.off.max(self.again), self.off.min(self.again))
-    }
+/// A median, and between what it lies with a probability of 95 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The lower end.
+    pub least: f64,
+    /// The median.
+    pub median: f64,
+    /// The upper end.
+    pub most: f64,
 }
 
-impl Overhead {
-    /// Whether it costs less than the bound; none where the noise does not let it be told.
-    pub fn within(&self) -> Option<bool> {
-        match self.percent() {
-            percent if percent < BOUND => Some(true),
-            percent if percent - self.noise() >= BOUND => Some(false),
-            _ => None,
+impl Interval {
+    /// That of the median of `values`: it lies between two of them by the binomial distribution, whatever theirs is.
+    fn of(mut values: Vec<f64>) -> Interval {
+        values.sort_by(f64::total_cmp);
+        let count = values.len();
+        let Some(last) = count.checked_sub(1) else {
+            return Interval { least: f64::NAN, median: f64::NAN, most: f64::NAN };
+        };
+        let outside = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor().max(0.0) as usize;
+        let median = (values[last / 2] + values[count / 2]) / 2.0;
+        // Of six and more: with fewer nothing is so certain.
+        match count {
+            0..6 => Interval { least: f64::NEG_INFINITY, median, most: f64::INFINITY },
+            _ => Interval { least: values[outside], median, most: values[last - outside] },
         }
     }
 }
 
-fn percent(of: f64, than: f64) -> f64 {
-    (of / than - 1.0) * 100.0
+impl Overhead {
+    /// What the report costs, in per cent of the time without: of each round, the mean of the two runs without.
+    pub fn report(&self) -> Interval {
+        let percent = |[off, report, again]: &[f64; 3]| (report / ((off + again) / 2.0) - 1.0) * 100.0;
+        Interval::of(self.rounds.iter().map(percent).collect())
+    }
+
+    /// By how much the two runs without differ: by nothing but chance.
+    pub fn control(&self) -> Interval {
+        Interval::of(self.rounds.iter().map(|[off, _, again]| (again / off - 1.0) * 100.0).collect())
+    }
+
+    /// Nanoseconds in the median of the rounds.
+    fn median(&self, which: usize) -> f64 {
+        Interval::of(self.rounds.iter().map(|round| round[which]).collect()).median
+    }
+
+    /// Whether it costs less than the bound; none where the interval contains it.
+    pub fn within(&self) -> Option<bool> {
+        let Interval { least, most, .. } = self.report();
+        match (most < BOUND, least >= BOUND) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
 }
 
 impl Plan<'_> {
@@ -108,17 +135,18 @@ pub fn measure(plan: &Plan, tell: &mut dyn FnMut(&str)) -> Result<Vec<Overhead>,
     let mut all = Vec::new();
     for &(case, what) in CASES {
         tell(what);
-        let mut least = [f64::MAX; 3];
+        let mut rounds = Vec::new();
         for round in 0..plan.repetitions as usize {
-            for place in 0..least.len() {
+            let mut times = [0.0; 3];
+            for place in 0..times.len() {
                 // Not always the same one first.
-                let which = (place + round) % least.len();
+                let which = (place + round) % times.len();
                 let report: &[&str] = if which == 1 { &[] } else { &["--report", "off"] };
-                least[which] = least[which].min(plan.run(case, report)?);
+                times[which] = plan.run(case, report)?;
             }
+            rounds.push(times);
         }
-        let [off, report, again] = least;
-        all.push(Overhead { case, what, off, again, report });
+        all.push(Overhead { case, what, rounds });
     }
     Ok(all)
 }
@@ -134,28 +162,29 @@ pub fn within(all: &[Overhead]) -> Option<bool> {
 
 /// A table.
 pub fn text(all: &[Overhead]) -> String {
+    let rounds = all.first().map_or(0, |one| one.rounds.len());
     let mut out = format!(
-        "What the default report costs a guest that does nothing but exit (--report off twice: what differs there is noise).\n\n\
-         {:<42}{:>11}{:>11}{:>11}{:>9}{:>9}\n",
-        "", "off ns", "off ns", "report ns", "noise", "report"
+        "What the default report costs a guest that does nothing but exit: medians of {rounds} rounds of three runs, and between what they \
+         lie\nwith a probability of 95 %. The control is --report off against itself.\n\n{:<40}{:>9}{:>9}{:>26}{:>26}\n",
+        "", "off ns", "on ns", "control", "report"
     );
+    let shown = |of: Interval| format!("{:+.2} % ({:+.2} to {:+.2})", of.median, of.least, of.most);
     for one in all {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{:<42}{:>11.1}{:>11.1}{:>11.1}{:>8.1}%{:>8.1}%",
+            "{:<40}{:>9.1}{:>9.1}{:>26}{:>26}",
             one.what,
-            one.off,
-            one.again,
-            one.report,
-            one.noise(),
-            one.percent()
+            one.median(0),
+            one.median(1),
+            shown(one.control()),
+            shown(one.report())
         );
     }
     let verdict = match within(all) {
         Some(true) => "is kept",
         Some(false) => "is NOT kept",
-        None => "cannot be told: too much noise, look again with nothing else running and more --repetitions",
+        None => "cannot be told: give it more --repetitions, or nothing else to run beside",
     };
     let _ = writeln!(out, "\nThe bound, less than {BOUND} %: it {verdict}.");
     out
@@ -163,14 +192,15 @@ pub fn text(all: &[Overhead]) -> String {
 
 /// The same for programs.
 pub fn json(all: &[Overhead]) -> Value {
+    let interval = |of: Interval| json!({ "median": of.median, "least": of.least, "most": of.most });
     let rows = all.iter().map(|one| {
         json!({
-            "case": one.case, "what": one.what, "off_ns": one.off, "off_again_ns": one.again,
-            "report_ns": one.report, "noise_percent": one.noise(), "report_percent": one.percent(),
+            "case": one.case, "what": one.what, "rounds_ns": one.rounds, "within": one.within(),
+            "control_percent": interval(one.control()), "report_percent": interval(one.report()),
         })
     });
     json!({
-        "format": "satori-overhead", "version": 1, "bound_percent": BOUND, "within": within(all),
+        "format": "satori-overhead", "version": 2, "bound_percent": BOUND, "within": within(all),
         "rows": rows.collect::<Vec<_>>(),
     })
 }
@@ -179,15 +209,36 @@ pub fn json(all: &[Overhead]) -> Value {
 mod tests {
     use super::*;
 
+    /// Rounds in which the report costs `percent`, and every run some per cent more or less by chance.
+    fn made(percent: f64, chance: f64) -> Overhead {
+        let mut random = 1_u32;
+        let mut off = || {
+            // Numerical Recipes' generator.
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            100.0 + chance * f64::from(random >> 16) / 65536.0
+        };
+        let rounds = (0..40).map(|_| [off(), off() * (1.0 + percent / 100.0), off()]);
+        Overhead { case: "cpuid", what: "CPUID", rounds: rounds.collect() }
+    }
+
     #[test]
-    fn the_faster_run_without_is_what_counts() {
-        let one = Overhead { case: "cpuid", what: "CPUID", off: 102.0, again: 100.0, report: 101.5 };
-        assert!((one.percent() - 1.5).abs() < 1e-9 && (one.noise() - 2.0).abs() < 1e-9);
-        assert_eq!(within(std::slice::from_ref(&one)), Some(true));
-        let more = Overhead { report: 102.0, ..one.clone() };
-        assert_eq!(within(&[one.clone(), more.clone()]), None, "the bound is crossed by less than the noise");
-        let quiet = Overhead { off: 100.0, ..more };
-        assert_eq!(within(&[one, quiet.clone()]), Some(false), "the bound itself is too much");
-        assert!(text(&[quiet]).contains("NOT kept"));
+    fn what_lies_below_the_bound_is_told_through_noise() {
+        assert_eq!(made(1.0, 1.0).within(), Some(true), "{:?}", made(1.0, 1.0).report());
+        assert_eq!(made(4.0, 2.0).within(), Some(false), "{:?}", made(4.0, 2.0).report());
+        assert_eq!(made(2.0, 2.0).within(), None, "the bound itself");
+        assert_eq!(within(&[made(1.0, 1.0), made(2.0, 2.0)]), None);
+        assert_eq!(within(&[made(1.0, 1.0), made(4.0, 1.0), made(2.0, 2.0)]), Some(false));
+        assert!(text(&[made(4.0, 1.0)]).contains("NOT kept"));
+        let control = made(4.0, 2.0).control();
+        assert!(control.least <= 0.0 && control.most >= 0.0, "{control:?}");
+    }
+
+    #[test]
+    fn an_interval_is_of_ranks() {
+        let of = |count: u32| Interval::of((0..count).rev().map(f64::from).collect());
+        // Of 40 the 14th and the 27th (binomial tables).
+        assert_eq!(of(40), Interval { least: 13.0, median: 19.5, most: 26.0 });
+        assert_eq!(of(5).most, f64::INFINITY);
+        assert!(of(0).median.is_nan());
     }
 }

@@ -104,7 +104,9 @@ impl TryFrom<RawRow> for Row {
 
 /// Whether `text` may be the name of an exit: `EPT_MISCONFIG`, `npf`, `0x4d`.
 pub(crate) fn is_reason(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    !text.is_empty()
+        && text.len() <= 64
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
 /// The exits of one vCPU, or of all.

@@ -62,7 +62,9 @@ pub fn tables(text: &str) -> Result<Vec<Named>, Error> {
             tables.push(finished(named, samples, time, number)?);
         } else if let Some(named) = &mut open {
             // The browser's last line begins with how to get help.
-            if line.is_empty() || ["VM-EXIT", "```", "Press "].iter().any(|known| line.starts_with(known)) {
+            let passed = ["$ ", "VM-EXIT", "```", "Press ", "KVM event statistics"];
+            let frame = line.bytes().all(|b| matches!(b, b'+' | b'-' | b'=' | b' ' | b':'));
+            if frame || passed.iter().any(|known| line.starts_with(known)) {
                 continue;
             }
             let row = row(line, number)?;
@@ -97,7 +99,8 @@ fn plain(line: &str) -> String {
                     chars.by_ref().find(|c| ('@'..='~').contains(c));
                 }
             }
-            '\t' => out.push(' '),
+            // A table that somebody has framed.
+            '\t' | '|' => out.push(' '),
             c if c.is_control() => {}
             c => out.push(c),
         }
@@ -303,6 +306,24 @@ mod tests {
         assert!(matches!(read(&both, Which::Only), Err(Error::Several(_))));
         assert_eq!(read(&both, Which::All).unwrap().all.samples, 4);
         assert_eq!(read(&both, Which::Number(3)), Err(Error::NoTable { wanted: 3, there: 2 }));
+    }
+
+    #[test]
+    fn a_framed_table_of_an_svm_host_is_read() {
+        // As people paste what the browser shows: with SVM's names, one of which has a hyphen.
+        let rule = "+-----------+---------+---------+------+-------+----+----+----+\n";
+        let text = format!(
+            "$ perf kvm stat report\nKVM event statistics (2 entries)\n{rule}|Event name | Samples | Sample% | Time (ns) | Time% | \
+             Max Time (ns) | Min Time (ns) | Mean Time (ns) |\n{rule}| idle-halt | 3 | 75.00% | 9000 | 90.00% | 5000 | 1000 | 3000 |\n|    \
+             npf | 1 | 25.00% | 1000 | 10.00% | 1000 | 1000 | 1000 |\n{rule}"
+        );
+        let table = &tables(&text).unwrap()[0].table;
+        assert_eq!((table.samples, table.total_ns), (4, 10_000));
+        assert_eq!(table.row("idle-halt").unwrap().samples, 3);
+        let two = tables(&[text.as_str(), &text].concat()).unwrap();
+        assert_eq!(two.iter().map(|one| one.table.samples).collect::<Vec<_>>(), [4, 4]);
+        let again = Report { all: table.clone(), ..Report::default() }.to_json().to_string();
+        assert_eq!(&read(&again, Which::Only).unwrap().all, table, "and as JSON");
     }
 
     #[test]

@@ -96,3 +96,119 @@ fn a_trace_that_cannot_be_written_is_refused() {
     assert_eq!(ended.status, 2);
     assert!(ended.messages.contains("reason=HALT"), "{}", ended.messages);
 }
+
+/// What the browser is asked: its developer tools read the file, and tell how many slices of each name are on each track.
+const ASK: &str = r#"(async () => {
+    const tools = await import("devtools://devtools/bundled/models/trace/trace.js");
+    const model = tools.TraceModel.Model.createWithAllHandlers();
+    await model.parse(JSON.parse(TEXT).traceEvents, { isFreshRecording: false, metadata: {} });
+    const data = model.parsedTrace(0).data;
+    const tracks = {};
+    for (const [, process] of data.Renderer.processes)
+        for (const [, track] of process.threads) {
+            const names = tracks[track.name] = {};
+            for (const slice of track.entries) {
+                const sum = names[slice.name] ??= [0, 0];
+                sum[0] += 1;
+                sum[1] += slice.dur;
+            }
+        }
+    return JSON.stringify({ process: [...data.Meta.processNames].map(([, event]) => event.args.name), tracks });
+})()"#;
+
+/// A browser that is spoken to through its pipe (the Chrome DevTools Protocol).
+struct Browser {
+    child: std::process::Child,
+    said: Vec<u8>,
+    number: u64,
+}
+
+impl Browser {
+    /// None if there is none here.
+    fn start() -> Option<Browser> {
+        use std::process::{Command, Stdio};
+        let folder = scratch("viewer");
+        let _ = std::fs::remove_dir_all(&folder);
+        Command::new("chromium").arg("--version").output().ok()?;
+        let flags = "--headless --no-sandbox --disable-gpu --remote-debugging-pipe about:blank";
+        // The pipe is the descriptors 3 and 4.
+        let line =
+            format!("exec chromium --user-data-dir='{}' {flags} 3<&0 4>&1 </dev/null >&2", folder.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Some(Browser { child: command.spawn().expect("a shell"), said: Vec::new(), number: 0 })
+    }
+
+    fn call(&mut self, session: Option<&str>, method: &str, params: Value) -> Value {
+        use std::io::{Read, Write};
+        self.number += 1;
+        let mut message = serde_json::json!({ "id": self.number, "method": method, "params": params });
+        if let Some(session) = session {
+            message["sessionId"] = session.into();
+        }
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        input.write_all(format!("{message}\0").as_bytes()).expect("the browser listens");
+        loop {
+            while let Some(end) = self.said.iter().position(|byte| *byte == 0) {
+                let one: Vec<u8> = self.said.drain(..=end).collect();
+                let answer: Value = serde_json::from_slice(&one[..end]).expect("JSON");
+                if answer["id"] == self.number {
+                    return answer["result"].clone();
+                }
+            }
+            let mut bytes = [0; 65536];
+            let count = self.child.stdout.as_mut().expect("a pipe").read(&mut bytes).expect("it answers");
+            assert!(count > 0, "the browser ended");
+            self.said.extend_from_slice(&bytes[..count]);
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A reader that knows nothing of us: the developer tools of Debian's chromium, which read the same format as Perfetto's viewer.
+#[test]
+fn a_browser_opens_the_trace() {
+    let Some(mut browser) = Browser::start() else {
+        assert!(std::env::var_os("SATORI_BROWSER").is_none(), "the gate has a browser");
+        return eprintln!("no chromium here: apt-get install chromium");
+    };
+    let (text, report) = traced("viewed", ",events=exit", &["--clock", "virtual"]);
+    let page = "devtools://devtools/bundled/devtools_app.html";
+    let target = browser.call(None, "Target.createTarget", serde_json::json!({ "url": page }));
+    let whom = serde_json::json!({ "targetId": target["targetId"], "flatten": true });
+    let session =
+        browser.call(None, "Target.attachToTarget", whom)["sessionId"].as_str().expect("one").to_owned();
+    let ask = ASK.replace("TEXT", &Value::from(text).to_string());
+    let words = serde_json::json!({ "expression": ask, "awaitPromise": true, "returnByValue": true });
+    let mut answer = Value::Null;
+    // The page is not there at once, and until then nothing may be imported.
+    for _ in 0..50 {
+        answer = browser.call(Some(&session), "Runtime.evaluate", words.clone());
+        if answer["exceptionDetails"].is_null() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    let seen = answer["result"]["value"].as_str().unwrap_or_else(|| panic!("not opened: {answer}"));
+    let seen: Value = serde_json::from_str(seen).expect("JSON");
+    assert_eq!(seen["process"], serde_json::json!(["satori"]));
+    let tables = report["vcpus"].as_array().expect("tables");
+    assert_eq!(seen["tracks"].as_object().expect("tracks").len(), tables.len());
+    for table in tables {
+        let track = &seen["tracks"][format!("vCPU {}", table["vcpu"])];
+        let rows = table["exits"].as_array().expect("rows");
+        assert_eq!(track.as_object().expect("a track").len(), rows.len(), "{track}");
+        for row in rows {
+            let slices = &track[row["reason"].as_str().expect("a name")];
+            assert_eq!(slices[0], row["samples"], "{row}");
+            let (us, ns) = (number(&slices[1]), number(&row["total_ns"]));
+            assert!((us * 1e3 - ns).abs() < 1.0 + number(&slices[0]) * 0.01, "{slices} {row}");
+        }
+    }
+}

@@ -16,11 +16,11 @@ use crate::status::Status;
 /// `satori bench overhead`.
 #[derive(Debug, Args)]
 pub struct Overhead {
-    /// How often each guest is run, of which the fastest counts
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Rounds, in each of which a guest is run once with the report and twice without
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(6..=1000))]
     pub repetitions: u32,
     /// Samples of a millisecond in each run, of which the fastest counts
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub samples: u32,
     /// The engine of the guests, as for 'satori run'
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
@@ -33,9 +33,11 @@ pub struct Overhead {
 /// What stands below the flags.
 pub const FOOTER: &str = "\
 A guest does nothing but one exit, over and over: with the default report, with --report off, and with that again, in
-turn. Times are the guest's own. No guest can exit more often, so none pays more for its report.
+turn. Times are the guest's own. No guest can exit more often, so none pays more for its report. What is compared is runs of one
+round, and of the rounds the median counts, with the interval in which it lies with a probability of 95 %: a machine that does other
+things makes that wider, and moves it to neither side.
 
-Exit status: 0; 1 if the default report costs 2 % or more of one, or noise does not let it be told; 2 if something was refused; 130 if it was interrupted.";
+Exit status: 0; 1 if the default report costs 2 % or more of one, or the interval does not let it be told; 2 if something was refused; 130 if it was interrupted.";
 
 /// Does what `satori bench overhead` was told.
 pub fn overhead(flags: &Overhead) -> Result<Status> {
