@@ -47,6 +47,14 @@ pub enum Error {
         /// Address after the last.
         end: u64,
     },
+    /// A module or arguments of one for a kernel that has none.
+    #[error(
+        "modules and their arguments are for multiboot kernels, and this one is entered by {protocol}: give files by --initrd, without arguments"
+    )]
+    Modules {
+        /// The protocol's name.
+        protocol: &'static str,
+    },
     /// The initrds are larger than what is left of memory.
     #[error(
         "the initrds take {bytes} bytes, more than the guest has free below 4 GiB; use a larger --memory"

@@ -17,6 +17,8 @@ pub struct Module {
     pub cmdline: String,
     /// The file's bytes.
     pub data: Vec<u8>,
+    /// Whether only a multiboot kernel can make something of it.
+    pub multiboot_only: bool,
 }
 
 /// Several initrds. Linux reads them as one, in which each begins at a multiple of 4 bytes
@@ -39,7 +41,7 @@ impl Initrd {
             }
             let mut data = Vec::new();
             file.take(room).read_to_end(&mut data).map_err(failed)?;
-            joined.0.push(Module { cmdline: path.display().to_string(), data });
+            joined.0.push(Module { cmdline: path.display().to_string(), data, multiboot_only: false });
             if joined.len() > max {
                 return Err(Error::InitrdTooLarge { bytes: joined.len() });
             }

@@ -119,6 +119,9 @@ pub struct Loaded {
 pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Loaded, Error> {
     let way = choose(kernel, config.protocol)?;
     let protocol = way.protocol;
+    if protocol != BootProtocol::Multiboot && config.initrd.parts().iter().any(|part| part.multiboot_only) {
+        return Err(Error::Modules { protocol: protocol.name() });
+    }
     let cmdline = config.cmdline.text(protocol);
     check_cmdline(kernel, protocol, &cmdline)?;
     let cpus = config.platform.apic_ids.len() as u32;

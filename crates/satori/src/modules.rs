@@ -11,14 +11,14 @@ use crate::run::read;
 /// `"FILE ARGS,FILE"`, where `,,` is a comma. A name that exists as it stands is one file.
 pub fn initrds(text: &str) -> Result<Vec<Module>> {
     if Path::new(text).exists() || !text.contains([',', ' ']) {
-        return Ok(vec![Module { cmdline: text.into(), data: read("--initrd", Path::new(text))? }]);
+        return Ok(vec![load("--initrd", text)?]);
     }
     items(text).iter().map(|item| load("--initrd", item.trim_start())).collect()
 }
 
 /// The file that one `--module` names, `"FILE ARGS"`.
 pub fn module(text: &str) -> Result<Module> {
-    load("--module", text)
+    Ok(Module { multiboot_only: true, ..load("--module", text)? })
 }
 
 fn load(flag: &str, text: &str) -> Result<Module> {
@@ -26,7 +26,8 @@ fn load(flag: &str, text: &str) -> Result<Module> {
         true => text,
         false => text.split(' ').next().unwrap_or(text),
     };
-    Ok(Module { cmdline: text.into(), data: read(flag, Path::new(name))? })
+    let data = read(flag, Path::new(name))?;
+    Ok(Module { cmdline: text.into(), data, multiboot_only: name != text })
 }
 
 /// The parts between single commas.

@@ -83,7 +83,7 @@ fn cmdline(flags: &cli::Run, file: Option<&str>) -> Cmdline {
 fn modules(flags: &cli::Run, file: Option<&str>) -> Result<Vec<Module>> {
     let mut all = Vec::new();
     if let Some(path) = file.filter(|_| flags.initrd.is_empty()) {
-        all.push(Module { cmdline: String::new(), data: read("<initrd>", Path::new(path))? });
+        all.push(Module { data: read("<initrd>", Path::new(path))?, ..Module::default() });
     }
     for text in &flags.initrd {
         all.extend(modules::initrds(text)?);

@@ -105,7 +105,13 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--hyperv", "warp"], &["warp", "vpindex"]);
     refused(&["--kernel", &kernel, "--hyperv", "off,vpindex"], &["off"]);
     refused(&["--kernel", &kernel, "--clock", "sundial"], &["sundial", "virtual"]);
-    refused(&["--kernel", &kernel, "--engine", "kvm"], &["--engine interpreter"]);
+    refused(&["--kernel", &kernel, "--engine", "kvm"], &["cannot drive /dev/kvm", "--engine interpreter"]);
+    refused(
+        &["--kernel", &kernel, "--engine", "warp"],
+        &["warp", "auto, interpreter, translator, kvm", "satori run --help"],
+    );
+    refused(&["--kernel", &kernel, "--module", &kernel], &["multiboot", "PVH", "--initrd"]);
+    refused(&["--kernel", &kernel, "--initrd", &format!("{kernel} x=1")], &["multiboot", "PVH", "--initrd"]);
     refused(&["--kernel", &kernel, "--frobnicate"], &["--frobnicate"]);
     refused(&["--kernel", &kernel, "--cmdline", "a", "--append", "b"], &["--append", "cannot be used with"]);
     refused(&["--kernel", &kernel, "surplus"], &["surplus"]);

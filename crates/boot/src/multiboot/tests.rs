@@ -27,7 +27,11 @@ fn text(memory: &GuestMemory, at: u32) -> String {
 }
 
 fn modules() -> Initrd {
-    let module = |cmdline: &str, data: &[u8]| Module { cmdline: cmdline.into(), data: data.into() };
+    let module = |cmdline: &str, data: &[u8]| Module {
+        cmdline: cmdline.into(),
+        data: data.into(),
+        multiboot_only: true,
+    };
     Initrd::new(vec![module("a.elf x y", &[1; 5000]), module("b", &[2; 3])])
 }
 

@@ -52,8 +52,8 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
         kernel: run::read("--kernel", &kernel)?,
         kernel_name: kernel.display().to_string(),
         initrds: vec![Module {
-            cmdline: String::new(),
             data: initramfs::build(&program, &init_script(flags.interactive), &[]),
+            ..Module::default()
         }],
         cmdline: cli::Cmdline { whole: None, append: flags.append.clone() }.text(),
         protocol: ProtocolChoice::Auto,
