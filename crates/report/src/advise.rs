@@ -274,9 +274,9 @@ pub struct Compared {
     pub findings: Vec<Finding>,
 }
 
-/// Advises on each of several runs of which nobody told more than their exits, and orders them: the one that spends least time in
-/// exits first.
-pub fn compare(runs: &[(String, Report)]) -> Vec<Compared> {
+/// Advises on each of several runs of one `processor`, of which nobody told more than their exits, and orders them: the one that
+/// spends least time in exits first.
+pub fn compare(runs: &[(String, Report)], processor: &Setting) -> Vec<Compared> {
     let most = runs.iter().map(|(_, report)| &report.all).max_by_key(|all| all.total_ns);
     let [exits, time] = most.map_or([0, 0], |all| [all.samples, all.total_ns]);
     let part = |of: u64, whole: u64| if whole == 0 { 0.0 } else { of as f64 / whole as f64 };
@@ -287,7 +287,7 @@ pub fn compare(runs: &[(String, Report)]) -> Vec<Compared> {
             samples: report.all.samples,
             total_ns: report.all.total_ns,
             ratio: [part(report.all.samples, exits), part(report.all.total_ns, time)],
-            findings: advise(report, &Setting::of(report)),
+            findings: advise(report, processor),
         })
         .collect();
     all.sort_by_key(|one| one.total_ns);

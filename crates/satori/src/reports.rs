@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use satori_cpuid::{CpuSpec, Feature};
-use satori_machine::Vmx;
+use satori_machine::{Vmx, VmxProcessor};
 use satori_report::advise::{self, Setting};
 use satori_report::{Report, Which, diff, html, read};
 use serde_json::json;
@@ -187,19 +187,31 @@ pub(crate) fn save(path: &Path, text: &str) -> Result<()> {
         .map_err(|why| anyhow!("cannot write {} ({why}): name another place", path.display()))
 }
 
+/// `setting`, with what the flags say of the processor, or else the report's `own`.
+fn of_processor(mut setting: Setting, flags: &Advise, own: Option<VmxProcessor>) -> Setting {
+    if let Some(vmx) = flags.processor.vmx.or(own) {
+        setting.apicv = Some(vmx.apicv());
+        setting.ipi_virtualization = Some(vmx.apicv() && vmx.has(Vmx::IpiVirtualization));
+    }
+    if let Some(apicv) = flags.apicv {
+        setting.apicv = Some(apicv == Apicv::Yes);
+    }
+    setting
+}
+
 /// Does what `satori advise` was told.
 pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
     let told = &flags.processor;
     let text = load_text(&flags.input.report)?;
     let runs = if flags.input.table.is_none() { satori_report::runs(&text) } else { Vec::new() };
     if !runs.is_empty() {
-        if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() || told.vmx.is_some() {
+        if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() {
             bail!(
                 "a configuration is that of one table, and there are {}: choose it with --table",
                 runs.len()
             );
         }
-        let compared = advise::compare(&runs);
+        let compared = advise::compare(&runs, &of_processor(Setting::default(), flags, None));
         return match flags.format {
             Form::Text => Ok(write!(out, "{}", advise::text_of_several(&compared))?),
             Form::Json => Ok(writeln!(out, "{:#}", json!({ "tables": compared }))?),
@@ -217,13 +229,7 @@ pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
         setting.offered = Some(chosen.hyperv.config.set);
     }
     let own = report.processor.as_deref().and_then(|name| name.parse().ok());
-    if let Some(vmx) = flags.processor.vmx.or(own) {
-        setting.apicv = Some(vmx.apicv());
-        setting.ipi_virtualization = Some(vmx.apicv() && vmx.has(Vmx::IpiVirtualization));
-    }
-    if let Some(apicv) = flags.apicv {
-        setting.apicv = Some(apicv == Apicv::Yes);
-    }
+    let setting = of_processor(setting, flags, own);
     let findings = advise::advise(&report, &setting);
     match flags.format {
         Form::Text => Ok(write!(out, "{}", advise::text(&findings))?),

@@ -96,6 +96,23 @@ fn reports_are_compared_and_advised_on() {
     let told = satori(&["report", "diff", &talk("none"), &talk("all")]);
     let first: Vec<_> = told.console.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(first[..3], ["EPT_MISCONFIG", "893519", "0"]);
+    // The four pasted in together, without a word on their configurations.
+    let four = ["none", "all", "hidden", "repaired"].map(|name| std::fs::read_to_string(talk(name)).unwrap());
+    let four = file("four.txt", four.concat().as_bytes());
+    let told = satori(&["advise", &four]);
+    let order: Vec<_> = told.console.lines().filter(|line| line.contains(" of the most ")).collect();
+    assert!(
+        order.len() == 4 && order[0].starts_with("table 4 ") && order[0].contains("as-repaired"),
+        "{told:?}"
+    );
+    assert!(
+        order[2].starts_with("table 2 ") && order[2].contains("auto-eoi-apicv, apic-access-hint"),
+        "{told:?}"
+    );
+    let told = satori(&["advise", &four, "--apicv", "no"]);
+    assert!(told.status == 0 && !told.console.contains("auto-eoi-apicv"), "{told:?}");
+    let told = satori(&["advise", &four, "--hyperv", "all"]);
+    assert!(told.status == 2 && told.messages.contains("choose it with --table"), "{told:?}");
     let told = satori(&["advise", &talk("all"), "--hyperv", "all,-apicv"]);
     let told = if told.status == 0 {
         told

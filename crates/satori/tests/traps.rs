@@ -84,6 +84,7 @@ fn what_is_no_experiment_is_refused() {
         (&["ablation", "--time", "2h"], "--time is from 20ms"),
         (&["ablation", "--", "true"], "'true' is no command"),
         (&["ablation", "--", "satori", "run", "--clock=real"], "--clock is chosen here"),
+        (&["ablation", "--", "satori", "run", "--charge-costs"], "--charge-costs is chosen here"),
         (&["--quick", "traps"], "traps"),
     ] {
         let ended = satori(&[&["bench"], arguments].concat());

@@ -43,7 +43,8 @@ pub struct Ablation {
     /// How the results are printed
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub format: cli::Form,
-    /// A guest of yours instead: 'satori run' and its options, without --hyperv, --processor, --clock and --report
+    /// A guest of yours instead: 'satori run' and its options, without --hyperv, --processor, --clock, --costs
+    /// and --report
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
@@ -52,7 +53,7 @@ pub struct Ablation {
 pub const FOOTER: &str = "\
 Each enlightenment runs alone (with what it needs), and all and the default run without each one, beside none, the
 default and all. Workloads are the talk's guest of 'satori bench traps', or parts of what it does; they are
-compared by the modelled cost of their exits. A guest of yours is compared by its guest time and that
+compared by the modelled cost of their exits. A guest of yours is compared by its guest time, in which each exit takes that
 cost. What makes one slower by more than 1 % is named.
 
 Exit status: 0; 1 if an enlightenment of the default, or the default, costs; 2 if something was refused; 130 if it
@@ -121,7 +122,9 @@ fn arguments(command: &[String]) -> Result<&[String]> {
     if !matches!(arguments.first().map(String::as_str), Some("run" | "demo")) {
         bail!("'{}' is no command to compare: write -- satori run --kernel FILE ..", command.join(" "));
     }
-    for flag in ["--hyperv", "--processor", "--clock", "--report", "--report-file"] {
+    for flag in
+        ["--hyperv", "--processor", "--clock", "--costs", "--charge-costs", "--report", "--report-file"]
+    {
         if arguments.iter().any(|word| word == flag || word.starts_with(&format!("{flag}="))) {
             bail!("{flag} is chosen here: leave it out of the command");
         }
