@@ -156,6 +156,11 @@ pub fn case_reason(case: &Case, insn: &Instruction) -> Option<Exclusion> {
     if repeated && matches!(insn.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) {
         return Some(Exclusion::Loopcc);
     }
+    // VMCALL with 66, F2 or F3 is no instruction, and what is under the host takes it for VMCALL.
+    let mut opcode = case.code().iter().skip_while(|byte| is_prefix(**byte));
+    if insn.is_invalid() && [0x0f, 0x01, 0xc1].iter().all(|byte| opcode.next() == Some(byte)) {
+        return Some(Exclusion::Hypervisor);
+    }
     let dot = matches!(insn.mnemonic(), Mnemonic::Dpps | Mnemonic::Dppd | Mnemonic::Vdpps | Mnemonic::Vdppd);
     if dot && case.fpu.mxcsr & mxcsr::MASKS != mxcsr::MASKS {
         return Some(Exclusion::DotProduct);

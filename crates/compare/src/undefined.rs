@@ -66,6 +66,8 @@ pub fn defined(insn: &Instruction, rcx: u64) -> u64 {
         Some(_) if shift_count(insn, rcx) == 0 => 0,
         Some(_) => rflags::STATUS & !flags(insn, rcx),
         None if insn.has_rep_prefix() || insn.has_repne_prefix() => 0,
+        // The decoder means what VMX has it do in a hypervisor; a guest's exits, and changes nothing.
+        None if matches!(insn.mnemonic(), Mnemonic::Vmcall | Mnemonic::Vmmcall) => 0,
         None => status(insn.rflags_written() | insn.rflags_cleared() | insn.rflags_set()),
     }
 }

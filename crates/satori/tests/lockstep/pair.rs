@@ -71,6 +71,8 @@ struct Record {
     stand: Stand,
     /// Status flags that may differ.
     undefined: u64,
+    /// The last instructions, as they were found; the interpreter's side only.
+    last: Vec<String>,
     /// Sums of the pages, if it was time to look.
     memory: Option<Vec<u64>>,
 }
@@ -161,7 +163,12 @@ impl Side {
                     }
                 }
                 let what = differ(&other, &record);
-                if let Some((in_memory, what)) = what {
+                if let Some((in_memory, mut what)) = what {
+                    what += &format!(
+                        "\nundefined flags {:#x}, behind {}",
+                        other.undefined,
+                        other.last.join("; ")
+                    );
                     let mut bytes = vec![0; 48];
                     let _ = memory.read(Gpa(record.begin & 0xffff_ffff), &mut bytes);
                     *found = Some(Difference {
@@ -305,8 +312,9 @@ impl WatchedVcpu {
         let before = self.inner.retired();
         let begin = self.inner.state().rip;
         let begin = self.inner.translate(begin).unwrap_or(begin);
+        let mut last = Vec::new();
         let (exit, undefined) = match self.tells {
-            true => self.in_steps(until, length),
+            true => self.in_steps(until, length, &mut last),
             false => (self.inner.run(Until { instructions: Some(length), ..until }), 0),
         };
         let retired = self.inner.retired();
@@ -326,7 +334,7 @@ impl WatchedVcpu {
             side.looked = side.instructions;
         }
         let stand = Stand { vcpu: self.index, exit, retired, state };
-        let record = Record { piece, length: retired - before, begin, stand, undefined, memory };
+        let record = Record { piece, length: retired - before, begin, stand, undefined, last, memory };
         let mut adopt = None;
         let more = side.meet(record, &self.memory, &mut adopt) && side.instructions < side.plan.instructions;
         if !more {
@@ -347,7 +355,7 @@ impl WatchedVcpu {
     }
 
     /// A piece whose last instructions are executed one by one; the status flags that these leave undefined.
-    fn in_steps(&mut self, until: Until, length: u64) -> (Exit, u64) {
+    fn in_steps(&mut self, until: Until, length: u64, last: &mut Vec<String>) -> (Exit, u64) {
         let (mut left, mut undefined) = (length, rflags::STATUS);
         if length > LAST {
             let before = self.inner.retired();
@@ -363,6 +371,7 @@ impl WatchedVcpu {
             // The deadline was looked at where the whole piece would have looked at it.
             let tsc = if left == 1 { until.tsc } else { None };
             let exit = self.inner.run(Until { tsc, instructions: Some(1) });
+            last.extend(insn.map(|insn| format!("{:#x} {:?}", insn.ip(), insn.code())));
             undefined = match insn {
                 Some(insn) => undefined::after(&insn, rcx, self.inner.state().rip, undefined),
                 None => rflags::STATUS,
@@ -551,7 +560,10 @@ pub fn compare(config: &Config, kind: EngineKind, plan: Plan) -> Result<Agreemen
         Ok(agreement) => return Ok(agreement),
         Err(difference) => *difference,
     };
-    eprintln!("lockstep: a difference in piece {} of {} instructions; narrowing", first.piece, first.length);
+    eprintln!(
+        "lockstep: a difference in piece {} of {} instructions from physical {:#x}; narrowing it\n{}",
+        first.piece, first.length, first.begin, first.what
+    );
     let mut plan = plan;
     // Memory was equal after one piece, and is not after another one: which in between?
     if let Some(since) = first.since {
