@@ -34,7 +34,7 @@ const fn never(slot: usize) -> u64 {
 }
 
 /// One cached translation. `tag[2 * mode + write]` is the page's linear address if that kind of
-/// access is allowed without further work, else what [`never`] says.
+/// access is allowed without further work, else what [`never()`] says.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Entry {
