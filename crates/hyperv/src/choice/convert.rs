@@ -48,8 +48,8 @@ pub fn to_satori(cpu: &str, config: &Config) -> Written {
     for one in named(config) {
         words.push(match plain(one.name()).as_str() {
             "vendor-id" if config.vendor == Config::off().vendor => one.name().into(),
-            // A list knows no comma within a name, QEMU's syntax does.
-            "vendor-id" if vendor(config).contains(',') => {
+            // A list knows no comma within a name, nor spaces around it; QEMU's syntax does.
+            "vendor-id" if vendor(config).contains(',') || vendor(config).trim() != vendor(config) => {
                 cpu += &format!(",hv-vendor-id={}", vendor(config).replace(',', ",,"));
                 one.name().into()
             }

@@ -50,8 +50,8 @@ enlightenments! {
         costs: "a page that covers a page of the guest; wants a stable TSC",
         measured: &[
             "clock_gettime, Linux 6.1, 1 vCPU, exits counted: 1.00 an operation with the HPET, none with the TSC page",
-            "the same on the translator of a 2-core AMD EPYC guest, medians of 11 runs (satori bench talks) on a busy host: 1,134 ns with \
-             the HPET, 37 ns with the TSC page",
+            "the same on the translator of a 2-core AMD EPYC guest, medians of 11 runs (satori bench talks): 762 ns with the HPET, \
+             30 ns with the TSC page",
         ],
         proof: "current_clocksource: hyperv_clocksource_tsc_page",
     };
@@ -156,8 +156,8 @@ enlightenments! {
         brings: "less time lost where virtual processors outnumber the host's",
         costs: "nothing",
         measured: &[
-            "two guests of 4 vCPUs on one processor, a contended fair lock each, medians of 11 runs (satori bench talks) on a busy \
-             host: 1.1 times the locks that they take without help, 3.2 times with pause-loop exiting too, 3.3 times with that alone",
+            "two guests of 4 vCPUs on one processor, a contended fair lock each, medians of 11 runs (satori bench talks): 2.2 \
+             times the locks that they take without help, 5.0 times with pause-loop exiting too, and as many with that alone",
         ],
         proof: "calls of HvCallNotifyLongSpinWait in the report; Linux makes none",
     };
@@ -195,10 +195,10 @@ enlightenments! {
         brings: "no interrupt to each processor, and no wait for one that the host does not run",
         costs: "an exit for each flush of others",
         measured: &[
-            "64 threads that map and unmap, Linux 6.1, on 2 processors of a busy host, medians of 11 pairs (satori bench talks), flush \
-             interrupts: 577, 1,983 and 1,190 on 2, 4 and 6 vCPUs without, none with",
-            "time of the same, without and with: 0.91 and 1.25 s on 2 vCPUs, 1.50 and 1.16 on 4, 1.29 and 1.29 on 6; on 4, 7 pairs of 11 \
-             were faster with it, on 6, 5",
+            "64 threads that map and unmap, Linux 6.1, on 2 processors, medians of 11 pairs (satori bench talks), flush interrupts: \
+             661, 576 and 616 on 2, 4 and 6 vCPUs without, none with",
+            "time of the same, without and with: 0.447 and 0.458 s on 2 vCPUs, 0.690 and 0.643 on 4, 0.769 and 0.718 on 6; 4, 8 and 9 \
+             pairs of 11 were faster with it",
         ],
         proof: "dmesg: Hyper-V: Using hypercall for remote TLB flush",
     };
@@ -231,7 +231,7 @@ enlightenments! {
         brings: "one exit where the APIC needs a write for each cluster",
         costs: "nothing",
         measured: &[
-            "an interrupt to half of 12 vCPUs by xAPIC, exits counted: 18 to send it without, 1.6 with; by x2APIC to 3 others: 1.0 and 1.3",
+            "an interrupt to half of 12 vCPUs by xAPIC, exits counted: 5.9 to send it without, 1.6 with; to half of 4 by x2APIC: 1.7 and 1.1",
         ],
         proof: "dmesg: Hyper-V: Using IPI hypercalls",
     };
