@@ -214,7 +214,7 @@ impl Cpu {
             successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
             len: insn.len() as u8,
             host: here.host,
-            crossing: Some(Crossing { insn, state: there.state, value: other_value }),
+            crossing: Some(Crossing { host: there.host, state: there.state, value: other_value }),
             heat: Cell::new(0),
             translation: Cell::new((0, 0)),
         }));
@@ -247,15 +247,22 @@ impl Cpu {
         })
     }
 
-    /// How often the block at `rip` was executed without a translation, as far as is known at once.
-    pub fn heat_at(&self, rip: u64) -> u32 {
+    /// The block of 64-bit code at `rip`, if that is known at once.
+    pub fn block_at(&self, rip: u64) -> Option<&Block> {
         let key = self.code_key(rip);
         let entry = self.blocks.jumps[jump_slot(key)];
         if entry.key != key || entry.stamp != self.blocks.stamp(entry.scope, key) {
-            return 0;
+            return None;
         }
         // SAFETY: jump entries point to blocks in storage; a reset empties both.
-        unsafe { if (*entry.block).valid() { (*entry.block).heat.get() } else { 0 } }
+        unsafe { entry.block.as_ref() }.filter(|block| block.valid())
+    }
+
+    /// Whom the translation of `linear` for fetches belongs to, if it leads to the page at `host`.
+    pub fn scope_of_page(&mut self, linear: u64, host: *const u8) -> Option<Scope> {
+        let fetch = self.fetch_page(linear);
+        self.fault = None;
+        fetch.ok().filter(|fetch| std::ptr::eq(fetch.host, host)).map(|fetch| fetch.scope)
     }
 
     /// The block that was found at `linear` last, if its page is still there: most flushes of

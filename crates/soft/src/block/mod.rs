@@ -15,7 +15,6 @@ mod op;
 
 use std::cell::Cell;
 
-use iced_x86::Instruction;
 use satori_memory::PageState;
 
 pub use blocks::{AddressHasher, Blocks};
@@ -48,7 +47,7 @@ pub struct Block {
 /// The rest of an instruction that begins at the end of a page.
 #[derive(Clone, Copy)]
 pub struct Crossing {
-    pub insn: Instruction,
+    pub host: *const u8,
     pub state: *const PageState,
     pub value: u32,
 }
@@ -83,6 +82,11 @@ impl Block {
         let heat = self.heat.get();
         self.heat.set(heat.saturating_add(1));
         heat >= hot
+    }
+
+    /// Times that it was about to be executed without a translation.
+    pub fn times(&self) -> u32 {
+        self.heat.get()
     }
 
     /// The page's first byte on the host, where the block's bytes are.

@@ -6,7 +6,7 @@ use super::homes::Homes;
 use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
-use super::stubs::{self, BUDGET, S1, S2};
+use super::stubs::{BUDGET, S1, S2};
 use super::window::{self, Paged};
 
 /// Code that stands behind the block, as it seldom runs.
@@ -214,10 +214,7 @@ impl Lower<'_> {
             Cold::Paged { paged, range, rip, rest } => self.emit_paged(&paged, range, rip, rest),
             Cold::Wrote { label, back, window, next, rest } => {
                 self.asm.bind(label);
-                if let Some(window) = window {
-                    self.asm.load(S1, window::slot(window));
-                    self.asm.store(stubs::stored(), S1);
-                }
+                self.load_state(window);
                 self.asm.call_to(self.stubs.wrote);
                 match back {
                     Some(back) => self.go_back(back),

@@ -62,12 +62,8 @@ impl Cpu {
             jit.arena().write(place, &code.to_le_bytes());
             jit.dependents[scope as usize][bucket(key)].slots.push(link);
         } else {
-            let Some(number) = target else { return };
-            // SAFETY: as in `reset`.
-            if unsafe { (*jit.blocks[number as usize].block).crossing().is_some() } {
-                // The second page of the instruction may come to be another one.
-                let Some(scope) = scope else { return };
-                jit.dependents[scope as usize][bucket(key)].slots.push(link);
+            if target.is_none() {
+                return;
             }
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
             jit.arena().write(place, &distance.to_le_bytes());

@@ -19,17 +19,16 @@ use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
+use super::reach::{Page, Reach};
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Range, Round, Step, Windows};
 use super::{AddressHasher, Extent, Jit, Link, Translated, reason, trace, x87};
-use satori_engine::{Made, Origin};
-use satori_memory::PageState;
-
 use crate::block::{Block, ends_block};
 use crate::cpu::Cpu;
 use crate::isa::Isa;
 use crate::mmu::Mode;
+use satori_engine::{Made, Origin};
 
 /// Code memory that a block may take.
 pub const ROOM: usize = 512 << 10;
@@ -135,32 +134,55 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         jit.reset(&mut cpu.context);
     }
     let rip = cpu.state.rip;
-    make(cpu, jit, block, rip, key, false)
+    // SAFETY: the block was just looked up.
+    let block = unsafe { &*block };
+    let mut pages = vec![Page::of(block, rip)];
+    pages.extend(Page::behind(block, rip));
+    make(cpu, jit, block, pages, rip, key, false)
 }
 
 /// Translates `block` from the instruction at `rip` on without windows, for one that is under way and whose
 /// range is in several pieces. Nothing if there is no room.
-pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64) -> Option<u64> {
+pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, number: u32, rip: u64, key: u64) -> Option<u64> {
     if !jit.has_room() {
         return None;
     }
-    make(cpu, jit, block, rip, key, true)
+    let whole = jit.blocks.get(number as usize)?;
+    // SAFETY: blocks live until `Blocks::reset`, which resets the translator first.
+    let block = unsafe { &*whole.block };
+    let pages = match &whole.reach {
+        Some(reach) => {
+            // It may be entered from another block that begins in the same page, and goes on elsewhere.
+            let (own, other): (Vec<Page>, Vec<Page>) = reach.pages.iter().partition(|page| page.has(rip));
+            own.into_iter().chain(other).map(|page| Page { sure: false, ..page }).collect()
+        }
+        None => vec![Page::of(block, rip)],
+    };
+    make(cpu, jit, block, pages, rip, key, true)
 }
 
-fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, rest: bool) -> Option<u64> {
-    // SAFETY: the block was just looked up, and is valid.
-    let (host, state) = unsafe { ((*block).host(), (*block).state()) };
-    // SAFETY: as above.
-    let crossing = unsafe { (*block).crossing() }.copied();
-    let all = match crossing {
-        Some(crossing) => vec![crossing.insn],
-        None => {
-            let heat = |offset: u64| cpu.heat_at(rip.wrapping_add(offset));
-            trace::instructions(&cpu.isa, host, (rip & 0xfff) as usize, heat, jit.manner.hot)
+fn make(
+    cpu: &mut Cpu,
+    jit: &mut Jit,
+    block: &Block,
+    pages: Vec<Page>,
+    rip: u64,
+    key: u64,
+    rest: bool,
+) -> Option<u64> {
+    let number = jit.blocks.len() as u32;
+    let further = !rest && jit.may_reach(key);
+    let hot = jit.manner.hot;
+    let mut trace = trace::instructions(cpu, rip, pages.clone(), further, hot);
+    if !cpu.make_sure(jit, number, &mut trace.pages) {
+        trace = trace::instructions(cpu, rip, pages, false, hot);
+        if !cpu.make_sure(jit, number, &mut trace.pages) {
+            return None;
         }
-    };
-    // SAFETY: as above. Bytes that changed under way make the block invalid.
-    if all.is_empty() || unsafe { !(*block).valid() } {
+    }
+    let (all, pages) = (trace.all, trace.pages);
+    // Bytes that changed under way make the block invalid.
+    if all.is_empty() || !block.valid() || !pages.iter().all(Page::valid) {
         return None;
     }
     let all: Rc<[Instruction]> = all.into();
@@ -179,7 +201,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         counting: jit.manner.counting,
         stores: false,
         stored_in: None,
-        number: jit.blocks.len() as u32,
+        number,
         all: all.clone(),
         gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
         grouping: !rest,
@@ -212,13 +234,10 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         sites: Vec::new(),
         first_link: jit.links.len(),
     };
-    // SAFETY: as above.
-    let value = unsafe { (*block).value() };
-    let mut valid = vec![(state, value)];
-    valid.extend(crossing.map(|crossing| (crossing.state, crossing.value)));
-    let leave = lower.block(&cpu.isa, &all, &valid);
+    let (leave, check) = lower.block(&cpu.isa, &all, &pages);
     lower.asm.resolve();
     let leave = lower.asm.offset(leave);
+    let check = check.map(|check| lower.asm.offset(check));
     let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
     let ranges = std::mem::take(&mut lower.ranges);
     jit.counts.translated += 1;
@@ -247,6 +266,7 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
     jit.sites.extend(sites);
     jit.ranges.extend(ranges);
     let (entry, leave) = (jit.free, jit.placed(leave));
+    let check = check.map(|check| jit.placed(check));
     let code = std::mem::take(&mut jit.asm.code);
     let (often, seldom) = code.split_at(jit.asm.part());
     let at = jit.free_seldom;
@@ -261,23 +281,25 @@ fn make(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, rip: u64, key: u64, res
         watcher.made(&Made { address: jit.address(at), code: seldom, origin });
     }
     jit.asm.code = code;
-    let number = jit.blocks.len() as u32;
-    let mode = cpu.mode;
-    jit.blocks.push(Translated { block, entry, leave, rip, mode, key, rest, incoming: Vec::new() });
-    for (state, _) in valid {
-        jit.pages.entry(state).or_default().push(number);
+    for page in &pages {
+        jit.pages.entry(page.state).or_default().push(number);
     }
+    let head = jit.asm.code.first_chunk().copied().unwrap_or_default();
+    let reach = check.map(|check| Box::new(Reach { pages, head, check }));
+    let (block, mode) = (std::ptr::from_ref(block).cast_mut(), cpu.mode);
+    jit.blocks.push(Translated { block, entry, leave, rip, mode, key, rest, incoming: Vec::new(), reach });
     if rest { &mut jit.rests } else { &mut jit.table }.insert((key, block as usize), origin);
     jit.by_code.insert(origin, number);
     Some(origin)
 }
 
 impl Lower<'_> {
-    /// Emits the whole block; returns the label of what leaves at its address.
-    fn block(&mut self, isa: &Isa, all: &[Instruction], valid: &[(*const PageState, u32)]) -> Label {
+    /// Emits the whole block; returns the labels of what leaves at its address and, if it is in several pages, of what
+    /// looks at them first.
+    fn block(&mut self, isa: &Isa, all: &[Instruction], pages: &[Page]) -> (Label, Option<Label>) {
         let start = self.asm.bound();
         let (refill, leave) = (self.asm.label(), self.asm.label());
-        self.head(valid, all.len(), refill, leave);
+        self.head(pages, all.len(), refill, leave);
         self.units = Units::of(all, self.code_mode);
         // Loading one loses vectors.
         let check_x87 = self.units.x87.then(|| self.check_x87());
@@ -293,7 +315,7 @@ impl Lower<'_> {
         self.body(isa, all);
         let again = self.again.map(|again| {
             let (refill, gone, round) = (self.asm.label(), self.asm.label(), self.asm.bound());
-            self.head(valid, all.len(), refill, gone);
+            self.head(pages, all.len(), refill, gone);
             self.round = Round::Next;
             self.windows = self.kept;
             self.again = Some(round);
@@ -306,9 +328,13 @@ impl Lower<'_> {
             (refill, gone, again, round)
         });
         self.asm.depart();
-        if let Some((refill, ..)) = again {
+        if let Some((refill, _, _, round)) = again {
             self.asm.bind(refill);
+            self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
+            self.asm.call_to(self.stubs.more);
+            self.asm.jcc(cc::NE, round);
             self.leave_round();
+            self.asm.jmp(leave);
         }
         self.asm.bind(refill);
         self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
@@ -328,6 +354,14 @@ impl Lower<'_> {
         self.asm.constant(S2, self.block_rip);
         self.asm.constant(S1, reason::DISPATCH.into());
         self.asm.jmp_to(self.stubs.leave);
+        let check = pages.iter().any(|page| !page.has(self.block_rip)).then(|| {
+            let check = self.asm.bound();
+            self.asm.constant(S1, self.number.into());
+            self.asm.call_to(self.stubs.reaches);
+            self.asm.jcc(cc::NE, start);
+            self.asm.jmp(leave);
+            check
+        });
         if let Some(check) = check_x87 {
             self.emit_load(check, self.stubs.load_x87);
         }
@@ -335,16 +369,16 @@ impl Lower<'_> {
             self.emit_load(check, self.stubs.load_vectors);
         }
         self.emit_cold();
-        leave
+        (leave, check)
     }
 
     /// Looks whether the block is still what it was, and pays for it.
-    fn head(&mut self, valid: &[(*const PageState, u32)], count: usize, refill: Label, leave: Label) {
+    fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
         if self.parallel {
             // Others may have written to the page.
-            for (state, value) in valid {
-                self.asm.constant(S1, *state as u64);
-                self.asm.compare_at(S1, *value);
+            for page in pages {
+                self.asm.constant(S1, page.state as u64);
+                self.asm.compare_at(S1, page.value);
                 self.asm.jcc(cc::NE, leave);
             }
         }
@@ -369,8 +403,11 @@ impl Lower<'_> {
             self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
             self.at = i;
-            if self.round == Round::Only {
+            if self.round == Round::Only || self.round == Round::First && i + 1 < all.len() {
                 self.begin_stretch(i);
+            } else if self.round == Round::First {
+                // The second copy is entered with all at home.
+                self.come_home();
             }
             if i + 1 == all.len() {
                 self.plan_loop();

@@ -267,6 +267,17 @@ impl Lower<'_> {
         host
     }
 
+    /// Loads S1 with where the state of the page is that was stored to, through `window` if so.
+    pub fn load_state(&mut self, window: Option<u8>) {
+        match window {
+            Some(window) => self.asm.load(S1, super::window::state(window)),
+            None => {
+                self.asm.load(S1, stubs::stored());
+                self.asm.load(S1, stubs::tlb(S1, Tlb::STATE_OFFSET));
+            }
+        }
+    }
+
     /// Behind an instruction that stored, if it did: looks whether others decoded code from the page.
     /// They do so behind a barrier that makes either their reads see the store, or this see
     /// their mark. Both scratch registers are lost.
@@ -277,8 +288,7 @@ impl Lower<'_> {
         self.spare_flags();
         let (hit, back) = (self.asm.label(), self.asm.label());
         let window = self.stored_in;
-        self.asm.load(S1, window.map_or(stubs::stored(), super::window::slot));
-        self.asm.load(S1, stubs::tlb(S1, Tlb::STATE_OFFSET));
+        self.load_state(window);
         self.asm.test_at(Mem::at(S1, 0), PageState::CODE as u8);
         self.asm.jcc(cc::NE, hit);
         self.asm.bind(back);
@@ -356,9 +366,9 @@ pub extern "sysv64" fn resolve(cpu: &mut Cpu, link: u64) -> u64 {
     cpu.follow(link as u32).unwrap_or(0)
 }
 
-/// Called by translated code: its last store was to a page that others decoded code from.
-pub extern "sysv64" fn wrote(cpu: &mut Cpu) {
-    cpu.translated_store();
+/// Called by translated code: its last store was to the page with `state`, which others decoded code from.
+pub extern "sysv64" fn wrote(cpu: &mut Cpu, state: &PageState) {
+    cpu.translated_store(state);
 }
 
 /// Called by translated code: caches the translation for an access at `linear`. Returns 1 if the

@@ -22,6 +22,7 @@ mod lower;
 mod memory;
 #[cfg(test)]
 mod promptness;
+mod reach;
 mod strings;
 mod stubs;
 mod system;
@@ -47,6 +48,7 @@ pub use arena::Arena;
 use asm::Asm;
 use generic::Site;
 pub use host::Host;
+use reach::{Page, Reach, jump};
 use stubs::Stubs;
 use targets::{Target, Targets};
 pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
@@ -227,6 +229,30 @@ struct Translated {
     rest: bool,
     /// Links that were led here.
     incoming: Vec<u32>,
+    /// Where it is, if that is in more than its own page.
+    reach: Option<Box<Reach>>,
+}
+
+impl Translated {
+    /// Whether none of its pages was written since.
+    fn valid(&self) -> bool {
+        // SAFETY: blocks live until `Blocks::reset`, which resets the translator first.
+        let valid = unsafe { (*self.block).valid() };
+        valid && self.reach.as_ref().is_none_or(|reach| reach.pages.iter().all(Page::valid))
+    }
+
+    /// Whether it is in use, and goes on in another page.
+    fn reaches(&self) -> bool {
+        self.reach.as_ref().is_some_and(|reach| reach.check != self.leave)
+    }
+
+    /// Whether it has code of the page with `state`.
+    fn made_of(&self, state: *const PageState) -> bool {
+        // SAFETY: as above.
+        let own = unsafe { (*self.block).state() };
+        own == state
+            || self.reach.as_ref().is_some_and(|reach| reach.pages.iter().any(|page| page.state == state))
+    }
 }
 
 /// A jump from one block to another.
@@ -248,10 +274,12 @@ struct Link {
 /// What leads to pages by their linear addresses.
 #[derive(Default)]
 struct Dependents {
-    /// Links to other pages, or to an instruction that reaches into one.
+    /// Links to other pages.
     slots: Vec<u32>,
     /// Targets in use: mode and set.
     targets: Vec<(u8, u16)>,
+    /// Blocks that go on there.
+    blocks: Vec<u32>,
 }
 
 /// Arenas that no vCPU uses, for those of the machine's next life.
@@ -300,6 +328,8 @@ pub struct Jit {
     wide: Addresses,
     /// Those where that does not help.
     scattered: Addresses,
+    /// How often blocks were made in vain that go on in other pages, by address and mode.
+    in_vain: HashMap<u64, u8, BuildHasherDefault<AddressHasher>>,
     /// Translations by mode, address and block.
     table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// The same of what goes on without windows in the middle of a block.
@@ -357,6 +387,7 @@ impl Jit {
             extents: HashMap::default(),
             wide: HashSet::default(),
             scattered: HashSet::default(),
+            in_vain: HashMap::default(),
             table: HashMap::default(),
             rests: HashMap::default(),
             by_code: HashMap::default(),
@@ -410,6 +441,7 @@ impl Jit {
         self.extents.clear();
         self.wide.clear();
         self.scattered.clear();
+        self.in_vain.clear();
         self.table.clear();
         self.rests.clear();
         self.by_code.clear();
@@ -436,9 +468,10 @@ impl Jit {
             for (mode, set) in dependents.targets.drain(..) {
                 context.targets[usize::from(mode)].clear(set.into());
             }
-            for link in std::mem::take(&mut dependents.slots) {
-                self.unlink(link);
-            }
+            let (links, blocks) =
+                (std::mem::take(&mut dependents.slots), std::mem::take(&mut dependents.blocks));
+            links.into_iter().for_each(|link| self.unlink(link));
+            blocks.into_iter().for_each(|number| self.guard(number, bucket));
         }
     }
 
@@ -463,10 +496,7 @@ impl Jit {
             for page in written {
                 let Some(mut blocks) = self.pages.remove(&page) else { continue };
                 // What was made of the page since is kept.
-                let valid = |one: &u32| {
-                    // SAFETY: as in `reset`.
-                    unsafe { (*self.blocks[*one as usize].block).valid() }
-                };
+                let valid = |one: &u32| self.blocks[*one as usize].valid();
                 stale.extend(blocks.iter().filter(|one| !valid(one)));
                 blocks.retain(valid);
                 if !blocks.is_empty() {
@@ -475,10 +505,7 @@ impl Jit {
             }
         } else {
             self.pages.retain(|_, blocks| {
-                let valid = |one: &u32| {
-                    // SAFETY: as in `reset`.
-                    unsafe { (*self.blocks[*one as usize].block).valid() }
-                };
+                let valid = |one: &u32| self.blocks[*one as usize].valid();
                 stale.extend(blocks.iter().filter(|one| !valid(one)));
                 blocks.retain(valid);
                 !blocks.is_empty()
@@ -486,6 +513,9 @@ impl Jit {
         }
         for one in stale {
             self.counts.dropped += 1;
+            if self.blocks[one as usize].reaches() {
+                self.note_in_vain(one);
+            }
             self.retire(context, one);
         }
     }
@@ -498,10 +528,11 @@ impl Jit {
             self.unlink(link);
         }
         context.targets[mode as usize].forget(rip);
-        let distance = leave as i32 - (entry as i32 + 5);
-        let mut jump = [0xe9, 0, 0, 0, 0];
-        jump[1..].copy_from_slice(&distance.to_le_bytes());
-        self.arena().write(entry, &jump);
+        if let Some(reach) = &mut self.blocks[number as usize].reach {
+            // It may be running, and is made of those pages until it ends.
+            reach.check = leave;
+        }
+        self.arena().write(entry, &jump(entry, leave));
         let table = if rest { &mut self.rests } else { &mut self.table };
         table.remove(&(key, block as usize));
         // SAFETY: as in `reset`.
@@ -596,9 +627,9 @@ impl Cpu {
         }
     }
 
-    /// Drops what was decoded from the page that translated code has just written to.
-    fn translated_store(&mut self) {
-        if self.tlb.wrote(self.context.stored as usize) {
+    /// Drops what was decoded from the page with `state`, which translated code has just written to.
+    fn translated_store(&mut self, state: &PageState) {
+        if state.wrote() {
             self.code_written();
         }
         let Some(mut jit) = self.jit.take() else { return };
@@ -648,9 +679,7 @@ impl Cpu {
             return;
         }
         let own = self.jit.as_ref().and_then(|jit| jit.blocks.get(number as usize));
-        // SAFETY: as in `Jit::reset`.
-        if own.is_none_or(|own| unsafe { (*own.block).state() == state || (*own.block).crossing().is_some() })
-        {
+        if own.is_none_or(|own| own.made_of(state)) {
             return;
         }
         // SAFETY: as above.

@@ -155,10 +155,14 @@ pub struct Stubs {
     pub resolve: u64,
     /// The guest's time-stamp counter in RAX, EAX instructions before the end of what was paid for.
     pub time_stamp: u64,
+    /// Whether the block numbered EAX still goes on where it did; ZF is set if not.
+    pub reaches: u64,
     /// Calls the generic implementation whose site is in RAX.
     pub generic: u64,
-    /// Tells that the last store was to a page with code.
+    /// Tells that the last store was to a page with code, whose state is at RAX.
     pub wrote: u64,
+    /// Gets more instructions; ZF is set if there are none, or somebody wants something.
+    pub more: u64,
     /// Gets more instructions, or leaves for R15.
     pub poll: u64,
     /// Loads the guest's vector registers; nothing else changes.
@@ -213,7 +217,7 @@ impl Stubs {
         call(asm, super::window::enter::open as *const () as u64, &[S2, S1]);
         let wrote = at(asm);
         vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::wrote as *const () as u64, &[]);
+        call(asm, super::memory::wrote as *const () as u64, &[S1]);
 
         let second = at(asm);
         emit_second(asm);
@@ -235,6 +239,10 @@ impl Stubs {
         let resolve = at(asm);
         vector::emit_leave(asm, store_vectors);
         call(asm, super::memory::resolve as *const () as u64, &[S1]);
+
+        let reaches = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::reach::reaches as *const () as u64, &[S1]);
 
         let scattered = at(asm);
         vector::emit_leave(asm, store_vectors);
@@ -276,7 +284,7 @@ impl Stubs {
         asm.alu_imm(Alu::Add, HOST_RSP, 16);
         asm.jmp(out);
 
-        let poll = at(asm);
+        let more = at(asm);
         let (stop, some) = (asm.label(), asm.label());
         asm.load(S1, context!(kick));
         asm.alu_byte(Alu::Cmp, Mem::at(S1, 0), 0);
@@ -288,6 +296,8 @@ impl Stubs {
         asm.jcc(cc::E, stop);
         asm.alu(Alu::Add, BUDGET, S1);
         asm.store_imm(context!(left), 0);
+        // Neither is zero.
+        asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
         asm.ret();
         asm.bind(some);
         asm.alu_imm(Alu::Sub, S1, CHUNK as i32);
@@ -295,6 +305,14 @@ impl Stubs {
         asm.alu_imm(Alu::Add, BUDGET, CHUNK as i32);
         asm.ret();
         asm.bind(stop);
+        asm.alu(Alu::Cmp, S1, S1);
+        asm.ret();
+        let poll = at(asm);
+        let gone = asm.label();
+        asm.call_to(more);
+        asm.jcc(cc::E, gone);
+        asm.ret();
+        asm.bind(gone);
         asm.alu_imm(Alu::Add, HOST_RSP, 8);
         asm.constant(S1, super::reason::DISPATCH.into());
         asm.jmp_to(leave);
@@ -313,8 +331,10 @@ impl Stubs {
             branch,
             arrive,
             resolve,
+            reaches,
             time_stamp,
             generic,
+            more,
             poll,
             load_vectors,
             load_x87,

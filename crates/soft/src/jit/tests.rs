@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use satori_defs::fpu::xsave;
 use satori_defs::x86::{cr4, pte, rflags};
-use satori_engine::{CodeWatcher, Exit, Made, Until};
-use satori_memory::Gpa;
+use satori_engine::{CodeWatcher, Exit, Made, TimeSource, Until};
+use satori_memory::{Gpa, GuestMemory};
 use satori_state::reg;
 
 use super::{Jit, Manner, Pool};
@@ -264,4 +264,46 @@ fn the_longest_block_has_room() {
     }
     let most = largest.0.load(Ordering::Relaxed);
     assert!((0x4000..super::lower::ROOM / 2).contains(&most), "{most:#x} bytes");
+}
+
+/// Time whose reading of a chosen number makes another vCPU decode code from a page.
+struct Decoder {
+    memory: GuestMemory,
+    page: Gpa,
+    readings: AtomicUsize,
+}
+
+impl TimeSource for Decoder {
+    fn tsc(&self) -> u64 {
+        if self.readings.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.memory.page(self.page).expect("RAM").state.mark_code(true);
+        }
+        0
+    }
+    fn retired(&self, _instructions: u64) {}
+}
+
+/// A loop that stores to a page, and loads from one whose translation takes the same place: what others decode from the
+/// first meanwhile is noticed at the next store.
+#[test]
+fn stores_see_the_mark_of_their_own_page() {
+    let (stored, loaded) = (SCRATCH + 0x5000, 0x5000);
+    // MOV [RBX], RAX; MOV RDX, [RSI]; RDTSC; MOV [RBX + 8], RAX; DEC RCX; JNE back; HLT.
+    let code = [
+        0x48, 0x89, 0x03, 0x48, 0x8b, 0x16, 0x0f, 0x31, 0x48, 0x89, 0x43, 0x08, 0x48, 0xff, 0xc9, 0x75, 0xef,
+        0xf4,
+    ];
+    for hot in [0, 3] {
+        let mut cpu = machine64();
+        cpu.memory.write(Gpa(CODE), &code).expect("RAM");
+        (cpu.state.gpr[reg::RBX], cpu.state.gpr[reg::RSI], cpu.state.gpr[reg::RCX]) = (stored, loaded, 100);
+        let readings = AtomicUsize::new(50);
+        cpu.time = Arc::new(Decoder { memory: cpu.memory.clone(), page: Gpa(stored), readings });
+        cpu.parallel = true;
+        let manner = Manner { hot, counting: false, watcher: None, host: super::Host::default() };
+        cpu.jit = Jit::new(&Pool::default(), manner);
+        assert_eq!(cpu.run(Until { tsc: None, instructions: Some(10_000) }), Exit::Hlt);
+        let state = cpu.memory.page(Gpa(stored)).expect("RAM").state;
+        assert!(!state.has_code(), "a store to code was not noticed");
+    }
 }

@@ -37,7 +37,7 @@ pub const PLACES: usize = WINDOWS + PAGES;
 /// Bytes of a window at most.
 const SPAN: i64 = 1024;
 /// Times that a range crosses pages until it is looked whether that was often.
-const CROSSINGS: i64 = 64;
+const CROSSINGS: i64 = 61;
 /// Times that accesses in loops leave their pages until it is looked whether that was often.
 pub const LEAVINGS: i64 = 64;
 /// Instructions between two such times that make remembering the page worth it.
@@ -47,7 +47,9 @@ const APART_WIDE: u64 = 400;
 /// Pages beside each other, either way, that are remembered at most.
 const BESIDE: u64 = 31;
 /// Instructions between two such times that make the window worth it.
-const SOON: u64 = 500;
+const SOON: u64 = 250;
+/// The same where it always is at the same place, as a function's part of the stack.
+const SOON_THERE: u64 = 50_000;
 /// Rounds of a loop between them that do, for an access of it.
 const ROUNDS: u64 = 2;
 
@@ -60,8 +62,8 @@ pub struct Opened {
     place: u64,
     /// In a loop: the host's address of the range's first byte in this round, if that is of use.
     now: u64,
-    /// Where the TLB's entry is, in bytes from the first, if other vCPUs run.
-    slot: u64,
+    /// Where the state of the page is, if other vCPUs run. The TLB's entry may be another page's by the time of a store.
+    state: u64,
     /// In a loop: the page of the last round's access.
     page: u64,
     /// How far into the page the range may begin, not included; 0 if no page is known.
@@ -220,12 +222,16 @@ pub struct Range {
     /// Times that it may cross pages until that is looked at, and when it was last, in instructions.
     crossings: Cell<i64>,
     crossed_at: Cell<u64>,
-    /// Instructions between two times that make the window worth it.
+    /// Where the access was then.
+    crossed_with: Cell<u64>,
+    /// Instructions between two times that make the window worth it, and if both were at the same place.
     soon: u64,
+    soon_there: u64,
     size: u8,
     write: bool,
     window: u8,
-    /// The access remembers its page, and those beside it.
+    /// The access remembers its page, and those beside it if the second is set.
+    paged: bool,
     wide: bool,
     /// What it remembers is the host's address of the page.
     absolute: bool,
@@ -291,9 +297,9 @@ fn without() -> Mem {
     field(offset_of!(Cpu, context) + offset_of!(Context, without))
 }
 
-/// Where the place of the TLB's entry of `window` is.
-pub fn slot(window: u8) -> Mem {
-    opened(window.into(), offset_of!(Opened, slot))
+/// Where the address of the state of the page of `window` is.
+pub fn state(window: u8) -> Mem {
+    opened(window.into(), offset_of!(Opened, state))
 }
 
 impl Lower<'_> {
@@ -428,7 +434,7 @@ impl Lower<'_> {
         self.look_for(address, write, (first, last));
         self.asm.jcc(cc::A, miss);
         if write && self.parallel {
-            self.asm.store(slot(number as u8), S1);
+            self.note_state(number as u8);
             (self.stores, self.stored_in) = (true, Some(number as u8));
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
@@ -444,7 +450,7 @@ impl Lower<'_> {
             }
         }
         self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-        let at = self.range_site(size, write, (first, last), number, false);
+        let at = self.range_site(size, write, (first, last), number, None);
         self.seldom(Cold::Range {
             label: miss,
             have,
@@ -455,6 +461,12 @@ impl Lower<'_> {
         });
     }
 
+    /// Remembers the state of the page whose entry S1 leads to, for `window`; S2 is lost.
+    fn note_state(&mut self, window: u8) {
+        self.asm.load(S2, stubs::tlb(S1, Tlb::STATE_OFFSET));
+        self.asm.store(state(window), S2);
+    }
+
     /// Looks for the page with the bytes from `first` to `last`, counted from `address`, in the TLB: the condition
     /// "above" holds unless it has it. S1 is where its entry is, S2 the first byte's offset into the page.
     fn look_for(&mut self, address: &Address, write: bool, (first, last): (i64, i64)) {
@@ -462,26 +474,30 @@ impl Lower<'_> {
         self.look_up_page(from, last - first + 1, write);
     }
 
-    /// What [`enter::open`] is called with for such a range; its address.
+    /// What [`enter::open`] is called with for such a range; its address. `paged` says that the access remembers its page,
+    /// and whether by the host's address.
     fn range_site(
         &mut self,
         size: u32,
         write: bool,
         (first, last): (i64, i64),
         number: usize,
-        absolute: bool,
+        paged: Option<bool>,
     ) -> u64 {
         let next = self.round == Round::Next;
         let range = Box::new(Range {
             without: Cell::new(0),
             crossings: Cell::new(CROSSINGS),
             crossed_at: Cell::new(0),
+            crossed_with: Cell::new(0),
             soon: if next { ROUNDS * self.all.len() as u64 } else { SOON },
-            absolute,
+            soon_there: if self.round == Round::Only { SOON_THERE } else { 0 },
+            absolute: paged == Some(true),
             size: size as u8,
             write,
             window: number as u8,
-            wide: self.wide && next,
+            paged: paged.is_some(),
+            wide: self.wide && paged.is_some(),
             block: self.number,
             rip: self.rip,
             low: first,
@@ -523,7 +539,7 @@ impl Lower<'_> {
         }
         self.asm.load(S1, opened(number, offset_of!(Opened, place)));
         self.asm.bind(have);
-        let range = self.range_site(size, write, (first, last), number, absolute);
+        let range = self.range_site(size, write, (first, last), number, Some(absolute));
         let paged =
             Paged { label: miss, retry, have, address: *address, first, last, write, number, absolute };
         self.seldom(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });

@@ -124,19 +124,6 @@ impl Tlb {
     /// Where the pointer to the page's state is.
     pub const STATE_OFFSET: usize = offset_of!(Entry, state);
 
-    /// Tells the page of the entry at `offset` bytes that it was written; whether decoded code became
-    /// invalid.
-    pub fn wrote(&self, offset: usize) -> bool {
-        let entry = &self.entries[(offset >> Self::ENTRY_SHIFT) & (ENTRIES - 1)];
-        // SAFETY: as in `protect_code`.
-        unsafe { entry.state.as_ref() }.is_some_and(PageState::wrote)
-    }
-
-    /// Where the entry of the page at `linear` is, in bytes from the first.
-    pub fn offset_of(linear: u64) -> u64 {
-        (slot_of(linear) << Self::ENTRY_SHIFT) as u64
-    }
-
     pub fn new() -> Self {
         Tlb {
             entries: std::array::from_fn(Entry::empty),

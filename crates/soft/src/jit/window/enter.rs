@@ -5,7 +5,6 @@ use satori_engine::Doing;
 use super::super::lower;
 use super::{APART, APART_WIDE, BESIDE, CROSSINGS, LEAVINGS, Range, SPAN};
 use crate::cpu::Cpu;
-use crate::mmu::Tlb;
 
 /// Called by translated code: translates the access at `linear` and opens the window around it.
 /// Returns the distance to the host's memory, or 0 if the access must stand alone; the context has the code
@@ -30,7 +29,7 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         }
         return 0;
     }
-    let Some((host, _)) = cpu.tlb.lookup(linear, size, cpu.mode, write) else { return 0 };
+    let Some((host, state)) = cpu.tlb.lookup(linear, size, cpu.mode, write) else { return 0 };
     let addend = (host as u64).wrapping_sub(linear);
     let page = |linear: u64| linear & !0xfff;
     let first = page(linear.wrapping_add_signed(range.low));
@@ -49,8 +48,8 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     }
     let pages = if range.wide { cpu.pages_beside(linear, addend, write) } else { (0, 0) };
     let window = &mut cpu.context.windows[usize::from(range.window)];
-    window.slot = Tlb::offset_of(linear);
-    if range.wide {
+    window.state = state as u64;
+    if range.paged {
         // Where the range is in two pages, or all of it in another one than the access, that was seen to lie together.
         let before = page(linear).wrapping_sub(pages.0);
         window.page = before;
@@ -66,9 +65,10 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
 pub extern "sysv64" fn crossed(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
     let (now, key) = (cpu.retired_by_now(), cpu.code_key(range.rip));
     let since = now.wrapping_sub(range.crossed_at.replace(now)) / CROSSINGS as u64;
+    let there = range.crossed_with.replace(linear) == linear;
     range.crossings.set(CROSSINGS);
     let Some(jit) = &mut cpu.jit else { return 0 };
-    if since < range.soon {
+    if since < range.soon || there && since < range.soon_there {
         let first = -((linear & 0xfff) as i64);
         let before = *jit.extents.get(&key).unwrap_or(&(-SPAN, SPAN));
         let after = (before.0.max(first), before.1.min(first + 0x1000));
@@ -129,7 +129,7 @@ impl Cpu {
         let block = jit.blocks.get(range.block as usize).map(|block| block.block);
         let code = block.and_then(|block| match jit.rests.get(&(key, block as usize)) {
             Some(code) => Some(*code),
-            None => lower::translate_rest(self, &mut jit, block, range.rip, key),
+            None => lower::translate_rest(self, &mut jit, range.block, range.rip, key),
         });
         self.jit = Some(jit);
         code

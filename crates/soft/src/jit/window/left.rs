@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::{Opened, Paged, Range, Site, left_pages, opened, slot, without};
+use super::{Opened, Paged, Range, Site, left_pages, opened, without};
 use crate::jit::asm::{Alu, Label, Mem, cc};
 use crate::jit::lower::Lower;
 use crate::jit::memory::Address;
@@ -25,7 +25,7 @@ impl Lower<'_> {
         self.asm.alu_at(Alu::Sub, left_pages(), 1);
         self.asm.jcc(cc::S, often);
         if write && self.parallel {
-            self.asm.store(slot(number as u8), S1);
+            self.note_state(number as u8);
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.effective_beside(S2, S1, address, first);
@@ -103,6 +103,7 @@ impl Lower<'_> {
         paged: Option<&Paged>,
     ) {
         let (alone, look, found) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let whole = self.asm.label();
         self.asm.bind(label);
         // It may be in two pages, and have been so before.
         let wide = self.wide && paged.is_some();
@@ -111,15 +112,16 @@ impl Lower<'_> {
         self.asm.constant(S1, range);
         self.asm.alu_at(Alu::Sub, Mem::at(S1, offset_of!(Range, crossings) as i32), 1);
         self.asm.jcc(cc::S, often);
-        if !(wide || write && self.parallel) {
-            let apart = self.asm.label();
-            self.together(address, write, (first, last), (look, apart, found));
-            self.asm.bind(apart);
-        }
-        self.asm.constant(S1, range);
         self.asm.load(S1, Mem::at(S1, offset_of!(Range, without) as i32));
         self.asm.alu_imm(Alu::Cmp, S1, 0);
-        self.asm.jcc(cc::E, look);
+        let before = self.asm.label();
+        self.asm.jcc(cc::NE, before);
+        if !(wide || write && self.parallel) {
+            self.together(address, write, (first, last), (look, look, whole));
+        } else {
+            self.asm.jmp(look);
+        }
+        self.asm.bind(before);
         self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
         self.asm.jmp_reg(S1);
         self.asm.bind(often);
@@ -143,10 +145,6 @@ impl Lower<'_> {
         self.asm.jcc(cc::E, alone);
         self.asm.bind(found);
         if let Some(&Paged { number, absolute, .. }) = paged {
-            if !wide {
-                // The range may be in two pages that lie together: the next round looks again.
-                self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
-            }
             if absolute {
                 self.effective_beside(S2, S1, address, first);
             } else {
@@ -163,5 +161,11 @@ impl Lower<'_> {
         self.asm.jmp_reg(S1);
         self.asm.bind(step);
         self.emit_step(rip, rest, reason::STEP);
+        self.asm.bind(whole);
+        if let Some(paged) = paged {
+            // In two pages that lie together: the next round looks again.
+            self.asm.store_imm(opened(paged.number, offset_of!(Opened, limit)), 0);
+        }
+        self.asm.jmp(found);
     }
 }
