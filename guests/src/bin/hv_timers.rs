@@ -355,10 +355,13 @@ fn lazy(t: &mut Test) {
     while now() < start + 21 * MS {}
     insn::cli();
     let mut messages = 0;
+    let since = now();
     while pages.take(7).is_some() {
         messages += 1;
     }
-    t.holds(("missed periods are not made up for", messages), messages <= 2);
+    // One that waited and the next, and those that came meanwhile if the host took the vCPU away.
+    let most = 2 + (now() - since).div_ceil(2 * MS);
+    t.holds(("missed periods are not made up for", messages, most), messages <= most);
     for round in 0..3 {
         while interrupt_within(LONG).is_some() {
             pages.take(7);
