@@ -94,14 +94,14 @@ impl Kernel {
     }
 
     /// Parses the kernel in `file`, unpacking at most `max` bytes.
-    pub fn parse(file: Vec<u8>, max: u64) -> Result<Self, BadKernel> {
+    pub fn parse(file: impl Into<Arc<Vec<u8>>>, max: u64) -> Result<Self, BadKernel> {
+        let file = file.into();
         if file.is_empty() {
             return Err(BadKernel::Empty);
         }
         if file.len() as u64 > KERNEL_MAX {
             return Err(BadKernel::TooLarge { max: KERNEL_MAX });
         }
-        let file = Arc::new(file);
         if bzimage::recognise(&file) {
             return Self::from_bzimage(file, max.min(KERNEL_MAX));
         }

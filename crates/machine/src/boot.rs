@@ -1,5 +1,8 @@
 //! From the configuration's files to a loaded guest.
 
+use std::cell::Cell;
+use std::sync::Arc;
+
 use satori_boot::acpi::Platform;
 use satori_boot::{BootProtocol, Initrd, KERNEL_MAX, Kernel, layout, load, needs_long_mode};
 use satori_cpuid::Topology;
@@ -25,8 +28,12 @@ fn platform(topology: Topology) -> Platform {
 pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, Loader), Error> {
     let long_mode = long_mode(&config, engine)?;
     let regions = layout::ram_regions(config.memory)?;
-    let kernel = Kernel::parse(config.kernel, config.memory.min(KERNEL_MAX))
-        .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })?;
+    let (file, unpacked_max) = (Arc::new(config.kernel), config.memory.min(KERNEL_MAX));
+    let parse = move || {
+        Kernel::parse(file.clone(), unpacked_max)
+            .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })
+    };
+    let kernel = parse()?;
     if !long_mode && needs_long_mode(&kernel, config.protocol) {
         // Its first step into long mode would be a fault that nothing handles yet.
         return Err(Error::NoLongMode);
@@ -41,7 +48,10 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         platform: platform(config.topology),
         protocol: config.protocol,
     };
+    // Unpacked it is several times as large as the file, so each life unpacks its own.
+    let first = Cell::new(Some(kernel));
     let loader: Loader = Box::new(move |memory| {
+        let kernel = first.take().map_or_else(&parse, Ok)?;
         let loaded = load(memory, &kernel, &boot)?;
         tracing::info!(protocol = loaded.protocol.name(), rip = loaded.entry.rip, "guest loaded");
         // A kernel that multiboot loads was made for a loader that firmware started.

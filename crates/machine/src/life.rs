@@ -54,7 +54,6 @@ pub(crate) struct Blueprint {
     pub pins: crate::Pins,
     pub topology: Topology,
     pub regions: Vec<Region>,
-    pub load: Loader,
     pub time: Time,
     pub profile: bool,
     pub engine_stats: bool,
@@ -206,11 +205,11 @@ impl EoiSink for IoApicEoi {
 }
 
 impl Life {
-    pub fn new(plan: &Blueprint) -> Result<Self, Error> {
+    pub fn new(plan: &Blueprint, load: &Loader) -> Result<Self, Error> {
         let (clock, source) = (plan.time.clock(), plan.time.source());
         plan.time.reset_guest_tsc();
         let memory = GuestMemory::new(&plan.regions)?;
-        let entry = (plan.load)(&memory)?;
+        let entry = load(&memory)?;
         let tsc_hz = clock.tsc_hz();
         let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
         let cpus = plan.topology.cpus();

@@ -41,7 +41,8 @@ pub struct Sinks {
 pub struct Machine {
     plan: Blueprint,
     life: Life,
-    on_reset: OnReset,
+    /// What loads its next life; none if a reset is the end.
+    load: Option<Loader>,
     timeout: Option<Duration>,
     engine: String,
     gdb: Option<gdb::Plan>,
@@ -115,7 +116,6 @@ impl Machine {
             topology: config.topology,
             pins: config.pins.clone(),
             regions: parts.regions,
-            load: parts.load,
             time,
             profile: config.profile,
             engine_stats: config.engine_stats,
@@ -130,13 +130,12 @@ impl Machine {
             debugcon: sinks.debugcon.map(DebugSink::new),
             testdev: config.testdev,
         };
-        let life = Life::new(&plan)?;
-        let (on_reset, timeout, symbols) = (config.on_reset, config.timeout, config.symbols.clone());
-        let names = config.names;
+        let life = Life::new(&plan, &parts.load)?;
+        let (timeout, symbols, names) = (config.timeout, config.symbols.clone(), config.names);
         Ok(Machine {
             plan,
             life,
-            on_reset,
+            load: (config.on_reset == OnReset::Restart).then_some(parts.load),
             timeout,
             engine,
             gdb: None,
@@ -187,17 +186,7 @@ impl Machine {
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
         let Machine {
-            plan,
-            life,
-            on_reset,
-            timeout,
-            gdb,
-            symbols: source,
-            crash_dump,
-            trace,
-            watch,
-            names,
-            ..
+            plan, life, load, timeout, gdb, symbols: source, crash_dump, trace, watch, names, ..
         } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
@@ -248,12 +237,13 @@ impl Machine {
                     written.map_err(|error| error.to_string())
                 });
             }
-            if !matches!(event, Event::Reset(_)) || on_reset == OnReset::Exit {
+            let load = load.as_ref().filter(|_| matches!(event, Event::Reset(_)));
+            let Some(load) = load else {
                 if names || matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
                     symbols = life.vps.first().and_then(|vp| source.of(vp.memory()));
                 }
                 break event;
-            }
+            };
             drop(life);
             sum.resets += 1;
             plan.shared.revive();
@@ -267,7 +257,7 @@ impl Machine {
             if let Some(event) = plan.shared.event() {
                 break event;
             }
-            next = Life::new(&plan);
+            next = Life::new(&plan, load);
         };
         if let Some(error) = no_trace {
             tracing::warn!("nothing is traced: {error}");

@@ -131,7 +131,7 @@ impl Cpu {
                     continue;
                 }
             };
-            // SAFETY: blocks live until a reset, which happens only while looking one up.
+            // SAFETY: blocks are freed only while one is looked up.
             let (instructions, mut op) = unsafe { ((*block).instructions, (*block).ops()) };
             if self.translates()
                 && let Some(code) = self.translation(block)

@@ -171,6 +171,7 @@ impl Vcpu for Cpu {
             ("code pages translated", blocks.fetch_fills),
             ("stale blocks found", blocks.stale),
             ("writes to code pages", blocks.code_writes),
+            ("stale blocks freed", blocks.swept),
             ("block cache resets", blocks.resets),
             ("TLB fills", tlb.fills),
             ("TLB flushes, local", tlb.flushes),

@@ -1,6 +1,6 @@
 //! A vCPU's cache of blocks, and of the translations that lead to them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::credit::Credit;
@@ -13,8 +13,13 @@ const JUMPS: usize = 8192;
 pub(super) const FETCHES: usize = 512;
 /// Host memory that blocks may take before everything is forgotten.
 pub(super) const MAX_MEMORY: usize = 96 << 20;
+/// Host memory that blocks may take before those are looked for whose pages were written since.
+const SWEEP: usize = if cfg!(test) { 16 << 10 } else { 32 << 20 };
 /// What a block takes beside its contents: its places in tables, and the allocator's share.
 pub(super) const OVERHEAD: usize = 128;
+
+/// Blocks by where they are in memory.
+pub type Addresses = HashSet<*mut Block, BuildHasherDefault<AddressHasher>>;
 
 /// Spreads physical addresses; they are no secret and no attacker chooses them profitably.
 #[derive(Default)]
@@ -56,6 +61,8 @@ pub struct BlockCounts {
     pub code_writes: u64,
     /// Times that the whole cache was emptied.
     pub resets: u64,
+    /// Blocks that were overwritten and freed.
+    pub swept: u64,
     /// Instructions executed one at a time.
     pub steps: u64,
 }
@@ -79,6 +86,10 @@ pub struct Blocks {
     pub(super) credit: Credit,
     /// Bytes that the blocks take.
     pub(super) memory: usize,
+    /// The same, when the next look for overwritten ones is.
+    pub(super) sweep_at: usize,
+    /// Times that blocks were freed.
+    pub(super) freed: u64,
     current: *mut Block,
     current_rip: u64,
     pub counts: BlockCounts,
@@ -110,6 +121,8 @@ impl Blocks {
             storage: Vec::new(),
             credit: Credit::new(),
             memory: 0,
+            sweep_at: SWEEP,
+            freed: 0,
             current: std::ptr::null_mut(),
             current_rip: 0,
             counts: BlockCounts::default(),
@@ -211,13 +224,51 @@ impl Blocks {
         self.current = std::ptr::null_mut();
     }
 
+    /// Keeps a block.
+    pub(super) fn store(&mut self, block: Block) -> *mut Block {
+        self.memory += block.memory();
+        let block = Box::into_raw(Box::new(block));
+        self.storage.push(block);
+        block
+    }
+
+    /// Frees the blocks whose pages were written since, but those that are `needed`.
+    pub(super) fn sweep(&mut self, needed: &Addresses) {
+        self.freed += 1;
+        self.jumps.fill(NO_JUMP);
+        self.current = std::ptr::null_mut();
+        let mut free = Addresses::default();
+        self.storage.retain(|&address| {
+            // SAFETY: the blocks in storage live until they are freed below.
+            let block = unsafe { &*address };
+            block.forget_successors();
+            // Another vCPU may write at any time: asked once.
+            let keep = block.valid() || needed.contains(&address);
+            if !keep {
+                free.insert(address);
+            }
+            keep
+        });
+        self.table.retain(|_, block| !free.contains(block));
+        self.crossings.retain(|_, block| !free.contains(block));
+        self.counts.swept += free.len() as u64;
+        for block in free {
+            // SAFETY: made by Box::into_raw, and nothing points to it any more.
+            let block = unsafe { Box::from_raw(block) };
+            self.memory -= block.memory();
+        }
+        self.sweep_at = SWEEP.max(self.memory / 2 * 3);
+    }
+
     pub(super) fn reset(&mut self) {
         self.counts.resets += 1;
+        self.freed += 1;
         self.jumps.fill(NO_JUMP);
         self.table.clear();
         self.crossings.clear();
         self.current = std::ptr::null_mut();
         self.memory = 0;
+        self.sweep_at = SWEEP;
         for block in self.storage.drain(..) {
             // SAFETY: made by Box::into_raw, and nothing points to it any more.
             drop(unsafe { Box::from_raw(block) });

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use satori_state::seg;
 
-use super::blocks::{MAX_MEMORY, OVERHEAD, jump_slot};
+use super::blocks::{MAX_MEMORY, jump_slot};
 use super::fetch::Fetch;
 use super::{ALONE, Block, Crossing, Jump, NO_JUMP, Scope, copy, decode};
 use crate::cpu::{Cpu, Exec};
@@ -26,7 +26,7 @@ impl Cpu {
         let entry = &self.blocks.jumps[jump_slot(key)];
         if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
             let block = entry.block;
-            // SAFETY: jump entries point to blocks in storage; a reset empties both.
+            // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
             if unsafe { (*block).valid() } {
                 return Ok(Some(block));
             }
@@ -43,15 +43,15 @@ impl Cpu {
         // SAFETY: `before` has just run, and only a look-up frees blocks.
         let next = unsafe { (*before).successor(from, rip).get() };
         if next.key == key && next.stamp == self.blocks.stamp(next.scope, key) {
-            // SAFETY: successors point to blocks in storage; a reset frees both at once.
+            // SAFETY: successors point to blocks in storage, and are forgotten when some are freed.
             if unsafe { (*next.block).valid() } {
                 return Ok(Some(next.block));
             }
         }
-        let resets = self.blocks.counts.resets;
+        let freed = self.blocks.freed;
         let found = self.find_block()?;
         let entry = self.blocks.jumps[jump_slot(key)];
-        if resets == self.blocks.counts.resets && entry.key == key && Some(entry.block) == found {
+        if freed == self.blocks.freed && entry.key == key && Some(entry.block) == found {
             // SAFETY: nothing was freed meanwhile.
             unsafe { (*before).successor(from, rip).set(entry) };
         }
@@ -94,12 +94,16 @@ impl Cpu {
         // Physical addresses have fewer than 52 bits.
         let key = physical | u64::from(bits) << 56;
         if let Some(&block) = self.blocks.table.get(&key) {
-            // SAFETY: the table points to blocks in storage; a reset empties both.
+            // SAFETY: the table points to blocks in storage.
             if unsafe { (*block).valid() } {
                 self.remember(linear, fetch.scope, block);
                 return Ok(Some(block));
             }
             self.blocks.counts.stale += 1;
+        }
+        if self.blocks.memory > self.blocks.sweep_at {
+            let needed = self.jit.as_ref().map(|jit| jit.translated()).unwrap_or_default();
+            self.blocks.sweep(&needed);
         }
         if self.blocks.memory > MAX_MEMORY {
             if let Some(jit) = &mut self.jit {
@@ -122,10 +126,9 @@ impl Cpu {
         let len = ops.last().map_or(0, |op| op.offset + op.len);
         self.blocks.counts.decoded += 1;
         self.blocks.counts.instructions += u64::from(instructions);
-        self.blocks.memory += size_of::<Block>() + size_of_val(&*ops) + size_of_val(&*generics) + OVERHEAD;
-        let block = Box::into_raw(Box::new(Block {
+        let block = self.blocks.store(Block {
             ops,
-            _generics: generics,
+            generics,
             instructions,
             state: fetch.state,
             value,
@@ -135,8 +138,7 @@ impl Cpu {
             crossing: None,
             heat: Cell::new(0),
             translation: Cell::new((0, 0)),
-        }));
-        self.blocks.storage.push(block);
+        });
         self.blocks.table.insert(key, block);
         self.remember(linear, fetch.scope, block);
         Ok(Some(block))
@@ -186,7 +188,7 @@ impl Cpu {
         }
         let key = (here.page | (linear & 0xfff), there.page);
         if let Some(&block) = self.blocks.crossings.get(&key) {
-            // SAFETY: the table points to blocks in storage; a reset empties both.
+            // SAFETY: the table points to blocks in storage.
             if unsafe { (*block).valid() } {
                 self.remember(linear, scope, block);
                 return Some(block);
@@ -204,10 +206,9 @@ impl Cpu {
         self.blocks.credit.spend(1);
         self.blocks.counts.decoded += 1;
         self.blocks.counts.instructions += 1;
-        self.blocks.memory += size_of::<Block>() + size_of_val(&*ops) + size_of_val(&*generics) + OVERHEAD;
-        let block = Box::into_raw(Box::new(Block {
+        let block = self.blocks.store(Block {
             ops,
-            _generics: generics,
+            generics,
             instructions: 1,
             state: here.state,
             value,
@@ -217,8 +218,7 @@ impl Cpu {
             crossing: Some(Crossing { host: there.host, state: there.state, value: other_value }),
             heat: Cell::new(0),
             translation: Cell::new((0, 0)),
-        }));
-        self.blocks.storage.push(block);
+        });
         self.blocks.crossings.insert(key, block);
         self.remember(linear, scope, block);
         Some(block)
@@ -230,7 +230,7 @@ impl Cpu {
         let key = self.code_key(rip);
         let entry = self.blocks.jumps[jump_slot(key)];
         if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
-            // SAFETY: jump entries point to blocks in storage; a reset empties both.
+            // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
             return unsafe { (*entry.block).valid() }.then_some(entry.block);
         }
         let fetch = self.fetch_page(rip);
@@ -254,7 +254,7 @@ impl Cpu {
         if entry.key != key || entry.stamp != self.blocks.stamp(entry.scope, key) {
             return None;
         }
-        // SAFETY: jump entries point to blocks in storage; a reset empties both.
+        // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
         unsafe { entry.block.as_ref() }.filter(|block| block.valid())
     }
 
@@ -273,7 +273,7 @@ impl Cpu {
         if entry.key != key {
             return None;
         }
-        // SAFETY: jump entries point to blocks in storage; a reset empties both.
+        // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
         let block = unsafe { entry.block.as_ref() }?;
         let same = std::ptr::eq(block.host, fetch.host) && block.crossing.is_none() && block.valid();
         same.then(|| {

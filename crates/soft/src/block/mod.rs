@@ -17,7 +17,7 @@ use std::cell::Cell;
 
 use satori_memory::PageState;
 
-pub use blocks::{AddressHasher, Blocks};
+pub use blocks::{AddressHasher, Addresses, Blocks};
 pub use decode::{copy, ends_block};
 pub use op::{BLOCK_RIP, Flow, Op};
 
@@ -25,7 +25,7 @@ pub use op::{BLOCK_RIP, Flow, Op};
 pub struct Block {
     ops: Box<[Op]>,
     /// What the operations point to.
-    _generics: Box<[op::Generic]>,
+    generics: Box<[op::Generic]>,
     /// Instructions in the block.
     pub instructions: u32,
     state: *const PageState,
@@ -57,6 +57,16 @@ impl Block {
     #[inline(always)]
     fn successor(&self, from: u64, rip: u64) -> &Cell<Jump> {
         &self.successors[usize::from(rip.wrapping_sub(from) == u64::from(self.len))]
+    }
+
+    /// Forgets where it went on.
+    fn forget_successors(&self) {
+        self.successors.iter().for_each(|successor| successor.set(NO_JUMP));
+    }
+
+    /// Bytes that it takes on the host.
+    fn memory(&self) -> usize {
+        size_of::<Block>() + size_of_val(&*self.ops) + size_of_val(&*self.generics) + blocks::OVERHEAD
     }
 
     /// The translation for `key`, the mode and address that it is executed at.

@@ -31,3 +31,25 @@ fn blocks_are_forgotten_when_they_take_too_much() {
     assert_eq!(cpu.blocks.counts.resets, 1);
     assert!(cpu.blocks.memory < MAX_MEMORY && !cpu.blocks.storage.is_empty());
 }
+
+#[test]
+fn overwritten_blocks_are_freed_and_others_kept() {
+    const OTHER: u64 = CODE + 0x1000;
+    let mut cpu = machine64();
+    let mut run = |code: u64, text: &[u8], at_once: bool| {
+        cpu.memory.write(Gpa(code), &text.repeat(8)).unwrap();
+        cpu.state.rip = code;
+        cpu.blocks.sweep_at = if at_once { 0 } else { usize::MAX };
+        let before = cpu.blocks.counts;
+        assert_eq!(cpu.run(Until { tsc: None, instructions: Some(4) }), Exit::Budget);
+        // SAFETY: the blocks in storage live.
+        let sizes = cpu.blocks.storage.iter().map(|&block| unsafe { (*block).memory() });
+        assert_eq!(cpu.blocks.memory, sizes.sum::<usize>());
+        let after = cpu.blocks.counts;
+        (after.decoded - before.decoded, after.swept - before.swept, cpu.blocks.table.len())
+    };
+    // JMP to what follows, a block each; the same with a NOP before.
+    assert_eq!(run(OTHER, &[0xeb, 0], false), (4, 0, 4));
+    assert_eq!(run(CODE, &[0xeb, 0], false), (4, 0, 8));
+    assert_eq!(run(CODE, &[0x66, 0x90, 0xeb, 0], true), (2, 4, 6));
+}

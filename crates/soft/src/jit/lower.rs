@@ -148,7 +148,7 @@ pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, number: u32, rip: u64, key: 
         return None;
     }
     let whole = jit.blocks.get(number as usize)?;
-    // SAFETY: blocks live until `Blocks::reset`, which resets the translator first.
+    // SAFETY: blocks are freed only while one is looked up.
     let block = unsafe { &*whole.block };
     let pages = match &whole.reach {
         Some(reach) => {

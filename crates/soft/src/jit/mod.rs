@@ -53,7 +53,7 @@ use stubs::Stubs;
 use targets::{Target, Targets};
 pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
 
-use crate::block::{AddressHasher, BUCKETS, Block, Scope, bucket};
+use crate::block::{AddressHasher, Addresses as BlockAddresses, BUCKETS, Block, Scope, bucket};
 use crate::cpu::Cpu;
 use crate::mmu::Mode;
 
@@ -236,7 +236,7 @@ struct Translated {
 impl Translated {
     /// Whether none of its pages was written since.
     fn valid(&self) -> bool {
-        // SAFETY: blocks live until `Blocks::reset`, which resets the translator first.
+        // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
         let valid = unsafe { (*self.block).valid() };
         valid && self.reach.as_ref().is_none_or(|reach| reach.pages.iter().all(Page::valid))
     }
@@ -426,6 +426,11 @@ impl Jit {
     /// Where the byte at `offset` of the code that is being made will be in the code memory.
     fn placed(&self, offset: usize) -> usize {
         (self.asm.address(offset) - self.address(0)) as usize
+    }
+
+    /// The blocks that were translated, as long as that is not forgotten.
+    pub fn translated(&self) -> BlockAddresses {
+        self.blocks.iter().map(|one| one.block).collect()
     }
 
     /// Forgets all code.
