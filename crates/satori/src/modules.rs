@@ -5,29 +5,37 @@ use std::path::Path;
 use anyhow::Result;
 use satori_machine::Module;
 
-use crate::run::read;
+use crate::run::{read, read_any};
 
 /// The files that one `--initrd` names: one, or as QEMU has it for multiboot kernels several,
 /// `"FILE ARGS,FILE"`, where `,,` is a comma. A name that exists as it stands is one file.
 pub fn initrds(text: &str) -> Result<Vec<Module>> {
     if Path::new(text).exists() || !text.contains([',', ' ']) {
-        return Ok(vec![load("--initrd", text)?]);
+        return Ok(vec![initrd(text)?]);
     }
-    items(text).iter().map(|item| load("--initrd", item.trim_start())).collect()
+    items(text).iter().map(|item| initrd(item.trim_start())).collect()
 }
 
 /// The file that one `--module` names, `"FILE ARGS"`.
 pub fn module(text: &str) -> Result<Module> {
-    Ok(Module { multiboot_only: true, ..load("--module", text)? })
+    let (name, _) = parts(text);
+    // It may be empty: that it is there can be what it says.
+    let data = read_any("--module", Path::new(name))?;
+    Ok(Module { cmdline: text.into(), data, multiboot_only: true })
 }
 
-fn load(flag: &str, text: &str) -> Result<Module> {
-    let name = match Path::new(text).exists() {
-        true => text,
-        false => text.split(' ').next().unwrap_or(text),
-    };
-    let data = read(flag, Path::new(name))?;
-    Ok(Module { cmdline: text.into(), data, multiboot_only: name != text })
+fn initrd(text: &str) -> Result<Module> {
+    let (name, arguments) = parts(text);
+    let data = read("--initrd", Path::new(name))?;
+    Ok(Module { cmdline: text.into(), data, multiboot_only: arguments })
+}
+
+/// The name of the file, and whether arguments follow it.
+fn parts(text: &str) -> (&str, bool) {
+    match text.split_once(' ') {
+        Some((name, _)) if !Path::new(text).exists() => (name, true),
+        _ => (text, false),
+    }
 }
 
 /// The parts between single commas.

@@ -94,20 +94,24 @@ fn modules(flags: &cli::Run, file: Option<&str>) -> Result<Vec<Module>> {
     Ok(all)
 }
 
-/// The content of the file that `flag` names.
+/// The content of the file that `flag` names, which has some.
 pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
+    let bytes = read_any(flag, path)?;
+    if bytes.is_empty() {
+        bail!("{flag} {} is empty: name another file", path.display());
+    }
+    Ok(bytes)
+}
+
+/// The content of the file that `flag` names.
+pub fn read_any(flag: &str, path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     // Also a directory opens; and a fifo or a device would be read for ever.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         bail!("{flag} {shown} is no regular file: name one");
     }
-    let bytes = std::fs::read(path).map_err(|why| {
-        anyhow!("cannot read {flag} {shown} ({}): name a file that can be read", plain(&why))
-    })?;
-    if bytes.is_empty() {
-        bail!("{flag} {shown} is empty: name another file");
-    }
-    Ok(bytes)
+    std::fs::read(path)
+        .map_err(|why| anyhow!("cannot read {flag} {shown} ({}): name a file that can be read", plain(&why)))
 }
 
 /// Boots, runs to the end and reports.

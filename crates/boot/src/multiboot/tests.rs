@@ -32,7 +32,7 @@ fn modules() -> Initrd {
         data: data.into(),
         multiboot_only: true,
     };
-    Initrd::new(vec![module("a.elf x y", &[1; 5000]), module("b", &[2; 3])])
+    Initrd::new(vec![module("a.elf x y", &[1; 5000]), module("b", &[2; 3]), module("none", &[])])
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_information_block_says_what_is_there() {
     }
     assert_eq!(memory.read_u32(Gpa(0x10_2ffc)).unwrap(), 0, "the bss is zero");
     assert_eq!(memory.read_u32(Gpa(loaded.entry.gdtr.base + 20)).unwrap(), 0x00cf_9b00);
-    assert_eq!(word(f::MODS_COUNT), 2);
+    assert_eq!(word(f::MODS_COUNT), 3);
     for (index, module) in config.initrd.parts().iter().enumerate() {
         let entry = u64::from(word(f::MODS_ADDR)) + (index * module::SIZE) as u64;
         let field = |at: usize| memory.read_u32(Gpa(entry + at as u64)).unwrap();
