@@ -24,7 +24,7 @@ pub struct Cell {
 impl Cell {
     /// Whether no more runs are needed: the latest agree, or there is nothing to measure.
     pub fn settled(&self, repetitions: usize) -> bool {
-        let agree = || self.spread().is_some_and(|spread| spread <= NOISE);
+        let agree = || self.spread().is_some() && !self.noisy();
         self.absent.is_some() || self.failed.is_some() || (self.readings.len() >= repetitions && agree())
     }
 
@@ -43,6 +43,16 @@ impl Cell {
     /// Nanoseconds an operation: the median of the runs.
     pub fn ns(&self) -> Option<f64> {
         if self.failed.is_some() { None } else { median(&self.all()) }
+    }
+
+    /// The least of the runs.
+    fn least(&self) -> Option<f64> {
+        self.all().into_iter().min_by(f64::total_cmp)
+    }
+
+    /// Whether its runs are too far apart to be quoted.
+    pub fn noisy(&self) -> bool {
+        self.spread().is_some_and(|spread| spread > NOISE)
     }
 
     /// How far the runs are apart, in parts of the median.
@@ -92,9 +102,13 @@ impl Line {
         Some(self.peer()?.1 / self.satori()?).filter(|ratio| ratio.is_finite())
     }
 
-    /// Whether runs of any subject are too far apart to be quoted.
+    /// Whether its ratios are too uncertain to be quoted. The noise of a peer that is slower in its best run
+    /// than another is in the median has no part in them.
     pub fn noisy(&self) -> bool {
-        self.cells.iter().any(|cell| cell.spread().is_some_and(|spread| spread > NOISE))
+        let faster = self.peer().map_or(f64::INFINITY, |(_, ns)| ns);
+        let counts = |cell: &Cell| cell.least().is_some_and(|least| least <= faster);
+        let (own, peers) = self.cells.split_at(self.cells.len().min(2));
+        own.iter().chain(peers.iter().filter(|cell| counts(cell))).any(Cell::noisy)
     }
 
     /// Why the result on subject `index` is not that of the host, if it is not.
@@ -260,6 +274,14 @@ pub(crate) mod tests {
     fn ratios_are_taken_to_the_host_and_to_the_faster_peer() {
         let line = line("fib", &[&[10.0], &[20.0], &[90.0], &[80.0]]);
         assert_eq!((line.to_native(), line.to_peer(), line.peer()), (Some(2.0), Some(4.0), Some((3, 80.0))));
+    }
+
+    #[test]
+    fn noise_of_a_peer_that_is_slower_anyhow_does_not_count() {
+        let with = |peer: &[f64]| line("fib", &[&[10.0], &[20.0], &[60.0], peer]);
+        assert!(!with(&[90.0, 61.0, 120.0]).noisy());
+        assert!(with(&[90.0, 59.0, 120.0]).noisy(), "it may be the faster one");
+        assert!(line("fib", &[&[10.0, 20.0], &[20.0], &[60.0]]).noisy());
     }
 
     #[test]
