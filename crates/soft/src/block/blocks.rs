@@ -14,7 +14,7 @@ pub(super) const FETCHES: usize = 512;
 /// Host memory that blocks may take before everything is forgotten.
 pub(super) const MAX_MEMORY: usize = 96 << 20;
 /// Host memory that blocks may take before those are looked for whose pages were written since: a little more than
-/// a boot of Linux needs, which hardly meets them again.
+/// a boot of Linux leaves, so that none pays for the look.
 const SWEEP: usize = if cfg!(test) { 16 << 10 } else { 40 << 20 };
 /// What a block takes beside its contents: its places in tables, and the allocator's share.
 pub(super) const OVERHEAD: usize = 128;
