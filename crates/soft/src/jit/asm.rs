@@ -43,6 +43,10 @@ impl Mem {
     pub fn sum(base: Reg, index: Reg, disp: i32) -> Self {
         Mem { cpu: false, base: Some(base), index: Some((index, 0)), disp }
     }
+    /// The word at `index` of a table of the vCPU.
+    pub fn word(index: Reg, offset: usize) -> Self {
+        Mem { cpu: true, base: None, index: Some((index, 3)), disp: offset as i32 }
+    }
     /// The element at `index` bytes of a table of the vCPU.
     pub fn table(index: Reg, offset: usize) -> Self {
         Mem { cpu: true, base: Some(index), index: None, disp: offset as i32 }
@@ -431,6 +435,11 @@ impl Asm {
         self.changes += u32::from(to.0 == 0);
         let rxb = (to.high() ^ 1) << 7 | 0x40 | (from.high() ^ 1) << 5;
         self.raw(&[0xc4, rxb | 3, 0x7b, 0xf0, 0xc0 | to.low() << 3 | from.low(), by]);
+    }
+
+    /// Keeps the low byte of RAX only; leaves the flags alone.
+    pub fn extend_al(&mut self) {
+        self.bytes(&[0x0f, 0xb6, 0xc0]);
     }
 
     pub fn shr(&mut self, to: Reg, by: u8) {

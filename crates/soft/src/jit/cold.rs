@@ -7,7 +7,7 @@ use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
 use super::stubs::{BUDGET, S1, S2};
-use super::window::{self, Paged};
+use super::window::{self, Paged, Paired};
 
 /// Code that stands behind the block, as it seldom runs.
 pub enum Cold {
@@ -41,6 +41,11 @@ pub enum Cold {
         paged: Paged,
         range: u64,
         rip: u64,
+        rest: u32,
+    },
+    /// The accesses at a loop's start left the two pages that they were in the round before.
+    Paired {
+        paired: Paired,
         rest: u32,
     },
     /// A store hit code: what comes next may be another instruction now, unless a jump does.
@@ -97,6 +102,7 @@ impl Cold {
     fn label(&mut self) -> &mut Label {
         match self {
             Cold::Paged { paged, .. } => paged.label(),
+            Cold::Paired { paired, .. } => paired.label(),
             Cold::Miss { label, .. }
             | Cold::Step { label, .. }
             | Cold::Range { label, .. }
@@ -212,6 +218,7 @@ impl Lower<'_> {
                 self.emit_range(label, have, &address, site, (rip, rest), None);
             }
             Cold::Paged { paged, range, rip, rest } => self.emit_paged(&paged, range, rip, rest),
+            Cold::Paired { paired, rest } => self.emit_paired(&paired, rest),
             Cold::Wrote { label, back, window, next, rest } => {
                 self.asm.bind(label);
                 self.load_state(window);

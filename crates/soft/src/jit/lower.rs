@@ -64,6 +64,8 @@ pub struct Lower<'a> {
     pub stored_in: Option<u8>,
     /// The block's number.
     pub number: u32,
+    /// That of the one that goes on here without windows, or the same.
+    pub whole: u32,
     /// The block's instructions.
     pub all: Rc<[Instruction]>,
     /// The guest's general registers when it is about to be executed.
@@ -75,6 +77,8 @@ pub struct Lower<'a> {
     pub windows: Windows,
     /// The loop's rounds that code is made for.
     pub round: Round,
+    /// The start of the block if it is that of a loop, and its first accesses were in two pages.
+    pub paired: Option<Label>,
     /// Registers that the block changes.
     pub changed: u16,
     /// Accesses in a loop remember their pages.
@@ -138,7 +142,7 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     let block = unsafe { &*block };
     let mut pages = vec![Page::of(block, rip)];
     pages.extend(Page::behind(block, rip));
-    make(cpu, jit, block, pages, rip, key, false)
+    make(cpu, jit, block, pages, rip, key, None)
 }
 
 /// Translates `block` from the instruction at `rip` on without windows, for one that is under way and whose
@@ -158,7 +162,7 @@ pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, number: u32, rip: u64, key: 
         }
         None => vec![Page::of(block, rip)],
     };
-    make(cpu, jit, block, pages, rip, key, true)
+    make(cpu, jit, block, pages, rip, key, Some(number))
 }
 
 fn make(
@@ -168,8 +172,9 @@ fn make(
     pages: Vec<Page>,
     rip: u64,
     key: u64,
-    rest: bool,
+    whole: Option<u32>,
 ) -> Option<u64> {
+    let rest = whole.is_some();
     let number = jit.blocks.len() as u32;
     let further = !rest && jit.may_reach(key);
     let hot = jit.manner.hot;
@@ -202,12 +207,14 @@ fn make(
         stores: false,
         stored_in: None,
         number,
+        whole: whole.unwrap_or(number),
         all: all.clone(),
         gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
         grouping: !rest,
         extents: &jit.extents,
         windows: Windows::default(),
         round: Round::Only,
+        paired: None,
         changed: 0,
         paged: !jit.scattered.contains(&key),
         wide: jit.wide.contains(&key),
@@ -304,11 +311,13 @@ impl Lower<'_> {
         // Loading one loses vectors.
         let check_x87 = self.units.x87.then(|| self.check_x87());
         let check_vectors = self.units.vectors.then(|| self.check_vectors());
-        if self.grouping && all.len() > 1 {
+        let goes_back = all.last().is_some_and(goes_back);
+        if all.len() > 1 && (self.grouping || goes_back) {
             let (info, rip) = (&mut self.info, self.block_rip);
             self.steps = all.iter().map(|insn| Step::of(info, insn, rip)).collect();
             self.changed = Step::changes(&self.steps);
-            if all.last().is_some_and(goes_back) {
+            self.paired = (!self.grouping && self.pairs()).then_some(start);
+            if goes_back && (self.grouping || self.paired.is_some()) {
                 self.round = Round::First;
             }
         }
@@ -317,6 +326,7 @@ impl Lower<'_> {
             let (refill, gone, round) = (self.asm.label(), self.asm.label(), self.asm.bound());
             self.head(pages, all.len(), refill, gone);
             self.round = Round::Next;
+            self.grouping = true;
             self.windows = self.kept;
             self.again = Some(round);
             self.rest = all.len() as u32;

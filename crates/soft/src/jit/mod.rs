@@ -134,6 +134,8 @@ pub struct Context {
     targets: [Targets; 3],
     /// The same, for translated code.
     tables: [*const Target; 3],
+    /// Distances to the host's memory of the two pages that a group of accesses is in, by the low byte of the page's number.
+    pairs: [u64; window::PAIRS],
 }
 
 // SAFETY: the pointers are to the vCPU itself and to its kick, which it holds; they are written anew
@@ -168,6 +170,7 @@ impl Context {
             spare_vector: [0; 16],
             x87: x87::Area::new(),
             windows: Default::default(),
+            pairs: [0; window::PAIRS],
             without: 0,
             left_pages: window::LEAVINGS,
             left_pages_at: 0,

@@ -11,11 +11,13 @@
 
 pub mod enter;
 mod left;
+mod pair;
 mod step;
 
 use std::cell::Cell;
 use std::mem::offset_of;
 
+pub use pair::{PAIRS, Paired};
 pub use step::Step;
 use step::{Key, Use};
 
@@ -79,6 +81,8 @@ enum Place {
     Now,
     /// The distance to the host's memory, in [`Opened::place`].
     Distance,
+    /// That of either page that the range is in; its first byte's address is a multiple of the value.
+    Pair(u8),
 }
 
 /// An open window.
@@ -352,12 +356,21 @@ impl Lower<'_> {
         Some(reached)
     }
 
+    /// How far a window may reach that the instruction at `rip` opens.
+    fn extent(&self, rip: u64) -> Extent {
+        self.extents.get(&(rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
+    }
+
     /// As [`Lower::through_window`], whatever the address is a multiple of.
     fn reach(&mut self, address: &Address, wanted: &Use, size: u32) -> Option<(Mem, bool)> {
         let &Use { key, write, .. } = wanted;
         match self.windows.find(wanted) {
             Some(number) => {
-                let window = self.windows.open[number].filter(|window| window.place != Place::Distance);
+                let window = self.windows.open[number];
+                if let Some(Window { place: Place::Pair(by), low, .. }) = window {
+                    return self.through_pair(address, wanted.low - low, size, by);
+                }
+                let window = window.filter(|window| window.place != Place::Distance);
                 if address.segment.is_some() && window.is_none() {
                     // The sum changes flags.
                     self.spare_flags();
@@ -376,13 +389,19 @@ impl Lower<'_> {
                 }
             }
             None => {
-                let extent = self.extents.get(&(self.rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN));
+                let extent = self.extent(self.rip);
                 if extent == (0, 0) {
                     return None;
                 }
                 let range = range(wanted, &self.steps[self.at..], extent);
                 let alone = (wanted.low, wanted.high);
                 let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
+                if let Some(range) = range.filter(|range| self.is_paired(wanted, size, *range)) {
+                    let by = size as u8;
+                    let number = self.windows.open_paged(window(range, Place::Pair(by)))?;
+                    self.open_pair(address, write, range, number, by);
+                    return self.through_pair(address, wanted.low - range.0, size, by);
+                }
                 if self.round == Round::Next && self.paged {
                     let absolute = self.register_only(address).is_none();
                     let place = if absolute { Place::Now } else { Place::Distance };
@@ -498,7 +517,7 @@ impl Lower<'_> {
             window: number as u8,
             paged: paged.is_some(),
             wide: self.wide && paged.is_some(),
-            block: self.number,
+            block: self.whole,
             rip: self.rip,
             low: first,
             high: last + 1,

@@ -44,14 +44,14 @@ impl Lower<'_> {
 
     /// Tells that accesses left their pages many times, and goes on at `label`.
     fn emit_scattered(&mut self, label: Label) {
-        self.asm.constant(S1, self.number.into());
+        self.asm.constant(S1, self.whole.into());
         self.asm.call_to(self.stubs.scattered);
         self.reload_vectors();
         self.asm.jmp(label);
     }
 
     /// Goes to `look` if the bytes from `first` to `last` are in one page.
-    fn in_one_page(&mut self, address: &Address, (first, last): (i64, i64), look: Label) {
+    pub(super) fn in_one_page(&mut self, address: &Address, (first, last): (i64, i64), look: Label) {
         self.effective(S2, address, first);
         self.asm.lea(S1, Mem::at(S2, (last - first) as i32));
         self.asm.alu(Alu::Xor, S1, S2);
