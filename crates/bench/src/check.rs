@@ -1,7 +1,7 @@
 //! The bounds that the translator has to reach.
 
 use crate::catalog::Group;
-use crate::results::{Cell, Line, Results, Table};
+use crate::results::{Boot, Cell, Line, Results, Table};
 use crate::statistics::median;
 use crate::subject::Entry;
 
@@ -136,8 +136,8 @@ fn held(results: &Results, table: &Table, measure: Measure) -> (Option<f64>, Opt
             (ratios.into_iter().min_by(f64::total_cmp), counted(group, Line::to_peer))
         }
         Row(name) => (quoted(name).and_then(Line::to_peer), None),
-        BootFastest => (boot(results, table, Entry::BzImage, &[Entry::Q35, Entry::Microvm]), None),
-        BootPvh => (boot(results, table, Entry::Pvh, &[Entry::Pvh]), None),
+        BootFastest => (boot(table, Entry::BzImage, &[Entry::Q35, Entry::Microvm]), None),
+        BootPvh => (boot(table, Entry::Pvh, &[Entry::Pvh]), None),
         Gain => {
             let gain = |index: usize| cell("parallel-2", index)?.gain();
             (gain(1).zip(gain(0)).map(|(guest, host)| guest / host), None)
@@ -147,18 +147,21 @@ fn held(results: &Results, table: &Table, measure: Measure) -> (Option<f64>, Opt
     }
 }
 
-/// Satori's boot in parts of the fastest of the peers' boots.
-fn boot(results: &Results, table: &Table, own: Entry, theirs: &[Entry]) -> Option<f64> {
-    let fastest = (2..results.subjects.len())
-        .flat_map(|peer| theirs.iter().filter_map(move |&entry| table.boot(peer, entry)))
-        .min_by(f64::total_cmp)?;
-    Some(table.boot(1, own)? / fastest)
+/// Satori's boot in parts of the fastest of the peers' boots; nothing if either cannot be quoted.
+fn boot(table: &Table, own: Entry, theirs: &[Entry]) -> Option<f64> {
+    let own = table.boots.iter().find(|boot| boot.subject == 1 && boot.entry == own)?;
+    let peers = table.boots.iter().filter(|boot| boot.subject > 1 && theirs.contains(&boot.entry));
+    let peers = || peers.clone().filter_map(|boot| Some((boot, boot.whole()?)));
+    let fastest = peers().map(|(_, whole)| whole).min_by(f64::total_cmp)?;
+    // As with rows: that of a boot that is slower anyhow has no part in it.
+    let counts = |boot: &Boot| boot.runs.iter().any(|&run| run <= fastest);
+    let noisy = own.noisy() || peers().any(|(boot, _)| counts(boot) && boot.noisy());
+    own.whole().filter(|_| !noisy).map(|whole| whole / fastest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Boot;
     use crate::results::tests::{line, results};
 
     fn verdict(verdicts: &[Verdict], what: &str) -> Verdict {
@@ -197,8 +200,7 @@ mod tests {
     #[test]
     fn boots_are_compared_like_with_like() {
         let mut results = results(Vec::new());
-        let boot =
-            |subject, entry, ms| Boot { subject, entry, runs: vec![ms], to_init: vec![], failed: None };
+        let boot = |subject, entry, ms| Boot { runs: vec![ms], ..Boot::new(subject, entry) };
         results.tables[0].boots = vec![
             boot(1, Entry::BzImage, 900.0),
             boot(1, Entry::Pvh, 800.0),
@@ -210,5 +212,15 @@ mod tests {
         assert_eq!(verdict(&verdicts, "boot, part").value, Some(0.5));
         assert_eq!(verdict(&verdicts, "boot at the PVH note").value, Some(0.8));
         assert_eq!(verdict(&verdicts, "boot at the PVH note").reached(), Some(false));
+        // A slow peer's noise changes nothing; that of the fastest, or one that may be it, does.
+        for (place, runs, value) in [
+            (2, [2000.0, 2400.0, 3000.0], Some(0.5)),
+            (3, [1500.0, 1800.0, 2000.0], None),
+            (0, [800.0, 900.0, 1000.0], None),
+        ] {
+            let mut noisy = results.clone();
+            noisy.tables[0].boots[place].runs = runs.into();
+            assert_eq!(verdict(&check(&noisy), "boot, part").value, value, "{runs:?}");
+        }
     }
 }

@@ -217,18 +217,23 @@ impl Measuring<'_, '_> {
         let mut boots: Vec<Boot> = Vec::new();
         for (subject, kind) in self.plan.subjects.iter().enumerate() {
             for &entry in kind.boots() {
-                boots.push(Boot { subject, entry, runs: Vec::new(), to_init: Vec::new(), failed: None });
+                boots.push(Boot::new(subject, entry));
             }
         }
-        for round in 0..self.plan.repetitions {
-            (self.watch.tell)(&format!("{}, round {}: boots", setting.name(), round + 1));
-            for boot in boots.iter_mut().filter(|boot| boot.failed.is_none()) {
+        let repetitions = self.plan.repetitions;
+        for round in 0..repetitions * ROUNDS_MAX {
+            let open: Vec<_> = boots.iter_mut().filter(|boot| !boot.settled(repetitions)).collect();
+            if open.is_empty() {
+                break;
+            }
+            (self.watch.tell)(&format!("{}, round {}: {} boots", setting.name(), round + 1, open.len()));
+            for boot in open {
                 for attempt in 0..=1 {
                     let ended = self.session(boot.subject, setting, 1, boot.entry, "boot".into())?;
                     let wrong = match (ended.wrong, ended.to_init) {
                         (None, Some(to_init)) => {
-                            boot.runs.push(ended.whole.as_secs_f64() * 1e3);
-                            boot.to_init.push(to_init.as_secs_f64() * 1e3);
+                            let ms = |time: Duration| time.as_secs_f64() * 1e3;
+                            boot.add(ms(ended.whole), ms(to_init), repetitions);
                             break;
                         }
                         (wrong, _) => wrong.unwrap_or("never reached init".into()),

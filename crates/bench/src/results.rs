@@ -158,11 +158,6 @@ impl Table {
     pub fn mean(&self, group: Group, ratio: fn(&Line) -> Option<f64>) -> Option<f64> {
         geometric_mean(&self.ratios(group, ratio).0)
     }
-
-    /// The median times of the boots of subject `index` that were entered so, in milliseconds.
-    pub fn boot(&self, index: usize, entry: Entry) -> Option<f64> {
-        self.boots.iter().find(|boot| boot.subject == index && boot.entry == entry)?.whole()
-    }
 }
 
 /// Boots of one subject in one way.
@@ -172,7 +167,7 @@ pub struct Boot {
     pub subject: usize,
     /// How the kernel was entered.
     pub entry: Entry,
-    /// From the command's start to its end, in milliseconds.
+    /// The latest runs, as many as there are repetitions: from the command's start to its end, in milliseconds.
     pub runs: Vec<f64>,
     /// From the command's start to init, in milliseconds.
     pub to_init: Vec<f64>,
@@ -181,6 +176,30 @@ pub struct Boot {
 }
 
 impl Boot {
+    /// One of which there are no runs yet.
+    pub fn new(subject: usize, entry: Entry) -> Self {
+        Boot { subject, entry, runs: Vec::new(), to_init: Vec::new(), failed: None }
+    }
+
+    /// Adds a run; of the earlier ones those remain that make `repetitions` with it.
+    pub fn add(&mut self, whole: f64, to_init: f64, repetitions: usize) {
+        self.runs.push(whole);
+        self.to_init.push(to_init);
+        let surplus = self.runs.len().saturating_sub(repetitions);
+        self.runs.drain(..surplus);
+        self.to_init.drain(..surplus);
+    }
+
+    /// Whether no more runs are needed.
+    pub fn settled(&self, repetitions: usize) -> bool {
+        self.failed.is_some() || self.runs.len() >= repetitions && !self.noisy()
+    }
+
+    /// Whether its runs are too far apart to be quoted.
+    pub fn noisy(&self) -> bool {
+        spread(&self.runs).is_some_and(|spread| spread > NOISE)
+    }
+
     /// The median time of the whole command.
     pub fn whole(&self) -> Option<f64> {
         if self.failed.is_some() { None } else { median(&self.runs) }
@@ -304,6 +323,18 @@ pub(crate) mod tests {
         }
         let absent = Cell { absent: Some("no AVX2".into()), ..Cell::default() };
         assert!(absent.settled(3));
+    }
+
+    #[test]
+    fn boots_are_settled_like_rows() {
+        let mut boot = Boot::new(1, Entry::Pvh);
+        for (ms, settled) in [(500.0, false), (700.0, false), (510.0, false), (520.0, false), (500.0, true)] {
+            boot.add(ms, ms / 2.0, 3);
+            assert_eq!(boot.settled(3), settled, "{boot:?}");
+        }
+        assert_eq!((boot.runs.len(), boot.to_init.len(), boot.whole()), (3, 3, Some(510.0)));
+        boot.failed = Some("panic".into());
+        assert!(boot.settled(9));
     }
 
     #[test]
