@@ -5,6 +5,9 @@
 //! what is unpacked and proves that all of it was.
 
 use std::io::Read;
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use crate::BadKernel;
 use crate::lzo;
@@ -34,6 +37,8 @@ pub enum Compression {
 const LZ4_LEGACY_MAGIC: [u8; 4] = 0x184c_2102_u32.to_le_bytes();
 /// Every block of LZ4's legacy framing but the last unpacks to this.
 const LZ4_LEGACY_BLOCK: usize = 8 << 20;
+/// Threads that unpack, at most: memory is the limit then.
+const THREADS: usize = 4;
 /// Largest window that a zstd frame may ask for: what `zstd -22 --ultra` uses.
 const ZSTD_WINDOW_MAX: u64 = 128 << 20;
 /// Memory in KiB that an LZMA dictionary may take; Linux's build uses 128 MiB of it.
@@ -129,8 +134,25 @@ fn bounded(reader: impl Read, length: usize) -> Result<Vec<u8>, String> {
 
 /// Unpacks a sequence of (u32 length, LZ4 block) after the magic.
 fn unpack_lz4_legacy(packed: &[u8], length: usize) -> Result<Vec<u8>, String> {
-    let mut rest = &packed[LZ4_LEGACY_MAGIC.len()..];
+    let blocks = lz4_blocks(&packed[LZ4_LEGACY_MAGIC.len()..])?;
+    if blocks.len() == length.div_ceil(LZ4_LEGACY_BLOCK)
+        && let Some(out) = unpack_whole_blocks(&blocks, length)
+    {
+        return Ok(out);
+    }
+    // Frames that were concatenated have shorter blocks in between; or something is wrong with them.
     let mut out = Vec::new();
+    for block in blocks {
+        let start = out.len();
+        out.resize(start + LZ4_LEGACY_BLOCK.min(length - start), 0);
+        let got = lz4_flex::block::decompress_into(block, &mut out[start..]).map_err(|e| e.to_string())?;
+        out.truncate(start + got);
+    }
+    Ok(out)
+}
+
+fn lz4_blocks(mut rest: &[u8]) -> Result<Vec<&[u8]>, String> {
+    let mut blocks = Vec::new();
     while let Some((size, after)) = rest.split_first_chunk::<4>() {
         // Concatenated frames repeat the magic.
         if *size == LZ4_LEGACY_MAGIC {
@@ -139,13 +161,36 @@ fn unpack_lz4_legacy(packed: &[u8], length: usize) -> Result<Vec<u8>, String> {
         }
         let size = u32::from_le_bytes(*size) as usize;
         let (block, after) = after.split_at_checked(size).ok_or("a block ends too early")?;
-        let start = out.len();
-        out.resize(start + LZ4_LEGACY_BLOCK.min(length - start), 0);
-        let got = lz4_flex::block::decompress_into(block, &mut out[start..]).map_err(|e| e.to_string())?;
-        out.truncate(start + got);
+        blocks.push(block);
         rest = after;
     }
-    if rest.is_empty() { Ok(out) } else { Err("a block length ends too early".into()) }
+    if rest.is_empty() { Ok(blocks) } else { Err("a block length ends too early".into()) }
+}
+
+/// Unpacks blocks on some threads at a time, each to where it belongs if all but the last have the usual length;
+/// nothing if one does not.
+fn unpack_whole_blocks(blocks: &[&[u8]], length: usize) -> Option<Vec<u8>> {
+    let mut out = vec![0; length];
+    let work = Mutex::new(blocks.iter().zip(out.chunks_mut(LZ4_LEGACY_BLOCK)));
+    let unpack = || {
+        loop {
+            let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((block, place)) = next else { return true };
+            let expected = place.len();
+            if lz4_flex::block::decompress_into(block, place).ok() != Some(expected) {
+                return false;
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(blocks.len()).min(THREADS);
+    let whole = thread::scope(|scope| {
+        // Where there can be no more threads, this one does it all.
+        let spawned: Vec<_> =
+            (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, unpack).ok()).collect();
+        let own = unpack();
+        spawned.into_iter().all(|thread| thread.join().unwrap_or(false)) && own
+    });
+    whole.then_some(out)
 }
 
 #[cfg(test)]
@@ -229,16 +274,26 @@ mod tests {
 
     #[test]
     fn lz4_blocks_beyond_the_first_are_joined() {
-        let first = vec![7_u8; LZ4_LEGACY_BLOCK];
-        let second = sample();
-        let mut packed = LZ4_LEGACY_MAGIC.to_vec();
-        for block in [&first, &second] {
-            let block = lz4_flex::block::compress(block);
-            packed.extend_from_slice(&(block.len() as u32).to_le_bytes());
-            packed.extend_from_slice(&block);
+        let whole = |byte: u8| vec![byte; LZ4_LEGACY_BLOCK];
+        // The last is what concatenated frames have in between.
+        for parts in [
+            vec![whole(7), sample()],
+            vec![whole(1), whole(2), whole(3), whole(4), whole(5)],
+            vec![sample(), whole(6)],
+        ] {
+            let mut packed = LZ4_LEGACY_MAGIC.to_vec();
+            for part in &parts {
+                let block = lz4_flex::block::compress(part);
+                packed.extend_from_slice(&(block.len() as u32).to_le_bytes());
+                packed.extend_from_slice(&block);
+            }
+            let length: usize = parts.iter().map(Vec::len).sum();
+            packed.extend_from_slice(&(length as u32).to_le_bytes());
+            let (_, unpacked) = unpack(&packed, 1 << 30).unwrap();
+            assert!(unpacked == parts.concat());
+            let last = packed.len() - 5;
+            packed[last] ^= 0xff;
+            assert_ne!(unpack(&packed, 1 << 30).map(|(_, unpacked)| unpacked == parts.concat()), Ok(true));
         }
-        packed.extend_from_slice(&((first.len() + second.len()) as u32).to_le_bytes());
-        let (_, unpacked) = unpack(&packed, 1 << 30).unwrap();
-        assert!(unpacked == [first, second].concat());
     }
 }
