@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use satori_cpuid::{Offered, Vendor};
-use satori_defs::fpu::xsave;
+use satori_defs::fpu::{fcw, xsave};
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_engine::{
     CpuidResult, Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, Vcpu, VcpuParts,
@@ -179,7 +179,8 @@ pub(super) fn case_in(u: &mut Unstructured<'_>, mode: Mode) -> Result<Case> {
         state.gpr[4] = DATA + 0x8000 - if mode == Mode::Real || mode == Mode::Virtual8086 { DATA } else { 0 };
     }
     state.fpu.mxcsr = u32::from(u.arbitrary::<u16>()?);
-    state.fpu.fcw = u.arbitrary::<u16>()? | 0x40;
+    // Its other bits are what they are (SDM 1, 8.1.5).
+    state.fpu.fcw = u.arbitrary::<u16>()? & fcw::WRITABLE | fcw::FIXED;
     state.fpu.ftw = u.arbitrary()?;
     for index in 0..4 {
         let low: u128 = u.arbitrary()?;
