@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::LazyLock;
 
 use gdbstub::arch::{Arch, RegId, Registers};
+use satori_defs::fpu::fcw;
 use satori_defs::x86::{cr0, rflags};
 use satori_state::{CpuState, reg, seg};
 
@@ -88,7 +89,14 @@ const CORE: &[Register] = &[
     st!("st5", 5),
     st!("st6", 6),
     st!("st7", 7),
-    word!("fctrl", 32, "int", fpu.fcw),
+    // Its other bits are what they are.
+    Register(
+        "fctrl",
+        32,
+        "int",
+        |s| s.fpu.fcw.into(),
+        |s, v| s.fpu.fcw = v as u16 & fcw::WRITABLE | fcw::FIXED,
+    ),
     word!("fstat", 32, "int", fpu.fsw),
     Register("ftag", 32, "int", |s| full_tags(s.fpu.ftw), |s, v| s.fpu.ftw = abridged_tags(v)),
     shown!("fiseg", 32, "int", |_| 0),
@@ -307,6 +315,14 @@ mod tests {
         image.gdb_deserialize(&bytes).unwrap();
         assert_eq!(image.0, state);
         assert_eq!(image.gdb_deserialize(&bytes[1..]), Err(()));
+    }
+
+    #[test]
+    fn reserved_bits_stay_as_they_are() {
+        let mut image = Image(CpuState::default());
+        image.gdb_deserialize(&vec![0xff; table().map(|row| row.1 / 8).sum()]).unwrap();
+        assert_eq!((image.0.fpu.fcw, image.0.fpu.mxcsr), (0x1f7f, 0xffff));
+        assert_eq!((image.0.rflags & rflags::VM, image.0.cr0), (0, CpuState::default().cr0));
     }
 
     #[test]
