@@ -383,7 +383,7 @@ impl Lower<'_> {
         let other = self.asm.label();
         self.compare_target(target);
         self.asm.jcc(cc::NE, other);
-        let (windows, stores) = (self.windows, (self.stores, self.stored_in));
+        let (windows, stores) = (self.windows.clone(), (self.stores, self.stored_in));
         self.push_return(next, None);
         self.link(target);
         (self.windows, (self.stores, self.stored_in)) = (windows, stores);

@@ -74,7 +74,7 @@ pub struct Lower<'a> {
     pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
     /// Accesses may be translated together.
     pub grouping: bool,
-    pub windows: Windows,
+    pub windows: Rc<Windows>,
     /// The loop's rounds that code is made for.
     pub round: Round,
     /// The start of the block if it is that of a loop, and its first accesses were in two pages.
@@ -92,7 +92,7 @@ pub struct Lower<'a> {
     pub back_home: Homes,
     /// The start of the second copy of a loop, and the windows that are open there.
     again: Option<Label>,
-    kept: Windows,
+    kept: Rc<Windows>,
     /// And where the registers are there.
     loop_homes: Homes,
     /// What the instructions do that matters to windows.
@@ -212,7 +212,7 @@ fn make(
         gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
         grouping: !rest,
         extents: &jit.extents,
-        windows: Windows::default(),
+        windows: Rc::default(),
         round: Round::Only,
         paired: None,
         changed: 0,
@@ -223,7 +223,7 @@ fn make(
         back_home: Homes::USUAL,
         again: None,
         loop_homes: Homes::USUAL,
-        kept: Windows::default(),
+        kept: Rc::default(),
         steps: Vec::new(),
         at: 0,
         ranges: Vec::new(),
@@ -327,7 +327,7 @@ impl Lower<'_> {
             self.head(pages, all.len(), refill, gone);
             self.round = Round::Next;
             self.grouping = true;
-            self.windows = self.kept;
+            self.windows = self.kept.clone();
             self.again = Some(round);
             self.rest = all.len() as u32;
             self.homes = self.loop_homes;
@@ -435,8 +435,10 @@ impl Lower<'_> {
                 // However it was done, that is how they can be made again.
                 self.recipe = Recipe::of(insn, before);
             }
-            if let Some(step) = self.steps.get(i) {
-                self.windows.pass(step);
+            if let Some(step) = self.steps.get(i)
+                && self.windows.concerns(step)
+            {
+                Rc::make_mut(&mut self.windows).pass(step);
             }
             self.rest -= 1;
         }
@@ -461,7 +463,7 @@ impl Lower<'_> {
         if self.round == Round::First
             && let Some(kept) = self.windows.kept(self.changed)
         {
-            self.kept = kept;
+            self.kept = Rc::new(kept);
             self.again = Some(self.asm.label());
             if self.sites.is_empty() {
                 self.loop_homes = Homes::for_loop(&mut self.info, &self.all, self.code_mode);
@@ -474,7 +476,7 @@ impl Lower<'_> {
         let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| self.host.has(*f));
         if known {
             let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
-            let (windows, ranges, sites) = (self.windows, self.ranges.len(), self.sites.len());
+            let (windows, ranges, sites) = (self.windows.clone(), self.ranges.len(), self.sites.len());
             let (held, pointer) = (self.held.take(), self.pointer);
             match self.flow(isa, insn) {
                 Some(ended) => return ended,
@@ -487,7 +489,7 @@ impl Lower<'_> {
                     self.links.truncate(links);
                     self.sites.truncate(sites);
                     self.ranges.truncate(ranges);
-                    self.windows = windows;
+                    self.windows = windows.clone();
                 }
             }
             if self.strings(isa, insn) || self.system(isa, insn) {
@@ -507,7 +509,7 @@ impl Lower<'_> {
                     self.flags = flags;
                     self.cold.truncate(cold);
                     self.ranges.truncate(ranges);
-                    self.windows = windows;
+                    self.windows = windows.clone();
                 }
             }
         }
@@ -519,7 +521,7 @@ impl Lower<'_> {
     /// Emits a call of the generic implementation.
     fn generic(&mut self, isa: &Isa, insn: &Instruction) {
         self.save_flags();
-        self.windows.close_all();
+        Rc::make_mut(&mut self.windows).close_all();
         let site = self.site(isa, insn);
         self.call_generic(site);
     }

@@ -16,6 +16,7 @@ mod step;
 
 use std::cell::Cell;
 use std::mem::offset_of;
+use std::rc::Rc;
 
 pub use pair::{PAIRS, Paired};
 pub use step::Step;
@@ -98,23 +99,37 @@ struct Window {
     aligned: Option<(i64, u8)>,
 }
 
+impl Window {
+    /// Whether it ends with an instruction that does this.
+    fn loses(&self, step: &Step) -> bool {
+        self.key.loses(step.changes, step.registers())
+    }
+
+    /// What is added to the register that it is counted from.
+    fn shifts(&self, step: &Step) -> Option<i64> {
+        let (register, amount) = step.shift?;
+        (self.key.base == Some(register as u8)).then_some(amount)
+    }
+}
+
 /// The windows that are open where code is being made.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Windows {
-    open: [Option<Window>; PLACES],
+    /// By their places in the context, ascending.
+    open: Vec<(usize, Window)>,
     /// Where the next one comes.
     next: usize,
     /// Accesses that remember their page.
     pub pages: usize,
-    /// Those that stay, as a loop relies on them.
-    kept: [bool; PLACES],
+    /// Those places that stay, as a loop relies on them, a bit each.
+    kept: u32,
     /// One was closed for another one, or all were: none lasts for a round.
     lost: bool,
 }
 
 impl Windows {
     pub fn close_all(&mut self) {
-        self.open = [None; PLACES];
+        self.open.clear();
         self.lost = true;
     }
 
@@ -123,61 +138,71 @@ impl Windows {
         if self.lost {
             return None;
         }
-        let mut kept = Windows::default();
-        for (number, window) in self.open.iter().enumerate() {
-            let Some(window) = window else { continue };
-            if window.key.stays(changed) {
-                kept.open[number] = Some(*window);
-                kept.kept[number] = true;
-            }
-        }
-        Some(kept)
+        let stays = |(_, window): &&(usize, Window)| window.key.stays(changed);
+        let open: Vec<_> = self.open.iter().filter(stays).copied().collect();
+        let kept = open.iter().fold(0, |kept, (number, _)| kept | 1 << number);
+        Some(Windows { open, kept, ..Windows::default() })
     }
 
     /// Gives an access of a loop, or a group of them, a place of its own.
     fn open_paged(&mut self, window: Window) -> Option<usize> {
         let number = WINDOWS + self.pages;
-        *self.open.get_mut(number)? = Some(window);
+        if number >= PLACES {
+            return None;
+        }
+        self.put(number, window);
         self.pages += 1;
         Some(number)
     }
 
+    /// Whether what an instruction does changes what is open.
+    pub fn concerns(&self, step: &Step) -> bool {
+        self.open.iter().any(|(_, window)| window.loses(step) || window.shifts(step).is_some())
+    }
+
     /// Brings the windows up to date with what an instruction does.
     pub fn pass(&mut self, step: &Step) {
-        for place in &mut self.open {
-            let Some(window) = place else { continue };
-            if window.key.loses(step.changes, step.registers()) {
-                *place = None;
-            } else if let Some((register, amount)) = step.shift
-                && window.key.base == Some(register as u8)
-            {
+        self.open.retain_mut(|(_, window)| {
+            if window.loses(step) {
+                return false;
+            }
+            if let Some(amount) = window.shifts(step) {
                 window.low = window.low.wrapping_sub(amount);
                 window.high = window.high.wrapping_sub(amount);
             }
-        }
+            true
+        });
     }
 
-    fn find(&self, wanted: &Use) -> Option<usize> {
-        let holds = |window: &Window| {
+    fn find(&self, wanted: &Use) -> Option<(usize, Window)> {
+        let holds = |(_, window): &&(usize, Window)| {
             window.key == wanted.key
                 && window.low <= wanted.low
                 && wanted.high <= window.high
                 && (window.write || !wanted.write)
         };
-        self.open.iter().position(|window| window.as_ref().is_some_and(holds))
+        self.open.iter().find(holds).copied()
+    }
+
+    /// Opens `window` in the place of this number, for another one that may be there.
+    fn put(&mut self, number: usize, window: Window) {
+        match self.open.binary_search_by_key(&number, |(number, _)| *number) {
+            Ok(place) => self.open[place].1 = window,
+            Err(place) => self.open.insert(place, (number, window)),
+        }
     }
 
     fn close(&mut self, number: usize) {
-        self.open[number] = None;
+        self.open.retain(|(other, _)| *other != number);
     }
 
     /// Opens a window in place of the oldest, if not all of them stay.
     fn open(&mut self, window: Window) -> Option<usize> {
-        let free = |number: &usize| !self.kept[*number];
+        let free = |number: &usize| self.kept & 1 << number == 0;
         let number = (self.next..WINDOWS).chain(0..self.next).find(free)?;
         self.next = (number + 1) % WINDOWS;
-        self.lost |= self.open[number].is_some();
-        self.open[number] = Some(window);
+        self.lost |= self.open.iter().any(|(other, _)| *other == number);
+        self.put(number, window);
         Some(number)
     }
 }
@@ -328,8 +353,7 @@ impl Lower<'_> {
             let fits = |(known, other): (i64, u8)| other >= by && (place - known) % i64::from(by) == 0;
             align == 1 || window.aligned.is_some_and(fits)
         };
-        let known = self.windows.find(&wanted).and_then(|number| self.windows.open[number]);
-        if known.as_ref().is_some_and(aligned) {
+        if self.windows.find(&wanted).is_some_and(|(_, window)| aligned(&window)) {
             return self.reach(address, &wanted, size);
         }
         // What looks at the address changes flags.
@@ -348,10 +372,9 @@ impl Lower<'_> {
             self.cold.truncate(cold);
             return None;
         };
-        if let Some(number) = self.windows.find(&wanted)
-            && let Some(window) = &mut self.windows.open[number]
-        {
-            window.aligned = Some((wanted.low - window.low, by));
+        if let Some((number, window)) = self.windows.find(&wanted) {
+            let aligned = Some((wanted.low - window.low, by));
+            Rc::make_mut(&mut self.windows).put(number, Window { aligned, ..window });
         }
         Some(reached)
     }
@@ -365,12 +388,11 @@ impl Lower<'_> {
     fn reach(&mut self, address: &Address, wanted: &Use, size: u32) -> Option<(Mem, bool)> {
         let &Use { key, write, .. } = wanted;
         match self.windows.find(wanted) {
-            Some(number) => {
-                let window = self.windows.open[number];
-                if let Some(Window { place: Place::Pair(by), low, .. }) = window {
-                    return self.through_pair(address, wanted.low - low, size, by);
+            Some((number, window)) => {
+                if let Place::Pair(by) = window.place {
+                    return self.through_pair(address, wanted.low - window.low, size, by);
                 }
-                let window = window.filter(|window| window.place != Place::Distance);
+                let window = Some(window).filter(|window| window.place != Place::Distance);
                 if address.segment.is_some() && window.is_none() {
                     // The sum changes flags.
                     self.spare_flags();
@@ -398,7 +420,8 @@ impl Lower<'_> {
                 let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
                 if let Some(range) = range.filter(|range| self.is_paired(wanted, size, *range)) {
                     let by = size as u8;
-                    let number = self.windows.open_paged(window(range, Place::Pair(by)))?;
+                    let number =
+                        Rc::make_mut(&mut self.windows).open_paged(window(range, Place::Pair(by)))?;
                     self.open_pair(address, write, range, number, by);
                     return self.through_pair(address, wanted.low - range.0, size, by);
                 }
@@ -407,11 +430,11 @@ impl Lower<'_> {
                     let place = if absolute { Place::Now } else { Place::Distance };
                     let group = range.is_some();
                     let range = range.unwrap_or(alone);
-                    let number = self.windows.open_paged(window(range, place))?;
+                    let number = Rc::make_mut(&mut self.windows).open_paged(window(range, place))?;
                     self.open_paged(address, size, write, range, number, absolute);
                     self.pointer = None;
                     if absolute && !group {
-                        self.windows.close(number);
+                        Rc::make_mut(&mut self.windows).close(number);
                         return Some((Mem::sum(S1, S2, 0), false));
                     }
                     if absolute {
@@ -426,7 +449,7 @@ impl Lower<'_> {
                     // What a loop comes back to is a group too.
                     let lasts = self.round == Round::First && key.stays(self.changed);
                     let range = range.or(lasts.then_some(alone))?;
-                    let number = self.windows.open(window(range, Place::Pointer))?;
+                    let number = Rc::make_mut(&mut self.windows).open(window(range, Place::Pointer))?;
                     self.open_window(address, size, write, range, number);
                     self.pointer = Some((number, self.asm.changes()));
                     return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
