@@ -144,7 +144,8 @@ fn in_steps(vcpu: &mut dyn Vcpu, case: &Case, memory: &GuestMemory) -> Option<Le
                     | undefined::flags(&insn, rcx);
             }
         }
-        let Some(insn) = next_instruction(vcpu, memory) else { return true };
+        // What is no instruction faults, and what it leaves on the stack has the flags.
+        let Some(insn) = next_instruction(vcpu, memory) else { return undefined == 0 };
         let enters = matches!(
             insn.mnemonic(),
             Mnemonic::Syscall | Mnemonic::Sysenter | Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Int3
@@ -154,8 +155,7 @@ fn in_steps(vcpu: &mut dyn Vcpu, case: &Case, memory: &GuestMemory) -> Option<Le
         !(reads & undefined != 0 || enters && undefined != 0 || of_no_definition(&insn))
     };
     let left = execute(vcpu, case, 1, &mut look)?;
-    look(vcpu, true);
-    Some(Left { undefined, ..left })
+    look(vcpu, true).then_some(Left { undefined, ..left })
 }
 
 /// Executes the code once more; `look` is asked before each piece, told whether the last one completed, and may
