@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Input;
 
@@ -158,8 +158,8 @@ impl Stream {
 
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => (&*stream).write_all(bytes),
-            Stream::Unix(stream) => (&*stream).write_all(bytes),
+            Stream::Tcp(stream) => write_within(stream, bytes, PATIENCE),
+            Stream::Unix(stream) => write_within(stream, bytes, PATIENCE),
         }
     }
 
@@ -169,6 +169,21 @@ impl Stream {
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
+}
+
+/// Writes all of `bytes` to a socket whose writes end after `patience`, however often signals interrupt them: each lets the
+/// socket's own time begin anew.
+fn write_within(mut to: impl Write, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
+    let mut since = Instant::now();
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(length) => (bytes, since) = (&bytes[length..], Instant::now()),
+            Err(why) if why.kind() == io::ErrorKind::Interrupted && since.elapsed() < patience => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -205,6 +220,33 @@ mod tests {
                 std::fs::remove_file(path).unwrap();
             }
         }
+    }
+
+    /// A socket whose first writes are interrupted, as many as the first value says.
+    struct Interrupted(u32, Vec<u8>);
+
+    impl Write for &mut Interrupted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0 > 0 {
+                self.0 -= 1;
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            self.1.push(bytes[0]);
+            Ok(1)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn signals_do_not_prolong_the_wait() {
+        let mut socket = Interrupted(3, Vec::new());
+        write_within(&mut socket, b"$OK#9a", Duration::from_secs(3600)).unwrap();
+        assert_eq!(socket.1, b"$OK#9a");
+        socket.0 = u32::MAX;
+        let ended = write_within(&mut socket, b"+", Duration::ZERO).unwrap_err();
+        assert_eq!((ended.kind(), socket.0), (io::ErrorKind::Interrupted, u32::MAX - 1));
     }
 
     fn temp() -> String {
