@@ -169,6 +169,10 @@ impl Cpu {
             return None;
         }
         let room = 0x1000 - (linear & 0xfff);
+        if room >= MAX_LENGTH as u64 {
+            // It is too long, in this page already.
+            return None;
+        }
         let next = linear.wrapping_add(room);
         let there = self.fetch_page(next);
         self.fault = None;
