@@ -99,7 +99,11 @@ fn compare(case: &Case, cut: u64) -> u64 {
             }
         }
         if let Some(whole) = whole {
-            let now = ram(memory);
+            let mut now = ram(memory);
+            // A fetch that is predicted may come to nothing, and its page counts as accessed all the same (SDM 3, 4.8).
+            for at in TABLES.step_by(8) {
+                now[at] &= !(pte::A as u8) | whole[at];
+            }
             let differs: Vec<_> = (0..now.len()).filter(|at| now[*at] != whole[*at]).take(16).collect();
             assert!(differs.is_empty(), "{:#x?}\nmemory differs at {differs:x?}", case.state);
         }
