@@ -55,6 +55,8 @@ struct Left {
     state: CpuState,
     retired: u64,
     exits: Vec<Exit>,
+    /// The last instruction was completed.
+    completed: bool,
     /// Status flags that are undefined then.
     undefined: u64,
 }
@@ -159,7 +161,7 @@ fn in_steps(vcpu: &mut dyn Vcpu, case: &Case, memory: &GuestMemory) -> Option<Le
         !(reads & undefined != 0 || enters && undefined != 0 || of_no_definition(&insn))
     };
     let left = execute(vcpu, case, 1, &mut look)?;
-    look(vcpu, true).then_some(Left { undefined, ..left })
+    look(vcpu, left.completed).then_some(Left { undefined, ..left })
 }
 
 /// Executes the code once more; `look` is asked before each piece, told whether the last one completed, and may
@@ -195,7 +197,7 @@ fn execute(
     let mut state = vcpu.state().clone();
     // The last slots are the engine's own.
     state.gpr[reg::ZERO..].fill(0);
-    Some(Left { state, retired: vcpu.retired(), exits, undefined: 0 })
+    Some(Left { state, retired: vcpu.retired(), exits, completed, undefined: 0 })
 }
 
 /// Whether the result itself may be undefined.
