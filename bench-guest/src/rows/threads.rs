@@ -8,7 +8,7 @@ use std::thread;
 
 use super::{fail, noise, sha};
 use crate::measure::Meter;
-use crate::sys::{Mapping, now};
+use crate::sys::{Mapping, move_to, now};
 
 pub fn thread(m: &mut Meter) {
     m.each(|| thread::spawn(|| black_box(5u64)).join().unwrap_or(0));
@@ -98,6 +98,8 @@ pub fn parallel(m: &mut Meter) {
     thread::scope(|scope| {
         let (stop, waking, together) = (&stop, &waking, &together);
         scope.spawn(move || {
+            // Who wakes another has it on its own processor often, where both wait for each other.
+            move_to(1);
             for round in 1.. {
                 waking.wait();
                 if stop.load(SeqCst) || sender.send(together(round)).is_err() {
@@ -105,6 +107,7 @@ pub fn parallel(m: &mut Meter) {
                 }
             }
         });
+        move_to(0);
         let begin = now();
         for round in 1.. {
             if result.is_some() && now() - begin >= 4 * m.budget() {
