@@ -62,7 +62,7 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_mprotect, Masked(2, EXEC, 0), "guard pages; never code"),
     (libc::SYS_munmap, Always, "memory given back"),
     (libc::SYS_mremap, Always, "large vectors that grow"),
-    (libc::SYS_madvise, Always, "stacks of threads that ended; huge pages"),
+    (libc::SYS_madvise, Always, "memory given back: stacks of threads that ended, and the allocator"),
     (libc::SYS_brk, Always, "the heap"),
     (libc::SYS_futex, Always, "locks and waiting"),
     (libc::SYS_membarrier, Always, "the decoder's barrier against writers of code"),

@@ -12,7 +12,7 @@ use crate::{engines, probe};
 
 /// Everything, in the order in which it is told.
 pub fn findings() -> Vec<Finding> {
-    let mut findings = vec![clocksource(), tsc(), processors(), memory(), huge_pages()];
+    let mut findings = vec![clocksource(), tsc(), processors(), memory()];
     findings.extend(processor_features());
     findings.extend([membarrier(), sandbox(), faults(), kvm(), perf()]);
     findings
@@ -100,17 +100,6 @@ fn memory() -> Finding {
         640.. => (Good, ""),
     };
     finding("memory", state, format!("{} MiB to be had", most >> 20), costs)
-}
-
-fn huge_pages() -> Finding {
-    let setting = line("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    let chosen = setting.split(['[', ']']).nth(1).unwrap_or("none");
-    finding(
-        "huge pages",
-        if ["always", "madvise"].contains(&chosen) { Good } else { Worse },
-        format!("transparent: {chosen}"),
-        "the host translates the guest's memory by 4 KiB, and misses its TLB more often",
-    )
 }
 
 /// What the engine uses of the host's processor.
