@@ -101,34 +101,39 @@ fn watch(_: usize) {
     }
 }
 
-/// The ACPI timer, which knows nothing of the TSC, and reference time at the same instant.
-fn both_clocks() -> (u32, u64) {
-    let pm = || insn::in32(port::PM_TMR) & 0xff_ffff;
-    let mut best = (u32::MAX, 0, 0);
+/// What `clock` shows, and reference time at the same instant: the closest of some looks, as a busy host may
+/// hold the processor between the two.
+fn with_time(clock: impl Fn() -> u64) -> (u64, u64) {
+    let mut best = (u64::MAX, 0, 0);
     for _ in 0..50 {
-        let (before, now, after) = (pm(), time(), pm());
-        let took = after.wrapping_sub(before) & 0xff_ffff;
+        let (before, shown, after) = (time(), clock(), time());
+        let took = after.wrapping_sub(before);
         if took < best.0 {
-            best = (took, before, now);
+            best = (took, shown, before);
         }
     }
     (best.1, best.2)
 }
 
+/// The ACPI timer, which knows nothing of the TSC, and reference time.
+fn both_clocks() -> (u64, u64) {
+    with_time(|| u64::from(insn::in32(port::PM_TMR)))
+}
+
 /// Reference time that went by since `start`, and what went by on the ACPI timer, in units of 100 ns.
-fn since(start: (u32, u64)) -> (u64, u64) {
+fn since(start: (u64, u64)) -> (u64, u64) {
     let now = both_clocks();
-    let ticks = u64::from(now.0.wrapping_sub(start.0) & 0xff_ffff);
+    let ticks = now.0.wrapping_sub(start.0) & 0xff_ffff;
     (now.1.wrapping_sub(start.1), ticks * REFERENCE_HZ / TIMER_HZ)
 }
 
 /// Ticks of the TSC in a second of reference time, by some milliseconds of it.
 fn measured_hz() -> u64 {
-    let start = (insn::rdtsc(), time());
+    let start = with_time(insn::rdtsc);
     while time() - start.1 < 50_000 {
         look();
     }
-    let end = (insn::rdtsc(), time());
+    let end = with_time(insn::rdtsc);
     (end.0 - start.0) * 1000 / (end.1 - start.1) * (REFERENCE_HZ / 1000)
 }
 
