@@ -68,6 +68,14 @@ pub fn defined(insn: &Instruction, rcx: u64) -> u64 {
         None if insn.has_rep_prefix() || insn.has_repne_prefix() => 0,
         // The decoder means what VMX has it do in a hypervisor; a guest's exits, and changes nothing.
         None if matches!(insn.mnemonic(), Mnemonic::Vmcall | Mnemonic::Vmmcall) => 0,
+        // An exception that is not masked leaves the flags, and is raised by a later instruction.
+        None if matches!(
+            insn.mnemonic(),
+            Mnemonic::Fcomi | Mnemonic::Fcomip | Mnemonic::Fucomi | Mnemonic::Fucomip
+        ) =>
+        {
+            0
+        }
         None => status(insn.rflags_written() | insn.rflags_cleared() | insn.rflags_set()),
     }
 }
