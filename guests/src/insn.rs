@@ -92,6 +92,14 @@ pub fn rdtsc() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// RDTSCP, which is after everything before it by itself.
+pub fn rdtscp() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a counter.
+    unsafe { asm!("rdtscp", out("eax") low, out("edx") high, out("ecx") _, options(nostack)) };
+    u64::from(high) << 32 | u64::from(low)
+}
+
 macro_rules! bare {
     ($($(#[$doc:meta])* $name:ident = $($instruction:literal),+;)*) => { $(
         $(#[$doc])*

@@ -1,5 +1,5 @@
 //! Memory order and atomicity between vCPUs: x86-TSO's litmus tests, LOCK at every alignment,
-//! races for accessed and dirty bits, TLB shootdown.
+//! time-stamps, races for accessed and dirty bits, TLB shootdown.
 
 #![no_std]
 #![no_main]
@@ -25,6 +25,7 @@ guest!(
     exchanges,
     compare_exchange_16,
     aligned_stores_are_whole,
+    time_goes_on,
     dirty_bits,
     shootdown,
 );
@@ -377,6 +378,27 @@ fn aligned_stores_are_whole(t: &mut Test) {
             }
             BARRIER.meet(2);
         });
+    }
+}
+
+/// The latest time-stamp that any vCPU told the others.
+static LATEST: Line = Line(AtomicU64::new(0));
+
+fn time_goes_on(t: &mut Test) {
+    // Who has seen a time-stamp reads no earlier one, if the counter is read behind the load.
+    for work in [(|_| stamps(insn::rdtsc)) as fn(usize), |_| stamps(insn::rdtscp)] {
+        LATEST.0.store(0, Ordering::SeqCst);
+        never(t, 2, work);
+    }
+}
+
+fn stamps(read: fn() -> u64) {
+    for _ in 0..ROUNDS * 10 {
+        let (before, now) = (load(&LATEST), read());
+        if now < before {
+            HITS.fetch_add(1, Ordering::Relaxed);
+        }
+        LATEST.0.fetch_max(now, Ordering::SeqCst);
     }
 }
 

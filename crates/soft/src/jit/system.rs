@@ -141,6 +141,10 @@ impl Lower<'_> {
         if !self.privileged {
             self.other_if_cr4(cr4::TSD, true, other);
         }
+        if insn.code() == Code::Rdtscp {
+            // LFENCE: it reads behind everything before it (SDM 2B).
+            self.asm.bytes(&[0x0f, 0xae, 0xe8]);
+        }
         self.asm.constant(S1, self.rest.into());
         self.asm.call_to(self.stubs.time_stamp);
         self.reload_vectors();

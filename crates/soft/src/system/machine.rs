@@ -28,7 +28,10 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         Mnemonic::Xsetbv => xsetbv,
         Mnemonic::Xgetbv => xgetbv,
         Mnemonic::Rdrand | Mnemonic::Rdseed => random,
-        Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence | Mnemonic::Serialize => barrier,
+        Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence | Mnemonic::Serialize => |_, _| {
+            barrier();
+            Ok(())
+        },
         Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb => flush_line,
         _ => return vmx(insn.code()),
     })
@@ -159,9 +162,15 @@ fn random(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-fn barrier(_cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+/// What comes next waits for everything before: reads of the time, too.
+pub fn barrier() {
     fence(Ordering::SeqCst);
-    Ok(())
+    // That orders accesses to memory only.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has LFENCE.
+    unsafe {
+        std::arch::x86_64::_mm_lfence()
+    };
 }
 
 /// Caches are not modelled; the address is checked as for a load of a byte.

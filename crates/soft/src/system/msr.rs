@@ -9,6 +9,7 @@ use satori_state::{reg, seg};
 
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::mmu::canonical;
+use crate::system::machine::barrier;
 
 /// The instructions of this file.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
@@ -96,7 +97,9 @@ fn rdtsc(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
+/// Reads behind everything before it (SDM 2B, RDTSCP).
 fn rdtscp(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    barrier();
     rdtsc(cpu, insn)?;
     cpu.state.gpr[reg::RCX] = cpu.state.tsc_aux & 0xffff_ffff;
     Ok(())
