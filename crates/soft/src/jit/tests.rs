@@ -182,6 +182,28 @@ fn outcome(cpu: &Cpu) -> (Vec<u64>, Vec<u8>, u64) {
     (registers, memory, cpu.retired)
 }
 
+/// Executes `code` on the interpreter, and translated at once and later, on a machine that follows from `seed`.
+fn the_same(pool: &Pool, seed: u64, code: &[u8], slice: u64) {
+    let mut outcomes = Vec::new();
+    for (hot, parallel) in [(None, false), (Some(0), false), (Some(3), true)] {
+        let mut random = Numbers(seed ^ 0x5555_0000);
+        let mut cpu = machine(&mut random);
+        cpu.memory.write(Gpa(CODE), code).expect("RAM");
+        cpu.parallel = parallel;
+        cpu.jit = hot.and_then(|hot| {
+            Jit::new(pool, Manner { hot, counting: false, watcher: None, host: super::Host::default() })
+        });
+        let ended = run(&mut cpu, slice);
+        outcomes.push((ended, outcome(&cpu)));
+    }
+    for (i, other) in outcomes.iter().enumerate().skip(1) {
+        assert_eq!(outcomes[0].0, other.0, "seed {seed}, way {i}: the end");
+        assert_eq!(outcomes[0].1.0, other.1.0, "seed {seed}, way {i}: registers");
+        assert_eq!(outcomes[0].1.2, other.1.2, "seed {seed}, way {i}: instructions");
+        assert!(outcomes[0].1.1 == other.1.1, "seed {seed}, way {i}: memory");
+    }
+}
+
 #[test]
 fn loops_on_memory_are_as_the_interpreter_has_them() {
     let pool = Pool::default();
@@ -189,23 +211,23 @@ fn loops_on_memory_are_as_the_interpreter_has_them() {
         let mut random = Numbers(seed);
         let code = program(&mut random);
         let slice = pick(&mut random, &[7, 50, 333, 1 << 30]);
-        let mut outcomes = Vec::new();
-        for (hot, parallel) in [(None, false), (Some(0), false), (Some(3), true)] {
-            let mut random = Numbers(seed ^ 0x5555_0000);
-            let mut cpu = machine(&mut random);
-            cpu.memory.write(Gpa(CODE), &code).expect("RAM");
-            cpu.parallel = parallel;
-            cpu.jit = hot.and_then(|hot| {
-                Jit::new(&pool, Manner { hot, counting: false, watcher: None, host: super::Host::default() })
-            });
-            let ended = run(&mut cpu, slice);
-            outcomes.push((ended, outcome(&cpu)));
-        }
-        for (i, other) in outcomes.iter().enumerate().skip(1) {
-            assert_eq!(outcomes[0].0, other.0, "seed {seed}, way {i}: the end");
-            assert_eq!(outcomes[0].1.0, other.1.0, "seed {seed}, way {i}: registers");
-            assert_eq!(outcomes[0].1.2, other.1.2, "seed {seed}, way {i}: instructions");
-            assert!(outcomes[0].1.1 == other.1.1, "seed {seed}, way {i}: memory");
+        the_same(&pool, seed, &code, slice);
+    }
+}
+
+#[test]
+fn displacements_may_be_as_far_apart_as_64_bits_go() {
+    let pool = Pool::default();
+    let far = [i64::MIN, i64::MIN + DATA as i64, i64::MIN + DATA as i64 + 8, i64::MAX, i64::MAX - 8, -1, -8];
+    for (seed, far) in (0..).zip(far) {
+        let [near, next] = [DATA + 0x3008, DATA + 0x3010].map(u64::to_le_bytes);
+        let [load, store] = [[0x48, 0xa1], [0x48, 0xa3]];
+        let far = far.to_le_bytes();
+        for order in [[near, far, next], [near, next, far], [far, near, next]] {
+            for (first, second) in [(load, load), (load, store), (store, store)] {
+                let code = [&first[..], &order[0], &second, &order[1], &second, &order[2], &[0xf4]].concat();
+                the_same(&pool, seed, &code, 1 << 30);
+            }
         }
     }
 }

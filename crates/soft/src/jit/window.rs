@@ -223,9 +223,9 @@ fn range(first: &Use, steps: &[Step], extent: Extent) -> Option<(i64, i64)> {
                 return (others > 0).then_some((low, high));
             }
             let wider = (low.min(here.0), high.max(here.1));
-            let within =
-                (extent.0 <= wider.0.wrapping_sub(first.low)) && wider.1.wrapping_sub(first.low) <= extent.1;
-            if within && wider.1.wrapping_sub(wider.0) <= SPAN {
+            // Displacements of 64 bits may be further apart than one can say.
+            let near = wider.1.checked_sub(wider.0).is_some_and(|span| span <= SPAN);
+            if near && extent.0 <= wider.0 - first.low && wider.1 - first.low <= extent.1 {
                 (low, high) = wider;
                 others += 1;
             }

@@ -83,7 +83,7 @@ impl Step {
             let size = used.memory_size().size() as i64;
             let Some(key) = Key::of(&address).filter(|_| size != 0) else { continue };
             let write = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
-            let high = address.disp.wrapping_add(size);
+            let Some(high) = address.disp.checked_add(size) else { continue };
             *place = Some(Use { key, low: address.disp, high, write });
         }
         step
