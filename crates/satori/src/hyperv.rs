@@ -180,7 +180,7 @@ pub fn markdown() -> String {
         "# Hyper-V enlightenments
 
 What Satori offers of Hyper-V's guest interface, from the one table that the code works by
-(`crates/hyperv/src/enlightenment.rs`). `satori hyperv list --format markdown` prints this page, and a test
+(`crates/pv/hyperv/src/enlightenment.rs`). `satori hyperv list --format markdown` prints this page, and a test
 holds the two together; `satori explain NAME` prints one part of it, `satori hyperv check` tells what options
 and files come to.
 

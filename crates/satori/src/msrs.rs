@@ -70,7 +70,7 @@ pub fn markdown() -> String {
 
 Every MSR that a guest of Satori may meet: what a read answers, what a write does, on what its existence
 depends, and why. It is printed by `satori msrs --format markdown` from the table that the code works by
-(`crates/cpuid/src/msrs/table.rs`), and a test holds the two together. What is not here, and what CPUID does not
+(`crates/x86/cpuid/src/msrs/table.rs`), and a test holds the two together. What is not here, and what CPUID does not
 offer, is #GP on every access; at `-v` each such register that a guest asked for is told of once.
 
 | MSR | name | exists with | read | write | why |

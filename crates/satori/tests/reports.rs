@@ -64,7 +64,7 @@ fn schema() -> Value {
 }
 
 fn talk(name: &str) -> String {
-    format!("{}/../report/tests/talk/{name}.txt", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/../observe/report/tests/talk/{name}.txt", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct Traps {
     /// The modelled VMX processor, as for 'satori run'; it has to have APICv
     #[arg(long, value_name = "NAME[,±FEATURE]..", default_value = "haswell")]
     pub processor: VmxProcessor,
-    /// Parameters of the guest that replace ours: lines NAME = NUMBER (crates/bench/data/game.conf has all)
+    /// Parameters of the guest that replace ours: lines NAME = NUMBER (crates/tools/bench/data/game.conf has all)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub parameters: Option<PathBuf>,
     /// Linux as a second witness, whose programs do what the talk's guest does: a kernel, or a series that 'satori
@@ -67,7 +67,7 @@ chooses its timer as Windows does runs without enlightenments, with all, with al
 and with all and the repairs: auto-EOI deprecated, the hint to use the APIC's MSRs cleared, no exits for EOIs of
 stimers. With --kernel Linux plays as well, and is told to take HPET as its clock where Windows does: it has no SINT, so
 of the two traps it falls into one. Exits are counted exactly, under the virtual clock; their costs are a model's. The guest's rates
-are derived from the talk's rows (crates/bench/data/game.conf).
+are derived from the talk's rows (crates/tools/bench/data/game.conf).
 
 Exit status: 0; 1 if an order of exits, costs or timers is not the talk's; 2 if something was refused; 130 if it
 was interrupted.";

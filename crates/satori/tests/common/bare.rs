@@ -15,7 +15,7 @@ fn built() -> &'static Path {
             .args(["build", "--quiet", "--locked", "--offline", "--release", "--bins", "--target-dir"])
             .arg(&target)
             // Its .cargo/config.toml holds the flags, which these would replace.
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../guests"))
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../guests/bare"))
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .env_remove("CARGO_BUILD_TARGET")

@@ -1,4 +1,4 @@
-//! Builds the benchmark program of `bench-guest/`, and the guests `hv_spin`, `game` and `rapid` of `guests/`, so that
+//! Builds the benchmark program of `guests/bench/`, and the guests `hv_spin`, `game` and `rapid` of `guests/`, so that
 //! `satori bench` carries them with it.
 //!
 //! The first is a static x86-64 program without dependencies, so this needs no network, and of the system
@@ -11,12 +11,12 @@ use std::process::Command;
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     for (folder, name, file) in [
-        ("bench-guest", "satori-bench-guest", "program"),
-        ("guests", "hv_spin", "spin"),
-        ("guests", "game", "game"),
-        ("guests", "rapid", "rapid"),
+        ("guests/bench", "satori-bench-guest", "program"),
+        ("guests/bare", "hv_spin", "spin"),
+        ("guests/bare", "game", "game"),
+        ("guests/bare", "rapid", "rapid"),
     ] {
-        let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+        let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(folder);
         for part in ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"] {
             println!("cargo::rerun-if-changed={}", guest.join(part).display());
         }

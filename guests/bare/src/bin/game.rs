@@ -1,5 +1,5 @@
 //! A guest that behaves like that of the talk on traps: it takes its timer as Windows does, renders on all vCPUs, and sends
-//! interprocessor interrupts to sets of them. What it does how often is on its command line (`crates/bench/data/game.conf`
+//! interprocessor interrupts to sets of them. What it does how often is on its command line (`crates/tools/bench/data/game.conf`
 //! says where that is from). The case `ladder` counts ticks of one timer.
 
 #![no_std]

@@ -7,7 +7,7 @@
 //! of their own.
 
 pub mod ablation;
-#[path = "../../../bench-guest/src/catalog.rs"]
+#[path = "../../../../guests/bench/src/catalog.rs"]
 pub mod catalog;
 pub mod check;
 mod error;
