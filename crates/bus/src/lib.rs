@@ -8,7 +8,7 @@ mod map;
 mod time;
 
 pub use interrupt::{DeliveryMode, InterruptMessage, InterruptSink};
-pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap};
+pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap, WeakMmioMap};
 pub use time::{Clock, Nanos, Timer, TimerQueue};
 
 /// A level-sensitive or edge-triggered interrupt line, injected into a device.

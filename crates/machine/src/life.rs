@@ -246,7 +246,7 @@ impl Life {
             let timer: Arc<dyn Timer> = timeout.clone();
             timers.arm(timeout.at, Arc::downgrade(&timer));
         }
-        let mut chipset = Chipset::new(Parts {
+        let chipset = Chipset::new(Parts {
             clock: clock.clone(),
             timers: timers.clone(),
             power: plan.shared.clone(),

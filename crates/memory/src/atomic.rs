@@ -1,43 +1,56 @@
 //! Atomic accesses to guest memory, for what the guest and the monitor change at the same time.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use vm_memory::{GuestAddress, GuestMemoryBackend, VolatileMemory};
+use vm_memory::{AtomicInteger, GuestAddress, GuestMemoryBackend, VolatileMemory};
 
 use crate::{Error, Gpa, GuestMemory};
 
 impl GuestMemory {
     /// Lets `access` have the aligned word at `gpa`. An address that is not aligned is refused like
     /// one outside memory.
-    fn word<R>(&self, gpa: Gpa, access: impl FnOnce(&AtomicU32) -> R) -> Result<R, Error> {
-        let outside = |_| Error::Outside { gpa, len: size_of::<u32>() };
-        let slice = self.backend().get_slice(GuestAddress(gpa.0), size_of::<u32>()).map_err(outside)?;
-        let word = slice.get_atomic_ref(0).map_err(|_| Error::Outside { gpa, len: size_of::<u32>() })?;
+    fn word<A: AtomicInteger, R>(&self, gpa: Gpa, access: impl FnOnce(&A) -> R) -> Result<R, Error> {
+        let outside = |_| Error::Outside { gpa, len: size_of::<A>() };
+        let slice = self.backend().get_slice(GuestAddress(gpa.0), size_of::<A>()).map_err(outside)?;
+        let word = slice.get_atomic_ref(0).map_err(|_| Error::Outside { gpa, len: size_of::<A>() })?;
         Ok(access(word))
+    }
+
+    /// Reads an aligned half word that others may be writing, as the index of a ring; what they wrote before
+    /// is seen.
+    pub fn load_u16(&self, gpa: Gpa) -> Result<u16, Error> {
+        self.word(gpa, |word: &AtomicU16| u16::from_le(word.load(Ordering::SeqCst)))
+    }
+
+    /// Writes an aligned half word that others may be reading; they then see what was written before.
+    pub fn store_u16(&self, gpa: Gpa, value: u16) -> Result<(), Error> {
+        self.word(gpa, |word: &AtomicU16| word.store(value.to_le(), Ordering::SeqCst))?;
+        self.dropped_code(gpa);
+        Ok(())
     }
 
     /// Reads an aligned word that others may be writing; what they wrote before is seen.
     pub fn load_u32(&self, gpa: Gpa) -> Result<u32, Error> {
-        self.word(gpa, |word| u32::from_le(word.load(Ordering::SeqCst)))
+        self.word(gpa, |word: &AtomicU32| u32::from_le(word.load(Ordering::SeqCst)))
     }
 
     /// Writes an aligned word that others may be reading; they then see what was written before.
     pub fn store_u32(&self, gpa: Gpa, value: u32) -> Result<(), Error> {
-        self.word(gpa, |word| word.store(value.to_le(), Ordering::SeqCst))?;
+        self.word(gpa, |word: &AtomicU32| word.store(value.to_le(), Ordering::SeqCst))?;
         self.dropped_code(gpa);
         Ok(())
     }
 
     /// Sets `bits` of an aligned word; returns what it was before.
     pub fn fetch_or_u32(&self, gpa: Gpa, bits: u32) -> Result<u32, Error> {
-        let before = self.word(gpa, |word| word.fetch_or(bits.to_le(), Ordering::SeqCst))?;
+        let before = self.word(gpa, |word: &AtomicU32| word.fetch_or(bits.to_le(), Ordering::SeqCst))?;
         self.dropped_code(gpa);
         Ok(u32::from_le(before))
     }
 
     /// Clears `bits` of an aligned word; returns what it was before.
     pub fn fetch_clear_u32(&self, gpa: Gpa, bits: u32) -> Result<u32, Error> {
-        let before = self.word(gpa, |word| word.fetch_and((!bits).to_le(), Ordering::SeqCst))?;
+        let before = self.word(gpa, |word: &AtomicU32| word.fetch_and((!bits).to_le(), Ordering::SeqCst))?;
         self.dropped_code(gpa);
         Ok(u32::from_le(before))
     }

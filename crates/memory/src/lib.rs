@@ -8,6 +8,7 @@
 mod address;
 mod atomic;
 mod barrier;
+mod code;
 mod page;
 mod ram;
 

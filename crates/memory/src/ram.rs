@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MmapRegion};
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use crate::code::CodePages;
 use crate::{Gpa, Page, PageState};
 
 /// Address line 20.
@@ -43,11 +45,11 @@ pub struct Region {
 struct Slot {
     region: Region,
     host: *mut u8,
-    states: Box<[PageState]>,
+    states: Arc<[PageState]>,
 }
 
 struct Inner {
-    ram: GuestMemoryMmap<()>,
+    ram: GuestMemoryMmap<CodePages>,
     slots: Vec<Slot>,
     /// Whether address line 20 is held low.
     a20_off: AtomicBool,
@@ -70,33 +72,30 @@ impl GuestMemory {
         let ranges: Vec<_> = regions.iter().map(|r| (GuestAddress(r.start.0), r.len as usize)).collect();
         let total = regions.iter().map(|r| r.len).sum();
         let failed = |why: String| Error::Reserve { bytes: total, why };
-        let mut mapped = Vec::new();
+        let (mut mapped, mut states) = (Vec::new(), Vec::new());
         for &(start, len) in &ranges {
-            let region = MmapRegion::build(
-                None,
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            )
-            .map_err(|e| failed(e.to_string()))?;
+            let pages = zeroed_states(len / satori_defs::x86::PAGE_SIZE as usize);
+            let region = MmapRegionBuilder::new_with_bitmap(len, CodePages(pages.clone()))
+                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+                .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+                .build()
+                .map_err(|e| failed(e.to_string()))?;
             let region = vm_memory::GuestRegionMmap::new(region, start)
                 .ok_or_else(|| failed("the region wraps the address space".into()))?;
             mapped.push(region);
+            states.push(pages);
         }
         let ram = GuestMemoryMmap::from_regions(mapped).map_err(|e| failed(e.to_string()))?;
-        let mut slots = Vec::new();
-        for region in ram.iter() {
-            let pages = (region.len() / satori_defs::x86::PAGE_SIZE) as usize;
-            slots.push(Slot {
-                region: Region { start: Gpa(region.start_addr().0), len: region.len() },
-                host: region.as_ptr(),
-                states: zeroed_states(pages),
-            });
-        }
+        let slots = ram.iter().zip(states).map(|(region, states)| Slot {
+            region: Region { start: Gpa(region.start_addr().0), len: region.len() },
+            host: region.as_ptr(),
+            states,
+        });
+        let slots = slots.collect();
         Ok(GuestMemory(Arc::new(Inner { ram, slots, a20_off: AtomicBool::new(false) })))
     }
 
-    pub(crate) fn backend(&self) -> &GuestMemoryMmap<()> {
+    pub(crate) fn backend(&self) -> &GuestMemoryMmap<CodePages> {
         &self.0.ram
     }
 
@@ -147,15 +146,13 @@ impl GuestMemory {
         if !self.0.ram.check_range(GuestAddress(gpa.0), data.len()) {
             return Err(outside());
         }
-        self.0.ram.write_slice(data, GuestAddress(gpa.0)).map_err(|_| outside())?;
-        let mut page = gpa.page();
-        while page.0 < gpa.0 + data.len() as u64 {
-            if let Some(found) = self.page(page) {
-                found.state.wrote();
-            }
-            page = page.add(satori_defs::x86::PAGE_SIZE);
-        }
-        Ok(())
+        // The region's bitmap drops the code.
+        self.0.ram.write_slice(data, GuestAddress(gpa.0)).map_err(|_| outside())
+    }
+
+    /// Whether all of `len` bytes at `gpa` are RAM.
+    pub fn has(&self, gpa: Gpa, len: u64) -> bool {
+        usize::try_from(len).is_ok_and(|len| self.0.ram.check_range(GuestAddress(gpa.0), len))
     }
 
     /// Reads a little-endian u32.
@@ -174,9 +171,9 @@ impl GuestMemory {
 }
 
 /// All-zero states without touching their memory: a page's state is allocated with its page.
-fn zeroed_states(pages: usize) -> Box<[PageState]> {
+fn zeroed_states(pages: usize) -> Arc<[PageState]> {
     // SAFETY: PageState is a transparent AtomicU32, for which all zeroes is a value.
-    unsafe { Box::new_zeroed_slice(pages).assume_init() }
+    unsafe { Arc::new_zeroed_slice(pages).assume_init() }
 }
 
 #[cfg(test)]
@@ -221,5 +218,28 @@ mod tests {
         assert_ne!(value(0), marks[0]);
         assert_ne!(value(0x1000), marks[1]);
         assert_eq!(value(0x2000), marks[2]);
+    }
+
+    #[test]
+    fn a_write_by_vm_memory_itself_drops_code() {
+        let memory = two_regions();
+        let (low, high) = (Gpa(0x1000), Gpa(0x1_0000_1000));
+        let marks = [low, high].map(|gpa| memory.page(gpa).unwrap().state.mark_code(true));
+        let slice = memory.backend().get_slice(GuestAddress(0xff0), 0x20).unwrap();
+        slice.subslice(0x10, 0x10).unwrap().write_slice(&[0xcc], 0).unwrap();
+        let value = |gpa| memory.page(gpa).unwrap().state.value();
+        assert_ne!(value(low), marks[0]);
+        assert_eq!(value(high), marks[1]);
+        memory.backend().write_obj(7_u64, GuestAddress(high.0 + 0xff8)).unwrap();
+        assert_ne!(value(high), marks[1]);
+    }
+
+    #[test]
+    fn what_is_ram_is_known() {
+        let memory = two_regions();
+        assert!(memory.has(Gpa(0), 0x4000) && memory.has(Gpa(0x1_0000_0000), 0x2000));
+        for (gpa, len) in [(0, 0x4001), (0x4000, 1), (u64::MAX, 2), (0x1000, u64::MAX)] {
+            assert!(!memory.has(Gpa(gpa), len), "{gpa:#x} {len:#x}");
+        }
     }
 }

@@ -170,8 +170,8 @@ impl Chipset {
         let pm = AcpiPm::new(clock.clone(), timers.clone(), router.isa(irq::SCI), power.clone());
         let pci = PciBus::new();
 
-        let mut ports = PortMap::default();
-        let mut add = |name, first, last, device: Arc<dyn PortDevice>| ports.add(name, first, last, device);
+        let ports = PortMap::default();
+        let add = |name, first, last, device: Arc<dyn PortDevice>| ports.add(name, first, last, device);
         add("PIC master", port::PIC_MASTER, port::PIC_MASTER + 1, pic.ports(0))?;
         add("PIC slave", port::PIC_SLAVE, port::PIC_SLAVE + 1, pic.ports(1))?;
         add("ELCR", port::ELCR, port::ELCR + 1, pic.elcr())?;
@@ -208,9 +208,9 @@ impl Chipset {
         if options.pvpanic {
             add("pvpanic", port::PVPANIC, port::PVPANIC, Pvpanic::new(power))?;
         }
-        let com1 = map_uart(&mut ports, &router, Com::Com1, com1)?;
+        let com1 = map_uart(&ports, &router, Com::Com1, com1)?;
 
-        let mut mmio = MmioMap::default();
+        let mmio = MmioMap::default();
         mmio.add("I/O APIC", mmio::IOAPIC, mmio::IOAPIC + (mmio::IOAPIC_SIZE - 1), ioapic.clone())?;
         if options.hpet {
             let pin = |n: u8| router.line(hpet::FIRST_PIN + n);
@@ -224,7 +224,7 @@ impl Chipset {
             mmio.add("PCI ECAM", mmio::ECAM, mmio::ECAM + (mmio::ECAM_SIZE - 1), pci.ecam())?;
         }
         if let Some(cpus) = options.testdev {
-            map_testdev(&mut ports, &mut mmio, &router)?;
+            map_testdev(&ports, &mmio, &router)?;
             let memory = options.memory.below_4g.saturating_add(options.memory.above_4g);
             ports.add("fw_cfg", port::FW_CFG, port::FW_CFG + 1, FwCfg::new(cpus, memory))?;
         }
@@ -235,12 +235,12 @@ impl Chipset {
     }
 
     /// Adds another serial port that transmits to `sink`.
-    pub fn add_uart(&mut self, com: Com, sink: Box<dyn ByteSink>) -> Result<Arc<Uart>, Error> {
-        map_uart(&mut self.ports, &self.router, com, sink)
+    pub fn add_uart(&self, com: Com, sink: Box<dyn ByteSink>) -> Result<Arc<Uart>, Error> {
+        map_uart(&self.ports, &self.router, com, sink)
     }
 }
 
-fn map_testdev(ports: &mut PortMap, mmio: &mut MmioMap, router: &IrqRouter) -> Result<(), Error> {
+fn map_testdev(ports: &PortMap, mmio: &MmioMap, router: &IrqRouter) -> Result<(), Error> {
     let data = TestPorts::new();
     ports.add("pc-testdev", port::TESTDEV_DATA, port::TESTDEV_DATA + 3, data.clone())?;
     ports.add("pc-testdev flush", port::TESTDEV_FLUSH, port::TESTDEV_FLUSH + 3, Arc::new(TestFlush))?;
@@ -254,7 +254,7 @@ fn map_testdev(ports: &mut PortMap, mmio: &mut MmioMap, router: &IrqRouter) -> R
 }
 
 fn map_uart(
-    ports: &mut PortMap,
+    ports: &PortMap,
     router: &IrqRouter,
     com: Com,
     sink: Box<dyn ByteSink>,

@@ -52,7 +52,7 @@ fn rig() -> Rig {
         com1: Box::new(serial.clone()),
         ..parts(&time, options)
     };
-    let mut chipset = Chipset::new(parts).unwrap();
+    let chipset = Chipset::new(parts).unwrap();
     chipset.add_uart(Com::Com2, Box::new(Bytes::default())).unwrap();
     Rig { time, power, messages, intr, serial, chipset }
 }

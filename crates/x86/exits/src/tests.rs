@@ -147,7 +147,7 @@ impl Rig {
         let memory = GuestMemory::new(&[Region { start: Gpa(0x1000), len: 4 << 20 }]).unwrap();
         let clock: Arc<dyn Clock> = Arc::new(Stopped);
         let heard = Arc::new(Heard::default());
-        let mut ports = PortMap::default();
+        let ports = PortMap::default();
         ports.add("test", 0x100, 0x103, heard.clone()).unwrap();
         let apics = ApicBus::new(&[0]);
         let partition =
