@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use iced_x86::Instruction;
 use satori_engine::Engine;
 
+use crate::allowed;
 use crate::case::{Case, Ending, Outcome};
 use crate::diff::{Difference, differences};
 use crate::error::Error;
@@ -93,7 +94,7 @@ impl Comparison {
             for (way, (_, outcomes)) in WAYS.into_iter().zip(&self.guests) {
                 let differences = differences(case, insn, real, &outcomes[place]);
                 if !differences.is_empty() {
-                    if let Some(why) = exclude::outcome_reason(case, insn, real, &outcomes[place]) {
+                    if let Some(why) = allowed::reason(case, insn, real, &outcomes[place], &differences) {
                         *self.skipped.entry(why).or_default() += 1;
                         break;
                     }

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use iced_x86::{FastFormatter, Instruction, Mnemonic};
+use iced_x86::{FastFormatter, Instruction, Mnemonic, OpKind};
 use satori_defs::fpu::{fsw, fxsave};
 use satori_defs::x86::{pf, rflags, vector};
 use satori_state::{reg, seg};
 
 use crate::case::{Case, Ending, Outcome};
 use crate::generate::effective;
+use crate::host;
 use crate::layout::{LINE, LINES, line_address, line_at};
 use crate::line;
 use crate::undefined;
@@ -24,7 +25,7 @@ const SELECTORS: [&str; 6] = ["es", "cs", "ss", "ds", "fs", "gs"];
 const COMPATIBILITY: u16 = 0x23;
 
 /// Where Linux's part of the address space begins for programs: the last page below is not theirs.
-const USER_END: u64 = 0x7fff_ffff_f000;
+pub const USER_END: u64 = 0x7fff_ffff_f000;
 
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +107,11 @@ pub fn differences(case: &Case, insn: &Instruction, real: &Outcome, engine: &Out
         // As many bits as a linear address may have.
         let address = |value: u64| u128::from(value & 0xffff_ffff_ffff);
         note("fip", address(a.fip), address(b.fip));
-        note("fdp", address(a.fdp), address(b.fdp));
+        // Without a memory operand the pointer is undefined (SDM volume 1, 8.1.8), unless nothing was executed.
+        let executed = real.rip != case.at;
+        if !executed || has_memory(insn) {
+            note("fdp", address(a.fdp), address(b.fdp));
+        }
     }
     note("mxcsr", a.mxcsr.into(), b.mxcsr.into());
     for i in 0..8 {
@@ -153,11 +158,16 @@ fn memory(case: &Case, insn: &Instruction, real: &Outcome, engine: &Outcome, fou
     }
 }
 
-/// All that a developer needs: the instruction, the state before, and what differs.
+fn has_memory(insn: &Instruction) -> bool {
+    (0..insn.op_count()).any(|op| insn.op_kind(op) == OpKind::Memory)
+}
+
+/// All that a developer needs: the processor, the instruction, the state before, and what differs.
 pub fn describe(case: &Case, insn: &Instruction, way: &str, found: &[Difference]) -> String {
     let mut text = String::new();
     FastFormatter::new().format(insn, &mut text);
-    let mut out = format!("{text}\n  {:?}, {way}\n  {}\n", insn.code(), line::write(case));
+    let mut out =
+        format!("{text}\n  {:?}, {way}, on {}\n  {}\n", insn.code(), host::get(), line::write(case));
     for difference in found {
         let _ = writeln!(
             out,

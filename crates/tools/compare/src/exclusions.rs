@@ -36,7 +36,7 @@ macro_rules! exclusions {
 }
 
 // Sources are the entries of instructions in volume 2 of the SDM and volumes 3 to 5 of the APM, by name, as numbers of
-// sections change from edition to edition. "Seen" is what AMD's processors of family 1Ah did under this tool, where the
+// sections change from edition to edition. "Seen" is what AMD's processors of families 19h and 1Ah did under this tool, where the
 // manuals are silent or differ from each other.
 exclusions! {
     Amd3dNow, Form, "3DNow! is neither offered nor on current hosts", "APM volume 3, appendix D: Fn8000_0001_EDX[3DNow]";
@@ -65,30 +65,39 @@ exclusions! {
     FarPointer, Form, "REX.W means a 64-bit offset to Intel's processors only", "SDM, LSS, LFS, LGS: m16:64; APM volume 3, LSS";
     Cvtpi2ps, Form, "enters MMX mode on Intel's processors only", "SDM, CVTPI2PS; seen";
     FarBranch, Form, "64-bit far pointers are Intel's", "SDM, JMP and CALL m16:64; APM volume 3, CALL (Far)";
+    Fred, Form, "FRED delivers INT n as another event", "Intel, Flexible Return and Event Delivery: event types; Linux, arch/x86/entry/entry_fred.c";
     Loopcc, Case, "F2 and F3 before LOOPcc are reserved, and choose the condition on AMD's processors", "SDM volume 2, instruction prefixes; seen";
     DotProduct, Case, "in which steps DPPS and DPPD find unmasked exceptions is not defined", "SDM, DPPS: exceptions of each addition and multiplication";
     ShaAlignment, Case, "some of AMD's processors let SHA operands be misaligned", "SDM, SHA1MSG1: #GP; seen";
     Bswap16, Case, "BSWAP of 16 bits is undefined", "SDM, BSWAP";
     DoubleShift, Case, "SHLD and SHRD by more than the operand are undefined", "SDM, SHLD, SHRD";
+    SplitLock, Case, "locked accesses across cache lines are trapped on this host", "SDM volume 3, MEMORY_CTRL: #AC for split locks; Linux, split_lock_detect";
     Endless, Case, "it branches to itself or goes on for long", "the processor might not come back";
     FetchedBytes, Outcome, "how many bytes of an undefined opcode are fetched is not defined", "SDM volume 3, priority among exceptions: fetching before decoding";
     MaskedBytes, Outcome, "whether MASKMOV faults for bytes that it leaves alone is not defined", "SDM, MASKMOVQ, MASKMOVDQU: mask of all 0s; APM volume 4, MASKMOVDQU: bytes not selected";
     MaskedHalves, Outcome, "AMD's processors check MASKMOVDQU's halves one by one, each for an alignment of 8", "seen; SDM, MASKMOVDQU: #AC and addressing as of one operand";
     MmxBeforeFault, Outcome, "AMD's processors enter MMX mode before MASKMOVQ faults", "seen; SDM volume 3, restarting after faults, has state unchanged";
-    FirstByte, Outcome, "which byte of a large operand faults first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
+    FaultOrder, Outcome, "which of the faults that an instruction may raise comes first, and with which byte of its operands, is not defined", "SDM volume 3, priority among concurrent events: within a class it is the processor's; APM volume 2, 8.5";
+    MaskedElements, Outcome, "whether VMASKMOV faults for elements that it leaves alone is not defined", "APM volume 4, VMASKMOVPS: unselected elements; SDM, VMASKMOV";
+    SystemRegister, Outcome, "whether a control or debug register that is not there, or the privilege, is looked at first is not defined", "SDM and APM volume 3, MOV CRn, MOV DRn: #UD and #GP";
+    ShiftByNothing, Outcome, "whether a shift by 0 writes its operand is not defined", "SDM and APM volume 3, SAL, ROL, SHLD: a count of 0 says flags only";
+    WideAlignment, Outcome, "whether operands of more than 8 bytes are checked for alignment is not defined", "SDM volume 3, alignment check exception: MOVUPS and its like are the implementation's; volume 1, table of exception classes";
+    NothingToFind, Outcome, "BSF and BSR of 0 leave their destination undefined; the upper half of one of 32 bits may be cleared or kept", "SDM, BSF, BSR; APM volume 3, BSF";
+    GatherProgress, Outcome, "which elements a gather that faults has loaded is not defined", "SDM, VPGATHERDD: faults are delivered right to left, others may be gathered";
+    PartlyStored, Outcome, "what of several stores is in memory when a later one faults is not defined", "SDM, FXSAVE, FNSAVE, ENTER, PUSHA: faults between stores";
+    SelectorSlot, Outcome, "whether a pushed selector fills its place on the stack is not defined", "SDM, PUSH: a 16-bit move, the upper portion unmodified";
+    Newer, Outcome, "the host is newer than the decoder, or the other way about: new instructions come here", "SDM volume 2, opcode maps: empty places";
+    WideAddresses, Outcome, "linear addresses have 57 bits on this host and 48 here", "SDM volume 1, canonical addressing: CR4.LA57; CPUID of the host";
     AreaAlignment, Outcome, "whether a misaligned area is #GP or #AC is not defined", "SDM, FXSAVE, FXRSTOR: #AC";
     EnterAlignment, Outcome, "whether the new top of ENTER's stack, which it only looks at, must be aligned is not defined", "SDM, ENTER: #PF of a write to the new stack pointer only";
     PopaRegisters, Outcome, "AMD's processors write registers before a later pop of POPA faults", "seen; SDM volume 3, restarting after faults, has them unchanged";
-    CallOrder, Outcome, "whether CALL looks at its target or at the stack first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
     FarOrder, Outcome, "which check of a far transfer comes first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
     TwoPrefixes, Outcome, "66 together with F2 or F3 is reserved, and AMD's processors let either choose the instruction", "SDM volume 2, instruction prefixes; seen";
     VpermqW, Outcome, "AMD's processors do not look at W of VPERMQ and VPERMPD", "SDM, VPERMQ: VEX.W1; seen";
     VpinsrqW, Outcome, "AMD's processors refuse VPINSRQ and VPEXTRQ outside 64-bit code, Intel's ignore W", "SDM, VPINSRD/VPINSRQ: W ignored outside 64-bit mode; seen";
     LockedSystem, Outcome, "AMD's processors let LOCK stand before some system instructions", "APM volume 3, MOV CRn: LOCK for CR8; SDM, LOCK: #UD; seen";
-    MovsOrder, Outcome, "which operand of MOVS and CMPS faults first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
     BasedSum, Outcome, "AMD's processors refuse some sums of base and offset that are canonical", "seen";
     Mxcsr17, Outcome, "bit 17 of MXCSR exists on AMD's processors", "APM volume 2, MXCSR: misaligned exception mask; SDM volume 1, MXCSR: reserved";
-    AlignmentOrder, Outcome, "whether alignment or the canonical form is looked at first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
     LimitOfProcessor, Outcome, "the limit of Linux's per-processor segment is the processor's number", "Linux, arch/x86/include/asm/segment.h: GDT_ENTRY_CPUNODE";
 }
 

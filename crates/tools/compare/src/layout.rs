@@ -69,10 +69,15 @@ pub fn line_at(address: u64) -> Option<usize> {
     Some(page * PAGE_LINES + (address % PAGE) as usize / LINE)
 }
 
+/// The rights at `address`; nothing outside of [`PAGES`].
+pub fn rights(address: u64) -> Option<Rights> {
+    let place = address.checked_sub(BASE).and_then(|offset| usize::try_from(offset / PAGE).ok())?;
+    PAGES.get(place).copied()
+}
+
 /// Whether `address` can be written.
 pub fn writable(address: u64) -> bool {
-    let place = address.checked_sub(BASE).and_then(|offset| usize::try_from(offset / PAGE).ok());
-    place.and_then(|place| PAGES.get(place)) == Some(&Rights::Write)
+    rights(address) == Some(Rights::Write)
 }
 
 /// What the data pages hold where a case says nothing else. Lines of the corpus depend on it: it

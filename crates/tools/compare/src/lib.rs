@@ -7,6 +7,7 @@
 //! memory at the same addresses with the same rights. [`Comparison`] does both and tells what
 //! differs.
 
+mod allowed;
 mod case;
 mod comparison;
 mod diff;
@@ -16,7 +17,8 @@ mod exclusions;
 mod forms;
 mod generate;
 mod guest;
-mod host;
+pub mod host;
+mod lawful;
 mod layout;
 mod line;
 mod native;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use satori_compare::{
-    Comparison, Error, Exclusion, Failure, Generator, When, describe, read_line, write_line,
+    Comparison, Error, Exclusion, Failure, Generator, When, describe, host, read_line, write_line,
 };
 use satori_engine::Engine;
 use satori_soft::{Interpreter, Translator};
@@ -87,6 +87,10 @@ fn count(text: &str) -> Result<u64, String> {
 
 fn main() {
     let flags = Flags::parse();
+    println!("compare: this processor is {}", host::get());
+    for limit in host::get().limits() {
+        println!("  {limit}");
+    }
     let outcome = match (&flags.corpus, &flags.line) {
         (Some(path), _) => match std::fs::read_to_string(path) {
             Ok(text) => replay(flags.engine, &text),

@@ -104,6 +104,11 @@ pub fn after(insn: &Instruction, rcx: u64, rip: u64, undefined: u64) -> u64 {
     undefined & !defined | flags(insn, rcx)
 }
 
+/// Whether `insn` shifts memory by 0, with `rcx` before it.
+pub fn shifts_nothing(insn: &Instruction, rcx: u64) -> bool {
+    shift(insn).is_some() && insn.op0_kind() == OpKind::Memory && shift_count(insn, rcx) == 0
+}
+
 /// Why the result of `insn` itself is undefined on `case`.
 pub fn result(insn: &Instruction, case: &Case) -> Option<Exclusion> {
     match insn.mnemonic() {

@@ -14,6 +14,7 @@ use satori_state::seg;
 use super::shared::{CHILD, PARENT, Shared};
 use crate::case::{Case, Ending, Fpu, Outcome};
 use crate::error::Error;
+use crate::host;
 use crate::layout::{self, CODE, DATA, FILL, LINE, LINES, PAGE, PAGE_LINES, PAGES, Rights, page};
 
 const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
@@ -31,6 +32,8 @@ struct World {
     background: *const u8,
     /// The signal frame holds the upper halves of the YMM registers.
     avx: bool,
+    /// RDFSBASE and its like; else the kernel sets the bases.
+    fsgsbase: bool,
     running: bool,
 }
 
@@ -48,6 +51,7 @@ pub unsafe fn spawn(shared: *mut Shared) -> Result<libc::pid_t, Error> {
         code: ptr::null_mut(),
         background: background.as_ptr(),
         avx: is_x86_feature_detected!("avx"),
+        fsgsbase: host::get().fsgsbase,
         running: false,
     };
     // SAFETY: what the child uses was made before, and it leaves by `_exit` only.
@@ -186,6 +190,30 @@ unsafe fn futex(word: *mut u32, operation: i32, value: u32) {
     }
 }
 
+// Linux, `arch/x86/include/uapi/asm/prctl.h`.
+const ARCH_SET_GS: i32 = 0x1001;
+const ARCH_SET_FS: i32 = 0x1002;
+const ARCH_GET_FS: i32 = 0x1003;
+const ARCH_GET_GS: i32 = 0x1004;
+
+/// Reads or sets a base where programs may not themselves, without libc as above.
+///
+/// # Safety
+/// `value` must be an address to write to where `operation` reads a base.
+unsafe fn arch_prctl(operation: i32, value: u64) {
+    // SAFETY: the call changes RAX, RCX and R11, and the word that the caller vouches for.
+    unsafe {
+        asm!(
+            "syscall",
+            inout("rax") libc::SYS_arch_prctl => _,
+            in("rdi") operation,
+            in("rsi") value,
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+}
+
 /// Index into the kernel's registers by ours.
 const REGISTERS: [i32; 16] = [
     libc::REG_RAX,
@@ -232,8 +260,13 @@ unsafe fn record(world: *const World, context: &libc::ucontext_t, outcome: *mut 
         asm!("mov {0:x}, ds", out(reg) out.selectors[seg::DS]);
         asm!("mov {0:x}, fs", out(reg) out.selectors[seg::FS]);
         asm!("mov {0:x}, gs", out(reg) out.selectors[seg::GS]);
-        asm!("rdfsbase {}", out(reg) out.fs_base);
-        asm!("rdgsbase {}", out(reg) out.gs_base);
+        if (*world).fsgsbase {
+            asm!("rdfsbase {}", out(reg) out.fs_base);
+            asm!("rdgsbase {}", out(reg) out.gs_base);
+        } else {
+            arch_prctl(ARCH_GET_FS, addr_of_mut!(out.fs_base) as u64);
+            arch_prctl(ARCH_GET_GS, addr_of_mut!(out.gs_base) as u64);
+        }
         out.fpu = ptr::read_unaligned(context.uc_mcontext.fpregs.cast::<Fpu>());
         out.ymm_high = [0; 16];
         let area = context.uc_mcontext.fpregs.cast::<u8>();
@@ -312,7 +345,12 @@ unsafe fn enter(world: *mut World, case: &Case, context: &mut libc::ucontext_t) 
         registers[libc::REG_CSGSFS as usize] = (cs | USER_DS << 48) as i64;
         let data = if code64 { 0 } else { USER_DS as u16 };
         asm!("mov es, {0:x}", "mov ds, {0:x}", "mov fs, {1:x}", "mov gs, {1:x}", in(reg) data, in(reg) 0u16);
-        asm!("wrfsbase {0}", "wrgsbase {1}", in(reg) case.fs_base, in(reg) case.gs_base);
+        if (*world).fsgsbase {
+            asm!("wrfsbase {0}", "wrgsbase {1}", in(reg) case.fs_base, in(reg) case.gs_base);
+        } else {
+            arch_prctl(ARCH_SET_FS, case.fs_base);
+            arch_prctl(ARCH_SET_GS, case.gs_base);
+        }
         let fpu = context.uc_mcontext.fpregs.cast::<u8>();
         let mask = ptr::read_unaligned(fpu.add(offset_of!(Fpu, mxcsr_mask)).cast::<u32>());
         ptr::write_unaligned(fpu.cast::<Fpu>(), case.fpu);
