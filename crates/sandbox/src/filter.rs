@@ -28,6 +28,17 @@ pub fn install(needs: &Needs) -> Result<&'static str, String> {
     Ok("an allow-list on every thread")
 }
 
+/// Installs filters that permit `calls` and nothing else.
+pub fn install_list(calls: &[c_long]) -> Result<&'static str, String> {
+    let text = |error: seccompiler::BackendError| error.to_string();
+    let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
+    let rest = program(unconditional(calls), SeccompAction::Trap, SeccompAction::Allow);
+    for filter in [deadly, rest] {
+        apply_filter_all_threads(&filter.map_err(text)?).map_err(|error| error.to_string())?;
+    }
+    Ok("an allow-list")
+}
+
 fn program(
     rules: Rules,
     unlisted: SeccompAction,

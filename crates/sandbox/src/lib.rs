@@ -16,11 +16,14 @@
 
 pub mod calls;
 mod filter;
+mod folder;
 mod namespaces;
 mod sys;
 mod trap;
 
 use std::os::fd::RawFd;
+
+pub use folder::{Folder, enter_folder};
 
 /// How much of the sandbox must be had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

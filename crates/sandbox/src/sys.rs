@@ -2,6 +2,9 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::null;
 
 fn check(result: libc::c_long) -> io::Result<()> {
@@ -102,6 +105,104 @@ pub fn drop_capabilities() -> io::Result<()> {
     let none = [0_u32; 6];
     // SAFETY: a header of version 3, and the two words of each of its three sets.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) })
+}
+
+/// Drops all capabilities but those of `kept`, a bit each, as far as they are there at all.
+pub fn keep_capabilities(kept: u64) -> io::Result<()> {
+    // SAFETY: integers only.
+    let _ = unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    for capability in (0..CAP_END).filter(|capability| kept >> capability & 1 == 0) {
+        // As in `drop_capabilities`.
+        if prctl(libc::PR_CAPBSET_DROP, capability).is_err() {
+            break;
+        }
+    }
+    let header = CapHeader { version: CAP_VERSION, process: 0 };
+    // The low words of effective, permitted and inheritable, then the high ones.
+    let mut sets = [0_u32; 6];
+    // SAFETY: a header of version 3, and room for the two words of each of its three sets.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) })?;
+    let (low, high) = (sets[1] & kept as u32, sets[4] & (kept >> 32) as u32);
+    let sets = [low, low, 0, high, high, 0];
+    // SAFETY: as above, to read from.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) })
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    check(result)?;
+    // SAFETY: the kernel has just given us this number, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as libc::c_int) })
+}
+
+/// A handle on a directory, for names within it.
+pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: a string that ends with NUL.
+    owned(unsafe { libc::open(path.as_ptr(), flags) }.into())
+}
+
+pub fn change_directory(to: &OwnedFd) -> io::Result<()> {
+    // SAFETY: an open directory.
+    check(unsafe { libc::fchdir(to.as_raw_fd()) }.into())
+}
+
+/// The working directory becomes a mount, with all that is mounted beneath it.
+pub fn bind_here() -> io::Result<()> {
+    // SAFETY: two strings that end with NUL; the others are not looked at.
+    check(
+        unsafe { libc::mount(c".".as_ptr(), c".".as_ptr(), null(), libc::MS_BIND | libc::MS_REC, null()) }
+            .into(),
+    )
+}
+
+/// `struct landlock_ruleset_attr` as of Landlock's first version.
+#[repr(C)]
+struct Ruleset {
+    handled_access_fs: u64,
+}
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct Beneath {
+    allowed_access: u64,
+    parent_fd: libc::c_int,
+}
+
+const LANDLOCK_CREATE_RULESET_VERSION: libc::c_int = 1;
+const LANDLOCK_RULE_PATH_BENEATH: libc::c_int = 1;
+/// LANDLOCK_ACCESS_FS_READ_FILE and READ_DIR.
+const LANDLOCK_READ: u64 = 1 << 2 | 1 << 3;
+/// WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_SYM, REFER, TRUNCATE; no
+/// devices, and no execution.
+const LANDLOCK_WRITE: u64 =
+    1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 14;
+
+/// Lets this thread, and those that it starts, open nothing but what is beneath `root`.
+pub fn landlock(root: &OwnedFd, writes: bool) -> io::Result<()> {
+    // SAFETY: no attributes are given where the version is asked for.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, LANDLOCK_CREATE_RULESET_VERSION) };
+    check(version)?;
+    // Rights that a version does not know it refuses: REFER came with 2, TRUNCATE with 3.
+    let handled = match version {
+        1 => (1 << 13) - 1,
+        2 => (1 << 14) - 1,
+        _ => (1 << 15) - 1,
+    };
+    let attributes = Ruleset { handled_access_fs: handled };
+    // SAFETY: a structure and its length.
+    let rules = owned(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, size_of::<Ruleset>(), 0)
+    })?;
+    let allowed = handled & (LANDLOCK_READ | if writes { LANDLOCK_WRITE } else { 0 });
+    let beneath = Beneath { allowed_access: allowed, parent_fd: root.as_raw_fd() };
+    let (number, kind) = (rules.as_raw_fd(), LANDLOCK_RULE_PATH_BENEATH);
+    // SAFETY: the structure that this kind of rule has; both descriptors are open.
+    check(unsafe { libc::syscall(libc::SYS_landlock_add_rule, number, kind, &raw const beneath, 0) })?;
+    no_new_privileges()?;
+    // SAFETY: an open descriptor and no flags.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, number, 0) })
 }
 
 /// Sends SIGSYS to `handler`.

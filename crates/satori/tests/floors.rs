@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-libvirt", 3),
     ("satori-report", 3),
     ("satori-chipset", 4),
+    ("satori-files", 4),
     ("satori-profile", 4),
     ("satori-trace", 4),
     ("satori-exits", 4),

@@ -1,0 +1,126 @@
+//! Changes of the host's own folder, which can be written.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
+    XattrFlags, chmodat, chownat, fremovexattr, fsetxattr, ftruncate, linkat, mkdirat, mknodat,
+    renameat_with, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use crate::attr::{Attr, S_IFDIR, S_IFLNK, S_IFMT};
+use crate::changes::{Move, New, S_ISGID, Wanted, When};
+use crate::nodes::{open_entry, stat};
+use crate::server::Server;
+
+/// Set-user-ID and set-group-ID, which chown(2) takes away.
+const SET_ID: u32 = 0o6000;
+
+impl Server {
+    fn host(&self, id: u64) -> Result<&OwnedFd, Errno> {
+        self.nodes.get(id)?.lower.as_ref().map(|lower| &lower.fd).ok_or(Errno::STALE)
+    }
+
+    /// A directory in which names may be changed.
+    fn host_directory(&self, id: u64) -> Result<&OwnedFd, Errno> {
+        self.nodes.get(id)?.lower_directory().ok_or(Errno::PERM)
+    }
+
+    pub(crate) fn host_setattr(&mut self, id: u64, wanted: &Wanted) -> Result<(), Errno> {
+        let fd = self.host(id)?;
+        let number = fd.as_raw_fd().to_string();
+        if wanted.uid.is_some() || wanted.gid.is_some() {
+            let (uid, gid) = (wanted.uid.map(Uid::from_raw), wanted.gid.map(Gid::from_raw));
+            chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = wanted.mode {
+            chmodat(&self.proc, &number, Mode::from_raw_mode(mode), AtFlags::empty())?;
+        }
+        if let Some(size) = wanted.size {
+            match wanted.handle {
+                Some(handle) => self.content(handle, |file| ftruncate(file, size))?,
+                None => ftruncate(self.open_lower(self.nodes.get(id)?, OFlags::WRONLY)?, size)?,
+            }
+        }
+        if wanted.atime.is_some() || wanted.mtime.is_some() {
+            let time = |when: Option<When>| match when {
+                None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+                Some(When::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+                Some(When::At((s, ns))) => Timespec { tv_sec: s as i64, tv_nsec: ns.into() },
+            };
+            let times = Timestamps { last_access: time(wanted.atime), last_modification: time(wanted.mtime) };
+            utimensat(&self.proc, &number, &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn host_make(&mut self, directory: u64, new: &New<'_>) -> Result<u64, Errno> {
+        let parent = self.host_directory(directory)?;
+        let permissions = Mode::from_raw_mode(new.mode & !S_IFMT);
+        match new.mode & S_IFMT {
+            S_IFDIR => mkdirat(parent, new.name, permissions)?,
+            S_IFLNK => symlinkat(new.text, parent, new.name)?,
+            kind => mknodat(parent, new.name, FileType::from_raw_mode(kind), permissions, 0)?,
+        }
+        let fd = open_entry(parent, new.name, OFlags::PATH, 0)?;
+        if self.privileged {
+            self.give(parent, &fd, new)?;
+        }
+        self.nodes.of_lower(fd)
+    }
+
+    /// Gives a new file to whoever made it; its group is the directory's where that says so.
+    fn give(&self, parent: &OwnedFd, fd: &OwnedFd, new: &New<'_>) -> Result<(), Errno> {
+        let inherited = Attr::new(&stat(parent)?, 0).mode & S_ISGID != 0;
+        let gid = (!inherited).then(|| Gid::from_raw(new.gid));
+        chownat(fd, "", Some(Uid::from_raw(new.uid)), gid, AtFlags::EMPTY_PATH)?;
+        if new.mode & SET_ID != 0 && new.mode & S_IFMT != S_IFLNK {
+            let mode = Mode::from_raw_mode(new.mode & !S_IFMT);
+            chmodat(&self.proc, fd.as_raw_fd().to_string(), mode, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn host_link(&mut self, target: u64, directory: u64, name: &[u8]) -> Result<(), Errno> {
+        let number = self.host(target)?.as_raw_fd().to_string();
+        linkat(&self.proc, number, self.host_directory(directory)?, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    pub(crate) fn host_remove(
+        &mut self,
+        directory: u64,
+        name: &[u8],
+        is_directory: bool,
+    ) -> Result<(), Errno> {
+        let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        unlinkat(self.host_directory(directory)?, name, flags)
+    }
+
+    pub(crate) fn host_rename(&mut self, moved: &Move<'_>) -> Result<(), Errno> {
+        let Move { from, to, flags } = *moved;
+        let (old, new) = (self.host_directory(from.0)?, self.host_directory(to.0)?);
+        renameat_with(old, from.1, new, to.1, RenameFlags::from_bits_retain(flags))
+    }
+
+    pub(crate) fn host_setxattr(
+        &mut self,
+        id: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let file = self.open_lower(self.nodes.get(id)?, OFlags::RDONLY).map_err(unopened)?;
+        fsetxattr(file, name, value, XattrFlags::from_bits_retain(flags))
+    }
+
+    pub(crate) fn host_removexattr(&mut self, id: u64, name: &[u8]) -> Result<(), Errno> {
+        let file = self.open_lower(self.nodes.get(id)?, OFlags::RDONLY).map_err(unopened)?;
+        fremovexattr(file, name)
+    }
+}
+
+/// What is neither file nor directory has no attributes that users may set (xattr(7)).
+fn unopened(errno: Errno) -> Errno {
+    if errno == Errno::NXIO { Errno::PERM } else { errno }
+}

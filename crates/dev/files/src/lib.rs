@@ -1,0 +1,51 @@
+//! The file server: one of the host's folders, offered to a guest as FUSE messages on a socket.
+//!
+//! It is a process of its own ([`start`]), which gives away what serving does not need ([`main`]) before it reads
+//! the first message: whoever breaks into it through a message finds that folder and nothing else. What holds
+//! for the guest holds here and not in the guest's mount: a read-only folder refuses every change, and
+//! in a copy-on-write folder changes stay in this process's memory.
+//!
+//! A request names a file by the number that an earlier reply gave it, and one component of a path: `..`, `/`
+//! and symbolic links lead nowhere, as names are opened with openat2(2) and the guest's kernel follows links
+//! itself. Numbers, handles and counts are guest input.
+
+mod attr;
+mod changes;
+mod cow;
+mod handles;
+mod host;
+mod nodes;
+mod process;
+mod read;
+mod server;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use process::{COMMAND, Error, Helper, Share, main, start};
+
+/// What a guest may do with a folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Read it.
+    #[default]
+    Ro,
+    /// Read it and change it.
+    Rw,
+    /// Read it and change what it sees of it, in memory; the folder stays as it is.
+    Cow,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 3] = [Mode::Ro, Mode::Rw, Mode::Cow];
+
+    /// As options spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Ro => "ro",
+            Mode::Rw => "rw",
+            Mode::Cow => "cow",
+        }
+    }
+}

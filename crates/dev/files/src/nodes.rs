@@ -1,0 +1,205 @@
+//! The files that the guest knows, by number, each with an O_PATH handle on the host's own.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, openat2, statx};
+use rustix::io::Errno;
+
+use crate::attr::{Attr, S_IFDIR};
+use crate::cow::Change;
+
+/// The root's number (FUSE_ROOT_ID).
+pub const ROOT: u64 = 1;
+
+/// The most files that a guest may make us remember.
+const NODES: usize = 4 << 20;
+
+/// What identifies one of the host's files as long as a handle on it is open: device and inode.
+pub type Key = (u64, u64);
+
+/// File systems that are no files of anybody, by `f_type` (linux/magic.h): proc, sysfs, devpts, cgroup and
+/// cgroup2, debugfs, tracefs, securityfs, bpf, configfs, efivarfs, fusectl, pstore, selinux, binfmt_misc. A guest
+/// has its own, and the host's would tell it of other processes.
+const PSEUDO: &[u64] = &[
+    0x9fa0,
+    0x6265_6572,
+    0x1cd1,
+    0x27_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0xcafe_4a11,
+    0x6265_6570,
+    0xde5e_81e4,
+    0x6573_5543,
+    0x6165_676c,
+    0xf97c_ff8c,
+    0x4249_4e4d,
+];
+
+/// The host's file beneath a node.
+#[derive(Debug)]
+pub struct Lower {
+    /// Opened with O_PATH.
+    pub fd: OwnedFd,
+    key: Key,
+    /// The root of a pseudo file system: shown as an empty directory.
+    pub hidden: bool,
+}
+
+/// A file that the guest knows.
+#[derive(Debug)]
+pub struct Node {
+    /// How many of the guest's references are still to be forgotten.
+    lookups: u64,
+    /// Its number within the folder, for the guest's programs.
+    pub ino: u64,
+    /// The host's file, if it has one beneath it.
+    pub lower: Option<Lower>,
+    /// What was changed of it, in a copy-on-write folder.
+    pub change: Option<Box<Change>>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Nodes {
+    all: HashMap<u64, Node>,
+    by_key: HashMap<Key, u64>,
+    next: u64,
+    /// Devices by first sight; the root's is the first.
+    devices: Vec<u64>,
+}
+
+/// Opens an entry of a directory, and nothing that it might lead to.
+pub fn open_entry(directory: &OwnedFd, name: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    openat2(directory, name, flags, Mode::from_raw_mode(mode), resolve)
+}
+
+/// What the host tells of an open file.
+pub fn stat(fd: &OwnedFd) -> Result<Statx, Errno> {
+    statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
+}
+
+fn device(stat: &Statx) -> u64 {
+    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
+}
+
+impl Node {
+    /// What the guest is told of it.
+    pub fn attr(&self) -> Result<Attr, Errno> {
+        match (&self.change, &self.lower) {
+            (Some(change), _) => Ok(change.attr),
+            (None, Some(lower)) => {
+                let mut attr = Attr::new(&stat(&lower.fd)?, self.ino);
+                if lower.hidden {
+                    attr.mode = S_IFDIR | 0o555;
+                }
+                Ok(attr)
+            }
+            (None, None) => Err(Errno::STALE),
+        }
+    }
+
+    /// The host's directory that names are looked for in; a hidden one has none.
+    pub fn lower_directory(&self) -> Option<&OwnedFd> {
+        self.lower.as_ref().filter(|lower| !lower.hidden).map(|lower| &lower.fd)
+    }
+}
+
+impl Nodes {
+    /// The root directory alone, which is never forgotten.
+    pub fn new(root: OwnedFd) -> Result<Nodes, Errno> {
+        let mut nodes =
+            Nodes { all: HashMap::new(), by_key: HashMap::new(), next: ROOT, devices: Vec::new() };
+        nodes.of_lower(root)?;
+        Ok(nodes)
+    }
+
+    pub fn get(&self, id: u64) -> Result<&Node, Errno> {
+        self.all.get(&id).ok_or(Errno::STALE)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Result<&mut Node, Errno> {
+        self.all.get_mut(&id).ok_or(Errno::STALE)
+    }
+
+    /// The node of one of the host's files, made if it is new.
+    pub fn of_lower(&mut self, fd: OwnedFd) -> Result<u64, Errno> {
+        let stat = stat(&fd)?;
+        let key = (device(&stat), stat.stx_ino);
+        if let Some(&id) = self.by_key.get(&key) {
+            return Ok(id);
+        }
+        let (index, new) = match self.devices.iter().position(|&device| device == key.0) {
+            Some(index) => (index, false),
+            None => {
+                self.devices.push(key.0);
+                (self.devices.len() - 1, true)
+            }
+        };
+        let directory = u32::from(stat.stx_mode) & crate::attr::S_IFMT == S_IFDIR;
+        // Whether a device is a pseudo file system's is asked at each directory on it but the root's.
+        let hidden = directory
+            && (new || index != 0)
+            && self.next != ROOT
+            && fstatfs(&fd).is_ok_and(|fs| PSEUDO.contains(&(fs.f_type as u64)));
+        // Numbers of other file systems could meet those of the root's.
+        let ino = stat.stx_ino ^ ((index as u64 & 0x7fff) << 48);
+        let id = self.add(Node { lookups: 0, ino, lower: Some(Lower { fd, key, hidden }), change: None })?;
+        self.by_key.insert(key, id);
+        Ok(id)
+    }
+
+    /// A node of which the host has nothing.
+    pub fn of_change(&mut self, mut change: Change) -> Result<u64, Errno> {
+        let ino = 1 << 63 | self.next;
+        change.attr.ino = ino;
+        self.add(Node { lookups: 0, ino, lower: None, change: Some(Box::new(change)) })
+    }
+
+    fn add(&mut self, node: Node) -> Result<u64, Errno> {
+        if self.all.len() >= NODES {
+            return Err(Errno::NFILE);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.all.insert(id, node);
+        Ok(id)
+    }
+
+    /// The guest has one reference more.
+    pub fn refer(&mut self, id: u64) {
+        if let Some(node) = self.all.get_mut(&id) {
+            node.lookups = node.lookups.saturating_add(1);
+        }
+    }
+
+    /// The guest gives `count` references back; a number that is too large is no more than all of them.
+    pub fn forget(&mut self, id: u64, count: u64) {
+        if let Some(node) = self.all.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(count);
+            self.tidy(id);
+        }
+    }
+
+    /// Drops a node that the guest cannot reach any more and that holds no change.
+    pub fn tidy(&mut self, id: u64) {
+        let Some(node) = self.all.get(&id) else { return };
+        let gone = node.change.as_ref().is_none_or(|change| change.attr.nlink == 0);
+        if id != ROOT && node.lookups == 0 && gone {
+            if let Some(lower) = &node.lower {
+                self.by_key.remove(&lower.key);
+            }
+            self.all.remove(&id);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+}

@@ -1,0 +1,214 @@
+//! One folder's server: requests in, replies out, one at a time.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use crate::Mode;
+use crate::cow::Budget;
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use crate::wire::{Args, Header, IN_HEADER, MAX_IO, MAX_REQUEST, Reply, op};
+
+/// Whether a request has a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Yes,
+    Never,
+}
+
+/// A folder that is served.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) mode: Mode,
+    pub(crate) nodes: Nodes,
+    pub(crate) handles: Handles,
+    /// `/proc/self/fd`, through which a file that is known is opened.
+    pub(crate) proc: OwnedFd,
+    /// What changes may still take.
+    pub(crate) budget: Budget,
+    /// Files can be given to whoever makes them.
+    pub(crate) privileged: bool,
+}
+
+/// Requests that change something, which a read-only folder refuses.
+const CHANGES: &[u32] = &[
+    op::SETATTR,
+    op::SYMLINK,
+    op::MKNOD,
+    op::MKDIR,
+    op::UNLINK,
+    op::RMDIR,
+    op::RENAME,
+    op::LINK,
+    op::WRITE,
+    op::SETXATTR,
+    op::REMOVEXATTR,
+    op::CREATE,
+    op::FALLOCATE,
+    op::RENAME2,
+];
+
+/// Flags of FUSE_INIT that we know and Linux offers.
+mod init {
+    pub const ASYNC_READ: u32 = 1 << 0;
+    pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
+    pub const BIG_WRITES: u32 = 1 << 5;
+    pub const AUTO_INVAL_DATA: u32 = 1 << 12;
+    pub const DO_READDIRPLUS: u32 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u32 = 1 << 14;
+    pub const ASYNC_DIO: u32 = 1 << 15;
+    pub const PARALLEL_DIROPS: u32 = 1 << 18;
+    pub const MAX_PAGES: u32 = 1 << 22;
+    pub const CACHE_SYMLINKS: u32 = 1 << 23;
+    pub const ALL: u32 = ASYNC_READ
+        | ATOMIC_O_TRUNC
+        | BIG_WRITES
+        | AUTO_INVAL_DATA
+        | DO_READDIRPLUS
+        | READDIRPLUS_AUTO
+        | ASYNC_DIO
+        | PARALLEL_DIROPS
+        | MAX_PAGES
+        | CACHE_SYMLINKS;
+}
+
+/// The version of the protocol that we speak: major, and the least and our own minor.
+const VERSION: (u32, u32, u32) = (7, 31, 38);
+
+impl Server {
+    /// A server of `root`, an open directory. `proc` is `/proc/self/fd`.
+    pub fn new(root: OwnedFd, proc: OwnedFd, mode: Mode, budget: u64) -> Result<Server, Errno> {
+        let privileged = rustix::process::geteuid().is_root();
+        let nodes = Nodes::new(root)?;
+        Ok(Server { mode, nodes, handles: Handles::default(), proc, budget: Budget::new(budget), privileged })
+    }
+
+    /// Serves until the other side closes. What is no message of the protocol is an error.
+    pub fn serve(&mut self, mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+        let mut request = Vec::with_capacity(MAX_REQUEST);
+        let mut reply = Reply::default();
+        loop {
+            let mut length = [0; 4];
+            if from.read(&mut length[..1])? == 0 {
+                return Ok(());
+            }
+            from.read_exact(&mut length[1..])?;
+            let whole = u32::from_le_bytes(length) as usize;
+            if !(IN_HEADER..=MAX_REQUEST).contains(&whole) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("a request of {whole} bytes"),
+                ));
+            }
+            request.clear();
+            request.extend(length);
+            request.resize(whole, 0);
+            from.read_exact(&mut request[4..])?;
+            if let Some(bytes) = self.answer(&request, &mut reply) {
+                to.write_all(bytes)?;
+            }
+        }
+    }
+
+    /// The reply to one whole request, if it has one.
+    pub fn answer<'a>(&mut self, request: &[u8], reply: &'a mut Reply) -> Option<&'a [u8]> {
+        reply.begin();
+        let (header, args) = Header::parse(request).ok()?;
+        match self.perform(&header, args, reply) {
+            Ok(Answer::Never) => None,
+            Ok(Answer::Yes) => Some(reply.finish(header.unique, Ok(()))),
+            Err(errno) => Some(reply.finish(header.unique, Err(errno))),
+        }
+    }
+
+    fn perform(&mut self, header: &Header, args: Args<'_>, reply: &mut Reply) -> Result<Answer, Errno> {
+        if self.mode == Mode::Ro && CHANGES.contains(&header.opcode) {
+            return Err(Errno::ROFS);
+        }
+        match header.opcode {
+            op::INIT => self.init(args, reply)?,
+            op::FORGET | op::BATCH_FORGET => {
+                // There is no reply to tell of a mistake in.
+                let _ = self.forget(header, args);
+                return Ok(Answer::Never);
+            }
+            // One request at a time: it is done before its interruption is read.
+            op::INTERRUPT => return Ok(Answer::Never),
+            op::LOOKUP => self.lookup(header, args, reply)?,
+            op::GETATTR => self.getattr(header, reply)?,
+            op::READLINK => self.readlink(header, reply)?,
+            op::OPEN => self.open(header, args, reply)?,
+            op::READ => self.read(args, reply)?,
+            op::RELEASE | op::RELEASEDIR => self.handles.remove({ args }.u64()?),
+            op::STATFS => self.statfs(header, reply)?,
+            op::GETXATTR => self.getxattr(header, args, reply)?,
+            op::LISTXATTR => self.listxattr(header, args, reply)?,
+            op::OPENDIR => self.opendir(header, reply)?,
+            op::READDIR => self.readdir(args, reply, false)?,
+            op::READDIRPLUS => self.readdir(args, reply, true)?,
+            op::LSEEK => self.lseek(args, reply)?,
+            op::FSYNC | op::FSYNCDIR => self.fsync(args)?,
+            // Everything was written when its write was answered.
+            op::FLUSH | op::SYNCFS | op::DESTROY => {}
+            op::SETATTR => self.setattr(header, args, reply)?,
+            op::SYMLINK => self.symlink(header, args, reply)?,
+            op::MKNOD => self.mknod(header, args, reply)?,
+            op::MKDIR => self.mkdir(header, args, reply)?,
+            op::CREATE => self.create(header, args, reply)?,
+            op::LINK => self.link(header, args, reply)?,
+            op::UNLINK => self.remove(header, args, false)?,
+            op::RMDIR => self.remove(header, args, true)?,
+            op::RENAME => self.rename(header, args, false)?,
+            op::RENAME2 => self.rename(header, args, true)?,
+            op::WRITE => self.write(args, reply)?,
+            op::FALLOCATE => self.fallocate(args)?,
+            op::SETXATTR => self.setxattr(header, args)?,
+            op::REMOVEXATTR => self.removexattr(header, args)?,
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(Answer::Yes)
+    }
+
+    fn init(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let (major, minor, readahead, flags) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
+        if (major, minor) < (VERSION.0, VERSION.1) {
+            return Err(Errno::PROTO);
+        }
+        let flags = flags & init::ALL;
+        reply.u32(VERSION.0).u32(VERSION.2.min(minor)).u32(readahead).u32(flags);
+        // Requests in the background and when they are too many, the longest write, and times in nanoseconds.
+        reply.u32(64 | 48 << 16).u32(MAX_IO).u32(1);
+        // The most pages of a request; no mapping's alignment, no more flags; unused.
+        reply.u32(MAX_IO / 4096).bytes(&[0; 32]);
+        Ok(())
+    }
+
+    fn forget(&mut self, header: &Header, mut args: Args<'_>) -> Result<(), Errno> {
+        if header.opcode == op::FORGET {
+            self.nodes.forget(header.node, args.u64()?);
+            return Ok(());
+        }
+        let (count, _) = (args.u32()?, args.u32()?);
+        for _ in 0..count {
+            let (node, lookups) = (args.u64()?, args.u64()?);
+            self.nodes.forget(node, lookups);
+        }
+        Ok(())
+    }
+
+    /// Tells of a node and counts the guest's new reference.
+    pub(crate) fn entry(&mut self, id: u64, reply: &mut Reply) -> Result<(), Errno> {
+        let attr = match self.nodes.get(id)?.attr() {
+            Ok(attr) => attr,
+            Err(errno) => {
+                self.nodes.tidy(id);
+                return Err(errno);
+            }
+        };
+        self.nodes.refer(id);
+        reply.entry_out(id, &attr);
+        Ok(())
+    }
+}

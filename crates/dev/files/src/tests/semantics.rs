@@ -1,0 +1,211 @@
+//! What programs rely on, one by one.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use rustix::io::Errno;
+
+use super::Folder;
+use super::client::{Client, body};
+use crate::Mode;
+use crate::attr::{S_IFDIR, S_IFIFO, S_IFMT, S_IFSOCK};
+use crate::wire::op;
+
+/// FATTR_UID | FATTR_GID, FATTR_ATIME | FATTR_MTIME.
+const OWNER: u32 = 6;
+const TIMES: u32 = 48;
+
+#[test]
+fn read_only_refuses_every_change() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "x").unwrap();
+    let mut client = Client::new(&folder, Mode::Ro);
+    for result in [
+        client.mkdir("d", 0o755),
+        client.symlink("a", "s"),
+        client.mknod("p", S_IFIFO | 0o600),
+        client.link("a", "b"),
+        client.unlink("a"),
+        client.rmdir("a"),
+        client.rename("a", "b", 0),
+        client.setattr("a", 1, 0, 0o600, 0),
+        client.open("a", 1).map(drop),
+        client.open("a", 0o1000).map(drop),
+        client.create("n", 2, 0o600).map(drop),
+    ] {
+        assert_eq!(result, Err(Errno::ROFS));
+    }
+    let node = client.stat("a").unwrap().node;
+    let request = body().u32(1).u32(0).name("user.x").bytes(b"1");
+    assert_eq!(client.ask(op::SETXATTR, node, request), Err(Errno::ROFS));
+    assert_eq!(client.ask(op::REMOVEXATTR, node, body().name("user.x")), Err(Errno::ROFS));
+    let handle = client.open("a", 0).unwrap();
+    assert_eq!(client.pwrite(handle, 0, b"y"), Err(Errno::ROFS));
+    assert_eq!(client.get("a").unwrap(), b"x");
+}
+
+#[test]
+fn owners_that_the_caller_cannot_set_are_kept_over_the_folder() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "x").unwrap();
+    let before = fs::metadata(folder.join("a")).unwrap();
+    let mut client = Client::new(&folder, Mode::Cow);
+    client.setattr("a", OWNER, 0, 0, 4321).unwrap();
+    client.setattr("a", 1, 0, 0o4755, 0).unwrap();
+    client.setattr("a", TIMES, 0, 0, 0).unwrap();
+    let seen = client.stat("a").unwrap();
+    assert_eq!((seen.uid, seen.gid, seen.mode & 0o7777, seen.mtime), (4321, 4321, 0o4755, 6));
+    (client.uid, client.gid) = (1234, 1235);
+    client.put("n", 0, b"").unwrap();
+    let seen = client.stat("n").unwrap();
+    assert_eq!((seen.uid, seen.gid), (1234, 1235));
+    let after = fs::metadata(folder.join("a")).unwrap();
+    assert_eq!((before.uid(), before.mode(), before.mtime()), (after.uid(), after.mode(), after.mtime()));
+    assert!(!folder.join("n").exists());
+}
+
+#[test]
+fn a_group_is_inherited_where_the_directory_says_so() {
+    let folder = Folder::new();
+    let mut client = Client::new(&folder, Mode::Cow);
+    client.mkdir("d", 0o755).unwrap();
+    client.setattr("d", OWNER, 0, 0, 55).unwrap();
+    client.setattr("d", 1, 0, 0o2755, 0).unwrap();
+    client.mkdir("d/e", 0o755).unwrap();
+    client.put("d/f", 0, b"x").unwrap();
+    let seen = client.stat("d/e").unwrap();
+    assert_eq!((seen.gid, seen.mode & 0o7777), (55, 0o2755));
+    assert_eq!(client.stat("d/f").unwrap().gid, 55);
+}
+
+#[test]
+fn a_file_that_was_unlinked_can_be_used_while_it_is_open() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "before").unwrap();
+    for mode in [Mode::Cow, Mode::Rw] {
+        let mut client = Client::new(&folder, mode);
+        client.put("t", 0, b"one").unwrap();
+        let handle = client.open("t", 2).unwrap();
+        client.unlink("t").unwrap();
+        client.pwrite(handle, 3, b"two").unwrap();
+        assert_eq!(client.pread(handle, 0, 100).unwrap(), b"onetwo");
+        assert_eq!(client.stat("t"), Err(Errno::NOENT));
+        client.release(handle);
+    }
+}
+
+#[test]
+fn who_reads_sees_what_was_written_after_it_opened() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "before").unwrap();
+    let mut client = Client::new(&folder, Mode::Cow);
+    let handle = client.open("a", 0).unwrap();
+    assert_eq!(client.pread(handle, 0, 10).unwrap(), b"before");
+    client.put("a", 2, b"XX").unwrap();
+    assert_eq!(client.pread(handle, 0, 10).unwrap(), b"beXXre");
+    assert_eq!(client.pwrite(handle, 0, b"no"), Err(Errno::BADF));
+    assert_eq!(fs::read(folder.join("a")).unwrap(), b"before");
+}
+
+#[test]
+fn hard_links_change_together() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "x").unwrap();
+    fs::hard_link(folder.join("a"), folder.join("b")).unwrap();
+    let mut client = Client::new(&folder, Mode::Cow);
+    client.put("a", 0, b"y").unwrap();
+    assert_eq!(client.get("b").unwrap(), b"y");
+    client.unlink("a").unwrap();
+    assert_eq!(client.stat("b").unwrap().nlink, 1);
+}
+
+#[test]
+fn a_directory_that_moves_takes_what_is_in_it_along() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.join("d/e")).unwrap();
+    fs::write(folder.join("d/e/f"), "x").unwrap();
+    let mut client = Client::new(&folder, Mode::Cow);
+    client.rename("d", "n", 0).unwrap();
+    client.put("n/e/g", 0, b"y").unwrap();
+    assert_eq!(client.get("n/e/f").unwrap(), b"x");
+    client.mkdir("d", 0o755).unwrap();
+    assert_eq!(client.list("d").unwrap(), [], "a new directory shows nothing of the old one");
+    assert_eq!(client.list("n/e").unwrap().len(), 2);
+}
+
+#[test]
+fn changes_end_with_their_budget() {
+    let folder = Folder::new();
+    fs::write(folder.join("large"), vec![1; 200 << 10]).unwrap();
+    let mut client = Client::with_budget(&folder, Mode::Cow, 100 << 10);
+    assert_eq!(client.open("large", 2), Err(Errno::NOSPC));
+    client.put("a", 0, &[1; 80 << 10]).unwrap();
+    assert_eq!(client.put("b", 0, &[1; 40 << 10]), Err(Errno::NOSPC));
+    // What is removed makes room, and a hole takes none.
+    client.unlink("a").unwrap();
+    (2..20).for_each(|node| client.forget(node));
+    client.put("b", 0, &[1; 40 << 10]).unwrap();
+    client.setattr("b", 1 << 3, 1 << 40, 0, 0).unwrap();
+    assert_eq!(client.stat("b").unwrap().size, 1 << 40);
+}
+
+#[test]
+fn extended_attributes_are_changed_over_the_folder() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "x").unwrap();
+    let mut client = Client::new(&folder, Mode::Cow);
+    let node = client.stat("a").unwrap().node;
+    let get =
+        |client: &mut Client, name: &str| client.ask(op::GETXATTR, node, body().u32(100).u32(0).name(name));
+    let set = |value: &[u8], flags| body().u32(value.len() as u32).u32(flags).name("user.n").bytes(value);
+    assert_eq!(get(&mut client, "user.n"), Err(Errno::NODATA));
+    assert_eq!(client.ask(op::SETXATTR, node, set(b"v", 2)), Err(Errno::NODATA));
+    client.ask(op::SETXATTR, node, set(b"value", 1)).unwrap();
+    assert_eq!(client.ask(op::SETXATTR, node, set(b"v", 1)), Err(Errno::EXIST));
+    assert_eq!(get(&mut client, "user.n").unwrap(), b"value");
+    assert_eq!(client.ask(op::LISTXATTR, node, body().u32(100).u32(0)).unwrap(), b"user.n\0");
+    assert_eq!(client.ask(op::LISTXATTR, node, body().u32(3).u32(0)), Err(Errno::RANGE));
+    client.ask(op::REMOVEXATTR, node, body().name("user.n")).unwrap();
+    assert_eq!(get(&mut client, "user.n"), Err(Errno::NODATA));
+    let rest = set(&vec![0; 1 << 17], 0);
+    assert_eq!(client.ask(op::SETXATTR, node, rest), Err(Errno::NOSPC));
+}
+
+#[test]
+fn the_hosts_processes_are_not_shown() {
+    let folder = Folder("/".into());
+    let mut client = Client::new(&folder, Mode::Ro);
+    std::mem::forget(folder);
+    let seen = client.stat("proc").unwrap();
+    assert_eq!(seen.mode & S_IFMT, S_IFDIR);
+    assert_eq!(client.list("proc").unwrap(), []);
+    assert_eq!(client.stat("proc/self"), Err(Errno::NOENT));
+}
+
+#[test]
+fn pipes_and_sockets_are_made_and_devices_are_not() {
+    for mode in [Mode::Cow, Mode::Rw] {
+        let folder = Folder::new();
+        let mut client = Client::new(&folder, mode);
+        client.mknod("p", S_IFIFO | 0o600).unwrap();
+        client.mknod("s", S_IFSOCK | 0o600).unwrap();
+        for device in [0o020_600, 0o060_600, 0] {
+            assert_eq!(client.mknod("d", device), Err(Errno::PERM));
+        }
+        let node = client.stat("p").unwrap().node;
+        // It would wait for a writer, for ever.
+        assert_eq!(client.ask(op::OPEN, node, body().u32(0).u32(0)), Err(Errno::NXIO));
+    }
+}
+
+#[test]
+fn symbolic_links_are_followed_by_nobody_here() {
+    let folder = Folder::new();
+    symlink("/etc", folder.join("out")).unwrap();
+    let mut client = Client::new(&folder, Mode::Rw);
+    let node = client.stat("out").unwrap().node;
+    assert_eq!(client.readlink("out").unwrap(), "/etc");
+    assert_eq!(client.lookup(node, "passwd"), Err(Errno::NOTDIR));
+    let request = body().u32(2).u32(0o644).u32(0).u32(0).name("out");
+    assert_eq!(client.ask(op::CREATE, 1, request), Err(Errno::NXIO));
+}
