@@ -27,6 +27,7 @@ mod real;
 mod runtime;
 mod sampler;
 mod shared;
+mod sockets;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,6 +18,7 @@ use satori_profile::{Live, Watched};
 use satori_symbols::Symbols;
 
 use crate::SymbolSource;
+use crate::sockets::listen;
 use crate::vp::Vp;
 
 /// Connections at once; more are closed.
@@ -37,15 +37,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub struct WatchListener(UnixListener);
 
 impl WatchListener {
-    /// Opens a socket at `path`; one of a former run is replaced, any other file is not.
+    /// Opens a socket at `path`; one that a former run left is replaced, any other file is not.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-            if UnixStream::connect(path).is_ok() {
-                return Err(io::Error::other("another machine serves it"));
-            }
-            std::fs::remove_file(path)?;
-        }
-        UnixListener::bind(path).map(WatchListener)
+        listen(path).map(WatchListener)
     }
 }
 

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{emulate_default_handler, pipe};
 
 use crate::escape::{self, Command, Escape};
-use crate::output::Shared;
+use crate::output::{Gone, Shared};
 use crate::say::{line, say};
 use crate::status::Status;
 use crate::terminal;
@@ -45,6 +45,8 @@ pub enum Stop {
     Signal,
     /// Nobody reads standard output any more.
     OutputClosed,
+    /// Standard output cannot be written.
+    OutputFailed,
     /// `--timeout` ran out.
     Timeout,
 }
@@ -54,6 +56,7 @@ impl Stop {
     pub fn status(self) -> Status {
         match self {
             Stop::Timeout => Status::Timeout,
+            Stop::OutputFailed => Status::Internal,
             Stop::Quit | Stop::Signal | Stop::OutputClosed => Status::User,
         }
     }
@@ -87,6 +90,9 @@ impl<G: Guest> Ready<G> {
             handlers.push(end.as_raw_fd());
             pipe::register(signal, end)?;
         }
+        let (wake, wake_seen) = UnixStream::pair()?;
+        handlers.push(wake.as_raw_fd());
+        console.wake(wake);
         let (suspend, suspend_seen) = UnixStream::pair()?;
         handlers.push(suspend.as_raw_fd());
         pipe::register(SIGTSTP, suspend)?;
@@ -101,6 +107,7 @@ impl<G: Guest> Ready<G> {
             done: done_seen,
             end: end_seen,
             suspend: suspend_seen,
+            wake: wake_seen,
         };
         Ok(Ready { duty, done, handlers })
     }
@@ -108,7 +115,7 @@ impl<G: Guest> Ready<G> {
     /// The files that it needs from now on.
     pub fn files(&self) -> Vec<RawFd> {
         let Ready { duty, done, handlers } = self;
-        let streams = [done, &duty.done, &duty.end, &duty.suspend];
+        let streams = [done, &duty.done, &duty.end, &duty.suspend, &duty.wake];
         streams.into_iter().map(AsRawFd::as_raw_fd).chain(handlers.iter().copied()).collect()
     }
 
@@ -149,6 +156,8 @@ struct Duty<G> {
     done: UnixStream,
     end: UnixStream,
     suspend: UnixStream,
+    /// The console's, when it cannot be written any more.
+    wake: UnixStream,
 }
 
 /// What poll(2) saw.
@@ -157,6 +166,7 @@ struct Seen {
     done: bool,
     end: bool,
     suspend: bool,
+    wake: bool,
     output_closed: bool,
     input: bool,
 }
@@ -178,8 +188,16 @@ impl<G: Guest> Duty<G> {
                 let _ = emulate_default_handler(SIGTSTP);
                 terminal::set_raw();
             }
-            if seen.output_closed || self.console.is_closed() {
-                self.stop(Stop::OutputClosed);
+            if seen.wake {
+                drain(&mut self.wake);
+            }
+            // Whatever else ends the guest has been told already: this is the loss of what it says then.
+            match self.console.gone() {
+                _ if self.stopped.get().is_some() => {}
+                Some(Gone::Failed(_)) => self.stop(Stop::OutputFailed),
+                Some(Gone::Reader) => self.stop(Stop::OutputClosed),
+                None if seen.output_closed => self.stop(Stop::OutputClosed),
+                None => {}
             }
             if seen.input {
                 self.read();
@@ -200,6 +218,7 @@ impl<G: Guest> Duty<G> {
             PollFd::new(&self.done, PollFlags::IN),
             PollFd::new(&self.end, PollFlags::IN),
             PollFd::new(&self.suspend, PollFlags::IN),
+            PollFd::new(&self.wake, PollFlags::IN),
         ];
         // An end that was seen would be seen for ever.
         let watch_output = self.stopped.get().is_none();
@@ -220,7 +239,8 @@ impl<G: Guest> Duty<G> {
             done: ready(0),
             end: ready(1),
             suspend: ready(2),
-            output_closed: watch_output && ready(3),
+            wake: ready(3),
+            output_closed: watch_output && ready(4),
             input: self.wants_input() && ready(fds.len() - 1),
         }
     }

@@ -1,5 +1,6 @@
 //! The flag table: parsing, help, completions and the man page all come from here.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
+use crate::output::Newlines;
 use crate::{bench, costs, escape, reports, status, top, units};
 
 /// A virtual machine monitor with a processor of its own.
@@ -102,10 +104,10 @@ pub struct Run {
     /// An initial ramdisk; several are joined in the order given. For a multiboot kernel modules,
     /// as QEMU has them: "FILE ARGS,FILE"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub initrd: Vec<String>,
+    pub initrd: Vec<OsString>,
     /// A module of a multiboot kernel, after those of --initrd, and its arguments: "FILE ARGS"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub module: Vec<String>,
+    pub module: Vec<OsString>,
     /// How the kernel is entered
     #[arg(long, value_name = "PROTOCOL", default_value = "auto")]
     pub boot: Boot,
@@ -126,6 +128,17 @@ pub struct Cmdline {
     /// Text added to the default command line
     #[arg(long, value_name = "TEXT")]
     pub append: Option<String>,
+}
+
+impl Command {
+    /// The machine of a command that runs a guest.
+    pub fn machine(&self) -> Option<&Machine> {
+        match self {
+            Command::Run(flags) => Some(&flags.machine),
+            Command::Demo(flags) => Some(&flags.machine),
+            _ => None,
+        }
+    }
 }
 
 impl Cmdline {
@@ -177,8 +190,9 @@ pub struct Machine {
     pub processor: Processor,
     /// Ticks a second of the modelled host, each an EXTERNAL_INTERRUPT of every vCPU that executes; only
     /// under --clock virtual
-    #[arg(long, value_name = "HZ", default_value_t = 250, value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    pub host_tick: u32,
+    /// [default: 250]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub host_tick: Option<u32>,
     /// Let each exit take the guest time that the cost file (--costs) says, of its vCPU's share of the instructions; only under --clock
     /// virtual, where exits take no guest time otherwise
     #[arg(long)]
@@ -217,7 +231,7 @@ pub struct Machine {
     pub perf: Option<Perf>,
     /// Write every exit, MSR access, hypercall and interrupt to FILE, for Perfetto (ui.perfetto.dev) and
     /// chrome://tracing; only some: FILE,events=exit+msr+hypercall+interrupt,vcpu=0+1,reason=HLT+CPUID
-    #[arg(long, value_name = "FILE[,NAME=VALUES]..")]
+    #[arg(long, value_name = "FILE[,NAME=VALUES]..", value_hint = ValueHint::FilePath, value_parser = units::trace())]
     pub trace: Option<satori_trace::Spec>,
     /// Let `satori top PATH` watch the guest: a Unix socket that is made there. Its file stays behind, as the
     /// sandbox cannot remove it; the next run replaces it
@@ -226,7 +240,7 @@ pub struct Machine {
     /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]
-    pub symbols: String,
+    pub symbols: OsString,
     /// Where a guest that crashes leaves its memory and registers: an ELF core file, which gdb and crash
     /// open. Emptied at the start, as it belongs to this run
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -248,17 +262,26 @@ pub struct Machine {
     /// Text on the guest's console that means it panicked; an empty one turns this off
     #[arg(long, value_name = "TEXT", default_value = satori_machine::PANIC_PATTERN)]
     pub panic_pattern: String,
-    /// Add QEMU's pc-testdev (ports e0, e4, e8, 2000, memory ff000000), hyperv-testdev (port 3000) and
-    /// fw_cfg, for bare-metal suites such as kvm-unit-tests; the debug console at port e9 gives way
+    /// What guests that are tests expect: suite adds QEMU's pc-testdev (ports e0, e4, e8, 2000, memory
+    /// ff000000), hyperv-testdev (port 3000) and fw_cfg, for bare-metal suites such as kvm-unit-tests, and
+    /// the debug console at port e9 gives way; exit=value makes the value written to the debug exit (port f4)
+    /// the exit status, so that 0 is success. Without a word it is suite
+    #[arg(long, value_name = "suite|exit=value", num_args = 0..=1, default_missing_value = "suite", value_delimiter = ',')]
+    pub testdev: Vec<Testdev>,
+    /// End with the statuses of 'git bisect run': 0 for a guest that ended well, 125 for one that could not be
+    /// run, as a kernel that was refused, and 1 for any other end (docs/bisect.md has a script)
     #[arg(long)]
-    pub testdev: bool,
+    pub bisect: bool,
+    /// What ends a line of the console on standard output
+    #[arg(long, value_name = "FORM", default_value = "raw")]
+    pub console_newlines: Newlines,
     /// Serve gdb there: tcp:PORT (to this machine only), tcp:HOST:PORT or unix:PATH
     ///
     /// In gdb, `target remote :PORT` stops the guest; `detach` lets it run on. QEMU's spelling
     /// tcp::PORT is understood. A socket's file stays behind, as the sandbox cannot remove it; the next
     /// run replaces it.
     #[arg(long, value_name = "ADDRESS")]
-    pub gdb: Option<String>,
+    pub gdb: Option<OsString>,
     /// Short for --gdb tcp::1234
     #[arg(short = 's', conflicts_with = "gdb")]
     pub gdb_default: bool,
@@ -327,6 +350,16 @@ pub enum Sandbox {
     Require,
 }
 
+/// `--testdev`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Testdev {
+    /// QEMU's devices for suites of tests
+    Suite,
+    /// The value written to the debug exit is the exit status
+    #[value(name = "exit=value")]
+    ExitValue,
+}
+
 /// `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -379,7 +412,7 @@ pub enum OnReset {
 pub struct Demo {
     /// A Debian kernel series such as 6.12, or a kernel FILE [default: Debian's current one]
     #[arg(long, value_name = "SERIES|FILE", value_hint = ValueHint::FilePath)]
-    pub kernel: Option<String>,
+    pub kernel: Option<PathBuf>,
     /// A statically linked busybox [default: Debian's busybox-static]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub busybox: Option<PathBuf>,

@@ -1,12 +1,12 @@
 //! The binary `satori`: parses, does, and exits with the status of what happened.
 
-use std::io::{Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use anyhow::Result;
 use clap::Parser;
 use satori::cli::{Cli, Command, What};
 use satori::demo::cache::{self, Wanted};
-use satori::say::{line, say};
+use satori::say::{Out, line, say, unwritten};
 use satori::status::Status;
 use satori::{
     bench, costs, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, reports, run, terminal,
@@ -18,26 +18,54 @@ fn main() {
     let command = std::env::args_os().nth(1);
     // No row of the table: completions and man pages would show it.
     if let Some(told) = command.as_deref().and_then(|command| probe::run(command.to_str()?)) {
-        let _ = writeln!(stdout(), "{told}");
+        let _ = writeln!(Out, "{told}");
         return;
     }
-    let status = match Cli::try_parse() {
-        Ok(cli) => perform(cli.command),
+    let code = match Cli::try_parse() {
+        Ok(cli) => {
+            let bisect = cli.command.machine().is_some_and(|machine| machine.bisect);
+            let status = match cli.command.places().check() {
+                Ok(()) => perform(cli.command),
+                Err(error) => run::refuse(&error),
+            };
+            let status = flushed(status);
+            if bisect { status.for_bisect() } else { status.code() }
+        }
         Err(error) if usage::is_help(&error) => {
-            let _ = error.print();
-            Status::Ok
+            flushed(done(Out.write_all(help(&error).as_bytes()).map_err(Into::into))).code()
         }
         Err(error) if usage::is_empty(&error) => {
             let _ = error.print();
-            Status::Usage
+            Status::Usage.code()
         }
         Err(error) => {
-            let command = command.as_deref().and_then(|command| command.to_str());
-            say(format_args!("{}", usage::line(&error, command)));
-            Status::Usage
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            say(format_args!("{}", usage::line(&error, &words)));
+            // Flags that are not understood judge no revision.
+            let bisect = words.iter().take_while(|word| *word != "--").any(|word| word == "--bisect");
+            if bisect { Status::Usage.for_bisect() } else { Status::Usage.code() }
         }
     };
-    std::process::exit(status.code().into());
+    std::process::exit(code.into());
+}
+
+/// The text of a help or a version, with colours where standard output is a terminal.
+fn help(error: &clap::Error) -> String {
+    let styled = error.render();
+    if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        styled.ansi().to_string()
+    } else {
+        styled.to_string()
+    }
+}
+
+/// The status, once what was printed has left.
+fn flushed(status: Status) -> Status {
+    match Out.flush() {
+        Ok(()) => status,
+        Err(error) if status == Status::Ok => done(Err(error.into())),
+        Err(_) => status,
+    }
 }
 
 fn perform(command: Command) -> Status {
@@ -63,23 +91,21 @@ fn perform(command: Command) -> Status {
             };
             done(wanted.and_then(|wanted| {
                 let path = cache::get(wanted, fetch.refresh)?;
-                Ok(writeln!(stdout(), "{}", path.display())?)
+                Ok(writeln!(Out, "{}", path.display())?)
             }))
         }
-        Command::Cpu(flags) => done(cpu::show(&flags, &mut stdout())),
-        Command::Msrs(flags) => done(msrs::show(&flags, &mut stdout())),
-        Command::Hyperv(command) => done(hyperv::perform(&command, &mut stdout())),
-        Command::Top(flags) => done(top::top(&flags, &mut stdout())),
-        Command::Report(command) => done(reports::perform(&command, &mut stdout())),
-        Command::Costs(command) => done(costs::perform(&command, &mut stdout())),
-        Command::Advise(flags) => done(reports::advise(&flags, &mut stdout())),
-        Command::Explain { name, format } => done(explain::show(&name, format, &mut stdout())),
-        Command::Doctor { format } => {
-            doctor::show(format, &mut stdout()).unwrap_or_else(|error| done(Err(error)))
-        }
-        Command::Engines { format } => done(engines::show(format, &mut stdout())),
-        Command::Completions { shell } => done(pages::completions(shell, &mut stdout()).map_err(Into::into)),
-        Command::Man { command } => done(pages::man(command.as_deref(), &mut stdout())),
+        Command::Cpu(flags) => done(cpu::show(&flags, &mut Out)),
+        Command::Msrs(flags) => done(msrs::show(&flags, &mut Out)),
+        Command::Hyperv(command) => done(hyperv::perform(&command, &mut Out)),
+        Command::Top(flags) => top::top(&flags, &mut Out).unwrap_or_else(|error| done(Err(error))),
+        Command::Report(command) => done(reports::perform(&command, &mut Out)),
+        Command::Costs(command) => done(costs::perform(&command, &mut Out)),
+        Command::Advise(flags) => done(reports::advise(&flags, &mut Out)),
+        Command::Explain { name, format } => done(explain::show(&name, format, &mut Out)),
+        Command::Doctor { format } => doctor::show(format, &mut Out).unwrap_or_else(|error| done(Err(error))),
+        Command::Engines { format } => done(engines::show(format, &mut Out)),
+        Command::Completions { shell } => done(pages::completions(shell, &mut Out).map_err(Into::into)),
+        Command::Man { command } => done(pages::man(command.as_deref(), &mut Out)),
     }
 }
 
@@ -87,14 +113,16 @@ fn perform(command: Command) -> Status {
 fn done(result: Result<()>) -> Status {
     match result {
         Ok(()) => Status::Ok,
-        // `satori man | head` is no failure of anybody, and with pipefail it shall not look like one.
-        Err(error) if is_closed_pipe(&error) => Status::Ok,
-        Err(error) => run::refuse(&error),
+        Err(error) => match unwritten(&error) {
+            // `satori man | head` is no failure of anybody, and with pipefail it shall not look like one.
+            Some((ErrorKind::BrokenPipe, _)) => Status::Ok,
+            Some((_, why)) => {
+                say(format_args!("{why}: make room, or name another place"));
+                Status::Internal
+            }
+            None => run::refuse(&error),
+        },
     }
-}
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// A panic on any thread is our own failure: the terminal is given back, one line says what

@@ -1,6 +1,8 @@
 //! What `--initrd` and `--module` name: files, and for multiboot kernels their arguments.
 
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use satori_machine::Module;
@@ -9,46 +11,58 @@ use crate::run::{read, read_any};
 
 /// The files that one `--initrd` names: one, or as QEMU has it for multiboot kernels several,
 /// `"FILE ARGS,FILE"`, where `,,` is a comma. A name that exists as it stands is one file.
-pub fn initrds(text: &str) -> Result<Vec<Module>> {
-    if Path::new(text).exists() || !text.contains([',', ' ']) {
-        return Ok(vec![initrd(text)?]);
-    }
-    items(text).iter().map(|item| initrd(item.trim_start())).collect()
+pub fn initrds(text: &OsStr) -> Result<Vec<Module>> {
+    items(text).iter().map(|item| initrd(item)).collect()
+}
+
+/// The files that [`initrds`] reads.
+pub fn initrd_files(text: &OsStr) -> Vec<PathBuf> {
+    items(text).iter().map(|item| parts(item).0.into()).collect()
+}
+
+/// The file that [`module`] reads.
+pub fn module_file(text: &OsStr) -> PathBuf {
+    parts(text).0.into()
 }
 
 /// The file that one `--module` names, `"FILE ARGS"`.
-pub fn module(text: &str) -> Result<Module> {
+pub fn module(text: &OsStr) -> Result<Module> {
     let (name, _) = parts(text);
     // It may be empty: that it is there can be what it says.
     let data = read_any("--module", Path::new(name))?;
-    Ok(Module { cmdline: text.into(), data, multiboot_only: true })
+    Ok(Module { cmdline: text.to_string_lossy().into(), data, multiboot_only: true })
 }
 
-fn initrd(text: &str) -> Result<Module> {
+fn initrd(text: &OsStr) -> Result<Module> {
     let (name, arguments) = parts(text);
     let data = read("--initrd", Path::new(name))?;
-    Ok(Module { cmdline: text.into(), data, multiboot_only: arguments })
+    Ok(Module { cmdline: text.to_string_lossy().into(), data, multiboot_only: arguments })
 }
 
 /// The name of the file, and whether arguments follow it.
-fn parts(text: &str) -> (&str, bool) {
-    match text.split_once(' ') {
-        Some((name, _)) if !Path::new(text).exists() => (name, true),
-        _ => (text, false),
+fn parts(text: &OsStr) -> (&Path, bool) {
+    match text.as_bytes().iter().position(|byte| *byte == b' ') {
+        Some(end) if !Path::new(text).exists() => {
+            (Path::new(OsStr::from_bytes(&text.as_bytes()[..end])), true)
+        }
+        _ => (Path::new(text), false),
     }
 }
 
-/// The parts between single commas.
-fn items(text: &str) -> Vec<String> {
-    let mut items = vec![String::new()];
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
+/// The parts between single commas, or the whole if it is a file's name.
+fn items(text: &OsStr) -> Vec<OsString> {
+    if Path::new(text).exists() || !text.as_bytes().iter().any(|byte| [b',', b' '].contains(byte)) {
+        return vec![text.to_owned()];
+    }
+    let mut items = vec![Vec::new()];
+    let mut rest = text.as_bytes().iter().copied().peekable();
+    while let Some(byte) = rest.next() {
         match items.last_mut() {
-            Some(last) if c != ',' || rest.next_if_eq(&',').is_some() => last.push(c),
-            _ => items.push(String::new()),
+            Some(last) if byte != b',' || rest.next_if_eq(&b',').is_some() => last.push(byte),
+            _ => items.push(Vec::new()),
         }
     }
-    items
+    items.into_iter().map(|item| OsString::from_vec(item.trim_ascii_start().to_vec())).collect()
 }
 
 #[cfg(test)]
@@ -57,16 +71,17 @@ mod tests {
 
     #[test]
     fn commas_part_and_two_commas_are_one() {
-        assert_eq!(items("a.elf x y,b"), ["a.elf x y", "b"]);
+        let items = |text: &str| items(text.as_ref());
+        assert_eq!(items("a.elf x y, b"), ["a.elf x y", "b"]);
         assert_eq!(items("a,,b,c"), ["a,b", "c"]);
         assert_eq!(items("a,,,b"), ["a,", "b"]);
     }
 
     #[test]
     fn a_missing_file_is_named_without_its_arguments() {
-        let error = initrds("/nonexistent/a x,/nonexistent/b").unwrap_err().to_string();
+        let error = initrds("/nonexistent/a x,/nonexistent/b".as_ref()).unwrap_err().to_string();
         assert!(error.starts_with("cannot read --initrd /nonexistent/a ("), "{error}");
-        let error = module("/nonexistent/a x,y").unwrap_err().to_string();
+        let error = module("/nonexistent/a x,y".as_ref()).unwrap_err().to_string();
         assert!(error.starts_with("cannot read --module /nonexistent/a ("), "{error}");
     }
 }

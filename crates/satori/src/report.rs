@@ -21,7 +21,9 @@ const TAIL: usize = 24;
 const CRASH_RIP: u32 = 2;
 
 /// Says how the run ended; where the guest failed, with its registers and last lines.
-pub fn tell(outcome: &Outcome, status: Status) {
+///
+/// `broken` is why the guest's console is not complete, if it is not.
+pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>) {
     let what = match &outcome.event {
         Event::PowerOff => "the guest powered off".into(),
         Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
@@ -31,8 +33,14 @@ pub fn tell(outcome: &Outcome, status: Status) {
         Event::Failed(why) => format!("internal error, please report it: {why}"),
         Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
         Event::Timeout => "--guest-timeout ran out".into(),
+        Event::Stopped if status == Status::Internal => {
+            format!("the guest was ended, as {}", broken.unwrap_or("its console has gone"))
+        }
         Event::Stopped => "ended by the user".into(),
     };
+    if let Some(broken) = broken.filter(|_| outcome.event != Event::Stopped) {
+        say(format_args!("the guest's console is not complete: {broken}"));
+    }
     say(format_args!("{what}; exit status {}", status.code()));
     if let Some(crash) = &outcome.crash {
         line(format_args!("What the guest told of its crash (Linux: error, OS identity, RIP, RAX, RSP):"));
@@ -52,7 +60,7 @@ pub fn tell(outcome: &Outcome, status: Status) {
         };
         say(format_args!("trace: {} events{lost}", traced.written));
         if let Some(error) = &traced.error {
-            say(format_args!("trace: it is not complete: {error}"));
+            say(format_args!("trace: it is not complete ({error}): make room, or name another place"));
         }
     }
     if let Some(symbols) = &outcome.symbols {

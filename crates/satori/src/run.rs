@@ -1,5 +1,6 @@
 //! `satori run`: flags to a machine, the machine's outcome to a status and a report.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::stderr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -20,17 +21,24 @@ use crate::attend::{Guest, Ready};
 use crate::choose::{self, Processors};
 use crate::cli;
 use crate::costs;
+use crate::late::{LateFile, plain};
 use crate::modules;
-use crate::output::Output;
+use crate::output::{Gone, Output};
+use crate::places::unix_socket;
 use crate::report;
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::{self, RawMode};
 
+/// Ticks a second of the modelled host: CONFIG_HZ of most distributions' kernels.
+const HOST_TICK: u32 = 250;
+
 /// Does what `satori run` was told.
 pub fn run(flags: &cli::Run) -> Status {
     let boot = || {
         let chosen = choose::processors(&flags.machine.processor)?;
+        let (of_file, ramdisk) = (chosen.domain.kernel.as_deref(), chosen.domain.initrd.as_deref());
+        flags.places().reads("<kernel>", of_file).reads("<initrd>", ramdisk).check()?;
         let (name, kernel) = match (&flags.kernel, &chosen.domain.kernel) {
             (Some(path), _) => (path.clone(), read("--kernel", path)?),
             (None, Some(path)) => (path.into(), read("<kernel>", Path::new(path))?),
@@ -117,8 +125,9 @@ pub fn read_any(flag: &str, path: &Path) -> Result<Vec<u8>> {
 /// Boots, runs to the end and reports.
 pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     log(flags.verbose);
-    let output = Output::default();
+    let output = Output::new(flags.console_newlines);
     let console = output.shared();
+    let written = console.clone();
     let mut names = None;
     let prepared = config(boot, flags, chosen).and_then(|config| {
         report_of(flags, chosen)?;
@@ -217,6 +226,10 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         machine.crash_dump(dump.begin());
     }
     let outcome = machine.run();
+    let broken = match written.gone() {
+        Some(Gone::Failed(why)) => Some(format!("standard output cannot be written ({why})")),
+        Some(Gone::Reader) | None => None,
+    };
     // In the sandbox there is no way to them: they stay, and the next run replaces them.
     if flags.sandbox == cli::Sandbox::Off {
         sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
@@ -229,6 +242,9 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let status = match &outcome.event {
         Event::PowerOff => Status::Ok,
         Event::Reset(_) => Status::Reset,
+        Event::DebugExit(value) if flags.testdev.contains(&cli::Testdev::ExitValue) => {
+            Status::ExitValue(*value)
+        }
         Event::DebugExit(value) => Status::DebugExit(*value),
         Event::Panic(_) => Status::Panic,
         Event::TripleFault { .. } => Status::TripleFault,
@@ -236,7 +252,10 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Event::Stopped => stopped.map_or(Status::User, |stop| stop.status()),
         Event::Failed(_) => Status::Internal,
     };
-    report::tell(&outcome, status);
+    report::tell(&outcome, status, broken.as_deref());
+    // What is missing in a file that was asked for is our failure, where the guest has none of its own.
+    let lost = broken.is_some() || outcome.traced.as_ref().is_some_and(|traced| traced.error.is_some());
+    let status = if lost && status == Status::Ok { Status::Internal } else { status };
     let (form, vcpu) = (flags.report, flags.report_vcpu);
     let wanted = report::Wanted {
         form,
@@ -247,7 +266,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     match report::write(&outcome, status, &wanted, file) {
         Ok(()) => status,
         Err(error) => {
-            say(format_args!("cannot write the report: {error:#}"));
+            say(format_args!("cannot write the report: {}", plain(&error)));
             if status == Status::Ok { Status::Internal } else { status }
         }
     }
@@ -344,6 +363,18 @@ fn charges(flags: &cli::Machine) -> Result<Option<Charges>> {
     })))
 }
 
+/// Ticks a second of the modelled host, which there is under the virtual clock alone.
+fn host_tick(flags: &cli::Machine) -> Result<u32> {
+    match flags.host_tick {
+        Some(_) if flags.clock != cli::Clock::Virtual => {
+            bail!(
+                "--host-tick: under --clock real the host's own ticks come: add --clock virtual, or leave it out"
+            )
+        }
+        ticks => Ok(ticks.unwrap_or(HOST_TICK)),
+    }
+}
+
 fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
     Ok(Config {
         kernel: boot.kernel,
@@ -356,7 +387,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
         cpu_model: Some(processors.cpu.clone()),
         hyperv: processors.hyperv.config.clone(),
         processor: flags.processor.vmx.unwrap_or_default(),
-        host_tick: flags.host_tick,
+        host_tick: host_tick(flags)?,
         charges: charges(flags)?,
         pins: processors.pins.clone(),
         tsc_hz: processors.domain.tsc_hz,
@@ -371,7 +402,7 @@ fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<C
             (Some(cli::OnReset::Restart), _) | (None, _) => OnReset::Restart,
         },
         panic_pattern: flags.panic_pattern.clone(),
-        testdev: flags.testdev,
+        testdev: flags.testdev.contains(&cli::Testdev::Suite),
         profile: flags.report != cli::Report::Off,
         engine_stats: flags.engine_stats,
         guest_timeout: flags.guest_timeout,
@@ -433,13 +464,16 @@ fn observers(flags: &cli::Machine, machine: &mut Machine) -> Result<Vec<RawFd>> 
 }
 
 /// Where names of functions come from.
-fn symbols(wanted: &str) -> Result<SymbolSource> {
-    match wanted {
-        "auto" => Ok(SymbolSource::Auto),
-        "off" => Ok(SymbolSource::Off),
-        file => {
-            let content = read("--symbols", Path::new(file))?;
-            let symbols = Symbols::parse(&content, file).map_err(|why| anyhow!("--symbols {file}: {why}"))?;
+fn symbols(wanted: &OsStr) -> Result<SymbolSource> {
+    match wanted.to_str() {
+        Some("auto") => Ok(SymbolSource::Auto),
+        Some("off") => Ok(SymbolSource::Off),
+        _ => {
+            let path = Path::new(wanted);
+            let content = read("--symbols", path)?;
+            let name = path.display().to_string();
+            let symbols =
+                Symbols::parse(&content, &name).map_err(|why| anyhow!("--symbols {name}: {why}"))?;
             Ok(SymbolSource::Table(Arc::new(symbols)))
         }
     }
@@ -447,7 +481,7 @@ fn symbols(wanted: &str) -> Result<SymbolSource> {
 
 /// The socket on which a debugger is awaited, if one is.
 fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
-    let address = flags.gdb.as_deref().or(flags.gdb_default.then_some("tcp::1234"));
+    let address = flags.gdb.as_deref().or(flags.gdb_default.then_some(OsStr::new("tcp::1234")));
     match address {
         Some(address) => Ok(Some(GdbListener::open(address).map_err(|why| anyhow!("--gdb: {why}"))?)),
         None if flags.gdb_wait => bail!("-S (--gdb-wait) waits for a debugger: add --gdb tcp::1234, or -s"),
@@ -457,7 +491,7 @@ fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
 
 /// The files of the sockets that are listened on, absolute as that of the report.
 fn sockets(flags: &cli::Machine) -> Vec<PathBuf> {
-    let gdb = flags.gdb.as_deref().and_then(|address| address.strip_prefix("unix:")).map(Path::new);
+    let gdb = flags.gdb.as_deref().and_then(unix_socket);
     let all = gdb.into_iter().chain(flags.stats_socket.as_deref());
     all.filter_map(|path| std::path::absolute(path).ok()).collect()
 }
@@ -482,52 +516,6 @@ pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
             )
         }
     }
-}
-
-/// The file of `--report-file` or `--crash-dump`, opened before it is known whether there will be one.
-struct LateFile {
-    file: File,
-    /// Absolute: a sandbox that cannot be had may have left the working directory.
-    path: PathBuf,
-    /// It was not there before.
-    new: bool,
-    /// It has a content that ours replaces; a pipe or a terminal has none.
-    regular: bool,
-}
-
-impl LateFile {
-    fn open(flag: &str, path: &Path) -> Result<Self> {
-        let attempt = || {
-            let new = !path.exists();
-            let file = File::options().write(true).create(true).truncate(false).open(path)?;
-            let regular = file.metadata()?.is_file();
-            Ok(LateFile { file, path: std::path::absolute(path)?, new, regular })
-        };
-        attempt().map_err(|why: std::io::Error| {
-            anyhow!("cannot write {flag} {} ({}): name another place", path.display(), plain(&why))
-        })
-    }
-
-    /// Empties the file: what a former run left must not be taken for this one's.
-    fn begin(self) -> File {
-        if self.regular {
-            let _ = self.file.set_len(0);
-        }
-        self.file
-    }
-
-    /// No guest ran, as for any other refusal: no file is left behind, and none is lost.
-    fn take_back(self) {
-        if self.new {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// An error of the host without the number that std puts behind it.
-fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_string()
 }
 
 fn log(verbose: u8) {

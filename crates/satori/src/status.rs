@@ -3,7 +3,8 @@
 /// How `satori` ends, as the shell sees it.
 ///
 /// Odd numbers below 118 and most above belong to the guest's debug exit, as QEMU gives them;
-/// ours are even, but for 125, which makes `git bisect run` skip a revision.
+/// ours are even, but for 125, which makes `git bisect run` skip a revision. With `--bisect` they are those of
+/// [`Status::for_bisect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The guest powered off, or a command that runs no guest succeeded.
@@ -26,6 +27,10 @@ pub enum Status {
     User,
     /// The value written to isa-debug-exit.
     DebugExit(u32),
+    /// The same with `--testdev exit=value`.
+    ExitValue(u32),
+    /// That of a guest which another process ran.
+    Guest(u8),
 }
 
 impl Status {
@@ -42,7 +47,22 @@ impl Status {
             Status::Internal => 125,
             Status::User => 130,
             // Truncation is the rule: exit(2) keeps the low eight bits.
+            Status::Guest(code) => code,
+            Status::ExitValue(value) => value as u8,
             Status::DebugExit(value) => ((value << 1) | 1) as u8,
+        }
+    }
+}
+
+impl Status {
+    /// What `git bisect run` is told: 0 for a good revision, 1 for a bad one, 125 for one that cannot be judged.
+    /// Its user's end is none of these and stops it.
+    pub const fn for_bisect(self) -> u8 {
+        match self.code() {
+            0 => 0,
+            _ if matches!(self, Status::Usage | Status::Internal) => Status::Internal.code(),
+            _ if matches!(self, Status::User) => self.code(),
+            _ => 1,
         }
     }
 }
@@ -56,9 +76,11 @@ Exit status:
   120  the guest panicked (pvpanic, crash MSRs or --panic-pattern on its console)
   122  triple fault
   124  --timeout or --guest-timeout ran out
-  125  Satori itself failed (git bisect run skips it)
+  125  Satori itself failed, as on a full disk
   130  ended by the user: Ctrl-A x, a signal, or a guest's closed output pipe
-  odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256";
+  odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256; with
+       --testdev exit=value it gives N modulo 256
+With --bisect: 0 where that is 0, 125 for 2 and 125, 130 for 130, and 1 for all others";
 
 #[cfg(test)]
 mod tests {
@@ -69,6 +91,16 @@ mod tests {
         for (value, code) in [(0, 1), (1, 3), (0x10, 33), (0x7f, 255), (0x80, 1), (u32::MAX, 255)] {
             assert_eq!(Status::DebugExit(value).code(), code);
         }
+    }
+
+    #[test]
+    fn a_bisection_is_told_good_bad_or_neither() {
+        let told = [Status::Ok, Status::Usage, Status::Internal, Status::User].map(Status::for_bisect);
+        assert_eq!(told, [0, 125, 125, 130]);
+        let bad = [Status::Panic, Status::Reset, Status::TripleFault, Status::Timeout, Status::DebugExit(62)];
+        assert_eq!(bad.map(Status::for_bisect), [1; 5]);
+        assert_eq!(Status::ExitValue(0x100).for_bisect(), 0, "a debug exit can mean success");
+        assert_eq!(Status::ExitValue(125).for_bisect(), 1, "the guest's number, not ours");
     }
 
     #[test]

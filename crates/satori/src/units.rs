@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use satori_machine::TscChange;
+use satori_trace::Spec;
 
 /// A size in bytes: a plain number is MiB, as QEMU's `-m` has it; K, M, G and T (optionally
 /// `iB` or `B` after them) are powers of 1024.
@@ -87,6 +89,11 @@ pub fn tsc_change(text: &str) -> Result<TscChange, String> {
 
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// `--trace`: a file, whose name may be no text, and behind commas what is written to it.
+pub fn trace() -> impl TypedValueParser<Value = Spec> {
+    OsStringValueParser::new().try_map(|text| Spec::of(&text))
 }
 
 /// A feature of processors by name.

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, SATORI, file, pvh, satori, scratch};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// `xor %eax, %eax; cpuid; jmp` to the CPUID, which is at [`pvh::BASE`] + 2.
@@ -136,6 +137,51 @@ fn a_guest_is_started_and_ended_with_the_last_picture() {
     {
         assert_eq!(satori(words).status, 2, "{words:?}");
     }
+}
+
+#[test]
+fn the_end_of_a_guest_that_was_started_is_passed_on() {
+    let kernel = file("own-end.elf", &pvh::debug_exit(3));
+    let ended = satori(&["top", "--batch", "--", "run", "--kernel", &kernel, "-m", "128M", "--cpus", "1"]);
+    assert_eq!(ended.status, 7, "{}", ended.messages);
+    assert!(ended.messages.contains("to its debug exit; exit status 7"), "{}", ended.messages);
+}
+
+#[test]
+fn nothing_is_left_of_a_guest_whose_watcher_is_killed() {
+    let kernel = file("orphan.elf", &pvh::kernel(CPUID));
+    let folder = scratch("orphans");
+    for (signal, status) in [(Signal::TERM, Some(130)), (Signal::KILL, None)] {
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let mark = format!("orphan-{}", signal.as_raw());
+        let mut top = Command::new(SATORI)
+            .args(["top", "--batch", "-d", "100ms", "--", "run", "--kernel", &kernel, "-m", "128M"])
+            .args(["--timeout", "60s", "--append", &mark])
+            .env("TMPDIR", &folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("satori runs");
+        common::read_until(top.stdout.as_mut().unwrap(), "satori top: guest time");
+        kill_process(Pid::from_child(&top), signal).unwrap();
+        assert_eq!(top.wait().unwrap().code(), status, "{signal:?}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "{signal:?}: a folder is left");
+        let begin = Instant::now();
+        while runs(&mark) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{signal:?}: the guest runs on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Whether a process has `word` on its command line.
+fn runs(word: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.into_iter().any(|process| {
+        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|one| one == word.as_bytes())
+    })
 }
 
 #[test]

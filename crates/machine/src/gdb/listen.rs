@@ -1,15 +1,18 @@
 //! Where a debugger comes from: the one place that opens and accepts sockets.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use super::Input;
+use crate::sockets::listen;
 
 /// An open socket on which a debugger is awaited.
 ///
@@ -42,7 +45,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl GdbListener {
     /// Opens the socket that `address` names: `tcp:[HOST:]PORT` or `unix:PATH`, with QEMU's
     /// spelling `tcp::PORT`. Without a host only this machine can connect. Port 0 is any.
-    pub fn open(address: &str) -> Result<Self, String> {
+    pub fn open(address: impl AsRef<OsStr>) -> Result<Self, String> {
+        let bytes = address.as_ref().as_bytes();
+        let address = address.as_ref().to_string_lossy();
         let wrong = |why: &dyn std::fmt::Display| format!("cannot listen on '{address}': {why}; {FORMS}");
         let refused = |why: io::Error| {
             // Without the number that std puts behind it.
@@ -63,11 +68,8 @@ impl GdbListener {
                 Ok(GdbListener { socket: Socket::Tcp(listener), address })
             }
             Some(("unix", path)) if !path.is_empty() => {
-                // What a former run left behind; never another kind of file.
-                if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
-                    std::fs::remove_file(path).map_err(refused)?;
-                }
-                let listener = UnixListener::bind(path).map_err(refused)?;
+                let listener =
+                    listen(Path::new(OsStr::from_bytes(&bytes["unix:".len()..]))).map_err(refused)?;
                 Ok(GdbListener { socket: Socket::Unix(listener), address: path.to_owned() })
             }
             _ => Err(wrong(&"it is no address")),

@@ -1,5 +1,7 @@
 //! What is traced: the words behind `--trace FILE`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use satori_defs::vmx::ExitReason;
@@ -101,14 +103,21 @@ pub struct Spec {
     pub filter: Filter,
 }
 
+impl Spec {
+    /// What `text` says; the file's name need not be UTF-8.
+    pub fn of(text: &OsStr) -> Result<Self, Error> {
+        let mut words = text.as_bytes().split(|byte| *byte == b',');
+        let file = words.next().filter(|file| !file.is_empty()).ok_or(Error::NoFile)?;
+        let mut filter = Filter::default();
+        words.try_for_each(|word| filter.add(&String::from_utf8_lossy(word)))?;
+        Ok(Spec { file: OsStr::from_bytes(file).into(), filter })
+    }
+}
+
 impl std::str::FromStr for Spec {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut words = text.split(',');
-        let file = words.next().filter(|file| !file.is_empty()).ok_or(Error::NoFile)?.into();
-        let mut filter = Filter::default();
-        words.try_for_each(|word| filter.add(word))?;
-        Ok(Spec { file, filter })
+        Spec::of(text.as_ref())
     }
 }

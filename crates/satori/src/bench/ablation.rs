@@ -1,6 +1,6 @@
 //! `satori bench ablation`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use satori_machine::VmxProcessor;
 use super::traps::{host, milliseconds};
 use super::{Scratch, stop_on_signals};
 use crate::run::engine;
-use crate::say::say;
+use crate::say::{Out, say};
 use crate::status::Status;
 use crate::{cli, costs, units};
 
@@ -107,8 +107,8 @@ pub fn ablation(flags: &Ablation) -> Result<Status> {
         Err(error) => return Err(error.into()),
     };
     match flags.format {
-        cli::Form::Text => write!(stdout(), "{}", text(&results))?,
-        cli::Form::Json => writeln!(stdout(), "{:#}", json(&results))?,
+        cli::Form::Text => write!(Out, "{}", text(&results))?,
+        cli::Form::Json => writeln!(Out, "{:#}", json(&results))?,
     }
     let of_default = results.costly().iter().any(|one| one.what.starts_with("default against"));
     Ok(if of_default { Status::Short } else { Status::Ok })

@@ -54,7 +54,7 @@ pub struct Bench {
     pub qemu: Vec<PathBuf>,
     /// A Debian kernel series such as 6.12, or a kernel FILE [default: Debian's current one]
     #[arg(long, value_name = "SERIES|FILE", value_hint = ValueHint::FilePath)]
-    pub kernel: Option<String>,
+    pub kernel: Option<PathBuf>,
     /// A statically linked busybox [default: Debian's busybox-static]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub busybox: Option<PathBuf>,

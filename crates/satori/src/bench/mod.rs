@@ -7,13 +7,13 @@ mod talks;
 pub mod traps;
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use satori_bench::catalog::ROWS;
 use satori_bench::measure::{Plan, Watch, measure};
@@ -25,8 +25,9 @@ use self::talks::Talks;
 use crate::cli;
 use crate::demo::cache::{self, Wanted};
 use crate::demo::cpio::Cpio;
+use crate::late::{LateFile, plain};
 use crate::run::{engine, read};
-use crate::say::say;
+use crate::say::{Out, say};
 use crate::status::Status;
 
 /// The guests' memory: the bounds are set for 512 MiB.
@@ -42,12 +43,14 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     }
     if flags.list {
         for row in ROWS {
-            writeln!(stdout(), "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
+            writeln!(Out, "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
         }
-        writeln!(stdout(), "{:<12} {:<9} the whole command of a boot to init", "boot", "")?;
+        writeln!(Out, "{:<12} {:<9} the whole command of a boot to init", "boot", "")?;
         return Ok(Status::Ok);
     }
     let (rows, boot) = rows_named(&flags.rows, &flags.groups)?;
+    let chart = flags.svg.as_deref().map(|path| LateFile::open("--svg", path)).transpose()?;
+    let chart = Chart(chart);
     let scratch = Scratch::new()?;
     let (files, kernel) = files(flags, &scratch)?;
     let stop = stop_on_signals()?;
@@ -99,23 +102,42 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     results.host = host();
     results.kernel = kernel;
     results.notes.splice(0..0, notes.into_iter().chain(busy));
-    show(flags, &results)
+    show(flags, &results, chart)
 }
 
-fn show(flags: &Bench, results: &Results) -> Result<Status> {
-    let verdicts = check::check(results);
-    if let Some(path) = &flags.svg {
-        fs::write(path, svg::svg(results))
-            .with_context(|| format!("cannot write --svg {}: name another place", path.display()))?;
+/// The file of `--svg`, which is not left behind empty.
+struct Chart(Option<LateFile>);
+
+impl Chart {
+    fn write(mut self, results: &Results) -> Result<()> {
+        let Some(file) = self.0.take() else { return Ok(()) };
+        let written = file.begin().write_all(svg::svg(results).as_bytes());
+        written.map_err(|why| anyhow!("cannot write --svg ({}): what was measured is above", plain(&why)))
     }
-    match flags.format {
-        cli::Form::Text => {
-            write!(stdout(), "{}", text::text(results))?;
-            if flags.check {
-                write!(stdout(), "{}", text::verdicts(&verdicts))?;
-            }
+}
+
+impl Drop for Chart {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(LateFile::take_back);
+    }
+}
+
+fn show(flags: &Bench, results: &Results, chart: Chart) -> Result<Status> {
+    let verdicts = check::check(results);
+    let printed = match flags.format {
+        cli::Form::Text if flags.check => {
+            write!(Out, "{}{}", text::text(results), text::verdicts(&verdicts))
         }
-        cli::Form::Json => writeln!(stdout(), "{:#}", json::json(results, &verdicts))?,
+        cli::Form::Text => write!(Out, "{}", text::text(results)),
+        cli::Form::Json => writeln!(Out, "{:#}", json::json(results, &verdicts)),
+    };
+    // Whichever of the two fails, the other keeps what took a quarter of an hour.
+    let printed = printed.and_then(|()| Out.flush());
+    let drawn = chart.write(results);
+    printed?;
+    if let Err(error) = drawn {
+        say(format_args!("{error:#}"));
+        return Ok(Status::Internal);
     }
     let short = flags.check && verdicts.iter().any(|verdict| verdict.reached() != Some(true));
     Ok(if short || results.wrong() { Status::Short } else { Status::Ok })
@@ -202,16 +224,17 @@ fn files(flags: &Bench, scratch: &Scratch) -> Result<(Files, String)> {
     let bytes = program::bytes()?;
     let bzimage = match &flags.kernel {
         None => cache::get(Wanted::Kernel, false)?,
-        Some(series) if cache::is_series(series) && !Path::new(series).exists() => {
-            cache::get(Wanted::Series(series), false)?
-        }
-        Some(file) => file.into(),
+        Some(file) => match cache::series(file) {
+            Some(series) => cache::get(Wanted::Series(series), false)?,
+            None => file.clone(),
+        },
     };
     read("--kernel", &bzimage)?;
     let busybox = match &flags.busybox {
         None => cache::get(Wanted::Busybox, false)?,
         Some(file) => file.clone(),
     };
+    flags.places().reads("the kernel", [&bzimage]).reads("busybox", [&busybox]).check()?;
     let shell = read("--busybox", &busybox)?;
     say(format_args!("kernel {}", bzimage.display()));
     let archive = ramdisk(bytes, Some(&shell));

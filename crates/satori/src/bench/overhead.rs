@@ -1,6 +1,6 @@
 //! `satori bench overhead`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -10,7 +10,7 @@ use satori_bench::{Error, program};
 use super::{Scratch, busy, stop_on_signals};
 use crate::cli;
 use crate::run::engine;
-use crate::say::say;
+use crate::say::{Out, say};
 use crate::status::Status;
 
 /// `satori bench overhead`.
@@ -61,8 +61,8 @@ pub fn overhead(flags: &Overhead) -> Result<Status> {
         Err(error) => return Err(error.into()),
     };
     match flags.format {
-        cli::Form::Text => write!(stdout(), "{}", text(&all))?,
-        cli::Form::Json => writeln!(stdout(), "{:#}", json(&all))?,
+        cli::Form::Text => write!(Out, "{}", text(&all))?,
+        cli::Form::Json => writeln!(Out, "{:#}", json(&all))?,
     }
     Ok(if within(&all) == Some(true) { Status::Ok } else { Status::Short })
 }

@@ -5,7 +5,7 @@ mod spins;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::flags::Bench;
 use crate::cli;
-use crate::say::say;
+use crate::say::{Out, say};
 use crate::status::Status;
 
 /// Pairs of runs of which the medians are taken.
@@ -263,8 +263,8 @@ impl Talks<'_> {
             "idle": idle,
         });
         match self.flags.format {
-            cli::Form::Json => writeln!(stdout(), "{all:#}")?,
-            cli::Form::Text => write!(stdout(), "{}", text(&all))?,
+            cli::Form::Json => writeln!(Out, "{all:#}")?,
+            cli::Form::Text => write!(Out, "{}", text(&all))?,
         }
         Ok(Status::Ok)
     }

@@ -1,6 +1,6 @@
 //! `satori bench traps`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use satori_machine::VmxProcessor;
 use super::{Scratch, ramdisk, stop_on_signals};
 use crate::demo::cache::{self, Wanted};
 use crate::run::{engine, read};
-use crate::say::say;
+use crate::say::{Out, say};
 use crate::status::Status;
 use crate::{cli, costs, units};
 
@@ -96,10 +96,11 @@ pub fn traps(flags: &Traps) -> Result<Status> {
         }
     };
     let kernel = match &flags.kernel {
-        Some(series) if !series.exists() && series.to_str().is_some_and(cache::is_series) => {
-            Some(cache::get(Wanted::Series(&series.to_string_lossy()), false)?)
-        }
-        kernel => kernel.clone(),
+        Some(file) => Some(match cache::series(file) {
+            Some(series) => cache::get(Wanted::Series(series), false)?,
+            None => file.clone(),
+        }),
+        None => None,
     };
     for (flag, file) in [("--kernel", &kernel), ("--initrd", &flags.initrd)] {
         if let Some(file) = file {
@@ -144,8 +145,8 @@ pub fn traps(flags: &Traps) -> Result<Status> {
         Err(error) => return Err(error.into()),
     };
     match flags.format {
-        cli::Form::Text => write!(stdout(), "{}", show::text(&results))?,
-        cli::Form::Json => writeln!(stdout(), "{:#}", show::json(&results))?,
+        cli::Form::Text => write!(Out, "{}", show::text(&results))?,
+        cli::Form::Json => writeln!(Out, "{:#}", show::json(&results))?,
     }
     Ok(if results.as_the_talk() { Status::Ok } else { Status::Short })
 }

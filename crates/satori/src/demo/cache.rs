@@ -39,6 +39,11 @@ pub fn is_series(text: &str) -> bool {
     parts.clone().count() == 2 && parts.all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// The kernel series that `word` names, if it names no file.
+pub fn series(word: &Path) -> Option<&str> {
+    word.to_str().filter(|text| is_series(text) && !word.exists())
+}
+
 /// Finds `wanted` in the cache, or fetches it; with `refresh` asks apt in any case.
 pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
     let root = folder()?;

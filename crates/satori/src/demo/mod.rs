@@ -6,7 +6,6 @@ pub mod cpio;
 pub mod initramfs;
 
 use std::io::{IsTerminal, stdin};
-use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use satori_machine::{Module, ProtocolChoice};
@@ -33,15 +32,16 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
     }
     let kernel = match &flags.kernel {
         None => cache::get(Wanted::Kernel, flags.refresh)?,
-        Some(series) if cache::is_series(series) && !PathBuf::from(series).exists() => {
-            cache::get(Wanted::Series(series), flags.refresh)?
-        }
-        Some(file) => file.into(),
+        Some(file) => match cache::series(file) {
+            Some(series) => cache::get(Wanted::Series(series), flags.refresh)?,
+            None => file.clone(),
+        },
     };
     let busybox = match &flags.busybox {
         None => cache::get(Wanted::Busybox, flags.refresh)?,
         Some(file) => file.clone(),
     };
+    flags.places().reads("the kernel", [&kernel]).reads("busybox", [&busybox]).check()?;
     let program = run::read("--busybox", &busybox)?;
     if !program.starts_with(b"\x7fELF") {
         bail!("--busybox {} is no ELF program: name a statically linked busybox", busybox.display());

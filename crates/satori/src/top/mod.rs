@@ -1,9 +1,10 @@
 //! `satori top`: what a running guest exits for, as it happens.
 
-mod own;
+pub mod own;
 mod rates;
 mod view;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueHint};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use satori_profile::{FORMAT, LIVE_VERSION, Live};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use crate::status::Status;
 use crate::units;
-use own::Own;
+use own::{End, Own};
 use rates::Rates;
 
 /// Behind the long help.
@@ -25,6 +28,8 @@ Example:
   satori top /tmp/guest.sock           draws, until q
   satori top --once /tmp/guest.sock    prints one picture, for a script
   satori top -- run --kernel vmlinuz   starts the guest itself, and tells its report when it ends
+
+Exit status with 'top -- run': the guest's own, if it ended by itself; 0 if it was ended with the last picture.
 
 Rates are of guest time. Names of functions are those of the guest's kernel, where it has a kallsyms table.";
 
@@ -58,7 +63,7 @@ pub struct Top {
     pub console: Option<PathBuf>,
     /// A guest that is started here, and ended with the last picture: 'run' and its options
     #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
 }
 
 /// A machine that answers.
@@ -112,7 +117,7 @@ impl Source {
 }
 
 /// Does what `satori top` was told.
-pub fn top(flags: &Top, out: &mut dyn Write) -> Result<()> {
+pub fn top(flags: &Top, out: &mut dyn Write) -> Result<Status> {
     let batch = flags.batch || flags.once;
     if !batch && !std::io::stdout().is_terminal() {
         bail!("standard output is no terminal: add --batch or --once");
@@ -121,19 +126,44 @@ pub fn top(flags: &Top, out: &mut dyn Write) -> Result<()> {
         None => Some(Own::start(&flags.command, flags.console.as_deref())?),
         Some(_) => None,
     };
-    let socket = own.as_ref().map(Own::socket).or(flags.socket.clone()).unwrap_or_default();
-    let watched = watch(flags, &socket, batch, out);
-    match own {
-        None => watched,
+    let Some(own) = own else {
+        let source = Source::connect(flags.socket.as_deref().unwrap_or(Path::new("")))?;
+        return watch(flags, source, batch, out).map(|()| Status::Ok);
+    };
+    end_on_signals(own.ender(), !batch)?;
+    let watched = Source::connect(&own.socket()).and_then(|source| {
+        own.connected();
+        watch(flags, source, batch, out)
+    });
+    match own.finish(&mut std::io::stderr())? {
+        End::Ours => watched.map(|()| Status::Ok),
         // A guest that ended before somebody looked tells why in its own words.
-        Some(own) => own.finish(&mut std::io::stderr()).and(watched),
+        End::Own(status) => Ok(Status::Guest(status)),
     }
 }
 
-fn watch(flags: &Top, socket: &Path, batch: bool, out: &mut dyn Write) -> Result<()> {
+/// Whoever ends this program ends the guest that it started.
+fn end_on_signals(end: impl Fn() + Send + 'static, drawing: bool) -> Result<()> {
+    let (mut seen, told) = UnixStream::pair()?;
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, told.try_clone()?)?;
+    }
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        use std::io::Read;
+        if let Ok(1..) = seen.read(&mut [0]) {
+            if drawing {
+                ratatui::restore();
+            }
+            end();
+            std::process::exit(Status::User.code().into());
+        }
+    })?;
+    Ok(())
+}
+
+fn watch(flags: &Top, mut source: Source, batch: bool, out: &mut dyn Write) -> Result<()> {
     let count = if flags.once { 1 } else { flags.count.unwrap_or(u64::MAX) };
     let delay = flags.delay.clamp(INTERVALS.0, INTERVALS.1);
-    let mut source = Source::connect(socket)?;
     let Some(mut before) = source.ask()? else { bail!("the guest has ended") };
     if !batch {
         return screen(source, before, delay, count);

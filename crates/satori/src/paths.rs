@@ -1,0 +1,192 @@
+//! Which files each command reads and writes, from the flag table.
+
+use std::path::{Path, PathBuf};
+
+use crate::bench::flags::{Bench, Other};
+use crate::cli::{Cmdline, Command, Demo, Hyperv, Machine, Processor, Run};
+use crate::costs;
+use crate::demo::cache;
+use crate::modules;
+use crate::places::{Places, unix_socket};
+use crate::reports::Reports;
+use crate::top::own::guest;
+
+impl Command {
+    /// What the flags name; what a file names in turn, as that of --libvirt, is seen when it was read.
+    pub fn places(&self) -> Places {
+        let mut all = Places::default();
+        match self {
+            Command::Run(flags) => return flags.places(),
+            Command::Demo(flags) => return flags.places(),
+            Command::Bench(flags) => return flags.places(),
+            Command::Cpu(flags) => flags.processor.add(&mut all),
+            Command::Msrs(flags) => flags.processor.add(&mut all),
+            Command::Hyperv(Hyperv::Check { processor, .. } | Hyperv::Convert { processor, .. }) => {
+                processor.add(&mut all);
+            }
+            Command::Top(flags) => {
+                all.writes("--console", &flags.console);
+                if let Ok(Some(run)) = guest(&flags.command) {
+                    all.and(run.places());
+                }
+            }
+            Command::Report(command) => command.add(&mut all),
+            Command::Costs(costs::Command::Show { costs, .. }) => drop(all.reads("--costs", costs)),
+            Command::Costs(costs::Command::Calibrate { input, output, .. }) => {
+                all.reads("the report", [&input.report]).writes("--output", output);
+            }
+            Command::Advise(flags) => {
+                all.reads("the report", [&flags.input.report]);
+                flags.processor.add(&mut all);
+            }
+            Command::Hyperv(Hyperv::List { .. })
+            | Command::Fetch(_)
+            | Command::Explain { .. }
+            | Command::Doctor { .. }
+            | Command::Engines { .. }
+            | Command::Completions { .. }
+            | Command::Man { .. } => {}
+        }
+        all
+    }
+}
+
+impl Run {
+    /// What 'satori run' reads and writes.
+    pub fn places(&self) -> Places {
+        let Run { kernel, initrd, module, boot: _, cmdline: Cmdline { .. }, machine } = self;
+        let mut all = Places::default();
+        all.reads("--kernel", kernel)
+            .reads("--initrd", initrd.iter().flat_map(|text| modules::initrd_files(text)))
+            .reads("--module", module.iter().map(|text| modules::module_file(text)));
+        machine.add(&mut all);
+        all
+    }
+}
+
+impl Demo {
+    /// What 'satori demo' reads and writes.
+    pub fn places(&self) -> Places {
+        let mut all = Places::default();
+        all.reads("--kernel", file(self.kernel.as_ref())).reads("--busybox", &self.busybox);
+        self.machine.add(&mut all);
+        all
+    }
+}
+
+impl Bench {
+    /// What 'satori bench' reads and writes.
+    pub fn places(&self) -> Places {
+        let mut all = Places::default();
+        all.reads("--kernel", file(self.kernel.as_ref()))
+            .reads("--busybox", &self.busybox)
+            .reads("--qemu", &self.qemu)
+            .writes("--svg", &self.svg);
+        match &self.other {
+            Some(Other::Traps(traps)) => {
+                all.reads("--parameters", &traps.parameters)
+                    .reads("--kernel", file(traps.kernel.as_ref()))
+                    .reads("--initrd", &traps.initrd)
+                    .reads("--costs", &traps.costs);
+            }
+            Some(Other::Ablation(ablation)) => drop(all.reads("--costs", &ablation.costs)),
+            Some(Other::Overhead(_)) | None => {}
+        }
+        all
+    }
+}
+
+/// A kernel that is no series of Debian's.
+fn file(kernel: Option<&PathBuf>) -> Option<&PathBuf> {
+    kernel.filter(|kernel| cache::series(kernel).is_none())
+}
+
+impl Machine {
+    fn add(&self, all: &mut Places) {
+        let symbols = Path::new(&self.symbols);
+        all.reads("--symbols", Some(symbols).filter(|text| !["auto", "off"].map(Path::new).contains(text)))
+            .reads("--costs", &self.costs)
+            .writes("--report-file", &self.report_file)
+            .writes("--crash-dump", &self.crash_dump)
+            .writes("--trace", self.trace.as_ref().map(|spec| &spec.file))
+            .writes("--stats-socket", &self.stats_socket)
+            .writes("--gdb", self.gdb.as_deref().and_then(unix_socket));
+        self.processor.add(all);
+    }
+}
+
+impl Processor {
+    fn add(&self, all: &mut Places) {
+        all.reads("--libvirt", &self.libvirt);
+    }
+}
+
+impl Reports {
+    fn add(&self, all: &mut Places) {
+        match self {
+            Reports::Show { input, costs, .. } => {
+                all.reads("the report", [&input.report]).reads("--costs", costs)
+            }
+            Reports::Import { input, output } => {
+                all.reads("the report", [&input.report]).writes("--output", output)
+            }
+            Reports::Diff { a, b, costs, .. } => all.reads("the report", [a, b]).reads("--costs", costs),
+            Reports::Html { reports, costs, output } => {
+                all.reads("the report", reports).reads("--costs", costs).writes("--output", [output])
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser, ValueHint};
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// What a command cannot be without.
+    fn least(command: &str, flag: &str) -> Vec<&'static str> {
+        match (command, flag) {
+            ("run", "kernel") => vec![],
+            ("run", _) => vec!["--kernel", "/k"],
+            ("bench traps", "initrd") => vec!["--kernel", "/k"],
+            ("hyperv convert", _) => vec!["--to", "qemu"],
+            ("top", _) => vec!["--", "run", "--kernel", "/k"],
+            ("report html", "output") => vec!["/r"],
+            ("report html", _) => vec!["/r", "--output", "/o"],
+            ("report diff", _) => vec!["/r", "/r2"],
+            ("report show" | "report import" | "costs calibrate" | "advise", _) => vec!["/r"],
+            _ => vec![],
+        }
+    }
+
+    fn each(command: &clap::Command, path: &str, look: &mut impl FnMut(&str, &clap::Arg)) {
+        for argument in command.get_arguments() {
+            look(path, argument);
+        }
+        for below in command.get_subcommands() {
+            each(below, format!("{path} {}", below.get_name()).trim_start(), look);
+        }
+    }
+
+    #[test]
+    fn every_flag_that_names_a_file_is_compared() {
+        let mut seen = 0;
+        each(&Cli::command(), "", &mut |command, argument| {
+            let Some(flag) = argument.get_long() else { return };
+            if argument.get_value_hint() != ValueHint::FilePath {
+                return;
+            }
+            let flag_text = format!("--{flag}");
+            let mut words: Vec<&str> = ["satori"].into_iter().chain(command.split(' ')).collect();
+            words.extend([flag_text.as_str(), "/the/file"]);
+            words.extend(least(command, flag));
+            let cli = Cli::try_parse_from(&words).unwrap_or_else(|why| panic!("{words:?}: {why}"));
+            let places = cli.command.places();
+            assert!(places.paths().any(|path| path == Path::new("/the/file")), "{command} {flag_text}");
+            seen += 1;
+        });
+        assert!(seen > 20, "{seen}");
+    }
+}
