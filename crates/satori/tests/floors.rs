@@ -11,6 +11,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-defs", 0),
     ("satori-memory", 1),
     ("satori-state", 1),
+    ("satori-rules", 1),
     ("satori-bus", 1),
     ("satori-sandbox", 1),
     ("satori-engine", 2),

@@ -5,8 +5,10 @@ use std::num::NonZeroUsize;
 use std::sync::LazyLock;
 
 use gdbstub::arch::{Arch, RegId, Registers};
+use satori_cpuid::PHYSICAL_BITS;
 use satori_defs::fpu::fcw;
 use satori_defs::x86::{cr0, rflags};
+use satori_rules as rules;
 use satori_state::{CpuState, reg, seg};
 
 type Get = fn(&CpuState) -> u128;
@@ -26,6 +28,16 @@ macro_rules! gpr {
 macro_rules! word {
     ($name:literal, $bits:literal, $kind:literal, $($field:tt)+) => {
         Register($name, $bits, $kind, |s| u128::from(s.$($field)+), |s, v| s.$($field)+ = v as _)
+    };
+}
+/// A register that takes a value which the rule has legal, and stays as it is for others.
+macro_rules! legal {
+    ($name:literal, $kind:literal, $rule:expr, $($field:tt)+) => {
+        Register($name, 64, $kind, |s| s.$($field)+.into(), |s, v| {
+            if $rule(s, v as u64) {
+                s.$($field)+ = v as u64;
+            }
+        })
     };
 }
 /// A register that cannot be set by itself: what hangs on it could not follow.
@@ -131,14 +143,25 @@ const AVX: &[Register] = ymm! {
     "ymm9h" 9, "ymm10h" 10, "ymm11h" 11, "ymm12h" 12, "ymm13h" 13, "ymm14h" 14, "ymm15h" 15,
 };
 
-const SEGMENTS: &[Register] =
-    &[word!("fs_base", 64, "int", seg[seg::FS].base), word!("gs_base", 64, "int", seg[seg::GS].base)];
+/// A base that is not canonical would be #GP for the guest, too (SDM 5.8.8, WRFSBASE).
+fn linear(_: &CpuState, value: u64) -> bool {
+    rules::canonical(value)
+}
+
+fn table_base(state: &CpuState, value: u64) -> bool {
+    !state.long_mode() || rules::cr3::legal(value, PHYSICAL_BITS)
+}
+
+const SEGMENTS: &[Register] = &[
+    legal!("fs_base", "int", linear, seg[seg::FS].base),
+    legal!("gs_base", "int", linear, seg[seg::GS].base),
+];
 
 const SYSTEM: &[Register] = &[
-    word!("k_gs_base", 64, "int64", kernel_gs_base),
+    legal!("k_gs_base", "int64", linear, kernel_gs_base),
     shown!("cr0", 64, "int64", |s| (s.cr0 | cr0::ET).into()),
     word!("cr2", 64, "int64", cr2),
-    word!("cr3", 64, "int64", cr3),
+    legal!("cr3", "int64", table_base, cr3),
     shown!("cr4", 64, "int64", |s| s.cr4.into()),
     shown!("cr8", 64, "int64", |s| (s.tpr >> 4).into()),
     shown!("efer", 64, "int64", |s| s.efer.into()),
@@ -315,6 +338,24 @@ mod tests {
         image.gdb_deserialize(&bytes).unwrap();
         assert_eq!(image.0, state);
         assert_eq!(image.gdb_deserialize(&bytes[1..]), Err(()));
+    }
+
+    #[test]
+    fn a_base_that_the_processor_refuses_is_not_set() {
+        let mut image = Image(CpuState { efer: satori_defs::x86::efer::LMA, ..CpuState::default() });
+        let number = |name: &str| Number(table().position(|row| row.0 == name).unwrap());
+        for (name, bad, good) in [
+            ("fs_base", 1_u64 << 47, 0xffff_8000_0000_1000_u64),
+            ("gs_base", 1 << 63, 0x7fff_ffff_f000),
+            ("k_gs_base", 0x8000_0000_0000, 0xffff_ffff_8000_0000),
+            ("cr3", 1 << 46, 0x1fff_ffff_f000),
+        ] {
+            number(name).write(&mut image.0, &good.to_le_bytes()).unwrap();
+            number(name).write(&mut image.0, &bad.to_le_bytes()).unwrap();
+            let mut buffer = [0; 16];
+            number(name).read(&image.0, &mut buffer).unwrap();
+            assert_eq!(buffer[..8], good.to_le_bytes(), "{name}");
+        }
     }
 
     #[test]

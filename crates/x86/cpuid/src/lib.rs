@@ -14,6 +14,7 @@
 //!
 //! The processor calls itself GenuineIntel on every host, unless told otherwise; see [`Identity`].
 
+pub mod controls;
 mod feature;
 mod identity;
 mod leaves;

@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use satori_bus::Clock;
-use satori_cpuid::Feature;
-use satori_cpuid::msrs::{self, Owner};
-use satori_defs::apic::base;
-use satori_defs::hyperv::{REFERENCE_HZ, msr as synthetic};
-use satori_defs::msr::*;
+use satori_cpuid::msrs::{self, Apic, Owner, Register, Synthetic};
+use satori_cpuid::{Feature, controls};
+use satori_defs::hyperv::REFERENCE_HZ;
+use satori_defs::msr::{Gp, misc_enable};
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Resume};
+use satori_lapic::Lapic;
+use satori_rules as rules;
+use satori_state::CpuState;
 
 use crate::{Asked, Context};
 
@@ -71,85 +73,62 @@ fn owner(context: &Context<'_>, msr: u32) -> Result<Owner, Gp> {
 fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
     match owner(context, msr)? {
         Owner::Platform { .. } => context.msrs.read(msr),
-        Owner::Engine(_) => engine_register(context, msr),
-        Owner::Lapic(_) => {
-            let tsc = context.platform.clock.tsc();
-            match msr {
-                IA32_APIC_BASE => Ok(context.lapic.base()),
-                IA32_TSC_DEADLINE => {
-                    let value = context.lapic.tsc_deadline(tsc);
-                    Ok(deadline(context, value, |clock, at| clock.to_guest(at)))
-                }
-                _ => {
-                    context.load_tpr();
-                    context.lapic.msr_read(msr, tsc)
-                }
-            }
+        Owner::File(register, _) => Ok(file(context, register)),
+        // The engine answers for them, and asks nobody.
+        Owner::Passed(_) => Err(Gp),
+        Owner::Lapic(Apic::Base, _) => Ok(context.lapic.base()),
+        Owner::Lapic(Apic::Deadline, _) => {
+            let value = context.lapic.tsc_deadline(context.platform.clock.tsc());
+            Ok(deadline(context, value, |clock, at| clock.to_guest(at)))
         }
-        Owner::Hyperv => synthetic_register(context, msr),
+        Owner::Lapic(Apic::X2apic, _) => {
+            let tsc = context.platform.clock.tsc();
+            context.load_tpr();
+            context.lapic.msr_read(msr, tsc)
+        }
+        Owner::Hyperv(synthetic) => get_synthetic(context, synthetic, msr),
     }
-}
-
-fn engine_register(context: &Context<'_>, msr: u32) -> Result<u64, Gp> {
-    let state = context.vcpu.state();
-    Ok(match msr {
-        IA32_TSC => context.platform.clock.guest_tsc().wrapping_add(state.tsc_offset),
-        // WRMSR to either register moves both by the same amount (SDM 18.17.3).
-        IA32_TSC_ADJUST => state.tsc_offset,
-        IA32_EFER => state.efer,
-        IA32_STAR => state.star,
-        IA32_LSTAR => state.lstar,
-        IA32_CSTAR => state.cstar,
-        IA32_FMASK => state.fmask,
-        IA32_PAT => state.pat,
-        IA32_XSS => state.xss,
-        IA32_TSC_AUX => state.tsc_aux,
-        _ => return Err(Gp),
-    })
 }
 
 fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
     match owner(context, msr)? {
-        Owner::Platform { .. } if msr == IA32_MISC_ENABLE => set_misc_enable(context, value),
-        Owner::Platform { .. } => context.msrs.write(msr, value),
-        Owner::Engine(_) => set_engine_register(context, msr, value),
-        Owner::Lapic(_) => {
+        Owner::Platform { .. } => context.msrs.write(msr, value, context.vcpu.state().efer),
+        Owner::File(register, _) => set_file(context, register, value),
+        Owner::Passed(_) => Err(Gp),
+        Owner::Lapic(Apic::Base, _) => {
+            context.lapic.write_base(value, context.platform.cpuid.has(Feature::X2apic))
+        }
+        Owner::Lapic(Apic::Deadline, _) => {
             let tsc = context.platform.clock.tsc();
-            match msr {
-                // Where x2APIC mode is not offered, its bit is reserved.
-                IA32_APIC_BASE if value & base::EXTD != 0 && !context.platform.cpuid.has(Feature::X2apic) => {
-                    return Err(Gp);
-                }
-                IA32_APIC_BASE => context.lapic.write_base(value)?,
-                IA32_TSC_DEADLINE => {
-                    let value = deadline(context, value, |clock, at| clock.of_guest(at));
-                    context.lapic.set_tsc_deadline(value, tsc);
-                }
-                _ => {
-                    context.load_tpr();
-                    let ended = context.lapic.msr_write(msr, value, tsc)?;
-                    context.store_tpr();
-                    context.broadcast_eoi(ended);
-                }
-            }
+            let value = deadline(context, value, |clock, at| clock.of_guest(at));
+            context.lapic.set_tsc_deadline(value, tsc);
             Ok(())
         }
-        Owner::Hyperv if (synthetic::EOI..=synthetic::TPR).contains(&msr) => {
+        Owner::Lapic(Apic::X2apic, _) => apic_write(context, |lapic, tsc| lapic.msr_write(msr, value, tsc)),
+        Owner::Hyperv(Synthetic::Apic) => {
             context.platform.hyperv.as_ref().ok_or(Gp)?.permit(msr)?;
-            let tsc = context.platform.clock.tsc();
-            context.load_tpr();
-            let ended = context.lapic.synthetic_write(msr, value, tsc)?;
-            context.store_tpr();
-            context.broadcast_eoi(ended);
-            Ok(())
+            apic_write(context, |lapic, tsc| lapic.synthetic_write(msr, value, tsc))
         }
-        Owner::Hyperv => {
+        Owner::Hyperv(Synthetic::Own | Synthetic::Runtime | Synthetic::Idle) => {
             let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
             let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
             context.act(outcome);
             Ok(())
         }
     }
+}
+
+/// Writes a register of the local APIC, by whichever number, and does what follows from an EOI.
+fn apic_write(
+    context: &mut Context<'_>,
+    write: impl FnOnce(&mut Lapic, u64) -> Result<Option<u8>, Gp>,
+) -> Result<(), Gp> {
+    let tsc = context.platform.clock.tsc();
+    context.load_tpr();
+    let ended = write(context.lapic, tsc)?;
+    context.store_tpr();
+    context.broadcast_eoi(ended);
+    Ok(())
 }
 
 /// A value of IA32_TSC_DEADLINE, which the local APIC has in units of the partition's TSC; the
@@ -162,64 +141,53 @@ fn deadline(context: &Context<'_>, value: u64, convert: impl Fn(&dyn Clock, u64)
     }
 }
 
-fn set_engine_register(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
-    match msr {
-        IA32_TSC => {
+/// What a register of the register file reads as.
+fn file(context: &Context<'_>, register: Register) -> u64 {
+    let state = context.vcpu.state();
+    match register {
+        Register::Tsc => context.platform.clock.guest_tsc().wrapping_add(state.tsc_offset),
+        // WRMSR to either register moves both by the same amount (SDM 18.17.3).
+        Register::TscAdjust => state.tsc_offset,
+        Register::Efer => state.efer,
+        Register::Star => state.star,
+        Register::Lstar => state.lstar,
+        Register::Cstar => state.cstar,
+        Register::Fmask => state.fmask,
+        Register::Pat => state.pat,
+        Register::Xss => state.xss,
+        Register::TscAux => state.tsc_aux,
+    }
+}
+
+/// Writes a register of the register file, if the rules have the value legal.
+fn set_file(context: &mut Context<'_>, register: Register, value: u64) -> Result<(), Gp> {
+    let (legal, place): (bool, fn(&mut CpuState) -> &mut u64) = match register {
+        Register::Tsc => {
             let tsc = context.platform.clock.tsc();
             let guest = context.platform.clock.to_guest(tsc);
             set_tsc_offset(context, value.wrapping_sub(guest), tsc);
+            return Ok(());
         }
-        IA32_TSC_ADJUST => {
+        Register::TscAdjust => {
             let tsc = context.platform.clock.tsc();
             set_tsc_offset(context, value, tsc);
+            return Ok(());
         }
-        IA32_EFER => set_efer(context, value)?,
-        IA32_STAR => context.vcpu.state_mut().star = value,
-        IA32_LSTAR => context.vcpu.state_mut().lstar = canonical(value)?,
-        IA32_CSTAR => context.vcpu.state_mut().cstar = canonical(value)?,
-        IA32_FMASK => context.vcpu.state_mut().fmask = low_half(value)?,
-        IA32_PAT => context.vcpu.state_mut().pat = memory_types(value)?,
+        Register::Efer => return set_efer(context, value),
+        Register::Star => (true, |state| &mut state.star),
+        Register::Lstar => (rules::canonical(value), |state| &mut state.lstar),
+        Register::Cstar => (rules::canonical(value), |state| &mut state.cstar),
+        Register::Fmask => (rules::low_half(value), |state| &mut state.fmask),
+        Register::Pat => (rules::memory_type::pat(value), |state| &mut state.pat),
         // No component is for the supervisor alone: all of its bits are reserved.
-        IA32_XSS if value == 0 => {
-            context.vcpu.state_mut().xss = value;
-        }
-        IA32_TSC_AUX => context.vcpu.state_mut().tsc_aux = low_half(value)?,
-        _ => return Err(Gp),
-    }
-    Ok(())
-}
-
-/// Execute-disable cannot be taken away while it is in use, and only where it is offered.
-fn set_misc_enable(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
-    let in_use = context.vcpu.state().efer & efer::NXE != 0;
-    let possible = context.platform.cpuid.has(Feature::Nx) && !in_use;
-    if value & misc_enable::XD_DISABLE != 0 && !possible {
+        Register::Xss => (rules::within(value, 0), |state| &mut state.xss),
+        Register::TscAux => (rules::low_half(value), |state| &mut state.tsc_aux),
+    };
+    if !legal {
         return Err(Gp);
     }
-    context.msrs.write(IA32_MISC_ENABLE, value)
-}
-
-/// What the Hyper-V interface has, but the local APIC or the machine answers, and the rest.
-fn synthetic_register(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
-    let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
-    match msr {
-        synthetic::EOI..=synthetic::TPR => {
-            hyperv.permit(msr)?;
-            context.load_tpr();
-            context.lapic.synthetic_read(msr)
-        }
-        synthetic::VP_RUNTIME => {
-            hyperv.permit(msr)?;
-            let ran = context.platform.runtime.ran(context.vcpu.retired());
-            Ok(ran * REFERENCE_HZ / 1_000_000_000)
-        }
-        synthetic::GUEST_IDLE => {
-            hyperv.permit(msr)?;
-            context.asked = Asked::Idle;
-            Ok(0)
-        }
-        _ => hyperv.msr_read(context.hyperv, msr),
-    }
+    *place(context.vcpu.state_mut()) = value;
+    Ok(())
 }
 
 fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
@@ -227,42 +195,36 @@ fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
     context.lapic.set_tsc_offset(offset, tsc);
 }
 
-/// LMA is the processor's, LME cannot change while paging is on, bits without their feature and
-/// all others are reserved (SDM 2.2.1, 10.8.5).
+/// Bits without their feature are reserved, NXE also while IA32_MISC_ENABLE hides its feature.
 fn set_efer(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
-    let state = context.vcpu.state();
-    let features = [
-        (efer::SCE, Feature::Syscall),
-        (efer::LME, Feature::Lm),
-        (efer::NXE, Feature::Nx),
-        (efer::AIBRSE, Feature::AutoIbrs),
-    ];
-    let offered = features.into_iter().filter(|&(_, feature)| context.platform.cpuid.has(feature));
     let hidden = if context.msrs.misc_enable() & misc_enable::XD_DISABLE != 0 { efer::NXE } else { 0 };
-    let writable = offered.fold(0, |bits, (bit, _)| bits | bit) & !hidden;
-    let reserved = value & !(writable | efer::LMA) != 0;
+    let exist = controls::efer(|feature| context.platform.cpuid.has(feature)) & !hidden;
+    let state = context.vcpu.state();
     let paging = state.cr0 & cr0::PG != 0;
-    if reserved || paging && (value ^ state.efer) & efer::LME != 0 {
-        return Err(Gp);
-    }
-    let kept = state.efer & efer::LMA;
-    context.vcpu.state_mut().efer = value & writable | kept;
+    let written = rules::efer::written(state.efer, value, exist, paging).ok_or(Gp)?;
+    context.vcpu.state_mut().efer = written;
     Ok(())
 }
 
-/// Bits 63:47 are alike.
-fn canonical(value: u64) -> Result<u64, Gp> {
-    let sign_extended = (value << 16) as i64 >> 16;
-    if sign_extended as u64 == value { Ok(value) } else { Err(Gp) }
-}
-
-/// Bits 63:32 are reserved.
-fn low_half(value: u64) -> Result<u64, Gp> {
-    if value >> 32 == 0 { Ok(value) } else { Err(Gp) }
-}
-
-/// Each byte is UC, WC, WT, WP, WB or UC- (SDM table 12-10).
-fn memory_types(value: u64) -> Result<u64, Gp> {
-    let known = |byte: u8| matches!(byte, 0 | 1 | 4..=7);
-    if value.to_le_bytes().into_iter().all(known) { Ok(value) } else { Err(Gp) }
+/// What the Hyper-V interface has, whoever answers for it.
+fn get_synthetic(context: &mut Context<'_>, synthetic: Synthetic, msr: u32) -> Result<u64, Gp> {
+    let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
+    match synthetic {
+        Synthetic::Own => hyperv.msr_read(context.hyperv, msr),
+        Synthetic::Apic => {
+            hyperv.permit(msr)?;
+            context.load_tpr();
+            context.lapic.synthetic_read(msr)
+        }
+        Synthetic::Runtime => {
+            hyperv.permit(msr)?;
+            let ran = context.platform.runtime.ran(context.vcpu.retired());
+            Ok(ran * REFERENCE_HZ / 1_000_000_000)
+        }
+        Synthetic::Idle => {
+            hyperv.permit(msr)?;
+            context.asked = Asked::Idle;
+            Ok(0)
+        }
+    }
 }

@@ -28,20 +28,31 @@ pub struct View<'a> {
 
 /// ICR bits that neither of the two virtualisations of IPIs looks at: vector and level.
 const ICR_FREE: u32 = 0xff | apic::icr::ASSERT;
-/// The shorthand "self".
-const SELF: u32 = 1 << 18;
+/// The last of the eight registers of the IRR, behind ISR and TMR.
+const IRR_LAST: u16 = apic::IRR + 0x70;
+/// Bits 7:4 of a vector, its class; those of class 0 are not legal (SDM 11.5.2).
+const CLASS: u64 = 0xf0;
 
 /// The writable registers that APIC-register virtualisation has (SDM 30.4.3.2).
 const fn virtual_write(offset: u16) -> bool {
     matches!(
         offset,
-        0x20 | 0x80 | 0xb0 | 0xd0 | 0xe0 | 0xf0 | 0x280 | 0x300 | 0x310 | 0x320..=0x370 | 0x380 | 0x3e0
+        apic::ID
+            | apic::TPR
+            | apic::EOI
+            | apic::LDR
+            | apic::DFR
+            | apic::SVR
+            | apic::ESR
+            | apic::ICR
+            | apic::ICR_HIGH
+            | apic::LVT_TIMER..=apic::LVT_ERROR | apic::TIMER_INITIAL | apic::TIMER_DIVIDE
     )
 }
 
 /// The readable ones (SDM 30.4.2): no PPR, and not the timer's current count.
 const fn virtual_read(offset: u16) -> bool {
-    virtual_write(offset) || matches!(offset, 0x30 | 0x100..=0x270)
+    virtual_write(offset) || matches!(offset, apic::VERSION | apic::ISR..=IRR_LAST)
 }
 
 impl View<'_> {
@@ -87,7 +98,7 @@ impl View<'_> {
                 // What is reserved faults before anything else.
                 Some(apic::EOI) if apicv && value != 0 => None,
                 Some(apic::EOI) if apicv => self.write(apic::EOI, 0),
-                Some(apic::SELF_IPI) if apicv && value & 0xf0 == 0 => Some(ExitReason::ApicWrite),
+                Some(apic::SELF_IPI) if apicv && value & CLASS == 0 => Some(ExitReason::ApicWrite),
                 Some(apic::SELF_IPI) if apicv => None,
                 Some(apic::ICR) if apicv && self.processor.has(Vmx::IpiVirtualization) => {
                     self.write(apic::ICR, value as u32)
@@ -121,8 +132,8 @@ impl View<'_> {
             apic::EOI => self.eoi(),
             apic::ICR => {
                 let ipi = self.processor.has(Vmx::IpiVirtualization) && value & !ICR_FREE == 0;
-                let own = value & !(ICR_FREE | apic::icr::LOGICAL) == SELF;
-                let virtualised = (ipi || own) && value & 0xf0 != 0;
+                let own = value & !(ICR_FREE | apic::icr::LOGICAL) == apic::icr::SELF;
+                let virtualised = (ipi || own) && u64::from(value) & CLASS != 0;
                 if virtualised { None } else { Some(ExitReason::ApicWrite) }
             }
             _ => Some(ExitReason::ApicWrite),

@@ -168,20 +168,12 @@ impl Lapic {
         self.base & base::BSP != 0
     }
 
-    /// Writes IA32_APIC_BASE. #GP for reserved bits and for the transitions that SDM figure
-    /// 11-27 lacks. Disabling loses all state but the ID.
-    pub fn write_base(&mut self, value: u64) -> Result<(), Gp> {
-        let address = (1u64 << self.physical_bits.clamp(32, 52)) - 1;
-        let allowed = (address & !0xfff) | base::BSP | base::EXTD | base::EN;
-        let (enable, extd) = (value & base::EN != 0, value & base::EXTD != 0);
-        if value & !allowed != 0 || extd && !enable {
+    /// Writes IA32_APIC_BASE, where x2APIC mode is offered or not. Disabling loses all state but the ID.
+    pub fn write_base(&mut self, value: u64, x2apic: bool) -> Result<(), Gp> {
+        if !satori_rules::apic_base::legal(self.base, value, x2apic, self.physical_bits.clamp(32, 52)) {
             return Err(Gp);
         }
         let before = self.mode();
-        match (before, enable, extd) {
-            (Mode::X2apic, true, false) | (Mode::Disabled, true, true) => return Err(Gp),
-            _ => {}
-        }
         self.base = value & !base::BSP | self.base & base::BSP;
         if before != self.mode() {
             match self.mode() {

@@ -34,7 +34,7 @@ fn machine(count: u32, x2apic: bool) -> Machine {
     let mut apics: Vec<Lapic> = ids.iter().map(|&id| Lapic::new(bus.clone(), id, CLOCKS, 46)).collect();
     for apic in &mut apics {
         if x2apic {
-            apic.write_base(apic.base() | base::EXTD).unwrap();
+            apic.write_base(apic.base() | base::EXTD, true).unwrap();
             assert_eq!(apic.msr_write(0x80f, 0x1ff, 0), Ok(None));
         } else {
             set(apic, apic::SVR, 0x1ff);
@@ -232,21 +232,21 @@ fn apic_base_transitions_are_those_of_the_manual() {
     for refused in
         [address | base::EXTD, address | base::EN | 1, 1 << 46 | base::EN, address | base::EN | 1 << 9]
     {
-        assert_eq!(apic.write_base(refused), Err(Gp), "{refused:#x}");
+        assert_eq!(apic.write_base(refused, true), Err(Gp), "{refused:#x}");
     }
     assert_eq!(apic.msr_read(0x802, 0), Err(Gp), "no MSRs in xAPIC mode");
-    apic.write_base(0xfec1_0000 | base::EN | base::BSP).unwrap();
+    apic.write_base(0xfec1_0000 | base::EN | base::BSP, true).unwrap();
     assert_eq!((apic.mmio_base(), apic.is_bsp()), (Some(0xfec1_0000), false), "BSP is read-only");
-    apic.write_base(address | base::EN | base::EXTD).unwrap();
+    apic.write_base(address | base::EN | base::EXTD, true).unwrap();
     assert_eq!(apic.mmio_base(), None);
     assert_eq!(apic.msr_read(0x80f, 0), Ok(0x1ff), "the registers stay");
-    assert_eq!(apic.write_base(address | base::EN), Err(Gp));
-    apic.write_base(address).unwrap();
+    assert_eq!(apic.write_base(address | base::EN, true), Err(Gp));
+    apic.write_base(address, true).unwrap();
     assert_eq!(apic.mode(), Mode::Disabled);
     assert!(apic.accepts_extint() && apic.msr_read(0x80f, 0).is_err());
-    assert_eq!(apic.write_base(address | base::EN | base::EXTD), Err(Gp));
+    assert_eq!(apic.write_base(address | base::EN | base::EXTD, true), Err(Gp));
     assert_eq!(m.fixed(1, false), []);
-    m.apics[1].write_base(address | base::EN).unwrap();
+    m.apics[1].write_base(address | base::EN, true).unwrap();
     assert_eq!(get(&mut m.apics[1], apic::SVR), 0xff);
 }
 
@@ -411,7 +411,7 @@ fn the_hyperv_registers_are_the_same_ones_in_both_modes() {
             (Err(Gp), Err(Gp))
         );
         assert_eq!(apic.synthetic_read(EOI), Err(Gp), "write only");
-        apic.write_base(apic.base() & !(base::EN | base::EXTD)).unwrap();
+        apic.write_base(apic.base() & !(base::EN | base::EXTD), true).unwrap();
         for register in [EOI, ICR, TPR] {
             assert_eq!(apic.synthetic_read(register), Err(Gp));
             assert_eq!(apic.synthetic_write(register, 0, 0), Err(Gp));
@@ -446,7 +446,7 @@ fn a_vector_that_ends_itself_is_not_in_service_and_the_eoi_ends_what_lies_below(
     assert_eq!(machine.apics[1].msr_write(0x80b, 0, 0), Ok(None));
     assert_eq!(machine.apics[1].take_ended(), None);
     let off = machine.apics[1].base() & !(base::EN | base::EXTD);
-    machine.apics[1].write_base(off).unwrap();
+    machine.apics[1].write_base(off, true).unwrap();
     machine.bus.request(1, 0x61, false);
     assert!(!machine.bus.requested(1, 0x61));
 }

@@ -3,13 +3,16 @@
 //!
 //! A register that CPUID does not offer, or that is not in the table, is #GP.
 
-mod mtrr;
+mod row;
 mod table;
 
 use satori_defs::msr::{self, Gp};
+use satori_defs::x86::efer;
+use satori_rules::mtrr;
 
 use crate::CpuidTable;
-pub use table::{Needs, Owner, Row, TABLE, Write};
+pub use row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
+pub use table::TABLE;
 
 /// What the registers' first values and rules follow from.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ pub struct PlatformMsrs {
     physical_bits: u8,
     /// By row: whether CPUID offers it.
     present: Vec<bool>,
-    /// By row: where its values begin, and the mask of [`Write::KeepOffered`].
+    /// By row: where its values begin, and the mask of [`Write::KeepOffered`] and [`Write::MiscEnable`].
     places: Vec<(usize, u64)>,
     values: Vec<u64>,
 }
@@ -60,7 +63,7 @@ impl PlatformMsrs {
             let at = msrs.values.len();
             if let Owner::Platform { start, write, .. } = row.owner {
                 msrs.values.extend((row.first..=row.last).map(|_| start(setup)));
-                if let Write::KeepOffered(offered) = write {
+                if let Write::KeepOffered(offered) | Write::MiscEnable(_, _, offered) = write {
                     mask = offered(setup);
                 }
             }
@@ -108,19 +111,27 @@ impl PlatformMsrs {
         }
     }
 
-    /// WRMSR to a platform register.
-    pub fn write(&mut self, register: u32, value: u64) -> Result<(), Gp> {
+    /// WRMSR to a platform register, on a vCPU whose IA32_EFER is `efer`.
+    pub fn write(&mut self, register: u32, value: u64, efer: u64) -> Result<(), Gp> {
         let index = index(register).filter(|&index| self.present[index]).ok_or(Gp)?;
         let Owner::Platform { write, .. } = TABLE[index].owner else { return Err(Gp) };
         let physical_bits = self.physical_bits;
         let offered = self.places[index].1;
         let slot = self.slot(register).ok_or(Gp)?;
-        let only = |mask: u64| if value & !mask == 0 { Ok(()) } else { Err(Gp) };
+        let when = |legal: bool| if legal { Ok(()) } else { Err(Gp) };
+        let only = |mask: u64| when(satori_rules::within(value, mask));
         let kept = match write {
             Write::Gp => return Err(Gp),
             Write::Drop(mask) => return only(mask),
             Write::Keep(kept, fixed) => {
                 only(kept | fixed)?;
+                value & !fixed | *slot & fixed
+            }
+            Write::MiscEnable(kept, fixed, _) => {
+                only(kept | fixed)?;
+                // Execute-disable cannot be taken away while it is in use, and only where it is offered.
+                let switched_off = value & msr::misc_enable::XD_DISABLE & !offered;
+                when(switched_off == 0 && (value & offered == 0 || efer & efer::NXE == 0))?;
                 value & !fixed | *slot & fixed
             }
             Write::KeepOffered(_) => {
@@ -129,14 +140,16 @@ impl PlatformMsrs {
             }
             Write::Bank if register & 3 != 0 => return only(0),
             Write::AllOrNone | Write::Bank => {
-                if value != 0 && value != u64::MAX {
-                    return Err(Gp);
-                }
+                when(value == 0 || value == u64::MAX)?;
                 value
             }
-            Write::MtrrDefault => mtrr::default(value).map(|()| value)?,
-            Write::MtrrFixed => mtrr::fixed(value).map(|()| value)?,
-            Write::MtrrVariable => mtrr::variable(register, value, physical_bits).map(|()| value)?,
+            Write::MtrrDefault => when(mtrr::default(value)).map(|()| value)?,
+            Write::MtrrFixed => when(mtrr::fixed(value)).map(|()| value)?,
+            // IA32_MTRR_PHYSBASEn are even, PHYSMASKn odd.
+            Write::MtrrVariable if register & 1 != 0 => {
+                when(mtrr::mask(value, physical_bits)).map(|()| value)?
+            }
+            Write::MtrrVariable => when(mtrr::base(value, physical_bits)).map(|()| value)?,
         };
         *slot = kept;
         Ok(())

@@ -1,153 +1,39 @@
 //! The one table of MSRs: who answers, what reads give, what writes do, and why.
 
+use satori_defs::hyperv::msr as hv;
 use satori_defs::msr::*;
+use satori_rules::mtrr;
 
 use super::Setup;
+use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
+use crate::ARCH_CAPABILITIES;
 use crate::Feature::{self, *};
-use crate::{ARCH_CAPABILITIES, Vendor};
 use Needs::{Amd, Hyperv, Intel, Nothing, One};
-use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
+use Write::{
+    AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MiscEnable, MtrrDefault, MtrrFixed, MtrrVariable,
+};
 
-/// One register, or several in a row that behave alike.
-#[derive(Debug)]
-pub struct Row {
-    /// The first register's number.
-    pub first: u32,
-    /// The last one's.
-    pub last: u32,
-    /// The manual's name.
-    pub name: &'static str,
-    /// When it exists; else it is #GP.
-    pub needs: Needs,
-    /// Who answers.
-    pub owner: Owner,
-    /// What a read gives, in words.
-    pub reads: &'static str,
-    /// Why it is so.
-    pub why: &'static str,
-}
-
-/// On what a register's existence depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
-    /// It is always there.
-    Nothing,
-    /// The vendor is not AMD.
-    Intel,
-    /// The vendor is AMD.
-    Amd,
-    /// One of these features is offered.
-    One(&'static [Feature]),
-    /// The Hyper-V interface is on.
-    Hyperv,
-}
-
-/// Who answers for a register.
-#[derive(Clone, Copy, Debug)]
-pub enum Owner {
-    /// The engine's register file; the text says what a write does.
-    Engine(&'static str),
-    /// The local APIC.
-    Lapic(&'static str),
-    /// The Hyper-V interface.
-    Hyperv,
-    /// [`PlatformMsrs`](super::PlatformMsrs).
-    Platform {
-        /// What it holds at power-up.
-        start: fn(&Setup<'_>) -> u64,
-        /// What a write does.
-        write: Write,
-        /// Whether it can be read at all.
-        readable: bool,
-    },
-}
-
-/// What a write to a platform register does.
-#[derive(Clone, Copy, Debug)]
-pub enum Write {
-    /// #GP.
-    Gp,
-    /// The bits of the first mask are kept, changes to those of the second are ignored, all others
-    /// must be zero.
-    Keep(u64, u64),
-    /// As `Keep`, with a mask that follows from what is offered.
-    KeepOffered(fn(&Setup<'_>) -> u64),
-    /// Nothing, if no other bits than these are set; else #GP.
-    Drop(u64),
-    /// Zero or all ones is kept, anything else #GP.
-    AllOrNone,
-    /// A machine-check bank: CTL zero or all ones, STATUS, ADDR and MISC only zero.
-    Bank,
-    /// IA32_MTRR_DEF_TYPE.
-    MtrrDefault,
-    /// A fixed-range MTRR: eight memory types.
-    MtrrFixed,
-    /// A variable-range MTRR: base and type at even numbers, mask and valid bit at odd ones.
-    MtrrVariable,
-}
-
-impl Owner {
-    /// What a write does, in words.
-    pub fn writes(&self) -> String {
-        let write = match self {
-            Owner::Engine(text) | Owner::Lapic(text) => return (*text).into(),
-            Owner::Hyperv => return "as the TLFS says, if its enlightenment is offered".into(),
-            Owner::Platform { write, .. } => write,
-        };
-        match *write {
-            Refused => "#GP".into(),
-            Keep(u64::MAX, _) => "kept".into(),
-            Keep(kept, 0) => format!("kept; bits outside {kept:#x} #GP"),
-            Keep(kept, fixed) => {
-                format!("{kept:#x} kept, {fixed:#x} ignored; other bits #GP")
-            }
-            KeepOffered(_) => "bits whose features are offered kept; others #GP".into(),
-            Drop(0) => "0 ignored; else #GP".into(),
-            Drop(u64::MAX) => "ignored".into(),
-            Drop(mask) => format!("ignored; bits outside {mask:#x} #GP"),
-            AllOrNone => "0 or all ones kept; else #GP".into(),
-            Bank => "CTL: 0 or all ones kept; STATUS, ADDR, MISC: 0; else #GP".into(),
-            MtrrDefault => "kept; reserved bits and types #GP".into(),
-            MtrrFixed => "kept; a reserved type #GP".into(),
-            MtrrVariable => "kept; reserved bits and types #GP".into(),
-        }
-    }
-}
-
-impl Needs {
-    /// In words; nothing where it is always there.
-    pub fn text(&self) -> String {
-        match self {
-            Nothing => String::new(),
-            Intel => "not AMD".into(),
-            Amd => "AMD".into(),
-            Hyperv => "Hyper-V".into(),
-            One(features) => features.iter().map(|f| f.name()).collect::<Vec<_>>().join(" or "),
-        }
-    }
-
-    pub(super) fn met(&self, setup: &Setup<'_>) -> bool {
-        let amd = setup.cpuid.vendor() == Vendor::Amd;
-        match self {
-            // Whether the Hyper-V interface is on is its own matter.
-            Nothing | Hyperv => true,
-            Intel => !amd,
-            Amd => amd,
-            One(features) => features.iter().any(|feature| setup.cpuid.has(*feature)),
-        }
-    }
-}
-
-/// A row of the engine's register file.
-const fn engine(
+/// A row that somebody else answers for.
+const fn others(
     register: u32,
     name: &'static str,
     needs: Needs,
+    owner: Owner,
     reads: &'static str,
-    writes: &'static str,
     why: &'static str,
 ) -> Row {
-    Row { first: register, last: register, name, needs, owner: Owner::Engine(writes), reads, why }
+    Row { first: register, last: register, name, needs, owner, reads, why }
+}
+
+/// Rows of the Hyper-V interface, between which these have owners of their own.
+const fn synthetic(
+    [first, last]: [u32; 2],
+    name: &'static str,
+    owner: Synthetic,
+    reads: &'static str,
+) -> Row {
+    let why = "TLFS 5.0c, appendix B; see --hyperv";
+    Row { first, last, name, needs: Hyperv, owner: Owner::Hyperv(owner), reads, why }
 }
 
 /// A row of the platform.
@@ -225,6 +111,11 @@ const NO_PMU: &str = "nothing is counted; KVM answers so without a PMU, and kern
 const RAPL: &str = "nothing is measured; KVM answers so, and some guests ask without need";
 const SYSENTER: &str = "SDM 5.8.7; passed through, no exit";
 const BASES: &str = "SDM 3.4.4; passed through, no exit";
+const SYNTHETIC: &str = "Hyper-V synthetic MSRs";
+const TLFS: &str = "as the TLFS says, if its enlightenment is offered";
+const WRITE_BACK: u64 = 6;
+/// IA32_MTRR_DEF_TYPE as firmware leaves it: without enabled MTRRs Linux 6.1 does without PAT too.
+const MTRR_DEFAULT: u64 = mtrr::ENABLE | mtrr::FIXED_ENABLE | WRITE_BACK;
 const CANONICAL: &str = "kept; not canonical #GP";
 const LOW: &str = "kept; bits 63:32 #GP";
 const CHICKEN: &str = "a model-specific switch that does nothing here; firmware and kernels set bits in it";
@@ -239,14 +130,21 @@ pub const TABLE: &[Row] = &[
         Drop(0),
         "no errors (SDM 16.10.3)",
     ),
-    engine(IA32_TSC, "IA32_TIME_STAMP_COUNTER", One(&[Tsc]), "the TSC", "sets it", "SDM 18.17"),
+    others(
+        IA32_TSC,
+        "IA32_TIME_STAMP_COUNTER",
+        One(&[Tsc]),
+        Owner::File(Register::Tsc, "sets it"),
+        "the TSC",
+        "SDM 18.17",
+    ),
     row(one(IA32_PLATFORM_ID), "IA32_PLATFORM_ID", Intel, ZERO, Refused, "platform 0, for microcode updates"),
     Row {
         first: IA32_APIC_BASE,
         last: IA32_APIC_BASE,
         name: "IA32_APIC_BASE",
         needs: One(&[Apic]),
-        owner: Owner::Lapic("mode changes as SDM 11.12.5 allows; else #GP"),
+        owner: Owner::Lapic(Apic::Base, "mode changes as SDM 11.12.5 allows; else #GP"),
         reads: "base, mode, BSP",
         why: "SDM 11.4.4",
     },
@@ -260,12 +158,12 @@ pub const TABLE: &[Row] = &[
         Refused,
         "as firmware leaves it; writes to a locked one #GP",
     ),
-    engine(
+    others(
         IA32_TSC_ADJUST,
         "IA32_TSC_ADJUST",
         One(&[TscAdjust]),
+        Owner::File(Register::TscAdjust, "moves the TSC as well"),
         "the TSC's offset",
-        "moves the TSC as well",
         "SDM 18.17.3",
     ),
     row(
@@ -331,9 +229,30 @@ pub const TABLE: &[Row] = &[
         Drop(0),
         "no CPUID faulting (PLATFORM_INFO[31] is 0), no ring-3 MONITOR",
     ),
-    engine(IA32_SYSENTER_CS, "IA32_SYSENTER_CS", One(&[Sep]), "what was written", "kept", SYSENTER),
-    engine(IA32_SYSENTER_ESP, "IA32_SYSENTER_ESP", One(&[Sep]), "what was written", CANONICAL, SYSENTER),
-    engine(IA32_SYSENTER_EIP, "IA32_SYSENTER_EIP", One(&[Sep]), "what was written", CANONICAL, SYSENTER),
+    others(
+        IA32_SYSENTER_CS,
+        "IA32_SYSENTER_CS",
+        One(&[Sep]),
+        Owner::Passed("kept"),
+        "what was written",
+        SYSENTER,
+    ),
+    others(
+        IA32_SYSENTER_ESP,
+        "IA32_SYSENTER_ESP",
+        One(&[Sep]),
+        Owner::Passed(CANONICAL),
+        "what was written",
+        SYSENTER,
+    ),
+    others(
+        IA32_SYSENTER_EIP,
+        "IA32_SYSENTER_EIP",
+        One(&[Sep]),
+        Owner::Passed(CANONICAL),
+        "what was written",
+        SYSENTER,
+    ),
     row(
         one(IA32_MCG_CAP),
         "IA32_MCG_CAP",
@@ -383,12 +302,13 @@ pub const TABLE: &[Row] = &[
             |_| misc_enable::FAST_STRINGS | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
             "fast strings, no BTS, no PEBS",
         ),
-        Keep(
+        MiscEnable(
             misc_enable::FAST_STRINGS
                 | misc_enable::LIMIT_CPUID
                 | misc_enable::XTPR_DISABLE
                 | misc_enable::XD_DISABLE,
             misc_enable::PERFMON | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
+            |setup| if setup.cpuid.has(Nx) { misc_enable::XD_DISABLE } else { 0 },
         ),
         "CPUID follows bits 22 and 34; no EIST, MONITOR, thermal monitor (SDM volume 4, table 2-2)",
     ),
@@ -441,19 +361,19 @@ pub const TABLE: &[Row] = &[
         "SDM 12.11.2.2",
     ),
     row(run(IA32_MTRR_FIX4K_C0000, 8), "IA32_MTRR_FIX4K_*", One(&[Mtrr]), FIXED, MtrrFixed, "SDM 12.11.2.2"),
-    engine(
+    others(
         IA32_PAT,
         "IA32_PAT",
         One(&[Pat]),
+        Owner::File(Register::Pat, "kept; a reserved type #GP"),
         "what was written",
-        "kept; a reserved type #GP",
         "SDM 12.12.2; memory types have no effect here",
     ),
     row(
         one(IA32_MTRR_DEF_TYPE),
         "IA32_MTRR_DEF_TYPE",
         One(&[Mtrr]),
-        (|_| super::mtrr::DEFAULT, "what was written; enabled, write-back at first"),
+        (|_| MTRR_DEFAULT, "what was written; enabled, write-back at first"),
         MtrrDefault,
         "SDM 12.11.2.1",
     ),
@@ -475,7 +395,7 @@ pub const TABLE: &[Row] = &[
         last: IA32_TSC_DEADLINE,
         name: "IA32_TSC_DEADLINE",
         needs: One(&[TscDeadline]),
-        owner: Owner::Lapic("arms the timer in TSC-deadline mode, else ignored"),
+        owner: Owner::Lapic(Apic::Deadline, "arms the timer in TSC-deadline mode, else ignored"),
         reads: "the deadline, 0 when not armed",
         why: "SDM 11.5.4.1",
     },
@@ -484,43 +404,93 @@ pub const TABLE: &[Row] = &[
         last: X2APIC_LAST,
         name: "x2APIC registers",
         needs: One(&[X2apic]),
-        owner: Owner::Lapic("as SDM table 11-6; #GP outside x2APIC mode"),
+        owner: Owner::Lapic(Apic::X2apic, "as SDM table 11-6; #GP outside x2APIC mode"),
         reads: "as SDM table 11-6; #GP outside x2APIC mode",
         why: "SDM 11.12.1.2",
     },
-    engine(
+    others(
         IA32_XSS,
         "IA32_XSS",
         One(&[Xsaves]),
+        Owner::File(Register::Xss, "0 kept; else #GP"),
         "0",
-        "0 kept; else #GP",
         "there is no supervisor state component (SDM volume 1, 13.3)",
     ),
-    Row {
-        first: 0x4000_0000,
-        last: 0x4000_01ff,
-        name: "Hyper-V synthetic MSRs",
-        needs: Hyperv,
-        owner: Owner::Hyperv,
-        reads: "as the TLFS says, if its enlightenment is offered",
-        why: "TLFS 5.0c, appendix B; see --hyperv",
-    },
-    engine(
+    synthetic([0x4000_0000, hv::VP_RUNTIME - 1], SYNTHETIC, Synthetic::Own, TLFS),
+    synthetic(
+        one(hv::VP_RUNTIME),
+        "HV_X64_MSR_VP_RUNTIME",
+        Synthetic::Runtime,
+        "how long the vCPU ran, in 100 ns",
+    ),
+    synthetic([hv::VP_RUNTIME + 1, hv::EOI - 1], SYNTHETIC, Synthetic::Own, TLFS),
+    synthetic([hv::EOI, hv::TPR], "HV_X64_MSR_EOI, ICR, TPR", Synthetic::Apic, "the local APIC's registers"),
+    synthetic([hv::TPR + 1, hv::GUEST_IDLE - 1], SYNTHETIC, Synthetic::Own, TLFS),
+    synthetic(
+        one(hv::GUEST_IDLE),
+        "HV_X64_MSR_GUEST_IDLE",
+        Synthetic::Idle,
+        "0, after sleep until an interrupt",
+    ),
+    synthetic([hv::GUEST_IDLE + 1, 0x4000_01ff], SYNTHETIC, Synthetic::Own, TLFS),
+    others(
         IA32_EFER,
         "IA32_EFER",
         Nothing,
+        Owner::File(Register::Efer, "bits whose features are offered kept; others #GP"),
         "what was written, LMA",
-        "bits whose features are offered kept; others #GP",
         "SDM 2.2.1",
     ),
-    engine(IA32_STAR, "IA32_STAR", One(&[Syscall]), "what was written", "kept", "SDM 5.8.8"),
-    engine(IA32_LSTAR, "IA32_LSTAR", One(&[Syscall]), "what was written", CANONICAL, "SDM 5.8.8"),
-    engine(IA32_CSTAR, "IA32_CSTAR", One(&[Syscall]), "what was written", CANONICAL, "SDM 5.8.8"),
-    engine(IA32_FMASK, "IA32_FMASK", One(&[Syscall]), "what was written", LOW, "SDM 5.8.8"),
-    engine(IA32_FS_BASE, "IA32_FS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
-    engine(IA32_GS_BASE, "IA32_GS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
-    engine(IA32_KERNEL_GS_BASE, "IA32_KERNEL_GS_BASE", One(&[Lm]), "what was written", CANONICAL, BASES),
-    engine(IA32_TSC_AUX, "IA32_TSC_AUX", One(&[Rdtscp, Rdpid]), "what was written", LOW, "SDM 18.17.2"),
+    others(
+        IA32_STAR,
+        "IA32_STAR",
+        One(&[Syscall]),
+        Owner::File(Register::Star, "kept"),
+        "what was written",
+        "SDM 5.8.8",
+    ),
+    others(
+        IA32_LSTAR,
+        "IA32_LSTAR",
+        One(&[Syscall]),
+        Owner::File(Register::Lstar, CANONICAL),
+        "what was written",
+        "SDM 5.8.8",
+    ),
+    others(
+        IA32_CSTAR,
+        "IA32_CSTAR",
+        One(&[Syscall]),
+        Owner::File(Register::Cstar, CANONICAL),
+        "what was written",
+        "SDM 5.8.8",
+    ),
+    others(
+        IA32_FMASK,
+        "IA32_FMASK",
+        One(&[Syscall]),
+        Owner::File(Register::Fmask, LOW),
+        "what was written",
+        "SDM 5.8.8",
+    ),
+    others(IA32_FS_BASE, "IA32_FS_BASE", One(&[Lm]), Owner::Passed(CANONICAL), "what was written", BASES),
+    others(IA32_GS_BASE, "IA32_GS_BASE", One(&[Lm]), Owner::Passed(CANONICAL), "what was written", BASES),
+    others(
+        IA32_KERNEL_GS_BASE,
+        "IA32_KERNEL_GS_BASE",
+        One(&[Lm]),
+        Owner::Passed(CANONICAL),
+        "what was written",
+        BASES,
+    ),
+    others(
+        IA32_TSC_AUX,
+        "IA32_TSC_AUX",
+        One(&[Rdtscp, Rdpid]),
+        Owner::File(Register::TscAux, LOW),
+        "what was written",
+        "SDM 18.17.2",
+    ),
     row(run(AMD_PERFEVTSEL0, 8), "PerfEvtSeln, PerfCtrn", Amd, ZERO, Drop(0), NO_PMU),
     row(
         one(AMD_SYSCFG),
@@ -636,4 +606,4 @@ pub const TABLE: &[Row] = &[
 ];
 
 const FIXED: (fn(&Setup<'_>) -> u64, &str) =
-    (|_| super::mtrr::FIXED, "what was written; write-back at first");
+    (|_| 0x0101_0101_0101_0101 * WRITE_BACK, "what was written; write-back at first");

@@ -21,5 +21,5 @@ mod walk;
 pub use large::{LargePages, Reach};
 pub use paging::{MAXPHYADDR, Paging};
 pub use rights::Access;
+pub use satori_rules::canonical;
 pub use tlb::{Mode, Tlb};
-pub use walk::canonical;

@@ -7,11 +7,11 @@ use satori_state::CpuState;
 use crate::cpu::Cpu;
 
 /// Physical addresses have this many bits (CPUID 0x80000008).
-pub const MAXPHYADDR: u32 = 46;
+pub const MAXPHYADDR: u8 = 46;
 /// Address bits that wide entries must leave clear: 51:MAXPHYADDR.
 const BEYOND: u64 = pte::ADDR & !((1 << MAXPHYADDR) - 1);
 /// PSE-36 gives 4-MiB pages at most this many physical-address bits (SDM 4.3).
-const PSE36_BITS: u32 = if MAXPHYADDR < 40 { MAXPHYADDR } else { 40 };
+const PSE36_BITS: u8 = if MAXPHYADDR < 40 { MAXPHYADDR } else { 40 };
 /// Bits 62:52 of an entry, which PAE paging reserves and 4-level paging ignores.
 const HIGH: u64 = 0x7ff << 52;
 

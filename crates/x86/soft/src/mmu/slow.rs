@@ -8,9 +8,9 @@ use satori_defs::x86::vector;
 use satori_engine::{Exception, Exit};
 use satori_memory::{Gpa, PageState};
 
+use super::canonical;
 use super::rights::Access;
 use super::tlb::{Fill, Mode};
-use super::walk::canonical;
 use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
 

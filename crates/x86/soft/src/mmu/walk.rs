@@ -24,12 +24,6 @@ pub struct Mapping {
     pub shift: u32,
 }
 
-/// Whether bits 63:47 of `linear` are all alike.
-#[inline(always)]
-pub fn canonical(linear: u64) -> bool {
-    ((linear as i64) << 16 >> 16) as u64 == linear
-}
-
 impl Cpu {
     /// Translates `linear` for `access`, or tells the page fault. Non-canonical addresses have
     /// been refused before; outside long mode there are 32 bits of address.

@@ -2,18 +2,15 @@
 //! them: a change of a bit that the host owns exits first.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use satori_cpuid::Feature;
-use satori_defs::x86::{cr0, cr4, efer, pte};
+use satori_cpuid::controls;
+use satori_defs::x86::{cr0, cr4};
 use satori_engine::{Exception, Exit};
+use satori_rules as rules;
 use satori_state::seg;
 
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::mmu::{MAXPHYADDR, Paging, canonical};
 
-/// Bits of CR0 that exist; writes to the others are ignored (SDM 2.5: reserved bits of the low
-/// half keep reading as 0).
-const CR0_BITS: u64 =
-    cr0::PE | cr0::MP | cr0::EM | cr0::TS | cr0::NE | cr0::WP | cr0::AM | cr0::NW | cr0::CD | cr0::PG;
 /// Bits of CR0 that the guest owns under KVM with EPT.
 const CR0_GUEST: u64 = cr0::TS | cr0::WP;
 /// Bits of CR4 that this processor can have set; whether a guest may is for the exit to say.
@@ -39,12 +36,6 @@ const CR4_TRANSLATION: u64 = cr4::PGE | cr4::PSE | cr4::PAE | cr4::PCIDE | cr4::
 const CR0_PDPTE: u64 = cr0::CD | cr0::NW | cr0::PG;
 /// Bits of CR4 whose change loads the PDPTEs (SDM 4.4.1).
 const CR4_PDPTE: u64 = cr4::PAE | cr4::PGE | cr4::PSE | cr4::SMEP;
-/// Process-context identifier in CR3.
-const CR3_PCID: u64 = 0xfff;
-/// With CR4.PCIDE, in a value written to CR3: keep translations.
-const CR3_KEEP: u64 = 1 << 63;
-/// Bits of a PDPTE that must be 0 with PAE paging: 2:1, 8:5 and those beyond the address (SDM table 4-8).
-const PDPTE_RESERVED: u64 = 0x1e6 | !((1 << MAXPHYADDR) - 1);
 /// What LMSW can change: PE, MP, EM, TS.
 const MSW: u64 = 0xf;
 
@@ -108,7 +99,7 @@ fn read_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<[u64; 4]> {
     for (i, entry) in entries.iter_mut().enumerate() {
         let at = satori_memory::Gpa(cpu.memory.addressed((cr3 & 0xffff_ffe0) + 8 * i as u64));
         match cpu.memory.read_u64(at) {
-            Ok(found) if found & pte::P == 0 || found & PDPTE_RESERVED == 0 => *entry = found,
+            Ok(found) if rules::cr3::pdpte(found, MAXPHYADDR) => *entry = found,
             _ => return Err(cpu.raise(Exception::gp(0))),
         }
     }
@@ -117,32 +108,21 @@ fn read_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<[u64; 4]> {
 
 fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
     let old = cpu.state.cr0;
-    if (old ^ value) & CR0_BITS & !CR0_GUEST != 0 {
+    if (old ^ value) & rules::cr0::EXIST & !CR0_GUEST != 0 {
         cpu.ask(Exit::CrWrite { register: 0, value })?;
     }
-    if value >> 32 != 0
-        || (value & cr0::PG != 0 && value & cr0::PE == 0)
-        || (value & cr0::NW != 0 && value & cr0::CD == 0)
-    {
+    if !rules::cr0::legal(value) {
         return refuse(cpu);
     }
-    let value = value & CR0_BITS | cr0::ET;
-    let (paging, was) = (value & cr0::PG != 0, old & cr0::PG != 0);
-    let mut efer = cpu.state.efer;
-    if paging && !was && efer & efer::LME != 0 {
-        // SDM 9.8.5.4: the checks of entering IA-32e mode. Types 1 and 3 are 16-bit TSSs.
-        let short_tss = matches!(cpu.state.tr.rights & 0xf, 1 | 3);
-        if cpu.state.cr4 & cr4::PAE == 0 || cpu.state.seg[seg::CS].long() || short_tss {
-            return refuse(cpu);
-        }
-        efer |= efer::LMA;
-    }
-    if !paging && was {
-        if cpu.code64 || cpu.state.cr4 & cr4::PCIDE != 0 {
-            return refuse(cpu);
-        }
-        efer &= !efer::LMA;
-    }
+    let value = rules::cr0::written(value);
+    let around = rules::cr0::Around {
+        cr4: cpu.state.cr4,
+        efer: cpu.state.efer,
+        code_long: cpu.state.seg[seg::CS].long(),
+        // Types 1 and 3 are 16-bit TSSs.
+        short_tss: matches!(cpu.state.tr.rights & 0xf, 1 | 3),
+    };
+    let Some(efer) = rules::cr0::paging(old, value, around) else { return refuse(cpu) };
     if (old ^ value) & CR0_PDPTE != 0 && Paging::select(value, cpu.state.cr4, efer) == Paging::Pae {
         cpu.state.pdpte = read_pdptes(cpu, cpu.state.cr3)?;
     }
@@ -163,9 +143,9 @@ fn write_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
     let mut value = value;
     if cpu.state.long_mode() {
         if cpu.state.cr4 & cr4::PCIDE != 0 {
-            value &= !CR3_KEEP;
+            value &= !rules::cr3::KEEP;
         }
-        if value >> MAXPHYADDR != 0 {
+        if !rules::cr3::legal(value, MAXPHYADDR) {
             return refuse(cpu);
         }
     }
@@ -190,17 +170,7 @@ pub(super) fn load_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
 
 /// The bits of CR4 that change without an exit.
 fn guest_cr4(cpu: &Cpu) -> u64 {
-    const FEATURES: &[(u64, Feature)] = &[
-        (cr4::PVI, Feature::Vme),
-        (cr4::DE, Feature::De),
-        (cr4::OSFXSR, Feature::Fxsr),
-        (cr4::OSXMMEXCPT, Feature::Sse),
-        (cr4::PGE, Feature::Pge),
-        (cr4::TSD, Feature::Tsc),
-        (cr4::FSGSBASE, Feature::Fsgsbase),
-    ];
-    let reserved = FEATURES.iter().filter(|(_, feature)| !cpu.isa.offered.has(*feature));
-    reserved.fold(CR4_GUEST, |bits, (bit, _)| bits & !bit)
+    CR4_GUEST & controls::cr4(|feature| cpu.isa.offered.has(feature))
 }
 
 fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
@@ -209,12 +179,8 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
     if changed & !guest_cr4(cpu) != 0 {
         cpu.ask(Exit::CrWrite { register: 4, value })?;
     }
-    let long = cpu.state.long_mode();
-    let pcide = changed & value & cr4::PCIDE != 0;
-    if value & !CR4_BITS != 0
-        || (long && value & cr4::PAE == 0)
-        || (pcide && (!long || cpu.state.cr3 & CR3_PCID != 0))
-    {
+    let around = rules::cr4::Around { cr3: cpu.state.cr3, long: cpu.state.long_mode() };
+    if !rules::cr4::legal(old, value, CR4_BITS, around) {
         return refuse(cpu);
     }
     if changed & CR4_PDPTE != 0 && Paging::select(cpu.state.cr0, value, cpu.state.efer) == Paging::Pae {
@@ -286,14 +252,14 @@ fn invpcid(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let pcids = cpu.state.cr4 & cr4::PCIDE != 0;
     let individual = kind <= 1;
     if kind > 3
-        || pcid & !CR3_PCID != 0
+        || pcid & !rules::cr3::PCID != 0
         || (individual && pcid != 0 && !pcids)
         || (kind == 0 && !canonical(address))
     {
         return refuse(cpu);
     }
     // Only the current address space has translations here; the others have nothing to drop.
-    let current = !pcids || pcid == cpu.state.cr3 & CR3_PCID;
+    let current = !pcids || pcid == cpu.state.cr3 & rules::cr3::PCID;
     match kind {
         0 if current => cpu.flush_page(address),
         1 if current => cpu.flush_tlb(true),
@@ -310,9 +276,9 @@ mod tests {
 
     #[test]
     fn guest_owned_bits_exist_and_the_fixed_one_is_nobodys() {
-        assert_eq!(CR0_GUEST & !CR0_BITS, 0);
+        assert_eq!(CR0_GUEST & !rules::cr0::EXIST, 0);
         assert_eq!(CR4_GUEST & !CR4_BITS, 0);
-        assert_eq!(CR0_BITS & cr0::ET, 0);
+        assert_eq!(rules::cr0::EXIST & cr0::ET, 0);
         assert_eq!(CR4_BITS & (cr4::VMXE | cr4::LA57), 0);
     }
 }

@@ -7,6 +7,7 @@
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use satori_defs::x86::{cr4, dr6, dr7};
 use satori_engine::{Exception, Exit};
+use satori_rules as rules;
 
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::debug;
@@ -55,12 +56,12 @@ fn read(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn write(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = cpu.reg(insn.op1_register());
     let number = select(cpu, insn.op0_register())?;
-    if number >= 6 && value >> 32 != 0 {
+    if number >= 6 && !rules::debug::legal(value) {
         return Err(cpu.raise(Exception::gp(0)));
     }
     match number {
-        6 => cpu.state.dr6 = value & dr6::WRITABLE | dr6::FIXED,
-        7 => cpu.state.dr7 = value & dr7::WRITABLE | dr7::FIXED,
+        6 => cpu.state.dr6 = rules::debug::dr6(value),
+        7 => cpu.state.dr7 = rules::debug::dr7(value),
         number => cpu.state.dr[number] = value,
     }
     cpu.arm();
