@@ -200,6 +200,7 @@ impl Vcpu for Cpu {
                 ("jumps linked", jit.linked),
                 ("translations dropped", jit.dropped),
                 ("code memory resets", jit.resets),
+                ("pages whose translations moved", jit.moved),
                 ("data misses of translated code", jit.misses),
                 ("instructions called", jit.helped),
                 ("bytes of code memory in use, at most", jit.most),

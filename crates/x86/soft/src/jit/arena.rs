@@ -63,6 +63,24 @@ impl Arena {
         // SAFETY: the range was checked, and no reference into the mapping exists.
         unsafe { self.writable.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
+
+    /// Bytes at `offset`.
+    #[cfg(test)]
+    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= SIZE, "code leaves its memory");
+        // SAFETY: the range was checked, and no reference into the mapping exists.
+        unsafe { std::slice::from_raw_parts(self.writable.as_ptr().add(offset), length).to_vec() }
+    }
+
+    /// Adds `value` to the 64-bit constant at `offset`. Nothing may be executing it.
+    pub fn add(&mut self, offset: usize, value: u64) {
+        assert!(offset.checked_add(8).is_some_and(|end| end <= SIZE), "code leaves its memory");
+        // SAFETY: the range was checked, and no reference into the mapping exists.
+        unsafe {
+            let at = self.writable.as_ptr().add(offset).cast::<u64>();
+            at.write_unaligned(at.read_unaligned().wrapping_add(value));
+        }
+    }
 }
 
 impl Drop for Arena {

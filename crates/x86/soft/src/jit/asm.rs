@@ -106,11 +106,15 @@ pub struct Asm {
     encoder: Encoder,
     /// What may have changed RAX so far.
     changes: u32,
+    /// The code may be moved to another linear address.
+    moves: bool,
+    /// Places of 64-bit constants that are linear addresses of the code or near it, if it may.
+    pub places: Vec<usize>,
 }
 
 /// What [`Asm::rollback`] goes back to.
 #[derive(Clone, Copy)]
-pub struct Mark(usize, usize, u32);
+pub struct Mark(usize, usize, u32, usize);
 
 impl Asm {
     pub fn new(origin: u64) -> Self {
@@ -123,12 +127,17 @@ impl Asm {
             fixups: Vec::new(),
             encoder: Encoder::new(64),
             changes: 0,
+            moves: false,
+            places: Vec::new(),
         }
     }
 
-    /// Forgets everything and begins anew at `origin`; what seldom runs will be at `rest`.
-    pub fn restart(&mut self, origin: u64, rest: u64) {
+    /// Forgets everything and begins anew at `origin`; what seldom runs will be at `rest`. `moves` says whether the code
+    /// may be moved.
+    pub fn restart(&mut self, origin: u64, rest: u64, moves: bool) {
         (self.origin, self.origin_of_rest) = (origin, rest);
+        self.moves = moves;
+        self.places.clear();
         self.part = None;
         self.code.clear();
         self.labels.clear();
@@ -137,7 +146,7 @@ impl Asm {
 
     /// The place that [`Asm::rollback`] can go back to.
     pub fn mark(&self) -> Mark {
-        Mark(self.code.len(), self.fixups.len(), self.changes)
+        Mark(self.code.len(), self.fixups.len(), self.changes, self.places.len())
     }
 
     /// Takes back what was emitted since `mark`.
@@ -145,6 +154,7 @@ impl Asm {
         self.changes = mark.2;
         self.code.truncate(mark.0);
         self.fixups.truncate(mark.1);
+        self.places.truncate(mark.3);
     }
 
     /// What comes from here on seldom runs and stands elsewhere.
@@ -350,6 +360,22 @@ impl Asm {
             self.raw(&[0x48 | to.high(), 0xb8 | to.low()]);
             self.raw(&value.to_le_bytes());
         }
+    }
+
+    /// As [`Asm::constant`], for a linear address that moves with the code: always in full then.
+    pub fn linear(&mut self, to: Reg, address: u64) {
+        if !self.moves {
+            return self.constant(to, address);
+        }
+        self.changes += u32::from(to.0 == 0);
+        self.raw(&[0x48 | to.high(), 0xb8 | to.low()]);
+        self.places.push(self.code.len());
+        self.raw(&address.to_le_bytes());
+    }
+
+    /// Whether addresses of the code may be written in short forms.
+    pub fn moves(&self) -> bool {
+        self.moves
     }
 
     pub fn alu_imm(&mut self, op: Alu, to: Reg, value: i32) {

@@ -40,7 +40,7 @@ impl Lower<'_> {
         self.asm.alu_imm32(Alu::And, S1, (rflags::AC | rflags::TF) as i32);
         self.asm.jcc(cc::NE, other);
         self.set_flags_image(!0);
-        self.asm.constant(RCX, next);
+        self.asm.linear(RCX, next);
         self.asm.load(S1, state(offset_of!(CpuState, star)));
         self.asm.shr(S1, 32);
         self.asm.alu_imm32(Alu::And, S1, 0xfffc);

@@ -95,6 +95,8 @@ pub enum Cold {
         slot: Option<Label>,
         index: usize,
         rip: u64,
+        /// The address stays when the code moves.
+        fixed: bool,
     },
 }
 
@@ -233,7 +235,7 @@ impl Lower<'_> {
                 self.call_generic(site);
                 self.go_back(back);
             }
-            Cold::Link { label, slot, index, rip } => {
+            Cold::Link { label, slot, index, rip, fixed } => {
                 self.asm.bind(label);
                 let number = (self.first_link + index) as u64;
                 let unknown = self.asm.label();
@@ -242,7 +244,11 @@ impl Lower<'_> {
                 self.asm.jcc(cc::E, unknown);
                 self.asm.jmp_reg(S1);
                 self.asm.bind(unknown);
-                self.asm.constant(S2, rip);
+                if fixed {
+                    self.asm.constant(S2, rip);
+                } else {
+                    self.asm.linear(S2, rip);
+                }
                 self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
                 self.asm.jmp_to(self.stubs.leave);
                 if let Some(slot) = slot {

@@ -9,6 +9,7 @@ use super::cold::Cold;
 use super::flags::Flags;
 use super::lower::Lower;
 use super::memory::Address;
+use super::moving::NEAR;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
 use super::targets::{PLACES, SPREAD, Target};
@@ -178,7 +179,7 @@ impl Lower<'_> {
         let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
         self.asm.load(S2, mem);
         self.spare_flags();
-        self.compare_target(on);
+        self.compare_target(on, false);
         let label = self.asm.label();
         self.asm.jcc(cc::NE, label);
         self.seldom(Cold::Return { label, rip: self.rip, rest: self.rest });
@@ -195,7 +196,7 @@ impl Lower<'_> {
     /// STI and CLI at privilege level 0. Nobody can tell whether an interrupt was held back for one
     /// more instruction when none waits; where the run ends behind STI, `Cpu::run` notices.
     fn interrupt_flag(&mut self, on: bool, next: u64) -> bool {
-        if !self.privileged || !canonical(next) {
+        if !self.privileged || !canonical(next) || self.asm.moves() {
             return false;
         }
         self.save_flags();
@@ -336,9 +337,9 @@ impl Lower<'_> {
     fn push_return(&mut self, next: u64, on: Option<u64>) {
         let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
         match i32::try_from(next as i64) {
-            Ok(short) => self.asm.store_imm(mem, short),
-            Err(_) => {
-                self.asm.constant(S2, next);
+            Ok(short) if !self.asm.moves() => self.asm.store_imm(mem, short),
+            _ => {
+                self.asm.linear(S2, next);
                 self.asm.store(mem, S2);
             }
         }
@@ -381,21 +382,31 @@ impl Lower<'_> {
             return;
         }
         let other = self.asm.label();
-        self.compare_target(target);
+        // What is far away is of another mapping, which does not move with this one.
+        let fixed = target.abs_diff(self.block_rip) >= NEAR;
+        self.compare_target(target, fixed);
         self.asm.jcc(cc::NE, other);
         let (windows, stores) = (self.windows.clone(), (self.stores, self.stored_in));
         self.push_return(next, None);
-        self.link(target);
+        if fixed {
+            self.link_far(target, true);
+        } else {
+            self.link(target);
+        }
         (self.windows, (self.stores, self.stored_in)) = (windows, stores);
         self.asm.bind(other);
     }
 
-    /// Compares S2 with a constant; S1 may be lost.
-    fn compare_target(&mut self, rip: u64) {
+    /// Compares S2 with the address of code, which moves with this or is `fixed`; S1 may be lost.
+    fn compare_target(&mut self, rip: u64, fixed: bool) {
         match i32::try_from(rip as i64) {
-            Ok(rip) => self.asm.alu_imm(Alu::Cmp, S2, rip),
-            Err(_) => {
-                self.asm.constant(S1, rip);
+            Ok(rip) if fixed || !self.asm.moves() => self.asm.alu_imm(Alu::Cmp, S2, rip),
+            _ => {
+                if fixed {
+                    self.asm.constant(S1, rip);
+                } else {
+                    self.asm.linear(S1, rip);
+                }
                 self.asm.alu(Alu::Cmp, S2, S1);
             }
         }

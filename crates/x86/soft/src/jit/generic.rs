@@ -1,5 +1,7 @@
 //! Instructions that translated code leaves to their generic implementation.
 
+use std::cell::Cell;
+
 use iced_x86::Instruction;
 use satori_engine::Doing;
 
@@ -12,12 +14,21 @@ pub struct Site {
     pub handler: Handler,
     pub insn: Instruction,
     /// Address of the block, which the instruction's own is relative to.
-    pub block_rip: u64,
-    pub rip: u64,
+    pub block_rip: Cell<u64>,
+    pub rip: Cell<u64>,
     /// Instructions of the block from this one on.
     pub rest: u32,
     /// The block ends here, and RIP is what the implementation says.
     pub last: bool,
+}
+
+impl Site {
+    /// The block that it is of is `distance` further on now.
+    pub fn moved(&self, distance: u64) {
+        for address in [&self.block_rip, &self.rip] {
+            address.set(address.get().wrapping_add(distance));
+        }
+    }
 }
 
 /// Translated code is left, as the context says.
@@ -41,19 +52,20 @@ fn help(cpu: &mut Cpu, site: &Site) -> u64 {
     cpu.settle_retired(site.rest.into());
     cpu.flags.set_bits(stubs::unpacked(cpu.context.flags));
     let state = &mut cpu.state;
-    state.gpr[BLOCK_RIP] = site.block_rip;
-    state.rip = site.rip;
+    state.gpr[BLOCK_RIP] = site.block_rip.get();
+    let rip = site.rip.get();
+    state.rip = rip;
     cpu.collect_x87();
     let mode = cpu.code_mode;
     let attention = std::mem::replace(&mut cpu.attention, false);
-    cpu.next_rip = site.rip.wrapping_add(site.insn.len() as u64);
+    cpu.next_rip = rip.wrapping_add(site.insn.len() as u64);
     cpu.begin();
     let outcome = (site.handler)(cpu, &site.insn);
     let (retired, why) = match outcome {
         Ok(()) => (1, None),
         Err(Stop::Fault) => (0, Some(reason::FAULT)),
         // HLT and PAUSE have completed when they exit.
-        Err(Stop::Exit) => (i64::from(cpu.state.rip != site.rip), Some(reason::EXIT)),
+        Err(Stop::Exit) => (i64::from(cpu.state.rip != rip), Some(reason::EXIT)),
         Err(Stop::Alone) => (0, Some(reason::STEP)),
     };
     // A REP comes back here after thousands of bytes: that is too seldom to wait for the budget.

@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod golden;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::rc::Rc;
@@ -19,6 +20,7 @@ use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
+use super::moving::Parts;
 use super::reach::{Page, Reach};
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
@@ -39,6 +41,7 @@ struct NewLink {
     place: usize,
     unlinked: Label,
     slot: Option<Label>,
+    fixed: bool,
 }
 
 /// The translation of one block under way.
@@ -192,7 +195,8 @@ fn make(
     }
     let all: Rc<[Instruction]> = all.into();
     let origin = jit.address(jit.free);
-    jit.asm.restart(origin, jit.address(jit.free_seldom));
+    let group = jit.group_for(&pages[0], rip, whole);
+    jit.asm.restart(origin, jit.address(jit.free_seldom), group.is_some());
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
@@ -251,6 +255,7 @@ fn make(
     jit.counts.instructions += all.len() as u64;
     jit.counts.generic += sites.len() as u64;
     jit.counts.bytes += jit.asm.code.len() as u64;
+    let count = links.len() as u32;
     for link in links {
         let place = match link.slot {
             Some(slot) => jit.asm.offset(slot),
@@ -268,10 +273,13 @@ fn make(
             slot: link.slot.is_some(),
             code: 0,
             target: 0,
+            source: number,
+            fixed: link.fixed,
         });
     }
-    jit.sites.extend(sites);
-    jit.ranges.extend(ranges);
+    let first_link = jit.links.len() as u32 - count;
+    let places = jit.asm.places.iter().map(|place| jit.placed(*place) as u32).collect();
+    let parts = Parts { sites, ranges, links: first_link..first_link + count, places, group };
     let (entry, leave) = (jit.free, jit.placed(leave));
     let check = check.map(|check| jit.placed(check));
     let code = std::mem::take(&mut jit.asm.code);
@@ -294,7 +302,19 @@ fn make(
     let head = jit.asm.code.first_chunk().copied().unwrap_or_default();
     let reach = check.map(|check| Box::new(Reach { pages, head, check }));
     let (block, mode) = (std::ptr::from_ref(block).cast_mut(), cpu.mode);
-    jit.blocks.push(Translated { block, entry, leave, rip, mode, key, rest, incoming: Vec::new(), reach });
+    jit.blocks.push(Translated {
+        block,
+        entry,
+        leave,
+        rip,
+        mode,
+        key,
+        rest,
+        incoming: Vec::new(),
+        reach,
+        parts,
+    });
+    jit.join(group, number);
     if rest { &mut jit.rests } else { &mut jit.table }.insert((key, block as usize), origin);
     jit.by_code.insert(origin, number);
     Some(origin)
@@ -348,7 +368,7 @@ impl Lower<'_> {
         }
         self.asm.bind(refill);
         self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
-        self.asm.constant(S2, self.block_rip);
+        self.asm.linear(S2, self.block_rip);
         self.asm.call_to(self.stubs.poll);
         self.asm.jmp(start);
         if let Some((_, gone, again, round)) = again {
@@ -361,7 +381,7 @@ impl Lower<'_> {
             self.leave_round();
         }
         self.asm.bind(leave);
-        self.asm.constant(S2, self.block_rip);
+        self.asm.linear(S2, self.block_rip);
         self.asm.constant(S1, reason::DISPATCH.into());
         self.asm.jmp_to(self.stubs.leave);
         let check = pages.iter().any(|page| !page.has(self.block_rip)).then(|| {
@@ -531,8 +551,8 @@ impl Lower<'_> {
         let site = Box::new(Site {
             handler: isa.handler(insn),
             insn: *insn,
-            block_rip: self.block_rip,
-            rip: self.rip,
+            block_rip: Cell::new(self.block_rip),
+            rip: Cell::new(self.rip),
             rest: self.rest,
             last: ends_block(insn),
         });
@@ -559,13 +579,13 @@ impl Lower<'_> {
         ((rip ^ self.block_rip) >> 12 == 0).then(|| {
             let unlinked = self.asm.label();
             let index = self.links.len();
-            self.seldom(Cold::Link { label: unlinked, slot: None, index, rip });
+            self.seldom(Cold::Link { label: unlinked, slot: None, index, rip, fixed: false });
             unlinked
         })
     }
 
-    fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>) {
-        self.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot });
+    fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>, fixed: bool) {
+        self.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot, fixed });
     }
 
     /// The second copy of this block, if that is where the last instruction goes back to.
@@ -592,20 +612,25 @@ impl Lower<'_> {
     pub fn link(&mut self, rip: u64) {
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jmp(unlinked);
-            self.note_link(rip, self.asm.here() - 4, unlinked, None);
+            self.note_link(rip, self.asm.here() - 4, unlinked, None, false);
             return;
         }
+        self.link_far(rip, false);
+    }
+
+    /// Jumps to the block at `rip` in another page, which stays there if this block is moved and it is `fixed`.
+    pub fn link_far(&mut self, rip: u64, fixed: bool) {
         let (unlinked, slot) = (self.asm.label(), self.asm.label());
-        self.seldom(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip });
+        self.seldom(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip, fixed });
         self.asm.jmp_slot(slot);
-        self.note_link(rip, 0, unlinked, Some(slot));
+        self.note_link(rip, 0, unlinked, Some(slot), fixed);
     }
 
     /// Jumps to the block at `rip` if `condition` holds.
     pub fn link_if(&mut self, condition: u8, rip: u64) {
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jcc(condition, unlinked);
-            self.note_link(rip, self.asm.here() - 4, unlinked, None);
+            self.note_link(rip, self.asm.here() - 4, unlinked, None, false);
             return;
         }
         let over = self.asm.label();

@@ -31,9 +31,21 @@ pub struct Address {
     pub short: bool,
     /// It was computed before, and waits in the context; nothing else is in it.
     pub computed: bool,
+    /// It is counted from the code's own address, which `disp` includes.
+    pub relative: bool,
 }
 
 impl Address {
+    const NONE: Self = Address {
+        base: None,
+        index: None,
+        disp: 0,
+        segment: None,
+        short: false,
+        computed: false,
+        relative: false,
+    };
+
     /// The address of `insn`'s memory operand, relative to a block at `rip`.
     pub fn of(insn: &Instruction, rip: u64) -> Option<Self> {
         let segment = match insn.memory_segment() {
@@ -46,7 +58,7 @@ impl Address {
                 return None;
             }
             let disp = rip.wrapping_add(insn.ip_rel_memory_address()) as i64;
-            return Some(Address { base: None, index: None, disp, segment, short: false, computed: false });
+            return Some(Address { disp, segment, relative: true, ..Self::NONE });
         }
         let mut short = false;
         let mut register = |r: Register| match r {
@@ -67,17 +79,17 @@ impl Address {
         let disp = insn.memory_displacement64() as i64;
         // What 32-bit addresses wrap around is cut off by a 32-bit LEA.
         let disp = if short { i64::from(disp as i32) } else { disp };
-        Some(Address { base, index, disp, segment, short, computed: false })
+        Some(Address { base, index, disp, segment, short, ..Self::NONE })
     }
 
     /// The one that was computed.
     pub fn computed() -> Self {
-        Address { base: None, index: None, disp: 0, segment: None, short: false, computed: true }
+        Address { computed: true, ..Self::NONE }
     }
 
     /// At `disp` from a register.
     pub fn at(base: usize, disp: i64) -> Self {
-        Address { base: Some(base), index: None, disp, segment: None, short: false, computed: false }
+        Address { base: Some(base), disp, ..Self::NONE }
     }
 }
 
@@ -126,7 +138,11 @@ impl Lower<'_> {
             _ => (address.disp as i32, offset as i32),
         };
         if address.base.is_none() && address.index.is_none() {
-            self.asm.constant(to, disp as u64);
+            if address.relative {
+                self.asm.linear(to, disp as u64);
+            } else {
+                self.asm.constant(to, disp as u64);
+            }
         } else {
             let base = address.base.map(|base| match self.home(base) {
                 Some(register) => register,
@@ -347,7 +363,7 @@ impl Lower<'_> {
     /// the end of what was paid for.
     pub fn emit_step(&mut self, rip: u64, rest: u32, why: u32) {
         self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
-        self.asm.constant(S2, rip);
+        self.asm.linear(S2, rip);
         self.asm.constant(S1, why.into());
         self.asm.jmp_to(self.stubs.leave);
     }

@@ -21,6 +21,7 @@ mod host;
 mod links;
 mod lower;
 mod memory;
+mod moving;
 #[cfg(test)]
 mod promptness;
 mod reach;
@@ -47,8 +48,8 @@ use satori_memory::PageState;
 pub use arena::Arena;
 use asm::Asm;
 pub use context::Context;
-use generic::Site;
 pub use host::Host;
+use moving::{Groups, Parts};
 use reach::{Page, Reach, jump};
 use stubs::Stubs;
 use targets::Targets;
@@ -110,6 +111,8 @@ pub struct JitCounts {
     pub helped: u64,
     /// Indirect branches whose target was not in the table.
     pub unmet: u64,
+    /// Pages whose translations were moved to another linear address.
+    pub moved: u64,
     /// Bytes of the code memory that were in use at once, at most.
     pub most: u64,
 }
@@ -132,6 +135,8 @@ struct Translated {
     incoming: Vec<u32>,
     /// Where it is, if that is in more than its own page.
     reach: Option<Box<Reach>>,
+    /// What it is made of beside its code.
+    parts: Parts,
 }
 
 impl Translated {
@@ -170,6 +175,10 @@ struct Link {
     /// Where it was led last, and the number of that block, which knows of it.
     code: u64,
     target: u32,
+    /// The number of the block that jumps.
+    source: u32,
+    /// The target stays when the block is moved.
+    fixed: bool,
 }
 
 /// What leads to pages by their linear addresses.
@@ -216,12 +225,8 @@ pub struct Jit {
     asm: Asm,
     blocks: Vec<Translated>,
     links: Vec<Link>,
-    /// What generic implementations are called with.
-    #[expect(clippy::vec_box, reason = "the code points to them")]
-    sites: Vec<Box<Site>>,
-    /// What looks for a window's range are called with.
-    #[expect(clippy::vec_box, reason = "the code points to them")]
-    ranges: Vec<Box<window::Range>>,
+    /// What is moved together, and by page on the host.
+    groups: Groups,
     /// How far the windows of instructions may reach, in bytes from the access to the first and behind the last, where they
     /// crossed pages again and again.
     extents: HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
@@ -283,8 +288,7 @@ impl Jit {
             asm,
             blocks: Vec::new(),
             links: Vec::new(),
-            sites: Vec::new(),
-            ranges: Vec::new(),
+            groups: Groups::default(),
             extents: HashMap::default(),
             wide: HashSet::default(),
             scattered: HashSet::default(),
@@ -342,8 +346,7 @@ impl Jit {
             unsafe { (*one.block).forget_translation() };
         }
         self.links.clear();
-        self.sites.clear();
-        self.ranges.clear();
+        self.groups = Groups::default();
         self.extents.clear();
         self.wide.clear();
         self.scattered.clear();
@@ -492,8 +495,13 @@ impl Cpu {
             return None;
         }
         let mut jit = self.jit.take()?;
-        let code = match jit.table.get(&(key, block as usize)) {
-            Some(code) => Some(*code),
+        let mut known = jit.table.get(&(key, block as usize)).copied();
+        // SAFETY: as above.
+        if known.is_none() && jit.move_page(&mut self.context, unsafe { (*block).host() }, self.state.rip) {
+            known = jit.table.get(&(key, block as usize)).copied();
+        }
+        let code = match known {
+            Some(code) => Some(code),
             None => {
                 self.doing.set(Doing::Translating);
                 let code = lower::translate(self, &mut jit, block, key);

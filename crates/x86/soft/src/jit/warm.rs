@@ -4,7 +4,7 @@
 //! is what a guest executes for long: blocks that go on behind branches that were seldom taken, second copies
 //! of loops, windows and pages that are kept from round to round, calls and indirect branches that meet a known
 //! target. Pages come and go meanwhile, by the program itself and by its handler of page faults, and the
-//! code changes itself.
+//! code changes itself. Most programs are at another linear address each time.
 //!
 //! `SATORI_WARM=FROM..TO` chooses the seeds. A program that differs is made smaller before it is told.
 
@@ -32,6 +32,8 @@ const GDT: u64 = 0xa000;
 const TSS: u64 = 0xb000;
 const HANDLER: u64 = 0xc000;
 const STACK: u64 = 0xe000;
+/// Where the first GiBs are mapped again: programs are at some of these, one after another.
+const PLACES: [u64; 4] = [0, 0x5580_0000_0000, 0x7f00_0000_0000, 1 << 39];
 /// The counter of inner loops.
 const INNER: Register = Register::RBP;
 
@@ -355,8 +357,9 @@ fn handlers(next: u64) -> (Vec<u8>, u64) {
     code.push(0x58);
     let others = code.len() as u64;
     let good = (DATA as u32 + 0x8400).to_le_bytes();
-    // ADD of 8 to RSP; MOV to what RIP and RSP will be.
-    code.extend([0x48, 0x83, 0xc4, 8, 0x48, 0xc7, 0x04, 0x24]);
+    // ADD of 8 to RSP; MOV to the lower half of what RIP will be, as the program may be at any of its places, and to what
+    // RSP will be.
+    code.extend([0x48, 0x83, 0xc4, 8, 0xc7, 0x04, 0x24]);
     code.extend((next as u32).to_le_bytes());
     code.extend([0x48, 0xc7, 0x44, 0x24, 24]);
     code.extend(good);
@@ -378,6 +381,9 @@ fn machine(program: &Program, code: &Text) -> Cpu {
     let write = |at: u64, bytes: &[u8]| cpu.memory.write(Gpa(at), bytes).expect("RAM");
     write(PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21), &(TABLE | pte::P | pte::W | pte::U).to_le_bytes());
     write(program.at, &code.bytes);
+    for place in PLACES {
+        write(0x1000 + 8 * (place >> 39), &(0x2000 | pte::P | pte::W | pte::U).to_le_bytes());
+    }
     let (handlers, others) = handlers(program.at + code.next);
     write(HANDLER, &handlers);
     // HLT where a return to a small number leads.
@@ -404,7 +410,8 @@ fn begin(cpu: &mut Cpu, program: &Program, seed: u64, round: u64) {
     let most = if random.below(3) == 0 { 20 } else { 250 };
     cpu.state.gpr[COUNTER.number()] = 1 + random.below(most);
     cpu.state.gpr[INNER.number()] = 0;
-    cpu.state.rip = program.at;
+    let place = if seed.is_multiple_of(3) { 0 } else { pick(&mut random, &PLACES) };
+    cpu.state.rip = place + program.at;
     cpu.state.rflags = rflags::FIXED;
     cpu.flush_tlb(false);
 }

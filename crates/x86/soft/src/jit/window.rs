@@ -266,10 +266,23 @@ pub struct Range {
     absolute: bool,
     /// The block's number, and the address of the instruction.
     block: u32,
-    rip: u64,
+    rip: Cell<u64>,
     /// Bytes from the access to the range's first, and behind its last.
     low: i64,
     high: i64,
+}
+
+impl Range {
+    /// The block that it is of is `distance` further on now: what goes on without windows has to be found again.
+    pub fn moved(&self, distance: u64) {
+        self.rip.set(self.rip.get().wrapping_add(distance));
+        self.forget();
+    }
+
+    /// What goes on without windows may be gone.
+    pub fn forget(&self) {
+        self.without.set(0);
+    }
 }
 
 fn opened(window: usize, offset: usize) -> Mem {
@@ -541,7 +554,7 @@ impl Lower<'_> {
             paged: paged.is_some(),
             wide: self.wide && paged.is_some(),
             block: self.whole,
-            rip: self.rip,
+            rip: Cell::new(self.rip),
             low: first,
             high: last + 1,
         });

@@ -114,10 +114,10 @@ impl Lower<'_> {
         // Behind a store to code, the next instruction may never come.
         if !is_control(insn) && (self.stores || !self.noted_by_next) {
             match i32::try_from(self.rip as i64) {
-                Ok(short) => self.asm.store_imm(fpu(offset_of!(FpuState, fip)), short),
-                Err(_) => {
+                Ok(short) if !self.asm.moves() => self.asm.store_imm(fpu(offset_of!(FpuState, fip)), short),
+                _ => {
                     self.held = None;
-                    self.asm.constant(S2, self.rip);
+                    self.asm.linear(S2, self.rip);
                     self.asm.store(fpu(offset_of!(FpuState, fip)), S2);
                 }
             }

@@ -63,7 +63,7 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
 /// lie together that is slow. If it was often, the block is made anew with a window of those accesses that
 /// are in the same page as this one now.
 pub extern "sysv64" fn crossed(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
-    let (now, key) = (cpu.retired_by_now(), cpu.code_key(range.rip));
+    let (now, key) = (cpu.retired_by_now(), cpu.code_key(range.rip.get()));
     let since = now.wrapping_sub(range.crossed_at.replace(now)) / CROSSINGS as u64;
     let there = range.crossed_with.replace(linear) == linear;
     range.crossings.set(CROSSINGS);
@@ -125,11 +125,11 @@ impl Cpu {
     #[cold]
     fn go_on_without(&mut self, range: &Range) -> Option<u64> {
         let mut jit = self.jit.take()?;
-        let key = self.code_key(range.rip);
+        let key = self.code_key(range.rip.get());
         let block = jit.blocks.get(range.block as usize).map(|block| block.block);
         let code = block.and_then(|block| match jit.rests.get(&(key, block as usize)) {
             Some(code) => Some(*code),
-            None => lower::translate_rest(self, &mut jit, range.block, range.rip, key),
+            None => lower::translate_rest(self, &mut jit, range.block, range.rip.get(), key),
         });
         self.jit = Some(jit);
         code

@@ -13,6 +13,8 @@ pub(super) struct Key {
     pub(super) base: Option<u8>,
     pub(super) index: Option<(u8, u8)>,
     pub(super) segment: Option<u8>,
+    /// Counted from the code's address.
+    pub(super) relative: bool,
 }
 
 impl Key {
@@ -21,6 +23,7 @@ impl Key {
             base: address.base.map(|base| base as u8),
             index: address.index.map(|(index, shift)| (index as u8, shift)),
             segment: address.segment.map(|segment| segment as u8),
+            relative: address.relative,
         })
     }
 
