@@ -106,6 +106,18 @@ fn modes() {
 }
 
 #[test]
+fn real_mode_as_firmware_leaves_it() {
+    passes("real_mode", 1, &[]);
+    for engine in ["translator", "eager", "interpreter"] {
+        let few = ["--clock", "virtual", "--timeout", "4m", "--engine", engine];
+        let ended = run("real_mode", 1, "ticks=3", &few);
+        assert_eq!(ended.status, 1, "{engine}: {}", ended.console);
+    }
+    let ended = run("real_mode", 1, "only=reset end=reset", &["--on-reset", "exit", "--timeout", "1m"]);
+    assert_eq!(ended.status, 118, "{ended:?}");
+}
+
+#[test]
 fn code_that_is_written() {
     passes("smc", 2, &[]);
     passes("smc", 2, &["--clock", "virtual"]);

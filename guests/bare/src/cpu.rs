@@ -239,7 +239,7 @@ impl Cpu {
 }
 
 /// Both PICs quiet: nothing comes that a case did not ask for.
-pub(crate) fn mask_pics() {
+pub fn mask_pics() {
     insn::out8(port::PIC_MASTER + 1, 0xff);
     insn::out8(port::PIC_SLAVE + 1, 0xff);
 }

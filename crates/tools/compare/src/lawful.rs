@@ -4,7 +4,9 @@
 //! priority among concurrent events; APM volume 2, 8.5). Where two outcomes name different ones, both are right if
 //! both are in this list, which is made from the layout and the manual alone.
 
-use iced_x86::{Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess, Register, UsedMemory};
+use iced_x86::{
+    CodeSize, Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess, Register, UsedMemory,
+};
 use satori_defs::x86::{pf, rflags, vector};
 
 use crate::case::{Case, Outcome};
@@ -15,6 +17,8 @@ use crate::layout::{self, Rights};
 const LARGEST: u64 = 512;
 /// Behind the last byte that 32 bits address.
 const END32: u64 = 1 << 32;
+/// Behind the last byte that 16 bits address.
+const END16: u64 = 1 << 16;
 
 /// A run of bytes that the instruction may touch.
 struct Run {
@@ -22,6 +26,8 @@ struct Run {
     size: u64,
     reads: bool,
     writes: bool,
+    /// Behind the last byte that addresses of this size reach, outside of 64-bit code.
+    end: u64,
     /// The segment has no descriptor: every access is refused.
     null: bool,
 }
@@ -56,10 +62,11 @@ fn runs(case: &Case, insn: &Instruction, outcome: &Outcome) -> Vec<Run> {
         // One that both reads and writes reads with the intention to write: its faults are a write's.
         let only_write = memory.access() == OpAccess::ReadWrite;
         let null = case.bits == 32 && matches!(memory.segment(), Register::FS | Register::GS);
+        let end = if memory.address_size() == CodeSize::Code16 { END16 } else { END32 };
         let elements = if memory.is_vsib() { 8 } else { 1 };
         for element in 0..elements {
             let Some(start) = address(case, outcome, memory, element) else { continue };
-            runs.push(Run { start, size, reads: reads && !only_write, writes, null });
+            runs.push(Run { start, size, reads: reads && !only_write, writes, end, null });
         }
     }
     runs
@@ -148,8 +155,8 @@ pub fn canonical(address: u64) -> bool {
 fn page_fault(case: &Case, run: &Run, outcome: &Outcome) -> bool {
     let last = run.start.wrapping_add(run.size - 1);
     let at = outcome.cr2;
-    // What crosses the end of 32 bits may go on at 0.
-    let wrapped = case.bits == 32 && last >= END32 && at <= last - END32;
+    // What crosses the end of 16 or of 32 bits may go on at 0.
+    let wrapped = case.bits == 32 && last >= run.end && at <= last - run.end;
     if at.wrapping_sub(run.start) >= run.size && !wrapped {
         return false;
     }
@@ -214,6 +221,12 @@ mod tests {
         let text = "64 code=0fae08 rax=20002f80";
         assert!(alike(text, &[(vector::PF, pf::U, 0x2000_3000), (vector::PF, pf::U, 0x2000_3040)]));
         assert!(!alike(text, &[(vector::PF, pf::U, 0x2000_3000), (vector::PF, pf::U, 0x2000_2f80)]));
+        let text = "32 code=670fae8d1104 rdi=1ffffbdf";
+        assert!(
+            alike(text, &[(vector::PF, pf::U, 0xfff0), (vector::PF, pf::U, 0x1ef)]),
+            "16-bit addresses wrap"
+        );
+        assert!(!alike(text, &[(vector::PF, pf::U, 0xfff0), (vector::PF, pf::U, 0x1f0)]));
     }
 
     #[test]

@@ -57,6 +57,13 @@ pub struct Kernel {
     data: Arc<Vec<u8>>,
 }
 
+/// What a bzImage has around its payload.
+struct Around {
+    setup: SetupHeader,
+    /// The way in through the code that unpacks it.
+    by_code: Option<Way>,
+}
+
 /// One way to enter a kernel, best first in [`Kernel`].
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
@@ -141,18 +148,15 @@ impl Kernel {
             return Self::new(Format::BzImage, Compression::None, file.clone(), Some(setup), version, ways);
         };
         let (compression, data) = decompress::unpack(payload, max)?;
-        let mut kernel =
-            Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(setup), version, None)?;
-        kernel.ways.extend(by_code);
-        kernel.info.protocols = kernel.ways.iter().map(|way| way.protocol).collect();
-        Ok(kernel)
+        let around = Around { setup, by_code };
+        Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(around), version, None)
     }
 
     fn from_elf(
         format: Format,
         compression: Compression,
         data: Arc<Vec<u8>>,
-        setup: Option<SetupHeader>,
+        around: Option<Around>,
         version: Option<String>,
         multiboot: Option<Result<Way, BadKernel>>,
     ) -> Result<Self, BadKernel> {
@@ -161,6 +165,7 @@ impl Kernel {
         }
         // QEMU, too, looks for multiboot first.
         let mut ways: Vec<_> = multiboot.iter().flatten().cloned().collect();
+        let (setup, by_code) = around.map_or((None, None), |around| (Some(around.setup), around.by_code));
         match Image::parse(&data) {
             Ok(image) => {
                 let mut add =
@@ -171,6 +176,8 @@ impl Kernel {
                 if image.is_64bit && version.is_some() && image.holds(image.entry) {
                     add(BootProtocol::Linux64);
                 }
+                // What unpacks itself can be entered whatever is inside, as a Linux of 32 bits without PVH note.
+                ways.extend(by_code);
                 if ways.is_empty() {
                     return Err(match (multiboot, format) {
                         (Some(Err(why)), _) => why,

@@ -18,7 +18,7 @@ pub const LOW_RAM_END: u64 = 0xc000_0000;
 /// RAM above the hole for devices.
 pub const HIGH_RAM: u64 = 1 << 32;
 
-/// The first page: interrupt vectors and BIOS data of real mode, left zero.
+/// The first page: interrupt vectors and BIOS data of real mode (`firmware`).
 pub const REAL_MODE_END: u64 = PAGE_SIZE;
 /// Where a PC's extended BIOS data area begins, and usable low memory ends.
 pub const EBDA: u64 = 0x9_fc00;

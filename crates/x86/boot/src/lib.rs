@@ -13,6 +13,7 @@ mod decompress;
 mod dsdt;
 mod entry;
 mod error;
+mod firmware;
 mod image;
 mod initrd;
 mod kernel;

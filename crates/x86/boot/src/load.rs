@@ -11,7 +11,7 @@ use crate::kernel::Way;
 use crate::layout::{self, HIGH_RAM, MapEntry};
 use crate::params::{self, Places};
 use crate::place::{From, Placer};
-use crate::{Error, Initrd, Kernel, acpi, entry, multiboot, smbios};
+use crate::{Error, Initrd, Kernel, acpi, entry, firmware, multiboot, smbios};
 
 /// What a Linux is told when nobody says otherwise: where its console is.
 pub const DEFAULT_CMDLINE: &str = "console=ttyS0";
@@ -144,6 +144,7 @@ pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Lo
     take_kernel(&mut placer, kernel, &way.image)?;
     placer.keep_legacy_clear();
     let carved = place_tables(memory, &mut placer, config)?;
+    firmware::write(memory)?;
     memory.write(Gpa(layout::SMBIOS), &smbios)?;
     let map = layout::memory_map(&ram, &carved, config.platform.ecam);
     let (entry, initrd) = match protocol {

@@ -7,7 +7,7 @@ use satori_defs::xen::{memmap_entry, modlist_entry, start_info};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::reg;
 
-use crate::testing::{Elf, bzimage, lz4};
+use crate::testing::{Elf, Elf32, bzimage, lz4};
 use crate::{
     BadKernel, BootProtocol, Cmdline, Compression, Config, Error, Format, Initrd, KERNEL_MAX, Kernel, Loaded,
     Module, ProtocolChoice, layout, load,
@@ -229,4 +229,21 @@ fn parse_and_load(file: Vec<u8>) {
             }
         }
     }
+}
+
+#[test]
+fn a_linux_of_32_bits_without_pvh_note_unpacks_itself() {
+    // Only its code around the payload can be entered, as Debian's linux-image-686.
+    let kernel = parse(bzimage(&lz4(&Elf32::default().build()))).unwrap();
+    assert_eq!(kernel.info.protocols, [BootProtocol::Linux32]);
+    for protocol in [ProtocolChoice::Auto, ProtocolChoice::Linux, ProtocolChoice::Only(BootProtocol::Linux32)]
+    {
+        let memory = memory(128 << 20);
+        let loaded = load(&memory, &kernel, &Config { protocol, ..Config::default() }).unwrap();
+        assert_eq!((loaded.protocol, loaded.entry.rip), (BootProtocol::Linux32, 0x10_0000));
+        assert_eq!(bytes(&memory, 0xf_fff0, 1), [0xea], "the reset vector");
+    }
+    let why = load(&memory(128 << 20), &kernel, &config(BootProtocol::Pvh)).unwrap_err();
+    assert!(matches!(why, Error::Protocol { .. }), "{why}");
+    assert!(!crate::needs_long_mode(&kernel, ProtocolChoice::Auto));
 }
