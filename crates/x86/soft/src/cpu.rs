@@ -56,7 +56,8 @@ pub struct Cpu {
     pub(crate) aligned: bool,
     /// 64-bit code.
     pub code64: bool,
-    /// What beside its address tells code apart: privilege 3 in bit 52, 64-bit code in bit 53,
+    /// What beside its address tells code apart: of 32-bit code which segments are flat in bits 37:32, privilege 3 in bit 52,
+    /// 64-bit code in bit 53,
     /// 16-bit code in bit 54, RFLAGS.AC at privilege levels 0 to 2 in bit 55,
     /// privilege levels 1 and 2 in bit 56, and in bits 58:57 how vector instructions are
     /// translated. Bits 63:52 of a canonical address say nothing that bit 51 does not.
@@ -276,7 +277,7 @@ impl Cpu {
         };
         let code_mode = jit::vector_mode(&self.state)
             | if self.mode == Mode::User { CODE_USER } else { 0 }
-            | u64::from(self.code64) << 53
+            | if self.code64 { jit::CODE_64 } else { jit::segment_mode(&self.state) }
             | u64::from(self.bits() == 16) << 54
             | if self.mode == Mode::SupervisorAc { CODE_AC } else { 0 }
             | if matches!(self.state.cpl(), 1 | 2) { CODE_LOW } else { 0 };
@@ -285,6 +286,11 @@ impl Cpu {
             && let Some(jit) = &mut self.jit
         {
             jit.forget_targets(&mut self.context);
+        }
+        if !self.code64
+            && let Some(jit) = &mut self.jit
+        {
+            jit.choose_targets(&mut self.context, code_mode);
         }
         self.code_mode = code_mode;
         self.aligned =

@@ -10,6 +10,7 @@ use super::fetch::Fetch;
 use super::{ALONE, Block, Crossing, Jump, NO_JUMP, Scope, copy, decode};
 use crate::cpu::{Cpu, Exec};
 use crate::isa::MAX_LENGTH;
+use crate::jit;
 
 impl Cpu {
     /// Code address and the mode bits that it is executed under, as one word.
@@ -165,7 +166,9 @@ impl Cpu {
     /// The block of the one instruction at `linear` that crosses into the next page. Nothing where it
     /// has to be executed by itself, to fault for example.
     fn crossing_block(&mut self, linear: u64, here: Fetch, value: u32) -> Option<*mut Block> {
-        if !self.code64 || self.jit.is_none() {
+        let bits = self.bits();
+        let whole = self.code64 || self.code_mode & jit::CODE_32 != 0 && linear >> 12 != 0xf_ffff;
+        if !whole || self.jit.is_none() {
             return None;
         }
         let room = 0x1000 - (linear & 0xfff);
@@ -190,7 +193,7 @@ impl Cpu {
             self.blocks.fetched.insert(scope, linear);
             self.blocks.fetched.insert(scope, next);
         }
-        let key = (here.page | (linear & 0xfff), there.page);
+        let key = (here.page | (linear & 0xfff), there.page | u64::from(bits) << 56);
         if let Some(&block) = self.blocks.crossings.get(&key) {
             // SAFETY: the table points to blocks in storage.
             if unsafe { (*block).valid() } {
@@ -202,7 +205,7 @@ impl Cpu {
         let first = (room as usize).min(MAX_LENGTH);
         copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
         copy(there.host, 0, &mut bytes[first..]);
-        let insn = self.isa.one(&bytes, 64)?;
+        let insn = self.isa.one(&bytes, bits)?;
         if insn.is_invalid() || insn.len() <= first {
             return None;
         }
@@ -228,7 +231,7 @@ impl Cpu {
         Some(block)
     }
 
-    /// The block of 64-bit code at `rip` that was decoded before, without side effects that the guest
+    /// The block of code at `rip` that was decoded before, without side effects that the guest
     /// could tell from those of a fetch that was predicted.
     pub fn known_block(&mut self, rip: u64) -> Option<*mut Block> {
         let key = self.code_key(rip);
@@ -243,7 +246,7 @@ impl Cpu {
         if let Some(block) = self.same_block(rip, fetch) {
             return Some(block);
         }
-        let block = *self.blocks.table.get(&(fetch.page | (rip & 0xfff) | 64 << 56))?;
+        let block = *self.blocks.table.get(&(fetch.page | (rip & 0xfff) | u64::from(self.bits()) << 56))?;
         // SAFETY: as above.
         unsafe { (*block).valid() }.then(|| {
             self.remember(rip, fetch.scope, block);
@@ -251,7 +254,7 @@ impl Cpu {
         })
     }
 
-    /// The block of 64-bit code at `rip`, if that is known at once.
+    /// The block of code at `rip`, if that is known at once.
     pub fn block_at(&self, rip: u64) -> Option<&Block> {
         let key = self.code_key(rip);
         let entry = self.blocks.jumps[jump_slot(key)];

@@ -323,6 +323,10 @@ impl Asm {
         self.memory(true, &[0x89], from.0, to);
     }
 
+    pub fn store32(&mut self, to: Mem, from: Reg) {
+        self.memory(false, &[0x89], from.0, to);
+    }
+
     /// Stores a sign-extended constant as 64 bits.
     pub fn store_imm(&mut self, to: Mem, value: i32) {
         self.memory(true, &[0xc7], 0, to);

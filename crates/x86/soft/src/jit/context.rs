@@ -2,7 +2,7 @@
 
 use satori_defs::fpu::mxcsr;
 
-use super::targets::{Target, Targets};
+use super::targets::{TABLES, Target, Targets};
 use super::{memory, window, x87};
 use crate::cpu::Cpu;
 
@@ -55,9 +55,9 @@ pub struct Context {
     /// A target that no code is known for: where it is, and what leaves for it.
     pub(super) unknown: Target,
     /// Targets of indirect branches, by mode.
-    pub(super) targets: [Targets; 3],
+    pub(super) targets: [Targets; TABLES],
     /// The same, for translated code.
-    pub(super) tables: [*const Target; 3],
+    pub(super) tables: [*const Target; TABLES],
     /// Distances to the host's memory of the two pages that a group of accesses is in, by the low byte of the page's number.
     pub(super) pairs: [u64; window::PAIRS],
 }

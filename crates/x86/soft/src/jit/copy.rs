@@ -184,7 +184,7 @@ impl Lower<'_> {
             if bits && insn.op1_kind() == OpKind::Register {
                 return false;
             }
-            let Some(place) = Address::of(insn, self.block_rip) else { return false };
+            let Some(place) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
             let size = insn.memory_size().size() as u32;
             if size == 0 || size > 16 {
                 return false;
@@ -306,7 +306,7 @@ impl Lower<'_> {
     }
 
     fn lea(&mut self, insn: &Instruction) -> bool {
-        let Some(mut address) = Address::of(insn, self.block_rip) else { return false };
+        let Some(mut address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
         address.segment = None;
         let r = insn.op0_register();
         let guest = r.full_register().number();
@@ -371,7 +371,7 @@ impl Lower<'_> {
                 }
             }
             _ => {
-                let Some(address) = Address::of(insn, self.block_rip) else { return false };
+                let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
                 self.save_flags();
                 let (mem, _) = self.access(&address, wide as u32, false, 1);
                 if wide == 8 { self.asm.load(S2, mem) } else { self.asm.load32(S2, mem) }

@@ -4,15 +4,16 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind};
 use satori_defs::x86::rflags;
 use satori_state::{reg, seg};
 
-use super::asm::{Alu, Mem, cc};
+use super::asm::{Alu, Mem, Reg, cc};
 use super::cold::Cold;
 use super::flags::Flags;
 use super::lower::Lower;
 use super::memory::Address;
 use super::moving::NEAR;
+use super::narrow::is_flat;
 use super::reason;
 use super::stubs::{self, GUEST_RSP, S1, S2};
-use super::targets::{PLACES, SPREAD, Target};
+use super::targets::{PLACES, SPREAD, Target, table};
 use super::window::Step;
 use crate::cpu::CODE_AC;
 use crate::isa::Isa;
@@ -25,19 +26,29 @@ impl Lower<'_> {
     /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
     /// it is none, whatever was emitted.
     pub fn flow(&mut self, isa: &Isa, insn: &Instruction) -> Option<bool> {
+        if self.narrow() && insn.is_stack_instruction() && !is_flat(self.code_mode, seg::SS) {
+            return None;
+        }
         match insn.code() {
-            Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => {
+            Code::Push_r64
+            | Code::Pushq_imm8
+            | Code::Pushq_imm32
+            | Code::Push_rm64
+            | Code::Push_r32
+            | Code::Pushd_imm8
+            | Code::Pushd_imm32
+            | Code::Push_rm32 => {
                 return self.push(insn).then_some(false);
             }
-            Code::Pop_r64 => {
+            Code::Pop_r64 | Code::Pop_r32 => {
                 self.pop(insn.op0_register().number());
                 return Some(false);
             }
-            Code::Leaveq => {
+            Code::Leaveq | Code::Leaved => {
                 self.leave();
                 return Some(false);
             }
-            Code::Pushfq => {
+            Code::Pushfq | Code::Pushfd => {
                 self.push_flags(insn);
                 return Some(false);
             }
@@ -70,7 +81,9 @@ impl Lower<'_> {
                 self.write_base(insn, seg::GS, next);
                 return Some(true);
             }
-            Code::Syscall if canonical(next) => return self.system_call(isa, insn, next).then_some(true),
+            Code::Syscall if canonical(next) && !self.narrow() => {
+                return self.system_call(isa, insn, next).then_some(true);
+            }
             Code::Sysretq => return self.system_return(isa, insn).then_some(true),
             Code::Swapgs => return self.swap_gs(next).then_some(true),
             _ => {}
@@ -134,7 +147,7 @@ impl Lower<'_> {
                 self.push_return(next, None);
                 self.link(target);
             }
-            FlowControl::IndirectCall if insn.code() == Code::Call_rm64 => {
+            FlowControl::IndirectCall if matches!(insn.code(), Code::Call_rm64 | Code::Call_rm32) => {
                 self.indirect_target(insn)?;
                 self.expect_target(insn, next);
                 self.look_up();
@@ -145,21 +158,25 @@ impl Lower<'_> {
                 self.push_return(next, None);
                 self.asm.jmp_mem(stubs::temporary());
             }
-            FlowControl::IndirectBranch if insn.code() == Code::Jmp_rm64 => {
+            FlowControl::IndirectBranch if matches!(insn.code(), Code::Jmp_rm64 | Code::Jmp_rm32) => {
                 self.indirect_target(insn)?;
                 self.look_up();
                 let (_, code) = stubs::target(S1);
                 self.asm.jmp_mem(code);
             }
-            FlowControl::Return if matches!(insn.code(), Code::Retnq | Code::Retnq_imm16) => {
-                let more = if insn.code() == Code::Retnq_imm16 { i32::from(insn.immediate16()) } else { 0 };
+            FlowControl::Return
+                if matches!(
+                    insn.code(),
+                    Code::Retnq | Code::Retnq_imm16 | Code::Retnd | Code::Retnd_imm16
+                ) =>
+            {
+                let more = if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };
                 if let Some(on) = self.goes_on_at() {
                     self.return_to(on);
                     return Some(false);
                 }
                 self.save_flags();
-                let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
-                self.asm.load(S2, mem);
+                self.load_top();
                 self.look_up();
                 self.jump_back(more);
             }
@@ -176,19 +193,18 @@ impl Lower<'_> {
 
     /// A return that likely goes on in this block, at `on`.
     fn return_to(&mut self, on: u64) {
-        let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
-        self.asm.load(S2, mem);
+        self.load_top();
         self.spare_flags();
         self.compare_target(on, false);
         let label = self.asm.label();
         self.asm.jcc(cc::NE, label);
         self.seldom(Cold::Return { label, rip: self.rip, rest: self.rest });
-        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8));
+        self.move_stack(self.word());
     }
 
     /// Returns to the target at S1, and takes `more` bytes of parameters off the stack.
     pub fn jump_back(&mut self, more: i32) {
-        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8 + more));
+        self.move_stack(self.word() + more);
         let (_, code) = stubs::target(S1);
         self.asm.jmp_mem(code);
     }
@@ -267,83 +283,134 @@ impl Lower<'_> {
         self.save_flags();
         self.flags_image();
         self.asm.store(stubs::temporary(), S2);
-        let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
-        self.asm.load(S2, stubs::temporary());
-        self.asm.store(mem, S2);
-        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        let mem = self.below();
+        self.store_temporary(mem);
+        self.move_stack(-self.word());
         self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
     }
 
     fn push(&mut self, insn: &Instruction) -> bool {
-        let below = Address::at(reg::RSP, -8);
         match insn.op0_kind() {
             OpKind::Register => {
                 let guest = insn.op0_register().number();
-                let (mem, _) = self.access(&below, 8, true, 1);
+                let mem = self.below();
                 match self.home(guest) {
-                    Some(host) => self.asm.store(mem, host),
+                    Some(host) => self.store_word(mem, host),
                     None => {
                         self.asm.load(S2, stubs::gpr(guest));
-                        self.asm.store(mem, S2);
+                        self.store_word(mem, S2);
                     }
                 }
             }
             OpKind::Memory => {
-                let Some(address) = Address::of(insn, self.block_rip) else { return false };
-                let (mem, _) = self.access(&address, 8, false, 1);
-                self.asm.load(S2, mem);
+                let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+                let (mem, _) = self.access(&address, self.word() as u32, false, 1);
+                self.load_word(S2, mem);
                 self.asm.store(stubs::temporary(), S2);
-                let (mem, _) = self.access(&below, 8, true, 1);
-                self.asm.load(S2, stubs::temporary());
-                self.asm.store(mem, S2);
+                let mem = self.below();
+                self.store_temporary(mem);
             }
             _ => {
                 let value = insn.immediate(0) as i64;
-                let Ok(value) = i32::try_from(value) else { return false };
-                let (mem, _) = self.access(&below, 8, true, 1);
-                self.asm.store_imm(mem, value);
+                let narrow = self.narrow();
+                let value = if narrow { Ok(value as i32) } else { i32::try_from(value) };
+                let Ok(value) = value else { return false };
+                let mem = self.below();
+                if narrow { self.asm.store_imm32(mem, value as u32) } else { self.asm.store_imm(mem, value) }
             }
         }
-        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        self.move_stack(-self.word());
         self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
         true
     }
 
     fn pop(&mut self, guest: usize) {
-        let (mem, _) = self.access(&Address::at(reg::RSP, 0), 8, false, 1);
+        let mem = self.top();
         match self.home(guest) {
             Some(GUEST_RSP) => {
-                self.asm.load(GUEST_RSP, mem);
+                self.load_word(GUEST_RSP, mem);
                 return;
             }
-            Some(host) => self.asm.load(host, mem),
+            Some(host) => self.load_word(host, mem),
             None => {
-                self.asm.load(S2, mem);
+                self.load_word(S2, mem);
                 self.asm.store(stubs::gpr(guest), S2);
             }
         }
-        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, 8));
+        self.move_stack(self.word());
+    }
+
+    /// Bytes that pushes and returns take off the stack.
+    fn word(&self) -> i32 {
+        if self.narrow() { 4 } else { 8 }
+    }
+
+    fn load_word(&mut self, to: Reg, mem: Mem) {
+        if self.narrow() { self.asm.load32(to, mem) } else { self.asm.load(to, mem) }
+    }
+
+    fn store_word(&mut self, mem: Mem, from: Reg) {
+        if self.narrow() { self.asm.store32(mem, from) } else { self.asm.store(mem, from) }
+    }
+
+    /// The operand of what is on top of the stack.
+    fn top(&mut self) -> Mem {
+        self.access(&Address::stack(self.code_mode, 0), self.word() as u32, false, 1).0
+    }
+
+    /// The operand of what is to be pushed.
+    fn below(&mut self) -> Mem {
+        let (word, mode) = (self.word(), self.code_mode);
+        self.access(&Address::stack(mode, (-word).into()), word as u32, true, 1).0
+    }
+
+    /// Loads S2 with what is on top of the stack.
+    fn load_top(&mut self) {
+        let mem = self.top();
+        self.load_word(S2, mem);
+    }
+
+    /// Pushes what waits in the context.
+    fn store_temporary(&mut self, mem: Mem) {
+        // The operand may be made of both scratch registers.
+        self.asm.lea(S1, mem);
+        let mem = Mem::at(S1, 0);
+        self.asm.load(S2, stubs::temporary());
+        self.store_word(mem, S2);
+    }
+
+    /// Adds `by` to the stack pointer.
+    fn move_stack(&mut self, by: i32) {
+        let sum = Mem::at(GUEST_RSP, by);
+        if self.narrow() { self.asm.lea32(GUEST_RSP, sum) } else { self.asm.lea(GUEST_RSP, sum) }
     }
 
     fn leave(&mut self) {
-        let (mem, _) = self.access(&Address::at(reg::RBP, 0), 8, false, 1);
+        let frame = Address { base: Some(reg::RBP), ..Address::stack(self.code_mode, 0) };
+        let (mem, _) = self.access(&frame, self.word() as u32, false, 1);
         let Some(rbp) = self.home(reg::RBP) else { unreachable!("RBP has a host register") };
-        self.asm.load(S2, mem);
-        self.asm.lea(GUEST_RSP, Mem::at(rbp, 8));
+        self.load_word(S2, mem);
+        let sum = Mem::at(rbp, self.word());
+        if self.narrow() {
+            self.asm.lea32(GUEST_RSP, sum)
+        } else {
+            self.asm.lea(GUEST_RSP, sum)
+        }
         self.asm.mov(rbp, S2);
     }
 
     /// Pushes the address of what comes behind a call, which goes on in this block at `on`, or ends it.
     fn push_return(&mut self, next: u64, on: Option<u64>) {
-        let (mem, _) = self.access(&Address::at(reg::RSP, -8), 8, true, 1);
+        let mem = self.below();
         match i32::try_from(next as i64) {
+            _ if self.narrow() => self.asm.store_imm32(mem, next as u32),
             Ok(short) if !self.asm.moves() => self.asm.store_imm(mem, short),
             _ => {
                 self.asm.linear(S2, next);
                 self.asm.store(mem, S2);
             }
         }
-        self.asm.lea(GUEST_RSP, Mem::at(GUEST_RSP, -8));
+        self.move_stack(-self.word());
         self.look_behind(on.unwrap_or(next), on.is_none());
     }
 
@@ -352,17 +419,18 @@ impl Lower<'_> {
         match insn.op0_kind() {
             OpKind::Register => {
                 self.save_flags();
-                let guest = insn.op0_register().number();
+                let guest = insn.op0_register().full_register().number();
                 match self.home(guest) {
+                    Some(host) if self.narrow() => self.asm.mov32(S2, host),
                     Some(host) => self.asm.mov(S2, host),
                     None => self.asm.load(S2, stubs::gpr(guest)),
                 }
             }
             OpKind::Memory => {
-                let address = Address::of(insn, self.block_rip)?;
+                let address = Address::of(insn, self.block_rip, self.code_mode)?;
                 self.save_flags();
-                let (mem, _) = self.access(&address, 8, false, 1);
-                self.asm.load(S2, mem);
+                let (mem, _) = self.access(&address, self.word() as u32, false, 1);
+                self.load_word(S2, mem);
             }
             _ => return None,
         }
@@ -376,8 +444,8 @@ impl Lower<'_> {
         if insn.op0_kind() != OpKind::Register || !self.grouping {
             return;
         }
-        let (number, before) = (register.number(), self.steps.get(..self.at).unwrap_or(&[]));
-        let target = self.gpr[number];
+        let (number, before) = (register.full_register().number(), self.steps.get(..self.at).unwrap_or(&[]));
+        let target = if self.narrow() { self.gpr[number] & 0xffff_ffff } else { self.gpr[number] };
         if Step::changes(before) & 1 << number != 0 || !canonical(target) {
             return;
         }
@@ -418,7 +486,7 @@ impl Lower<'_> {
         self.asm.imul32(S1, S2, SPREAD);
         self.asm.shr32(S1, (32 - PLACES.ilog2() - PLACE) as u8);
         self.asm.alu_imm32(Alu::And, S1, (PLACES as i32 - 1) << PLACE);
-        self.asm.alu_mem(Alu::Add, S1, stubs::targets(mode));
+        self.asm.alu_mem(Alu::Add, S1, stubs::targets(table(mode, self.code_mode)));
     }
 
     /// Looks for the code at S2; S1 is its place in the table then, or what leaves for it.

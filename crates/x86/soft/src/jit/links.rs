@@ -36,7 +36,7 @@ impl Cpu {
         if let Some(code) = self.known_code(rip)
             && self.note_target(self.mode, rip, code)
         {
-            return Some(self.context.targets[self.mode as usize].place_of(rip));
+            return Some(self.context.targets[self.table()].place_of(rip));
         }
         self.context.unknown.rip = rip;
         Some(&raw const self.context.unknown)
@@ -75,13 +75,18 @@ impl Cpu {
         jit.counts.linked += 1;
     }
 
+    /// The table of the targets of the code that is executed.
+    fn table(&self) -> usize {
+        targets::table(self.mode, self.code_mode)
+    }
+
     /// The code at RIP, if the table of targets has it.
     pub(crate) fn known_target(&mut self) -> Option<u64> {
         let mut jit = self.jit.take()?;
         self.refresh(&mut jit);
         self.jit = Some(jit);
         let rip = self.state.rip;
-        self.context.targets[self.mode as usize].find(rip)
+        self.context.targets[self.table()].find(rip)
     }
 
     /// Notes `code`, the translation of the block at `rip`, as a target of indirect branches that
@@ -91,7 +96,8 @@ impl Cpu {
             return false;
         }
         let Some(scope) = self.blocks.scope_of(self.code_key(rip)) else { return false };
-        self.context.targets[mode as usize].note(rip, code);
+        let table = self.table();
+        self.context.targets[table].note(rip, code);
         if let Some(jit) = &mut self.jit {
             let targets = &mut jit.dependents[scope as usize][bucket(rip)].targets;
             if targets.len() == targets.capacity() {
@@ -99,7 +105,7 @@ impl Cpu {
                 targets.sort_unstable();
                 targets.dedup();
             }
-            targets.push((mode as u8, targets::set_of(rip) as u16));
+            targets.push((table as u8, targets::set_of(rip) as u16));
         }
         true
     }

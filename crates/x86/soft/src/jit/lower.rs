@@ -25,7 +25,7 @@ use super::reach::{Page, Reach};
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Range, Round, Step, Windows};
-use super::{AddressHasher, Extent, Jit, Link, Translated, reason, trace, x87};
+use super::{AddressHasher, Extent, Jit, Link, Translated, narrow, reason, trace, x87};
 use crate::block::{Block, ends_block};
 use crate::cpu::Cpu;
 use crate::isa::Isa;
@@ -141,6 +141,10 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
         jit.reset(&mut cpu.context);
     }
     let rip = cpu.state.rip;
+    if !cpu.code64 && rip >> 12 == 0xf_ffff {
+        // What comes behind it is at address 0.
+        return None;
+    }
     // SAFETY: the block was just looked up.
     let block = unsafe { &*block };
     let mut pages = vec![Page::of(block, rip)];
@@ -321,6 +325,11 @@ fn make(
 }
 
 impl Lower<'_> {
+    /// Whether it is 32-bit code.
+    pub fn narrow(&self) -> bool {
+        self.code_mode & narrow::CODE_64 == 0
+    }
+
     /// Emits the whole block; returns the labels of what leaves at its address and, if it is in several pages, of what
     /// looks at them first.
     fn block(&mut self, isa: &Isa, all: &[Instruction], pages: &[Page]) -> (Label, Option<Label>) {
@@ -333,8 +342,8 @@ impl Lower<'_> {
         let check_vectors = self.units.vectors.then(|| self.check_vectors());
         let goes_back = all.last().is_some_and(goes_back);
         if all.len() > 1 && (self.grouping || goes_back) {
-            let (info, rip) = (&mut self.info, self.block_rip);
-            self.steps = all.iter().map(|insn| Step::of(info, insn, rip)).collect();
+            let (info, rip, mode) = (&mut self.info, self.block_rip, self.code_mode);
+            self.steps = all.iter().map(|insn| Step::of(info, insn, rip, mode)).collect();
             self.changed = Step::changes(&self.steps);
             self.paired = (!self.grouping && self.pairs()).then_some(start);
             if goes_back && (self.grouping || self.paired.is_some()) {
@@ -445,7 +454,7 @@ impl Lower<'_> {
             if self.recipe.is_some() {
                 let registers = match self.steps.get(i) {
                     Some(step) => step.registers(),
-                    None => Step::of(&mut self.info, insn, self.block_rip).registers(),
+                    None => Step::of(&mut self.info, insn, self.block_rip, self.code_mode).registers(),
                 };
                 self.keep_recipe(insn, registers);
             }
@@ -548,9 +557,10 @@ impl Lower<'_> {
 
     /// What the generic implementation is called with; its address.
     pub fn site(&mut self, isa: &Isa, insn: &Instruction) -> u64 {
+        let original = if self.narrow() { narrow::narrowed(*insn) } else { *insn };
         let site = Box::new(Site {
-            handler: isa.handler(insn),
-            insn: *insn,
+            handler: isa.handler(&original),
+            insn: original,
             block_rip: Cell::new(self.block_rip),
             rip: Cell::new(self.rip),
             rest: self.rest,

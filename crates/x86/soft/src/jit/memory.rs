@@ -3,10 +3,11 @@
 use iced_x86::{Instruction, Register};
 use satori_engine::Doing;
 use satori_memory::PageState;
-use satori_state::seg;
+use satori_state::{reg, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, Width, cc};
 use super::lower::Lower;
+use super::narrow::{self, CODE_64};
 use super::stubs::{self, S1, S2};
 use crate::cpu::Cpu;
 use crate::host::Scalar;
@@ -29,6 +30,8 @@ pub struct Address {
     pub segment: Option<usize>,
     /// 32-bit addressing.
     pub short: bool,
+    /// In 32-bit code: the base of the segment is added with 32 bits too.
+    pub narrow: bool,
     /// It was computed before, and waits in the context; nothing else is in it.
     pub computed: bool,
     /// It is counted from the code's own address, which `disp` includes.
@@ -42,12 +45,17 @@ impl Address {
         disp: 0,
         segment: None,
         short: false,
+        narrow: false,
         computed: false,
         relative: false,
     };
 
-    /// The address of `insn`'s memory operand, relative to a block at `rip`.
-    pub fn of(insn: &Instruction, rip: u64) -> Option<Self> {
+    /// The address of `insn`'s memory operand, relative to a block at `rip` in code of `code_mode`.
+    pub fn of(insn: &Instruction, rip: u64, code_mode: u64) -> Option<Self> {
+        let narrow = code_mode & CODE_64 == 0;
+        if narrow && !narrow::is_flat(code_mode, insn.memory_segment().number()) {
+            return None;
+        }
         let segment = match insn.memory_segment() {
             Register::FS => Some(seg::FS),
             Register::GS => Some(seg::GS),
@@ -60,7 +68,7 @@ impl Address {
             let disp = rip.wrapping_add(insn.ip_rel_memory_address()) as i64;
             return Some(Address { disp, segment, relative: true, ..Self::NONE });
         }
-        let mut short = false;
+        let mut short = narrow && insn.memory_displ_size() == 4;
         let mut register = |r: Register| match r {
             Register::None => Some(None),
             r if r.is_gpr64() => Some(Some(r.number())),
@@ -72,14 +80,14 @@ impl Address {
         };
         let base = register(insn.memory_base())?;
         let index = register(insn.memory_index())?;
-        if base.is_none() && index.is_none() && insn.memory_displ_size() != 8 {
+        if base.is_none() && index.is_none() && insn.memory_displ_size() != if narrow { 4 } else { 8 } {
             return None;
         }
         let index = index.map(|index| (index, insn.memory_index_scale().trailing_zeros() as u8));
         let disp = insn.memory_displacement64() as i64;
         // What 32-bit addresses wrap around is cut off by a 32-bit LEA.
         let disp = if short { i64::from(disp as i32) } else { disp };
-        Some(Address { base, index, disp, segment, short, ..Self::NONE })
+        Some(Address { base, index, disp, segment, short, narrow, ..Self::NONE })
     }
 
     /// The one that was computed.
@@ -91,6 +99,12 @@ impl Address {
     pub fn at(base: usize, disp: i64) -> Self {
         Address { base: Some(base), disp, ..Self::NONE }
     }
+
+    /// At `disp` from the stack pointer of code of `code_mode`, whose stack is flat.
+    pub fn stack(code_mode: u64, disp: i64) -> Self {
+        let narrow = code_mode & CODE_64 == 0;
+        Address { short: narrow, narrow, ..Address::at(reg::RSP, disp) }
+    }
 }
 
 /// Bytes of a vector at most.
@@ -100,6 +114,9 @@ impl Cpu {
     /// Copies a vector in two pages of RAM to where it lies together: how far that is from `linear`.
     fn bring_together(&mut self, linear: u64, size: u64) -> Option<u64> {
         let first = 0x1000 - (linear & 0xfff);
+        if !self.code64 && linear.wrapping_add(size) >> 32 != 0 {
+            return None;
+        }
         let parts = [(linear, first), (linear.wrapping_add(first), size - first)];
         let mut at = 0;
         for (linear, bytes) in parts {
@@ -133,13 +150,17 @@ impl Lower<'_> {
         let other = if to == S1 { S2 } else { S1 };
         let disp = address.disp.wrapping_add(offset);
         // What does not fit is added in two steps; with a register, the displacement itself fits.
-        let (disp32, more) = match i32::try_from(disp) {
+        let (disp32, mut more) = match i32::try_from(disp) {
             Ok(narrow) if !address.short => (narrow, 0),
             _ => (address.disp as i32, offset as i32),
         };
+        // The sum with the segment's base wraps, too.
+        let last = if address.narrow && address.segment.is_some() { std::mem::take(&mut more) } else { 0 };
         if address.base.is_none() && address.index.is_none() {
             if address.relative {
                 self.asm.linear(to, disp as u64);
+            } else if address.short {
+                self.asm.constant(to, u64::from(address.disp as u32).wrapping_add_signed(more.into()));
             } else {
                 self.asm.constant(to, disp as u64);
             }
@@ -161,7 +182,10 @@ impl Lower<'_> {
             });
             let mem = Mem { cpu: false, base, index, disp: disp32 };
             if address.short {
-                self.asm.lea32(to, mem);
+                match (base, index, mem.disp) {
+                    (Some(base), None, 0) => self.asm.mov32(to, base),
+                    _ => self.asm.lea32(to, mem),
+                }
                 if more != 0 {
                     // The operand's address wraps at 4 GiB, its bytes behind the first do not.
                     self.asm.lea(to, Mem::at(to, more));
@@ -173,8 +197,13 @@ impl Lower<'_> {
                 self.asm.lea(to, mem);
             }
         }
-        if let Some(segment) = address.segment {
-            self.asm.alu_mem(Alu::Add, to, stubs::segment_base(segment));
+        match address.segment {
+            Some(segment) if address.narrow => self.asm.alu_mem32(Alu::Add, to, stubs::segment_base(segment)),
+            Some(segment) => self.asm.alu_mem(Alu::Add, to, stubs::segment_base(segment)),
+            None => {}
+        }
+        if last != 0 {
+            self.asm.lea(to, Mem::at(to, last));
         }
     }
 

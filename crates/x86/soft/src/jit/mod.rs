@@ -22,6 +22,7 @@ mod links;
 mod lower;
 mod memory;
 mod moving;
+mod narrow;
 #[cfg(test)]
 mod promptness;
 mod reach;
@@ -50,13 +51,14 @@ use asm::Asm;
 pub use context::Context;
 pub use host::Host;
 use moving::{Groups, Parts};
+pub use narrow::{CODE_32, CODE_64, code_mode as segment_mode};
 use reach::{Page, Reach, jump};
 use stubs::Stubs;
 use targets::Targets;
 pub use vector::{CODE_MODE as VECTOR_MODE, code_mode as vector_mode};
 
 use crate::block::{AddressHasher, Addresses as BlockAddresses, BUCKETS, Block, Scope, bucket};
-use crate::cpu::Cpu;
+use crate::cpu::{CODE_USER, Cpu};
 use crate::mmu::Mode;
 
 /// Executions of a block before it is translated.
@@ -186,7 +188,7 @@ struct Link {
 struct Dependents {
     /// Links to other pages.
     slots: Vec<u32>,
-    /// Targets in use: mode and set.
+    /// Targets in use: table and set.
     targets: Vec<(u8, u16)>,
     /// Blocks that go on there.
     blocks: Vec<u32>,
@@ -248,6 +250,8 @@ pub struct Jit {
     /// The state of things that all this was last brought up to date with.
     stamps: [u64; 2],
     written: u64,
+    /// The segments of 32-bit code that targets are known for, of the kernel and of the user.
+    segments: [u64; 2],
     manner: Manner,
     pub counts: JitCounts,
 }
@@ -300,6 +304,7 @@ impl Jit {
             dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
             stamps: [0; 2],
             written: 0,
+            segments: [0; 2],
             manner,
             counts: JitCounts::default(),
         }))
@@ -363,10 +368,24 @@ impl Jit {
 
     /// Forgets the targets of indirect branches, which are of the mode that is left.
     pub fn forget_targets(&mut self, context: &mut Context) {
+        self.forget_tables(context, |_| true);
+    }
+
+    /// The same in those tables that `which` picks.
+    fn forget_tables(&mut self, context: &mut Context, which: impl Fn(u8) -> bool) {
         for dependents in self.dependents.iter_mut().flatten() {
-            for (mode, set) in dependents.targets.drain(..) {
-                context.targets[usize::from(mode)].clear(set.into());
+            for (table, set) in dependents.targets.extract_if(.., |(table, _)| which(*table)) {
+                context.targets[usize::from(table)].clear(set.into());
             }
+        }
+    }
+
+    /// Sees to it that targets of 32-bit code are of `code_mode`, which says more than the choice of their table.
+    pub fn choose_targets(&mut self, context: &mut Context, code_mode: u64) {
+        let segments = code_mode & narrow::SEGMENTS;
+        let user = code_mode & CODE_USER != 0;
+        if std::mem::replace(&mut self.segments[usize::from(user)], segments) != segments {
+            self.forget_tables(context, |table| targets::narrow(table) == Some(user));
         }
     }
 
@@ -374,8 +393,8 @@ impl Jit {
     fn flush(&mut self, context: &mut Context, scope: Scope, buckets: impl Iterator<Item = usize>) {
         for bucket in buckets {
             let dependents = &mut self.dependents[scope as usize][bucket];
-            for (mode, set) in dependents.targets.drain(..) {
-                context.targets[usize::from(mode)].clear(set.into());
+            for (table, set) in dependents.targets.drain(..) {
+                context.targets[usize::from(table)].clear(set.into());
             }
             let (links, blocks) =
                 (std::mem::take(&mut dependents.slots), std::mem::take(&mut dependents.blocks));
@@ -436,7 +455,7 @@ impl Jit {
             self.links[link as usize].code = 0;
             self.unlink(link);
         }
-        context.targets[mode as usize].forget(rip);
+        context.targets[targets::table(mode, key ^ rip)].forget(rip);
         if let Some(reach) = &mut self.blocks[number as usize].reach {
             // It may be running, and is made of those pages until it ends.
             reach.check = leave;
@@ -472,7 +491,10 @@ impl Cpu {
     /// Whether translated code may run now: nothing needs a look at each instruction.
     #[inline(always)]
     pub(crate) fn translates(&self) -> bool {
-        self.jit.is_some() && self.code64 && !self.aligned && !self.debug.armed()
+        self.jit.is_some()
+            && self.code_mode & (CODE_64 | CODE_32) != 0
+            && !self.aligned
+            && !self.debug.armed()
     }
 
     /// The translation of `block` at RIP, made now if the block has become hot.

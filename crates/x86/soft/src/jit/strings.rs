@@ -6,6 +6,7 @@ use satori_state::{reg, seg};
 
 use super::asm::{Alu, Mem, Reg, cc};
 use super::lower::Lower;
+use super::narrow::{CODE_64, is_flat};
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use crate::isa::Isa;
 use crate::mmu::Tlb;
@@ -19,7 +20,7 @@ const RSI: Reg = Reg(6);
 const RDI: Reg = Reg(7);
 
 /// Binary logarithm of the size of `insn`'s elements, and whether it is MOVS; nothing for others.
-fn shape(insn: &Instruction) -> Option<(u8, bool)> {
+fn shape(insn: &Instruction, code_mode: u64) -> Option<(u8, bool)> {
     let (shift, moves) = match insn.code() {
         Code::Stosb_m8_AL => (0, false),
         Code::Stosw_m16_AX => (1, false),
@@ -32,20 +33,37 @@ fn shape(insn: &Instruction) -> Option<(u8, bool)> {
         _ => return None,
     };
     let repeated = insn.has_rep_prefix() || insn.has_repne_prefix();
-    let long = insn.op0_kind() == OpKind::MemoryESRDI && (!moves || insn.op1_kind() == OpKind::MemorySegRSI);
-    let flat = !moves || !matches!(insn.memory_segment().number(), seg::FS | seg::GS);
-    (repeated && long && flat).then_some((shift, moves))
+    let narrow = code_mode & CODE_64 == 0;
+    let (to, from) = match narrow {
+        true => (OpKind::MemoryESEDI, OpKind::MemorySegESI),
+        false => (OpKind::MemoryESRDI, OpKind::MemorySegRSI),
+    };
+    let whole = insn.op0_kind() == to && (!moves || insn.op1_kind() == from);
+    let source = insn.memory_segment().number();
+    let flat = !moves || !matches!(source, seg::FS | seg::GS) && (!narrow || is_flat(code_mode, source));
+    let flat = flat && (!narrow || is_flat(code_mode, seg::ES));
+    (repeated && whole && flat).then_some((shift, moves))
 }
 
 impl Lower<'_> {
     /// Emits `insn` if it is a repeated MOVS or STOS. What does not lie within one page, goes
     /// downwards, or has no translation yet is left to the generic implementation.
     pub fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
-        let Some((shift, moves)) = shape(insn) else { return false };
+        let Some((shift, moves)) = shape(insn, self.code_mode) else { return false };
         let homes = [(reg::RCX, RCX), (reg::RSI, RSI), (reg::RDI, RDI)];
         debug_assert!(homes.iter().all(|(guest, host)| self.home(*guest) == Some(*host)), "copied as it is");
         self.save_flags();
         let (other, back) = (self.asm.label(), self.asm.label());
+        if self.narrow() {
+            // Their upper halves do not count.
+            self.asm.mov(S1, RCX);
+            self.asm.alu(Alu::Or, S1, RDI);
+            if moves {
+                self.asm.alu(Alu::Or, S1, RSI);
+            }
+            self.asm.shr(S1, 32);
+            self.asm.jcc(cc::NE, other);
+        }
         self.asm.alu_imm(Alu::Cmp, RCX, PAGE >> shift);
         self.asm.jcc(cc::A, other);
         self.asm.test_at(stubs::rflags_high(), (rflags::DF >> 8) as u8);

@@ -11,7 +11,7 @@ use super::host::Host;
 use super::targets::{OTHER, Target};
 use super::{CHUNK, Context, vector, x87};
 use crate::cpu::Cpu;
-use crate::mmu::{Mode, Tlb};
+use crate::mmu::Tlb;
 
 /// Scratch, and where LAHF puts flags.
 pub const S1: Reg = Reg(0);
@@ -119,9 +119,9 @@ pub fn segment_base(i: usize) -> Mem {
 pub fn tlb(slot: Reg, offset: usize) -> Mem {
     Mem::table(slot, offset_of!(Cpu, tlb) + Tlb::ENTRIES_OFFSET + offset)
 }
-/// The address of the table of branch targets.
-pub fn targets(mode: Mode) -> Mem {
-    field(offset_of!(Cpu, context) + offset_of!(Context, tables) + 8 * mode as usize)
+/// The address of table `number` of branch targets.
+pub fn targets(number: usize) -> Mem {
+    field(offset_of!(Cpu, context) + offset_of!(Context, tables) + 8 * number)
 }
 /// The address and the code of the target at `place`.
 pub fn target(place: Reg) -> (Mem, Mem) {

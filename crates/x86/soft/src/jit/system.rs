@@ -71,7 +71,7 @@ impl Lower<'_> {
             self.asm.load16(host, from);
             return true;
         }
-        let Some(address) = Address::of(insn, self.block_rip) else { return false };
+        let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
         let (mem, spare) = self.access(&address, 2, true, 1);
         let mem = if spare {
             mem
@@ -175,8 +175,8 @@ impl Lower<'_> {
         if insn.op0_kind() != OpKind::Memory {
             return false;
         }
-        let Some(address) = Address::of(insn, self.block_rip) else { return false };
-        if address.short {
+        let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+        if address.short && !address.narrow {
             return false;
         }
         self.held = None;
@@ -190,7 +190,12 @@ impl Lower<'_> {
         }
         self.asm.sar(S1, shift);
         let scale = if size == 4 { 2 } else { 3 };
-        self.asm.lea(S2, Mem { cpu: false, base: Some(S2), index: Some((S1, scale)), disp: 0 });
+        let word = Mem { cpu: false, base: Some(S2), index: Some((S1, scale)), disp: 0 };
+        if address.narrow {
+            self.asm.lea32(S2, word)
+        } else {
+            self.asm.lea(S2, word)
+        }
         self.asm.store(stubs::computed(), S2);
         let write = !matches!(insn.code(), Code::Bt_rm32_r32 | Code::Bt_rm64_r64);
         let (mem, _) = self.access(&Address::computed(), size, write, 1);

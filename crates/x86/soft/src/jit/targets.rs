@@ -3,6 +3,24 @@
 //! Two places make a set: what does not stand in its own place may stand in the other one, and
 //! changes places with what is there when it is looked for.
 
+use super::narrow::CODE_64;
+use crate::mmu::Mode;
+
+/// Tables: for each mode of 64-bit code, then for each of 32-bit code.
+pub const TABLES: usize = 2 * MODES;
+const MODES: usize = 3;
+
+/// The number of the table for code of `mode`, of which `code_mode` says more.
+pub const fn table(mode: Mode, code_mode: u64) -> usize {
+    mode as usize + if code_mode & CODE_64 == 0 { MODES } else { 0 }
+}
+
+/// Whether table `number` is that of a user, if it is one of 32-bit code.
+pub fn narrow(number: u8) -> Option<bool> {
+    let mode = usize::from(number).checked_sub(MODES)?;
+    Some(mode == Mode::User as usize)
+}
+
 /// Places of the table, for each mode.
 pub const PLACES: usize = 8192;
 /// Spreads addresses over them: 2^32 by the golden ratio.

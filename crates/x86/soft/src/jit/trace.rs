@@ -7,6 +7,7 @@
 
 use iced_x86::{Code, DecoderError, FlowControl, Instruction, OpKind};
 
+use super::narrow::widened;
 use super::reach::Page;
 use crate::block::{Block, ends_block};
 use crate::cpu::Cpu;
@@ -37,6 +38,7 @@ pub struct Trace {
 pub fn instructions(cpu: &Cpu, rip: u64, pages: Vec<Page>, further: bool, hot: u32) -> Trace {
     // What was executed less often than the start, by far, is no part of it.
     let enough = (hot / 2).max(1);
+    let bits = cpu.bits();
     let met = vec![[0; PAGE / 64]; pages.len()];
     let mut trace = Trace { all: Vec::with_capacity(16), pages, met };
     let heat = |at: u64| cpu.block_at(rip.wrapping_add(at)).map_or(0, Block::times);
@@ -54,7 +56,7 @@ pub fn instructions(cpu: &Cpu, rip: u64, pages: Vec<Page>, further: bool, hot: u
         }
         let mut buffer = [0; PIECE + LONGEST];
         let len = trace.fill(begin, &mut buffer);
-        let mut decoder = cpu.isa.decoder(&buffer[..len], 64);
+        let mut decoder = cpu.isa.decoder(&buffer[..len], bits);
         decoder.set_ip(at);
         loop {
             let position = decoder.position();
@@ -80,11 +82,15 @@ pub fn instructions(cpu: &Cpu, rip: u64, pages: Vec<Page>, further: bool, hot: u
                 }
                 return trace;
             }
-            if insn.is_invalid() && cpu.isa.too_long(&insn, raw, 64) {
+            if insn.is_invalid() && cpu.isa.too_long(&insn, raw, bits) {
                 return trace;
             }
-            let mut insn = cpu.isa.mended(insn, raw, 64);
-            drop_override(&mut insn);
+            let mut insn = cpu.isa.mended(insn, raw, bits);
+            if bits == 64 {
+                drop_override(&mut insn);
+            } else {
+                insn = widened(insn, rip);
+            }
             trace.meet(here);
             bytes += insn.len();
             trace.all.push(insn);
@@ -154,7 +160,7 @@ impl Trace {
 /// Where it likely goes on behind `insn`, which branches; `calls` are where those on the way come back to.
 fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32, enough: u32) -> Option<u64> {
     if insn.flow_control() == FlowControl::Return {
-        return if insn.code() == Code::Retnq { calls.pop() } else { None };
+        return if matches!(insn.code(), Code::Retnq | Code::Retnd) { calls.pop() } else { None };
     }
     if insn.op_count() == 0 || insn.op0_kind() != OpKind::NearBranch64 {
         return None;

@@ -18,6 +18,7 @@ use super::copy::{is_immediate, put_address, sized, writes};
 use super::flags::{Flags, effect};
 use super::lower::Lower;
 use super::memory::Address;
+use super::narrow::CODE_64;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::x87::is_x87;
 use crate::cpu::Cpu;
@@ -103,7 +104,8 @@ pub fn is_vector(insn: &Instruction, code_mode: u64) -> bool {
         return false;
     }
     match insn.mnemonic() {
-        Vzeroupper | Vzeroall => return true,
+        // In 32-bit code they have half of the registers.
+        Vzeroupper | Vzeroall => return code_mode & CODE_64 != 0,
         // These concern the x87 state.
         Cvtpi2ps | Cvtpi2pd => return false,
         // What is not stored does not make a page dirty.
@@ -184,7 +186,7 @@ impl Lower<'_> {
         let held = self.held.take().filter(|_| memory.is_none() && general.is_none() && !lengths);
         let mut copy = *insn;
         if let Some(op) = memory {
-            let Some(address) = Address::of(insn, self.block_rip) else { return false };
+            let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
             let size = insn.memory_size().size() as u32;
             if size == 0 || size > 32 {
                 return false;

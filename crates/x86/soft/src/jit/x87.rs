@@ -76,7 +76,7 @@ impl Lower<'_> {
         let effect = effect(insn);
         let mut copy = *insn;
         if insn.op0_kind() == OpKind::Memory {
-            let Some(address) = Address::of(insn, self.block_rip) else { return false };
+            let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
             let size = insn.memory_size().size() as u32;
             if size == 0 || size > 16 || effect.needs {
                 return false;

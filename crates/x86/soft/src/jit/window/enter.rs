@@ -40,7 +40,8 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         let other = if page(linear) == first { last } else { first };
         let same = |host: *mut u8| (host as u64).wrapping_sub(other) == addend;
         let whole = cpu.tlb.lookup(other, 1, cpu.mode, write).is_some_and(|(host, _)| same(host));
-        if !whole || cpu.parallel && write {
+        let beyond = !cpu.code64 && (first | last) >> 32 != 0;
+        if !whole || beyond || cpu.parallel && write {
             cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
             range.without.set(cpu.context.without);
             return 0;
@@ -106,7 +107,7 @@ impl Cpu {
             return (0, 0);
         }
         let reached = |at: u64| {
-            let found = self.tlb.lookup(at, 1, self.mode, write);
+            let found = self.tlb.lookup(at, 1, self.mode, write).filter(|_| self.code64 || at >> 32 == 0);
             found.is_some_and(|(host, _)| (host as u64).wrapping_sub(at) == addend)
         };
         let page = linear & !0xfff;

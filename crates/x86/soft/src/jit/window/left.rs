@@ -50,13 +50,24 @@ impl Lower<'_> {
         self.asm.jmp(label);
     }
 
-    /// Goes to `look` if the bytes from `first` to `last` are in one page.
-    pub(super) fn in_one_page(&mut self, address: &Address, (first, last): (i64, i64), look: Label) {
+    /// Goes to `look` if the bytes from `first` to `last` are in one page, and to `beyond` if they are on either side of
+    /// the end of 32-bit code's addresses.
+    pub(super) fn in_one_page(
+        &mut self,
+        address: &Address,
+        (first, last): (i64, i64),
+        look: Label,
+        beyond: Label,
+    ) {
         self.effective(S2, address, first);
         self.asm.lea(S1, Mem::at(S2, (last - first) as i32));
         self.asm.alu(Alu::Xor, S1, S2);
         self.asm.alu_imm(Alu::And, S1, -0x1000);
         self.asm.jcc(cc::E, look);
+        if address.narrow {
+            self.asm.shr(S1, 32);
+            self.asm.jcc(cc::NE, beyond);
+        }
     }
 
     /// Goes to `found` if those bytes are in two pages that lie together, with the distance to the host's memory in S1; to
@@ -68,7 +79,7 @@ impl Lower<'_> {
         bytes: (i64, i64),
         (look, apart, found): (Label, Label, Label),
     ) {
-        self.in_one_page(address, bytes, look);
+        self.in_one_page(address, bytes, look, look);
         self.together(address, write, bytes, (look, apart, found));
     }
 
@@ -108,7 +119,7 @@ impl Lower<'_> {
         // It may be in two pages, and have been so before.
         let wide = self.wide && paged.is_some();
         let often = self.asm.label();
-        self.in_one_page(address, (first, last), look);
+        self.in_one_page(address, (first, last), look, look);
         self.asm.constant(S1, range);
         self.asm.alu_at(Alu::Sub, Mem::at(S1, offset_of!(Range, crossings) as i32), 1);
         self.asm.jcc(cc::S, often);

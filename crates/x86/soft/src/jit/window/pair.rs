@@ -146,7 +146,7 @@ impl Lower<'_> {
         let &Paired { label, retry, without, ref address, first, last, write, number, by } = paired;
         let (whole, alone) = (self.asm.label(), self.asm.label());
         self.asm.bind(label);
-        self.in_one_page(address, (first, last), whole);
+        self.in_one_page(address, (first, last), whole, alone);
         if by > 1 {
             self.asm.test_byte(S2, by - 1);
             self.asm.jcc(cc::NE, alone);

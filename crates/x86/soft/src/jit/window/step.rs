@@ -6,6 +6,7 @@ use satori_state::reg;
 
 use crate::jit::copy::is_immediate;
 use crate::jit::memory::Address;
+use crate::jit::narrow::CODE_64;
 
 /// What accesses through one window have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of(address: &Address) -> Option<Self> {
-        (!address.short && !address.computed).then_some(Key {
+        ((!address.short || address.narrow) && !address.computed).then_some(Key {
             base: address.base.map(|base| base as u8),
             index: address.index.map(|(index, shift)| (index as u8, shift)),
             segment: address.segment.map(|segment| segment as u8),
@@ -59,8 +60,9 @@ pub struct Step {
 }
 
 impl Step {
-    pub fn of(info: &mut InstructionInfoFactory, insn: &Instruction, block_rip: u64) -> Self {
-        let mut step = Step { shift: shift(insn), ..Step::default() };
+    pub fn of(info: &mut InstructionInfoFactory, insn: &Instruction, block_rip: u64, code_mode: u64) -> Self {
+        let narrow = code_mode & CODE_64 == 0;
+        let mut step = Step { shift: shift(insn, narrow), ..Step::default() };
         let known = info.info(insn);
         for used in known.used_registers() {
             let r = used.register().full_register();
@@ -70,14 +72,15 @@ impl Step {
             }
         }
         for (used, place) in known.used_memory().iter().zip(&mut step.uses) {
-            let stack = insn.is_stack_instruction() && used.base() == Register::RSP;
+            let stack = insn.is_stack_instruction() && used.base().full_register() == Register::RSP;
             let explicit = insn.op_kinds().any(|kind| kind == OpKind::Memory);
             let address = match used.base() {
                 // What a push stores, unless its operand is there too.
-                Register::RSP if stack && (!explicit || used.access() == OpAccess::Write) => {
-                    Address::at(reg::RSP, used.displacement() as i64)
+                Register::RSP | Register::ESP if stack && (!explicit || used.access() == OpAccess::Write) => {
+                    let disp = used.displacement() as i64;
+                    Address::stack(code_mode, if narrow { i64::from(disp as i32) } else { disp })
                 }
-                _ if explicit => match Address::of(insn, block_rip) {
+                _ if explicit => match Address::of(insn, block_rip, code_mode) {
                     Some(address) => address,
                     None => continue,
                 },
@@ -107,16 +110,19 @@ impl Step {
     }
 }
 
-/// The register that `insn` adds a constant to, and the constant.
-fn shift(insn: &Instruction) -> Option<(usize, i64)> {
+/// The register that `insn` adds a constant to, and the constant. In `narrow` code registers have 32 bits.
+fn shift(insn: &Instruction, narrow: bool) -> Option<(usize, i64)> {
     let to = insn.op0_register();
-    let same =
-        |amount| (insn.op0_kind() == OpKind::Register && to.is_gpr64()).then_some((to.number(), amount));
+    let whole = if narrow { to.is_gpr32() } else { to.is_gpr64() };
+    let same = |amount: i64| {
+        let amount = if narrow { i64::from(amount as i32) } else { amount };
+        (insn.op0_kind() == OpKind::Register && whole).then_some((to.number(), amount))
+    };
     match insn.mnemonic() {
-        Mnemonic::Push | Mnemonic::Pushfq | Mnemonic::Call | Mnemonic::Ret => {
+        Mnemonic::Push | Mnemonic::Pushfd | Mnemonic::Pushfq | Mnemonic::Call | Mnemonic::Ret => {
             Some((reg::RSP, insn.stack_pointer_increment().into()))
         }
-        Mnemonic::Pop if to != Register::RSP && insn.op0_kind() == OpKind::Register => {
+        Mnemonic::Pop if to.full_register() != Register::RSP && insn.op0_kind() == OpKind::Register => {
             Some((reg::RSP, insn.stack_pointer_increment().into()))
         }
         Mnemonic::Add if is_immediate(insn.op1_kind()) => same(insn.immediate(1) as i64),

@@ -1,0 +1,105 @@
+//! 32-bit code: what it needs to be translated as 64-bit code is.
+//!
+//! Its instructions are those of 64-bit code with a few encodings more, its addresses are sums of 32 bits, and a
+//! segment register stands between each of them and memory. Segments are flat almost always: for those that are,
+//! [`Cpu::code_mode`] has a bit each, so translated code checks none, and who loads another one goes on in other code. What
+//! is accessed through a segment that is not flat is left to its generic implementation.
+//!
+//! [`Cpu::code_mode`]: crate::cpu::Cpu::code_mode
+
+use iced_x86::{Code, Instruction, OpKind};
+use satori_defs::x86::{cr0, rflags};
+use satori_state::{CpuState, Segment, seg};
+
+/// In [`Cpu::code_mode`]: 64-bit code.
+///
+/// [`Cpu::code_mode`]: crate::cpu::Cpu::code_mode
+pub const CODE_64: u64 = 1 << 53;
+/// The same for 32-bit code whose segment of code is flat.
+pub const CODE_32: u64 = flat(seg::CS);
+/// All that is about segments.
+pub const SEGMENTS: u64 = 0x3f << 32;
+
+/// The bit for segment register `i`: its segment is flat. Linear addresses of 32-bit code do not reach so far.
+const fn flat(i: usize) -> u64 {
+    1 << (32 + i)
+}
+
+/// Bits of a segment's type, and S: what tells data from code, which way it expands, and whether it can be written.
+const TYPE: u32 = 0b1_1110;
+const DATA: u32 = 0b1_0010;
+const CODE: u32 = 0b1_1000;
+
+/// Whether all of its 4 GiB can be read and written.
+fn full(segment: &Segment) -> bool {
+    !segment.unusable() && segment.limit == u32::MAX && segment.rights & TYPE == DATA
+}
+
+/// What of [`Cpu::code_mode`] follows from the segments of `state`; nothing in 64-bit code, and in code that is not translated.
+/// FS and GS may have bases.
+///
+/// [`Cpu::code_mode`]: crate::cpu::Cpu::code_mode
+#[inline(always)]
+pub fn code_mode(state: &CpuState) -> u64 {
+    if state.code64() {
+        return 0;
+    }
+    let cs = &state.seg[seg::CS];
+    let protected = state.cr0 & cr0::PE != 0 && state.rflags & rflags::VM == 0;
+    let code = cs.rights & TYPE & CODE == CODE && cs.big() && cs.base == 0 && cs.limit == u32::MAX;
+    if !protected || !code {
+        return 0;
+    }
+    let bit = |i: usize, holds: bool| if holds { flat(i) } else { 0 };
+    let [es, _, ss, ds, fs, gs] = &state.seg;
+    CODE_32
+        | bit(seg::ES, full(es) && es.base == 0)
+        | bit(seg::SS, full(ss) && ss.base == 0 && ss.big())
+        | bit(seg::DS, full(ds) && ds.base == 0)
+        | bit(seg::FS, full(fs))
+        | bit(seg::GS, full(gs))
+}
+
+/// Whether code of `code_mode` can access memory through segment register `i` without a look at it.
+pub fn is_flat(code_mode: u64, i: usize) -> bool {
+    // Code can be read, but perhaps not by this segment.
+    i != seg::CS && code_mode & flat(i) != 0
+}
+
+/// `insn`, of 32-bit code in a block at `rip`, with an encoding that 64-bit code has too, and with a target that is counted from
+/// the block as 64 bits do.
+pub fn widened(mut insn: Instruction, rip: u64) -> Instruction {
+    use Code::*;
+    let code = match insn.code() {
+        Inc_r16 => Inc_rm16,
+        Inc_r32 => Inc_rm32,
+        Dec_r16 => Dec_rm16,
+        Dec_r32 => Dec_rm32,
+        Add_rm8_imm8_82 => Add_rm8_imm8,
+        Or_rm8_imm8_82 => Or_rm8_imm8,
+        Adc_rm8_imm8_82 => Adc_rm8_imm8,
+        Sbb_rm8_imm8_82 => Sbb_rm8_imm8,
+        And_rm8_imm8_82 => And_rm8_imm8,
+        Sub_rm8_imm8_82 => Sub_rm8_imm8,
+        Xor_rm8_imm8_82 => Xor_rm8_imm8,
+        Cmp_rm8_imm8_82 => Cmp_rm8_imm8,
+        code => code,
+    };
+    insn.set_code(code);
+    if insn.op_count() > 0 && insn.op0_kind() == OpKind::NearBranch32 {
+        let target = u64::from((rip as u32).wrapping_add(insn.near_branch32()));
+        insn.set_op0_kind(OpKind::NearBranch64);
+        insn.set_near_branch64(target.wrapping_sub(rip));
+    }
+    insn
+}
+
+/// `insn` as its generic implementation knows it, whose branches have the width that they were decoded with.
+pub fn narrowed(mut insn: Instruction) -> Instruction {
+    if insn.op_count() > 0 && insn.op0_kind() == OpKind::NearBranch64 {
+        let target = insn.near_branch64() as u32;
+        insn.set_op0_kind(OpKind::NearBranch32);
+        insn.set_near_branch32(target);
+    }
+    insn
+}
