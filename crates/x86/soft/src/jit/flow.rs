@@ -372,9 +372,11 @@ impl Lower<'_> {
 
     /// Pushes what waits in the context.
     fn store_temporary(&mut self, mem: Mem) {
-        // The operand may be made of both scratch registers.
-        self.asm.lea(S1, mem);
-        let mem = Mem::at(S1, 0);
+        let mut mem = mem;
+        if mem.index == Some((S2, 0)) {
+            self.asm.lea(S1, mem);
+            mem = Mem::at(S1, 0);
+        }
         self.asm.load(S2, stubs::temporary());
         self.store_word(mem, S2);
     }

@@ -8,6 +8,7 @@ use satori_state::{reg, seg};
 use super::asm::{Alu, Label, Mem, Reg, Width, cc};
 use super::lower::Lower;
 use super::narrow::{self, CODE_64};
+use super::reason;
 use super::stubs::{self, S1, S2};
 use crate::cpu::Cpu;
 use crate::host::Scalar;
@@ -278,6 +279,7 @@ impl Lower<'_> {
     /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and can be brought
     /// back then; who changes them sees to that first.
     pub fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
+        self.check_end(address, size);
         if let Some(found) = self.through_window(address, size, write, align) {
             return found;
         }
@@ -310,6 +312,23 @@ impl Lower<'_> {
             rest: self.rest,
         });
         host
+    }
+
+    /// In 32-bit code: leaves if some of an access of `size` bytes is beyond the end of a segment of 4 GiB. Where that begins at
+    /// address 0, they are in two pages, neither of which has all.
+    fn check_end(&mut self, address: &Address, size: u32) {
+        if !address.narrow || address.segment.is_none() {
+            return;
+        }
+        let absolute = address.base.is_none() && address.index.is_none();
+        if size == 1 || absolute && (address.disp as u32).checked_add(size - 1).is_some() {
+            return;
+        }
+        self.spare_flags();
+        let beyond = self.step(reason::STEP);
+        self.effective(S2, &Address { segment: None, ..*address }, 0);
+        self.asm.alu_imm32(Alu::Cmp, S2, -(size as i32));
+        self.asm.jcc(cc::A, beyond);
     }
 
     /// Loads S1 with where the state of the page is that was stored to, through `window` if so.

@@ -7,6 +7,9 @@
 //!
 //! [`Cpu::code_mode`]: crate::cpu::Cpu::code_mode
 
+#[cfg(test)]
+mod tests;
+
 use iced_x86::{Code, Instruction, OpKind};
 use satori_defs::x86::{cr0, rflags};
 use satori_state::{CpuState, Segment, seg};

@@ -176,7 +176,7 @@ impl Lower<'_> {
             return false;
         }
         let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
-        if address.short && !address.narrow {
+        if address.short && (!address.narrow || address.segment.is_some()) {
             return false;
         }
         self.held = None;

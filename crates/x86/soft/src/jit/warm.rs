@@ -27,11 +27,11 @@ const ROUNDS: u64 = 5;
 const LONGEST: u64 = 20_000;
 const CODE: u64 = 0x1_0000;
 const SUBROUTINES: u64 = 0x1_2000;
-const IDT: u64 = 0x9000;
-const GDT: u64 = 0xa000;
-const TSS: u64 = 0xb000;
-const HANDLER: u64 = 0xc000;
-const STACK: u64 = 0xe000;
+pub(super) const IDT: u64 = 0x9000;
+pub(super) const GDT: u64 = 0xa000;
+pub(super) const TSS: u64 = 0xb000;
+pub(super) const HANDLER: u64 = 0xc000;
+pub(super) const STACK: u64 = 0xe000;
 /// Where the first GiBs are mapped again: programs are at some of these, one after another.
 const PLACES: [u64; 4] = [0, 0x5580_0000_0000, 0x7f00_0000_0000, 1 << 39];
 /// The counter of inner loops.
@@ -345,7 +345,7 @@ impl Text {
 
 /// What answers faults, and where in it those begin that are not for pages. A page of the data is mapped again; any
 /// other fault gives the bases good values and goes on at `next`, as do those at other pages.
-fn handlers(next: u64) -> (Vec<u8>, u64) {
+pub(super) fn handlers(next: u64) -> (Vec<u8>, u64) {
     // PUSH of RAX; MOV from CR2, SHR by 12, SUB of the first page, CMP with their number, JAE.
     let mut code = vec![0x50, 0x0f, 0x20, 0xd0, 0x48, 0xc1, 0xe8, 12, 0x48, 0x2d];
     code.extend(((DATA >> 12) as u32).to_le_bytes());

@@ -16,7 +16,7 @@ use iced_x86::{
 };
 use satori_engine::{CodeWatcher, Made, Origin, Until};
 use satori_memory::Gpa;
-use satori_state::{CpuState, Segment};
+use satori_state::{CpuState, Segment, seg};
 
 use crate::cpu::Cpu;
 use crate::jit::homes::Homes;
@@ -168,11 +168,15 @@ fn text(code: &[u8], address: u64, skip: usize, mut formatter: IntelFormatter) -
 }
 
 /// What stands behind the bytes of an entry: `guest | host`. Nothing if the host lacks an instruction.
-fn entry(bytes: &[u8], parallel: bool) -> Option<String> {
+fn entry(bytes: &[u8], parallel: bool, narrow: bool) -> Option<String> {
     let mut cpu = machine64();
+    if narrow {
+        cpu.state.seg[seg::CS] = Segment::flat(8, 0xc09b);
+        cpu.mode_changed();
+    }
     cpu.parallel = parallel;
     let at = cpu.state.rip;
-    let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(if narrow { 32 } else { 64 }, bytes, at, DecoderOptions::NONE);
     let (mut guest, mut ends) = (String::new(), false);
     while decoder.can_decode() {
         let insn = decoder.decode();
@@ -234,15 +238,12 @@ fn host_code_is_what_golden_txt_says() {
         let mut made = line.to_owned();
         if !line.is_empty() && !line.starts_with('#') {
             let key = line.split('|').next().unwrap_or_default().trim();
-            let (parallel, hex) = match key.strip_prefix("p ") {
-                Some(hex) => (true, hex),
-                None => (false, key),
-            };
+            let (kind, hex) = key.split_at(if key.starts_with(['p', 'n']) { 2 } else { 0 });
             let bytes: Vec<u8> = hex
                 .split_whitespace()
                 .map(|byte| u8::from_str_radix(byte, 16).expect("golden.txt has bytes in front"))
                 .collect();
-            if let Some(text) = entry(&bytes, parallel) {
+            if let Some(text) = entry(&bytes, kind == "p ", kind == "n ") {
                 made = format!("{key} | {text}");
             }
         }

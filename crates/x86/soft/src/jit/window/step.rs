@@ -20,7 +20,10 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of(address: &Address) -> Option<Self> {
-        ((!address.short || address.narrow) && !address.computed).then_some(Key {
+        // Whether an access reaches beyond the end of a segment is looked at for each.
+        let looked_at = address.segment.is_some() && (address.base.is_some() || address.index.is_some());
+        let wraps = address.short && (!address.narrow || looked_at);
+        (!wraps && !address.computed).then_some(Key {
             base: address.base.map(|base| base as u8),
             index: address.index.map(|(index, shift)| (index as u8, shift)),
             segment: address.segment.map(|segment| segment as u8),
