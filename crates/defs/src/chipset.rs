@@ -542,35 +542,3 @@ pub mod pvpanic {
     /// The guest panicked and its crash kernel takes over.
     pub const CRASH_LOADED: u8 = 1 << 1;
 }
-
-/// PCI local bus configuration (PCI 3.0, 3.2.2.3 and 6.1).
-pub mod pci {
-    /// Address: the data port goes to configuration space.
-    pub const ADDRESS_ENABLE: u32 = 1 << 31;
-    /// Address: the bits that exist.
-    pub const ADDRESS_WRITABLE: u32 = 0x80ff_fffc;
-    /// Vendor, 16 bits.
-    pub const VENDOR_ID: usize = 0x00;
-    /// Device, 16 bits.
-    pub const DEVICE_ID: usize = 0x02;
-    /// Command, 16 bits.
-    pub const COMMAND: usize = 0x04;
-    /// Class code: programming interface, sub-class, base class, 24 bits.
-    pub const CLASS_CODE: usize = 0x09;
-    /// Header type.
-    pub const HEADER_TYPE: usize = 0x0e;
-    /// Interrupt line, kept for software.
-    pub const INTERRUPT_LINE: usize = 0x3c;
-    /// Command: memory space, bus master, as a host bridge has them.
-    pub const COMMAND_MEMORY: u8 = 1 << 1;
-    /// Command: bus master.
-    pub const COMMAND_MASTER: u8 = 1 << 2;
-    /// Class code of a host bridge.
-    pub const CLASS_HOST_BRIDGE: u32 = 0x06_00_00;
-    /// Intel.
-    pub const VENDOR_INTEL: u16 = 0x8086;
-    /// The host bridge of no particular chipset.
-    pub const DEVICE_HOST_BRIDGE: u16 = 0x0d57;
-    /// Bytes of conventional configuration space.
-    pub const CONFIG_SIZE: usize = 256;
-}

@@ -15,6 +15,8 @@ pub mod hyperv;
 pub mod linux;
 pub mod msr;
 pub mod multiboot;
+pub mod pci;
+pub mod virtio;
 pub mod vmx;
 pub mod x86;
 pub mod xen;

@@ -14,11 +14,12 @@ use crate::processor::long_mode;
 use crate::{Config, Error};
 
 /// What the tables announce: the processors, and every device that a life has.
-fn platform(topology: Topology) -> Platform {
+fn platform(topology: Topology, devices: bool) -> Platform {
     Platform {
         apic_ids: topology.apic_ids().collect(),
         sockets: topology.sockets,
         cores: topology.dies * topology.cores,
+        pci_devices: devices,
         ..Platform::default()
     }
 }
@@ -45,7 +46,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         kernel_name: config.kernel_name,
         cmdline: config.cmdline,
         initrd: Initrd::new(config.initrds),
-        platform: platform(config.topology),
+        platform: platform(config.topology, !config.devices.is_empty()),
         protocol: config.protocol,
     };
     // Unpacked it is several times as large as the file, so each life unpacks its own.

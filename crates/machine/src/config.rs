@@ -61,6 +61,8 @@ pub struct Config {
     pub tsc_changes: Vec<TscChange>,
     /// Bytes on the console that mean a guest panic; empty for none.
     pub panic_pattern: String,
+    /// What is on the PCI bus.
+    pub devices: crate::Devices,
     /// QEMU's pc-testdev and fw_cfg, for bare-metal suites; the debug console is left out then.
     pub testdev: bool,
     /// Whether exits are counted and timed.
@@ -98,6 +100,7 @@ impl Default for Config {
             guest_timeout: None,
             tsc_changes: Vec::new(),
             panic_pattern: PANIC_PATTERN.into(),
+            devices: crate::Devices::default(),
             testdev: false,
             profile: true,
             engine_stats: false,

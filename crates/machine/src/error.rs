@@ -26,6 +26,9 @@ pub enum Error {
     /// Two devices want the same place.
     #[error(transparent)]
     Chipset(#[from] satori_chipset::Error),
+    /// A device cannot be had.
+    #[error(transparent)]
+    Device(#[from] satori_virtio::Error),
     /// The host refused a thread.
     #[error("cannot start a thread: {0}; use fewer --cpus")]
     Thread(std::io::Error),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
+use satori_bus::{Clock, InterruptLine, InterruptSink, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, Vendor, crystal_hz};
@@ -71,6 +71,7 @@ pub(crate) struct Blueprint {
     pub console: Console,
     pub debugcon: Option<DebugSink>,
     pub testdev: bool,
+    pub devices: crate::Devices,
 }
 
 /// Ends the run at a time of the guest's clock.
@@ -265,6 +266,9 @@ impl Life {
         })?;
         let shared = plan.shared.clone();
         chipset.com1.on_room(move || shared.timer.ring());
+
+        let messages: Arc<dyn InterruptSink> = apic_bus.clone();
+        plan.devices.wire(&chipset, &memory, &messages, matches!(plan.time, Time::Virtual(_)))?;
 
         let hyperv = match plan.hyperv.set.is_empty() {
             true => None,

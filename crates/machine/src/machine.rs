@@ -106,6 +106,9 @@ impl Machine {
                 SLOWEST / 1_000_000
             )));
         }
+        if matches!(config.clock, ClockMode::Virtual { .. }) {
+            config.devices.determined()?;
+        }
         let shared = Shared::new();
         let plan = Blueprint {
             engine: parts.engine,
@@ -129,6 +132,7 @@ impl Machine {
             console: Console::new(sinks.console, &config.panic_pattern),
             debugcon: sinks.debugcon.map(DebugSink::new),
             testdev: config.testdev,
+            devices: config.devices.clone(),
         };
         let life = Life::new(&plan, &parts.load)?;
         let (timeout, symbols, names) = (config.timeout, config.symbols.clone(), config.names);
@@ -229,6 +233,11 @@ impl Machine {
                 sum.profile.shares.get_or_insert_default().merge(&shares);
             }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
+            if !matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_)) {
+                // What the guest wrote before it ended is not lost with it.
+                let over = || end.is_some_and(|end| end <= Instant::now());
+                plan.devices.finish(&|| over() || plan.shared.stop_asked());
+            }
             if matches!(event, Event::Panic(_) | Event::TripleFault { .. })
                 && let Some(file) = &crash_dump
             {

@@ -93,6 +93,8 @@ struct Events {
 #[derive(Debug)]
 pub(crate) struct Shared {
     stopping: AtomicBool,
+    /// Somebody outside does not want to wait any longer.
+    stop_asked: AtomicBool,
     events: Mutex<Events>,
     /// Guest time at which a panic seen on the console ends the run.
     panic_at: AtomicU64,
@@ -108,6 +110,7 @@ impl Shared {
     pub fn new() -> Arc<Self> {
         Arc::new(Shared {
             stopping: AtomicBool::new(false),
+            stop_asked: AtomicBool::new(false),
             events: Mutex::default(),
             panic_at: AtomicU64::new(NO_PANIC),
             bells: Mutex::default(),
@@ -148,6 +151,11 @@ impl Shared {
         (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
         bells.0.iter().for_each(|vp| vp.place.ring());
         self.timer.ring();
+    }
+
+    /// Whether [`Handle::stop`] was called, also behind the end.
+    pub fn stop_asked(&self) -> bool {
+        self.stop_asked.load(Ordering::SeqCst)
     }
 
     /// Whether every loop must end.
@@ -229,6 +237,7 @@ pub struct Handle(pub(crate) Arc<Shared>);
 impl Handle {
     /// Ends the run with [`Event::Stopped`], unless it has ended already.
     pub fn stop(&self) {
+        self.0.stop_asked.store(true, Ordering::SeqCst);
         self.0.finish(Event::Stopped);
     }
 

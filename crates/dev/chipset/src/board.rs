@@ -7,6 +7,7 @@ use satori_bus::{
     TimerQueue,
 };
 use satori_defs::chipset::{hpet, ioapic, irq, mmio, port, uart};
+use satori_pci::PciBus;
 
 use crate::*;
 

@@ -26,6 +26,8 @@ pub struct Platform {
     pub hpet: bool,
     /// Enhanced PCI configuration space of bus 0.
     pub ecam: bool,
+    /// Devices on the PCI bus: their interrupts, and a window above 4 GiB.
+    pub pci_devices: bool,
     /// The first serial port.
     pub com1: bool,
     /// The real-time clock.
@@ -45,6 +47,7 @@ impl Default for Platform {
             cores: 1,
             hpet: true,
             ecam: true,
+            pci_devices: false,
             com1: true,
             rtc: true,
             i8042: true,
@@ -256,6 +259,7 @@ mod tests {
             cores: 1,
             hpet: false,
             ecam: false,
+            pci_devices: false,
             com1: false,
             rtc: false,
             i8042: false,
@@ -265,6 +269,8 @@ mod tests {
         let (full, less) = (walk(&Platform::default()), walk(&bare));
         let dsdt = |tables: &[(String, Vec<u8>)]| tables.last().unwrap().1.clone();
         let has = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
+        let devices = walk(&Platform { pci_devices: true, ..Platform::default() });
+        assert!(has(&dsdt(&devices), b"_PRT") && !has(&dsdt(&full), b"_PRT"));
         for name in [&b"COM1"[..], b"RTC_", b"KBD_", b"HPET", b"QEMU0001"] {
             assert!(has(&dsdt(&full), name) && !has(&dsdt(&less), name), "{name:?}");
         }

@@ -17,7 +17,7 @@ pub fn table(platform: &Platform, mut table: Sdt) -> Sdt {
     let sleep_type = pm::SLP_TYP_S5 as u8;
     Name::new("_S5_".into(), &Package::new(vec![&sleep_type, &sleep_type, &0_u8, &0_u8]))
         .to_aml_bytes(&mut body);
-    let mut devices = vec![host_bridge(platform.ecam), mainboard(platform.ecam)];
+    let mut devices = vec![host_bridge(platform.ecam, platform.pci_devices), mainboard(platform.ecam)];
     if platform.com1 {
         devices.push(device("COM1", "PNP0501", &[&io(port::COM1, uart::PORTS as u8), &isa(irq::COM1)]));
     }
@@ -74,36 +74,52 @@ fn device(name: &str, id: &str, resources: &[&dyn Aml]) -> Vec<u8> {
 }
 
 /// The PCI host bridge: bus 0, all ports but its own, the memory between RAM and the I/O APIC.
-fn host_bridge(ecam: bool) -> Vec<u8> {
+/// With `devices` also a window above 4 GiB, and which interrupts their pins have.
+fn host_bridge(ecam: bool, devices: bool) -> Vec<u8> {
     let id = if ecam { "PNP0A08" } else { "PNP0A03" };
     let window = |start: u64, end: u64| {
         let uncached = AddressSpaceCacheable::NotCacheable;
         AddressSpace::new_memory(uncached, true, start as u32, (end - 1) as u32, None)
     };
-    let resources = ResourceTemplate::new(vec![
-        &AddressSpace::new_bus_number(0_u16, 0),
-        &IO::new(port::PCI_ADDRESS, port::PCI_ADDRESS, 1, 8),
-        &AddressSpace::new_io(0_u16, port::PCI_ADDRESS - 1, None),
-        &AddressSpace::new_io(port::PCI_DATA + 4, u16::MAX, None),
-        &window(layout::PCI_LOW, layout::PCI_LOW_END),
-        &window(layout::PCI_HIGH, mmio::IOAPIC),
-    ])
-    .to_aml();
+    let (bus, address) =
+        (AddressSpace::new_bus_number(0_u16, 0), IO::new(port::PCI_ADDRESS, port::PCI_ADDRESS, 1, 8));
+    let below = AddressSpace::new_io(0_u16, port::PCI_ADDRESS - 1, None);
+    let above = AddressSpace::new_io(port::PCI_DATA + 4, u16::MAX, None);
+    let (low, high) = (window(layout::PCI_LOW, layout::PCI_LOW_END), window(layout::PCI_HIGH, mmio::IOAPIC));
+    let uncached = AddressSpaceCacheable::NotCacheable;
+    let far = AddressSpace::new_memory(uncached, true, layout::PCI_64, layout::PCI_64_END - 1, None);
+    let mut windows: Vec<&dyn Aml> = vec![&bus, &address, &below, &above, &low, &high];
+    if devices {
+        windows.push(&far);
+    }
+    let resources = ResourceTemplate::new(windows).to_aml();
     // The system may have control of all that it asks for: there is no firmware that would keep
     // some (PCI Firmware Specification 4.5). Arg3 is the request, returned unchanged.
     let request = Arg(3);
     let grant = Return::new(&request);
     let capabilities = Method::new("_OSC".into(), 4, false, vec![&grant]);
-    encode(&Device::new(
-        "PCI0".into(),
-        vec![
-            &Name::new("_HID".into(), &EISAName::new(id)),
-            &Name::new("_CID".into(), &EISAName::new("PNP0A03")),
-            &Name::new("_UID".into(), &0_u8),
-            &Name::new("_CRS".into(), &resources),
-            &capabilities,
-        ],
-    ))
+    let (eisa, compatible) = (EISAName::new(id), EISAName::new("PNP0A03"));
+    let (hid, cid) = (Name::new("_HID".into(), &eisa), Name::new("_CID".into(), &compatible));
+    let (uid, crs) = (Name::new("_UID".into(), &0_u8), Name::new("_CRS".into(), &resources));
+    let prt = interrupts();
+    let mut parts: Vec<&dyn Aml> = vec![&hid, &cid, &uid, &crs, &capabilities];
+    if devices {
+        parts.push(&prt);
+    }
+    encode(&Device::new("PCI0".into(), parts))
+}
+
+/// Where pin INTA of each device leads (ACPI 6.5, 6.2.13): to a line of the I/O APIC, through no link that would
+/// have to be set up.
+fn interrupts() -> Encoded {
+    let route = |device: u8| {
+        let every_function = u32::from(device) << 16 | 0xffff;
+        let line = u32::from(layout::pci_interrupt(device));
+        Encoded(encode(&Package::new(vec![&every_function, &0_u8, &0_u8, &line])))
+    };
+    let routes: Vec<_> = (1..32).map(route).collect();
+    let package = Package::new(routes.iter().map(|route| route as &dyn Aml).collect());
+    Encoded(encode(&Name::new("_PRT".into(), &package)))
 }
 
 /// What belongs to the board and to no device: the ACPI registers, and configuration space,

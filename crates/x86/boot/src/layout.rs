@@ -38,6 +38,20 @@ pub const PCI_LOW_END: u64 = mmio::ECAM;
 /// The PCI host bridge's second memory window, up to the I/O APIC.
 pub const PCI_HIGH: u64 = mmio::ECAM + (256 << 20);
 
+/// The PCI host bridge's window above 4 GiB, far above all RAM and below the end of the 46 address bits.
+pub const PCI_64: u64 = 1 << 40;
+/// End of that window.
+pub const PCI_64_END: u64 = 1 << 41;
+
+/// The first of four interrupt lines that pins of PCI devices share.
+const PCI_INTERRUPTS: u8 = 16;
+
+/// The global system interrupt of pin INTA of `device` on bus 0.
+pub const fn pci_interrupt(device: u8) -> u8 {
+    PCI_INTERRUPTS + device % 4
+}
+
+const _: () = assert!(PCI_64 > HIGH_RAM + MEMORY_MAX);
 const _: () = assert!(PCI_HIGH < mmio::IOAPIC && PCI_LOW < PCI_LOW_END);
 
 /// One range of the memory map that the guest is given.

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use satori_bus::{MmioDevice, PortDevice};
-use satori_defs::chipset::pci::*;
+use satori_defs::pci::*;
 
-use crate::support::lock;
+use crate::{ConfigSpace, lock};
 
 /// One function's configuration space. It locks its own state; no lock of the bus is held.
 pub trait PciFunction: Send + Sync {
@@ -18,54 +18,6 @@ pub trait PciFunction: Send + Sync {
     fn config_read(&self, offset: u16, size: u8) -> u32;
     /// A write of `size` (1, 2 or 4) bytes at `offset`, naturally aligned.
     fn config_write(&self, offset: u16, size: u8, value: u32);
-}
-
-/// 256 bytes of configuration space, and which bits software may write.
-#[derive(Clone)]
-pub struct ConfigSpace {
-    bytes: [u8; CONFIG_SIZE],
-    writable: [u8; CONFIG_SIZE],
-}
-
-impl ConfigSpace {
-    /// A type 0 header of `vendor`, `device` and 24-bit class code, with the interrupt line writable.
-    pub fn new(vendor: u16, device: u16, class: u32) -> Self {
-        let mut space = ConfigSpace { bytes: [0; CONFIG_SIZE], writable: [0; CONFIG_SIZE] };
-        space.set(VENDOR_ID, &vendor.to_le_bytes());
-        space.set(DEVICE_ID, &device.to_le_bytes());
-        space.set(CLASS_CODE, &class.to_le_bytes()[..3]);
-        space.allow(INTERRUPT_LINE, &[0xff]);
-        space
-    }
-
-    /// Sets registers from the device's side. Bytes beyond the space are ignored.
-    pub fn set(&mut self, offset: usize, bytes: &[u8]) {
-        for (to, from) in self.bytes.iter_mut().skip(offset).zip(bytes) {
-            *to = *from;
-        }
-    }
-
-    /// Sets which bits software may write from `offset` on. Bytes beyond the space are ignored.
-    pub fn allow(&mut self, offset: usize, mask: &[u8]) {
-        for (to, from) in self.writable.iter_mut().skip(offset).zip(mask) {
-            *to = *from;
-        }
-    }
-
-    /// Reads as software does; zero beyond the space.
-    pub fn read(&self, offset: u16, size: u8) -> u32 {
-        let bytes = self.bytes.iter().skip(offset.into()).take(size.min(4).into());
-        bytes.enumerate().fold(0, |value, (i, &byte)| value | u32::from(byte) << (8 * i))
-    }
-
-    /// Writes as software does: only writable bits change.
-    pub fn write(&mut self, offset: u16, size: u8, value: u32) {
-        let at = usize::from(offset);
-        let registers = self.bytes.iter_mut().zip(&self.writable).skip(at).take(size.min(4).into());
-        for ((byte, mask), new) in registers.zip(value.to_le_bytes()) {
-            *byte = *byte & !mask | new & mask;
-        }
-    }
 }
 
 /// The host bridge, which only has to be there.

@@ -1,0 +1,201 @@
+//! Virtual I/O devices (virtio 1.2): transport, queues, and the devices' layouts.
+
+/// PCI vendor of every virtio device (4.1.2).
+pub const PCI_VENDOR: u16 = 0x1af4;
+/// PCI device of a modern device is this plus its type.
+pub const PCI_DEVICE: u16 = 0x1040;
+
+/// Types of devices (5).
+pub mod kind {
+    /// Block device.
+    pub const BLOCK: u16 = 2;
+    /// Console.
+    pub const CONSOLE: u16 = 3;
+    /// Entropy source.
+    pub const ENTROPY: u16 = 4;
+    /// File system.
+    pub const FS: u16 = 26;
+}
+
+/// Device status (2.1).
+pub mod status {
+    /// The driver is set up.
+    pub const DRIVER_OK: u8 = 4;
+    /// The driver is content with the features.
+    pub const FEATURES_OK: u8 = 8;
+    /// The device met something that it cannot go on from.
+    pub const NEEDS_RESET: u8 = 64;
+}
+
+/// Feature bits of every device (6).
+pub mod feature {
+    /// Descriptors may lead to tables of descriptors.
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    /// Notifications are asked for by index.
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// This version of the specification.
+    pub const VERSION_1: u64 = 1 << 32;
+}
+
+/// Split queues (2.7).
+pub mod split {
+    /// Bytes of a descriptor: address, length, flags, next.
+    pub const DESCRIPTOR: u64 = 16;
+    /// Descriptor flag: `next` is another one.
+    pub const NEXT: u16 = 1;
+    /// Descriptor flag: the device writes there.
+    pub const WRITE: u16 = 2;
+    /// Descriptor flag: it leads to a table.
+    pub const INDIRECT: u16 = 4;
+    /// Available ring's flag: no interrupts, please.
+    pub const NO_INTERRUPT: u16 = 1;
+    /// Available and used ring: where the index is, behind the flags.
+    pub const INDEX: u64 = 2;
+    /// Available and used ring: where the entries begin.
+    pub const RING: u64 = 4;
+    /// Bytes of an entry of the used ring: head, length.
+    pub const USED: u64 = 8;
+}
+
+/// The PCI transport (4.1.4).
+pub mod pci {
+    /// Capability: common configuration.
+    pub const CAP_COMMON: u8 = 1;
+    /// Capability: doorbells.
+    pub const CAP_NOTIFY: u8 = 2;
+    /// Capability: interrupt status.
+    pub const CAP_ISR: u8 = 3;
+    /// Capability: the device's own configuration.
+    pub const CAP_DEVICE: u8 = 4;
+    /// Capability: access to base addresses through configuration space.
+    pub const CAP_PCI: u8 = 5;
+    /// No vector (4.1.5.1.2).
+    pub const NO_VECTOR: u16 = 0xffff;
+    /// Interrupt status: a queue.
+    pub const ISR_QUEUE: u8 = 1;
+    /// Interrupt status: the configuration.
+    pub const ISR_CONFIG: u8 = 2;
+
+    /// Registers of the common configuration (4.1.4.3).
+    pub mod common {
+        /// Which 32 feature bits the next register shows.
+        pub const DEVICE_FEATURE_SELECT: u64 = 0x00;
+        /// Feature bits of the device.
+        pub const DEVICE_FEATURE: u64 = 0x04;
+        /// Which 32 feature bits the next register takes.
+        pub const DRIVER_FEATURE_SELECT: u64 = 0x08;
+        /// Feature bits that the driver accepted.
+        pub const DRIVER_FEATURE: u64 = 0x0c;
+        /// Vector of changes of the configuration, 16 bits.
+        pub const CONFIG_VECTOR: u64 = 0x10;
+        /// How many queues there are, 16 bits.
+        pub const QUEUES: u64 = 0x12;
+        /// Device status, 8 bits.
+        pub const STATUS: u64 = 0x14;
+        /// Generation of the configuration, 8 bits.
+        pub const GENERATION: u64 = 0x15;
+        /// Which queue the registers behind are about, 16 bits.
+        pub const QUEUE_SELECT: u64 = 0x16;
+        /// Its size, 16 bits.
+        pub const QUEUE_SIZE: u64 = 0x18;
+        /// Its vector, 16 bits.
+        pub const QUEUE_VECTOR: u64 = 0x1a;
+        /// Whether it is enabled, 16 bits.
+        pub const QUEUE_ENABLE: u64 = 0x1c;
+        /// Its doorbell, in units of the capability's multiplier, 16 bits.
+        pub const QUEUE_NOTIFY: u64 = 0x1e;
+        /// Address of its descriptors, 64 bits.
+        pub const QUEUE_DESC: u64 = 0x20;
+        /// Address of its available ring, 64 bits.
+        pub const QUEUE_DRIVER: u64 = 0x28;
+        /// Address of its used ring, 64 bits.
+        pub const QUEUE_DEVICE: u64 = 0x30;
+        /// Bytes of all of them.
+        pub const BYTES: u64 = 0x38;
+    }
+}
+
+/// Consoles (5.3).
+pub mod console {
+    /// Feature: several ports, and a queue for control.
+    pub const MULTIPORT: u64 = 1 << 1;
+    /// Most bytes that the device takes of a port's queue at once are the driver's choice; this is where the
+    /// number of ports is in its configuration, 32 bits behind columns and rows.
+    pub const PORTS: usize = 4;
+    /// Bytes of a control message before a name: port, event, value.
+    pub const CONTROL: usize = 8;
+    /// Event: the driver is ready.
+    pub const DEVICE_READY: u16 = 0;
+    /// Event: there is a port.
+    pub const PORT_ADD: u16 = 1;
+    /// Event: the driver is ready for a port.
+    pub const PORT_READY: u16 = 3;
+    /// Event: somebody opened or closed a port.
+    pub const PORT_OPEN: u16 = 6;
+    /// Event: a port's name follows.
+    pub const PORT_NAME: u16 = 7;
+}
+
+/// File systems (5.11) and what of FUSE (linux/fuse.h) a device looks at.
+pub mod fs {
+    /// Bytes of a tag in the configuration; the number of request queues follows.
+    pub const TAG: usize = 36;
+    /// Bytes of a request's header: length, opcode, unique, and what the server looks at.
+    pub const IN_HEADER: usize = 40;
+    /// Bytes of a reply's header: length, error, unique.
+    pub const OUT_HEADER: usize = 16;
+    /// Opcode: a node is forgotten; there is no reply.
+    pub const FORGET: u32 = 2;
+    /// Opcode: a request is to be given up.
+    pub const INTERRUPT: u32 = 36;
+    /// Opcode: as `FORGET`, several.
+    pub const BATCH_FORGET: u32 = 42;
+}
+
+/// Block devices (5.2).
+pub mod block {
+    /// Feature: most segments of a request are told.
+    pub const SEG_MAX: u64 = 1 << 2;
+    /// Feature: it cannot be written.
+    pub const RO: u64 = 1 << 5;
+    /// Feature: the size of a block is told.
+    pub const BLK_SIZE: u64 = 1 << 6;
+    /// Feature: there is a request that makes writes durable.
+    pub const FLUSH: u64 = 1 << 9;
+    /// Feature: sizes that are good to use are told.
+    pub const TOPOLOGY: u64 = 1 << 10;
+    /// Feature: several queues.
+    pub const MQ: u64 = 1 << 12;
+    /// Feature: sectors can be given up.
+    pub const DISCARD: u64 = 1 << 13;
+    /// Feature: sectors can be zeroed.
+    pub const WRITE_ZEROES: u64 = 1 << 14;
+    /// Bytes of a sector, whatever the size of a block.
+    pub const SECTOR: u64 = 512;
+    /// Bytes of a request's header: type, reserved, sector.
+    pub const HEADER: usize = 16;
+    /// Request: read.
+    pub const IN: u32 = 0;
+    /// Request: write.
+    pub const OUT: u32 = 1;
+    /// Request: flush.
+    pub const FLUSH_OUT: u32 = 4;
+    /// Request: the serial.
+    pub const GET_ID: u32 = 8;
+    /// Request: give up ranges.
+    pub const DISCARD_OUT: u32 = 11;
+    /// Request: zero ranges.
+    pub const WRITE_ZEROES_OUT: u32 = 13;
+    /// Bytes of a serial.
+    pub const ID: usize = 20;
+    /// Bytes of a range: sector, sectors, flags.
+    pub const RANGE: usize = 16;
+    /// Range flag of write zeroes: the sectors may be given up.
+    pub const UNMAP: u32 = 1;
+    /// Status: done.
+    pub const OK: u8 = 0;
+    /// Status: failed.
+    pub const IOERR: u8 = 1;
+    /// Status: not known.
+    pub const UNSUPP: u8 = 2;
+}

@@ -1,0 +1,29 @@
+//! PCI: bus 0 with its host bridge and both ways to configuration space, and what a function is made of.
+//!
+//! A device on the bus is a [`Function`] (its configuration space, whose base address registers
+//! place it in the machine's [`satori_bus::MmioMap`]), an [`Msix`] and an [`Intx`]. None of them knows what the
+//! device does.
+//!
+//! # Locks
+//!
+//! A function's lock is held while the map changes and while its MSI-X or INTx is told of a change;
+//! these lock themselves, and hold their lock while they drive their line or sink. Nothing behind calls back.
+
+mod bus;
+mod config;
+mod function;
+mod intx;
+mod msix;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use bus::{PciBus, PciFunction, SlotTaken};
+pub use config::ConfigSpace;
+pub use function::{Bar, Function, Identity};
+pub use intx::Intx;
+pub use msix::Msix;
+
+/// Locks `mutex`; what it holds is valid between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,57 @@
+//! What a kind of device is, to the transport.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::Link;
+
+/// Why a device cannot be had; the text says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A part of what it is made of makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The host refused something that it needs.
+    #[error("cannot prepare {what}: {why}")]
+    Host {
+        /// What was wanted.
+        what: &'static str,
+        /// Why it was refused.
+        why: std::io::Error,
+    },
+}
+
+/// A device without its transport. It locks its own state.
+pub trait Device: Send + Sync {
+    /// Its type (virtio 1.2, 5).
+    fn kind(&self) -> u16;
+    /// Its PCI class code, 24 bits.
+    fn class(&self) -> u32;
+    /// Its features, beyond the transport's.
+    fn features(&self) -> u64 {
+        0
+    }
+    /// The most descriptors of each of its queues.
+    fn queues(&self) -> Vec<u16>;
+    /// Its configuration, as the driver reads it.
+    fn config(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    /// The driver is ready (DRIVER_OK).
+    fn start(&self, link: &Arc<Link>);
+    /// A doorbell rang. Runs on a vCPU's thread: what may block is for others.
+    fn notify(&self, link: &Arc<Link>, queue: u16);
+    /// The driver reset it, or the machine did. It forgets the link.
+    fn reset(&self);
+    /// Descriptors of the host that it needs, which a sandbox has to keep.
+    fn files(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+    /// The guest ended by itself: what it gave away is brought to its end, if that takes time, unless `give_up`
+    /// says that nobody wants to wait.
+    fn finish(&self, _give_up: &dyn Fn() -> bool) {}
+    /// Why it cannot be had in a run that is the same every time, if it cannot.
+    fn undetermined(&self) -> Option<String> {
+        None
+    }
+}

@@ -1,0 +1,129 @@
+//! FUSE messages on a stream: they carry their own length.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use satori_defs::virtio::fs::OUT_HEADER;
+
+/// Bytes of the longest reply that a server may send: a read of 1 MiB and more.
+const REPLY_MAX: usize = 2 << 20;
+/// Bytes that are read at once.
+const PIECE: usize = 128 << 10;
+
+/// What the server did not take yet.
+#[derive(Default)]
+pub struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outgoing {
+    pub fn put(&mut self, message: &[u8]) {
+        self.bytes.extend_from_slice(message);
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sends what the socket takes without waiting; whether that was all.
+    pub fn send(&mut self, mut socket: &UnixStream) -> std::io::Result<bool> {
+        while self.sent < self.bytes.len() {
+            match socket.write(&self.bytes[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // So what is sent does not pile up.
+                    self.bytes.drain(..std::mem::take(&mut self.sent));
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+}
+
+/// Replies as they come, in pieces of any size.
+#[derive(Default)]
+pub struct Replies {
+    bytes: Vec<u8>,
+    /// Where the first one begins that was not handed out.
+    begin: usize,
+}
+
+impl Replies {
+    /// Reads once.
+    pub fn read(&mut self, mut socket: &UnixStream) -> std::io::Result<usize> {
+        self.bytes.drain(..std::mem::take(&mut self.begin));
+        let have = self.bytes.len();
+        self.bytes.resize(have + PIECE, 0);
+        let result = socket.read(&mut self.bytes[have..]);
+        self.bytes.truncate(have + *result.as_ref().unwrap_or(&0));
+        result
+    }
+
+    /// The next whole reply. The error is what is wrong with it: nothing behind it can be understood.
+    pub fn next(&mut self) -> Result<Option<&mut [u8]>, String> {
+        let left = self.bytes.len() - self.begin;
+        let Some(head) = self.bytes.get(self.begin..self.begin + 4) else { return Ok(None) };
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        if !(OUT_HEADER..=REPLY_MAX).contains(&len) {
+            return Err(format!("it sent a reply of {len} bytes"));
+        }
+        if left < len {
+            return Ok(None);
+        }
+        let begin = self.begin;
+        self.begin += len;
+        Ok(Some(&mut self.bytes[begin..begin + len]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_come_whole_however_they_were_cut() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut replies = Replies::default();
+        let mut message = 20_u32.to_le_bytes().to_vec();
+        message.extend([7; 16]);
+        for piece in [&message[..3], &message[3..], &message[..]].concat().chunks(9) {
+            theirs.write_all(piece).unwrap();
+        }
+        assert_eq!(replies.read(&ours).unwrap(), 40);
+        assert_eq!(replies.next().unwrap().map(|reply| reply.len()), Some(20));
+        assert_eq!(replies.next().unwrap().map(|reply| reply.len()), Some(20));
+        assert_eq!(replies.next(), Ok(None));
+        theirs.write_all(&15_u32.to_le_bytes()).unwrap();
+        replies.read(&ours).unwrap();
+        assert!(replies.next().is_err());
+    }
+
+    #[test]
+    fn what_the_socket_does_not_take_waits() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut outgoing = Outgoing::default();
+        outgoing.put(&vec![5; 4 << 20]);
+        assert!(!outgoing.send(&ours).unwrap());
+        let mut all = 0;
+        let mut buffer = vec![0; 1 << 20];
+        while !outgoing.send(&ours).unwrap() {
+            all += theirs.read(&mut buffer).unwrap();
+        }
+        while all < 4 << 20 {
+            all += theirs.read(&mut buffer).unwrap();
+        }
+        assert!(outgoing.is_empty() && all == 4 << 20);
+    }
+}

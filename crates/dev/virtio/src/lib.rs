@@ -1,0 +1,39 @@
+//! virtio 1.2 devices over PCI: the transport, split queues, and the devices.
+//!
+//! A [`Device`] is what it does: it takes chains from its [`Link`] when a doorbell rings and gives them
+//! back, at once on the vCPU's thread where nothing can block, else on a thread of its own. It outlives
+//! resets of the machine, as what stands behind it does; [`VirtioFunction`] is the face that one life of the machine sees.
+//!
+//! # Locks
+//!
+//! The transport's registers, then a device's own state, then a queue, then its interrupt. A device's threads never
+//! take the registers' lock, so a reset that waits for nobody is enough: what a thread still has in its hands is of
+//! an earlier life of the queue, which [`Queue::give`] ignores.
+
+mod console;
+mod device;
+mod fs;
+mod link;
+mod queue;
+mod registers;
+mod rng;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use console::{Console, PORTS_MAX, Port};
+pub use device::{Device, Error};
+pub use fs::{Fs, Share};
+pub use link::Link;
+pub use queue::{Broken, Chain, Place, Queue, Span};
+pub use rng::Rng;
+pub use transport::{BAR_BYTES, VirtioFunction, Wiring};
+
+/// Locks `mutex`; what it holds is valid between any two statements.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,182 @@
+//! A driver of our own, for tests: it sets a device up through its registers, as a guest does.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use satori_bus::{InterruptLine, InterruptMessage, InterruptSink, MmioMap};
+use satori_defs::virtio::pci::common::*;
+use satori_defs::virtio::split::*;
+use satori_memory::{Gpa, GuestMemory, Region};
+use satori_pci::PciFunction;
+
+use crate::{Device, VirtioFunction, Wiring};
+
+pub const BAR: u64 = 0xc000_0000;
+/// Descriptors of each queue; a queue's rings are 0x1000 bytes apart, the queues 0x4000.
+pub const SIZE: u16 = 8;
+
+#[derive(Default)]
+pub struct Heard(pub Mutex<Vec<u8>>);
+
+impl InterruptSink for Heard {
+    fn deliver(&self, message: InterruptMessage) {
+        self.0.lock().unwrap().push(message.vector);
+    }
+}
+
+struct Wire;
+impl InterruptLine for Wire {
+    fn set(&self, _asserted: bool) {}
+}
+
+/// A machine of one device.
+pub struct Driver {
+    pub memory: GuestMemory,
+    pub map: MmioMap,
+    pub function: Arc<VirtioFunction>,
+    pub heard: Arc<Heard>,
+    /// How many chains were made available, by queue.
+    made: Vec<u16>,
+}
+
+impl Driver {
+    pub fn new(device: Arc<dyn Device>, determined: bool) -> Self {
+        let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 1 << 20 }]).unwrap();
+        let (map, heard) = (MmioMap::default(), Arc::new(Heard::default()));
+        let made = vec![0; device.queues().len()];
+        let wiring = Wiring {
+            memory: memory.clone(),
+            map: map.downgrade(),
+            at: BAR,
+            messages: heard.clone(),
+            pin: Arc::new(Wire),
+            determined,
+        };
+        let function = VirtioFunction::new("test", device, wiring);
+        function.config_write(4, 2, 6);
+        Driver { memory, map, function, heard, made }
+    }
+
+    pub fn get(&self, register: u64, size: u8) -> u64 {
+        self.map.read(BAR + register, size)
+    }
+
+    pub fn set(&self, register: u64, size: u8, value: u64) {
+        self.map.write(BAR + register, size, value);
+    }
+
+    pub fn status(&self) -> u8 {
+        self.get(STATUS, 1) as u8
+    }
+
+    pub fn rings(queue: u16) -> (u64, u64, u64) {
+        let base = 0x1_0000 + 0x4000 * u64::from(queue);
+        (base, base + 0x1000, base + 0x2000)
+    }
+
+    /// From a reset to DRIVER_OK, with these features and every queue enabled.
+    pub fn begin(&mut self, features: u64) {
+        self.set(STATUS, 1, 0);
+        assert_eq!(self.status(), 0);
+        self.set(STATUS, 1, 3);
+        for half in 0..2 {
+            self.set(DRIVER_FEATURE_SELECT, 4, half);
+            self.set(DRIVER_FEATURE, 4, features >> (32 * half) & 0xffff_ffff);
+        }
+        self.set(STATUS, 1, 11);
+        self.enable_queues();
+        self.set(STATUS, 1, 15);
+    }
+
+    pub fn enable_queues(&mut self) {
+        for queue in 0..self.made.len() as u16 {
+            let (desc, driver, device) = Self::rings(queue);
+            self.memory.write(Gpa(driver), &[0; 0x1000]).unwrap();
+            self.memory.write(Gpa(device), &[0; 0x1000]).unwrap();
+            self.set(QUEUE_SELECT, 2, queue.into());
+            self.set(QUEUE_SIZE, 2, SIZE.into());
+            self.set(QUEUE_DESC, 8, desc);
+            self.set(QUEUE_DRIVER, 4, driver);
+            self.set(QUEUE_DRIVER + 4, 4, 0);
+            self.set(QUEUE_DEVICE, 8, device);
+            self.set(QUEUE_ENABLE, 2, 1);
+            self.made[usize::from(queue)] = 0;
+        }
+    }
+
+    /// Writes descriptor `index` of `queue`: address, length, flags, next.
+    pub fn describe(&self, queue: u16, index: u16, at: u64, len: u32, flags: u16, next: u16) {
+        let mut raw = at.to_le_bytes().to_vec();
+        raw.extend(len.to_le_bytes());
+        raw.extend(flags.to_le_bytes());
+        raw.extend(next.to_le_bytes());
+        self.memory.write(Gpa(Self::rings(queue).0 + DESCRIPTOR * u64::from(index)), &raw).unwrap();
+    }
+
+    /// Makes the chain that begins at `head` available, without ringing.
+    pub fn offer(&mut self, queue: u16, head: u16) {
+        let driver = Self::rings(queue).1;
+        let made = &mut self.made[usize::from(queue)];
+        let slot = u64::from(*made % SIZE);
+        self.memory.store_u16(Gpa(driver + RING + 2 * slot), head).unwrap();
+        *made = made.wrapping_add(1);
+        self.memory.store_u16(Gpa(driver + INDEX), *made).unwrap();
+    }
+
+    pub fn ring(&self, queue: u16) {
+        self.set(0x3000 + 4 * u64::from(queue), 2, queue.into());
+    }
+
+    /// How many chains the device gave back.
+    pub fn given(&self, queue: u16) -> u16 {
+        self.memory.load_u16(Gpa(Self::rings(queue).2 + INDEX)).unwrap()
+    }
+
+    /// Head and bytes written of what it gave back as number `index`.
+    pub fn used(&self, queue: u16, index: u16) -> (u32, u32) {
+        let at = Self::rings(queue).2 + RING + USED * u64::from(index % SIZE);
+        (self.memory.read_u32(Gpa(at)).unwrap(), self.memory.read_u32(Gpa(at + 4)).unwrap())
+    }
+
+    /// A request of `out` at 0x80000 and room for `room` bytes at 0x90000, as chain 0 and 1; offered and rung.
+    pub fn request(&mut self, queue: u16, out: &[u8], room: u32) {
+        self.memory.write(Gpa(0x8_0000), out).unwrap();
+        let room_flags = WRITE;
+        match (out.len() as u32, room) {
+            (len, 0) => self.describe(queue, 0, 0x8_0000, len, 0, 0),
+            (0, room) => self.describe(queue, 0, 0x9_0000, room, room_flags, 0),
+            (len, room) => {
+                self.describe(queue, 0, 0x8_0000, len, NEXT, 1);
+                self.describe(queue, 1, 0x9_0000, room, room_flags, 0);
+            }
+        }
+        self.offer(queue, 0);
+        self.ring(queue);
+    }
+
+    pub fn reply(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(Gpa(0x9_0000), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Waits until `done`, which somebody's thread brings about.
+    pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        for _ in 0..20_000 {
+            if done(self) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("waited 20 s for {what}");
+    }
+}
+
+/// A pipe: what reads and what writes.
+pub fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    std::io::pipe().unwrap()
+}
+
+pub fn own(file: impl Into<OwnedFd>) -> OwnedFd {
+    file.into()
+}

@@ -1,0 +1,143 @@
+//! Devices on the PCI bus: what a configuration wants of them, and how each life of the machine wires them.
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use satori_boot::layout;
+use satori_bus::InterruptSink;
+use satori_chipset::Chipset;
+use satori_defs::chipset::ioapic;
+use satori_engine::Entropy;
+use satori_memory::GuestMemory;
+use satori_virtio::{BAR_BYTES, Console, Device, Fs, Port, Rng, Share, VirtioFunction, Wiring};
+
+use crate::{Error, entropy};
+
+/// Which devices a machine has on its PCI bus, beside the host bridge. Without any, a guest finds none.
+#[derive(Debug, Default)]
+pub struct DeviceConfig {
+    /// Streams to and from the guest, as ports of one virtio console.
+    pub ports: Vec<Port>,
+    /// Folders, as virtio file systems.
+    pub shares: Vec<Share>,
+    /// A source of random bytes.
+    pub rng: bool,
+}
+
+/// Devices that outlive resets; clones are the same devices.
+#[derive(Clone, Default)]
+pub struct Devices(Arc<Vec<(&'static str, Arc<dyn Device>)>>);
+
+/// Device numbers on the bus that are ours to give: 0 is the host bridge.
+const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
+
+impl Devices {
+    /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
+    pub fn new(config: DeviceConfig) -> Result<Self, Error> {
+        let DeviceConfig { ports, shares, rng } = config;
+        let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
+        if !ports.is_empty() {
+            devices.push(("console", Console::new(ports)?));
+        }
+        let mut tags: Vec<_> = shares.iter().map(|share| share.tag.clone()).collect();
+        tags.sort();
+        if let Some(pair) = tags.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::Config(format!(
+                "two shares have the tag '{}': name one differently",
+                pair[0]
+            )));
+        }
+        for share in shares {
+            devices.push(("fs", Fs::new(share)?));
+        }
+        if rng {
+            devices.push(("rng", random()));
+        }
+        if devices.len() > SLOTS.count() {
+            return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
+        }
+        Ok(Devices(Arc::new(devices)))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Descriptors that a sandbox has to keep open.
+    pub fn files(&self) -> Vec<RawFd> {
+        self.0.iter().flat_map(|(_, device)| device.files()).collect()
+    }
+
+    /// Refuses what makes no two runs the same.
+    pub(crate) fn determined(&self) -> Result<(), Error> {
+        match self.0.iter().find_map(|(_, device)| device.undetermined()) {
+            Some(why) => Err(Error::Config(format!("--clock virtual: {why}; use --clock real"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts all of them on the bus of one life.
+    pub(crate) fn wire(
+        &self,
+        chipset: &Chipset,
+        memory: &GuestMemory,
+        messages: &Arc<dyn InterruptSink>,
+        determined: bool,
+    ) -> Result<(), Error> {
+        for ((name, device), slot) in self.0.iter().zip(SLOTS) {
+            let number = layout::pci_interrupt(slot);
+            let line = chipset.router.line(number).filter(|_| usize::from(number) < ioapic::PINS);
+            let no_line = || Error::Config(format!("internal error: no interrupt line {number}"));
+            let wiring = Wiring {
+                memory: memory.clone(),
+                map: chipset.mmio.downgrade(),
+                at: layout::PCI_LOW + u64::from(slot) * BAR_BYTES,
+                messages: messages.clone(),
+                pin: line.ok_or_else(no_line)?,
+                determined,
+            };
+            let function = VirtioFunction::new(name, device.clone(), wiring);
+            chipset.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what the guest gave away has left, or somebody does not want to wait any longer.
+    pub(crate) fn finish(&self, give_up: &dyn Fn() -> bool) {
+        self.0.iter().for_each(|(_, device)| device.finish(give_up));
+    }
+}
+
+/// Bytes of the host, or the same ones in every run if that is how runs are.
+fn random() -> Arc<Rng> {
+    let mut seeded = entropy::Seeded::new(u32::MAX);
+    Rng::new(move |determined, bytes| {
+        if determined {
+            for piece in bytes.chunks_mut(8) {
+                let number = seeded.next().unwrap_or_default().to_le_bytes();
+                piece.copy_from_slice(&number[..piece.len()]);
+            }
+        } else if let Err(error) = getrandom::fill(bytes) {
+            // Zeroes would be taken for random: the guest hears nothing instead.
+            tracing::warn!("the host gives no random bytes: {error}");
+            return false;
+        }
+        true
+    })
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl PartialEq for Devices {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.is_empty() && other.is_empty()
+    }
+}
+
+impl Eq for Devices {}
