@@ -4,10 +4,18 @@ use crate::cpu::{Cpu, Gate};
 
 /// Makes the function `$function` of the guest a handler, whose address is that of `$name`:
 /// `handler!(tick_handler, "tick_handler", tick, "tick");`. It runs with interrupts off, on the stack that was
-/// interrupted, and ends them itself.
+/// interrupted, and ends them itself. With a vector behind, the function is given that.
 #[macro_export]
 macro_rules! handler {
     ($name:ident, $label:literal, $function:ident, $symbol:literal) => {
+        $crate::handler!(@ $name, $label, $symbol);
+        const _: extern "C" fn() = $function;
+    };
+    ($name:ident, $label:literal, $function:ident, $symbol:literal, $vector:expr) => {
+        $crate::handler!(@ $name, $label, $symbol, "mov edi, {vector}", vector = const $vector);
+        const _: extern "C" fn(u8) = $function;
+    };
+    (@ $name:ident, $label:literal, $symbol:literal $(, $given:literal, $operand:ident = const $value:expr)?) => {
         ::core::arch::global_asm!(
             ".pushsection .text.handler, \"ax\"",
             concat!(".globl ", $label),
@@ -27,6 +35,7 @@ macro_rules! handler {
             "and rsp, -16",
             "fxsave64 [rsp]",
             "cld",
+            $($given,)?
             concat!("call ", $symbol),
             "fxrstor64 [rsp]",
             "mov rsp, rbp",
@@ -42,12 +51,12 @@ macro_rules! handler {
             "pop rax",
             "iretq",
             ".popsection",
+            $($operand = const $value,)?
         );
         unsafe extern "C" {
             /// The handler's first instruction; it is no function that could be called.
             static $name: u8;
         }
-        const _: extern "C" fn() = $function;
     };
 }
 

@@ -5,10 +5,9 @@
 #![no_std]
 #![no_main]
 
-use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use satori_guests::cpu::{Cpu, Gate};
+use satori_guests::cpu::Cpu;
 use satori_guests::defs::apic::{self as regs, icr, lvt};
 use satori_guests::defs::chipset::{hpet, ioapic, irq, mmio, pit, port, rtc};
 use satori_guests::defs::hyperv::synic::message::{PENDING, SIZE_AND_FLAGS};
@@ -18,7 +17,7 @@ use satori_guests::defs::hyperv::{NO_EOI_REQUIRED, PAGE_ENABLE, call, flush, lea
 use satori_guests::harness::option;
 use satori_guests::hyperv::{bit, hypercall_page, peek32, present};
 use satori_guests::smp::Barrier;
-use satori_guests::{Test, apic, guest, insn, paging, println, smp};
+use satori_guests::{Test, apic, guest, handler, insn, paging, println, smp};
 
 guest!("game", play, ladder);
 
@@ -32,59 +31,10 @@ const BY_ONE: u32 = 0b1011;
 /// The SINT of timer messages.
 const TIMER_SINT: u64 = 1;
 
-global_asm!(
-    ".macro game_stub name, vector",
-    ".globl \\name",
-    "\\name:",
-    "push rax",
-    "push rcx",
-    "push rdx",
-    "push rsi",
-    "push rdi",
-    "push r8",
-    "push r9",
-    "push r10",
-    "push r11",
-    "push rbp",
-    "mov rbp, rsp",
-    "sub rsp, 512",
-    "and rsp, -16",
-    "fxsave64 [rsp]",
-    "cld",
-    "mov edi, \\vector",
-    "call game_interrupt",
-    "fxrstor64 [rsp]",
-    "mov rsp, rbp",
-    "pop rbp",
-    "pop r11",
-    "pop r10",
-    "pop r9",
-    "pop r8",
-    "pop rdi",
-    "pop rsi",
-    "pop rdx",
-    "pop rcx",
-    "pop rax",
-    "iretq",
-    ".endm",
-    ".pushsection .text.game, \"ax\"",
-    "game_stub game_ipi, {ipi}",
-    "game_stub game_flush, {flush}",
-    "game_stub game_tick, {tick}",
-    "game_stub game_spare, {spare}",
-    ".popsection",
-    ipi = const IPI,
-    flush = const FLUSH,
-    tick = const TICK,
-    spare = const SPARE,
-);
-
-unsafe extern "C" {
-    safe fn game_ipi();
-    safe fn game_flush();
-    safe fn game_tick();
-    safe fn game_spare();
-}
+handler!(game_ipi, "game_ipi", game_interrupt, "game_interrupt", IPI);
+handler!(game_flush, "game_flush", game_interrupt, "game_interrupt", FLUSH);
+handler!(game_tick, "game_tick", game_interrupt, "game_interrupt", TICK);
+handler!(game_spare, "game_spare", game_interrupt, "game_interrupt", SPARE);
 
 /// A timer that the guest may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -519,10 +469,14 @@ impl Share {
 }
 
 fn set_gates() {
-    let gates: [(u8, extern "C" fn()); 4] =
-        [(IPI, game_ipi), (FLUSH, game_flush), (TICK, game_tick), (SPARE, game_spare)];
+    let gates = [
+        (IPI, &raw const game_ipi),
+        (FLUSH, &raw const game_flush),
+        (TICK, &raw const game_tick),
+        (SPARE, &raw const game_spare),
+    ];
     for (vector, stub) in gates {
-        Cpu::this().idt[usize::from(vector)] = Gate::interrupt(stub as *const () as u64);
+        handler::install(vector, stub);
     }
 }
 
