@@ -3,6 +3,8 @@
 //! A device knows none of these by type. It is handed trait objects at construction, and is
 //! called through [`PortDevice`] or [`MmioDevice`] by whichever map it was put into.
 
+#![forbid(unsafe_code)]
+
 mod interrupt;
 mod map;
 mod time;

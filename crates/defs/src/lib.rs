@@ -3,6 +3,7 @@
 //! Nothing here has logic or `unsafe`; every number that a manual defines stands in this
 //! crate once, under the manual's own name, and sizes and offsets are checked at compile time.
 
+#![forbid(unsafe_code)]
 #![no_std]
 
 pub mod acpi;

@@ -7,6 +7,8 @@
 //! loop { let exit = vcpu.run(until);  let answer = dispatch(exit);  vcpu.resume(answer); }
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod debug;
 mod doing;
 mod exit;

@@ -8,6 +8,8 @@
 //! The elements that libvirt knows are rows of `schema`; those of `<hyperv>` come from the table of
 //! enlightenments.
 
+#![forbid(unsafe_code)]
+
 mod cpu;
 mod domain;
 mod hyperv;

@@ -11,7 +11,7 @@ use satori_engine::{Engine, Kick, TimeSource, VcpuParts};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
-use satori_memory::{GuestMemory, Region};
+use satori_memory::{ALL_LINES, GuestMemory, Region};
 use satori_profile::{Meter, Timing};
 use satori_state::{Activity, CpuState};
 
@@ -172,12 +172,15 @@ impl InterruptLine for Intr {
     }
 }
 
+/// Address line 20, which the A20 gate holds low.
+const A20: u64 = 1 << 20;
+
 /// The A20 gate: every processor has to look.
 struct AddressLine(GuestMemory, Arc<Bells>);
 
 impl InterruptLine for AddressLine {
     fn set(&self, asserted: bool) {
-        self.0.set_a20(asserted);
+        self.0.set_lines(if asserted { ALL_LINES } else { !A20 });
         (0..self.1.0.len() as u32).for_each(|vcpu| self.1.wake(vcpu));
     }
 }

@@ -14,7 +14,7 @@ use satori_engine::{
 use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Flush, Partition};
 use satori_lapic::Lapic;
-use satori_memory::GuestMemory;
+use satori_memory::{ALL_LINES, GuestMemory};
 use satori_profile::{Meter, Recorded, Watched};
 use satori_state::{Activity, CpuState, Segment, reg, seg};
 use satori_trace::VcpuTrace;
@@ -73,7 +73,8 @@ pub(crate) struct Vp {
     /// It sleeps in the guest idle state.
     idle: bool,
     apic_page: Option<u64>,
-    a20_off: bool,
+    /// The address lines that its translations were made by.
+    lines: u64,
     tpr_threshold: u8,
     window: bool,
     nmi_window: bool,
@@ -117,7 +118,7 @@ impl Vp {
             quiet: false,
             idle: false,
             apic_page: lapic.mmio_base(),
-            a20_off: false,
+            lines: ALL_LINES,
             tpr_threshold: 0,
             window: false,
             nmi_window: false,
@@ -454,9 +455,9 @@ impl Vp {
 
     /// Keeps the VMX controls that follow from the local APIC.
     fn set_controls(&mut self) {
-        let a20_off = self.platform.memory.a20_off();
-        if a20_off != self.a20_off {
-            self.a20_off = a20_off;
+        let lines = self.platform.memory.lines();
+        if lines != self.lines {
+            self.lines = lines;
             self.vcpu.flush_tlb();
         }
         let page = self.lapic.mmio_base();

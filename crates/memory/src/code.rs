@@ -7,10 +7,9 @@
 
 use std::sync::Arc;
 
-use satori_defs::x86::PAGE_SIZE;
 use vm_memory::bitmap::{Bitmap, BitmapSlice, WithBitmapSlice};
 
-use crate::PageState;
+use crate::{PAGE_SIZE, PageState};
 
 /// The states of a region's pages.
 #[derive(Clone, Debug)]

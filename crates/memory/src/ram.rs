@@ -1,16 +1,16 @@
 //! The RAM of a partition.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::code::CodePages;
-use crate::{Gpa, Page, PageState};
+use crate::{Gpa, PAGE_SIZE, Page, PageState};
 
-/// Address line 20.
-const A20: u64 = 1 << 20;
+/// Every address line: what processors drive unless a board says otherwise.
+pub const ALL_LINES: u64 = u64::MAX;
 
 /// Failures of guest memory.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +51,8 @@ struct Slot {
 struct Inner {
     ram: GuestMemoryMmap<CodePages>,
     slots: Vec<Slot>,
-    /// Whether address line 20 is held low.
-    a20_off: AtomicBool,
+    /// The address lines that processors drive: the others are held low for them.
+    lines: AtomicU64,
 }
 
 // SAFETY: the raw pointers are into `ram`, which lives as long, and every access through them
@@ -74,7 +74,7 @@ impl GuestMemory {
         let failed = |why: String| Error::Reserve { bytes: total, why };
         let (mut mapped, mut states) = (Vec::new(), Vec::new());
         for &(start, len) in &ranges {
-            let pages = zeroed_states(len / satori_defs::x86::PAGE_SIZE as usize);
+            let pages = zeroed_states(len / PAGE_SIZE as usize);
             let region = MmapRegionBuilder::new_with_bitmap(len, CodePages(pages.clone()))
                 .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
                 .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
@@ -92,7 +92,7 @@ impl GuestMemory {
             states,
         });
         let slots = slots.collect();
-        Ok(GuestMemory(Arc::new(Inner { ram, slots, a20_off: AtomicBool::new(false) })))
+        Ok(GuestMemory(Arc::new(Inner { ram, slots, lines: AtomicU64::new(ALL_LINES) })))
     }
 
     pub(crate) fn backend(&self) -> &GuestMemoryMmap<CodePages> {
@@ -115,20 +115,20 @@ impl GuestMemory {
         Some(Page { host, state: &slot.states[index] })
     }
 
-    /// Turns the A20 gate on or off: off, bit 20 of what a processor addresses is zero. Each
-    /// processor has to drop its translations then.
-    pub fn set_a20(&self, on: bool) {
-        self.0.a20_off.store(!on, Ordering::Release);
+    /// Lets processors drive these address lines only, the bits of a mask: a gate of the board holds the others low. Each
+    /// processor has to drop its translations then. Devices reach all of memory.
+    pub fn set_lines(&self, lines: u64) {
+        self.0.lines.store(lines, Ordering::Release);
     }
 
-    /// Whether the A20 gate is off.
-    pub fn a20_off(&self) -> bool {
-        self.0.a20_off.load(Ordering::Acquire)
+    /// The address lines that processors drive.
+    pub fn lines(&self) -> u64 {
+        self.0.lines.load(Ordering::Acquire)
     }
 
-    /// Where a processor's access to `gpa` goes: the A20 gate is in its way.
+    /// Where a processor's access to `gpa` goes, by [`GuestMemory::set_lines`].
     pub fn addressed(&self, gpa: u64) -> u64 {
-        if self.a20_off() { gpa & !A20 } else { gpa }
+        gpa & self.lines()
     }
 
     /// Fills `buf` from guest memory at `gpa`.
@@ -199,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn the_a20_gate_clears_one_bit() {
+    fn a_line_that_is_held_low_clears_its_bit_for_processors() {
         let memory = two_regions();
         assert_eq!(memory.addressed(0xffff_ffff_ffff), 0xffff_ffff_ffff);
-        memory.clone().set_a20(false);
+        memory.clone().set_lines(!(1 << 20));
         assert_eq!((memory.addressed(0x30_1234), memory.addressed(0xf_ffff)), (0x20_1234, 0xf_ffff));
-        memory.set_a20(true);
+        memory.set_lines(ALL_LINES);
         assert_eq!(memory.addressed(0x10_0000), 0x10_0000);
     }
 

@@ -1,6 +1,6 @@
 //! Dependencies between crates point down, and those on others are ones we chose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,7 +42,6 @@ const FLOORS: &[(&str, u8)] = &[
 const SIDEWAYS: &[(&str, &str, &str)] = &[
     ("satori-engine", "satori-cpuid", "a vCPU is made with the features that its guest is offered"),
     ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
-    ("satori-exits", "satori-profile", "the dispatcher tells the meter of every exit"),
 ];
 
 fn root() -> &'static Path {
@@ -153,6 +152,136 @@ fn every_dependency_on_others_says_why() {
             }
             // One comment may stand over several lines of a family.
             reason &= !line.is_empty() && !line.starts_with('[');
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// The words of a file's code, without comments and in small letters.
+fn words(file: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(file).unwrap().to_lowercase();
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let separates = |letter: char| !letter.is_alphanumeric() && letter != '_';
+    code.flat_map(|line| line.split(separates)).filter(|word| !word.is_empty()).map(str::to_string).collect()
+}
+
+/// The Rust files of a folder and those below it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        match path.is_dir() {
+            true => found.extend(sources(&path)),
+            false => found.extend(path.extension().is_some_and(|end| end == "rs").then_some(path)),
+        }
+    }
+    found.sort();
+    found
+}
+
+fn folder(package: &Value) -> &Path {
+    Path::new(text(package, "manifest_path")).parent().expect("a manifest is in a folder")
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let mut wrong = Vec::new();
+    let metadata = metadata(&["--no-deps"]);
+    for package in items(&metadata, "packages") {
+        let words_of = |parts: &[&str]| -> BTreeSet<String> {
+            let files = parts.iter().flat_map(|part| match part.ends_with(".rs") {
+                true => vec![folder(package).join(part)],
+                false => sources(&folder(package).join(part)),
+            });
+            files.filter(|file| file.exists()).flat_map(|file| words(&file)).collect()
+        };
+        let (own, tests) =
+            (words_of(&["src", "build.rs", "examples"]), words_of(&["src", "tests", "examples"]));
+        for dependency in items(package, "dependencies") {
+            let name = dependency["rename"].as_str().unwrap_or(text(dependency, "name")).replace('-', "_");
+            let used = if dependency["kind"] == "dev" { tests.contains(&name) } else { own.contains(&name) };
+            if !used {
+                wrong.push(format!(
+                    "{} does not use {name}: take it out of its Cargo.toml",
+                    text(package, "name")
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_without_unsafe_code_forbid_it() {
+    let mut wrong = Vec::new();
+    let metadata = metadata(&["--no-deps"]);
+    for package in items(&metadata, "packages") {
+        let library = folder(package).join("src/lib.rs");
+        let has = sources(&folder(package).join("src")).iter().any(|file| words(file).contains("unsafe"));
+        let forbids =
+            std::fs::read_to_string(&library).is_ok_and(|text| text.contains("#![forbid(unsafe_code)]"));
+        if !has && !forbids {
+            wrong.push(format!("{}: write #![forbid(unsafe_code)]", library.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Crates that are any machine's, whatever its instruction set.
+const NEUTRAL: &[&str] = &["satori-memory", "satori-bus", "satori-sandbox", "satori-symbols", "satori-files"];
+
+/// What of x86 they do not name.
+const X86: &[&str] = &[
+    "a20",
+    "apic",
+    "apic_id",
+    "cr0",
+    "cr3",
+    "cr4",
+    "cpuid",
+    "efer",
+    "ept",
+    "lapic",
+    "msr",
+    "rflags",
+    "rip",
+    "satori_cpuid",
+    "satori_lapic",
+    "satori_rules",
+    "satori_state",
+    "tsc",
+    "tsc_hz",
+    "vmx",
+    "x86",
+];
+
+/// What they still name, file by file. What is gone has to leave the list.
+const STILL: &[(&str, &str, &str)] = &[
+    (
+        "bus/src/time.rs",
+        "tsc",
+        "Clock reads the time-stamp counter beside nanoseconds; a counter is to be the ISA's",
+    ),
+    ("bus/src/time.rs", "tsc_hz", "the same"),
+];
+
+#[test]
+fn neutral_crates_name_no_x86() {
+    let (mut wrong, mut still) = (Vec::new(), BTreeSet::new());
+    let metadata = metadata(&["--no-deps"]);
+    let neutral = items(&metadata, "packages").filter(|package| NEUTRAL.contains(&text(package, "name")));
+    for file in neutral.flat_map(|package| sources(&folder(package).join("src"))) {
+        let found = words(&file);
+        for word in X86.iter().filter(|word| found.contains(**word)) {
+            match STILL.iter().position(|(path, known, _)| file.ends_with(path) && known == word) {
+                Some(known) => _ = still.insert(known),
+                None => wrong.push(format!("{}: {word} is x86's", file.display())),
+            }
+        }
+    }
+    for (at, (path, word, _)) in STILL.iter().enumerate() {
+        if !still.contains(&at) {
+            wrong.push(format!("{path} no longer names {word}: take it out of STILL"));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

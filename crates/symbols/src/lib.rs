@@ -5,6 +5,8 @@
 //! ([`Symbols::find`]), which is what stock kernels without debug files leave one. What is read may be
 //! hostile: everything is checked against itself, and bounded.
 
+#![forbid(unsafe_code)]
+
 mod file;
 mod kallsyms;
 mod scan;

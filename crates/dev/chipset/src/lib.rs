@@ -19,6 +19,8 @@
 //! its own sink or INTR line would take. Power sinks are called with no lock held; byte sinks and the
 //! timer queue are leaves.
 
+#![forbid(unsafe_code)]
+
 mod a20;
 mod board;
 mod debug;

@@ -9,6 +9,8 @@
 //! and symbolic links lead nowhere, as names are opened with openat2(2) and the guest's kernel follows links
 //! itself. Numbers, handles and counts are guest input.
 
+#![forbid(unsafe_code)]
+
 mod attr;
 mod changes;
 mod cow;

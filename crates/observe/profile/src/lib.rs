@@ -7,6 +7,8 @@
 //!
 //! [`Profile`] joins the vCPUs and prints as JSON ([`Profile::json`]), of which crate `report` makes tables.
 
+#![forbid(unsafe_code)]
+
 mod hot;
 mod json;
 mod live;

@@ -3,6 +3,8 @@
 //! [`read`] makes one model of either, [`text()`] and [`Report::to_json`] print it, [`diff`]
 //! compares two.
 
+#![forbid(unsafe_code)]
+
 pub mod advise;
 pub mod costs;
 pub mod diff;

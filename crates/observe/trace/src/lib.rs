@@ -7,6 +7,8 @@
 //! not fit into the [`QUEUE`] is dropped, and counted. Under a virtual clock, where waiting costs the guest
 //! nothing, it is waited for, so that two runs leave the same bytes.
 
+#![forbid(unsafe_code)]
+
 mod filter;
 #[cfg(test)]
 mod tests;

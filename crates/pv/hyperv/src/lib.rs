@@ -12,6 +12,8 @@
 //! Reference time is the partition's TSC scaled by the same 64.64 factor that the reference TSC
 //! page holds, so the page, TIME_REF_COUNT and the host agree to the last unit.
 
+#![forbid(unsafe_code)]
+
 mod assist;
 pub mod choice;
 mod clock;

@@ -5,6 +5,8 @@
 //! (`tools/fuzz`); the tests of this crate run them on fixed seeds and on every input that once
 //! failed (`regressions/`), so the gate needs no fuzzer.
 
+#![forbid(unsafe_code)]
+
 mod guest;
 mod hyperv;
 mod instructions;

@@ -6,6 +6,8 @@
 //! compares them with the bounds that the translator has to reach. [`traps`], [`ablation`] and [`overhead`] are experiments
 //! of their own.
 
+#![forbid(unsafe_code)]
+
 pub mod ablation;
 #[path = "../../../../guests/bench/src/catalog.rs"]
 pub mod catalog;

@@ -6,6 +6,8 @@
 //! processor's registers. Firmware is not involved: the kernel is entered by multiboot, at its PVH
 //! note, or by one of Linux's boot protocols.
 
+#![forbid(unsafe_code)]
+
 pub mod acpi;
 mod bytes;
 mod bzimage;

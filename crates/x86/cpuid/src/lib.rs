@@ -14,6 +14,8 @@
 //!
 //! The processor calls itself GenuineIntel on every host, unless told otherwise; see [`Identity`].
 
+#![forbid(unsafe_code)]
+
 pub mod controls;
 mod feature;
 mod identity;

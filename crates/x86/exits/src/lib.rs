@@ -7,6 +7,8 @@
 //! [`Exit::reason`], an exhaustive match over the same type, so that an exit without a counter
 //! and an exit without a handler both do not compile.
 
+#![forbid(unsafe_code)]
+
 mod apic;
 mod cache;
 mod context;

@@ -21,6 +21,8 @@
 //! else if let Some(vector) = lapic.pending() { lapic.accept(vector); inject it }
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod bits;
 mod bus;
 mod local;

@@ -3,6 +3,8 @@
 //! Engines execute on it, exit handlers read and change it, snapshots copy it. It has no
 //! behaviour beyond reset values and a few derived predicates.
 
+#![forbid(unsafe_code)]
+
 use satori_defs::x86::{cr0, efer, rflags};
 
 /// Indices of the general-purpose registers in [`CpuState::gpr`], in encoding order.
