@@ -176,7 +176,10 @@ impl Kernel {
                 if image.is_64bit && version.is_some() && image.holds(image.entry) {
                     add(BootProtocol::Linux64);
                 }
-                // What unpacks itself can be entered whatever is inside, as a Linux of 32 bits without PVH note.
+                // What the code around it jumps to when it has unpacked a Linux of 32 bits: the same protocol.
+                if !image.is_64bit && image.pvh_entry.is_none() && version.is_some() && image.holds(image.entry) {
+                    add(BootProtocol::Linux32);
+                }
                 ways.extend(by_code);
                 if ways.is_empty() {
                     return Err(match (multiboot, format) {
