@@ -50,7 +50,7 @@ pub use outcome::{Event, Outcome};
 pub use perf::{CodeNames, PerfFile};
 pub use pins::{Pins, host_processors};
 pub use processor::Processor;
-pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, Module, ProtocolChoice};
+pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module, ProtocolChoice};
 pub use satori_engine::{CONTROLS, Processor as VmxProcessor, Vmx, VmxRow};
 pub use satori_symbols::Symbols;
 pub use satori_virtio::{Port, Share};

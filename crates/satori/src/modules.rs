@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use satori_machine::Module;
 
-use crate::run::{read, read_any};
+use crate::run::{Room, full};
 
 /// The files that one `--initrd` names: one, or as QEMU has it for multiboot kernels several,
 /// `"FILE ARGS,FILE"`, where `,,` is a comma. A name that exists as it stands is one file.
-pub fn initrds(text: &OsStr) -> Result<Vec<Module>> {
-    items(text).iter().map(|item| initrd(item)).collect()
+pub fn initrds(text: &OsStr, room: &mut Room) -> Result<Vec<Module>> {
+    items(text).iter().map(|item| initrd(item, room)).collect()
 }
 
 /// The files that [`initrds`] reads.
@@ -26,16 +26,16 @@ pub fn module_file(text: &OsStr) -> PathBuf {
 }
 
 /// The file that one `--module` names, `"FILE ARGS"`.
-pub fn module(text: &OsStr) -> Result<Module> {
+pub fn module(text: &OsStr, room: &mut Room) -> Result<Module> {
     let (name, _) = parts(text);
     // It may be empty: that it is there can be what it says.
-    let data = read_any("--module", Path::new(name))?;
+    let data = room.read("--module", Path::new(name))?;
     Ok(Module { cmdline: text.to_string_lossy().into(), data, multiboot_only: true })
 }
 
-fn initrd(text: &OsStr) -> Result<Module> {
+fn initrd(text: &OsStr, room: &mut Room) -> Result<Module> {
     let (name, arguments) = parts(text);
-    let data = read("--initrd", Path::new(name))?;
+    let data = full("--initrd", room.read("--initrd", Path::new(name))?, name)?;
     Ok(Module { cmdline: text.to_string_lossy().into(), data, multiboot_only: arguments })
 }
 
@@ -79,9 +79,10 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named_without_its_arguments() {
-        let error = initrds("/nonexistent/a x,/nonexistent/b".as_ref()).unwrap_err().to_string();
+        let mut room = Room { bytes: 1 << 20, of: "this test" };
+        let error = initrds("/nonexistent/a x,/nonexistent/b".as_ref(), &mut room).unwrap_err().to_string();
         assert!(error.starts_with("cannot read --initrd /nonexistent/a ("), "{error}");
-        let error = module("/nonexistent/a x,y".as_ref()).unwrap_err().to_string();
+        let error = module("/nonexistent/a x,y".as_ref(), &mut room).unwrap_err().to_string();
         assert!(error.starts_with("cannot read --module /nonexistent/a ("), "{error}");
     }
 }

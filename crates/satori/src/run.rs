@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::stderr;
+use std::io::{Read, stderr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
 use satori_libvirt::OnReboot;
 use satori_machine::{
-    Charges, ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, Machine, Module,
-    OnReset, PerfFile, ProtocolChoice, Sinks, SymbolSource, WatchListener,
+    Charges, ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, KERNEL_MAX,
+    Machine, Module, OnReset, PerfFile, ProtocolChoice, Sinks, SymbolSource, WatchListener,
 };
 use satori_sandbox::{Measure, Mode, Needs};
 use satori_symbols::Symbols;
@@ -39,6 +39,7 @@ pub fn run(flags: &cli::Run) -> Status {
         let chosen = choose::processors(&flags.machine.processor)?;
         let (of_file, ramdisk) = (chosen.domain.kernel.as_deref(), chosen.domain.initrd.as_deref());
         flags.places().reads("<kernel>", of_file).reads("<initrd>", ramdisk).check()?;
+        let memory = chosen.memory(flags.machine.memory, flags.machine.processor.libvirt.as_deref())?;
         let (name, kernel) = match (&flags.kernel, &chosen.domain.kernel) {
             (Some(path), _) => (path.clone(), read("--kernel", path)?),
             (None, Some(path)) => (path.into(), read("<kernel>", Path::new(path))?),
@@ -49,7 +50,7 @@ pub fn run(flags: &cli::Run) -> Status {
         let boot = Boot {
             kernel,
             kernel_name: name.display().to_string(),
-            initrds: modules(flags, chosen.domain.initrd.as_deref())?,
+            initrds: modules(flags, chosen.domain.initrd.as_deref(), memory)?,
             cmdline: cmdline(flags, chosen.domain.cmdline.as_deref()),
             protocol: flags.boot.wanted(),
         };
@@ -87,39 +88,74 @@ fn cmdline(flags: &cli::Run, file: Option<&str>) -> Cmdline {
     }
 }
 
-/// The initial ramdisks and modules of the flags; without the former that of the file.
-fn modules(flags: &cli::Run, file: Option<&str>) -> Result<Vec<Module>> {
+/// The initial ramdisks and modules of the flags; without the former that of the file. All together fit into `memory`.
+fn modules(flags: &cli::Run, file: Option<&str>, memory: u64) -> Result<Vec<Module>> {
+    let mut room = Room { bytes: memory, of: "the memory that the guest has left, --memory" };
     let mut all = Vec::new();
     if let Some(path) = file.filter(|_| flags.initrd.is_empty()) {
-        all.push(Module { data: read("<initrd>", Path::new(path))?, ..Module::default() });
+        all.push(Module {
+            data: full("<initrd>", room.read("<initrd>", Path::new(path))?, path)?,
+            ..Module::default()
+        });
     }
     for text in &flags.initrd {
-        all.extend(modules::initrds(text)?);
+        all.extend(modules::initrds(text, &mut room)?);
     }
     for text in &flags.module {
-        all.push(modules::module(text)?);
+        all.push(modules::module(text, &mut room)?);
     }
     Ok(all)
 }
 
-/// The content of the file that `flag` names, which has some.
-pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
-    let bytes = read_any(flag, path)?;
+/// How many bytes files may have, of what. A file is asked for its size before a byte is read.
+#[derive(Debug)]
+pub struct Room {
+    /// What is left.
+    pub bytes: u64,
+    /// What it is, in words.
+    pub of: &'static str,
+}
+
+impl Room {
+    /// For a file of its own, of which none is larger than a kernel may be.
+    fn own() -> Self {
+        Room { bytes: KERNEL_MAX, of: "any such file has" }
+    }
+
+    /// The content of the file that `flag` names, which takes its room.
+    pub fn read(&mut self, flag: &str, path: &Path) -> Result<Vec<u8>> {
+        let shown = path.display();
+        let cannot = |why: std::io::Error| {
+            anyhow!("cannot read {flag} {shown} ({}): name a file that can be read", plain(&why))
+        };
+        // Also a directory opens; and a fifo or a device would be read for ever.
+        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+            bail!("{flag} {shown} is no regular file: name one");
+        }
+        let file = File::open(path).map_err(cannot)?;
+        let size = file.metadata().map_err(cannot)?.len();
+        if size > self.bytes {
+            bail!("{flag} {shown} is too large: {size} bytes, more than {} ({})", self.of, self.bytes);
+        }
+        let mut bytes = Vec::with_capacity(size as usize);
+        // It may grow meanwhile.
+        file.take(self.bytes).read_to_end(&mut bytes).map_err(cannot)?;
+        self.bytes -= bytes.len() as u64;
+        Ok(bytes)
+    }
+}
+
+/// `bytes`, of which the file that `flag` names has some.
+pub fn full(flag: &str, bytes: Vec<u8>, path: impl AsRef<Path>) -> Result<Vec<u8>> {
     if bytes.is_empty() {
-        bail!("{flag} {} is empty: name another file", path.display());
+        bail!("{flag} {} is empty: name another file", path.as_ref().display());
     }
     Ok(bytes)
 }
 
-/// The content of the file that `flag` names.
-pub fn read_any(flag: &str, path: &Path) -> Result<Vec<u8>> {
-    let shown = path.display();
-    // Also a directory opens; and a fifo or a device would be read for ever.
-    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-        bail!("{flag} {shown} is no regular file: name one");
-    }
-    std::fs::read(path)
-        .map_err(|why| anyhow!("cannot read {flag} {shown} ({}): name a file that can be read", plain(&why)))
+/// The content of the file that `flag` names, which has some.
+pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
+    full(flag, Room::own().read(flag, path)?, path)
 }
 
 /// Boots, runs to the end and reports.

@@ -58,6 +58,12 @@ fn initrds() {
     let large = large.to_str().unwrap();
     refused(&["--kernel", &kernel, "-m", "128M", "--initrd", large], &["memory"]);
     refused(&["--kernel", &kernel, "-m", "256M", "--initrd", large, "--initrd", large], &["memory"]);
+    // Refused by its size: to read it would take minutes, and more memory than there is.
+    sparse.set_len(1 << 40).unwrap();
+    for flag in ["--initrd", "--module"] {
+        refused(&["--kernel", &kernel, flag, large], &[flag, "too large", "--memory"]);
+    }
+    refused(&["--kernel", large], &["--kernel", "too large"]);
     std::fs::remove_file(large).unwrap();
 }
 

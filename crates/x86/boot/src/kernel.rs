@@ -177,7 +177,11 @@ impl Kernel {
                     add(BootProtocol::Linux64);
                 }
                 // What the code around it jumps to when it has unpacked a Linux of 32 bits: the same protocol.
-                if !image.is_64bit && image.pvh_entry.is_none() && version.is_some() && image.holds(image.entry) {
+                if !image.is_64bit
+                    && image.pvh_entry.is_none()
+                    && version.is_some()
+                    && image.holds(image.entry)
+                {
                     add(BootProtocol::Linux32);
                 }
                 ways.extend(by_code);

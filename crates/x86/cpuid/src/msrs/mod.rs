@@ -63,7 +63,7 @@ impl PlatformMsrs {
             let at = msrs.values.len();
             if let Owner::Platform { start, write, .. } = row.owner {
                 msrs.values.extend((row.first..=row.last).map(|_| start(setup)));
-                if let Write::KeepOffered(offered) | Write::MiscEnable(_, _, offered) = write {
+                if let Write::KeepOffered(offered) | Write::MiscEnable(_, offered) = write {
                     mask = offered(setup);
                 }
             }
@@ -127,11 +127,9 @@ impl PlatformMsrs {
                 only(kept | fixed)?;
                 value & !fixed | *slot & fixed
             }
-            Write::MiscEnable(kept, fixed, _) => {
-                only(kept | fixed)?;
-                // Execute-disable cannot be taken away while it is in use, and only where it is offered.
-                let switched_off = value & msr::misc_enable::XD_DISABLE & !offered;
-                when(switched_off == 0 && (value & offered == 0 || efer & efer::NXE == 0))?;
+            Write::MiscEnable(fixed, _) => {
+                // Execute-disable cannot be taken away while it is in use.
+                when(value & offered == 0 || efer & efer::NXE == 0)?;
                 value & !fixed | *slot & fixed
             }
             Write::KeepOffered(_) => {

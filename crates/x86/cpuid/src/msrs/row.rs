@@ -113,9 +113,9 @@ pub enum Write {
     Keep(u64, u64),
     /// As `Keep`, with a mask that follows from what is offered.
     KeepOffered(fn(&Setup<'_>) -> u64),
-    /// IA32_MISC_ENABLE: as `Keep`; what the function tells, which is XD disable where NX is offered, can be set while
-    /// IA32_EFER.NXE is clear.
-    MiscEnable(u64, u64, fn(&Setup<'_>) -> u64),
+    /// IA32_MISC_ENABLE: changes to bits of the mask are ignored, all others kept; what the function tells, which is XD
+    /// disable where NX is offered, can be set while IA32_EFER.NXE is clear.
+    MiscEnable(u64, fn(&Setup<'_>) -> u64),
     /// Nothing, if no other bits than these are set; else #GP.
     Drop(u64),
     /// Zero or all ones is kept, anything else #GP.
@@ -145,10 +145,8 @@ impl Owner {
             Keep(kept, fixed) => {
                 format!("{kept:#x} kept, {fixed:#x} ignored; other bits #GP")
             }
-            MiscEnable(kept, fixed, _) => {
-                format!(
-                    "{kept:#x} kept, {fixed:#x} ignored; other bits, and bit 34 without NX or while EFER.NXE is set, #GP"
-                )
+            MiscEnable(fixed, _) => {
+                format!("kept, but for {fixed:#x}, which is ignored; bit 34 while EFER.NXE is set #GP")
             }
             KeepOffered(_) => "bits whose features are offered kept; others #GP".into(),
             Drop(0) => "0 ignored; else #GP".into(),

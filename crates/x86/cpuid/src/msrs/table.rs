@@ -303,14 +303,10 @@ pub const TABLE: &[Row] = &[
             "fast strings, no BTS, no PEBS",
         ),
         MiscEnable(
-            misc_enable::FAST_STRINGS
-                | misc_enable::LIMIT_CPUID
-                | misc_enable::XTPR_DISABLE
-                | misc_enable::XD_DISABLE,
             misc_enable::PERFMON | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
             |setup| if setup.cpuid.has(Nx) { misc_enable::XD_DISABLE } else { 0 },
         ),
-        "CPUID follows bits 22 and 34; no EIST, MONITOR, thermal monitor (SDM volume 4, table 2-2)",
+        "CPUID follows bits 22 and 34; others change nothing, as with KVM (SDM volume 4, table 2-2)",
     ),
     row(
         one(MSR_TURBO_RATIO_LIMIT),

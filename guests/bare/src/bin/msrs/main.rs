@@ -285,9 +285,15 @@ fn misc_enable(t: &mut Test) {
         insn::wrmsr(IA32_MISC_ENABLE, before);
         t.holds("CPUID follows back", cpuid_bit(0x8000_0001, EDX, 20));
     } else {
-        refused(t, "XD disabled where it is not", IA32_MISC_ENABLE, before | bit::XD_DISABLE);
+        kept(t, "XD disabled where it is not", IA32_MISC_ENABLE, before | bit::XD_DISABLE);
+        insn::wrmsr(IA32_MISC_ENABLE, before);
     }
     insn::wrmsr(IA32_EFER, efer);
+    // Thermal monitor, EIST and MONITOR are not there, and their bits are kept as KVM keeps them.
+    for number in [1, 3, 16, 18, 20, 38] {
+        kept(t, "a bit without effect", IA32_MISC_ENABLE, before ^ 1 << number);
+    }
+    insn::wrmsr(IA32_MISC_ENABLE, before);
     let leaves = insn::cpuid(0, 0)[0];
     kept(t, "CPUID limited", IA32_MISC_ENABLE, before | bit::LIMIT_CPUID);
     t.holds("the last leaf", insn::cpuid(0, 0)[0] <= 3);
