@@ -17,6 +17,7 @@ pub mod linux;
 pub mod msr;
 pub mod multiboot;
 pub mod pci;
+pub mod svm;
 pub mod virtio;
 pub mod vmx;
 pub mod x86;

@@ -82,6 +82,10 @@ pub(crate) fn topology(reader: &mut Reader, node: &Node) {
         };
         match count(&attribute.value).filter(|number| *number <= MAX_CPUS) {
             Some(number) => *slot = number,
+            None if count(&attribute.value).is_some() => reader.not_ours(
+                attribute.at,
+                format!("{name} is a number from 1 to {MAX_CPUS}, not '{}'", attribute.value),
+            ),
             None => reader.wrong(
                 attribute.at,
                 format!("{name} is a number from 1 to {MAX_CPUS}, not '{}'", attribute.value),
@@ -95,7 +99,7 @@ pub(crate) fn topology(reader: &mut Reader, node: &Node) {
     let all = [clusters, modules, sockets, dies, cores, threads];
     let product: u64 = all.iter().map(|number| u64::from(*number)).product();
     if product > u64::from(MAX_CPUS) {
-        reader.wrong(node.at, format!("{product} processors are too many: use at most {MAX_CPUS}"));
+        reader.not_ours(node.at, format!("{product} processors are too many: use at most {MAX_CPUS}"));
         return;
     }
     // The product is at most 255, so this is too.
@@ -125,10 +129,11 @@ pub(crate) fn feature(reader: &mut Reader, node: &Node) {
     let Some(known) = Feature::by_name(&name.value) else {
         let near = Feature::near(&short(&name.value));
         match near.first() {
+            // libvirt knows more features than any list here: one that is required may be a right one.
             Some(near) => {
-                reader.wrong(name.at, format!("unknown CPU feature '{}': write {near}", name.value))
+                reader.not_ours(name.at, format!("unknown CPU feature '{}': write {near}", name.value))
             }
-            None if policy == "require" => reader.wrong(
+            None if policy == "require" => reader.not_ours(
                 name.at,
                 format!("unknown CPU feature '{}': 'satori cpu --features' lists all", name.value),
             ),
@@ -139,7 +144,7 @@ pub(crate) fn feature(reader: &mut Reader, node: &Node) {
     };
     if on && !reader.offered(known) {
         match policy {
-            "require" => reader.wrong(
+            "require" => reader.not_ours(
                 name.at,
                 format!("the engine has no '{}': leave it out, or write policy='optional'", known.name()),
             ),

@@ -104,6 +104,20 @@ const LARGEST: usize = 1 << 18;
 
 /// Reads `text`, the content of the file `name`. `offered` tells which features the engine has.
 pub fn read(name: &str, text: &str, offered: &dyn Fn(Feature) -> bool) -> Result<Domain, Mistakes> {
+    read_as(name, text, offered, false)
+}
+
+/// Reads the domain of a guest that another program runs, to look at it: what libvirt has and Satori does not is a warning.
+pub fn read_foreign(name: &str, text: &str, offered: &dyn Fn(Feature) -> bool) -> Result<Domain, Mistakes> {
+    read_as(name, text, offered, true)
+}
+
+fn read_as(
+    name: &str,
+    text: &str,
+    offered: &dyn Fn(Feature) -> bool,
+    foreign: bool,
+) -> Result<Domain, Mistakes> {
     if text.len() > LARGEST {
         let text = format!("more than {LARGEST} bytes: that is no domain");
         return Err(Mistakes(vec![Mistake { within: name.into(), place: None, text }]));
@@ -114,6 +128,7 @@ pub fn read(name: &str, text: &str, offered: &dyn Fn(Feature) -> bool) -> Result
         name,
         lines: Lines::new(&text),
         offered,
+        foreign,
         domain: Domain::default(),
         mistakes: Vec::new(),
         base: None,
@@ -138,6 +153,8 @@ pub(crate) struct Reader<'r> {
     name: &'r str,
     lines: Lines<'r>,
     offered: &'r dyn Fn(Feature) -> bool,
+    /// The domain is another program's, and is only looked at.
+    foreign: bool,
     pub(crate) domain: Domain,
     mistakes: Vec<Mistake>,
     /// Where the file begins to say which enlightenments there are: nothing is on that it does not name.
@@ -155,6 +172,11 @@ impl Reader<'_> {
 
     pub(crate) fn wrong(&mut self, at: usize, text: String) {
         self.mistakes.push(self.mistake(at, text));
+    }
+
+    /// What is right in libvirt, and cannot be had here.
+    pub(crate) fn not_ours(&mut self, at: usize, text: String) {
+        if self.foreign { self.warn(at, text) } else { self.wrong(at, text) }
     }
 
     pub(crate) fn warn(&mut self, at: usize, text: String) {
@@ -188,7 +210,12 @@ impl Reader<'_> {
                 _ if known.is_empty() => "leave it out".into(),
                 _ => format!("known are {}", known.join(", ")),
             };
-            self.wrong(attribute.at, format!("<{}> has no attribute {}: {right}", node.name, attribute.name));
+            let text = format!("<{}> has no attribute {}: {right}", node.name, attribute.name);
+            // A newer libvirt's, where it resembles nothing.
+            match near {
+                Some((far, _)) if far <= 2 => self.wrong(attribute.at, text),
+                _ => self.not_ours(attribute.at, text),
+            }
         }
     }
 
@@ -270,7 +297,7 @@ impl Reader<'_> {
         } else if let Some((within, near)) = elsewhere() {
             format!("libvirt has no <{name}>: write {}, in <{within}>", called(near))
         } else {
-            format!("libvirt has no <{name}> in <{parent}>: leave it out")
+            return self.not_ours(node.at, format!("libvirt has no <{name}> in <{parent}>: leave it out"));
         };
         self.wrong(node.at, text);
     }
@@ -351,6 +378,7 @@ pub(crate) fn vcpu(reader: &mut Reader, node: &Node) {
     let wrong = |text: &str| format!("'{}' is no number of processors: write 1 to 255", text.trim());
     match count(&node.text).filter(|number| *number <= satori_cpuid::MAX_CPUS) {
         Some(number) => reader.domain.vcpus = Some((number, reader.place(node.at))),
+        None if count(&node.text).is_some() => return reader.not_ours(node.at, wrong(&node.text)),
         None => return reader.wrong(node.at, wrong(&node.text)),
     }
     if let Some(current) = node.attribute("current") {
@@ -420,12 +448,12 @@ pub(crate) fn os(reader: &mut Reader, node: &Node) {
 pub(crate) fn os_type(reader: &mut Reader, node: &Node) {
     reader.only(node, &["arch", "machine"]);
     if !["hvm", ""].contains(&node.text.trim()) {
-        reader.wrong(node.at, format!("the type '{}' is none of ours: write hvm", node.text.trim()));
+        reader.not_ours(node.at, format!("the type '{}' is none of ours: write hvm", node.text.trim()));
     }
     if let Some(arch) =
         node.attribute("arch").filter(|arch| !["x86_64", "i686"].contains(&arch.value.as_str()))
     {
-        reader.wrong(arch.at, format!("the architecture '{}' is not there: write x86_64", arch.value));
+        reader.not_ours(arch.at, format!("the architecture '{}' is not there: write x86_64", arch.value));
     }
     if let Some(machine) = node.attribute("machine") {
         reader.warn(

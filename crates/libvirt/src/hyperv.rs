@@ -93,7 +93,7 @@ pub(crate) fn proposed(reader: &mut Reader, node: &Node) {
 fn set(reader: &mut Reader, node: &Node, one: Enlightenment, on: bool) {
     match (one.row().refused, on) {
         (Some(why), true) => {
-            reader.wrong(node.at, format!("<{}> cannot be had: {why}; leave it out", node.name))
+            reader.not_ours(node.at, format!("<{}> cannot be had: {why}; leave it out", node.name))
         }
         // As it is.
         (Some(_), false) => {}

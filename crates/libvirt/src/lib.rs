@@ -20,7 +20,7 @@ mod tree;
 mod values;
 mod write;
 
-pub use domain::{Cpu, Domain, OnReboot, Pin, Whose, read};
+pub use domain::{Cpu, Domain, OnReboot, Pin, Whose, read, read_foreign};
 pub use satori_hyperv::choice::{Mistake, Mistakes, Place};
 pub use write::write;
 

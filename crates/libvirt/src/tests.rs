@@ -358,3 +358,24 @@ proptest! {
         prop_assert_eq!(domain.cpu.words(), Some("max,-hypervisor,+rdrand".to_string()));
     }
 }
+
+#[test]
+fn anothers_domain_is_looked_at_with_warnings() {
+    let text = "<domain type='kvm'>\n<features><hyperv><vapic state='on'/><evmcs state='on'/></hyperv></features>\n\
+                <cpu><feature policy='require' name='topoext'/><feature policy='require' name='newer-than-us'/></cpu>\n\
+                <vcpu>512</vcpu>\n<novelty/>\n</domain>";
+    let all = |feature| feature != satori_cpuid::Feature::Topoext;
+    assert_eq!(read("d.xml", text, &all).unwrap_err().0.len(), 5, "to run it all of that must go");
+    let domain = read_foreign("d.xml", text, &all).unwrap();
+    let told: Vec<_> = domain.warnings.iter().map(ToString::to_string).collect();
+    for (at, part) in
+        [("2:", "evmcs"), ("3:", "topoext"), ("3:", "newer-than-us"), ("4:", "512"), ("5:", "novelty")]
+    {
+        assert!(
+            told.iter().any(|one| one.contains(part) && one.starts_with(&format!("d.xml:{at}"))),
+            "{part}: {told:?}"
+        );
+    }
+    let misspelt = "<features><hyperv><vapik state='on'/></hyperv></features>";
+    assert!(read_foreign("d.xml", misspelt, &all).is_err(), "what nobody has is a mistake");
+}

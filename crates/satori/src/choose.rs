@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use satori_cpuid::{Feature, Topology};
+use satori_cpuid::{CpuSpec, Feature, Topology};
 use satori_hyperv::choice::{self, By, Choice, Chosen};
 use satori_libvirt::{Domain, Whose};
 use satori_machine::{ClockMode, Config, Pins, Processor, host_processors};
@@ -30,11 +30,20 @@ pub struct Processors {
     pub warnings: Vec<String>,
 }
 
-/// What `flags` ask for.
+/// What `flags` ask for, of a guest that is to run here.
 pub fn processors(flags: &cli::Processor) -> Result<Processors> {
+    chosen(flags, false)
+}
+
+/// What `flags` come to of a guest that another program may run: what that has and Satori does not is a warning.
+pub fn foreign(flags: &cli::Processor) -> Result<Processors> {
+    chosen(flags, true)
+}
+
+fn chosen(flags: &cli::Processor, foreign: bool) -> Result<Processors> {
     let mut choice = Choice::on(flags.vmx.unwrap_or_default().apicv());
     let domain = match &flags.libvirt {
-        Some(path) => read(path)?,
+        Some(path) => read(path, foreign)?,
         None => Domain::default(),
     };
     if let Some(path) = &flags.libvirt {
@@ -43,9 +52,17 @@ pub fn processors(flags: &cli::Processor) -> Result<Processors> {
     if let Some(list) = &flags.hyperv {
         choice.apply("--hyperv", &choice::list(list)?)?;
     }
+    let mut not_ours = Vec::new();
     let mut cpu = domain.cpu.words().unwrap_or_else(|| "max".into());
     if let Some(text) = &flags.cpu {
-        let option = choice::cpu_option(text)?;
+        let option = match foreign {
+            true => {
+                let (option, others) = choice::foreign_cpu_option(text)?;
+                not_ours.extend(others.iter().map(ToString::to_string));
+                option
+            }
+            false => choice::cpu_option(text)?,
+        };
         choice.apply("--cpu", &option.wishes)?;
         cpu = option.rest;
     }
@@ -53,7 +70,10 @@ pub fn processors(flags: &cli::Processor) -> Result<Processors> {
     let of_file = of_file.or(domain.vcpus.map(|(vcpus, _)| Topology::flat(vcpus)));
     let topology = flags.cpus.or(of_file).unwrap_or_default();
     let hyperv = choice.finish()?;
-    let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).collect();
+    let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).chain(not_ours).collect();
+    if foreign && let Err(why) = cpu.parse::<CpuSpec>() {
+        warnings.push(format!("{why}; only Hyper-V's part of it is judged"));
+    }
     // A list of --hyperv is documented to bring what it needs. QEMU refuses what lacks it.
     let listed = |by: &By| matches!(by, By::Words { within, .. } if within == "--hyperv");
     let added = hyperv.added.iter().filter(|added| !listed(&added.by));
@@ -62,7 +82,7 @@ pub fn processors(flags: &cli::Processor) -> Result<Processors> {
     Ok(Processors { topology, cpu, hyperv, pins, domain, warnings })
 }
 
-fn read(path: &Path) -> Result<Domain> {
+fn read(path: &Path, foreign: bool) -> Result<Domain> {
     let bytes = run::read("--libvirt", path)?;
     let shown = path.display().to_string();
     let text = String::from_utf8(bytes)
@@ -70,7 +90,8 @@ fn read(path: &Path) -> Result<Domain> {
     // Time is none of a feature's matters; the virtual clock is at hand at once.
     let max = Processor::new(&Config { clock: ClockMode::VIRTUAL, ..Config::default() })?.cpuid;
     let offered = |feature: Feature| max.has(feature);
-    Ok(satori_libvirt::read(&shown, &text, &offered)?)
+    let read = if foreign { satori_libvirt::read_foreign } else { satori_libvirt::read };
+    Ok(read(&shown, &text, &offered)?)
 }
 
 /// The processors of this host that the file gives to threads; those that there are not are told.
@@ -121,6 +142,19 @@ fn pins(
 }
 
 impl Processors {
+    /// Whether CPUID tells the guest that there is a hypervisor.
+    pub fn announced(&self) -> bool {
+        let words = || self.cpu.split(',').map(str::trim);
+        match self.cpu.parse::<CpuSpec>() {
+            Ok(spec) => {
+                let last = spec.changes.iter().rev().find(|(feature, _)| *feature == Feature::Hypervisor);
+                last.is_none_or(|(_, on)| *on)
+            }
+            // Another program's models and features.
+            Err(_) => !words().any(|word| matches!(word, "-hypervisor" | "hypervisor=off")),
+        }
+    }
+
     /// Says what a person should know before the guest runs.
     pub fn warn(&self) {
         for warning in &self.warnings {

@@ -562,7 +562,8 @@ needs no root, installs nothing, and keeps what it fetched in satori/ under $XDG
 ~/.cache).";
 
 const ADVISE_FOOTER: &str = "\
-Without --hyperv, --cpu and --libvirt the configuration is what the report itself tells.
+Without --hyperv, --cpu and --libvirt the configuration is what the report itself tells. A text may be quoted as in a mail; what
+libvirt or QEMU has and Satori does not is a warning.
 
 Examples:
   satori run --kernel vmlinuz --report json --report-file r.json && satori advise r.json

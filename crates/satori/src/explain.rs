@@ -114,7 +114,7 @@ pub fn show(name: &str, form: Form, out: &mut dyn Write) -> Result<()> {
         match near {
             Some((kind, near)) => bail!("nothing is called '{name}': the {kind} '{near}' is near it"),
             None => bail!(
-                "nothing is called '{name}': 'satori hyperv list' names the enlightenments, 'satori advise' its rules"
+                "nothing is called '{name}': 'satori hyperv list' names the enlightenments, 'satori advise --rules' the rules"
             ),
         }
     };
@@ -145,15 +145,27 @@ impl Page {
 /// A rule of `satori advise`.
 fn rule(rule: &Rule) -> Page {
     let when = rule.when.iter().map(ToString::to_string).collect();
+    let names = |list: &[Enlightenment]| list.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+    let also = rule.also.iter().flat_map(|one| {
+        let of = |whose: &str, text: Option<&str>| text.map(|text| format!("{whose}{text}"));
+        [of("XML: ", one.libvirt), of("QEMU: ", one.qemu), of("", one.host)].into_iter().flatten()
+    });
+    let also = also.collect();
     let facts = vec![
         ("finds", vec![rule.title.to_string()]),
         ("when all", when),
         ("advice", vec![rule.advice.to_string()]),
+        ("offer", vec![names(rule.offer)]),
+        ("leave out", vec![names(rule.without)]),
+        ("write", also),
         ("why", vec![rule.why.to_string()]),
-        ("concerns", rule.saves.iter().map(ToString::to_string).collect()),
+        ("concerns", rule.saves.iter().map(|class| class.words()).collect()),
         ("source", vec![rule.source.to_string()]),
     ];
-    let facts = facts.into_iter().filter(|(_, lines): &(_, Vec<String>)| !lines.is_empty()).collect();
+    let facts = facts.into_iter().map(|(heading, lines): (_, Vec<String>)| {
+        (heading, lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>())
+    });
+    let facts = facts.filter(|(_, lines)| !lines.is_empty()).collect();
     Page { title: format!("rule {}", rule.id), facts }
 }
 
@@ -164,10 +176,9 @@ pub fn enlightenment(one: Enlightenment) -> Page {
     let names = |list: &[Enlightenment]| list.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
     let users: Vec<_> =
         Enlightenment::ALL.iter().copied().filter(|other| other.row().needs.contains(&one)).collect();
-    let default = match (row.refused, row.default) {
-        (Some(why), _) => format!("cannot be had: {why}"),
-        (None, true) => format!("on: {}", row.why),
-        (None, false) => format!("off: {}", row.why),
+    let default = match row.refused {
+        Some(why) => format!("cannot be had: {why}"),
+        None => format!("{}: {}", row.default, row.why),
     };
     let conflicts = row.conflicts.iter().map(|(other, what)| format!("{}: {what}", other.name()));
     let facts = vec![
@@ -265,6 +276,8 @@ mod tests {
             "{}",
             told("hv-freqencies")
         );
-        assert!(told("warp").contains("satori hyperv list"));
+        assert!(
+            told("warp").contains("satori hyperv list") && told("warp").contains("satori advise --rules")
+        );
     }
 }

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use anyhow::Result;
-use satori_cpuid::{CpuSpec, Feature};
 use satori_hyperv::choice::{VersionField, convert};
 use satori_hyperv::{Config, Enlightenment, SPIN_NEVER, Version};
 use serde_json::{Value, json};
@@ -23,14 +22,16 @@ pub fn perform(command: &Hyperv, out: &mut dyn Write) -> Result<()> {
             Ok(writeln!(out, "{:#}", json!({ "enlightenments": rows }))?)
         }
         Hyperv::Check { processor, format } => {
-            let processors = choose::processors(processor)?;
+            let processors = choose::foreign(processor)?;
+            processors.warn();
             match format {
                 Form::Text => check(&processors, out),
                 Form::Json => Ok(writeln!(out, "{:#}", checked(&processors))?),
             }
         }
         Hyperv::Convert { processor, to } => {
-            let processors = choose::processors(processor)?;
+            let processors = choose::foreign(processor)?;
+            processors.warn();
             let written = match to {
                 Spelling::Qemu => convert::to_qemu(&processors.cpu, &processors.hyperv.config),
                 Spelling::Libvirt => {
@@ -48,17 +49,13 @@ pub fn perform(command: &Hyperv, out: &mut dyn Write) -> Result<()> {
 }
 
 fn list(out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "{:<24} {:<8} {:<34} needs", "name", "default", "QEMU")?;
+    writeln!(out, "{:<24} {:<14} {:<34} needs", "name", "default", "QEMU")?;
     for one in Enlightenment::ALL {
         let row = one.row();
-        let default = match (row.refused, row.default) {
-            (Some(_), _) => "refused",
-            (None, true) => "on",
-            (None, false) => "off",
-        };
+        let default = row.refused.map_or(row.default.to_string(), |_| "refused".into());
         let qemu = explain::spellings(*one).into_iter().next().unwrap_or_else(|| "-".into());
         let needs: Vec<_> = row.needs.iter().map(|need| need.name()).collect();
-        writeln!(out, "{:<24} {default:<8} {qemu:<34} {}", row.name, needs.join(" "))?;
+        writeln!(out, "{:<24} {default:<14} {qemu:<34} {}", row.name, needs.join(" "))?;
     }
     writeln!(out, "\n'satori explain NAME' tells what one is, brings and costs.")?;
     Ok(())
@@ -79,7 +76,8 @@ fn object(one: Enlightenment) -> Value {
         "hypercalls": row.hypercalls,
         "needs": names(row.needs),
         "conflicts": conflicts.collect::<Vec<_>>(),
-        "default": row.default,
+        "default": row.default.on(true),
+        "default_without_apicv": row.default.on(false),
         "why": row.why,
         "brings": row.brings,
         "costs": row.costs,
@@ -89,29 +87,22 @@ fn object(one: Enlightenment) -> Value {
     })
 }
 
-/// Whether CPUID says at all that there is a hypervisor.
-fn announced(processors: &Processors) -> Result<bool> {
-    let spec: CpuSpec = processors.cpu.parse()?;
-    let last = spec.changes.iter().rev().find(|(feature, _)| *feature == Feature::Hypervisor);
-    Ok(last.is_none_or(|(_, on)| *on))
-}
-
 /// What a person should look at.
-fn remarks(processors: &Processors) -> Result<Vec<String>> {
+fn remarks(processors: &Processors) -> Vec<String> {
     let chosen = &processors.hyperv;
     let mut remarks: Vec<_> = chosen.added.iter().map(|added| format!("{added}: added")).collect();
     remarks.extend(chosen.conflicts.iter().cloned());
-    if !chosen.config.set.is_empty() && !announced(processors)? {
+    if !chosen.config.set.is_empty() && !processors.announced() {
         remarks.push(
             "the CPU feature 'hypervisor' is off: no guest looks for Hyper-V, which is also the way to hide it".into(),
         );
     }
-    Ok(remarks)
+    remarks
 }
 
 fn check(processors: &Processors, out: &mut dyn Write) -> Result<()> {
     let chosen = &processors.hyperv;
-    let remarks = remarks(processors)?;
+    let remarks = remarks(processors);
     for (one, by) in &chosen.by {
         let row = one.row();
         let (state, by) = match (row.refused, chosen.config.set.has(*one)) {
@@ -195,11 +186,7 @@ are #GP, its hypercalls answer with an error. That is what QEMU calls `hv-enforc
     let code = |text: &str| format!("`{text}`");
     for one in Enlightenment::ALL {
         let row = one.row();
-        let default = match (row.refused, row.default) {
-            (Some(_), _) => "refused",
-            (None, true) => "on",
-            (None, false) => "off",
-        };
+        let default = row.refused.map_or(row.default.to_string(), |_| "refused".into());
         let needs: Vec<_> = row.needs.iter().map(|need| need.name()).collect();
         let qemu = explain::spellings(*one).first().map_or_else(String::new, |text| code(text));
         let libvirt = row.libvirt.map_or_else(String::new, code);

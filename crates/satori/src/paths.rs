@@ -36,7 +36,7 @@ impl Command {
                 all.reads("the report", [&input.report]).writes("--output", output);
             }
             Command::Advise(flags) => {
-                all.reads("the report", [&flags.input.report]);
+                all.reads("the report", &flags.report);
                 flags.processor.add(&mut all);
             }
             Command::Hyperv(Hyperv::List { .. })

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use satori_cpuid::{CpuSpec, Feature};
+use satori_hyperv::Enlightenment;
+use satori_hyperv::choice::By;
 use satori_machine::{Vmx, VmxProcessor};
-use satori_report::advise::{self, Setting};
+use satori_report::advise::{self, Setting, Words};
 use satori_report::{Report, Which, diff, html, read};
 use serde_json::json;
 
@@ -75,8 +76,7 @@ pub struct Input {
     /// The report: JSON of --report json, or a text of perf kvm stat; - is standard input
     #[arg(value_hint = ValueHint::FilePath)]
     pub report: PathBuf,
-    /// Which table of a text with several: a number from 1, or all for their sum. Without it 'satori advise' compares tables that
-    /// are each of all vCPUs
+    /// Which table of a text with several: a number from 1, or all for their sum
     #[arg(long, value_name = "N|all", value_parser = which)]
     pub table: Option<Which>,
 }
@@ -92,9 +92,19 @@ fn which(text: &str) -> Result<Which, String> {
 /// `satori advise`.
 #[derive(Debug, Args)]
 pub struct Advise {
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
-    pub input: Input,
+    /// The report: JSON of --report json, or a text of perf kvm stat; - is standard input
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "rules")]
+    pub report: Option<PathBuf>,
+    /// Which table of a text with several: a number from 1, or all for their sum. Without it tables that are each of all vCPUs are
+    /// compared
+    #[arg(long, value_name = "N|all", value_parser = which)]
+    pub table: Option<Which>,
+    /// List the rules instead
+    #[arg(long, conflicts_with_all = ["report", "table"])]
+    pub rules: bool,
+    /// What runs in the guest, where its exits do not tell
+    #[arg(long, value_name = "GUEST")]
+    pub guest: Option<Guest>,
     /// Whether the processor, and its KVM, have APICv
     #[arg(long, value_name = "YES|NO", conflicts_with = "vmx")]
     pub apicv: Option<Apicv>,
@@ -104,6 +114,15 @@ pub struct Advise {
     /// How it is printed
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub format: Form,
+}
+
+/// `--guest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Guest {
+    /// Windows, which uses Hyper-V's interface
+    Windows,
+    /// Linux, which makes no hypercall for spins and takes KVM's clock
+    Linux,
 }
 
 /// `--apicv`.
@@ -193,19 +212,36 @@ fn of_processor(mut setting: Setting, flags: &Advise, own: Option<VmxProcessor>)
         setting.apicv = Some(vmx.apicv());
         setting.ipi_virtualization = Some(vmx.apicv() && vmx.has(Vmx::IpiVirtualization));
     }
+    setting.guest = flags.guest.map(|guest| match guest {
+        Guest::Windows => advise::Guest::Windows,
+        Guest::Linux => advise::Guest::Linux,
+    });
     if let Some(apicv) = flags.apicv {
         setting.apicv = Some(apicv == Apicv::Yes);
     }
     setting
 }
 
+/// Whose words the options have: those of the last that is given.
+fn words(told: &Processor) -> Option<Words> {
+    let given = [
+        (told.hyperv.is_some(), Words::Satori),
+        (told.cpu.is_some(), Words::Qemu),
+        (told.libvirt.is_some(), Words::Libvirt),
+    ];
+    given.into_iter().rfind(|(given, _)| *given).map(|(_, words)| words)
+}
+
 /// Does what `satori advise` was told.
 pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
+    let Some(path) = flags.report.as_deref().filter(|_| !flags.rules) else {
+        return rules(flags.format, out);
+    };
     let told = &flags.processor;
-    let text = load_text(&flags.input.report)?;
-    let runs = if flags.input.table.is_none() { satori_report::runs(&text) } else { Vec::new() };
+    let text = load_text(path)?;
+    let runs = if flags.table.is_none() { satori_report::runs(&text) } else { Vec::new() };
     if !runs.is_empty() {
-        if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() {
+        if words(told).is_some() {
             bail!(
                 "a configuration is that of one table, and there are {}: choose it with --table",
                 runs.len()
@@ -217,22 +253,38 @@ pub fn advise(flags: &Advise, out: &mut dyn Write) -> Result<()> {
             Form::Json => Ok(writeln!(out, "{:#}", json!({ "tables": compared }))?),
         };
     }
-    let shown = flags.input.report.display();
-    let report =
-        read(&text, flags.input.table.unwrap_or_default()).map_err(|why| anyhow!("{shown}: {why}"))?;
+    let shown = path.display();
+    let report = read(&text, flags.table.unwrap_or_default()).map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut setting = Setting::of(&report);
-    if told.libvirt.is_some() || told.cpu.is_some() || told.hyperv.is_some() {
-        let chosen = choose::processors(told)?;
-        let spec: CpuSpec = chosen.cpu.parse()?;
-        let last = spec.changes.iter().rev().find(|(feature, _)| *feature == Feature::Hypervisor);
-        setting.hidden = last.is_some_and(|(_, on)| !*on);
-        setting.offered = Some(chosen.hyperv.config.set);
+    if let Some(words) = words(told) {
+        let chosen = choose::foreign(told)?;
+        chosen.warn();
+        setting.hidden = !chosen.announced();
+        let set = chosen.hyperv.config.set;
+        let written = |one: &Enlightenment| {
+            let by = chosen.hyperv.by.iter().find(|(known, _)| known == one).map(|(_, by)| by);
+            words == Words::Satori || !matches!(by, Some(By::Needed(_)))
+        };
+        setting.spelled = Some(set.iter().filter(written).collect());
+        setting.offered = Some(set);
+        setting.words = words;
     }
     let own = report.processor.as_deref().and_then(|name| name.parse().ok());
     let setting = of_processor(setting, flags, own);
-    let findings = advise::advise(&report, &setting);
+    let advice = advise::advise(&report, &setting);
     match flags.format {
-        Form::Text => Ok(write!(out, "{}", advise::text(&findings))?),
-        Form::Json => Ok(writeln!(out, "{:#}", json!({ "findings": findings }))?),
+        Form::Text => Ok(write!(out, "{}", advise::text(&advice))?),
+        Form::Json => Ok(writeln!(out, "{:#}", json!(advice))?),
+    }
+}
+
+/// `satori advise --rules`.
+fn rules(form: Form, out: &mut dyn Write) -> Result<()> {
+    match form {
+        Form::Text => Ok(write!(out, "{}", advise::rules_text())?),
+        Form::Json => {
+            let rules = advise::Rule::ALL.iter().map(|rule| json!({ "rule": rule.id, "finds": rule.title }));
+            Ok(writeln!(out, "{:#}", json!({ "rules": rules.collect::<Vec<_>>() }))?)
+        }
     }
 }

@@ -127,6 +127,51 @@ fn reports_are_compared_and_advised_on() {
     );
 }
 
+/// As people have them: quoted in a mail, of a guest on AMD of which libvirt knows more than Satori does.
+#[test]
+fn anothers_table_and_domain_are_advised_on() {
+    let domain = "<domain type='kvm'><features><hyperv><vapic state='on'/><evmcs state='on'/></hyperv></features>\
+                  <cpu mode='host-passthrough'><feature policy='require' name='topoext'/></cpu></domain>";
+    let domain = file("domain.xml", domain.as_bytes());
+    let table = "> > VM-EXIT Samples Samples% Time% Min Time Max Time Avg time\n> > hlt 9000 50% 97% 1us 9000us 900us\n\
+                 > > io 8000 50% 3% 4us 90us 6.5us\n";
+    let table = file("quoted.txt", table.as_bytes());
+    let told = satori(&["advise", &table, "--libvirt", &domain]);
+    assert!(
+        told.status == 0 && told.messages.contains("warning: ") && told.messages.contains("topoext"),
+        "{told:?}"
+    );
+    for part in [
+        "user-space-timer: ",
+        "quotation marks",
+        "<vpindex state='on'/>",
+        "<timer name='hpet' present='no'/>",
+    ] {
+        assert!(told.console.contains(part), "{part}: {told:?}");
+    }
+    assert_eq!(satori(&["hyperv", "check", "--libvirt", &domain]).status, 0);
+    let ran = satori(&["run", "--libvirt", &domain, "--kernel", "/dev/null"]);
+    assert!(ran.status == 2 && ran.messages.contains("topoext"), "{ran:?}");
+    let rules = satori(&["advise", "--rules"]);
+    assert!(rules.status == 0 && rules.console.contains("memory-faults "), "{rules:?}");
+    let nosuch = satori(&["explain", "nosuch"]);
+    assert!(nosuch.status == 2 && nosuch.messages.contains("satori advise --rules"), "{nosuch:?}");
+}
+
+/// One column of the table says it everywhere.
+#[test]
+fn apicvs_default_is_told_the_same_everywhere() {
+    let list = satori(&["hyperv", "list"]).console;
+    assert!(list.lines().any(|line| line.starts_with("apicv ") && line.contains("on with APICv")), "{list}");
+    let explained = satori(&["explain", "apicv"]).console;
+    assert!(explained.contains("default     on with APICv: "), "{explained}");
+    for (processor, state) in [("haswell", "on"), ("no-apicv", "off")] {
+        let checked = satori(&["hyperv", "check", "--processor", processor]).console;
+        let row = checked.lines().find(|line| line.starts_with("apicv ")).unwrap_or_default();
+        assert_eq!(row.split_whitespace().nth(1), Some(state), "{checked}");
+    }
+}
+
 #[test]
 fn what_is_no_report_is_refused_with_its_line() {
     for (name, bytes, told) in [

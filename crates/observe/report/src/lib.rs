@@ -12,7 +12,7 @@ pub mod html;
 mod json;
 mod model;
 mod perf;
-mod rules;
+pub mod reasons;
 mod text;
 
 pub use json::VERSION;
@@ -74,7 +74,7 @@ pub fn runs(text: &str) -> Vec<(String, Report)> {
     }
     let named = (1..).zip(tables).map(|(number, one)| {
         let name = format!("table {number} (line {})", one.line);
-        (name, Report { all: one.table, ..Report::default() })
+        (name, Report { all: one.table, notes: one.notes, ..Report::default() })
     });
     named.collect()
 }
@@ -96,16 +96,20 @@ pub fn read(text: &str, which: Which) -> Result<Report, Error> {
                 .map(|one| format!("line {}: {} with {} samples", one.line, one.whom, one.table.samples));
             return Err(Error::Several(named.collect()));
         }
-        Which::Only => tables.remove(0).table,
+        Which::Only => tables.remove(0),
         Which::Number(wanted) => match wanted.checked_sub(1).filter(|index| *index < tables.len()) {
-            Some(index) => tables.remove(index).table,
+            Some(index) => tables.remove(index),
             None => return Err(Error::NoTable { wanted, there: tables.len() }),
         },
         Which::All => {
-            let mut sum = Table::default();
-            tables.iter().for_each(|one| sum.add(&one.table));
-            sum
+            let mut first = tables.remove(0);
+            for other in tables {
+                first.table.add(&other.table);
+                first.notes.extend(other.notes);
+            }
+            first.table.vcpu = None;
+            first
         }
     };
-    Ok(Report { all: table, ..Report::default() })
+    Ok(Report { all: table.table, notes: table.notes, ..Report::default() })
 }

@@ -252,4 +252,7 @@ pub struct Report {
     /// Where exits came from, most samples first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hot: Vec<Hot>,
+    /// What of a text was passed over while it was read.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }

@@ -13,78 +13,248 @@ pub struct Named {
     pub whom: String,
     /// The exits.
     pub table: Table,
+    /// What of it was passed over.
+    pub notes: Vec<String>,
 }
+
+/// What perf itself says between the lines of a table, where its standard error went to the same place.
+const PERFS_OWN: &[&str] = &[
+    "unknown kvm exit code",
+    "[ perf record:",
+    "Warning:",
+    "WARNING:",
+    "Couldn't ",
+    "Error:",
+    "Lost events:",
+    "Processed ",
+    "Check IO/CPU overload",
+    "Failed to ",
+    "perf: ",
+    "couldn't ",
+];
 
 /// Every table of exits in `text`; at least one.
 pub fn tables(text: &str) -> Result<Vec<Named>, Error> {
-    let mut tables: Vec<Named> = Vec::new();
-    let mut whom = String::from("all VCPUs");
-    let mut open: Option<Named> = None;
-    let mut row: fn(&str, usize) -> Result<Row, Error> = printed;
+    let mut reading = Reading { whom: "all VCPUs".into(), row: printed, tables: Vec::new(), open: None };
     for (index, raw) in text.lines().enumerate() {
-        let number = index + 1;
-        let clean = plain(raw);
-        let line = clean.trim();
-        if let Some(rest) = line.strip_prefix("Analyze events for ") {
-            if let Some(open) = open.take() {
-                tables.push(unfinished(open, number)?);
-            }
-            let rest = rest.trim_end_matches(':');
-            whom = rest.rsplit_once(", ").map_or(rest, |(_, whom)| whom).to_string();
-        } else if is_heading(line) {
-            if let Some(other) = foreign(line) {
-                return Err(Error::line(
-                    number,
-                    format!(
-                        "a table of '{other}': only that of exits is read, perf kvm stat report --event=vmexit"
-                    ),
-                ));
-            }
-            match &open {
-                // A heading of two lines.
-                Some(open) if open.table.exits.is_empty() => {}
-                Some(_) => tables.extend(open.take().map(|open| unfinished(open, number)).transpose()?),
-                None => {}
-            }
-            row = if line.contains("Mean Time") { browsed } else { printed };
-            if open.is_none() {
-                let vcpu = whom.strip_prefix("VCPU ").and_then(|n| n.trim().parse().ok());
-                let table = Table { vcpu, ..Table::default() };
-                open = Some(Named { line: number, whom: whom.clone(), table });
-            }
-        } else if line.starts_with("Total Samples:") {
-            let Some(named) = open.take() else {
-                return Err(Error::line(number, "totals without a table before them"));
-            };
-            let (samples, time) = totals(line).ok_or_else(|| {
-                Error::line(number, "totals are 'Total Samples:N, Total events handled time:T.TTus.'")
-            })?;
-            tables.push(finished(named, samples, time, number)?);
-        } else if let Some(named) = &mut open {
-            // The browser's last line begins with how to get help.
-            let passed = ["$ ", "VM-EXIT", "```", "Press ", "KVM event statistics"];
-            let frame = line.bytes().all(|b| matches!(b, b'+' | b'-' | b'=' | b' ' | b':'));
-            if frame || passed.iter().any(|known| line.starts_with(known)) {
-                continue;
-            }
-            let row = row(line, number)?;
-            if named.table.row(&row.reason).is_some() {
-                return Err(Error::line(number, format!("a second row of {}", row.reason)));
-            }
-            named.table.exits.push(row);
+        let (line, quoted) = unquoted(raw);
+        reading.line(line.trim(), index + 1)?;
+        if let Some(open) = reading.open.as_mut().filter(|_| quoted) {
+            open.quoted = true;
         }
     }
     let lines = text.lines().count().max(1);
-    if let Some(open) = open {
-        tables.push(unfinished(open, lines)?);
+    if let Some(open) = reading.open.take() {
+        reading.tables.push(open.unfinished(lines)?);
     }
-    if tables.is_empty() {
+    if reading.tables.is_empty() {
         return Err(Error::line(
             lines,
             "no report: neither Satori's JSON nor a table of perf kvm stat, whose heading begins with VM-EXIT",
         ));
     }
-    Ok(tables)
+    Ok(reading.tables)
+}
+
+type ReadRow = fn(&str, usize) -> Result<Row, Error>;
+
+/// A text that is being read.
+struct Reading {
+    whom: String,
+    row: ReadRow,
+    tables: Vec<Named>,
+    open: Option<Open>,
+}
+
+/// A table whose rows are being read.
+struct Open {
+    named: Named,
+    /// A row that a mailer wrapped, and its line.
+    begun: Option<(usize, String)>,
+    /// Lines that perf wrote to its standard error.
+    perfs_own: usize,
+    /// Its lines are quoted, as in a mail.
+    quoted: bool,
+    /// Its author left rows out, with dots.
+    dots: bool,
+}
+
+impl Reading {
+    fn line(&mut self, line: &str, number: usize) -> Result<(), Error> {
+        if let Some(rest) = line.strip_prefix("Analyze events for ") {
+            self.close(number)?;
+            let rest = rest.trim_end_matches(':');
+            self.whom = rest.rsplit_once(", ").map_or(rest, |(_, whom)| whom).to_string();
+        } else if is_heading(line) {
+            self.heading(line, number)?;
+        } else if line.starts_with("Total Samples:") {
+            let Some(open) = self.open.take() else {
+                return Err(Error::line(number, "totals without a table before them"));
+            };
+            let (samples, time) = totals(line).ok_or_else(|| {
+                Error::line(number, "totals are 'Total Samples:N, Total events handled time:T.TTus.'")
+            })?;
+            self.tables.push(open.finished(samples, time, number)?);
+        } else if let Some(open) = &mut self.open {
+            open.line(line, number, self.row)?;
+        }
+        Ok(())
+    }
+
+    fn heading(&mut self, line: &str, number: usize) -> Result<(), Error> {
+        if let Some(other) = foreign(line) {
+            return Err(Error::line(
+                number,
+                format!(
+                    "a table of '{other}': only that of exits is read, perf kvm stat report --event=vmexit"
+                ),
+            ));
+        }
+        // A heading of two lines is one.
+        if self.open.as_ref().is_some_and(|open| !open.named.table.exits.is_empty()) {
+            self.close(number)?;
+        }
+        self.row = if line.contains("Mean Time") { browsed } else { printed };
+        if self.open.is_none() {
+            let vcpu = self.whom.strip_prefix("VCPU ").and_then(|n| n.trim().parse().ok());
+            let table = Table { vcpu, ..Table::default() };
+            let named = Named { line: number, whom: self.whom.clone(), table, notes: Vec::new() };
+            self.open = Some(Open { named, begun: None, perfs_own: 0, quoted: false, dots: false });
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, number: usize) -> Result<(), Error> {
+        let closed = self.open.take().map(|open| open.unfinished(number)).transpose()?;
+        self.tables.extend(closed);
+        Ok(())
+    }
+}
+
+impl Open {
+    fn line(&mut self, line: &str, number: usize, row: ReadRow) -> Result<(), Error> {
+        if PERFS_OWN.iter().any(|known| line.starts_with(known)) {
+            self.perfs_own += 1;
+            return Ok(());
+        }
+        // The browser's last line begins with how to get help.
+        let passed = ["$ ", "# ", "VM-EXIT", "```", "Press ", "KVM event statistics"];
+        let frame = line.bytes().all(|b| matches!(b, b'+' | b'-' | b'=' | b' ' | b':'));
+        if frame || passed.iter().any(|known| line.starts_with(known)) {
+            return Ok(());
+        }
+        if line.chars().all(|c| matches!(c, '.' | '[' | ']' | '(' | ')' | '\u{2026}' | ' ')) {
+            self.dots = true;
+            return Ok(());
+        }
+        // The rest of a heading that a mailer wrapped.
+        if self.named.table.exits.is_empty()
+            && self.begun.is_none()
+            && !line.bytes().any(|b| b.is_ascii_digit())
+        {
+            return Ok(());
+        }
+        let (number, line) = match self.begun.take() {
+            Some((number, begun)) => (number, format!("{begun} {line}")),
+            None => (number, line.to_owned()),
+        };
+        let cells: Vec<_> = line.split_whitespace().collect();
+        if cells.len() < 7 && cells.len() > 2 && cells[2].ends_with('%') && cells[1].parse::<u64>().is_ok() {
+            self.begun = Some((number, line));
+            return Ok(());
+        }
+        let row = row(&line, number)?;
+        match self.named.table.exits.iter().any(|known| known.reason == row.reason) {
+            // perf has this name for every code that it does not know.
+            true if row.reason == "UNKNOWN" => {
+                let (samples, total_ns) = (row.samples, row.total_ns);
+                self.named.table.add(&Table { samples, total_ns, exits: vec![row], ..Table::default() });
+            }
+            true => return Err(Error::line(number, format!("a second row of {}", row.reason))),
+            false => self.named.table.exits.push(row),
+        }
+        Ok(())
+    }
+
+    /// A table whose totals the text has.
+    fn finished(mut self, samples: u64, time: u64, line: usize) -> Result<Named, Error> {
+        self.complete()?;
+        let rows = &self.named.table.exits;
+        let sum = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.samples));
+        let ns = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
+        // The last table of the talk on traps misses its own total by two of 306,939; the rows are what counts.
+        let near = sum.abs_diff(samples) <= samples / 100_000;
+        if sum < samples && !near && sum > 0 {
+            let left = 100.0 - sum as f64 / samples as f64 * 100.0;
+            self.note(format!(
+                "rows with {left:.1} % of the exits were left out by whoever copied the table"
+            ));
+        } else if !near {
+            return Err(Error::line(
+                line,
+                format!("the rows have {sum} samples, the totals {samples}: a row is missing or wrong"),
+            ));
+        }
+        // Averages have two digits: the sum is near the total, which is exact.
+        let (a, b) = (ns as f64, time as f64);
+        if near && (a - b).abs() > 0.05 * b + 1e5 {
+            return Err(Error::line(
+                line,
+                format!(
+                    "the rows take {:.0} us, the totals {:.0} us: a row is missing or wrong",
+                    a / 1e3,
+                    b / 1e3
+                ),
+            ));
+        }
+        Ok(self.summed())
+    }
+
+    /// A table that the text breaks off: the sum of its rows, if it has any.
+    fn unfinished(mut self, line: usize) -> Result<Named, Error> {
+        self.complete()?;
+        if self.named.table.exits.is_empty() {
+            return Err(Error::line(line, format!("the table of line {} has no rows", self.named.line)));
+        }
+        if self.dots {
+            self.note("rows were left out by whoever copied the table".into());
+        }
+        Ok(self.summed())
+    }
+
+    /// Nothing may be left of a row that was wrapped.
+    fn complete(&self) -> Result<(), Error> {
+        match &self.begun {
+            Some((line, text)) => {
+                Err(printed(text, *line).err().unwrap_or_else(|| Error::line(*line, "no row")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        self.named.notes.push(text);
+    }
+
+    fn summed(mut self) -> Named {
+        if self.quoted {
+            self.note("quotation marks of a mail before lines were passed over".into());
+        }
+        match self.perfs_own {
+            0 => {}
+            lines => self.note(format!("{lines} lines of perf's own messages were passed over")),
+        }
+        sum_up(&mut self.named.table);
+        self.named
+    }
+}
+
+/// The line without terminal sequences, and without a mail's quotation marks; whether it had these.
+fn unquoted(raw: &str) -> (String, bool) {
+    let line = plain(raw);
+    let bare = line.trim_start().trim_start_matches(['>', ' ']).to_owned();
+    let quoted = line.trim_start().starts_with('>');
+    (if quoted { bare } else { line }, quoted)
 }
 
 /// The line without terminal sequences, which `live` writes.
@@ -159,6 +329,7 @@ fn named(reason: &str, number: usize) -> Result<String, Error> {
 /// `REASON samples sample% time time% max min mean`, in nanoseconds: the columns of the browser (`kvm_hists__init`).
 fn browsed(line: &str, number: usize) -> Result<Row, Error> {
     let wrong = |what: String| Error::line(number, what);
+    let line = &line.replacen(" excp ", "_excp ", 1);
     let cells: Vec<&str> = line.split_whitespace().collect();
     let &[reason, samples, share, time, time_share, max, min, mean] = &cells[..] else {
         let shown: String = line.chars().take(40).collect();
@@ -186,6 +357,8 @@ fn browsed(line: &str, number: usize) -> Result<Row, Error> {
 /// `REASON samples samples% time% min max avg ( +- deviation% )`.
 fn printed(line: &str, number: usize) -> Result<Row, Error> {
     let wrong = |what: String| Error::line(number, what);
+    // SVM's exceptions have names of two words.
+    let line = &line.replacen(" excp ", "_excp ", 1);
     let cells: Vec<&str> = line.split_whitespace().collect();
     let shown = || line.chars().take(40).collect::<String>();
     let &[reason, samples, share, time, min, max, avg, ref rest @ ..] = &cells[..] else {
@@ -234,43 +407,6 @@ fn printed(line: &str, number: usize) -> Result<Row, Error> {
         without_apicv: 0,
         modelled_ns,
     })
-}
-
-/// A table whose totals the text has.
-fn finished(mut named: Named, samples: u64, time: u64, line: usize) -> Result<Named, Error> {
-    let table = &mut named.table;
-    let sum = table.exits.iter().fold(0u64, |sum, row| sum.saturating_add(row.samples));
-    // The last table of the talk on traps misses its own total by two of 306,939; the rows are what counts.
-    if sum.abs_diff(samples) > samples / 100_000 {
-        return Err(Error::line(
-            line,
-            format!("the rows have {sum} samples, the totals {samples}: a row is missing or wrong"),
-        ));
-    }
-    // Averages have two digits: the sum is near the total, which is exact.
-    let rows = table.exits.iter().fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
-    let (a, b) = (rows as f64, time as f64);
-    if (a - b).abs() > 0.05 * b + 1e5 {
-        return Err(Error::line(
-            line,
-            format!(
-                "the rows take {:.0} us, the totals {:.0} us: a row is missing or wrong",
-                a / 1e3,
-                b / 1e3
-            ),
-        ));
-    }
-    sum_up(table);
-    Ok(named)
-}
-
-/// A table that the text breaks off: the sum of its rows, if it has any.
-fn unfinished(mut named: Named, line: usize) -> Result<Named, Error> {
-    if named.table.exits.is_empty() {
-        return Err(Error::line(line, format!("the table of line {} has no rows", named.line)));
-    }
-    sum_up(&mut named.table);
-    Ok(named)
 }
 
 fn sum_up(table: &mut Table) {
@@ -355,6 +491,8 @@ mod tests {
         let of = |row: &str| wrong(&format!("{HEADING}{row}\n"));
         for (row, told) in [
             ("CPUID 1 2", "no row"),
+            ("CPUID 1 2%", "no row"),
+            ("CPUID 1 2%\nCPUID 1 1% 1% 1us 1us 1us", "no percentage"),
             ("CPU/ID 1 1% 1% 1us 1us 1us", "no name"),
             ("CPUID x 1% 1% 1us 1us 1us", "no count"),
             ("CPUID 1 1 1% 1us 1us 1us", "no percentage"),
@@ -374,6 +512,26 @@ mod tests {
             assert!(of(row).contains(told) && of(row).starts_with("line "), "{row}: {}", of(row));
         }
         assert!(wrong("MMIO Access Samples Samples% Time% Min Time\n").contains("--event=vmexit"));
+    }
+
+    #[test]
+    fn a_mails_quotation_marks_and_perfs_messages_are_passed_over_and_told() {
+        let mail = ">> > Analyze events for all VMs, all VCPUs:\n>> >   VM-EXIT Samples Samples% Time% Min Time Max\n>> > Time Avg time\n\
+                    >> > CPUID 2 66.67% 66.67% 1.00us\n>> > 3.00us 2.00us ( +- 50.00% )\n\
+                    unknown kvm exit code:131072 on VMX\n> UNKNOWN 1 1% 1% 1us 1us 1us\n\
+                    unknown kvm exit code:327680 on VMX\n> UNKNOWN 2 1% 1% 1us 2us 1us ( +- 1% )\n\
+                    >> > Total Samples:10, Total events handled time:90.00us.\n";
+        let report = read(mail, Which::Only).unwrap();
+        assert_eq!((report.all.samples, report.all.row("UNKNOWN").unwrap().samples), (5, 3));
+        assert_eq!(report.all.row("CPUID").unwrap().max_ns, 3000, "a wrapped row");
+        let notes = report.notes.join("; ");
+        for told in ["50.0 % of the exits were left out", "quotation marks", "2 lines of perf's own messages"]
+        {
+            assert!(notes.contains(told), "{notes}");
+        }
+        let dots = format!("{HEADING}UD excp 1 1% 1% 1us 1us 1us\n[..]\n");
+        let report = read(&dots, Which::Only).unwrap();
+        assert!(report.all.row("UD_excp").is_some() && report.notes[0].contains("left out"), "{report:?}");
     }
 
     proptest! {

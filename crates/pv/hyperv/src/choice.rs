@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 pub use list::list;
 pub use mistake::{Mistake, Mistakes, Place};
-pub use qemu::{CpuOption, cpu_option};
+pub use qemu::{CpuOption, cpu_option, foreign_cpu_option};
 pub use words::{VersionField, meant, property, retries, vendor};
 
 use crate::{Config, Enlightenment, Set};

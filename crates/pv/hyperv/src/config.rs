@@ -29,7 +29,8 @@ impl Set {
         Set(self.0 & !(1 << one as u32))
     }
     /// The set with all that its members need.
-    pub(crate) fn closed(self) -> Self {
+    #[must_use]
+    pub fn closed(self) -> Self {
         let all = self.iter().flat_map(|one| one.row().needs).fold(self, |set, need| set.with(*need));
         if all == self { self } else { all.closed() }
     }
@@ -95,16 +96,15 @@ impl Default for Version {
 }
 
 impl Config {
-    /// What is right for most guests.
+    /// What is right for most guests, on whatever processor.
     pub fn auto() -> Self {
-        Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().default).collect())
+        Config::auto_on(false)
     }
 
     /// What is right for most guests where the processor virtualises the APIC (`apicv`) or not: where it does, nothing is
     /// recommended that would turn that off or bypass it.
     pub fn auto_on(apicv: bool) -> Self {
-        let auto = Config::auto();
-        Config { set: if apicv { auto.set.with(Enlightenment::Apicv) } else { auto.set }, ..auto }
+        Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().default.on(apicv)).collect())
     }
 
     /// Everything that there is.

@@ -39,7 +39,7 @@ mod vp_set;
 
 pub use clock::ReferenceClock;
 pub use config::{Config, Error, SPIN_NEVER, SPIN_RETRIES, Set, Version};
-pub use enlightenment::{CpuidBit, Enlightenment, Row};
+pub use enlightenment::{Auto, CpuidBit, Enlightenment, Row};
 pub use flush::Flush;
 pub use hypercall::{CallRow, Completion, Hypercall, Input, Request, Ud, call_name};
 pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};

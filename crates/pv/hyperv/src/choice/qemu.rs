@@ -20,7 +20,23 @@ pub struct CpuOption {
 ///
 /// A comma within a value is written twice, as QEMU has it.
 pub fn cpu_option(text: &str) -> Result<CpuOption, Mistakes> {
-    let (mut rest, mut wishes, mut mistakes) = (Vec::new(), Vec::new(), Vec::new());
+    let (option, mut mistakes, not_ours) = read(text);
+    mistakes.extend(not_ours);
+    mistakes.sort_by_key(|mistake| mistake.place);
+    if mistakes.is_empty() { Ok(option) } else { Err(Mistakes(mistakes)) }
+}
+
+/// The same of a configuration that another program runs: what that has and this one does not is told beside the option.
+pub fn foreign_cpu_option(text: &str) -> Result<(CpuOption, Vec<Mistake>), Mistakes> {
+    match read(text) {
+        (option, mistakes, not_ours) if mistakes.is_empty() => Ok((option, not_ours)),
+        (_, mistakes, _) => Err(Mistakes(mistakes)),
+    }
+}
+
+/// The option, what is wrong in it, and what is right and cannot be had here.
+fn read(text: &str) -> (CpuOption, Vec<Mistake>, Vec<Mistake>) {
+    let (mut rest, mut wishes, mut mistakes, mut not_ours) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (index, (at, part)) in split(text).into_iter().enumerate() {
         let place = Some(Place::column(text, at));
         // Slides and documents leave the model out with dots.
@@ -34,13 +50,15 @@ pub fn cpu_option(text: &str) -> Result<CpuOption, Mistakes> {
             Some(Ok(whats)) => {
                 wishes.extend(whats.into_iter().map(|what| Wish { what, words: part.clone(), place }));
             }
-            Some(Err(text)) => mistakes.push(Mistake { within: OPTION.into(), place, text }),
+            Some(Err(text)) => {
+                let name = part.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default();
+                let refused = Enlightenment::by_name(name).is_some_and(|one| one.row().refused.is_some());
+                let list = if refused { &mut not_ours } else { &mut mistakes };
+                list.push(Mistake { within: OPTION.into(), place, text });
+            }
         }
     }
-    if !mistakes.is_empty() {
-        return Err(Mistakes(mistakes));
-    }
-    Ok(CpuOption { rest: rest.join(","), wishes })
+    (CpuOption { rest: rest.join(","), wishes }, mistakes, not_ours)
 }
 
 /// The parts between single commas, with where each begins; a double comma is a comma.
@@ -133,7 +151,7 @@ fn switch(name: &str, bare: &str, value: &str) -> Result<Vec<What>, String> {
             return Err(format!("{name} takes a name of at most twelve characters: write {name}=KVM Hv"));
         }
         _ if value == "auto" && one.row().value.is_some_and(|value| value.contains("auto")) => {
-            one.row().default
+            one.row().default.on(true)
         }
         _ => on(name, value)?,
     };

@@ -121,7 +121,7 @@ fn what_is_not_offered_is_refused_and_what_is_read_only_not_written() {
     for register in msr::FIRST..=msr::LAST {
         assert_eq!(
             partition.offers(register),
-            Enlightenment::of_msr(register).is_some_and(|one| one.row().default)
+            Enlightenment::of_msr(register).is_some_and(|one| one.row().default.on(false))
         );
         let elsewhere = [msr::EOI, msr::ICR, msr::TPR, msr::VP_RUNTIME, msr::GUEST_IDLE];
         let offered = partition.offers(register) && !elsewhere.contains(&register);
