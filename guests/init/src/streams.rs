@@ -1,0 +1,99 @@
+//! The command's standard streams: pipes, or a pseudo-terminal, and threads that carry them to the ports.
+//!
+//! A port opens only once, and its file belongs to root. The command gets pipes that belong to its user, so that
+//! it can open /dev/stdout again, and that end as pipes do.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::ports;
+use crate::spec::Spec;
+use crate::sys;
+
+/// What the command gets, and who carries it.
+#[derive(Debug)]
+pub struct Streams {
+    /// Standard input, output and error.
+    pub command: [OwnedFd; 3],
+    /// Those that end when the command and its children have closed theirs.
+    pub carriers: Vec<JoinHandle<()>>,
+    /// The terminal's own side.
+    pub terminal: Option<File>,
+}
+
+/// How long a port may be without its host after it was opened; the host connects a moment after the port has
+/// its name, and one that has left already looks the same.
+const CONNECTING: Duration = Duration::from_millis(200);
+
+/// Makes them.
+pub fn make(spec: &Spec) -> Result<Streams, String> {
+    match spec.terminal {
+        Some(size) => terminal(spec, size),
+        None => pipes(spec),
+    }
+}
+
+fn pipes(spec: &Spec) -> Result<Streams, String> {
+    let pipe = || -> Result<(OwnedFd, OwnedFd), String> {
+        let (read, write) = std::io::pipe().map_err(|why| format!("no pipe can be made ({why})"))?;
+        let (read, write) = (OwnedFd::from(read), OwnedFd::from(write));
+        let _ = sys::change_owner(&write, spec.uid, spec.gid);
+        Ok((read, write))
+    };
+    let (input, to_input) = pipe()?;
+    let (from_output, output) = pipe()?;
+    let (from_error, error) = pipe()?;
+    let port = ports::open("satori.stdin")?;
+    // It ends with the guest: nobody waits for it.
+    std::thread::spawn(move || into_command(port, to_input.into()));
+    let mut carriers = Vec::new();
+    for (from, name) in [(from_output, "satori.stdout"), (from_error, "satori.stderr")] {
+        let port = ports::open(name)?;
+        carriers.push(std::thread::spawn(move || carry(from.into(), port)));
+    }
+    Ok(Streams { command: [input, output, error], carriers, terminal: None })
+}
+
+fn terminal(spec: &Spec, (rows, columns): (u16, u16)) -> Result<Streams, String> {
+    let wrong = |why: std::io::Error| format!("no terminal can be made ({why})");
+    let (ours, theirs) = sys::pseudo_terminal().map_err(wrong)?;
+    sys::set_size(&ours, rows, columns).map_err(wrong)?;
+    let _ = sys::change_owner(&theirs, spec.uid, 5);
+    let again = |fd: &OwnedFd| fd.try_clone().map_err(wrong);
+    let ours = File::from(ours);
+    let (from, to) = (ours.try_clone().map_err(wrong)?, ours.try_clone().map_err(wrong)?);
+    let port = ports::open("satori.tty")?;
+    let out = port.try_clone().map_err(wrong)?;
+    std::thread::spawn(move || into_command(port, to));
+    let carriers = vec![std::thread::spawn(move || carry(from, out))];
+    Ok(Streams { command: [again(&theirs)?, again(&theirs)?, theirs], carriers, terminal: Some(ours) })
+}
+
+/// From the command to the host, until no process has the other end open.
+fn carry(mut from: File, mut port: File) {
+    let mut buffer = [0; 1 << 15];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        if port.write_all(&buffer[..length]).is_err() {
+            return;
+        }
+    }
+}
+
+/// From the host to the command, until the host closes.
+fn into_command(mut port: File, mut to: File) {
+    let begun = Instant::now();
+    while !sys::connected(&port) && begun.elapsed() < CONNECTING {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut buffer = [0; 1 << 15];
+    loop {
+        match port.read(&mut buffer) {
+            Ok(length @ 1..) if to.write_all(&buffer[..length]).is_ok() => {}
+            Err(why) if why.kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return,
+        }
+    }
+}

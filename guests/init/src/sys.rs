@@ -1,0 +1,262 @@
+//! The C library's functions that std does not offer, behind safe faces.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::fs::File;
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+const SYS_FINIT_MODULE: c_long = 313;
+/// MODULE_INIT_COMPRESSED_FILE.
+const COMPRESSED: c_int = 4;
+
+const MS_RDONLY: c_ulong = 1;
+const MS_NOSUID: c_ulong = 2;
+const MS_NODEV: c_ulong = 4;
+const MS_MOVE: c_ulong = 8192;
+
+const RB_POWER_OFF: c_int = 0x4321_fedc;
+const SIGKILL: c_int = 9;
+
+const AF_INET: c_int = 2;
+const SOCK_DGRAM: c_int = 2;
+const SIOCGIFFLAGS: c_ulong = 0x8913;
+const SIOCSIFFLAGS: c_ulong = 0x8914;
+const IFF_UP: i16 = 1;
+
+const TIOCSCTTY: c_ulong = 0x540e;
+const TIOCSWINSZ: c_ulong = 0x5414;
+const TIOCGPTPEER: c_ulong = 0x5441;
+const TIOCSPTLCK: c_ulong = 0x4004_5431;
+const O_RDWR: c_int = 2;
+const O_NOCTTY: c_int = 0o400;
+const O_CLOEXEC: c_int = 0o2_000_000;
+
+const POLLIN: i16 = 1;
+const POLLHUP: i16 = 0x10;
+
+/// `struct pollfd`.
+#[repr(C)]
+struct PollFd {
+    fd: c_int,
+    events: i16,
+    revents: i16,
+}
+
+/// `struct winsize`.
+#[repr(C)]
+struct Size {
+    rows: u16,
+    columns: u16,
+    pixels: [u16; 2],
+}
+
+/// `struct ifreq`, with flags.
+#[repr(C)]
+struct Interface {
+    name: [u8; 16],
+    flags: i16,
+    rest: [u8; 22],
+}
+
+unsafe extern "C" {
+    fn syscall(number: c_long, ...) -> c_long;
+    #[link_name = "mount"]
+    fn c_mount(
+        source: *const c_char,
+        target: *const c_char,
+        kind: *const c_char,
+        flags: c_ulong,
+        data: *const c_void,
+    ) -> c_int;
+    fn chroot(path: *const c_char) -> c_int;
+    fn chdir(path: *const c_char) -> c_int;
+    fn reboot(how: c_int) -> c_int;
+    #[link_name = "sync"]
+    fn c_sync();
+    fn sethostname(name: *const c_char, length: usize) -> c_int;
+    fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
+    fn fchown(fd: c_int, user: u32, group: u32) -> c_int;
+    fn setsid() -> c_int;
+    fn setgroups(count: usize, groups: *const u32) -> c_int;
+    fn setgid(group: u32) -> c_int;
+    fn setuid(user: u32) -> c_int;
+    fn umask(mask: u32) -> u32;
+    fn kill(pid: c_int, signal: c_int) -> c_int;
+    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
+}
+
+fn check(result: c_int) -> Result<c_int> {
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A path for the functions below; one with a NUL in it is the root's.
+pub fn path(text: &OsStr) -> CString {
+    CString::new(text.as_bytes()).unwrap_or_else(|_| c"/".into())
+}
+
+pub fn load_module(file: &File, options: &str, compressed: bool) -> Result<()> {
+    let options = CString::new(options)?;
+    let flags = if compressed { COMPRESSED } else { 0 };
+    // SAFETY: an open file, a string that ends with NUL, an integer.
+    check(unsafe { syscall(SYS_FINIT_MODULE, file.as_raw_fd(), options.as_ptr(), flags) } as c_int).map(drop)
+}
+
+/// Mounts without devices of the host's in it; without set-user-ID only where the file system is no folder.
+pub fn mount(source: &str, target: &OsStr, kind: &str, read_only: bool, options: &str) -> Result<()> {
+    let flags = match kind {
+        "devtmpfs" => MS_NOSUID,
+        "virtiofs" => MS_NODEV,
+        _ => MS_NOSUID | MS_NODEV,
+    } | if read_only { MS_RDONLY } else { 0 };
+    let (source, kind, options) = (CString::new(source)?, CString::new(kind)?, CString::new(options)?);
+    let target = path(target);
+    // SAFETY: four strings that end with NUL and outlive the call.
+    check(unsafe {
+        c_mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
+    })
+    .map(drop)
+}
+
+/// Makes the file system that is mounted at `place` the root.
+pub fn enter_root(place: &str) -> Result<()> {
+    change_folder(&path(OsStr::new(place)))?;
+    // SAFETY: strings that end with NUL; the kind and the options are not looked at.
+    check(unsafe {
+        c_mount(c".".as_ptr(), c"/".as_ptr(), c"none".as_ptr(), MS_MOVE, std::ptr::null())
+    })?;
+    // SAFETY: a string that ends with NUL.
+    check(unsafe { chroot(c".".as_ptr()) })?;
+    change_folder(c"/")
+}
+
+pub fn change_folder(to: &CStr) -> Result<()> {
+    // SAFETY: a string that ends with NUL.
+    check(unsafe { chdir(to.as_ptr()) }).map(drop)
+}
+
+/// Ends the machine.
+pub fn power_off() -> ! {
+    // SAFETY: an integer.
+    unsafe { reboot(RB_POWER_OFF) };
+    loop {
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
+}
+
+pub fn sync() {
+    // SAFETY: it takes and returns nothing.
+    unsafe { c_sync() }
+}
+
+pub fn set_hostname(name: &[u8]) -> Result<()> {
+    // SAFETY: a buffer and its length.
+    check(unsafe { sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
+}
+
+pub fn loopback_up() -> Result<()> {
+    // SAFETY: integers; the descriptor is ours from then on.
+    let socket = unsafe { OwnedFd::from_raw_fd(check(socket(AF_INET, SOCK_DGRAM, 0))?) };
+    let mut interface = Interface { name: [0; 16], flags: 0, rest: [0; 22] };
+    interface.name[..2].copy_from_slice(b"lo");
+    // SAFETY: the structure that this request fills.
+    check(unsafe { ioctl(socket.as_raw_fd(), SIOCGIFFLAGS, &raw mut interface) })?;
+    interface.flags |= IFF_UP;
+    // SAFETY: the structure that this request reads.
+    check(unsafe { ioctl(socket.as_raw_fd(), SIOCSIFFLAGS, &raw const interface) }).map(drop)
+}
+
+pub fn change_owner(file: &OwnedFd, uid: u32, gid: u32) -> Result<()> {
+    // SAFETY: an open file and integers.
+    check(unsafe { fchown(file.as_raw_fd(), uid, gid) }).map(drop)
+}
+
+/// A new terminal: our side, and the command's.
+pub fn pseudo_terminal() -> Result<(OwnedFd, OwnedFd)> {
+    let ours = OwnedFd::from(File::options().read(true).write(true).open("/dev/pts/ptmx")?);
+    let unlock: c_int = 0;
+    // SAFETY: the integer that this request reads.
+    check(unsafe { ioctl(ours.as_raw_fd(), TIOCSPTLCK, &raw const unlock) })?;
+    // SAFETY: an integer; the descriptor that comes back is nobody else's.
+    let theirs = unsafe {
+        OwnedFd::from_raw_fd(check(ioctl(ours.as_raw_fd(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC))?)
+    };
+    Ok((ours, theirs))
+}
+
+pub fn set_size(terminal: &impl AsRawFd, rows: u16, columns: u16) -> Result<()> {
+    let size = Size { rows, columns, pixels: [0; 2] };
+    // SAFETY: the structure that this request reads.
+    check(unsafe { ioctl(terminal.as_raw_fd(), TIOCSWINSZ, &raw const size) }).map(drop)
+}
+
+/// Whether the host has a port open. One that has left what it sent behind counts.
+pub fn connected(port: &File) -> bool {
+    let mut fd = PollFd { fd: port.as_raw_fd(), events: POLLIN, revents: 0 };
+    // SAFETY: one structure, as is said.
+    unsafe { poll(&raw mut fd, 1, 0) };
+    fd.revents & POLLHUP == 0 || fd.revents & POLLIN != 0
+}
+
+/// A session of its own; with the terminal that is its standard input.
+pub fn new_session(with_terminal: bool) -> Result<()> {
+    // SAFETY: it takes nothing.
+    check(unsafe { setsid() })?;
+    if with_terminal {
+        // SAFETY: integers.
+        check(unsafe { ioctl(0, TIOCSCTTY, 0) })?;
+    }
+    Ok(())
+}
+
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
+    // SAFETY: an array and its length.
+    check(unsafe { setgroups(groups.len(), groups.as_ptr()) })?;
+    // SAFETY: integers.
+    check(unsafe { setgid(gid) })?;
+    // SAFETY: integers.
+    check(unsafe { setuid(uid) }).map(drop)
+}
+
+pub fn set_umask(mask: u32) {
+    // SAFETY: an integer.
+    unsafe { umask(mask) };
+}
+
+/// Sends a signal to the session's first group.
+pub fn kill_group(pid: i32, signal: i32) {
+    // SAFETY: integers.
+    unsafe { kill(-pid, signal) };
+}
+
+/// Ends every process but this one.
+pub fn kill_all() {
+    // SAFETY: integers; the kernel leaves the sender out.
+    unsafe { kill(-1, SIGKILL) };
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with a status.
+    Exited(u8),
+    /// By a signal.
+    Killed(u8),
+}
+
+/// Waits for any child. None if there is none.
+pub fn wait_any() -> Option<(i32, Ended)> {
+    let mut status = 0;
+    loop {
+        // SAFETY: a place for the status.
+        let pid = unsafe { waitpid(-1, &raw mut status, 0) };
+        match (pid, status & 0x7f) {
+            (1.., 0) => return Some((pid, Ended::Exited((status >> 8) as u8))),
+            (1.., signal) => return Some((pid, Ended::Killed(signal as u8))),
+            _ if Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return None,
+        }
+    }
+}
