@@ -109,6 +109,8 @@ const SERVING: &[(c_long, &str)] = &[
     (libc::SYS_sendto, "replies"),
     (libc::SYS_close, "files that are done with"),
     (libc::SYS_fcntl, "checks before close"),
+    (libc::SYS_dup2, "the end of what it says before it serves"),
+    (libc::SYS_dup3, "as dup2"),
     (libc::SYS_openat2, "names"),
     (libc::SYS_openat, "a file that is known, through /proc/self/fd"),
     (libc::SYS_statx, "attributes"),

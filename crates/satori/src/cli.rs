@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::ArgPredicate;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use satori_cpuid::Topology;
@@ -98,8 +99,9 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Run {
     /// The kernel: a bzImage (Debian's vmlinuz), an ELF vmlinux, compressed or not, or a multiboot
-    /// kernel
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "libvirt")]
+    /// kernel. With a COMMAND also a series such as 6.12, which is fetched, a package's file (.deb) or a kernel's build
+    /// tree [default with a COMMAND: the newest that was fetched]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present_any = ["libvirt", "words"])]
     pub kernel: Option<PathBuf>,
     /// An initial ramdisk; several are joined in the order given. For a multiboot kernel modules,
     /// as QEMU has them: "FILE ARGS,FILE"
@@ -116,7 +118,38 @@ pub struct Run {
     pub cmdline: Cmdline,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub command: RunCommand,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub machine: Machine,
+}
+
+/// A command that is run in the guest, and what it finds there.
+#[derive(Debug, Args)]
+pub struct RunCommand {
+    /// A command to run in the guest, on this machine's own files, as the user who calls. Its streams and its status
+    /// are passed through; what it changes stays in memory, unless --rw or --rwdir say otherwise
+    #[arg(last = true, value_name = "COMMAND")]
+    pub words: Vec<OsString>,
+    /// The folder that is the command's root, instead of this machine's own
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
+    pub root: Option<PathBuf>,
+    /// Let the command change the root itself
+    #[arg(long, requires = "words")]
+    pub rw: bool,
+    /// Let the command change this folder itself. May be given several times
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
+    pub rwdir: Vec<PathBuf>,
+    /// Offer a folder of this machine, which the guest mounts by 'mount -t virtiofs TAG DIR': ro (the default), rw, or cow,
+    /// where changes stay in memory. May be given several times
+    #[arg(long, value_name = "DIR:TAG[,ro|rw|cow]", requires = "words")]
+    pub share: Vec<String>,
+    /// Where the kernel's modules are [default: beside the kernel, in its package, its build tree or /lib/modules]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
+    pub modules: Option<PathBuf>,
+    /// Write how the run ended to FILE, as JSON: who ended it (command, guest, satori, user), how, the number
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "words")]
+    pub status_file: Option<PathBuf>,
 }
 
 /// The kernel's command line.
@@ -206,8 +239,13 @@ pub struct Machine {
     /// Features that the host's processor is taken not to have; for tests of what then happens
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = units::feature, hide = true)]
     pub host_without: Vec<satori_cpuid::Feature>,
-    /// The report of exits, printed when the guest has ended
-    #[arg(long, value_name = "FORM", default_value = "text")]
+    /// The report of exits, printed when the guest has ended; with a COMMAND off, unless it is asked for
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "text",
+        default_value_if("words", ArgPredicate::IsPresent, "off")
+    )]
     pub report: Report,
     /// Whose exits the text report shows: this vCPU's, from 0, instead of the sum of all
     #[arg(long, value_name = "N")]
@@ -592,7 +630,9 @@ On a terminal: {}
 Examples:
   satori run --kernel vmlinuz --initrd initrd.img -m 1G --cpus 4
   satori run --kernel vmlinuz --append 'root=/dev/ram0 quiet' --timeout 90s --report json
-  satori run --kernel vmlinuz --initrd init.cpio --clock virtual </dev/null",
+  satori run --kernel vmlinuz --initrd init.cpio --clock virtual </dev/null
+  satori run -- make check               in the newest kernel that was fetched, on this machine's files
+  satori run --kernel 6.1 --rwdir . -- bash",
         escape::HELP,
         status::TABLE
     )

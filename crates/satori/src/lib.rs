@@ -8,6 +8,7 @@ pub mod attend;
 pub mod bench;
 pub mod choose;
 pub mod cli;
+pub mod command;
 pub mod costs;
 pub mod cpu;
 pub mod demo;

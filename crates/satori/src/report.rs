@@ -15,7 +15,7 @@ use crate::say::{line, say};
 use crate::status::Status;
 
 /// Lines of the console that a panic shows.
-const TAIL: usize = 24;
+pub(crate) const TAIL: usize = 24;
 
 /// The crash parameter in which Linux puts RIP (arch/x86/hyperv, hyperv_report_panic).
 const CRASH_RIP: u32 = 2;
@@ -211,7 +211,7 @@ fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
 }
 
 /// A guest's text without what could command our terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '.' } else { c }).collect()
 }
 

@@ -20,6 +20,7 @@ use satori_symbols::Symbols;
 use crate::attend::{Guest, Ready};
 use crate::choose::{self, Processors};
 use crate::cli;
+use crate::command;
 use crate::costs;
 use crate::late::{LateFile, plain};
 use crate::modules;
@@ -35,6 +36,9 @@ const HOST_TICK: u32 = 250;
 
 /// Does what `satori run` was told.
 pub fn run(flags: &cli::Run) -> Status {
+    if !flags.command.words.is_empty() {
+        return command::run(flags);
+    }
     let boot = || {
         let chosen = choose::processors(&flags.machine.processor)?;
         let (of_file, ramdisk) = (chosen.domain.kernel.as_deref(), chosen.domain.initrd.as_deref());
@@ -166,7 +170,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let written = console.clone();
     let mut names = None;
     let prepared = config(boot, flags, chosen).and_then(|config| {
-        report_of(flags, chosen)?;
+        report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
         // The debug console is the guest's console too: what has no serial driver prints there.
         names = perf(flags)?;
@@ -308,13 +312,18 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     }
 }
 
-/// Gives away what running the guest does not need, and tells at `-v` what was achieved.
-fn sandbox(flags: &cli::Machine, keep: &[RawFd], listening: bool, pinned: bool) -> Result<()> {
-    let mode = match flags.sandbox {
+/// How much of the sandbox must be had.
+pub(crate) fn sandbox_mode(flags: &cli::Machine) -> Mode {
+    match flags.sandbox {
         cli::Sandbox::Off => Mode::Off,
         cli::Sandbox::Auto => Mode::Auto,
         cli::Sandbox::Require => Mode::Require,
-    };
+    }
+}
+
+/// Gives away what running the guest does not need, and tells at `-v` what was achieved.
+pub(crate) fn sandbox(flags: &cli::Machine, keep: &[RawFd], listening: bool, pinned: bool) -> Result<()> {
+    let mode = sandbox_mode(flags);
     if mode == Mode::Off {
         tracing::info!("sandbox: off, as asked: the process keeps all that it has");
     }
@@ -331,8 +340,7 @@ fn sandbox(flags: &cli::Machine, keep: &[RawFd], listening: bool, pinned: bool) 
 
 /// Refuses to report on a vCPU that there is not, in a form that has no choice of one, or nothing to a
 /// file.
-fn report_of(flags: &cli::Machine, processors: &Processors) -> Result<()> {
-    let cpus = processors.topology.cpus();
+pub(crate) fn report_of(flags: &cli::Machine, cpus: u32) -> Result<()> {
     match flags.report_vcpu {
         Some(vcpu) if vcpu >= cpus => {
             bail!("--report-vcpu {vcpu}: there are {cpus} vCPUs, count from 0")
@@ -411,7 +419,8 @@ fn host_tick(flags: &cli::Machine) -> Result<u32> {
     }
 }
 
-fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
+/// The machine that the flags describe.
+pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
     Ok(Config {
         kernel: boot.kernel,
         kernel_name: boot.kernel_name,
@@ -554,7 +563,7 @@ pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
     }
 }
 
-fn log(verbose: u8) {
+pub(crate) fn log(verbose: u8) {
     use tracing_subscriber::filter::LevelFilter;
     let level = [LevelFilter::WARN, LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE];
     let level = level[usize::from(verbose).min(level.len() - 1)];

@@ -31,6 +31,8 @@ pub enum Status {
     ExitValue(u32),
     /// That of a guest which another process ran.
     Guest(u8),
+    /// The status of the command behind `--`.
+    Command(u8),
 }
 
 impl Status {
@@ -46,6 +48,7 @@ impl Status {
             Status::Timeout => 124,
             Status::Internal => 125,
             Status::User => 130,
+            Status::Command(status) => status,
             // Truncation is the rule: exit(2) keeps the low eight bits.
             Status::Guest(code) => code,
             Status::ExitValue(value) => value as u8,
@@ -80,7 +83,9 @@ Exit status:
   130  ended by the user: Ctrl-A x, a signal, or a guest's closed output pipe
   odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256; with
        --testdev exit=value it gives N modulo 256
-With --bisect: 0 where that is 0, 125 for 2 and 125, 130 for 130, and 1 for all others";
+With --bisect: 0 where that is 0, 125 for 2 and 125, 130 for 130, and 1 for all others
+With a command behind '--' its own status is passed through, 128 + N if signal N ended it, 126 if it could not be
+executed, 127 if it was not found; --status-file tells one from another";
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,9 @@
 //! that is missing the monitor is built all the same, and `satori bench` says why it cannot run.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+#[path = "../../../guests/build.rs"]
+mod guests;
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
@@ -17,10 +19,10 @@ fn main() {
         ("guests/bare", "rapid", "rapid"),
     ] {
         let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(folder);
-        for part in ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"] {
+        for part in guests::SOURCES {
             println!("cargo::rerun-if-changed={}", guest.join(part).display());
         }
-        let (program, missing) = match build(&guest, name, &out.join(folder)) {
+        let (program, missing) = match guests::build(&guest, name, &out.join(folder)) {
             Ok(program) => (program, String::new()),
             Err(why) => {
                 println!("cargo::warning=satori bench will not run: {why}");
@@ -30,38 +32,4 @@ fn main() {
         std::fs::write(out.join(file), program).expect("OUT_DIR can be written");
         std::fs::write(out.join(format!("{file}-missing")), missing).expect("OUT_DIR can be written");
     }
-}
-
-fn build(guest: &Path, name: &str, target: &Path) -> Result<Vec<u8>, String> {
-    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
-        return Err("its program is for x86-64 processors only".into());
-    }
-    let mut cargo = Command::new(std::env::var_os("CARGO").expect("cargo sets it"));
-    cargo.args(["build", "--quiet", "--locked", "--offline", "--release", "--bin", name, "--target-dir"]);
-    cargo.arg(target);
-    // The folder's .cargo/config.toml holds the flags, which these would replace; and clippy must
-    // not stand in for the compiler.
-    for name in [
-        "RUSTFLAGS",
-        "CARGO_ENCODED_RUSTFLAGS",
-        "CARGO_BUILD_TARGET",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "CARGO_MAKEFLAGS",
-        "MAKEFLAGS",
-    ] {
-        cargo.env_remove(name);
-    }
-    let built =
-        cargo.current_dir(guest).output().map_err(|why| format!("cargo cannot be started ({why})"))?;
-    if !built.status.success() {
-        let text = String::from_utf8_lossy(&built.stderr);
-        let first = text.lines().find(|line| line.contains("cannot find")).or(text.lines().next());
-        return Err(format!(
-            "{name} cannot be built ({}); it needs a static C library: install libc6-dev",
-            first.unwrap_or("no reason given").trim()
-        ));
-    }
-    let program = target.join("x86_64-unknown-linux-gnu/release").join(name);
-    std::fs::read(&program).map_err(|why| format!("{} cannot be read ({why})", program.display()))
 }

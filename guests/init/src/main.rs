@@ -6,6 +6,7 @@
 //! host on the port `satori.control` how the command ended, a line each:
 //!
 //! ```text
+//! started          the command runs
 //! exited N         the command's own status
 //! killed N         the signal that ended it
 //! failed N TEXT    why it did not run, and the status that a shell would give

@@ -44,6 +44,7 @@ pub fn command(spec: &Spec, control: &Control) -> Result<(), Failure> {
     })?;
     // With it our copies of its streams go.
     drop(command);
+    control.tell("started");
     let pid = child.id() as i32;
     let served = control.clone();
     std::thread::spawn(move || {

@@ -3,6 +3,7 @@
 use std::io::{BufReader, Read, Write, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -71,6 +72,8 @@ pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, 
         .args([COMMAND, share.mode.name(), sandbox, &share.budget.to_string()])
         .arg(&share.root)
         .env_clear()
+        // Ctrl-C at the terminal is the command's.
+        .process_group(0)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::piped())
         .spawn()
@@ -126,12 +129,14 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, UnixStream), Str
     let proc = open("/proc/self/fd", flags, Permissions::empty())
         .map_err(|why| format!("there is no /proc ({why}): mount it"))?;
     let keep = [socket.as_raw_fd(), proc.as_raw_fd()];
+    let privileged = rustix::process::geteuid().is_root();
     let writes = mode == Mode::Rw;
     let folder = Folder { root: Path::new(root), keep: &keep, writes, status: FAILED };
     let (opened, result) = enter_folder(sandbox, &folder)
         .map_err(|why| format!("cannot be offered to the guest ({why}): name a folder that can be read"))?;
     let measures = result.map_err(|why| why.to_string())?;
-    let server = Server::new(opened, proc, mode, budget).map_err(|why| format!("cannot be read ({why})"))?;
+    let server = Server::new(opened, proc, mode, budget, privileged);
+    let server = server.map_err(|why| format!("cannot be read ({why})"))?;
     let mut out = stdout().lock();
     for measure in measures {
         let _ = match measure.outcome {

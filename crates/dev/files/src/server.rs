@@ -78,9 +78,15 @@ mod init {
 const VERSION: (u32, u32, u32) = (7, 31, 38);
 
 impl Server {
-    /// A server of `root`, an open directory. `proc` is `/proc/self/fd`.
-    pub fn new(root: OwnedFd, proc: OwnedFd, mode: Mode, budget: u64) -> Result<Server, Errno> {
-        let privileged = rustix::process::geteuid().is_root();
+    /// A server of `root`, an open directory. `proc` is `/proc/self/fd`; `privileged` tells that files can be given to
+    /// others.
+    pub fn new(
+        root: OwnedFd,
+        proc: OwnedFd,
+        mode: Mode,
+        budget: u64,
+        privileged: bool,
+    ) -> Result<Server, Errno> {
         let nodes = Nodes::new(root)?;
         Ok(Server { mode, nodes, handles: Handles::default(), proc, budget: Budget::new(budget), privileged })
     }

@@ -191,7 +191,8 @@ pub fn unpack(deb: &Path, pattern: &str, folder: &Path) -> Result<PathBuf> {
     }
 }
 
-fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
+/// The first file in `folder` and its folders, by name, that is `wanted`.
+pub fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
     let mut entries: Vec<_> = std::fs::read_dir(folder).ok()?.filter_map(|e| Some(e.ok()?.path())).collect();
     entries.sort();
     entries.into_iter().find_map(|path| match path.is_dir() {

@@ -77,6 +77,26 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
     }
 }
 
+/// The newest of the kernels that were fetched, by version.
+pub fn newest_kernel() -> Option<PathBuf> {
+    let entries = fs::read_dir(folder().ok()?.join("files")).ok()?.flatten();
+    let kernels = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let version = name.strip_prefix("linux-image-")?;
+        let numbers = version.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u64>().ok());
+        entry.file_type().ok()?.is_file().then(|| (numbers.collect::<Vec<_>>(), name.clone(), entry.path()))
+    });
+    kernels.max().map(|(_, _, path)| path)
+}
+
+/// Where something of this name is kept.
+pub fn place(name: &str) -> Result<PathBuf> {
+    let files = folder()?.join("files");
+    fs::create_dir_all(&files)
+        .with_context(|| format!("cannot make {}: make room or set XDG_CACHE_HOME", files.display()))?;
+    Ok(files.join(name))
+}
+
 fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<PathBuf> {
     let mut apt = Apt::open(&root.join("apt"))?;
     let stamp = root.join("apt/updated");

@@ -68,8 +68,14 @@ impl Client {
         let open = |path: &std::path::Path| {
             open(path, OFlags::PATH | OFlags::DIRECTORY, Permissions::empty()).expect("a directory")
         };
-        let server =
-            Server::new(open(&folder.0), open("/proc/self/fd".as_ref()), mode, budget).expect("a server");
+        let server = Server::new(
+            open(&folder.0),
+            open("/proc/self/fd".as_ref()),
+            mode,
+            budget,
+            rustix::process::geteuid().is_root(),
+        )
+        .expect("a server");
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Client { server, uid, gid }
     }

@@ -1,0 +1,148 @@
+//! How a command's run ended: its status, what is said of it, and `--status-file`.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use satori_machine::Outcome;
+
+use crate::report;
+use crate::run;
+use crate::say::{line, say};
+use crate::status::Status;
+
+/// Who ended it, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The command, with a status.
+    Exited(u8),
+    /// The command, by a signal.
+    Killed(u8),
+    /// The command did not run: the status that a shell would give, and why.
+    Failed(u8, String),
+    /// A limit, or the user.
+    Stopped(Status),
+    /// The command made the guest power off.
+    PoweredOff,
+    /// The guest powered off before the command ran.
+    Vanished,
+    /// The guest's machine: a panic, a triple fault, a reset.
+    Machine(Status),
+}
+
+impl End {
+    /// The status of the process.
+    pub fn status(&self) -> Status {
+        match *self {
+            End::Exited(status) | End::Failed(status, _) => Status::Command(status),
+            End::Killed(signal) => Status::Command(128_u8.saturating_add(signal)),
+            End::PoweredOff => Status::Ok,
+            End::Stopped(status) | End::Machine(status) => status,
+            End::Vanished => Status::Internal,
+        }
+    }
+
+    /// Who, how, and the number, for other programs.
+    fn told(&self) -> (&'static str, &'static str, Option<u8>) {
+        match *self {
+            End::Exited(status) => ("command", "exited", Some(status)),
+            End::Killed(signal) => ("command", "killed", Some(signal)),
+            End::Failed(..) => ("satori", "not-started", None),
+            End::Stopped(Status::Timeout) => ("satori", "timeout", None),
+            End::Stopped(_) => ("user", "stopped", None),
+            End::PoweredOff => ("command", "powered-off", None),
+            End::Vanished => ("guest", "powered-off", None),
+            End::Machine(Status::Panic) => ("guest", "panicked", None),
+            End::Machine(Status::TripleFault) => ("guest", "triple-fault", None),
+            End::Machine(Status::Reset) => ("guest", "reset", None),
+            End::Machine(Status::DebugExit(_)) => ("guest", "debug-exit", None),
+            End::Machine(_) => ("satori", "failed", None),
+        }
+    }
+}
+
+/// Says what is wrong, if something is.
+pub fn tell(end: &End, outcome: &Outcome, status: Status) {
+    match end {
+        End::Exited(_) | End::Killed(_) | End::PoweredOff => {}
+        End::Failed(_, why) => say(format_args!("{why}")),
+        End::Stopped(_) => {
+            report::tell(outcome, status);
+            tail(outcome);
+        }
+        End::Machine(_) => report::tell(outcome, status),
+        End::Vanished => {
+            say(format_args!("the guest powered off before the command ran; exit status {}", status.code()));
+            tail(outcome);
+        }
+    }
+}
+
+/// The kernel's last words.
+fn tail(outcome: &Outcome) {
+    let last = &outcome.console_tail[outcome.console_tail.len().saturating_sub(report::TAIL)..];
+    if !last.is_empty() {
+        line(format_args!("The console's last lines:"));
+    }
+    last.iter().for_each(|text| line(format_args!("  {}", report::printable(text))));
+}
+
+/// The file of `--status-file`, opened before the sandbox.
+#[derive(Debug)]
+pub struct StatusFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl StatusFile {
+    /// Makes it.
+    pub fn open(path: &Path) -> Result<StatusFile> {
+        let file = File::create(path).map_err(|why| {
+            anyhow!(
+                "cannot write --status-file {} ({}): name another place",
+                path.display(),
+                run::plain(&why)
+            )
+        })?;
+        Ok(StatusFile { file, path: path.to_path_buf() })
+    }
+
+    /// What a sandbox has to keep.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// No guest ran.
+    pub fn take_back(self) {
+        let _ = std::fs::remove_file(self.path);
+    }
+
+    /// Writes how it ended, as one JSON object.
+    pub fn write(mut self, end: &End, status: Status) {
+        let (who, how, number) = end.told();
+        let why = if let End::Failed(_, why) = end { Some(why) } else { None };
+        let object = serde_json::json!({
+            "format": "satori-status", "version": 1,
+            "who": who, "how": how, "number": number, "why": why, "status": status.code(),
+        });
+        if let Err(why) = writeln!(self.file, "{object}") {
+            say(format_args!("cannot write --status-file ({why})"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commands_124_is_no_timeout() {
+        let (command, limit) = (End::Exited(124), End::Stopped(Status::Timeout));
+        assert_eq!(command.status().code(), limit.status().code());
+        assert_ne!(command.told(), limit.told());
+        assert_eq!(End::Killed(9).status().code(), 137);
+        assert_eq!(End::Killed(255).status().code(), 255);
+    }
+}

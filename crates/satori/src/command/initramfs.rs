@@ -1,0 +1,85 @@
+//! The initramfs of a command: our init, the description of the command, and modules.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Result, bail};
+use satori_files::Mode;
+
+use super::modules::Module;
+use super::options::Folders;
+use crate::demo::cpio::Cpio;
+
+/// The program of `guests/init/`.
+const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
+/// Why it was not built.
+const MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/init-missing"));
+
+/// What is told of the caller.
+struct Spec(Vec<u8>);
+
+impl Spec {
+    fn put(&mut self, key: &str, value: impl AsRef<OsStr>) {
+        self.0.extend(key.bytes());
+        self.0.push(b'=');
+        self.0.extend(value.as_ref().as_bytes());
+        self.0.push(0);
+    }
+}
+
+/// Packs it. `terminal` has rows and columns.
+pub fn pack(
+    words: &[OsString],
+    folders: &Folders,
+    modules: &[Module],
+    terminal: Option<(u16, u16)>,
+) -> Result<Vec<u8>> {
+    if INIT.is_empty() {
+        bail!("this build cannot run commands: {MISSING}; then build Satori again");
+    }
+    let mut cpio = Cpio::new();
+    // Where the init's own streams go before it has mounted devices.
+    cpio.directory("dev").device("dev/console", 0o600, 5, 1).directory("satori");
+    cpio.file("init", 0o755, INIT);
+    let mut spec = describe(words, folders, terminal);
+    for module in modules {
+        let path = format!("satori/{}", module.name);
+        cpio.file(&path, 0o644, &module.bytes);
+        spec.put("module", format!("/{path}"));
+    }
+    cpio.file("satori/spec", 0o600, &spec.0);
+    Ok(cpio.finish())
+}
+
+fn describe(words: &[OsString], folders: &Folders, terminal: Option<(u16, u16)>) -> Spec {
+    let mut spec = Spec(Vec::new());
+    for folder in folders.all() {
+        let Some(place) = &folder.place else { continue };
+        let mode = if folder.share.mode == Mode::Ro { "ro" } else { "rw" };
+        let mut value = OsString::from(format!("{}:{mode}:", folder.tag));
+        value.push(place);
+        spec.put("mount", value);
+    }
+    words.iter().for_each(|word| spec.put("arg", word));
+    for (name, value) in std::env::vars_os() {
+        let mut both = name;
+        both.push("=");
+        both.push(value);
+        spec.put("env", both);
+    }
+    spec.put("cwd", &folders.cwd);
+    spec.put("hostname", OsStr::from_bytes(rustix::system::uname().nodename().to_bytes()));
+    // There is no way to read it but to change it, and there is one thread only.
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    spec.put("umask", mask.bits().to_string());
+    spec.put("uid", rustix::process::geteuid().as_raw().to_string());
+    spec.put("gid", rustix::process::getegid().as_raw().to_string());
+    for group in rustix::process::getgroups().unwrap_or_default() {
+        spec.put("group", group.as_raw().to_string());
+    }
+    if let Some((rows, columns)) = terminal {
+        spec.put("terminal", format!("{rows} {columns}"));
+    }
+    spec
+}

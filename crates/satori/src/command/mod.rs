@@ -1,0 +1,231 @@
+//! `satori run -- COMMAND`: one command in a guest, on the caller's own files.
+//!
+//! The guest's root is a folder of the host, served by a process of its own (`satori-files`) and mounted through
+//! virtiofs; streams, signals and the command's end go through ports of a virtio console. What sets all that up in
+//! the guest is `guests/init/`, which this binary carries.
+
+mod attend;
+mod ended;
+mod initramfs;
+mod kernel;
+mod modules;
+mod options;
+
+use std::fs::File;
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result, bail};
+use satori_bus::ByteSink;
+use satori_machine::{
+    Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, Share, Sinks,
+};
+
+use crate::run::{self, Boot};
+use crate::say::say;
+use crate::status::Status;
+use crate::terminal::RawMode;
+use crate::{choose, cli, costs, report};
+
+use attend::Attendant;
+use ended::{End, StatusFile};
+use options::Folders;
+
+/// Memory of a guest that runs a command: what is not used costs nothing.
+const MEMORY: u64 = 1 << 30;
+
+/// What the kernel is told beside `--append`: only what is wrong, and to end when it panics.
+const CMDLINE: &str = "quiet panic=-1";
+
+/// The modules that the guest needs before it reaches its root.
+const NEEDED: &[&str] = &["virtio_pci", "virtio_console", "virtiofs"];
+
+/// Does what `satori run -- COMMAND` was told.
+pub fn run(flags: &cli::Run) -> Status {
+    run::log(flags.machine.verbose);
+    let mut status_file = None;
+    let prepared = options::check(flags).and_then(|()| {
+        let prepared = prepare(flags)?;
+        // Last, so that a refused input leaves no file behind.
+        status_file = flags.command.status_file.as_deref().map(StatusFile::open).transpose()?;
+        Ok(prepared)
+    });
+    let status = match prepared {
+        Ok(prepared) => start(flags, prepared, &mut status_file),
+        Err(error) => return run::refuse(&error),
+    };
+    status.unwrap_or_else(|error| {
+        status_file.into_iter().for_each(StatusFile::take_back);
+        run::refuse(&error)
+    })
+}
+
+/// A machine that is ready to run, and the host's ends of what leads into it.
+struct Prepared {
+    machine: Machine,
+    chosen: choose::Processors,
+    /// Descriptors that the devices use.
+    files: Vec<RawFd>,
+    control: UnixStream,
+    /// Where typed bytes go, if the streams are one terminal.
+    typed: Option<OwnedFd>,
+    costs: satori_report::costs::Costs,
+}
+
+fn prepare(flags: &cli::Run) -> Result<Prepared> {
+    let chosen = choose::processors(&flags.machine.processor)?;
+    let folders = Folders::of(&flags.command)?;
+    let kernel = kernel::find(flags.kernel.as_deref(), flags.command.modules.as_deref())?;
+    let (modules, missing) = match &kernel.modules {
+        Some(modules) => modules.closure(NEEDED)?,
+        None => Default::default(),
+    };
+    for name in &missing {
+        tracing::warn!("the kernel has no module {name}: without it the guest may not reach its root");
+    }
+    let terminal = terminal_size();
+    let initramfs = initramfs::pack(&flags.command.words, &folders, &modules, terminal)?;
+    let costs = costs::of(flags.machine.costs.as_deref())?;
+    let (devices, control, typed) = devices(flags, &folders, terminal.is_some())?;
+    let append = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
+    let boot = Boot {
+        kernel: kernel.image,
+        kernel_name: kernel.path.display().to_string(),
+        initrds: vec![Module { data: initramfs, ..Module::default() }],
+        cmdline: match &flags.cmdline.whole {
+            Some(whole) => Cmdline::Whole(whole.clone()),
+            None => Cmdline::Added(format!("{CMDLINE}{append}")),
+        },
+        protocol: ProtocolChoice::Auto,
+    };
+    let release = kernel.release.unwrap_or_else(|| "of an unknown release".into());
+    tracing::info!(
+        "kernel {}, {release}; {} modules are loaded before the root",
+        kernel.path.display(),
+        modules.len()
+    );
+    let mut config = run::config(boot, &flags.machine, &chosen)?;
+    if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
+        config.memory = MEMORY;
+    }
+    config.devices = devices;
+    let files = config.devices.files();
+    let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
+    let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
+    Ok(Prepared { machine, chosen, files, control, typed, costs })
+}
+
+/// The size of the terminal, if standard input, output and error are one.
+fn terminal_size() -> Option<(u16, u16)> {
+    let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    if !(input.is_terminal() && output.is_terminal() && error.is_terminal()) {
+        return None;
+    }
+    let name = |fd: std::os::fd::BorrowedFd<'_>| rustix::fs::fstat(fd).ok().map(|stat| stat.st_rdev);
+    let one = name(input.as_fd());
+    if one != name(output.as_fd()) || one != name(error.as_fd()) {
+        return None;
+    }
+    rustix::termios::tcgetwinsize(&output).ok().map(|size| (size.ws_row, size.ws_col))
+}
+
+/// The folders' servers, the ports, and the host's ends of control and terminal.
+fn devices(
+    flags: &cli::Run,
+    folders: &Folders,
+    terminal: bool,
+) -> Result<(Devices, UnixStream, Option<OwnedFd>)> {
+    let mut shares = Vec::new();
+    let sandbox = run::sandbox_mode(&flags.machine);
+    for folder in folders.all() {
+        // The file itself and not its name, which may be another one's by now.
+        let helper = satori_files::start("/proc/self/exe".as_ref(), &folder.share, sandbox)?;
+        for measure in &helper.measures {
+            tracing::info!("file server of {}: {measure}", folder.share.root.display());
+        }
+        shares.push(Share { tag: folder.tag.clone(), socket: helper.socket });
+    }
+    let (control, theirs) = UnixStream::pair()?;
+    let theirs = OwnedFd::from(theirs);
+    let again = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
+    let port = |name: &str, input, output| Port { name: format!("satori.{name}"), input, output };
+    let mut ports = vec![port("control", Some(theirs.try_clone()?), Some(theirs))];
+    let mut typed = None;
+    let output = again(std::io::stdout().as_fd())?;
+    if terminal {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&write, true)?;
+        ports.push(port("tty", Some(read), Some(output)));
+        typed = Some(write);
+    } else {
+        ports.push(port("stdin", Some(again(std::io::stdin().as_fd())?), None));
+        ports.push(port("stdout", None, Some(output)));
+        ports.push(port("stderr", None, Some(again(std::io::stderr().as_fd())?)));
+    }
+    let devices = Devices::new(DeviceConfig { ports, shares, rng: true })?;
+    Ok((devices, control, typed))
+}
+
+fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFile>) -> Result<Status> {
+    let Prepared { machine, chosen, files, control, typed, costs } = prepared;
+    let on_terminal = typed.is_some();
+    let report_file = flags.machine.report_file.as_deref().map(File::create).transpose();
+    let report_file = report_file.context("cannot write --report-file: name another place")?;
+    let raw = if on_terminal { RawMode::enter() } else { None };
+    let attendant = Attendant::new(machine.handle(), control, typed, flags.machine.timeout);
+    let attendant = attendant.context("cannot watch the terminal and signals")?;
+    let written = status_file.iter().map(StatusFile::descriptor);
+    let reported = report_file.iter().map(AsRawFd::as_raw_fd);
+    let keep: Vec<_> = files.into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
+    run::sandbox(&flags.machine, &keep, false, chosen.pins.any())?;
+    let attendant = attendant.start().context("cannot start a thread")?;
+    let outcome = machine.run();
+    let (end, stopped) = attendant.finish();
+    // Terminal first: everything below is ordinary text.
+    drop(raw);
+    let end = end.unwrap_or(match (&outcome.event, stopped) {
+        (Event::Stopped, Some(stop)) => End::Stopped(stop.status()),
+        (Event::PowerOff, _) => End::Vanished,
+        (Event::Reset(_), _) => End::Machine(Status::Reset),
+        (Event::DebugExit(value), _) => End::Machine(Status::DebugExit(*value)),
+        (Event::Panic(_), _) => End::Machine(Status::Panic),
+        (Event::TripleFault { .. }, _) => End::Machine(Status::TripleFault),
+        (Event::Timeout, _) => End::Stopped(Status::Timeout),
+        (Event::Stopped, None) => End::Stopped(Status::User),
+        (Event::Failed(_), _) => End::Machine(Status::Internal),
+    });
+    let status = end.status();
+    ended::tell(&end, &outcome, status);
+    if let Some(file) = status_file.take() {
+        file.write(&end, status);
+    }
+    let wanted = report::Wanted {
+        form: flags.machine.report,
+        vcpu: flags.machine.report_vcpu,
+        processor: flags.machine.processor.vmx.unwrap_or_default().to_string(),
+        costs: &costs,
+    };
+    if let Err(error) = report::write(&outcome, status, &wanted, report_file) {
+        say(format_args!("cannot write the report: {error:#}"));
+    }
+    Ok(status)
+}
+
+/// The kernel's console, of which the machine keeps the last lines; at `-v` standard error shows it.
+struct Quiet {
+    shown: bool,
+}
+
+impl ByteSink for Quiet {
+    fn put(&mut self, bytes: &[u8]) {
+        if self.shown {
+            let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), bytes);
+        }
+    }
+}
+
+/// Refuses what a command in a guest cannot be run with, with the reason.
+fn refused(option: &str, why: &str) -> Result<()> {
+    bail!("{option} does not go with a command ({why}): leave one of the two out")
+}

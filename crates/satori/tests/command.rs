@@ -1,0 +1,252 @@
+//! `satori run -- COMMAND` as people use it: streams, statuses, owners, folders, in Debian's kernels.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{Ended, SATORI, fetch, read_until, satori, scratch};
+
+/// `satori run` in Debian's 6.12 with these options and words, on pipes.
+fn guest(options: &[&str], words: &[&str]) -> Command {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let mut command = Command::new(SATORI);
+    command.args(["run", "--kernel", &kernel, "--timeout", "5m"]).args(options).arg("--").args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn feed(mut command: Command, input: &[u8]) -> Output {
+    let mut child = command.spawn().expect("satori runs");
+    child.stdin.take().unwrap().write_all(input).expect("satori reads");
+    child.wait_with_output().expect("satori ends")
+}
+
+fn shell(options: &[&str], script: &str) -> Ended {
+    feed(guest(options, &["sh", "-c", script]), b"").into()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder of this test's, empty.
+fn folder(name: &str) -> PathBuf {
+    let path = scratch(name);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+#[test]
+fn streams_are_apart_and_the_status_is_the_commands() {
+    let script = "echo out; echo err >&2; cat; printf end; exit 7";
+    let ended = feed(guest(&[], &["sh", "-c", script]), b"typed\nwithout an end");
+    assert_eq!(text(&ended.stdout), "out\ntyped\nwithout an endend");
+    assert_eq!(text(&ended.stderr), "err\n", "Satori says nothing where nothing is wrong");
+    assert_eq!(ended.status.code(), Some(7));
+}
+
+#[test]
+fn large_streams_come_whole_in_both_directions() {
+    let input: Vec<u8> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut child = guest(&[], &["cat"]).spawn().unwrap();
+    let (mut stdin, given) = (child.stdin.take().unwrap(), input.clone());
+    let feeder = std::thread::spawn(move || stdin.write_all(&given));
+    let mut seen = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut seen).unwrap();
+    feeder.join().unwrap().unwrap();
+    assert!(seen == input, "{} of {} bytes came, or others", seen.len(), input.len());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_command_finds_what_its_caller_has() {
+    let work = folder("caller");
+    fs::write(work.join("file"), "of the host").unwrap();
+    let script = "
+        check() { if eval \"$2\"; then echo \"ok $1\"; else echo \"BAD $1\"; fi; }
+        check folder '[ \"$(cat file)\" = \"of the host\" ]'
+        check arguments '[ \"$ARGS\" = \"a b\" ]'
+        check umask '[ \"$(umask)\" = 0027 ]'
+        check user '[ \"$(id -u):$(id -g)\" = \"$IDS\" ]'
+        check hostname '[ \"$(uname -n)\" = \"$NODE\" ]'
+        check stdout 'echo again > /dev/stdout && echo more > /dev/stderr && true < /dev/fd/0'
+        check not-a-terminal '! [ -t 0 ] && ! [ -t 1 ] && ! [ -t 2 ]'
+        check null 'echo x > /dev/null && [ -c /dev/zero ]'
+        check temporary 'f=$(mktemp) && echo x > $f && [ \"$(cat $f)\" = x ]'
+        check shared-memory 'echo x > /dev/shm/x && [ \"$(stat -c %a /dev/shm)\" = 1777 ]'
+        check run 'mkdir /run/here && [ -d /run/lock ] && [ -d /run/user/$(id -u) ]'
+        check processes '[ \"$(cat /proc/1/comm)\" = init ] && [ -d /sys/class ] && [ -e /dev/ptmx ]'
+        check loopback '[ \"$(cat /sys/class/net/lo/flags)\" = 0x9 ]'
+        check owners 'touch o && chown 4321:4322 o && [ \"$(stat -c %u:%g o)\" = 4321:4322 ]'
+        check modes 'touch m && chmod 4751 m && [ \"$(stat -c %a m)\" = 4751 ] && [ \"$(stat -c %u m)\" = $(id -u) ]'
+        check read-only-places 'echo x > /usr/satori-was-here && mkdir -p /etc/satori-was-here/d && rm /etc/hostname'
+        check links 'ln -s file s && ln file h && [ \"$(stat -c %h file)\" = 2 ] && mv h n && [ \"$(cat n s)\" = \"of the hostof the host\" ]'
+        check sockets 'mkfifo p && { echo x > p & } && [ \"$(cat p)\" = x ]'
+        check removal 'mkdir -p d/e && mv d f && rmdir f/e f && rm file && ! [ -e file ]'
+        check change 'printf changed > c && printf X | dd of=c bs=1 seek=2 conv=notrunc 2>/dev/null && [ \"$(cat c)\" = chXnged ]'
+        check execution 'printf \"#!/bin/sh\\nexit 9\\n\" > x && chmod +x x && ./x; [ $? = 9 ]'
+    ";
+    let mut command = guest(&[], &["sh", "-c", script]);
+    let me = fs::metadata("/proc/self").unwrap();
+    let node = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    command.current_dir(&work).env("ARGS", "a b").env("IDS", format!("{}:{}", me.uid(), me.gid()));
+    command.env("NODE", node.trim());
+    // SAFETY: umask(2) only, between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::umask(0o027);
+            Ok(())
+        });
+    }
+    let ended = feed(command, b"");
+    let (out, err) = (text(&ended.stdout), text(&ended.stderr));
+    let wrong: Vec<_> = out.lines().filter(|line| line.starts_with("BAD")).collect();
+    assert!(wrong.is_empty(), "{out}\n{err}");
+    assert_eq!(out.lines().filter(|line| line.starts_with("ok ")).count(), 23, "{out}\n{err}");
+    assert_eq!((err.as_str(), ended.status.code()), ("more\n", Some(0)));
+    // Of all that nothing is left.
+    let left: Vec<_> = fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["file"]);
+    assert_eq!(fs::read_to_string(work.join("file")).unwrap(), "of the host");
+    for path in ["/usr/satori-was-here", "/etc/satori-was-here"] {
+        assert!(!PathBuf::from(path).exists(), "{path}");
+    }
+}
+
+#[test]
+fn the_end_of_a_command_is_told_as_a_shell_tells_it() {
+    let file = scratch("status.json");
+    let path = file.to_str().unwrap();
+    let told = || serde_json::from_str::<serde_json::Value>(&fs::read_to_string(path).unwrap()).unwrap();
+    let ended = shell(&["--status-file", path], "kill -9 $$");
+    assert_eq!((ended.status, ended.messages.as_str()), (137, ""));
+    assert_eq!((told()["who"].as_str(), told()["how"].as_str()), (Some("command"), Some("killed")));
+    assert_eq!((told()["number"].as_u64(), told()["status"].as_u64()), (Some(9), Some(137)));
+    let ended: Ended = feed(guest(&["--status-file", path], &["/etc/passwd"]), b"").into();
+    assert_eq!(ended.status, 126, "{}", ended.messages);
+    assert!(ended.messages.contains("cannot execute '/etc/passwd'"), "{}", ended.messages);
+    assert_eq!(told()["how"].as_str(), Some("not-started"));
+    let ended: Ended = feed(guest(&[], &["no-such-command"]), b"").into();
+    assert_eq!(ended.status, 127, "{}", ended.messages);
+    // Whoever is left behind does not hold the guest.
+    let ended = shell(&[], "sleep 1000 & echo on; exit 124");
+    assert_eq!((ended.status, ended.console.as_str()), (124, "on\n"));
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let mut child =
+        guest(&[], &["sh", "-c", "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.1; done"])
+            .spawn()
+            .unwrap();
+    read_until(child.stdout.as_mut().unwrap(), "ready");
+    signal(&child, libc::SIGTERM);
+    assert_eq!(read_until(child.stdout.as_mut().unwrap(), "caught"), "caught\n");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: our own child's number.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_command_as_a_pipe_does() {
+    let mut child = guest(&[], &["sh", "-c", "yes; echo $? >&2"]).spawn().unwrap();
+    read_until(child.stdout.as_mut().unwrap(), "y\n");
+    drop(child.stdout.take());
+    let mut messages = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+    assert_eq!((messages.as_str(), child.wait().unwrap().code()), ("141\n", Some(0)));
+}
+
+#[test]
+fn folders_are_changed_where_that_is_said() {
+    let (work, other) = (folder("rw"), folder("ro"));
+    let path = work.to_str().unwrap();
+    let share = format!("{}:source", other.display());
+    fs::write(other.join("a"), "x").unwrap();
+    let script = format!(
+        "echo new > {path}/new && chmod 600 {path}/new && mkdir {path}/d && echo lost > {}/lost
+        mkdir /run/m && mount -t virtiofs source /run/m && cat /run/m/a
+        mount -o remount,rw /run/m; echo y > /run/m/a || echo refused",
+        other.display()
+    );
+    let ended = shell(&["--rwdir", path, "--share", &share], &script);
+    assert_eq!(ended.console, "xrefused\n", "{}", ended.messages);
+    let seen = fs::metadata(work.join("new")).unwrap();
+    assert_eq!(
+        (fs::read_to_string(work.join("new")).unwrap().as_str(), seen.mode() & 0o777),
+        ("new\n", 0o600)
+    );
+    assert!(work.join("d").is_dir() && !other.join("lost").exists());
+    assert_eq!(fs::read_to_string(other.join("a")).unwrap(), "x");
+}
+
+#[test]
+fn another_root_is_all_that_there_is() {
+    let root = folder("root");
+    let busybox = fs::read(fetch(&["busybox"])).unwrap();
+    fs::create_dir(root.join("bin")).unwrap();
+    fs::write(root.join("bin/busybox"), busybox).unwrap();
+    fs::set_permissions(root.join("bin/busybox"), PermissionsExt::from_mode(0o755)).unwrap();
+    let words = ["/bin/busybox", "sh", "-c", "pwd; cd /; echo *; echo x > /made; exit 5"];
+    let ended: Ended = feed(guest(&["--root", root.to_str().unwrap()], &words), b"").into();
+    assert_eq!(
+        (ended.console.as_str(), ended.status),
+        ("/\nbin dev proc run sys\n", 5),
+        "{}",
+        ended.messages
+    );
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 1);
+}
+
+#[test]
+fn a_guest_without_its_root_says_so() {
+    // Debian's 6.1 has virtio as modules, which this folder does not hold.
+    let (kernel, modules) = (fetch(&["kernel", "6.1"]), folder("modules"));
+    fs::write(modules.join("modules.builtin"), "kernel/x.ko\n").unwrap();
+    let modules = modules.to_str().unwrap();
+    let ended = satori(&["run", "--kernel", &kernel, "--modules", modules, "--timeout", "5m", "--", "true"]);
+    assert_eq!(ended.status, 125, "{}", ended.messages);
+    for said in
+        ["the kernel has no module virtio_pci", "before the command ran", "there is no port for the host"]
+    {
+        assert!(ended.messages.contains(said), "{}", ended.messages);
+    }
+}
+
+#[test]
+fn a_limit_ends_a_command_and_says_so() {
+    let file = scratch("limit.json");
+    let ended = shell(&["--guest-timeout", "20s", "--status-file", file.to_str().unwrap()], "sleep 100000");
+    assert_eq!(ended.status, 124);
+    assert!(ended.messages.contains("--guest-timeout ran out"), "{}", ended.messages);
+    assert!(fs::read_to_string(file).unwrap().contains("\"how\":\"timeout\""));
+}
+
+#[test]
+fn what_says_nothing_with_a_command_is_refused() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    for (options, said) in [
+        (&["--clock", "virtual"][..], "--clock virtual does not go with a command"),
+        (&["--initrd", "x"], "--initrd does not go with a command"),
+        (&["--root", "/nonexistent"], "--root /nonexistent cannot be found"),
+        (&["--rwdir", "/etc/passwd"], "--rwdir /etc/passwd is no folder"),
+        (&["--share", "/tmp"], "--share /tmp: write DIR:TAG"),
+        (&["--share", "/tmp:a,rx"], "'rx' is none of ro, rw and cow"),
+        (&["--modules", "/dev"], "--modules /dev: there are no modules in it"),
+        (&["--status-file", "/nonexistent/x"], "cannot write --status-file /nonexistent/x"),
+    ] {
+        let ended = satori(&[&["run", "--kernel", &kernel], options, &["--", "true"]].concat());
+        assert_eq!(ended.status, 2, "{options:?}: {}", ended.messages);
+        assert!(ended.messages.contains(said), "{options:?}: {}", ended.messages);
+        assert_eq!(ended.messages.lines().count(), 1, "{}", ended.messages);
+    }
+}
