@@ -67,7 +67,9 @@ fn work(control: &mut Option<Control>) -> Result<(), Failure> {
     let wrong = modules::load(&spec.modules);
     let control = control.insert(Control::open().map_err(|why| {
         let modules = wrong.join("; ");
-        internal(format!("there is no port for the host ({why}): the kernel lacks virtio_console or virtio_pci. {modules}"))
+        internal(format!(
+            "there is no port for the host ({why}): the kernel lacks virtio_console or virtio_pci. {modules}"
+        ))
     })?);
     wrong.iter().for_each(|why| control.note(why));
     mounts::root(&spec).map_err(internal)?;

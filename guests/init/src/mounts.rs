@@ -50,8 +50,9 @@ pub fn early() {
 pub fn root(spec: &Spec) -> Result<(), String> {
     let Some((first, _)) = spec.mounts.split_first() else { return Err("no root is described".into()) };
     let _ = fs::create_dir(ROOT);
-    share(first, OsStr::new(ROOT))
-        .map_err(|why| format!("the root cannot be mounted ({why}): the kernel lacks virtiofs or virtio_pci"))?;
+    share(first, OsStr::new(ROOT)).map_err(|why| {
+        format!("the root cannot be mounted ({why}): the kernel lacks virtiofs or virtio_pci")
+    })?;
     sys::enter_root(ROOT).map_err(|why| format!("the root cannot be entered ({why})"))
 }
 

@@ -48,7 +48,8 @@ impl Spec {
                 b"module" => spec.modules.push(text()),
                 b"mount" => {
                     let mut parts = value.splitn(3, |&b| b == b':');
-                    let (Some(tag), Some(mode), Some(place)) = (parts.next(), parts.next(), parts.next()) else {
+                    let (Some(tag), Some(mode), Some(place)) = (parts.next(), parts.next(), parts.next())
+                    else {
                         return Err(wrong());
                     };
                     spec.mounts.push(Mount {

@@ -52,6 +52,7 @@ fn pipes(spec: &Spec) -> Result<Streams, String> {
     let mut carriers = Vec::new();
     for (from, name) in [(from_output, "satori.stdout"), (from_error, "satori.stderr")] {
         let port = ports::open(name)?;
+        sys::set_nonblocking(&port).map_err(|why| format!("{name} cannot be used ({why})"))?;
         carriers.push(std::thread::spawn(move || carry(from.into(), port)));
     }
     Ok(Streams { command: [input, output, error], carriers, terminal: None })
@@ -72,22 +73,38 @@ fn terminal(spec: &Spec, (rows, columns): (u16, u16)) -> Result<Streams, String>
     Ok(Streams { command: [again(&theirs)?, again(&theirs)?, theirs], carriers, terminal: Some(ours) })
 }
 
-/// From the command to the host, until no process has the other end open.
+/// From the command to the host, until no process has the other end open, or nobody reads at the host's: the command's
+/// next write is then that to a pipe without readers.
 fn carry(mut from: File, mut port: File) {
+    await_host(&port);
     let mut buffer = [0; 1 << 15];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        if port.write_all(&buffer[..length]).is_err() {
-            return;
+        let mut rest = &buffer[..length];
+        while !rest.is_empty() {
+            // A write that waits would wait for ever for a host that has left.
+            if !sys::writable(&port) {
+                return;
+            }
+            match port.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
         }
+    }
+}
+
+/// Gives the host the moment that it takes to connect.
+fn await_host(port: &File) {
+    let begun = Instant::now();
+    while !sys::connected(port) && begun.elapsed() < CONNECTING {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// From the host to the command, until the host closes.
 fn into_command(mut port: File, mut to: File) {
-    let begun = Instant::now();
-    while !sys::connected(&port) && begun.elapsed() < CONNECTING {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    await_host(&port);
     let mut buffer = [0; 1 << 15];
     loop {
         match port.read(&mut buffer) {

@@ -33,7 +33,11 @@ const O_NOCTTY: c_int = 0o400;
 const O_CLOEXEC: c_int = 0o2_000_000;
 
 const POLLIN: i16 = 1;
+const POLLOUT: i16 = 4;
 const POLLHUP: i16 = 0x10;
+
+const F_SETFL: c_int = 4;
+const O_NONBLOCK: c_int = 0o4000;
 
 /// `struct pollfd`.
 #[repr(C)]
@@ -85,6 +89,7 @@ unsafe extern "C" {
     fn umask(mask: u32) -> u32;
     fn kill(pid: c_int, signal: c_int) -> c_int;
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
     fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
 }
 
@@ -114,19 +119,15 @@ pub fn mount(source: &str, target: &OsStr, kind: &str, read_only: bool, options:
     let (source, kind, options) = (CString::new(source)?, CString::new(kind)?, CString::new(options)?);
     let target = path(target);
     // SAFETY: four strings that end with NUL and outlive the call.
-    check(unsafe {
-        c_mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
-    })
-    .map(drop)
+    check(unsafe { c_mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) })
+        .map(drop)
 }
 
 /// Makes the file system that is mounted at `place` the root.
 pub fn enter_root(place: &str) -> Result<()> {
     change_folder(&path(OsStr::new(place)))?;
     // SAFETY: strings that end with NUL; the kind and the options are not looked at.
-    check(unsafe {
-        c_mount(c".".as_ptr(), c"/".as_ptr(), c"none".as_ptr(), MS_MOVE, std::ptr::null())
-    })?;
+    check(unsafe { c_mount(c".".as_ptr(), c"/".as_ptr(), c"none".as_ptr(), MS_MOVE, std::ptr::null()) })?;
     // SAFETY: a string that ends with NUL.
     check(unsafe { chroot(c".".as_ptr()) })?;
     change_folder(c"/")
@@ -198,6 +199,19 @@ pub fn connected(port: &File) -> bool {
     // SAFETY: one structure, as is said.
     unsafe { poll(&raw mut fd, 1, 0) };
     fd.revents & POLLHUP == 0 || fd.revents & POLLIN != 0
+}
+
+/// Waits until a port takes something. False if its host has left.
+pub fn writable(port: &File) -> bool {
+    let mut fd = PollFd { fd: port.as_raw_fd(), events: POLLOUT, revents: 0 };
+    // SAFETY: one structure, as is said.
+    unsafe { poll(&raw mut fd, 1, -1) };
+    fd.revents & POLLHUP == 0
+}
+
+pub fn set_nonblocking(port: &File) -> Result<()> {
+    // SAFETY: integers. The file is open for reading and writing, which F_SETFL does not change.
+    check(unsafe { fcntl(port.as_raw_fd(), F_SETFL, O_NONBLOCK) }).map(drop)
 }
 
 /// A session of its own; with the terminal that is its standard input.

@@ -40,7 +40,18 @@ pub struct Attendant {
 /// The running attendant.
 pub struct Running {
     done: Option<UnixStream>,
-    thread: JoinHandle<(Option<End>, Option<Stop>)>,
+    thread: JoinHandle<Told>,
+}
+
+/// What was heard.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The command ran.
+    pub started: bool,
+    /// How it ended.
+    pub end: Option<End>,
+    /// Who ended the guest, if somebody did.
+    pub stopped: Option<Stop>,
 }
 
 struct Duty {
@@ -120,16 +131,15 @@ impl Attendant {
 }
 
 impl Running {
-    /// Ends the thread, which has heard everything that the guest told. How the command ended, and who ended
-    /// the guest.
-    pub fn finish(mut self) -> (Option<End>, Option<Stop>) {
+    /// Ends the thread, which has heard everything that the guest told.
+    pub fn finish(mut self) -> Told {
         self.done.take();
         self.thread.join().unwrap_or_default()
     }
 }
 
 impl Duty {
-    fn run(&mut self) -> (Option<End>, Option<Stop>) {
+    fn run(&mut self) -> Told {
         loop {
             let (done, signals, control, input) = self.wait();
             // Heard first: what the guest told last is there when the machine has ended.
@@ -137,10 +147,7 @@ impl Duty {
                 self.hear(done);
             }
             if done {
-                if self.end.is_none() && self.started && self.stopped.is_none() {
-                    self.end = Some(End::PoweredOff);
-                }
-                return (self.end.take(), self.stopped);
+                return Told { started: self.started, end: self.end.take(), stopped: self.stopped };
             }
             for index in signals {
                 let (signal, stream) = &mut self.signals[index];

@@ -181,11 +181,12 @@ fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFi
     run::sandbox(&flags.machine, &keep, false, chosen.pins.any())?;
     let attendant = attendant.start().context("cannot start a thread")?;
     let outcome = machine.run();
-    let (end, stopped) = attendant.finish();
+    let told = attendant.finish();
     // Terminal first: everything below is ordinary text.
     drop(raw);
-    let end = end.unwrap_or(match (&outcome.event, stopped) {
+    let end = told.end.unwrap_or(match (&outcome.event, told.stopped) {
         (Event::Stopped, Some(stop)) => End::Stopped(stop.status()),
+        (Event::PowerOff, _) if told.started => End::PoweredOff,
         (Event::PowerOff, _) => End::Vanished,
         (Event::Reset(_), _) => End::Machine(Status::Reset),
         (Event::DebugExit(value), _) => End::Machine(Status::DebugExit(*value)),
