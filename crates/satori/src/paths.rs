@@ -54,9 +54,10 @@ impl Command {
 impl Run {
     /// What 'satori run' reads and writes.
     pub fn places(&self) -> Places {
-        let Run { kernel, initrd, module, boot: _, cmdline: Cmdline { .. }, machine } = self;
+        let Run { kernel, initrd, module, boot: _, cmdline: Cmdline { .. }, command, machine } = self;
         let mut all = Places::default();
-        all.reads("--kernel", kernel)
+        all.writes("--status-file", &command.status_file)
+            .reads("--kernel", kernel)
             .reads("--initrd", initrd.iter().flat_map(|text| modules::initrd_files(text)))
             .reads("--module", module.iter().map(|text| modules::module_file(text)));
         machine.add(&mut all);
@@ -149,6 +150,7 @@ mod tests {
     fn least(command: &str, flag: &str) -> Vec<&'static str> {
         match (command, flag) {
             ("run", "kernel") => vec![],
+            ("run", "status-file") => vec!["--", "true"],
             ("run", _) => vec!["--kernel", "/k"],
             ("bench traps", "initrd") => vec!["--kernel", "/k"],
             ("hyperv convert", _) => vec!["--to", "qemu"],

@@ -1,15 +1,14 @@
 //! How a command's run ended: its status, what is said of it, and `--status-file`.
 
-use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use satori_machine::Outcome;
 
+use crate::late::LateFile;
 use crate::report;
-use crate::run;
 use crate::say::{line, say};
 use crate::status::Status;
 
@@ -69,10 +68,10 @@ pub fn tell(end: &End, outcome: &Outcome, status: Status) {
         End::Exited(_) | End::Killed(_) | End::PoweredOff => {}
         End::Failed(_, why) => say(format_args!("{why}")),
         End::Stopped(_) => {
-            report::tell(outcome, status);
+            report::tell(outcome, status, None);
             tail(outcome);
         }
-        End::Machine(_) => report::tell(outcome, status),
+        End::Machine(_) => report::tell(outcome, status, None),
         End::Vanished => {
             say(format_args!("the guest powered off before the command ran; exit status {}", status.code()));
             tail(outcome);
@@ -91,43 +90,33 @@ fn tail(outcome: &Outcome) {
 
 /// The file of `--status-file`, opened before the sandbox.
 #[derive(Debug)]
-pub struct StatusFile {
-    file: File,
-    path: PathBuf,
-}
+pub struct StatusFile(LateFile);
 
 impl StatusFile {
-    /// Makes it.
+    /// Opens it.
     pub fn open(path: &Path) -> Result<StatusFile> {
-        let file = File::create(path).map_err(|why| {
-            anyhow!(
-                "cannot write --status-file {} ({}): name another place",
-                path.display(),
-                run::plain(&why)
-            )
-        })?;
-        Ok(StatusFile { file, path: path.to_path_buf() })
+        LateFile::open("--status-file", path).map(StatusFile)
     }
 
     /// What a sandbox has to keep.
     pub fn descriptor(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.0.file.as_raw_fd()
     }
 
     /// No guest ran.
     pub fn take_back(self) {
-        let _ = std::fs::remove_file(self.path);
+        self.0.take_back();
     }
 
     /// Writes how it ended, as one JSON object.
-    pub fn write(mut self, end: &End, status: Status) {
+    pub fn write(self, end: &End, status: Status) {
         let (who, how, number) = end.told();
         let why = if let End::Failed(_, why) = end { Some(why) } else { None };
         let object = serde_json::json!({
             "format": "satori-status", "version": 1,
             "who": who, "how": how, "number": number, "why": why, "status": status.code(),
         });
-        if let Err(why) = writeln!(self.file, "{object}") {
+        if let Err(why) = writeln!(self.0.begin(), "{object}") {
             say(format_args!("cannot write --status-file ({why})"));
         }
     }

@@ -11,7 +11,6 @@ mod kernel;
 mod modules;
 mod options;
 
-use std::fs::File;
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -22,6 +21,7 @@ use satori_machine::{
     Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, Share, Sinks,
 };
 
+use crate::late::LateFile;
 use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
@@ -170,13 +170,13 @@ fn devices(
 fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFile>) -> Result<Status> {
     let Prepared { machine, chosen, files, control, typed, costs } = prepared;
     let on_terminal = typed.is_some();
-    let report_file = flags.machine.report_file.as_deref().map(File::create).transpose();
-    let report_file = report_file.context("cannot write --report-file: name another place")?;
+    let report_file = flags.machine.report_file.as_deref();
+    let report_file = report_file.map(|path| LateFile::open("--report-file", path)).transpose()?;
     let raw = if on_terminal { RawMode::enter() } else { None };
     let attendant = Attendant::new(machine.handle(), control, typed, flags.machine.timeout);
     let attendant = attendant.context("cannot watch the terminal and signals")?;
     let written = status_file.iter().map(StatusFile::descriptor);
-    let reported = report_file.iter().map(AsRawFd::as_raw_fd);
+    let reported = report_file.iter().map(|file| file.file.as_raw_fd());
     let keep: Vec<_> = files.into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
     run::sandbox(&flags.machine, &keep, false, chosen.pins.any())?;
     let attendant = attendant.start().context("cannot start a thread")?;
@@ -207,7 +207,7 @@ fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFi
         processor: flags.machine.processor.vmx.unwrap_or_default().to_string(),
         costs: &costs,
     };
-    if let Err(error) = report::write(&outcome, status, &wanted, report_file) {
+    if let Err(error) = report::write(&outcome, status, &wanted, report_file.map(LateFile::begin)) {
         say(format_args!("cannot write the report: {error:#}"));
     }
     Ok(status)

@@ -77,7 +77,7 @@ fn folder(flag: &str, path: &Path) -> Result<PathBuf> {
         Ok(path) if path.is_dir() => Ok(path),
         Ok(_) => bail!("{flag} {} is no folder: name one", path.display()),
         Err(why) => {
-            bail!("{flag} {} cannot be found ({}): name a folder", path.display(), crate::run::plain(&why))
+            bail!("{flag} {} cannot be found ({}): name a folder", path.display(), crate::late::plain(&why))
         }
     }
 }
@@ -119,7 +119,7 @@ pub fn check(flags: &cli::Run) -> Result<()> {
         (machine.stats_socket.is_some(), "--stats-socket"),
         (machine.perf.is_some(), "--perf"),
         (machine.crash_dump.is_some(), "--crash-dump"),
-        (machine.testdev, "--testdev"),
+        (!machine.testdev.is_empty(), "--testdev"),
     ] {
         if given {
             refused(name, "this version has it for whole guests only")?;
