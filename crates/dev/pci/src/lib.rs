@@ -9,6 +9,8 @@
 //! A function's lock is held while the map changes and while its MSI-X or INTx is told of a change;
 //! these lock themselves, and hold their lock while they drive their line or sink. Nothing behind calls back.
 
+#![forbid(unsafe_code)]
+
 mod bus;
 mod config;
 mod function;

@@ -10,6 +10,8 @@
 //! take the registers' lock, so a reset that waits for nobody is enough: what a thread still has in its hands is of
 //! an earlier life of the queue, which [`Queue::give`] ignores.
 
+#![forbid(unsafe_code)]
+
 mod console;
 mod device;
 mod fs;
