@@ -1,42 +1,29 @@
-//! Addresses as types, so that a guest-virtual one is never used as a guest-physical one.
+//! Guest-physical addresses as a type of their own, so that no linear address, a plain `u64`, is used as one.
 
 use std::fmt;
 
-macro_rules! address {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub u64);
+/// A guest-physical address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gpa(pub u64);
 
-        impl $name {
-            /// The address of the 4-KiB page that holds this one.
-            pub const fn page(self) -> Self {
-                Self(self.0 & !0xfff)
-            }
-            /// The offset within its 4-KiB page.
-            pub const fn offset(self) -> usize {
-                (self.0 & 0xfff) as usize
-            }
-            /// This address plus `bytes`, wrapping.
-            #[allow(clippy::should_implement_trait, reason = "wraps, as addresses do")]
-            pub const fn add(self, bytes: u64) -> Self {
-                Self(self.0.wrapping_add(bytes))
-            }
-        }
-
-        impl fmt::LowerHex for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::LowerHex::fmt(&self.0, f)
-            }
-        }
-    };
+impl Gpa {
+    /// The address of the page that holds this one.
+    pub const fn page(self) -> Self {
+        Self(self.0 & !(crate::PAGE_SIZE - 1))
+    }
+    /// The offset within its page.
+    pub const fn offset(self) -> usize {
+        (self.0 & (crate::PAGE_SIZE - 1)) as usize
+    }
+    /// This address plus `bytes`, wrapping.
+    #[allow(clippy::should_implement_trait, reason = "wraps, as addresses do")]
+    pub const fn add(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
 }
 
-address! {
-    /// A guest-physical address.
-    Gpa
-}
-address! {
-    /// A guest-virtual (linear) address.
-    Gva
+impl fmt::LowerHex for Gpa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
 }

@@ -12,7 +12,7 @@ mod code;
 mod page;
 mod ram;
 
-pub use address::{Gpa, Gva};
+pub use address::Gpa;
 pub use barrier::heavy_barrier;
 pub use page::{Page, PageState};
 pub use ram::{ALL_LINES, Error, GuestMemory, Region};

@@ -128,6 +128,22 @@ fn permitted(expression: &str, allowed: &[&str]) -> bool {
     plain.split(" AND ").all(|group| group.split(" OR ").any(|one| allowed.contains(&one.trim())))
 }
 
+/// Crates of others that are there in two versions, and who keeps the older one. One that is no more is an error too.
+const TWICE: &[(&str, &str)] =
+    &[("bitflags", "kvm-bindings, by vmm-sys-util"), ("syn", "acpi_tables, by zerocopy")];
+
+#[test]
+fn other_crates_are_there_in_one_version() {
+    let metadata = metadata(&[]);
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in items(&metadata, "packages").filter(|package| package["source"].is_string()) {
+        versions.entry(text(package, "name")).or_default().insert(text(package, "version"));
+    }
+    let twice: Vec<_> = versions.iter().filter(|(_, found)| found.len() > 1).map(|(name, _)| *name).collect();
+    let known: Vec<_> = TWICE.iter().map(|(name, _)| *name).collect();
+    assert_eq!(twice, known, "{versions:?}");
+}
+
 #[test]
 fn every_dependency_on_others_says_why() {
     let mut wrong = Vec::new();
