@@ -42,6 +42,15 @@ pub(crate) const CODE_AC: u64 = 1 << 55;
 pub(crate) const CODE_USER: u64 = 1 << 52;
 pub(crate) const CODE_LOW: u64 = 1 << 56;
 
+/// An instruction that asked the machine, as it was decoded: with the answer it is executed again.
+#[derive(Clone, Copy)]
+pub(crate) struct Asking {
+    pub rip: u64,
+    pub code_mode: u64,
+    pub handler: Handler,
+    pub insn: Instruction,
+}
+
 /// One virtual processor.
 pub struct Cpu {
     /// The architectural registers. While executing, the six status flags are in
@@ -91,6 +100,8 @@ pub struct Cpu {
     pub fault: Option<Exception>,
     /// The exit of the last [`Stop::Exit`].
     pub wanted: Exit,
+    /// The instruction that wants it, if translated code called it.
+    pub(crate) asking: Option<Asking>,
     /// Answers to the exits of the instruction at RIP, in order.
     pub(crate) answers: Vec<Resume>,
     answer_next: usize,
@@ -157,6 +168,7 @@ impl Cpu {
             counted: false,
             fault: None,
             wanted: Exit::Budget,
+            asking: None,
             answers: Vec::new(),
             answer_next: 0,
             next_rip: 0,
@@ -213,6 +225,7 @@ impl Cpu {
     #[cold]
     pub fn exit(&mut self, exit: Exit) -> Stop {
         self.wanted = exit;
+        self.asking = None;
         Stop::Exit
     }
 

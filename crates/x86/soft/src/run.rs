@@ -1,12 +1,12 @@
 //! The loop that executes blocks, and what may happen between them.
 
-use iced_x86::Mnemonic;
+use iced_x86::{Instruction, Mnemonic};
 use satori_defs::x86::{dr6, rflags, vector};
 use satori_engine::{Doing, Event, Exception, Exit, Resume, Until};
 use satori_state::Activity;
 
 use crate::block::{BLOCK_RIP, Flow};
-use crate::cpu::{Cpu, Stop};
+use crate::cpu::{Cpu, Exec, Handler, Stop};
 use crate::debug;
 use crate::jit::reason;
 use crate::mmu::Mode;
@@ -346,11 +346,11 @@ impl Cpu {
         self.debug.begin();
         self.state.gpr[BLOCK_RIP] = self.state.rip;
         let mut mnemonic = Mnemonic::INVALID;
-        let outcome = self.fetch_one().and_then(|insn| {
+        let outcome = self.answered_or_fetched().and_then(|(handler, insn)| {
             mnemonic = insn.mnemonic();
             self.next_rip = self.next_ip(&insn);
             self.begin();
-            self.isa.handler(&insn)(self, &insn)
+            handler(self, &insn)
         });
         let (completed, exit) = match outcome {
             Ok(()) => {
@@ -384,6 +384,18 @@ impl Cpu {
             }
         }
         exit
+    }
+
+    /// The instruction at RIP: if it was answered, as it was when it asked.
+    fn answered_or_fetched(&mut self) -> Exec<(Handler, Instruction)> {
+        if let Some(asking) = self.asking.take()
+            && !self.answers.is_empty()
+            && (asking.rip, asking.code_mode) == (self.state.rip, self.code_mode)
+        {
+            return Ok((asking.handler, asking.insn));
+        }
+        let insn = self.fetch_one()?;
+        Ok((self.isa.handler(&insn), insn))
     }
 
     /// Delivers the debug traps that are pending.

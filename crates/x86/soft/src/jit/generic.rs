@@ -7,7 +7,7 @@ use satori_engine::Doing;
 
 use super::{reason, stubs};
 use crate::block::BLOCK_RIP;
-use crate::cpu::{Cpu, Handler, Stop};
+use crate::cpu::{Asking, Cpu, Handler, Stop};
 
 /// An instruction in translated code that its generic implementation executes.
 pub struct Site {
@@ -65,7 +65,11 @@ fn help(cpu: &mut Cpu, site: &Site) -> u64 {
         Ok(()) => (1, None),
         Err(Stop::Fault) => (0, Some(reason::FAULT)),
         // HLT and PAUSE have completed when they exit.
-        Err(Stop::Exit) => (i64::from(cpu.state.rip != rip), Some(reason::EXIT)),
+        Err(Stop::Exit) => {
+            let Site { handler, insn, .. } = *site;
+            cpu.asking = Some(Asking { rip, code_mode: mode, handler, insn });
+            (i64::from(cpu.state.rip != rip), Some(reason::EXIT))
+        }
         Err(Stop::Alone) => (0, Some(reason::STEP)),
     };
     // A REP comes back here after thousands of bytes: that is too seldom to wait for the budget.

@@ -1,8 +1,13 @@
-//! REP MOVS and REP STOS: what lies within one page on either side is the host's own instruction.
+//! String instructions. REP MOVS and REP STOS of what lies within one page on either side are the host's own instruction, or
+//! for few elements, which that takes long to begin with, a loop.
+
+mod once;
 
 use iced_x86::{Code, Instruction, OpKind};
 use satori_defs::x86::rflags;
 use satori_state::{reg, seg};
+
+use once::Way;
 
 use super::asm::{Alu, Mem, Reg, cc};
 use super::lower::Lower;
@@ -10,6 +15,9 @@ use super::narrow::{CODE_64, is_flat};
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use crate::isa::Isa;
 use crate::mmu::Tlb;
+
+/// Elements that a loop is faster for: the host's instruction takes as long as some twenty of others to begin.
+const FEW: i32 = 8;
 
 /// Bytes of a page.
 const PAGE: i32 = 4096;
@@ -46,10 +54,10 @@ fn shape(insn: &Instruction, code_mode: u64) -> Option<(u8, bool)> {
 }
 
 impl Lower<'_> {
-    /// Emits `insn` if it is a repeated MOVS or STOS. What does not lie within one page, goes
+    /// Emits `insn` if it is a string instruction without a repetition, or a repeated MOVS or STOS. Of those what does not lie within one page, goes
     /// downwards, or has no translation yet is left to the generic implementation.
     pub fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
-        let Some((shift, moves)) = shape(insn, self.code_mode) else { return false };
+        let Some((shift, moves)) = shape(insn, self.code_mode) else { return self.once(insn) };
         let homes = [(reg::RCX, RCX), (reg::RSI, RSI), (reg::RDI, RDI)];
         debug_assert!(homes.iter().all(|(guest, host)| self.home(*guest) == Some(*host)), "copied as it is");
         self.save_flags();
@@ -87,7 +95,23 @@ impl Lower<'_> {
         } else {
             self.asm.mov(S1, GUEST_RAX);
         }
+        let (many, done) = (self.asm.label(), self.asm.label());
+        self.asm.alu_imm(Alu::Cmp, RCX, FEW);
+        self.asm.jcc(cc::A, many);
+        let next = self.asm.bound();
+        self.asm.alu_imm(Alu::Sub, RCX, 1);
+        self.asm.jcc(cc::S, done);
+        if moves {
+            self.element(Way::Load, shift, S1, Mem::at(RSI, 0));
+            self.asm.lea(RSI, Mem::at(RSI, 1 << shift));
+        }
+        self.element(Way::Store, shift, S1, Mem::at(RDI, 0));
+        self.asm.lea(RDI, Mem::at(RDI, 1 << shift));
+        self.asm.jmp(next);
+        self.asm.bind(many);
         self.asm.rep(shift, moves);
+        self.asm.bind(done);
+        self.asm.constant(RCX, 0);
         self.asm.alu(Alu::Sub, RDI, S2);
         if moves {
             self.asm.alu_mem(Alu::Sub, RSI, stubs::temporary());

@@ -110,7 +110,22 @@ fn another(random: &mut Numbers, bases: &[Register]) -> Vec<u8> {
         4 => {
             let most = if random.below(4) == 0 { 600 } else { 20 };
             let count = random.below(most) as u32;
-            let string = pick(random, &[&[0xf3, 0xa4][..], &[0xf3, 0x48, 0xa5], &[0xf3, 0x48, 0xab]]);
+            // Or one element of MOVSB, MOVSW, STOSQ, LODSB, SCASB, CMPSQ, and of STOSD downwards.
+            let string = pick(
+                random,
+                &[
+                    &[0xf3, 0xa4][..],
+                    &[0xf3, 0x48, 0xa5],
+                    &[0xf3, 0x48, 0xab],
+                    &[0xa4],
+                    &[0x66, 0xa5],
+                    &[0x48, 0xab],
+                    &[0xac],
+                    &[0xae],
+                    &[0x48, 0xa7],
+                    &[0xfd, 0xab, 0xfc],
+                ],
+            );
             return [&[0xb9][..], &count.to_le_bytes(), string].concat();
         }
         5 => Instruction::with2(Code::Xadd_rm64_r64, memory, value).map(|mut insn| {

@@ -93,10 +93,29 @@ fn any(random: &mut Numbers, bases: &[Register]) -> Vec<u8> {
     let base = pick(random, bases);
     let half = pick(random, &HALVES);
     encode(match random.below(46) {
-        // PUSHA, POPA, DAA, CDQ, CWDE, PUSHF; BSF, LEAVE.
+        // PUSHA, POPA, DAA, CDQ, CWDE, PUSHF; BSF, LEAVE; MOVSB, MOVSD, STOSB, STOSD, LODSB, LODSD, SCASB, CMPSW, LODSD
+        // through GS; STD and CLD.
         42 => {
-            let others: [&[u8]; 8] =
-                [&[0x60], &[0x61], &[0x27], &[0x99], &[0x98], &[0x9c], &[0x0f, 0xbc, 0xc2], &[0xc9]];
+            let others: [&[u8]; 18] = [
+                &[0x60],
+                &[0x61],
+                &[0x27],
+                &[0x99],
+                &[0x98],
+                &[0x9c],
+                &[0x0f, 0xbc, 0xc2],
+                &[0xc9],
+                &[0xa4],
+                &[0xa5],
+                &[0xaa],
+                &[0xab],
+                &[0xac],
+                &[0xad],
+                &[0xae],
+                &[0x66, 0xa7],
+                &[0x65, 0xad],
+                &[0xfd, 0xa4, 0xfc],
+            ];
             return pick(random, &others).to_vec();
         }
         0..4 => Instruction::with2(Code::Mov_r32_rm32, value, memory),
