@@ -1,12 +1,44 @@
 //! Builds the init of `guests/init/`, so that `satori run -- COMMAND` carries it with it. Where that cannot be, the
 //! monitor is built all the same, and the command says why it cannot run.
+//!
+//! And finds the commit of a release build, for `satori --version` and the man pages. Other builds name none: asking
+//! git would compile this crate anew behind every commit.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[path = "../../guests/build.rs"]
 mod guests;
 
+fn git(words: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.trim().to_string()).filter(|text| output.status.success() && !text.is_empty())
+}
+
+fn commit() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let (mut commit, mut date) = ("development build".to_string(), String::new());
+    if std::env::var("PROFILE").as_deref() == Ok("release") {
+        // An archive of the sources has no commits, and its own folder's must not be another project's.
+        let ours = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
+        let told = ours.then(|| git(&["log", "-1", "--format=%h"])).flatten();
+        commit = told.map_or("commit unknown".into(), |short| format!("commit {short}"));
+        if ours {
+            date = git(&["log", "-1", "--format=%cs"]).unwrap_or_default();
+            for name in ["HEAD", "logs/HEAD"] {
+                git(&["rev-parse", "--git-path", name])
+                    .iter()
+                    .for_each(|path| println!("cargo::rerun-if-changed={path}"));
+            }
+        }
+    }
+    println!("cargo::rustc-env=SATORI_COMMIT={commit}");
+    println!("cargo::rustc-env=SATORI_DATE={date}");
+}
+
 fn main() {
+    commit();
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guests/init");
     for part in guests::SOURCES {

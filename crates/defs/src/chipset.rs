@@ -431,6 +431,8 @@ pub mod uart {
     pub const MCR_OUT2: u8 = 1 << 3;
     /// MCR: loopback.
     pub const MCR_LOOP: u8 = 1 << 4;
+    /// LSR: the line was held low for longer than a character: a break.
+    pub const LSR_BI: u8 = 1 << 4;
     /// LSR: data ready.
     pub const LSR_DR: u8 = 1 << 0;
     /// LSR: overrun.

@@ -65,6 +65,9 @@ pub struct Config {
     pub devices: crate::Devices,
     /// QEMU's pc-testdev and fw_cfg, for bare-metal suites; the debug console is left out then.
     pub testdev: bool,
+    /// What the guest's serial port receives, as it is ready for it, and always at the same instructions under a
+    /// virtual clock.
+    pub input: Vec<u8>,
     /// Whether exits are counted and timed.
     pub profile: bool,
     /// Whether the engine's time is sampled, and what costs time to count is counted.
@@ -102,6 +105,7 @@ impl Default for Config {
             panic_pattern: PANIC_PATTERN.into(),
             devices: crate::Devices::default(),
             testdev: false,
+            input: Vec::new(),
             profile: true,
             engine_stats: false,
             symbols: SymbolSource::Auto,

@@ -269,6 +269,8 @@ impl Life {
         })?;
         let shared = plan.shared.clone();
         chipset.com1.on_room(move || shared.timer.ring());
+        let shared = plan.shared.clone();
+        chipset.com1.on_ready(move |room| shared.set_ready(room));
 
         let messages: Arc<dyn InterruptSink> = apic_bus.clone();
         plan.devices.wire(&chipset, &memory, &messages, matches!(plan.time, Time::Virtual(_)))?;

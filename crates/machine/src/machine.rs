@@ -110,6 +110,7 @@ impl Machine {
             config.devices.determined()?;
         }
         let shared = Shared::new();
+        shared.set_script(config.input.clone());
         let plan = Blueprint {
             engine: parts.engine,
             features: parts.features,
@@ -346,7 +347,10 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
     let shared = &*plan.shared;
     let clock = plan.time.clock();
     let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
-    let feed = || shared.feed_input(|bytes| com1.offer(bytes));
+    let feed = || {
+        shared.feed_input(|bytes| com1.offer(bytes), || com1.offer_break());
+        shared.feed_script(|bytes| com1.offer(bytes));
+    };
     let vps = &mut life.vps;
     let sampled: Option<Vec<_>> = plan.engine_stats.then(|| vps.iter().map(Vp::whereabouts).collect());
     let mut shares = sampled.as_ref().map(|_| Shares::default());

@@ -1,7 +1,7 @@
 //! What every thread of a machine shares: why it ends, what wakes it, and what was typed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -90,7 +90,6 @@ struct Events {
     behind_reset: Option<Event>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Shared {
     stopping: AtomicBool,
     /// Somebody outside does not want to wait any longer.
@@ -103,7 +102,26 @@ pub(crate) struct Shared {
     pub timer: Bell,
     /// Rings for the thread that watches the wall clock.
     pub watch: Bell,
-    input: Mutex<VecDeque<u8>>,
+    input: Mutex<VecDeque<Typed>>,
+    /// What the guest gets beside what is typed, as it is ready for it.
+    script: Mutex<VecDeque<u8>>,
+    /// How many bytes the guest is ready to take.
+    ready: AtomicUsize,
+    /// Who is told when that is more than none.
+    on_ready: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+/// What goes over the line to the guest's serial port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Typed {
+    Byte(u8),
+    Break,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("stopping", &self.stopping).finish_non_exhaustive()
+    }
 }
 
 impl Shared {
@@ -117,6 +135,9 @@ impl Shared {
             timer: Bell::default(),
             watch: Bell::default(),
             input: Mutex::default(),
+            script: Mutex::default(),
+            ready: AtomicUsize::new(0),
+            on_ready: Mutex::default(),
         })
     }
 
@@ -207,20 +228,79 @@ impl Shared {
         let taken = {
             let mut input = lock(&self.input);
             let room = INPUT_LIMIT.saturating_sub(input.len()).min(bytes.len());
-            input.extend(&bytes[..room]);
+            input.extend(bytes[..room].iter().copied().map(Typed::Byte));
             room
         };
         self.timer.ring();
         taken
     }
 
-    /// Lets `take` have the waiting bytes; it returns how many it took.
-    pub fn feed_input(&self, take: impl FnOnce(&[u8]) -> usize) {
+    /// Takes a break for the guest's serial port, behind the bytes that were offered.
+    pub fn offer_break(&self) {
         let mut input = lock(&self.input);
-        if !input.is_empty() {
-            let taken = take(input.make_contiguous());
-            input.drain(..taken);
+        if input.len() < INPUT_LIMIT {
+            input.push_back(Typed::Break);
         }
+        drop(input);
+        self.timer.ring();
+    }
+
+    /// Lets `take` have the waiting bytes up to the next break, of which it returns how many it took, and `broken`
+    /// the break; it returns whether it took that.
+    pub fn feed_input(&self, take: impl Fn(&[u8]) -> usize, broken: impl Fn() -> bool) {
+        let mut input = lock(&self.input);
+        while let Some(first) = input.front() {
+            if *first == Typed::Break {
+                if !broken() {
+                    return;
+                }
+                input.pop_front();
+                continue;
+            }
+            let bytes: Vec<u8> = input
+                .iter()
+                .map_while(|typed| match typed {
+                    Typed::Byte(byte) => Some(*byte),
+                    Typed::Break => None,
+                })
+                .collect();
+            let taken = take(&bytes);
+            input.drain(..taken);
+            if taken < bytes.len() {
+                return;
+            }
+        }
+    }
+
+    /// The guest gets these bytes as it is ready for them.
+    pub fn set_script(&self, bytes: Vec<u8>) {
+        *lock(&self.script) = bytes.into();
+    }
+
+    /// Lets `take` have as many bytes of the script as the guest is ready for.
+    pub fn feed_script(&self, take: impl FnOnce(&[u8]) -> usize) {
+        let room = self.ready.load(Ordering::Acquire);
+        if room == 0 {
+            return;
+        }
+        let mut script = lock(&self.script);
+        let block: Vec<u8> = script.iter().take(room).copied().collect();
+        if !block.is_empty() {
+            let taken = take(&block);
+            script.drain(..taken);
+        }
+    }
+
+    /// The guest is ready to take so many bytes.
+    pub fn set_ready(&self, room: usize) {
+        self.ready.store(room, Ordering::Release);
+        if room == 0 {
+            return;
+        }
+        if let Some(told) = &*lock(&self.on_ready) {
+            told();
+        }
+        self.timer.ring();
     }
 }
 
@@ -245,6 +325,22 @@ impl Handle {
     /// has to be offered again once the guest has read some.
     pub fn input(&self, bytes: &[u8]) -> usize {
         self.0.offer_input(bytes)
+    }
+
+    /// Sends a break to the guest's serial port, behind the bytes that were taken.
+    pub fn send_break(&self) {
+        self.0.offer_break();
+    }
+
+    /// How many bytes the guest is ready to take: it has taken all there were, and waits for more.
+    pub fn ready(&self) -> usize {
+        self.0.ready.load(Ordering::Acquire)
+    }
+
+    /// Sets who is told, by a thread of the machine that must not wait, that [`Handle::ready`] became more than
+    /// none.
+    pub fn on_ready(&self, told: impl Fn() + Send + 'static) {
+        *lock(&self.0.on_ready) = Some(Box::new(told));
     }
 }
 
@@ -299,11 +395,27 @@ mod tests {
         let shared = Shared::new();
         assert_eq!(shared.offer_input(&vec![1; INPUT_LIMIT - 1]), INPUT_LIMIT - 1);
         assert_eq!(shared.offer_input(&[2, 3]), 1);
-        shared.feed_input(|bytes| bytes.len() - 1);
-        shared.feed_input(|bytes| {
-            assert_eq!(bytes, [2]);
-            1
-        });
-        shared.feed_input(|_| unreachable!("all was taken"));
+        shared.feed_input(|bytes| bytes.len() - 1, || unreachable!("nobody sent a break"));
+        let all = |wanted: &'static [u8]| {
+            move |bytes: &[u8]| (bytes == wanted).then_some(bytes.len()).expect("these")
+        };
+        shared.feed_input(all(&[2]), || unreachable!("nobody sent a break"));
+        shared.feed_input(|_| unreachable!("all was taken"), || unreachable!("nobody sent a break"));
+        shared.offer_input(&[4]);
+        shared.offer_break();
+        shared.offer_input(&[5]);
+        shared.feed_input(all(&[4]), || false);
+        shared.feed_input(all(&[5]), || true);
+    }
+
+    #[test]
+    fn a_script_is_fed_as_far_as_the_guest_is_ready() {
+        let shared = Shared::new();
+        shared.set_script(b"abc".to_vec());
+        shared.feed_script(|_| unreachable!("the guest is not ready"));
+        shared.set_ready(2);
+        shared.feed_script(|bytes| (bytes == b"ab").then_some(1).expect("as many as it takes"));
+        shared.feed_script(|bytes| (bytes == b"bc").then_some(2).expect("the rest"));
+        shared.feed_script(|_| unreachable!("all was taken"));
     }
 }

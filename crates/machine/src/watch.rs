@@ -93,9 +93,11 @@ impl Source {
             self.symbols = wanted.of(&self.platform.memory);
             self.looked = Some(Instant::now());
         }
+        // Before the vCPUs are looked at: what they wait for lasted at least until now.
+        let now = self.platform.clock.now();
         let vcpus: Vec<_> = self.vcpus.iter().map(|vcpu| vcpu.lock().clone()).collect();
         let name = |rip| self.symbols.as_ref().map(|symbols| symbols.resolve(rip).to_string());
-        let mut live = Live::new(self.platform.clock.now(), &vcpus, name);
+        let mut live = Live::new(now, &vcpus, name);
         if let Some(partition) = &self.platform.hyperv {
             let used = partition.usage().into_iter().filter(|used| used.count > 0);
             live.hyperv =

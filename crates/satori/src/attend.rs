@@ -1,7 +1,8 @@
 //! One thread that attends to everything from outside while a guest runs: what is typed,
 //! signals, the clock of `--timeout`, and a standard output that nobody reads any more.
 
-use std::io::{Read, stdin, stdout};
+use std::collections::VecDeque;
+use std::io::{Read, Write, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
@@ -25,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes kept for a guest that does not read.
 const TYPED_AHEAD: usize = 4096;
 
+/// Bytes that are read of an input that is no terminal: what it has beyond belongs to whoever reads it next.
+const BLOCK: usize = 16;
+
 /// How soon bytes that the guest had no room for are offered again.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -32,6 +36,12 @@ const AGAIN: Duration = Duration::from_millis(20);
 pub trait Guest: Send + 'static {
     /// Offers typed bytes to the guest's console; returns how many it took.
     fn input(&mut self, bytes: &[u8]) -> usize;
+    /// Sends a break to the guest's console, behind what it took.
+    fn send_break(&mut self);
+    /// How many bytes the guest waits for.
+    fn ready(&self) -> usize;
+    /// `told` is called when the guest begins to wait.
+    fn on_ready(&self, told: Box<dyn Fn() + Send>);
     /// Makes the run end soon.
     fn stop(&mut self);
 }
@@ -79,9 +89,15 @@ pub struct Ready<G> {
 }
 
 impl<G: Guest> Ready<G> {
-    /// Gets ready to attend to `guest`. `raw` tells that the terminal is in raw mode, where Ctrl-A
-    /// has its meaning.
-    pub fn new(guest: G, console: Arc<Shared>, raw: bool, timeout: Option<Duration>) -> Result<Ready<G>> {
+    /// Gets ready to attend to `guest`, which hears of standard input if `input` says so. `raw` tells that the
+    /// terminal is in raw mode, where Ctrl-A has its meaning.
+    pub fn new(
+        guest: G,
+        console: Arc<Shared>,
+        input: bool,
+        raw: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Ready<G>> {
         let mut handlers = Vec::new();
         let (done, done_seen) = UnixStream::pair()?;
         let (end, end_seen) = UnixStream::pair()?;
@@ -92,6 +108,13 @@ impl<G: Guest> Ready<G> {
         }
         let (wake, wake_seen) = UnixStream::pair()?;
         handlers.push(wake.as_raw_fd());
+        wake.set_nonblocking(true)?;
+        if input && !raw {
+            let wake = wake.try_clone()?;
+            handlers.push(wake.as_raw_fd());
+            // Where it is full, a byte is there already.
+            guest.on_ready(Box::new(move || drop((&wake).write(&[0]))));
+        }
         console.wake(wake);
         let (suspend, suspend_seen) = UnixStream::pair()?;
         handlers.push(suspend.as_raw_fd());
@@ -100,8 +123,9 @@ impl<G: Guest> Ready<G> {
             guest,
             console,
             escape: raw.then(Escape::default),
-            input_open: true,
+            input_open: input,
             waiting: Vec::new(),
+            breaks: VecDeque::new(),
             stopped: Arc::new(OnceLock::new()),
             deadline: timeout.map(|t| Instant::now() + t),
             done: done_seen,
@@ -151,12 +175,14 @@ struct Duty<G> {
     input_open: bool,
     /// Typed bytes that the guest had no room for.
     waiting: Vec<u8>,
+    /// Breaks between them: how many bytes come before each.
+    breaks: VecDeque<usize>,
     stopped: Arc<OnceLock<Stop>>,
     deadline: Option<Instant>,
     done: UnixStream,
     end: UnixStream,
     suspend: UnixStream,
-    /// The console's, when it cannot be written any more.
+    /// The console's, when it cannot be written any more, and the guest's, when it waits for input.
     wake: UnixStream,
 }
 
@@ -245,24 +271,43 @@ impl<G: Guest> Duty<G> {
         }
     }
 
-    /// Whether to read more. A pipe waits until the guest has room; a person is always heard,
+    /// Whether to read more. A pipe waits until the guest does; a person is always heard,
     /// or Ctrl-A x would not work on a guest that hangs.
     fn wants_input(&self) -> bool {
-        self.input_open && (self.waiting.is_empty() || self.escape.is_some())
+        // A guest that was told to end takes nothing any more.
+        let waits = || self.waiting.is_empty() && self.stopped.get().is_none() && self.guest.ready() > 0;
+        self.input_open && (self.escape.is_some() || waits())
     }
 
     fn offer(&mut self) {
-        if !self.waiting.is_empty() {
-            let taken = self.guest.input(&self.waiting).min(self.waiting.len());
-            self.waiting.drain(..taken);
-            // What a person types into a guest that never reads is not kept for ever.
-            self.waiting.truncate(TYPED_AHEAD);
+        loop {
+            let end = self.breaks.front().map_or(self.waiting.len(), |at| *at).min(self.waiting.len());
+            if end > 0 {
+                let taken = self.guest.input(&self.waiting[..end]).min(end);
+                self.waiting.drain(..taken);
+                self.breaks.iter_mut().for_each(|at| *at = at.saturating_sub(taken));
+                if taken < end {
+                    break;
+                }
+            }
+            if self.breaks.pop_front().is_none() {
+                break;
+            }
+            self.guest.send_break();
         }
+        // What a person types into a guest that never reads is not kept for ever.
+        self.waiting.truncate(TYPED_AHEAD);
+        self.breaks.truncate(TYPED_AHEAD);
     }
 
     fn read(&mut self) {
         let mut buffer = [0; 512];
-        let typed = match rustix::io::read(stdin().as_fd(), &mut buffer) {
+        // No more than the guest takes now: what is read and not taken is lost for others.
+        let most = if self.escape.is_some() { buffer.len() } else { self.guest.ready().min(BLOCK) };
+        if most == 0 {
+            return;
+        }
+        let typed = match rustix::io::read(stdin().as_fd(), &mut buffer[..most]) {
             Ok(length) if length > 0 => &buffer[..length],
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return,
             // The end of input never ends the guest.
@@ -279,6 +324,7 @@ impl<G: Guest> Duty<G> {
             match command {
                 Command::Help => line(format_args!("\r\n{}", escape::HELP)),
                 Command::Quit => self.stop(Stop::Quit),
+                Command::Break(at) => self.breaks.push_back(at),
             }
         }
     }

@@ -11,15 +11,16 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
+use crate::footers::{ADVISE_FOOTER, DEMO_FOOTER, FETCH_ABOUT, run_footer};
 use crate::output::Newlines;
-use crate::{bench, costs, escape, reports, status, top, units};
+use crate::{bench, costs, reports, top, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
 /// Satori boots an unmodified Linux kernel on a software CPU, without hardware virtualisation,
 /// offers it the Hyper-V enlightenments, and reports every exit that the guest took.
 #[derive(Debug, Parser)]
-#[command(name = "satori", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "satori", version = VERSION, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Begin with 'satori demo'. The exit statuses stand in 'satori run --help'.")]
 pub struct Cli {
     /// What to do
@@ -94,6 +95,9 @@ pub enum Command {
         command: Option<String>,
     },
 }
+
+/// The version, and of a release build the commit that it is of (build.rs).
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SATORI_COMMIT"), ")");
 
 /// `satori run`.
 #[derive(Debug, Args)]
@@ -257,7 +261,7 @@ pub struct Machine {
     /// ('satori costs show' prints these)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub costs: Option<PathBuf>,
-    /// Also tell where the engine's time went (translated code, translation, MMU misses, helpers, exits: what
+    /// Also tell the engine's counters, where its time went (translated code, translation, MMU misses, helpers, exits: what
     /// each vCPU was doing is looked at every half a millisecond), and how often indirect branches met a
     /// known target
     #[arg(long)]
@@ -310,6 +314,12 @@ pub struct Machine {
     /// run, as a kernel that was refused, and 1 for any other end (docs/bisect.md has a script)
     #[arg(long)]
     pub bisect: bool,
+    /// What the guest reads from its serial port: stdin (Satori's standard input), none, or a FILE, of which under
+    /// --clock virtual each byte comes always at the same instruction. Of a standard input that is no terminal a
+    /// block of 16 bytes is read only when the guest waits for input; Linux does from when its console is
+    /// opened for init, so 'none' is for loops such as while read
+    #[arg(long, value_name = "stdin|none|FILE", default_value = "stdin", value_hint = ValueHint::FilePath)]
+    pub input: OsString,
     /// What ends a line of the console on standard output
     #[arg(long, value_name = "FORM", default_value = "raw")]
     pub console_newlines: Newlines,
@@ -591,51 +601,6 @@ pub enum What {
     Busybox,
     /// Debian's memtest86+, a kernel for 'satori run'
     Memtest,
-}
-
-const FETCH_ABOUT: &str = "Fetch what the demo boots, and print where it is.
-
-Packages come through this machine's own apt: its sources, its mirror, its signature checks. It \
-needs no root, installs nothing, and keeps what it fetched in satori/ under $XDG_CACHE_HOME (or \
-~/.cache).";
-
-const ADVISE_FOOTER: &str = "\
-Without --hyperv, --cpu and --libvirt the configuration is what the report itself tells. A text may be quoted as in a mail; what
-libvirt or QEMU has and Satori does not is a warning.
-
-Examples:
-  satori run --kernel vmlinuz --report json --report-file r.json && satori advise r.json
-  perf kvm stat report | satori advise - --libvirt domain.xml";
-
-const DEMO_FOOTER: &str = "\
-Packages come through this machine's own apt: its sources, its mirror, its signature checks. The
-demo needs no root, installs nothing, and keeps what it fetched in satori/ under $XDG_CACHE_HOME (or
-~/.cache). Without apt or a network give it --kernel FILE and --busybox FILE.
-
-Examples:
-  satori demo                            boot, show, power off, report
-  satori demo --kernel 6.12 --cpus 4     the newer kernel on four vCPUs
-  satori demo --interactive              end in a shell; 'poweroff -f' or Ctrl-A x leaves it";
-
-fn run_footer() -> String {
-    format!(
-        "\
-Standard output carries the guest's console (its first serial port) and nothing else; messages and the
-report go to standard error. The end of standard input does not end the guest; a closed output does.
-
-On a terminal: {}
-
-{}
-
-Examples:
-  satori run --kernel vmlinuz --initrd initrd.img -m 1G --cpus 4
-  satori run --kernel vmlinuz --append 'root=/dev/ram0 quiet' --timeout 90s --report json
-  satori run --kernel vmlinuz --initrd init.cpio --clock virtual </dev/null
-  satori run -- make check               in the newest kernel that was fetched, on this machine's files
-  satori run --kernel 6.1 --rwdir . -- bash",
-        escape::HELP,
-        status::TABLE
-    )
 }
 
 #[cfg(test)]

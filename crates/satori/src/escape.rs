@@ -10,10 +10,13 @@ pub enum Command {
     Quit,
     /// Ctrl-A h, or Ctrl-A ?: print the help.
     Help,
+    /// Ctrl-A b: send a break, behind as many bytes of the guest's as were typed before it.
+    Break(usize),
 }
 
 /// What Ctrl-A h prints.
-pub const HELP: &str = "Ctrl-A x ends the guest, Ctrl-A a sends Ctrl-A, Ctrl-A h prints this.";
+pub const HELP: &str =
+    "Ctrl-A x ends the guest, Ctrl-A a sends Ctrl-A, Ctrl-A b a break (Linux: SysRq), Ctrl-A h prints this.";
 
 /// Splits what is typed into bytes for the guest and commands for Satori.
 #[derive(Debug, Default)]
@@ -40,6 +43,7 @@ impl Escape {
             match byte {
                 // Ctrl-A Ctrl-A too, as in screen(1) with its `a`.
                 b'a' | ESCAPE => guest.push(ESCAPE),
+                b'b' => commands.push(Command::Break(guest.len())),
                 b'h' | b'?' => commands.push(Command::Help),
                 b'x' => {
                     commands.push(Command::Quit);
@@ -76,6 +80,11 @@ mod tests {
             feed(&[b"l\x01", b"as\x01h\x01", b"x", b""]),
             (b"l\x01s".to_vec(), vec![Command::Help, Command::Quit])
         );
+    }
+
+    #[test]
+    fn a_break_keeps_its_place() {
+        assert_eq!(feed(&[b"ab\x01b\x01bh"]), (b"abh".to_vec(), vec![Command::Break(2), Command::Break(2)]));
     }
 
     #[test]

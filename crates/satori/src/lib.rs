@@ -16,6 +16,7 @@ pub mod doctor;
 pub mod engines;
 pub mod escape;
 pub mod explain;
+mod footers;
 pub mod hyperv;
 pub mod late;
 pub mod modules;

@@ -107,12 +107,21 @@ impl Machine {
         let symbols = Path::new(&self.symbols);
         all.reads("--symbols", Some(symbols).filter(|text| !["auto", "off"].map(Path::new).contains(text)))
             .reads("--costs", &self.costs)
+            .reads("--input", self.input_file())
             .writes("--report-file", &self.report_file)
             .writes("--crash-dump", &self.crash_dump)
             .writes("--trace", self.trace.as_ref().map(|spec| &spec.file))
             .writes("--stats-socket", &self.stats_socket)
             .writes("--gdb", self.gdb.as_deref().and_then(unix_socket));
         self.processor.add(all);
+    }
+}
+
+impl Machine {
+    /// The file of `--input`.
+    pub fn input_file(&self) -> Option<&Path> {
+        let words = ["stdin", "none"].map(Path::new);
+        Some(Path::new(&self.input)).filter(|file| !words.contains(file))
     }
 }
 

@@ -13,7 +13,7 @@ pub const KVM: &str = "probe-kvm";
 /// The hidden command that enters the sandbox.
 pub const SANDBOX: &str = "probe-sandbox";
 /// What [`KVM`] says first if all went well.
-pub const WORKS: &str = "it ran a test of four instructions";
+pub const WORKS: &str = "it runs guests";
 
 /// `mov ax, 0x1234; add ax, 0x1111; mov [0x800], ax; hlt`, in 16-bit code.
 const PROGRAM: &[u8] = &[0xb8, 0x34, 0x12, 0x05, 0x11, 0x11, 0xa3, 0x00, 0x08, 0xf4];
@@ -49,7 +49,7 @@ fn capabilities() -> String {
         _ => list.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", "),
     };
     format!(
-        "it offers {} vCPUs at most, and of more {}, but not {}",
+        "it has up to {} vCPUs; of what Satori asks for it offers {}, and lacks {}",
         kvm.get_max_vcpus(),
         names(&has),
         names(&lacks)

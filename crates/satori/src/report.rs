@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Write, stderr};
+use std::os::unix::fs::MetadataExt;
 
-use satori_hyperv::Used;
+use satori_hyperv::{Crash, Used};
 use satori_machine::{Event, Outcome};
 use satori_report::Report;
 use satori_report::costs::Costs;
@@ -22,8 +23,9 @@ const CRASH_RIP: u32 = 2;
 
 /// Says how the run ended; where the guest failed, with its registers and last lines.
 ///
-/// `broken` is why the guest's console is not complete, if it is not.
-pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>) {
+/// `broken` is why the guest's console is not complete, if it is not; `one_place` that standard output and
+/// standard error lead to one.
+pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, one_place: bool) {
     let what = match &outcome.event {
         Event::PowerOff => "the guest powered off".into(),
         Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
@@ -43,15 +45,17 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>) {
     }
     say(format_args!("{what}; exit status {}", status.code()));
     if let Some(crash) = &outcome.crash {
-        line(format_args!("What the guest told of its crash (Linux: error, OS identity, RIP, RAX, RSP):"));
+        line(format_args!("{}", crash_heading(crash)));
         for (value, p) in crash.parameters.iter().zip(0..) {
-            match outcome.symbols.as_ref().filter(|_| p == CRASH_RIP) {
+            match outcome.symbols.as_ref().filter(|_| p == CRASH_RIP && *value != 0) {
                 Some(symbols) => line(format_args!("  P{p} {value:#018x}  {}", symbols.resolve(*value))),
                 None => line(format_args!("  P{p} {value:#018x}")),
             }
         }
-        let message = crash.message.iter().flat_map(|message| message.lines());
-        message.for_each(|text| line(format_args!("  {}", printable(text))));
+        let message = crash.message.as_deref().unwrap_or_default();
+        if !is_shown(message, &outcome.console_tail) {
+            message.lines().for_each(|text| line(format_args!("  {}", printable(text))));
+        }
     }
     if let Some(traced) = &outcome.traced {
         let lost = match traced.dropped {
@@ -85,6 +89,8 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>) {
             }
         }
         let last = &outcome.console_tail[outcome.console_tail.len().saturating_sub(TAIL)..];
+        // They stand right above where both streams lead to one place.
+        let last = if one_place { &[] } else { last };
         if !last.is_empty() {
             line(format_args!("The console's last lines:"));
         }
@@ -92,12 +98,45 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>) {
     }
 }
 
+/// What the parameters hold: what the guest's kernel puts there (Linux's drivers/hv/hv_common.c and
+/// arch/x86/hyperv/hv_init.c), which with a message is its place.
+fn crash_heading(crash: &Crash) -> &'static str {
+    match crash.message {
+        Some(_) => {
+            "The guest's crash parameters (P3 is the address and P4 the size of the message that it gave):"
+        }
+        None => {
+            "The guest's crash parameters (Linux: error, OS identity, RIP, RAX, RSP; Windows: bug check, its parameters):"
+        }
+    }
+}
+
+/// Whether the last words of `message` are on the console, whose last lines are `tail`.
+fn is_shown(message: &str, tail: &[String]) -> bool {
+    let last = message.lines().rev().find(|line| !line.trim().is_empty());
+    last.is_none_or(|last| tail.iter().any(|line| line.trim() == last.trim()))
+}
+
+/// Whether standard output and standard error lead to one place. The sandbox does not permit the look.
+pub fn one_place() -> bool {
+    let places = [1, 2].map(|stream| std::fs::metadata(format!("/proc/self/fd/{stream}")).ok());
+    match places {
+        [Some(out), Some(err)] => (out.dev(), out.ino()) == (err.dev(), err.ino()) && out.rdev() != NULL,
+        _ => false,
+    }
+}
+
+/// /dev/null, to which nothing leads.
+const NULL: u64 = 0x103;
+
 /// What report is wanted.
 pub struct Wanted<'a> {
     /// Its form.
     pub form: cli::Report,
     /// Whose exits the text shows, instead of the sum of all.
     pub vcpu: Option<u32>,
+    /// Whether the text shows the engine's counters.
+    pub counters: bool,
     /// The modelled processor.
     pub processor: String,
     /// What exits cost on it.
@@ -115,7 +154,7 @@ pub fn write(outcome: &Outcome, status: Status, wanted: &Wanted, file: Option<Fi
     let mut report = read.map_err(io::Error::other)?;
     report.model(wanted.costs);
     let report = match wanted.form {
-        cli::Report::Off | cli::Report::Text => text(outcome, &report, wanted.vcpu),
+        cli::Report::Off | cli::Report::Text => text(outcome, &report, wanted),
         cli::Report::Json => {
             costs::put(&report, &mut json);
             format!("{json:#}\n")
@@ -153,21 +192,11 @@ fn hyperv(used: &[Used]) -> String {
     text
 }
 
-fn text(outcome: &Outcome, report: &Report, vcpu: Option<u32>) -> String {
-    let mut text = satori_report::text(report, vcpu.map(u64::from));
-    let counters = outcome.profile.stats_text();
-    if !counters.is_empty() {
-        text += &format!("\n{counters}");
-    }
-    if let Some(shares) = &outcome.profile.shares {
-        text += &format!("\n{}", shares.text());
-    }
-    if outcome.hyperv.iter().any(|one| one.offered) {
-        text += &format!("\n{}", hyperv(&outcome.hyperv));
-    }
+/// What a person wants to know first, in sentences.
+fn summary(outcome: &Outcome, report: &Report) -> String {
     let seconds = outcome.elapsed.as_secs_f64();
     let millions = outcome.instructions as f64 / 1e6;
-    text += &format!(
+    let mut text = format!(
         "\n{millions:.1} million instructions in {seconds:.2} s ({:.0} million a second); guest time {:.2} s",
         if seconds > 0.0 { millions / seconds } else { 0.0 },
         outcome.guest_time as f64 / 1e9,
@@ -175,7 +204,32 @@ fn text(outcome: &Outcome, report: &Report, vcpu: Option<u32>) -> String {
     if outcome.resets > 0 {
         text += &format!("; {} resets", outcome.resets);
     }
-    text + "\n"
+    let most: Vec<_> =
+        report.all.exits.iter().take(MOST).map(|row| format!("{} {}", row.reason, row.samples)).collect();
+    if most.is_empty() {
+        return text + "\nno exits\n";
+    }
+    let more = if report.all.exits.len() > MOST { ", .." } else { "" };
+    text + &format!("\n{} exits: {}{more}\n", report.all.samples, most.join(", "))
+}
+
+/// Reasons that the summary names.
+const MOST: usize = 3;
+
+fn text(outcome: &Outcome, report: &Report, wanted: &Wanted) -> String {
+    let mut text = summary(outcome, report);
+    text += &satori_report::text(report, wanted.vcpu.map(u64::from));
+    if outcome.hyperv.iter().any(|one| one.offered) {
+        text += &format!("\n{}", hyperv(&outcome.hyperv));
+    }
+    if let Some(shares) = &outcome.profile.shares {
+        text += &format!("\n{}", shares.text());
+    }
+    let counters = outcome.profile.stats_text();
+    if wanted.counters && !counters.is_empty() {
+        text += &format!("\n{counters}");
+    }
+    text
 }
 
 /// The profile's object, and beside it what the text tells in sentences.
@@ -239,6 +293,16 @@ mod tests {
         assert_eq!(words[1], ["relaxed", "yes", "unseen", "-"]);
         assert_eq!(words[2], ["ipi", "yes", "7", "1.500", "HvCallSendSyntheticClusterIpi", "7"]);
         assert_eq!(words.len(), 3, "what is neither offered nor used is not listed");
+    }
+
+    #[test]
+    fn a_crash_is_told_once_and_its_parameters_by_what_they_hold() {
+        let tail = ["[ 1.0] Kernel panic".to_string(), "[ 1.1] Kernel Offset: disabled".to_string()];
+        assert!(is_shown("<0>before\n[ 1.1] Kernel Offset: disabled\n\n", &tail));
+        assert!(!is_shown("[ 1.2] what the console lacks\n", &tail) && is_shown("", &tail));
+        let crash = |message: Option<&str>| Crash { parameters: [0; 5], message: message.map(Into::into) };
+        assert!(crash_heading(&crash(Some("m"))).contains("P4 the size"));
+        assert!(crash_heading(&crash(None)).contains("RIP, RAX, RSP"));
     }
 
     #[test]

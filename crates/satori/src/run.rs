@@ -229,12 +229,14 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     if let Some(path) = &flags.stats_socket {
         say(format_args!("'satori top {}' watches", path.display()));
     }
-    let raw = RawMode::enter();
+    let input = flags.input == "stdin";
+    let one_place = report::one_place();
+    let raw = if input { RawMode::enter() } else { None };
     if raw.is_some() {
         say(format_args!("{}", crate::escape::HELP));
     }
     let guest = Running(machine.handle());
-    let attendant = Ready::new(guest, console, raw.is_some(), flags.timeout).and_then(|ready| {
+    let attendant = Ready::new(guest, console, input, raw.is_some(), flags.timeout).and_then(|ready| {
         let written = file.iter().chain(&dump).map(|file| file.file.as_raw_fd());
         let debugger = gdb.map(|(_, socket)| socket);
         let code = names.as_ref().map(|names| names.descriptor());
@@ -292,7 +294,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Event::Stopped => stopped.map_or(Status::User, |stop| stop.status()),
         Event::Failed(_) => Status::Internal,
     };
-    report::tell(&outcome, status, broken.as_deref());
+    report::tell(&outcome, status, broken.as_deref(), one_place);
     // What is missing in a file that was asked for is our failure, where the guest has none of its own.
     let lost = broken.is_some() || outcome.traced.as_ref().is_some_and(|traced| traced.error.is_some());
     let status = if lost && status == Status::Ok { Status::Internal } else { status };
@@ -300,6 +302,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let wanted = report::Wanted {
         form,
         vcpu,
+        counters: flags.engine_stats,
         processor: flags.processor.vmx.unwrap_or_default().to_string(),
         costs: &costs,
     };
@@ -370,6 +373,15 @@ impl Guest for Running {
     fn input(&mut self, bytes: &[u8]) -> usize {
         self.0.input(bytes)
     }
+    fn send_break(&mut self) {
+        self.0.send_break();
+    }
+    fn ready(&self) -> usize {
+        self.0.ready()
+    }
+    fn on_ready(&self, told: Box<dyn Fn() + Send>) {
+        self.0.on_ready(told);
+    }
     fn stop(&mut self) {
         self.0.stop();
     }
@@ -405,6 +417,16 @@ fn charges(flags: &cli::Machine) -> Result<Option<Charges>> {
         // A float's conversion saturates.
         entry.map_or(0, |entry| entry.ns.round() as u64)
     })))
+}
+
+/// What the guest reads of `--input FILE`.
+fn input(flags: &cli::Machine) -> Result<Vec<u8>> {
+    const MOST: u64 = 64 << 20;
+    let Some(path) = flags.input_file() else { return Ok(Vec::new()) };
+    if std::fs::metadata(path).is_ok_and(|file| file.len() > MOST) {
+        bail!("--input {} is larger than 64 MiB: put it into the --initrd", path.display());
+    }
+    Room::own().read("--input", path)
 }
 
 /// Ticks a second of the modelled host, which there is under the virtual clock alone.
@@ -448,6 +470,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
         },
         panic_pattern: flags.panic_pattern.clone(),
         testdev: flags.testdev.contains(&cli::Testdev::Suite),
+        input: input(flags)?,
         profile: flags.report != cli::Report::Off,
         engine_stats: flags.engine_stats,
         guest_timeout: flags.guest_timeout,

@@ -16,6 +16,13 @@ use crate::support::{lock, read_bytes, write_bytes};
 /// Called when the guest has made room for input that was refused.
 type Room = Box<dyn Fn() + Send + Sync>;
 
+/// Told how many bytes the guest is ready to take, whenever that changes.
+type Wants = Box<dyn Fn(usize) + Send>;
+
+/// Reads of the line status in a row, without any other access, that are taken for a wait for input. Linux reads
+/// it once or twice before it writes a character.
+const POLLS: u32 = 16;
+
 struct State {
     ier: u8,
     lcr: u8,
@@ -25,6 +32,17 @@ struct State {
     /// The last FIFO control register; bit 0 says whether there are FIFOs.
     fcr: u8,
     received: VecDeque<u8>,
+    /// How many of `received` come before a break, which is a zero among them (PC16550D, 8.6.3).
+    breaks: VecDeque<usize>,
+    /// The break at the front of the FIFO was told by a read of the line status.
+    break_told: bool,
+    /// Reads of the line status since the last other access.
+    polls: u32,
+    /// The guest used the UART after it last set it up: turning the FIFO on, as Linux does behind IER, empties it.
+    settled: bool,
+    /// What `wants` was told last.
+    wanted: usize,
+    wants: Option<Wants>,
     overrun: bool,
     /// Modem status changes since the last read, MSR bits 3:0.
     modem_changes: u8,
@@ -57,10 +75,40 @@ impl State {
         }
     }
 
+    /// A break is at the front of the FIFO, and was not told yet.
+    fn broken(&self) -> bool {
+        self.breaks.front() == Some(&0) && !self.break_told
+    }
+
+    fn clear(&mut self) {
+        self.received.clear();
+        self.breaks.clear();
+        self.break_told = false;
+    }
+
+    fn pop(&mut self) -> u8 {
+        if self.breaks.front() == Some(&0) {
+            self.breaks.pop_front();
+            self.break_told = false;
+        }
+        self.breaks.iter_mut().for_each(|before| *before = before.saturating_sub(1));
+        self.received.pop_front().unwrap_or(0)
+    }
+
+    /// How many bytes the guest is ready to take: none unless it has taken all, and hears of more by an interrupt
+    /// or looks for it all the time.
+    fn ready(&self) -> usize {
+        let steady = self.fifo() || self.settled;
+        let interrupts = self.ier & IER_ERBFI != 0 && self.mcr & MCR_OUT2 != 0 && steady;
+        let looped = self.mcr & MCR_LOOP != 0;
+        let waits = !looped && self.received.is_empty() && (interrupts || self.polls >= POLLS);
+        if waits { self.capacity() } else { 0 }
+    }
+
     /// The pending interrupt of the highest priority.
     fn iir(&self) -> u8 {
         let enabled = |bit| self.ier & bit != 0;
-        if enabled(IER_ELSI) && self.overrun {
+        if enabled(IER_ELSI) && (self.overrun || self.broken()) {
             IIR_LINE
         } else if enabled(IER_ERBFI) && self.received.len() >= self.trigger() {
             IIR_DATA
@@ -97,10 +145,12 @@ impl State {
     }
 
     fn read(&mut self, register: u16) -> u8 {
+        self.polls = if register == LSR { self.polls.saturating_add(1) } else { 0 };
+        self.settled |= matches!(register, LSR | IIR);
         let dlab = self.lcr & LCR_DLAB != 0;
         match register {
             DATA if dlab => self.divisor as u8,
-            DATA => self.received.pop_front().unwrap_or(0),
+            DATA => self.pop(),
             IER if dlab => (self.divisor >> 8) as u8,
             IER => self.ier,
             IIR => {
@@ -115,7 +165,9 @@ impl State {
             LSR => {
                 let ready = if self.received.is_empty() { 0 } else { LSR_DR };
                 let overrun = if std::mem::take(&mut self.overrun) { LSR_OE } else { 0 };
-                LSR_THRE | LSR_TEMT | ready | overrun
+                let broken = if self.broken() { LSR_BI } else { 0 };
+                self.break_told |= broken != 0;
+                LSR_THRE | LSR_TEMT | ready | overrun | broken
             }
             MSR => self.modem_lines() | std::mem::take(&mut self.modem_changes),
             _ => self.scr,
@@ -123,6 +175,8 @@ impl State {
     }
 
     fn write(&mut self, register: u16, value: u8) {
+        self.polls = 0;
+        self.settled &= register == DATA;
         let dlab = self.lcr & LCR_DLAB != 0;
         match register {
             DATA if dlab => self.divisor = self.divisor & 0xff00 | u16::from(value),
@@ -145,7 +199,7 @@ impl State {
             FCR => {
                 // Turning the FIFOs on or off clears them.
                 if value & FCR_CLEAR_RX != 0 || (value ^ self.fcr) & FCR_ENABLE != 0 {
-                    self.received.clear();
+                    self.clear();
                 }
                 self.fcr = if value & FCR_ENABLE != 0 { value & 0xc9 } else { 0 };
             }
@@ -176,6 +230,12 @@ impl Uart {
             divisor: 12,
             fcr: 0,
             received: VecDeque::with_capacity(FIFO_SIZE),
+            breaks: VecDeque::new(),
+            break_told: false,
+            polls: 0,
+            settled: false,
+            wanted: 0,
+            wants: None,
             overrun: false,
             modem_changes: 0,
             thre_pending: false,
@@ -199,6 +259,34 @@ impl Uart {
         accepted
     }
 
+    /// Receives a break, as [`Uart::offer`] does bytes; whether there was room for it.
+    pub fn offer_break(&self) -> bool {
+        let mut state = lock(&self.state);
+        let room = state.mcr & MCR_LOOP == 0 && state.received.len() < state.capacity();
+        if room {
+            let before = state.received.len();
+            state.breaks.push_back(before);
+            state.received.push_back(0);
+        }
+        state.refused |= !room;
+        self.drive(&mut state);
+        room
+    }
+
+    /// How many bytes the guest is ready to take: it has taken all there were, and waits for more. An
+    /// [`Uart::offer`] of so many is taken whole.
+    pub fn ready(&self) -> usize {
+        lock(&self.state).ready()
+    }
+
+    /// Sets who is told of [`Uart::ready`], now and at each change, with the lock held.
+    pub fn on_ready(&self, wants: impl Fn(usize) + Send + 'static) {
+        let mut state = lock(&self.state);
+        state.wanted = state.ready();
+        wants(state.wanted);
+        state.wants = Some(Box::new(wants));
+    }
+
     /// Sets what is called, with no lock of the UART's state held, once the guest has emptied the
     /// receiver after an [`Uart::offer`] was not accepted whole.
     pub fn on_room(&self, room: impl Fn() + Send + Sync + 'static) {
@@ -206,6 +294,13 @@ impl Uart {
     }
 
     fn drive(&self, state: &mut State) {
+        let ready = state.ready();
+        if ready != state.wanted {
+            state.wanted = ready;
+            if let Some(wants) = &state.wants {
+                wants(ready);
+            }
+        }
         let through = state.mcr & (MCR_OUT2 | MCR_LOOP) == MCR_OUT2;
         let level = through && state.iir() != IIR_NONE;
         if level != state.level {
@@ -312,6 +407,56 @@ mod tests {
         assert!(!wire.level());
         assert_eq!(told.load(Ordering::Relaxed), 1);
         assert_eq!(uart.read(LSR, 1) & 1, 0);
+    }
+
+    #[test]
+    fn a_guest_is_ready_that_took_all_and_waits() {
+        let (uart, ..) = uart();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let seen = told.clone();
+        uart.on_ready(move |room| lock(&seen).push(room));
+        uart.write(MCR, 1, 0);
+        uart.write(IER, 1, IER_ERBFI.into());
+        assert_eq!(uart.ready(), 0, "OUT2 cuts the interrupt off, as while Linux probes");
+        uart.write(MCR, 1, MCR_OUT2.into());
+        assert_eq!(uart.ready(), 0, "Linux turns the FIFO on now, which empties it");
+        uart.read(LSR, 1);
+        assert_eq!(uart.ready(), 1);
+        uart.write(FCR, 1, 1);
+        assert_eq!(uart.ready(), FIFO_SIZE);
+        uart.offer(b"ab");
+        uart.read(DATA, 1);
+        assert_eq!(uart.ready(), 0, "one is left");
+        uart.read(DATA, 1);
+        assert_eq!(*lock(&told), [0, 1, 16, 0, 16]);
+        uart.write(IER, 1, 0);
+        for _ in 0..POLLS {
+            assert_eq!(uart.ready(), 0, "a look or two is for the transmitter");
+            uart.read(LSR, 1);
+        }
+        assert_eq!(uart.ready(), FIFO_SIZE, "who looks on and on waits for input");
+        uart.write(DATA, 1, b'x'.into());
+        assert_eq!(uart.ready(), 0);
+    }
+
+    #[test]
+    fn a_break_is_told_once_in_its_place() {
+        let (uart, wire, _) = uart();
+        uart.write(FCR, 1, 1);
+        uart.write(IER, 1, (IER_ERBFI | IER_ELSI).into());
+        uart.offer(b"a");
+        assert!(uart.offer_break());
+        uart.offer(b"h");
+        assert_eq!(uart.read(LSR, 1) & 0x11, 1, "the break is not at the front");
+        assert_eq!(uart.read(DATA, 1), b'a'.into());
+        assert_eq!(uart.read(IIR, 1) & 0x0f, IIR_LINE.into());
+        assert_eq!(uart.read(LSR, 1) & 0x11, 0x11);
+        assert_eq!(uart.read(LSR, 1) & 0x11, 1);
+        assert_eq!(uart.read(DATA, 1), 0);
+        assert_eq!((uart.read(LSR, 1) & 0x11, uart.read(DATA, 1)), (1, b'h'.into()));
+        assert!(!wire.level());
+        uart.offer(&[b'x'; FIFO_SIZE]);
+        assert!(!uart.offer_break(), "there is no room");
     }
 
     #[test]

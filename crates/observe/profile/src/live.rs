@@ -55,7 +55,7 @@ pub struct LiveHot {
 }
 
 impl Live {
-    /// A picture at `now`; of the enlightenments it knows nothing yet.
+    /// A picture at `now`, which was before `vcpus` were looked at; of the enlightenments it knows nothing yet.
     pub fn new(now: Nanos, vcpus: &[Recorded], name: impl Fn(u64) -> Option<String>) -> Self {
         let mut places = BTreeMap::new();
         vcpus.iter().for_each(|vcpu| vcpu.hot.add_to(&mut places));
@@ -69,7 +69,7 @@ impl Live {
             format: FORMAT.into(),
             version: LIVE_VERSION,
             now_ns: now,
-            vcpus: vcpus.iter().map(LiveVcpu::new).collect(),
+            vcpus: vcpus.iter().map(|vcpu| LiveVcpu::new(vcpu, now)).collect(),
             hyperv: BTreeMap::new(),
             hot: hot.collect(),
         }
@@ -77,13 +77,17 @@ impl Live {
 }
 
 impl LiveVcpu {
-    fn new(recorded: &Recorded) -> Self {
+    fn new(recorded: &Recorded, now: Nanos) -> Self {
         let exits = recorded.exits.rows().into_iter();
         let interrupts = (0..=u8::MAX).zip(recorded.interrupts.iter().copied());
-        LiveVcpu {
-            exits: exits.map(|(reason, one)| (reason.name().into(), (one.count, one.total))).collect(),
-            interrupts: interrupts.filter(|(_, count)| *count > 0).collect(),
+        let mut exits: BTreeMap<String, _> =
+            exits.map(|(reason, one)| (reason.name().into(), (one.count, one.total))).collect();
+        // The time of an exit that is not over, such as a halt of seconds, belongs to the pictures in which it passes.
+        if let Some((reason, since)) = recorded.waiting {
+            let (_, total) = exits.entry(reason.name().into()).or_default();
+            *total = total.saturating_add(now.saturating_sub(since));
         }
+        LiveVcpu { exits, interrupts: interrupts.filter(|(_, count)| *count > 0).collect() }
     }
 }
 
@@ -96,4 +100,28 @@ pub(crate) fn hottest(places: &BTreeMap<Key, Place>, most: usize) -> Vec<(Key, P
     rows.sort_by_key(|(key, place)| (std::cmp::Reverse(place.count), *key));
     rows.truncate(most);
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Meter, Timing, Watched};
+    use satori_defs::vmx::ExitReason;
+
+    #[test]
+    fn a_halt_counts_in_the_pictures_in_which_it_passes() {
+        let watched = Watched::default();
+        let mut meter = Meter::new(true, Timing::Each);
+        meter.watch(watched.clone());
+        let halted = |now| {
+            let live = Live::new(now, &[watched.lock().clone()], |_| None);
+            live.vcpus[0].exits.get("HLT").copied().unwrap_or_default()
+        };
+        assert_eq!(halted(50), (0, 0));
+        meter.exit(ExitReason::Hlt, true, 0x1000, || 100);
+        assert_eq!(halted(600), (0, 500));
+        assert_eq!(halted(1_600), (0, 1_500));
+        meter.entry(|| 2_000);
+        assert_eq!(halted(2_500), (1, 1_900));
+    }
 }

@@ -30,6 +30,8 @@ pub struct Recorded {
     pub hot: Hot,
     /// Injected interrupts by vector; empty before the first.
     pub interrupts: Vec<u64>,
+    /// Of a watched vCPU, the exit that is not over, and when it began.
+    pub waiting: Option<(ExitReason, Nanos)>,
 }
 
 /// Exits that were not timed.
@@ -197,6 +199,9 @@ impl Meter {
             self.stop(now);
             self.pace.looked(now);
             self.running = Some(Running { reason, apicv, rip, since: now });
+            if let Store::Watched(watched) = &self.store {
+                watched.lock().waiting = Some((reason, now));
+            }
         }
     }
 
@@ -228,7 +233,11 @@ impl Meter {
                     running.reason != ExitReason::Hlt && recorded.exits.get(running.reason).count >= FIRST;
                 self.pace.known |= u128::from(enough) << running.reason as u32;
             }
-            Store::Watched(watched) => watched.lock().exit(running, passed, now),
+            Store::Watched(watched) => {
+                let mut recorded = watched.lock();
+                recorded.waiting = None;
+                recorded.exit(running, passed, now);
+            }
         }
     }
 

@@ -270,6 +270,8 @@ impl Duty {
             match command {
                 Command::Help => line(format_args!("\r\n{}", escape::HELP)),
                 Command::Quit => self.stop(Stop::Quit),
+                // A command's terminal is no serial line.
+                Command::Break(_) => line(format_args!("\r\nCtrl-A b is for a guest's serial port")),
             }
         }
     }

@@ -68,10 +68,10 @@ pub fn tell(end: &End, outcome: &Outcome, status: Status) {
         End::Exited(_) | End::Killed(_) | End::PoweredOff => {}
         End::Failed(_, why) => say(format_args!("{why}")),
         End::Stopped(_) => {
-            report::tell(outcome, status, None);
+            report::tell(outcome, status, None, false);
             tail(outcome);
         }
-        End::Machine(_) => report::tell(outcome, status, None),
+        End::Machine(_) => report::tell(outcome, status, None, false),
         End::Vanished => {
             say(format_args!("the guest powered off before the command ran; exit status {}", status.code()));
             tail(outcome);

@@ -204,6 +204,7 @@ fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFi
     let wanted = report::Wanted {
         form: flags.machine.report,
         vcpu: flags.machine.report_vcpu,
+        counters: flags.machine.engine_stats,
         processor: flags.machine.processor.vmx.unwrap_or_default().to_string(),
         costs: &costs,
     };

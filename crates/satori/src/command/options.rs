@@ -7,6 +7,7 @@ use satori_files::{Mode, Share};
 
 use super::refused;
 use crate::cli;
+use crate::output::Newlines;
 
 /// What changed files may take of the host's memory, for each folder.
 const BUDGET: u64 = 4 << 30;
@@ -120,6 +121,9 @@ pub fn check(flags: &cli::Run) -> Result<()> {
         (machine.perf.is_some(), "--perf"),
         (machine.crash_dump.is_some(), "--crash-dump"),
         (!machine.testdev.is_empty(), "--testdev"),
+        (machine.bisect, "--bisect"),
+        (machine.input != "stdin", "--input"),
+        (machine.console_newlines != Newlines::Raw, "--console-newlines"),
     ] {
         if given {
             refused(name, "this version has it for whole guests only")?;

@@ -41,7 +41,7 @@ fn clocksource() -> Finding {
             "clocksource",
             Worse,
             "unknown",
-            "whether the TSC can be trusted is not known: see tsc below",
+            "It is not known whether the TSC can be trusted; see tsc below.",
         );
     };
     let state = if trusted(&current) { Good } else { Worse };
@@ -49,8 +49,8 @@ fn clocksource() -> Finding {
         "clocksource",
         state,
         current,
-        "the kernel does not trust the TSC: the guest's clocks, hv-time's page first, may jump where vCPUs change \
-         processors; use --clock virtual where that matters",
+        "The kernel does not trust the TSC, so the guest's clocks, hv-time's page first, may jump when a vCPU changes \
+         processors. Use --clock virtual where that matters.",
     )
 }
 
@@ -66,8 +66,8 @@ fn tsc() -> Finding {
         "tsc",
         if has.len() == 2 { Good } else { Worse },
         if has.is_empty() { "neither constant nor nonstop".into() } else { has.join(", ") },
-        "the TSC changes its speed or stops in sleep, and the guest's real time with it; use --clock virtual where \
-         that matters",
+        "The TSC changes its speed or stops in sleep, and the guest's real time with it. Use --clock virtual where \
+         that matters.",
     )
 }
 
@@ -76,8 +76,8 @@ fn processors() -> Finding {
     finding(
         "processors",
         if count > 1 { Good } else { Worse },
-        format!("{count} that this process may use"),
-        "vCPUs take turns, and wait for locks that the others hold: use one vCPU, or --hyperv +spinlocks,+tlbflush,+ipi",
+        format!("this process may use {count}"),
+        "Several vCPUs take turns, and wait for locks that others hold. Use one vCPU, or --hyperv +spinlocks,+tlbflush,+ipi.",
     )
 }
 
@@ -91,15 +91,17 @@ fn memory() -> Finding {
     let free = read_to_string("/proc/meminfo").ok().and_then(|text| meminfo(&text, "MemAvailable"));
     let limit = line("/sys/fs/cgroup/memory.max").and_then(|text| text.parse::<u64>().ok());
     let Some(free) = free else {
-        return finding("memory", Worse, "unknown", "how large a guest can be is not known");
+        return finding("memory", Worse, "unknown", "It is not known how large a guest can be.");
     };
     let most = limit.map_or(free, |limit| limit.min(free));
     let (state, costs) = match most >> 20 {
-        ..160 => (Missing, "the smallest guest has 128 MiB, and Satori some of its own: end something else"),
-        160..640 => (Worse, "too little for the default guest of 512 MiB: use --memory 128M"),
+        ..160 => {
+            (Missing, "The smallest guest needs 128 MiB, and Satori some beside. End something else first.")
+        }
+        160..640 => (Worse, "This is too little for the default guest of 512 MiB. Use --memory 128M."),
         640.. => (Good, ""),
     };
-    finding("memory", state, format!("{} MiB to be had", most >> 20), costs)
+    finding("memory", state, format!("{} MiB are free", most >> 20), costs)
 }
 
 /// What the engine uses of the host's processor.
@@ -115,14 +117,14 @@ fn processor_features() -> Vec<Finding> {
             present(
                 "AVX2",
                 is_x86_feature_detected!("avx2"),
-                "guests are not offered AVX and AVX2: instructions on vectors are executed by the host's own",
+                "Guests are offered no AVX and no AVX2, as Satori lets the host's processor compute on vectors.",
             ),
             present(
                 "BMI2",
                 is_x86_feature_detected!("bmi2"),
-                "such instructions of guests are executed one by one",
+                "Guests' BMI2 instructions are interpreted, which is slower.",
             ),
-            present("FSGSBASE", fsgsbase, "each entry into translated code takes a system call"),
+            present("FSGSBASE", fsgsbase, "Each entry into translated code takes a system call."),
         ]
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -130,7 +132,7 @@ fn processor_features() -> Vec<Finding> {
         "processor",
         Missing,
         std::env::consts::ARCH,
-        "the engine needs an x86-64 processor: run it on one",
+        "The engine needs an x86-64 processor. Run Satori on one.",
     )]
 }
 
@@ -141,7 +143,7 @@ fn membarrier() -> Finding {
         "membarrier",
         if there { Good } else { Worse },
         if there { "private, expedited" } else { "not there" },
-        "a page that first holds code costs two changes of a page's rights instead of one call",
+        "Each page of new guest code costs two mprotect calls instead of one membarrier call.",
     )
 }
 
@@ -151,15 +153,15 @@ fn sandbox() -> Finding {
     let not: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("not ")).collect();
     let had = told.lines().filter(|line| line.starts_with("had ")).count();
     let (state, found) = match (had, not.is_empty()) {
-        (0, _) => (Worse, format!("not to be had: {}", told.replace('\n', "; "))),
-        (had, true) => (Good, format!("all {had} measures, seccomp's filter among them")),
-        (had, false) => (Worse, format!("{had} measures; not had: {}", not.join("; "))),
+        (0, _) => (Worse, format!("it cannot be entered: {}", told.replace('\n', "; "))),
+        (had, true) => (Good, format!("all of its {had} measures work, seccomp's filter among them")),
+        (had, false) => (Worse, format!("{had} measures work; these do not: {}", not.join("; "))),
     };
     finding(
         "sandbox",
         state,
         found,
-        "a guest that breaks out reaches more of the host: permit user namespaces and seccomp, or run as root",
+        "A guest that breaks out reaches more of the host. Permit user namespaces and seccomp, or run Satori as root.",
     )
 }
 
@@ -169,16 +171,19 @@ fn faults() -> Finding {
     // SAFETY: the file is closed again without having been told of any memory.
     let got = unsafe { userfaultfd(flags) };
     match got {
-        Ok(_) => finding("userfaultfd", Good, "works, for faults in user mode", ""),
-        Err(error) => {
-            finding("userfaultfd", Worse, format!("refused: {error}"), "nothing today: nothing uses it yet")
-        }
+        Ok(_) => finding("userfaultfd", Good, "it works, for faults in user mode", ""),
+        Err(error) => finding(
+            "userfaultfd",
+            Worse,
+            format!("refused: {error}"),
+            "It costs nothing: this version does not use it.",
+        ),
     }
 }
 
 /// /dev/kvm: what it is, and what it does when it is tried.
 fn kvm() -> Finding {
-    let costs = "nothing today: every engine of this version is software";
+    let costs = "It costs nothing: every engine of this version is software.";
     let Ok(file) = std::fs::metadata("/dev/kvm") else {
         return finding("kvm", Worse, "there is no /dev/kvm", costs);
     };
@@ -188,27 +193,30 @@ fn kvm() -> Finding {
     }
     let told = engines::probe(probe::KVM);
     let state = if told.starts_with(probe::WORKS) { Good } else { Worse };
-    finding("kvm", state, format!("/dev/kvm is KVM's device; tried: {}", told.replace('\n', "; ")), costs)
+    finding("kvm", state, format!("/dev/kvm was tried: {}", told.replace('\n', "; ")), costs)
 }
 
 fn perf() -> Finding {
-    let costs = "nothing for guests: only who profiles Satori itself misses them";
+    let costs = "Guests lose nothing; only profiling Satori itself with perf needs them.";
     let counters = std::path::Path::new("/sys/bus/event_source/devices/cpu").exists();
     let paranoid = line("/proc/sys/kernel/perf_event_paranoid").and_then(|text| text.parse::<i32>().ok());
     match (counters, paranoid) {
-        (true, Some(level)) if level <= 2 || rustix::process::geteuid().is_root() => {
-            finding("perf", Good, format!("the processor's counters, perf_event_paranoid {level}"), "")
-        }
+        (true, Some(level)) if level <= 2 || rustix::process::geteuid().is_root() => finding(
+            "perf",
+            Good,
+            format!("the processor's counters can be read, perf_event_paranoid is {level}"),
+            "",
+        ),
         (true, level) => {
             let level = level.map_or("unknown".into(), |level| level.to_string());
             finding(
                 "perf",
                 Worse,
-                format!("perf_event_paranoid is {level}: no counters without rights"),
+                format!("perf_event_paranoid is {level}, so counters need rights that this process lacks"),
                 costs,
             )
         }
-        (false, _) => finding("perf", Worse, "no counters of the processor", costs),
+        (false, _) => finding("perf", Worse, "the processor's counters are not there", costs),
     }
 }
 

@@ -58,10 +58,10 @@ pub fn show(form: Form, out: &mut dyn Write) -> Result<Status> {
             }
             let worse = findings.iter().filter(|finding| finding.state == State::Worse).count();
             let verdict = match (missing, worse) {
-                (true, _) => "guests cannot run here until what is missing is there".into(),
-                (false, 0) => "all is as it should be".into(),
+                (true, _) => "Guests cannot run here: see what is missing above.".into(),
+                (false, 0) => "Guests run here, and nothing is amiss.".into(),
                 (false, worse) => {
-                    format!("guests run; {worse} of {} findings cost something", findings.len())
+                    format!("Guests run here; {worse} of {} findings could be better.", findings.len())
                 }
             };
             writeln!(out, "\n{verdict}")?;

@@ -113,7 +113,8 @@ impl Context<'_> {
                 targets.members(count).for_each(|vcpu| self.lapic.interrupt(vcpu, vector));
             }
             hyperv::Outcome::Crash(crash) => {
-                tracing::warn!("the guest told of its crash: P0..P4 {:x?}", crash.parameters);
+                // Whoever ran the guest tells it when it has ended.
+                tracing::debug!("the guest told of its crash: P0..P4 {:x?}", crash.parameters);
                 // A guest's text, so escaped: it must not command our terminal.
                 if let Some(message) = crash.message {
                     tracing::debug!("the guest's crash message: {message:?}");
