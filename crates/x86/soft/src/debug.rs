@@ -100,9 +100,10 @@ impl Debug {
         self.watched = None;
     }
 
-    /// Whether a debugger waits for the end of each instruction, or something was met.
-    pub fn armed(&self) -> bool {
-        !self.points.is_empty() || self.steps()
+    /// Whether code that looks at nothing may not run: data or ports are watched, or each instruction is.
+    #[inline]
+    pub fn hinders(&self) -> bool {
+        self.data || self.ports || self.steps()
     }
 
     /// Whether each instruction is executed by itself.

@@ -488,13 +488,14 @@ impl Cpu {
         self.jit.as_ref().is_some_and(|jit| changed(jit))
     }
 
-    /// Whether translated code may run now: nothing needs a look at each instruction.
+    /// Whether translated code may run now: nothing needs a look at each instruction, or at data. Breakpoints on
+    /// instructions do not hinder it: their pages have no blocks, and nothing goes on into them ([`Cpu::make_sure`]).
     #[inline(always)]
     pub(crate) fn translates(&self) -> bool {
         self.jit.is_some()
             && self.code_mode & (CODE_64 | CODE_32) != 0
             && !self.aligned
-            && !self.debug.armed()
+            && !self.debug.hinders()
     }
 
     /// The translation of `block` at RIP, made now if the block has become hot.

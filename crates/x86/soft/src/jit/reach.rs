@@ -84,9 +84,13 @@ impl Jit {
 }
 
 impl Cpu {
-    /// Makes sure of `pages` that they are where they were, and that block `number` hears of it when that changes.
+    /// Makes sure of `pages` that they are where they were, and that block `number` hears of it when that changes. One
+    /// with a breakpoint is not: its instructions are executed one at a time.
     pub(super) fn make_sure(&mut self, jit: &mut Jit, number: u32, pages: &mut [Page]) -> bool {
         for page in pages.iter_mut().filter(|page| !page.sure) {
+            if self.debug.code_page(page.linear) {
+                return false;
+            }
             let Some(scope) = self.scope_of_page(page.linear, page.host) else { return false };
             page.sure = true;
             jit.dependents[scope as usize][bucket(page.linear)].blocks.push(number);
@@ -138,7 +142,7 @@ pub extern "sysv64" fn reaches(cpu: &mut Cpu, number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use satori_defs::x86::pte;
-    use satori_engine::{Exit, Until};
+    use satori_engine::{DebugCause, DebugPlan, Exit, Until};
     use satori_memory::Gpa;
     use satori_state::reg;
 
@@ -216,6 +220,48 @@ mod tests {
             }
             assert_eq!(reaching(&cpu), 0, "what is in vain so often is not made again");
         }
+    }
+
+    /// A debugger's breakpoint on the instruction at `at`, or none.
+    fn set_breakpoint(cpu: &mut Cpu, at: Option<u64>) {
+        cpu.debug.set_plan(DebugPlan { breakpoints: at.into_iter().collect(), ..DebugPlan::default() });
+    }
+
+    #[test]
+    fn a_breakpoint_is_met_in_either_page_of_a_hot_loop() {
+        // INC RAX, ADD, JNE.
+        for (at, incremented) in [(LOOP, 0), (LOOP + 8, 1), (LOOP + 15, 1)] {
+            let mut cpu = machine();
+            run(&mut cpu, LOOP);
+            assert!(reaching(&cpu) > 0, "no block has both pages");
+            set_breakpoint(&mut cpu, Some(at));
+            let gpr = &mut cpu.state.gpr;
+            (gpr[reg::RCX], gpr[reg::RBX], gpr[reg::RAX]) = (ROUNDS, 0, 0);
+            cpu.state.rip = LOOP;
+            let exit = cpu.run(Until { tsc: None, instructions: Some(1 << 20) });
+            assert_eq!(exit, Exit::Debug(DebugCause::Breakpoint), "{at:#x}");
+            assert_eq!((cpu.state.rip, cpu.state.gpr[reg::RAX]), (at, incremented));
+            // Taken away, the loop is fast again.
+            set_breakpoint(&mut cpu, None);
+            run(&mut cpu, LOOP);
+            let before = cpu.blocks.counts.steps;
+            run(&mut cpu, LOOP);
+            assert_eq!(cpu.blocks.counts.steps, before);
+        }
+    }
+
+    #[test]
+    fn a_breakpoint_makes_only_its_page_slow() {
+        let mut cpu = machine();
+        run(&mut cpu, LOOP);
+        let translated = |cpu: &Cpu| cpu.jit.as_ref().expect("there is one").counts.entered;
+        set_breakpoint(&mut cpu, Some(ALIAS + 0x1000));
+        // Made anew, after the breakpoint dropped everything.
+        run(&mut cpu, LOOP);
+        let (entered, steps) = (translated(&cpu), cpu.blocks.counts.steps);
+        assert_eq!(run(&mut cpu, LOOP), ROUNDS);
+        assert!(translated(&cpu) > entered, "the loop ran in no translated code");
+        assert_eq!(cpu.blocks.counts.steps, steps, "instructions were executed one at a time");
     }
 
     #[test]
