@@ -125,10 +125,10 @@ fn services(t: &mut Test) {
 
 /// Who opens interrupts late finds a tick that waits: what handles it is the firmware's.
 fn first_tick(t: &mut Test) {
-    for rounds in 0..20 {
+    for rounds in 0..10 {
         firmware_vectors();
         let before = read32(TICKS);
-        start_timer(0x1000);
+        start_timer(120);
         await_request();
         let event = done(
             t,
