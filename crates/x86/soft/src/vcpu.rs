@@ -200,6 +200,7 @@ impl Vcpu for Cpu {
                 ("jumps linked", jit.linked),
                 ("translations dropped", jit.dropped),
                 ("code memory resets", jit.resets),
+                ("pieces of code memory emptied", jit.pieces),
                 ("pages whose translations moved", jit.moved),
                 ("data misses of translated code", jit.misses),
                 ("instructions called", jit.helped),

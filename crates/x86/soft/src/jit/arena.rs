@@ -7,9 +7,9 @@ use std::io;
 use std::ptr::NonNull;
 
 /// Bytes of one vCPU's code memory.
-pub const SIZE: usize = 32 << 20;
+pub const SIZE: usize = 96 << 20;
 /// From this offset on stands what seldom runs, so that the rest is dense.
-pub const SELDOM: usize = 12 << 20;
+pub const SELDOM: usize = 36 << 20;
 
 /// The code memory of one vCPU.
 #[derive(Debug)]
@@ -29,7 +29,10 @@ impl Arena {
             Some(at) => Ok(at),
             None => Err(io::Error::other("mapped at address 0")),
         };
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let (rights, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
         // Not a memfd: perf would look for the code in a file of that name.
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let writable = placed(unsafe { libc::mmap(std::ptr::null_mut(), SIZE, rights, flags, -1, 0) })?;

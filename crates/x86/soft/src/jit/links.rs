@@ -21,7 +21,7 @@ impl Cpu {
     /// The code that `link` leads to, if there is some already; the link leads there directly then, where
     /// it can.
     pub(super) fn follow(&mut self, link: u32) -> Option<u64> {
-        let rip = self.jit.as_ref()?.links.get(link as usize)?.key ^ self.code_mode;
+        let rip = self.jit.as_ref()?.links.get(link)?.key ^ self.code_mode;
         let code = self.known_code(rip)?;
         self.link(link, rip, code);
         Some(code)
@@ -48,8 +48,7 @@ impl Cpu {
         let scope = self.blocks.scope_of(key);
         let Some(jit) = &mut self.jit else { return };
         // A reset may have come between.
-        let Some(&Link { key: wanted, place, slot, code: before, target, .. }) = jit.links.get(link as usize)
-        else {
+        let Some(&Link { key: wanted, place, slot, code: before, target, .. }) = jit.links.get(link) else {
             return;
         };
         if wanted != key {
@@ -69,8 +68,8 @@ impl Cpu {
             jit.arena().write(place, &distance.to_le_bytes());
         }
         if !again && let Some(number) = target {
-            jit.blocks[number as usize].incoming.push(link);
-            jit.links[link as usize] = Link { code, target: number, ..jit.links[link as usize] };
+            jit.blocks[number].incoming.push(link);
+            jit.links[link] = Link { code, target: number, ..jit.links[link] };
         }
         jit.counts.linked += 1;
     }

@@ -137,9 +137,6 @@ fn goes_back(insn: &Instruction) -> bool {
 
 /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
 pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> Option<u64> {
-    if !jit.has_room() {
-        jit.reset(&mut cpu.context);
-    }
     let rip = cpu.state.rip;
     if !cpu.code64 && rip >> 12 == 0xf_ffff {
         // What comes behind it is at address 0.
@@ -149,16 +146,23 @@ pub fn translate(cpu: &mut Cpu, jit: &mut Jit, block: *mut Block, key: u64) -> O
     let block = unsafe { &*block };
     let mut pages = vec![Page::of(block, rip)];
     pages.extend(Page::behind(block, rip));
-    make(cpu, jit, block, pages, rip, key, None)
+    match make(cpu, jit, block, pages.clone(), rip, key, None) {
+        Ok(code) => code,
+        Err(Full) => {
+            jit.next_piece(&mut cpu.context);
+            make(cpu, jit, block, pages, rip, key, None).unwrap_or(None)
+        }
+    }
 }
 
 /// Translates `block` from the instruction at `rip` on without windows, for one that is under way and whose
 /// range is in several pieces. Nothing if there is no room.
 pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, number: u32, rip: u64, key: u64) -> Option<u64> {
-    if !jit.has_room() {
+    // What it needs is not known before it is made.
+    if !jit.has_room(ROOM / 16, ROOM / 16, 256) {
         return None;
     }
-    let whole = jit.blocks.get(number as usize)?;
+    let whole = jit.blocks.get(number)?;
     // SAFETY: blocks are freed only while one is looked up.
     let block = unsafe { &*whole.block };
     let pages = match &whole.reach {
@@ -169,8 +173,11 @@ pub fn translate_rest(cpu: &mut Cpu, jit: &mut Jit, number: u32, rip: u64, key: 
         }
         None => vec![Page::of(block, rip)],
     };
-    make(cpu, jit, block, pages, rip, key, Some(number))
+    make(cpu, jit, block, pages, rip, key, Some(number)).unwrap_or(None)
 }
+
+/// There is no room in the piece of the code memory that is being filled.
+struct Full;
 
 fn make(
     cpu: &mut Cpu,
@@ -180,27 +187,28 @@ fn make(
     rip: u64,
     key: u64,
     whole: Option<u32>,
-) -> Option<u64> {
+) -> Result<Option<u64>, Full> {
     let rest = whole.is_some();
-    let number = jit.blocks.len() as u32;
+    let piece = jit.place.piece;
+    let number = jit.blocks.next(piece);
     let further = !rest && jit.may_reach(key);
     let hot = jit.manner.hot;
     let mut trace = trace::instructions(cpu, rip, pages.clone(), further, hot);
     if !cpu.make_sure(jit, number, &mut trace.pages) {
         trace = trace::instructions(cpu, rip, pages, false, hot);
         if !cpu.make_sure(jit, number, &mut trace.pages) {
-            return None;
+            return Ok(None);
         }
     }
     let (all, pages) = (trace.all, trace.pages);
     // Bytes that changed under way make the block invalid.
     if all.is_empty() || !block.valid() || !pages.iter().all(Page::valid) {
-        return None;
+        return Ok(None);
     }
     let all: Rc<[Instruction]> = all.into();
-    let origin = jit.address(jit.free);
+    let origin = jit.address(jit.place.often);
     let group = jit.group_for(&pages[0], rip, whole);
-    jit.asm.restart(origin, jit.address(jit.free_seldom), group.is_some());
+    jit.asm.restart(origin, jit.address(jit.place.seldom), group.is_some());
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
@@ -247,7 +255,7 @@ fn make(
         cold: Vec::new(),
         links: Vec::new(),
         sites: Vec::new(),
-        first_link: jit.links.len(),
+        first_link: jit.links.next(piece) as usize,
     };
     let (leave, check) = lower.block(&cpu.isa, &all, &pages);
     lower.asm.resolve();
@@ -255,6 +263,10 @@ fn make(
     let check = check.map(|check| lower.asm.offset(check));
     let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
     let ranges = std::mem::take(&mut lower.ranges);
+    let (often, seldom) = (jit.asm.part(), jit.asm.code.len() - jit.asm.part());
+    if !jit.has_room(often, seldom, links.len()) {
+        return Err(Full);
+    }
     jit.counts.translated += 1;
     jit.counts.instructions += all.len() as u64;
     jit.counts.generic += sites.len() as u64;
@@ -270,7 +282,7 @@ fn make(
             let address = jit.asm.address(unlinked);
             jit.asm.code[place..place + 8].copy_from_slice(&address.to_le_bytes());
         }
-        jit.links.push(Link {
+        let link = Link {
             key: link.key,
             place: jit.placed(place),
             unlinked: jit.placed(unlinked),
@@ -279,21 +291,21 @@ fn make(
             target: 0,
             source: number,
             fixed: link.fixed,
-        });
+        };
+        jit.links.push(piece, link);
     }
-    let first_link = jit.links.len() as u32 - count;
+    let first_link = jit.links.next(piece) - count;
     let places = jit.asm.places.iter().map(|place| jit.placed(*place) as u32).collect();
     let parts = Parts { sites, ranges, links: first_link..first_link + count, places, group };
-    let (entry, leave) = (jit.free, jit.placed(leave));
+    let (entry, leave) = (jit.place.often, jit.placed(leave));
     let check = check.map(|check| jit.placed(check));
     let code = std::mem::take(&mut jit.asm.code);
     let (often, seldom) = code.split_at(jit.asm.part());
-    let at = jit.free_seldom;
+    let at = jit.place.seldom;
     jit.arena().write(entry, often);
     jit.arena().write(at, seldom);
-    jit.free += often.len().next_multiple_of(16);
-    jit.free_seldom += seldom.len().next_multiple_of(8);
-    jit.counts.most = jit.counts.most.max(jit.in_use() as u64);
+    jit.place.take(often.len(), seldom.len());
+    jit.counts.most = jit.counts.most.max(jit.place.in_use() as u64);
     if let Some(watcher) = &jit.manner.watcher {
         let origin = Origin::Guest { rip, user: cpu.mode == Mode::User, memory: &cpu.memory };
         watcher.made(&Made { address: jit.address(entry), code: often, origin });
@@ -306,22 +318,15 @@ fn make(
     let head = jit.asm.code.first_chunk().copied().unwrap_or_default();
     let reach = check.map(|check| Box::new(Reach { pages, head, check }));
     let (block, mode) = (std::ptr::from_ref(block).cast_mut(), cpu.mode);
-    jit.blocks.push(Translated {
-        block,
-        entry,
-        leave,
-        rip,
-        mode,
-        key,
-        rest,
-        incoming: Vec::new(),
-        reach,
-        parts,
-    });
+    let whole = whole.unwrap_or(number);
+    jit.blocks.push(
+        piece,
+        Translated { block, entry, leave, rip, mode, key, rest, whole, incoming: Vec::new(), reach, parts },
+    );
     jit.join(group, number);
     if rest { &mut jit.rests } else { &mut jit.table }.insert((key, block as usize), origin);
     jit.by_code.insert(origin, number);
-    Some(origin)
+    Ok(Some(origin))
 }
 
 impl Lower<'_> {

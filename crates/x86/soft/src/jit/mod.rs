@@ -23,6 +23,7 @@ mod lower;
 mod memory;
 mod moving;
 mod narrow;
+mod pieces;
 #[cfg(test)]
 mod promptness;
 mod reach;
@@ -52,6 +53,7 @@ pub use context::Context;
 pub use host::Host;
 use moving::{Groups, Parts};
 pub use narrow::{CODE_32, CODE_64, code_mode as segment_mode};
+use pieces::Place;
 use reach::{Page, Reach, jump};
 use stubs::Stubs;
 use targets::Targets;
@@ -105,8 +107,10 @@ pub struct JitCounts {
     pub linked: u64,
     /// Translated blocks whose page was written.
     pub dropped: u64,
-    /// Times that the code memory was full.
+    /// Times that all code was forgotten.
     pub resets: u64,
+    /// Times that the oldest piece of the code memory was emptied.
+    pub pieces: u64,
     /// Data translations filled in for translated code.
     pub misses: u64,
     /// Instructions executed through calls of generic implementations.
@@ -133,6 +137,8 @@ struct Translated {
     key: u64,
     /// It is the rest of one whose windows failed.
     rest: bool,
+    /// The number of that one, or its own.
+    whole: u32,
     /// Links that were led here.
     incoming: Vec<u32>,
     /// Where it is, if that is in more than its own page.
@@ -220,13 +226,11 @@ pub struct Jit {
     arena: Option<Arena>,
     pool: Pool,
     stubs: Stubs,
-    /// The first free byte of the code memory.
-    free: usize,
-    /// The first free byte of where it has what seldom runs.
-    free_seldom: usize,
+    /// Where the next block comes.
+    place: Place,
     asm: Asm,
-    blocks: Vec<Translated>,
-    links: Vec<Link>,
+    blocks: pieces::Blocks,
+    links: pieces::Links,
     /// What is moved together, and by page on the host.
     groups: Groups,
     /// How far the windows of instructions may reach, in bytes from the access to the first and behind the last, where they
@@ -287,11 +291,10 @@ impl Jit {
             arena: Some(arena),
             pool: pool.clone(),
             stubs,
-            free,
-            free_seldom: arena::SELDOM,
+            place: Place::new(free),
             asm,
-            blocks: Vec::new(),
-            links: Vec::new(),
+            blocks: pieces::Blocks::default(),
+            links: pieces::Links::default(),
             groups: Groups::default(),
             extents: HashMap::default(),
             wide: HashSet::default(),
@@ -323,16 +326,6 @@ impl Jit {
         self.arena.as_ref().expect("only a drop takes it").address(offset)
     }
 
-    /// Bytes of the code memory that hold code.
-    fn in_use(&self) -> usize {
-        self.free + self.free_seldom - arena::SELDOM
-    }
-
-    /// Whether another block fits.
-    fn has_room(&self) -> bool {
-        self.free + lower::ROOM <= arena::SELDOM && self.free_seldom + lower::ROOM <= arena::SIZE
-    }
-
     /// Where the byte at `offset` of the code that is being made will be in the code memory.
     fn placed(&self, offset: usize) -> usize {
         (self.asm.address(offset) - self.address(0)) as usize
@@ -346,10 +339,11 @@ impl Jit {
     /// Forgets all code.
     pub fn reset(&mut self, context: &mut Context) {
         self.counts.resets += 1;
-        for one in self.blocks.drain(..) {
+        for one in self.blocks.iter() {
             // SAFETY: blocks live until `Blocks::reset`, which resets this first.
             unsafe { (*one.block).forget_translation() };
         }
+        self.blocks.clear();
         self.links.clear();
         self.groups = Groups::default();
         self.extents.clear();
@@ -362,8 +356,7 @@ impl Jit {
         self.pages.clear();
         self.dependents.as_flattened_mut().fill_with(Dependents::default);
         context.targets.iter_mut().for_each(Targets::clear_all);
-        self.free = self.stubs.end;
-        self.free_seldom = arena::SELDOM;
+        self.place = Place::new(self.stubs.end);
     }
 
     /// Forgets the targets of indirect branches, which are of the mode that is left.
@@ -405,7 +398,8 @@ impl Jit {
 
     /// Lets a link go to the dispatcher again.
     fn unlink(&mut self, link: u32) {
-        let Link { place, unlinked, slot, .. } = self.links[link as usize];
+        // Those of a piece that was emptied need nothing.
+        let Some(&Link { place, unlinked, slot, .. }) = self.links.get(link) else { return };
         if slot {
             let unlinked = self.address(unlinked);
             self.arena().write(place, &unlinked.to_le_bytes());
@@ -424,7 +418,7 @@ impl Jit {
             for page in written {
                 let Some(mut blocks) = self.pages.remove(&page) else { continue };
                 // What was made of the page since is kept.
-                let valid = |one: &u32| self.blocks[*one as usize].valid();
+                let valid = |one: &u32| self.blocks[*one].valid();
                 stale.extend(blocks.iter().filter(|one| !valid(one)));
                 blocks.retain(valid);
                 if !blocks.is_empty() {
@@ -433,7 +427,7 @@ impl Jit {
             }
         } else {
             self.pages.retain(|_, blocks| {
-                let valid = |one: &u32| self.blocks[*one as usize].valid();
+                let valid = |one: &u32| self.blocks[*one].valid();
                 stale.extend(blocks.iter().filter(|one| !valid(one)));
                 blocks.retain(valid);
                 !blocks.is_empty()
@@ -441,7 +435,7 @@ impl Jit {
         }
         for one in stale {
             self.counts.dropped += 1;
-            if self.blocks[one as usize].reaches() {
+            if self.blocks[one].reaches() {
                 self.note_in_vain(one);
             }
             self.retire(context, one);
@@ -450,19 +444,22 @@ impl Jit {
 
     /// Takes one translated block out of use.
     fn retire(&mut self, context: &mut Context, number: u32) {
-        let Translated { block, entry, leave, rip, mode, key, rest, .. } = self.blocks[number as usize];
-        for link in std::mem::take(&mut self.blocks[number as usize].incoming) {
-            self.links[link as usize].code = 0;
-            self.unlink(link);
+        let Translated { block, entry, leave, rip, mode, key, rest, .. } = self.blocks[number];
+        for link in std::mem::take(&mut self.blocks[number].incoming) {
+            self.unlink_for_good(link);
         }
         context.targets[targets::table(mode, key ^ rip)].forget(rip);
-        if let Some(reach) = &mut self.blocks[number as usize].reach {
+        if let Some(reach) = &mut self.blocks[number].reach {
             // It may be running, and is made of those pages until it ends.
             reach.check = leave;
         }
         self.arena().write(entry, &jump(entry, leave));
+        // It may have been taken out of use before, and another one be in its place.
+        let code = self.address(entry);
         let table = if rest { &mut self.rests } else { &mut self.table };
-        table.remove(&(key, block as usize));
+        if table.get(&(key, block as usize)) == Some(&code) {
+            table.remove(&(key, block as usize));
+        }
         // SAFETY: as in `reset`.
         unsafe { (*block).forget_translation() };
     }
@@ -615,7 +612,7 @@ impl Cpu {
         if self.parallel || unsafe { !(*state).has_code() } {
             return;
         }
-        let own = self.jit.as_ref().and_then(|jit| jit.blocks.get(number as usize));
+        let own = self.jit.as_ref().and_then(|jit| jit.blocks.get(number));
         if own.is_none_or(|own| own.made_of(state)) {
             return;
         }

@@ -15,8 +15,9 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
+use super::pieces::piece_of;
 use super::reach::{Page, jump};
-use super::{AddressHasher, Context, Jit, generic, window};
+use super::{AddressHasher, Context, Jit, generic, targets, window};
 
 /// What is nearer than this to a block may be reached from it by a displacement of 32 bits.
 pub const NEAR: u64 = 1 << 31;
@@ -66,7 +67,7 @@ impl Jit {
         let known = self.groups.by_page.get(&page.host).copied();
         if let Some(whole) = whole {
             // It is entered from that one without a look at where both are.
-            let own = self.blocks[whole as usize].parts.group;
+            let own = self.blocks[whole].parts.group;
             let same = |group: &u32| own == Some(*group) && self.groups.all[*group as usize].linear == linear;
             return known.filter(same);
         }
@@ -101,7 +102,14 @@ impl Jit {
         group.linear = linear;
         self.counts.moved += 1;
         let mut blocks = std::mem::take(&mut group.blocks);
-        blocks.retain(|block| self.in_use_still(*block));
+        blocks.retain(|block| {
+            let stays = self.in_use_still(*block);
+            if !stays {
+                // Nothing may lead from what is moved to what is not.
+                self.blocks[*block].parts.group = None;
+            }
+            stays
+        });
         for block in &blocks {
             self.move_block(context, *block, distance, number);
         }
@@ -109,18 +117,25 @@ impl Jit {
         true
     }
 
+    /// The blocks of `group` that are in `piece` of the code memory are gone.
+    pub fn leave_group(&mut self, group: Option<u32>, piece: usize) {
+        if let Some(group) = group {
+            self.groups.all[group as usize].blocks.retain(|number| piece_of(*number) != piece);
+        }
+    }
+
     /// Whether block `number` was not taken out of use.
     fn in_use_still(&self, number: u32) -> bool {
-        let block = &self.blocks[number as usize];
+        let block = &self.blocks[number];
         let table = if block.rest { &self.rests } else { &self.table };
         table.get(&(block.key, block.block as usize)) == Some(&self.address(block.entry))
     }
 
     fn move_block(&mut self, context: &mut Context, number: u32, distance: u64, group: u32) {
-        let code = self.address(self.blocks[number as usize].entry);
-        let block = &mut self.blocks[number as usize];
+        let code = self.address(self.blocks[number].entry);
+        let block = &mut self.blocks[number];
         let before = (block.key, block.block as usize);
-        context.targets[block.mode as usize].forget(block.rip);
+        context.targets[targets::table(block.mode, block.key ^ block.rip)].forget(block.rip);
         // Both are user addresses, so that nothing is carried into what says the mode.
         block.key = block.key.wrapping_add(distance);
         block.rip = block.rip.wrapping_add(distance);
@@ -154,12 +169,13 @@ impl Jit {
         table.remove(&before);
         table.insert(after, code);
         for link in &incoming {
-            if self.group_of(self.links[*link as usize].source) != Some(group) {
+            let source = self.links.get(*link).map(|link| link.source);
+            if source.is_some_and(|source| self.group_of(source) != Some(group)) {
                 self.unlink(*link);
             }
         }
         for number in links {
-            let link = &mut self.links[number as usize];
+            let link = &mut self.links[number];
             if !link.fixed {
                 link.key = link.key.wrapping_add(distance);
             }
@@ -169,12 +185,12 @@ impl Jit {
                 self.unlink(number);
             }
         }
-        let block = &mut self.blocks[number as usize];
+        let block = &mut self.blocks[number];
         (block.parts.places, block.incoming) = (places, incoming);
     }
 
     /// What block `number` is moved with.
     fn group_of(&self, number: u32) -> Option<u32> {
-        self.blocks[number as usize].parts.group
+        self.blocks[number].parts.group
     }
 }

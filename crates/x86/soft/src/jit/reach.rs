@@ -61,7 +61,7 @@ pub fn jump(from: usize, to: usize) -> [u8; JUMP] {
 impl Jit {
     /// Block `number` must look at its pages in `bucket`, whose translations are void, before it runs again.
     pub fn guard(&mut self, number: u32, void: usize) {
-        let Some(block) = self.blocks.get_mut(number as usize) else { return };
+        let Some(block) = self.blocks.get_mut(number) else { return };
         let Some(reach) = &mut block.reach else { return };
         for page in reach.pages.iter_mut().filter(|page| bucket(page.linear) == void) {
             page.sure = false;
@@ -77,7 +77,7 @@ impl Jit {
 
     /// Block `number` turned out to reach into a page that is another one now, or that was written.
     pub fn note_in_vain(&mut self, number: u32) {
-        let key = self.blocks[number as usize].key;
+        let key = self.blocks[number].key;
         let times = self.in_vain.entry(key).or_default();
         *times = times.saturating_add(1);
     }
@@ -102,10 +102,10 @@ impl Cpu {
     fn still_reaches(&mut self, number: u32) -> bool {
         let Some(mut jit) = self.jit.take() else { return false };
         let mut there = false;
-        if let Some(mut reach) = jit.blocks[number as usize].reach.take() {
+        if let Some(mut reach) = jit.blocks[number].reach.take() {
             there = self.make_sure(&mut jit, number, &mut reach.pages);
-            let (entry, head) = (jit.blocks[number as usize].entry, reach.head);
-            jit.blocks[number as usize].reach = Some(reach);
+            let (entry, head) = (jit.blocks[number].entry, reach.head);
+            jit.blocks[number].reach = Some(reach);
             if there {
                 jit.arena().write(entry, &head);
             } else {

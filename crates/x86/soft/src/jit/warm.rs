@@ -456,6 +456,10 @@ fn execute(program: &Program, seed: u64, hot: Option<u32>, parallel: bool, pool:
     cpu.jit = hot.and_then(|hot| {
         Jit::new(pool, Manner { hot, counting: false, watcher: None, host: Host::default() })
     });
+    if let Some(jit) = cpu.jit.as_mut().filter(|_| seed % 4 == 1) {
+        // Code memory is emptied again and again.
+        jit.place.shrink(4 << 10, 8 << 10);
+    }
     let fixed = code.fixed(&cpu, program.at);
     let mut left = Left { ends: Vec::new(), states: Vec::new(), memory: Vec::new() };
     let mut random = Numbers(!seed);

@@ -87,7 +87,7 @@ pub extern "sysv64" fn scattered(cpu: &mut Cpu, number: u64) -> u64 {
     let since = now.wrapping_sub(context.left_pages_at) / LEAVINGS as u64;
     (context.left_pages, context.left_pages_at) = (LEAVINGS, now);
     if let Some(jit) = &mut cpu.jit
-        && let Some(block) = jit.blocks.get(number as usize)
+        && let Some(block) = jit.blocks.get(number as u32)
     {
         let key = block.key;
         let wide = jit.wide.contains(&key);
@@ -127,7 +127,7 @@ impl Cpu {
     fn go_on_without(&mut self, range: &Range) -> Option<u64> {
         let mut jit = self.jit.take()?;
         let key = self.code_key(range.rip.get());
-        let block = jit.blocks.get(range.block as usize).map(|block| block.block);
+        let block = jit.blocks.get(range.block).map(|block| block.block);
         let code = block.and_then(|block| match jit.rests.get(&(key, block as usize)) {
             Some(code) => Some(*code),
             None => lower::translate_rest(self, &mut jit, range.block, range.rip.get(), key),
