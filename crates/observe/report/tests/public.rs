@@ -84,3 +84,16 @@ fn the_rules_say_of_public_tables_what_an_expert_does() {
     let wrong: Vec<_> = tables.iter().filter_map(wrong).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn the_rate_on_tables_that_were_held_out_is_that_of_the_docs() {
+    let tables = read(include_str!("public/held-out.json"));
+    let wrong: Vec<_> = tables.iter().filter_map(wrong).collect();
+    let rate = format!("{} of {}", tables.len() - wrong.len(), tables.len());
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/advise.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    assert!(docs.contains(&format!("held out: {rate}")), "{rate}\n{}", wrong.join("\n"));
+    // Nothing that is in both was held out.
+    let names: BTreeSet<_> = read(include_str!("public/tables.json")).into_iter().map(|one| one.name).collect();
+    assert!(tables.iter().all(|one| !names.contains(&one.name)));
+}
