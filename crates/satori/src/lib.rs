@@ -21,6 +21,7 @@ pub mod hyperv;
 pub mod late;
 pub mod modules;
 pub mod msrs;
+pub mod origin;
 pub mod output;
 pub mod pages;
 pub mod paths;

@@ -141,6 +141,8 @@ impl Reports {
                 all.reads("the report", [&input.report]).writes("--output", output)
             }
             Reports::Diff { a, b, costs, .. } => all.reads("the report", [a, b]).reads("--costs", costs),
+            // It only reads.
+            Reports::Crashes { .. } => all,
             Reports::Html { reports, costs, output } => {
                 all.reads("the report", reports).reads("--costs", costs).writes("--output", [output])
             }

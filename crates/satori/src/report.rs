@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 
 use satori_hyperv::{Crash, Used};
 use satori_machine::{Event, Outcome};
-use satori_report::Report;
 use satori_report::costs::Costs;
+use satori_report::crashes;
+use satori_report::{Origin, Report};
 
 use crate::cli;
 use crate::costs;
@@ -141,6 +142,8 @@ pub struct Wanted<'a> {
     pub processor: String,
     /// What exits cost on it.
     pub costs: &'a Costs,
+    /// Where it comes from.
+    pub origin: Origin,
 }
 
 /// Writes the report to `file`, or to standard error.
@@ -150,6 +153,7 @@ pub fn write(outcome: &Outcome, status: Status, wanted: &Wanted, file: Option<Fi
     }
     let mut json = json(outcome, status);
     json["processor"] = wanted.processor.clone().into();
+    json["origin"] = serde_json::json!(wanted.origin);
     let read = satori_report::read(&json.to_string(), satori_report::Which::Only);
     let mut report = read.map_err(io::Error::other)?;
     report.model(wanted.costs);
@@ -258,10 +262,37 @@ fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
     if let Some(shares) = &outcome.profile.shares {
         report["engine_time"] = shares.json();
     }
-    if let Some(crash) = &outcome.crash {
-        report["crash"] = serde_json::json!({ "parameters": crash.parameters, "message": crash.message });
+    if let Some(crash) = crash(outcome) {
+        report["crash"] = serde_json::json!(crash);
     }
     report
+}
+
+/// How the guest crashed, if it did: what it told by the crash MSRs, and what its console's last lines do.
+fn crash(outcome: &Outcome) -> Option<crashes::Crash> {
+    let by = match &outcome.event {
+        Event::Panic(by) => Some((*by).to_owned()),
+        Event::TripleFault { .. } => Some("a triple fault".to_owned()),
+        _ => None,
+    };
+    if by.is_none() && outcome.crash.is_none() {
+        return None;
+    }
+    let told = outcome.crash.as_ref();
+    let log = outcome.console_tail.join("\n");
+    let message = told.and_then(|crash| crash.message.clone()).or_else(|| crashes::headline(&log));
+    let mut stack = message.as_deref().map(crashes::stack).unwrap_or_default();
+    if stack.is_empty() {
+        stack = crashes::stack(&log);
+    }
+    if let (true, Some(symbols), Some(first)) =
+        (stack.is_empty(), &outcome.symbols, outcome.registers.first())
+    {
+        let place = symbols.resolve(first.rip).to_string();
+        stack.push(place.split("+0x").next().unwrap_or_default().to_owned());
+    }
+    let parameters = told.map(|crash| crash.parameters.to_vec()).unwrap_or_default();
+    Some(crashes::Crash { by, parameters, message, stack })
 }
 
 /// A guest's text without what could command our terminal.

@@ -10,12 +10,14 @@ use satori_hyperv::Enlightenment;
 use satori_hyperv::choice::By;
 use satori_machine::{Vmx, VmxProcessor};
 use satori_report::advise::{self, Setting, Words};
-use satori_report::{Report, Which, diff, html, read};
+use satori_report::{Report, Which, crashes, diff, html, read};
 use serde_json::json;
 
 use crate::choose;
 use crate::cli::{Form, Processor};
 use crate::costs;
+use crate::origin;
+use crate::say::say;
 
 /// `satori report`.
 #[derive(Debug, Subcommand)]
@@ -52,6 +54,15 @@ pub enum Reports {
         /// Costs for the modelled column, before those of the report and our own
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         costs: Option<PathBuf>,
+        /// How it is printed
+        #[arg(long, value_name = "FORM", default_value = "text")]
+        format: Form,
+    },
+    /// Group the crash reports of many runs by what crashed and where: how many, the first, the last
+    Crashes {
+        /// The folder of reports (--report json --report-file FOLDER/NAME.json)
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
         /// How it is printed
         #[arg(long, value_name = "FORM", default_value = "text")]
         format: Form,
@@ -182,6 +193,7 @@ pub fn perform(command: &Reports, out: &mut dyn Write) -> Result<()> {
                 Form::Json => Ok(writeln!(out, "{:#}", json!({ "changes": changes }))?),
             }
         }
+        Reports::Crashes { folder, format } => crashes_in(folder, *format, out),
         Reports::Html { reports, costs, output } => {
             let runs = reports.iter().map(|path| {
                 let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -190,6 +202,52 @@ pub fn perform(command: &Reports, out: &mut dyn Write) -> Result<()> {
             save(output, &html::page(&runs.collect::<Result<Vec<_>>>()?))
         }
     }
+}
+
+/// `satori report crashes`.
+fn crashes_in(folder: &Path, form: Form, out: &mut dyn Write) -> Result<()> {
+    let shown = folder.display();
+    let entries = std::fs::read_dir(folder)
+        .map_err(|why| anyhow!("cannot read the folder {shown} ({why}): name one with reports in it"))?;
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    paths.sort();
+    if paths.is_empty() {
+        bail!("{shown} has no *.json: keep reports there with --report json --report-file {shown}/NAME.json");
+    }
+    let (mut found, mut without) = (Vec::new(), 0);
+    for path in &paths {
+        let report = match load(path, Which::Only) {
+            Ok(report) => report,
+            Err(why) => {
+                say(format_args!("passed over: {why:#}"));
+                continue;
+            }
+        };
+        let Some(crash) = report.crash else {
+            without += 1;
+            continue;
+        };
+        let written = || std::fs::metadata(path).and_then(|meta| meta.modified()).map(origin::date);
+        let when = report.origin.map(|origin| origin.date).filter(|date| !date.is_empty());
+        let when = when.or_else(|| written().ok()).unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        found.push((name, when, crash));
+    }
+    let groups = crashes::group(&found);
+    match form {
+        Form::Text => {
+            write!(out, "{}", crashes::text(&groups))?;
+            writeln!(
+                out,
+                "{} crashes of {} kinds; {without} reports without one",
+                found.len(),
+                groups.len()
+            )?;
+        }
+        Form::Json => writeln!(out, "{:#}", json!({ "groups": groups, "without": without }))?,
+    }
+    Ok(())
 }
 
 /// The report with modelled costs: those of the file, or else its own, or else ours.

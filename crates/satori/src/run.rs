@@ -24,6 +24,7 @@ use crate::command;
 use crate::costs;
 use crate::late::{LateFile, plain};
 use crate::modules;
+use crate::origin;
 use crate::output::{Gone, Output};
 use crate::places::unix_socket;
 use crate::report;
@@ -165,6 +166,7 @@ pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
 /// Boots, runs to the end and reports.
 pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     log(flags.verbose);
+    let origin = origin::origin();
     let output = Output::new(flags.console_newlines);
     let console = output.shared();
     let written = console.clone();
@@ -305,6 +307,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         counters: flags.engine_stats,
         processor: flags.processor.vmx.unwrap_or_default().to_string(),
         costs: &costs,
+        origin,
     };
     match report::write(&outcome, status, &wanted, file) {
         Ok(()) => status,

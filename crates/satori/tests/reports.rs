@@ -158,6 +158,30 @@ fn anothers_table_and_domain_are_advised_on() {
     assert!(nosuch.status == 2 && nosuch.messages.contains("satori advise --rules"), "{nosuch:?}");
 }
 
+/// Real crashes of a real run, and one of Windows that was kept.
+#[test]
+fn crashes_are_grouped() {
+    let folder = scratch("crashes");
+    std::fs::create_dir_all(&folder).unwrap();
+    let report = folder.join("real.json").display().to_string();
+    let kernel = file("kernel", &pvh::debug_exit(0));
+    let run = ["run", "--kernel", &kernel, "-m", "128M", "--report", "json", "--report-file", &report];
+    assert_eq!(satori(&run).status, 1);
+    let value: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
+    validate(&schema(), &schema(), &value, "report");
+    assert!(value["origin"]["command"].as_str().unwrap().contains("--report-file"), "{value}");
+    for (name, address) in [("one", 0xffff_f801_0000_0000_u64), ("two", 0xffff_f802_0000_0000)] {
+        let crash = serde_json::json!({ "parameters": [0xd1, address, 2, 0, 7], "message": null });
+        let told = serde_json::json!({ "all": { "samples": 0, "total_ns": 0, "exits": [] }, "crash": crash });
+        std::fs::write(folder.join(name).with_extension("json"), told.to_string()).unwrap();
+    }
+    let told = satori(&["report", "crashes", &folder.display().to_string()]);
+    assert!(told.status == 0 && told.console.contains("    2 x  0x000000d1"), "{told:?}");
+    assert!(told.console.contains("2 crashes of 1 kinds; 1 reports without one"), "{told:?}");
+    let empty = satori(&["report", "crashes", "/nowhere"]);
+    assert!(empty.status == 2 && empty.messages.contains("name one with reports in it"), "{empty:?}");
+}
+
 /// One column of the table says it everywhere.
 #[test]
 fn apicvs_default_is_told_the_same_everywhere() {
@@ -226,6 +250,6 @@ fn a_browser_shows_the_page() {
         assert!((width / widths[0] - seconds / 6.564).abs() < 0.01, "{widths:?}");
     }
     assert!(widths[0] > 500.0, "{widths:?}");
-    assert_eq!(seen["tables"], serde_json::json!([true, true, true, true]));
+    assert_eq!(seen["tables"], serde_json::json!([true, true, true, true, true]));
     assert_eq!(seen["over"], false, "the page is wider than its window");
 }

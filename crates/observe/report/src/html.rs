@@ -19,12 +19,37 @@ th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--line)}th{c
 th:first-child,td:first-child{text-align:left}svg{display:block;width:100%;height:auto}svg text{fill:var(--ink);font-size:13px}\
 svg .soft{fill:var(--soft)}svg .on{fill:#fff}svg .mark{stroke:var(--line)}.below{margin:10px 0 0}.soft{color:var(--soft)}\
 th.left,td.left{text-align:left}.places{margin-top:14px}.places td:nth-child(2){font-family:monospace}.key{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:7px}\
-.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-top:10px}";
+.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-top:10px}\
+.origin td:first-child{color:var(--soft);white-space:nowrap;vertical-align:top}.origin td{text-align:left;overflow-wrap:anywhere}\
+@media(max-width:700px){main{padding:12px 8px}section{padding:12px}section>svg{min-width:680px}h1{font-size:20px}th,td{padding:3px 6px}}\
+@media print{:root{--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--card:#fff}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}\
+main{max-width:none;padding:0}section{break-inside:avoid;border-color:#bbb}section.exits{break-inside:auto}}";
 
-const COLOURS: [&str; 12] = [
-    "#3d7ea6", "#e08e45", "#5c9e6f", "#c2556b", "#8a6fb0", "#b59b3b", "#4fa8a8", "#9c6b4e", "#6b7fd1",
-    "#a3a3a3", "#d07fb8", "#7fae3f",
+/// The colour of each reason, whatever else is on the page, so that pages can be laid side by side. AMD's names have those of Intel's.
+const COLOURS: &[(&str, &[&str])] = &[
+    ("#3d7ea6", &["EPT_MISCONFIG", "npf", "DABT_LOW"]),
+    ("#e08e45", &["IO_INSTRUCTION", "io"]),
+    ("#c2556b", &["EXTERNAL_INTERRUPT", "interrupt", "IRQ"]),
+    ("#5c9e6f", &["MSR_WRITE", "msr", "SYS64"]),
+    ("#8a6fb0", &["APIC_WRITE", "avic_unaccelerated_access"]),
+    ("#b59b3b", &["EPT_VIOLATION", "IABT_LOW"]),
+    ("#4fa8a8", &["VMCALL", "hypercall", "HVC64"]),
+    ("#b7bec8", &["HLT", "hlt", "idle-halt", "WFx"]),
+    ("#6b7fd1", &["MSR_READ"]),
+    ("#9c6b4e", &["CPUID", "cpuid"]),
+    ("#d07fb8", &["INTERRUPT_WINDOW", "PENDING_INTERRUPT", "vintr"]),
+    ("#7fae3f", &["PREEMPTION_TIMER"]),
+    ("#a03c8c", &["TPR_BELOW_THRESHOLD", "write_cr8"]),
+    ("#2f5d50", &["APIC_ACCESS", "avic_incomplete_ipi"]),
+    ("#d9b44a", &["EOI_INDUCED"]),
+    ("#7a2e2e", &["PAUSE_INSTRUCTION", "pause"]),
+    ("#27496d", &["DR_ACCESS", "read_dr7", "write_dr7"]),
+    ("#94c5cc", &["CR_ACCESS", "XSETBV", "xsetbv"]),
+    ("#e3a6a1", &["EXCEPTION_NMI", "nmi"]),
+    ("#51504f", &["VMRESUME", "vmrun"]),
 ];
+/// That of all others.
+const OTHER: &str = "#8d8d8d";
 
 fn escape(text: &str) -> String {
     let mut out = String::new();
@@ -62,8 +87,8 @@ fn time(ns: u64) -> String {
     }
 }
 
-/// A colour for each reason, the same in every chart; the most frequent ones differ.
-struct Palette(BTreeMap<String, &'static str>);
+/// The reasons of all runs in one order, that of the most time, which every chart and the legend keep.
+struct Palette(Vec<String>);
 
 impl Palette {
     fn of(runs: &[(String, Report)]) -> Self {
@@ -74,13 +99,88 @@ impl Palette {
         }
         let mut order: Vec<_> = most.into_iter().collect();
         order.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-        let colours = COLOURS.iter().chain(std::iter::repeat(&COLOURS[9]));
-        Palette(order.into_iter().map(|(reason, _)| reason.to_string()).zip(colours.copied()).collect())
+        Palette(order.into_iter().map(|(reason, _)| reason.to_string()).collect())
     }
 
     fn get(&self, reason: &str) -> &'static str {
-        self.0.get(reason).copied().unwrap_or(COLOURS[9])
+        COLOURS.iter().find(|(_, names)| names.contains(&reason)).map_or(OTHER, |(colour, _)| colour)
     }
+
+    /// What each colour means, once for the whole page.
+    fn legend(&self, body: &mut String) {
+        *body += "<section id=\"legend\"><h2>Reasons, by time in all runs</h2><div class=\"legend\">";
+        for reason in &self.0 {
+            let _ = write!(
+                body,
+                "<span><i class=\"key\" style=\"background:{}\"></i>{}</span>",
+                self.get(reason),
+                escape(reason)
+            );
+        }
+        *body += "</div></section>";
+    }
+}
+
+/// Where each report comes from, as far as anybody told.
+fn origins(body: &mut String, runs: &[(String, Report)]) {
+    if runs.iter().all(|(_, run)| run.origin.is_none() && run.notes.is_empty() && run.processor.is_none()) {
+        return;
+    }
+    *body += "<section id=\"origin\"><h2>Where this comes from</h2>";
+    for (name, run) in runs {
+        let origin = run.origin.clone().unwrap_or_default();
+        let rows = [
+            ("run", name.clone()),
+            ("kernel", origin.kernel),
+            ("command", origin.command),
+            ("date", origin.date),
+            ("Satori", origin.satori),
+            ("modelled processor", run.processor.clone().unwrap_or_default()),
+            ("exit status", run.status.map_or_else(String::new, |status| status.to_string())),
+            ("host", origin.host),
+            ("passed over", run.notes.join("; ")),
+        ];
+        *body += "<table class=\"origin\">";
+        for (what, told) in rows.iter().filter(|(_, told)| !told.is_empty()) {
+            let _ = write!(body, "<tr><td>{what}</td><td>{}</td></tr>", escape(told));
+        }
+        *body += "</table>";
+    }
+    *body += "</section>";
+}
+
+/// Each run's time by reason, and how many times that of the first.
+fn ratios(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
+    let [(first, base), others @ ..] = runs else { return };
+    if others.is_empty() {
+        return;
+    }
+    let _ = write!(
+        body,
+        "<section id=\"ratios\"><h2>Time in exits, as so many times that of {}</h2><table><tr><th>VM-EXIT</th><th>{}</th>",
+        escape(first),
+        escape(first)
+    );
+    for (name, _) in others {
+        let _ = write!(body, "<th>{}</th><th>ratio</th>", escape(name));
+    }
+    *body += "</tr>";
+    let mut row = |reason: &str, key: &str, of: &dyn Fn(&Report) -> u64| {
+        let base = of(base);
+        let _ = write!(body, "<tr><td>{key}{}</td><td>{}</td>", escape(reason), time(base));
+        for (_, run) in others {
+            let own = of(run);
+            let ratio = if base == 0 { "-".into() } else { format!("{:.3}", own as f64 / base as f64) };
+            let _ = write!(body, "<td>{}</td><td>{ratio}</td>", time(own));
+        }
+        *body += "</tr>";
+    };
+    for reason in &palette.0 {
+        let key = format!("<i class=\"key\" style=\"background:{}\"></i>", palette.get(reason));
+        row(reason, &key, &|run| run.all.time_of(&[reason]));
+    }
+    row("total", "", &|run| run.all.total_ns);
+    *body += "</table></section>";
 }
 
 /// The page of these runs, each with its name.
@@ -88,7 +188,8 @@ pub fn page(runs: &[(String, Report)]) -> String {
     let palette = Palette::of(runs);
     let mut body = String::new();
     // Writing to a String cannot fail, here and below.
-    let _ = write!(body, "<section id=\"totals\"><h2>Totals</h2><div class=\"cards\">");
+    origins(&mut body, runs);
+    let _ = write!(body, "<section id=\"totals\"><h2>Exits and the time in them</h2><div class=\"cards\">");
     for (name, run) in runs {
         let _ = write!(
             body,
@@ -103,6 +204,7 @@ pub fn page(runs: &[(String, Report)]) -> String {
         );
     }
     body += "</div></section>";
+    palette.legend(&mut body);
     bars(
         &mut body,
         "count",
@@ -121,6 +223,11 @@ pub fn page(runs: &[(String, Report)]) -> String {
         |run, reason| run.all.time_of(&[reason]),
         time,
     );
+    if runs.len() > 1 {
+        // Runs of unlike size: each one's own whole.
+        shares(&mut body, runs, &palette);
+        ratios(&mut body, runs, &palette);
+    }
     if runs.iter().any(|(_, run)| run.all.modelled().is_some()) {
         bars(
             &mut body,
@@ -142,9 +249,68 @@ pub fn page(runs: &[(String, Report)]) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>Exits: {}</title><style>{STYLE}</style></head><body><main>\
-         <h1>Where the time goes</h1><p>Exits of the guest, by reason; made by Satori.</p>{body}</main></body></html>\n",
-        escape(&runs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))
+         <h1>{}</h1><p>How often the guest left for the monitor, why, and how long that took.</p>{body}</main></body></html>\n",
+        escape(&runs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")),
+        escape(&heading(runs))
     )
+}
+
+/// What the page shows, in a line.
+fn heading(runs: &[(String, Report)]) -> String {
+    let names: Vec<_> = runs.iter().map(|(name, _)| name.as_str()).collect();
+    match runs {
+        [(name, run)] => {
+            let origin = run.origin.clone().unwrap_or_default();
+            let of = origin.kernel.rsplit('/').next().filter(|kernel| !kernel.is_empty());
+            format!(
+                "VM exits of {}{}",
+                of.unwrap_or(name),
+                if origin.date.is_empty() { String::new() } else { format!(", {}", origin.date) }
+            )
+        }
+        _ => format!("VM exits compared: {}", names.join(", ")),
+    }
+}
+
+/// The time by reason as parts of each run's own whole.
+fn shares(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
+    let height = runs.len() * 40 + 4;
+    let _ = write!(
+        body,
+        "<section id=\"shares\"><h2>Time in exits by reason, as parts of each run's own</h2><svg viewBox=\"0 0 1080 {height}\" role=\"img\">"
+    );
+    for (index, (name, run)) in runs.iter().enumerate() {
+        let y = index * 40;
+        let label: String = name.chars().take(22).collect();
+        let _ = write!(body, "<text x=\"0\" y=\"{}\">{}</text>", y + 24, escape(&label));
+        let mut x = 190.0;
+        for reason in &palette.0 {
+            let part = run.all.time_of(&[reason]) as f64 / run.all.total_ns.max(1) as f64;
+            let width = part * 860.0;
+            if width < 0.01 {
+                continue;
+            }
+            let _ = write!(
+                body,
+                "<rect x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"28\" fill=\"{}\"><title>{}: {:.1} %</title></rect>",
+                y + 5,
+                palette.get(reason),
+                escape(reason),
+                part * 100.0
+            );
+            if width > 46.0 {
+                let _ = write!(
+                    body,
+                    "<text class=\"on\" x=\"{:.2}\" y=\"{}\">{:.0} %</text>",
+                    x + 6.0,
+                    y + 24,
+                    part * 100.0
+                );
+            }
+            x += width;
+        }
+    }
+    *body += "</svg></section>";
 }
 
 /// One stacked bar for each run, all on one scale.
@@ -168,37 +334,25 @@ fn bars(
         let label: String = name.chars().take(22).collect();
         let _ = write!(body, "<text x=\"0\" y=\"{}\">{}</text>", y + 24, escape(&label));
         let mut x = 190.0;
-        for row in &run.all.exits {
-            let value = of(run, &row.reason);
+        for reason in &palette.0 {
+            let value = of(run, reason);
+            if value == 0 {
+                continue;
+            }
             let width = value as f64 / most as f64 * 760.0;
             let _ = write!(
                 body,
                 "<rect class=\"bar\" data-run=\"{index}\" x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"28\" fill=\"{}\"><title>{}: {}</title></rect>",
                 y + 5,
-                palette.get(&row.reason),
-                escape(&row.reason),
+                palette.get(reason),
+                escape(reason),
                 told(value)
             );
             x += width;
         }
         let _ = write!(body, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 8.0, y + 24, told(sum(run)));
     }
-    *body += "</svg><div class=\"legend\">";
-    let mut shown: Vec<_> = palette
-        .0
-        .keys()
-        .map(|reason| (runs.iter().map(|(_, run)| of(run, reason)).max().unwrap_or(0), reason))
-        .collect();
-    shown.sort_by(|a, b| b.cmp(a));
-    for (_, reason) in shown.iter().filter(|(most, _)| *most > 0).take(COLOURS.len()) {
-        let _ = write!(
-            body,
-            "<span><i class=\"key\" style=\"background:{}\"></i>{}</span>",
-            palette.get(reason),
-            escape(reason)
-        );
-    }
-    *body += "</div></section>";
+    *body += "</svg></section>";
 }
 
 /// More vCPUs are no chart that anybody reads.

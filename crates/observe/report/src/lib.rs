@@ -7,6 +7,7 @@
 
 pub mod advise;
 pub mod costs;
+pub mod crashes;
 pub mod diff;
 pub mod html;
 mod json;
@@ -16,7 +17,7 @@ pub mod reasons;
 mod text;
 
 pub use json::VERSION;
-pub use model::{Counter, Hot, Report, Row, Table, Timeline, Use};
+pub use model::{Counter, Hot, Origin, Report, Row, Table, Timeline, Use};
 pub use perf::{Named, tables};
 pub use text::text;
 

@@ -226,6 +226,22 @@ pub struct Hot {
     pub symbol: Option<String>,
 }
 
+/// Where a report comes from. What nobody told is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    /// The version of Satori that made it.
+    pub satori: String,
+    /// The command.
+    pub command: String,
+    /// The guest's kernel.
+    pub kernel: String,
+    /// When the run began, in UTC.
+    pub date: String,
+    /// The host's processor and kernel.
+    pub host: String,
+}
+
 /// A report. What its maker did not tell is empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -252,6 +268,15 @@ pub struct Report {
     /// Where exits came from, most samples first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hot: Vec<Hot>,
+    /// Where it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// The exit status of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u64>,
+    /// How the guest crashed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash: Option<crate::crashes::Crash>,
     /// What of a text was passed over while it was read.
     #[serde(skip)]
     pub notes: Vec<String>,

@@ -94,6 +94,7 @@ fn the_rate_on_tables_that_were_held_out_is_that_of_the_docs() {
     let docs = std::fs::read_to_string(docs).unwrap();
     assert!(docs.contains(&format!("held out: {rate}")), "{rate}\n{}", wrong.join("\n"));
     // Nothing that is in both was held out.
-    let names: BTreeSet<_> = read(include_str!("public/tables.json")).into_iter().map(|one| one.name).collect();
+    let names: BTreeSet<_> =
+        read(include_str!("public/tables.json")).into_iter().map(|one| one.name).collect();
     assert!(tables.iter().all(|one| !names.contains(&one.name)));
 }

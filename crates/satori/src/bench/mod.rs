@@ -26,6 +26,7 @@ use crate::cli;
 use crate::demo::cache::{self, Wanted};
 use crate::demo::cpio::Cpio;
 use crate::late::{LateFile, plain};
+use crate::origin;
 use crate::run::{engine, read};
 use crate::say::{Out, say};
 use crate::status::Status;
@@ -69,7 +70,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         if let Some(load) = busy() {
             say(format_args!("{load}: times will be poor; counts are exact"));
         }
-        return talks.perform(&host(), &kernel);
+        return talks.perform(&origin::host(), &kernel);
     }
     let (subjects, notes) = subjects(flags)?;
     let plan = Plan {
@@ -99,7 +100,8 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         Err(Error::Stopped) => return Ok(Status::User),
         Err(error) => return Err(error.into()),
     };
-    results.host = host();
+    results.host = origin::host();
+    results.date = origin::date(std::time::SystemTime::now());
     results.kernel = kernel;
     results.notes.splice(0..0, notes.into_iter().chain(busy));
     show(flags, &results, chart)
@@ -194,16 +196,6 @@ fn busy() -> Option<String> {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     (load > count as f64 / 2.0)
         .then(|| format!("this machine is busy: a load of {load} on {count} processors"))
-}
-
-/// The processor and the kernel of this machine.
-fn host() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let info = read("/proc/cpuinfo");
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    let (model, kernel) = (model.map_or("an unknown processor", |m| m.1), read("/proc/sys/kernel/osrelease"));
-    format!("{model}, {count} processors, Linux {}", kernel.trim())
 }
 
 /// An initramfs with `program` as its init.

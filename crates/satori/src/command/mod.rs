@@ -26,7 +26,7 @@ use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
-use crate::{choose, cli, costs, report};
+use crate::{choose, cli, costs, origin, report};
 
 use attend::Attendant;
 use ended::{End, StatusFile};
@@ -170,6 +170,8 @@ fn devices(
 fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFile>) -> Result<Status> {
     let Prepared { machine, chosen, files, control, typed, costs } = prepared;
     let on_terminal = typed.is_some();
+    // Before the sandbox takes the host's files away.
+    let origin = origin::origin();
     let report_file = flags.machine.report_file.as_deref();
     let report_file = report_file.map(|path| LateFile::open("--report-file", path)).transpose()?;
     let raw = if on_terminal { RawMode::enter() } else { None };
@@ -207,6 +209,7 @@ fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFi
         counters: flags.machine.engine_stats,
         processor: flags.machine.processor.vmx.unwrap_or_default().to_string(),
         costs: &costs,
+        origin,
     };
     if let Err(error) = report::write(&outcome, status, &wanted, report_file.map(LateFile::begin)) {
         say(format_args!("cannot write the report: {error:#}"));

@@ -17,6 +17,7 @@ pub fn json(results: &Results, verdicts: &[Verdict]) -> Value {
         .map(|(subject, how)| json!({ "subject": results.subjects[*subject], "how": how }));
     json!({
         "host": results.host,
+        "date": results.date,
         "kernel": results.kernel,
         "notes": results.notes,
         "begun_again": stumbles.collect::<Vec<_>>(),

@@ -75,6 +75,7 @@ pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
     notes.dedup();
     Ok(Results {
         host: String::new(),
+        date: String::new(),
         kernel: String::new(),
         subjects: plan.subjects.iter().map(Subject::name).collect(),
         notes,

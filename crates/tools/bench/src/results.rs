@@ -211,6 +211,8 @@ impl Boot {
 pub struct Results {
     /// The host's processor and kernel.
     pub host: String,
+    /// When it was measured, in UTC.
+    pub date: String,
     /// The guests' kernel.
     pub kernel: String,
     /// The subjects' names, the host first, then Satori, then peers.
@@ -276,6 +278,7 @@ pub(crate) mod tests {
     pub(crate) fn results(lines: Vec<Line>) -> Results {
         Results {
             host: "a host".into(),
+            date: "2026-01-02 03:04:05 UTC".into(),
             kernel: "6.1".into(),
             subjects: ["native", "satori", "tcg-max", "tcg-qemu64"].map(String::from).into(),
             notes: vec!["tcg: QEMU 7.2".into()],

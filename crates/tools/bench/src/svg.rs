@@ -18,8 +18,15 @@ pub fn svg(results: &Results) -> String {
     let row = (guests as f64 * BAR + 6.0).max(16.0);
     let mut body = String::new();
     let mut top = 20.0;
+    // Where it comes from.
+    for told in [&results.host, &format!("{}; guests: Linux {}", results.date, results.kernel)] {
+        let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{top:.0}\" fill=\"#555555\">{}</text>", escape(told));
+        top += 14.0;
+    }
+    top += 8.0;
     for table in &results.tables {
         top = part(&mut body, results, table, top, row);
+        top = boots(&mut body, results, table, top);
     }
     let (width, height) = (LEFT + WIDTH + 70.0, top + 10.0);
     format!(
@@ -41,7 +48,20 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
     let lowest = lines.iter().flat_map(|line| ratios(line)).flatten().fold(0.5, f64::min);
     let decades = (highest / lowest).log10();
     let x = |ratio: f64| LEFT + (ratio / lowest).log10() / decades * WIDTH;
-    let end = top + TOP + lines.len() as f64 * row;
+    // A line with the group's name before its rows.
+    let mut places = Vec::new();
+    let (mut end, mut group) = (top + TOP, None);
+    for line in &lines {
+        if group != Some(line.row.group) {
+            group = Some(line.row.group);
+            let name = line.row.group.name();
+            let _ =
+                writeln!(body, "<text x=\"6\" y=\"{:.1}\" font-weight=\"bold\">{name}</text>", end + 11.0);
+            end += 16.0;
+        }
+        places.push(end);
+        end += row;
+    }
 
     let title = escape(&format!("times as long as native, {} (less is better)", table.setting.name()));
     let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{:.0}\" font-size=\"14\">{title}</text>", top + 8.0);
@@ -65,8 +85,7 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
         );
         mark *= 10.0;
     }
-    for (index, line) in lines.iter().enumerate() {
-        let y = top + TOP + index as f64 * row;
+    for (line, y) in lines.iter().zip(places) {
         let noisy = if line.noisy() { " ~" } else { "" };
         let _ = writeln!(
             body,
@@ -78,6 +97,14 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
         for (guest, ratio) in ratios(line).into_iter().enumerate() {
             let Some(ratio) = ratio else { continue };
             let (from, to) = (x(ratio.min(1.0)), x(ratio.max(1.0)));
+            // As long as the host is no bar at all: it begins a little before the line.
+            let (from, to) = if to - from < 4.0 { (from - 2.0, from + 2.0) } else { (from, to) };
+            let _ = writeln!(
+                body,
+                "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"7\">{ratio:.2}</text>",
+                to + 3.0,
+                y + guest as f64 * BAR + 7.5
+            );
             let _ = writeln!(
                 body,
                 "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"{}><title>{} {}: \
@@ -95,6 +122,40 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
     end + 30.0
 }
 
+/// The boots, in milliseconds from the command's start to its end; bars from nought.
+fn boots(body: &mut String, results: &Results, table: &Table, top: f64) -> f64 {
+    let booted: Vec<_> = table.boots.iter().filter_map(|boot| Some((boot, boot.whole()?))).collect();
+    if booted.is_empty() {
+        return top;
+    }
+    let longest = booted.iter().map(|(_, ms)| *ms).fold(1.0, f64::max);
+    let title = format!("boot: the whole command in ms, {} (less is better)", table.setting.name());
+    let _ = writeln!(
+        body,
+        "<text x=\"{LEFT}\" y=\"{:.0}\" font-size=\"14\">{}</text>",
+        top + 8.0,
+        escape(&title)
+    );
+    let mut y = top + 18.0;
+    for (boot, ms) in booted {
+        let name = format!("{} {}", results.subjects[boot.subject], boot.entry.name());
+        let (width, noisy) = (ms / longest * WIDTH, if boot.noisy() { " ~" } else { "" });
+        let colour = COLOURS[boot.subject.saturating_sub(1) % COLOURS.len()];
+        let _ = writeln!(
+            body,
+            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{width:.1}\" \
+             height=\"11\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{ms:.0}{noisy}</text>",
+            LEFT - 6.0,
+            y + 9.5,
+            escape(&name),
+            LEFT + width + 4.0,
+            y + 9.5
+        );
+        y += 16.0;
+    }
+    y + 24.0
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -102,7 +163,9 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Boot;
     use crate::results::tests::{line, results};
+    use crate::subject::Entry;
 
     #[test]
     fn each_guest_has_a_bar_in_each_row() {
@@ -118,6 +181,27 @@ mod tests {
             let (open, close) = (format!("<{name}"), format!("</{name}>"));
             assert_eq!(chart.matches(&open).count(), chart.matches(&close).count(), "{name}");
         }
+    }
+
+    #[test]
+    fn groups_values_host_date_and_boots_are_there() {
+        let mut results = results(vec![line("fib", &[&[10.0], &[10.0], &[900.0], &[80.0]])]);
+        let mut boot = Boot::new(1, Entry::Pvh);
+        boot.add(512.0, 300.0, 3);
+        results.tables[0].boots.push(boot);
+        let chart = svg(&results);
+        for part in [
+            ">integer</text>",
+            ">90.00</text>",
+            "a host",
+            "2026-01-02",
+            "boot: the whole command in ms",
+            ">512</text>",
+        ] {
+            assert!(chart.contains(part), "{part}: {chart}");
+        }
+        let bar = chart.lines().find(|line| line.contains("<title>satori fib: 1.00")).expect("a bar");
+        assert!(bar.contains("width=\"4.0\""), "what takes as long as on the host is seen: {bar}");
     }
 
     #[test]

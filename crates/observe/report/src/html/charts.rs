@@ -32,7 +32,9 @@ pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Pa
     }
     // Both are above zero.
     let seconds = line.bucket_ns.max(1) as f64 / 1e9;
-    let most = sums.iter().copied().max().unwrap_or(0).max(1) as f64 / seconds;
+    let highest = sums.iter().copied().max().unwrap_or(0).max(1);
+    let scale = clipped(&sums).unwrap_or(highest);
+    let most = scale as f64 / seconds;
     let (whole, marks) = (seconds * length as f64, step(most));
     // Writing to a String cannot fail, here and below.
     let _ = write!(
@@ -57,7 +59,9 @@ pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Pa
     });
     for (reason, counts) in order {
         for (at, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let height = *count as f64 / seconds / most * HIGH;
+            // A column that is higher than the scale ends there.
+            let room = (base[at] - (FLOOR - HIGH)).max(0.0);
+            let height = (*count as f64 / seconds / most * HIGH).min(room);
             base[at] -= height;
             let _ = write!(
                 body,
@@ -71,6 +75,16 @@ pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Pa
                 time(line.bucket_ns.saturating_mul(at as u64)),
             );
         }
+    }
+    for at in (0..length).filter(|at| sums[*at] > scale) {
+        let x = (at as f64 + 0.5) * width;
+        let _ = write!(
+            body,
+            "<path d=\"M{:.2} 16 L{:.2} 16 L{x:.2} 6 Z\" fill=\"#c2556b\"><title>{} exits, beyond the scale</title></path>",
+            x - 5.0,
+            x + 5.0,
+            grouped(sums[at])
+        );
     }
     let ticks = step(whole);
     for tick in (0..=4).map(|n| f64::from(n) * ticks).filter(|tick| *tick <= whole) {
@@ -88,7 +102,24 @@ pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Pa
             if tick == 0.0 { "0".into() } else { time((tick * 1e9) as u64) }
         );
     }
-    let _ = write!(body, "</svg><p class=\"below\">Columns of {}.</p></section>", time(line.bucket_ns));
+    let beyond = match sums.iter().filter(|sum| **sum > scale).count() {
+        0 => String::new(),
+        count => format!(
+            " {count} of them are higher than the scale, up to {} a second, and cut off there: see the marks.",
+            grouped((highest as f64 / seconds) as u64)
+        ),
+    };
+    let _ =
+        write!(body, "</svg><p class=\"below\">Columns of {}.{beyond}</p></section>", time(line.bucket_ns));
+}
+
+/// Where the scale ends, if a few columns would flatten all others: at twice what all but one in twenty keep below.
+fn clipped(sums: &[u64]) -> Option<u64> {
+    let mut sorted: Vec<u64> = sums.iter().copied().filter(|sum| *sum > 0).collect();
+    sorted.sort_unstable();
+    let usual = *sorted.get(sorted.len().checked_sub(1)? * 19 / 20)?;
+    let end = usual.saturating_mul(2);
+    (*sorted.last()? > usual.saturating_mul(4)).then_some(end)
 }
 
 /// `name` of `name+0x10`.
@@ -219,6 +250,16 @@ mod tests {
         for (most, wanted) in [(1.0, 0.5), (4.0, 1.0), (37_500.0, 10_000.0), (990.0, 500.0), (0.02, 0.005)] {
             assert!((step(most) / wanted - 1.0).abs() < 1e-9, "{most}: {}", step(most));
         }
+    }
+
+    #[test]
+    fn one_spike_does_not_flatten_the_rest() {
+        let mut sums = vec![10; 99];
+        assert_eq!(clipped(&sums), None);
+        sums.push(10_000);
+        assert_eq!(clipped(&sums), Some(20));
+        assert_eq!(clipped(&[]), None);
+        assert_eq!(clipped(&[0, 7]), None);
     }
 
     #[test]
