@@ -105,7 +105,7 @@ impl Devices {
     }
 
     /// Waits until what the guest gave away has left, or somebody does not want to wait any longer.
-    pub(crate) fn finish(&self, give_up: &dyn Fn() -> bool) {
+    pub fn finish(&self, give_up: &dyn Fn() -> bool) {
         self.0.iter().for_each(|(_, device)| device.finish(give_up));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::ports;
 
 /// The open port; all threads have the same.
 #[derive(Clone, Debug)]
-pub struct Control(Arc<File>);
+pub struct Control(Arc<File>, Arc<(Mutex<bool>, Condvar)>);
 
 /// What the host asks for.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub enum Request {
 impl Control {
     /// Waits for the port, which comes a moment after its device.
     pub fn open() -> Result<Control, String> {
-        ports::open("satori.control").map(|file| Control(Arc::new(file)))
+        ports::open("satori.control").map(|file| Control(Arc::new(file), Arc::default()))
     }
 
     /// Tells the host a line.
@@ -54,8 +54,23 @@ impl Control {
                         perform(Request::Size(rows, columns));
                     }
                 }
+                Some("over") => {
+                    if let Ok(mut over) = self.1.0.lock() {
+                        *over = true;
+                        self.1.1.notify_all();
+                    }
+                }
                 _ => {}
             }
+        }
+    }
+
+    /// Waits until the host has all that was written, however slow its readers are: what a device that is shut down has
+    /// not taken yet is lost.
+    pub fn wait_for_host(&self) {
+        let (over, bell) = &*self.1;
+        if let Ok(over) = over.lock() {
+            drop(bell.wait_while(over, |over| !*over));
         }
     }
 }

@@ -13,7 +13,7 @@
 //! note TEXT        what could not be set up, and the command ran all the same
 //! ```
 //!
-//! The host's lines are `signal N` and `size ROWS COLUMNS`.
+//! The host's lines are `signal N`, `size ROWS COLUMNS`, and `over` when it has heard the end.
 
 mod control;
 mod modules;
@@ -44,11 +44,16 @@ fn main() {
     let mut control = None;
     if let Err((status, why)) = work(&mut control) {
         match &control {
-            Some(control) => control.tell(&format!("failed {status} {why}")),
+            Some(control) => {
+                let served = control.clone();
+                std::thread::spawn(move || served.serve(|_| {}));
+                control.tell(&format!("failed {status} {why}"));
+            }
             None => control::console(&why),
         }
     }
     sys::sync();
+    control.iter().for_each(Control::wait_for_host);
     sys::power_off();
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use satori_machine::Handle;
+use satori_machine::{Devices, Handle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::low_level::pipe;
 
@@ -56,6 +56,7 @@ pub struct Told {
 
 struct Duty {
     handle: Handle,
+    devices: Devices,
     control: UnixStream,
     /// What came of a line that is not whole yet.
     heard: Vec<u8>,
@@ -78,6 +79,7 @@ impl Attendant {
     /// Gets ready. `typed` is where typed bytes go, if the streams are a terminal.
     pub fn new(
         handle: Handle,
+        devices: Devices,
         control: UnixStream,
         typed: Option<OwnedFd>,
         timeout: Option<Duration>,
@@ -92,6 +94,7 @@ impl Attendant {
         }
         let duty = Duty {
             handle,
+            devices,
             control,
             heard: Vec::new(),
             control_open: true,
@@ -234,8 +237,21 @@ impl Duty {
         // The first counts; the guest powers off by itself.
         if self.end.is_none() && self.stopped.is_none() {
             self.end = Some(end);
+            // What the command wrote has left before the guest shuts its devices down. A reader may take its time,
+            // as long as nobody who ends the guest comes.
+            let (devices, limit) = (self.devices.clone(), self.deadline);
+            devices.finish(&|| self.interrupted() || limit.is_some_and(|at| Instant::now() >= at));
             self.deadline = Some(Instant::now() + PATIENCE);
+            self.ask("over");
         }
+    }
+
+    /// Whether a signal waits that ends.
+    fn interrupted(&self) -> bool {
+        let ending =
+            self.signals.iter().filter(|(signal, _)| !matches!(*signal, SIGWINCH | SIGUSR1 | SIGUSR2));
+        let mut fds: Vec<_> = ending.map(|(_, stream)| PollFd::new(stream, PollFlags::IN)).collect();
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Passes a signal on. Before the command is there, one that would end it ends the guest.

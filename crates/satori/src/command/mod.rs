@@ -65,8 +65,8 @@ pub fn run(flags: &cli::Run) -> Status {
 struct Prepared {
     machine: Machine,
     chosen: choose::Processors,
-    /// Descriptors that the devices use.
-    files: Vec<RawFd>,
+    /// The machine's devices.
+    devices: Devices,
     control: UnixStream,
     /// Where typed bytes go, if the streams are one terminal.
     typed: Option<OwnedFd>,
@@ -109,11 +109,10 @@ fn prepare(flags: &cli::Run) -> Result<Prepared> {
     if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
         config.memory = MEMORY;
     }
-    config.devices = devices;
-    let files = config.devices.files();
+    config.devices = devices.clone();
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
     let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
-    Ok(Prepared { machine, chosen, files, control, typed, costs })
+    Ok(Prepared { machine, chosen, devices, control, typed, costs })
 }
 
 /// The size of the terminal, if standard input, output and error are one.
@@ -168,18 +167,19 @@ fn devices(
 }
 
 fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFile>) -> Result<Status> {
-    let Prepared { machine, chosen, files, control, typed, costs } = prepared;
+    let Prepared { machine, chosen, devices, control, typed, costs } = prepared;
     let on_terminal = typed.is_some();
     // Before the sandbox takes the host's files away.
     let origin = origin::origin();
     let report_file = flags.machine.report_file.as_deref();
     let report_file = report_file.map(|path| LateFile::open("--report-file", path)).transpose()?;
     let raw = if on_terminal { RawMode::enter() } else { None };
-    let attendant = Attendant::new(machine.handle(), control, typed, flags.machine.timeout);
+    let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.timeout);
     let attendant = attendant.context("cannot watch the terminal and signals")?;
     let written = status_file.iter().map(StatusFile::descriptor);
     let reported = report_file.iter().map(|file| file.file.as_raw_fd());
-    let keep: Vec<_> = files.into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
+    let keep: Vec<_> =
+        devices.files().into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
     run::sandbox(&flags.machine, &keep, false, chosen.pins.any())?;
     let attendant = attendant.start().context("cannot start a thread")?;
     let outcome = machine.run();
