@@ -154,6 +154,8 @@ pub mod fs {
 
 /// Block devices (5.2).
 pub mod block {
+    /// Feature: the most bytes of a segment are told.
+    pub const SIZE_MAX: u64 = 1 << 1;
     /// Feature: most segments of a request are told.
     pub const SEG_MAX: u64 = 1 << 2;
     /// Feature: it cannot be written.

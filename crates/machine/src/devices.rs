@@ -10,7 +10,7 @@ use satori_chipset::Chipset;
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_memory::GuestMemory;
-use satori_virtio::{BAR_BYTES, Console, Device, Fs, Port, Rng, Share, VirtioFunction, Wiring};
+use satori_virtio::{BAR_BYTES, Block, Console, Device, Disk, Fs, Port, Rng, Share, VirtioFunction, Wiring};
 
 use crate::{Error, entropy};
 
@@ -21,6 +21,8 @@ pub struct DeviceConfig {
     pub ports: Vec<Port>,
     /// Folders, as virtio file systems.
     pub shares: Vec<Share>,
+    /// Disks, in this order.
+    pub disks: Vec<Disk>,
     /// A source of random bytes.
     pub rng: bool,
 }
@@ -35,7 +37,7 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, rng } = config;
+        let DeviceConfig { ports, shares, disks, rng } = config;
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
             devices.push(("console", Console::new(ports)?));
@@ -50,6 +52,9 @@ impl Devices {
         }
         for share in shares {
             devices.push(("fs", Fs::new(share)?));
+        }
+        for disk in disks {
+            devices.push(("disk", Block::new(disk)?));
         }
         if rng {
             devices.push(("rng", random()));

@@ -53,6 +53,6 @@ pub use processor::Processor;
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module, ProtocolChoice};
 pub use satori_engine::{CONTROLS, Processor as VmxProcessor, Vmx, VmxRow};
 pub use satori_symbols::Symbols;
-pub use satori_virtio::{Port, Share};
+pub use satori_virtio::{Disk, Port, Share};
 pub use shared::Handle;
 pub use watch::WatchListener;

@@ -1,6 +1,7 @@
 //! A machine from boot to its end, through resets.
 
 use std::fs::File;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -155,6 +156,11 @@ impl Machine {
     /// One line on which engine runs, and why.
     pub fn engine(&self) -> &str {
         &self.engine
+    }
+
+    /// Descriptors of its devices, which a sandbox has to keep open.
+    pub fn files(&self) -> Vec<RawFd> {
+        self.plan.devices.files()
     }
 
     /// Frequency of the guest's TSC in Hz.

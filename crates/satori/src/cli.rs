@@ -11,6 +11,7 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
+use crate::devices::DiskSpec;
 use crate::footers::{ADVISE_FOOTER, DEMO_FOOTER, FETCH_ABOUT, run_footer};
 use crate::output::Newlines;
 use crate::{bench, costs, reports, top, units};
@@ -225,6 +226,14 @@ pub struct Machine {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub processor: Processor,
+    /// A disk, on virtio: a raw image or a block device, whose format is never guessed. May be given several
+    /// times. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
+    /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk
+    #[arg(long, value_name = "FILE[,readonly][,snapshot][,serial=TEXT]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
+    pub disk: Vec<DiskSpec>,
+    /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
+    #[arg(long)]
+    pub rng: bool,
     /// Ticks a second of the modelled host, each an EXTERNAL_INTERRUPT of every vCPU that executes; only
     /// under --clock virtual
     /// [default: 250]

@@ -12,6 +12,7 @@ pub mod command;
 pub mod costs;
 pub mod cpu;
 pub mod demo;
+pub mod devices;
 pub mod doctor;
 pub mod engines;
 pub mod escape;

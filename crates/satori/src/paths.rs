@@ -105,6 +105,8 @@ fn file(kernel: Option<&PathBuf>) -> Option<&PathBuf> {
 impl Machine {
     fn add(&self, all: &mut Places) {
         let symbols = Path::new(&self.symbols);
+        // A disk that may not be written is only read, but an output would destroy it as well.
+        all.reads("--disk", self.disk.iter().map(|disk| &disk.file));
         all.reads("--symbols", Some(symbols).filter(|text| !["auto", "off"].map(Path::new).contains(text)))
             .reads("--costs", &self.costs)
             .reads("--input", self.input_file())

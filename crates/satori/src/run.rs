@@ -22,6 +22,7 @@ use crate::choose::{self, Processors};
 use crate::cli;
 use crate::command;
 use crate::costs;
+use crate::devices;
 use crate::late::{LateFile, plain};
 use crate::modules;
 use crate::origin;
@@ -171,7 +172,8 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let console = output.shared();
     let written = console.clone();
     let mut names = None;
-    let prepared = config(boot, flags, chosen).and_then(|config| {
+    let prepared = config(boot, flags, chosen).and_then(|mut config| {
+        config.devices = devices::devices(flags)?;
         report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
         // The debug console is the guest's console too: what has no serial driver prints there.
@@ -243,7 +245,8 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         let debugger = gdb.map(|(_, socket)| socket);
         let code = names.as_ref().map(|names| names.descriptor());
         let others = [debugger, code].into_iter().flatten();
-        let keep: Vec<_> = ready.files().into_iter().chain(written).chain(others).chain(observers).collect();
+        let others = others.chain(observers).chain(machine.files());
+        let keep: Vec<_> = ready.files().into_iter().chain(written).chain(others).collect();
         let listening = debugger.is_some() || flags.stats_socket.is_some();
         if let Err(error) = sandbox(flags, &keep, listening, chosen.pins.any()) {
             return Ok(Err(error));

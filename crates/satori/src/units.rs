@@ -6,6 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use satori_machine::TscChange;
 use satori_trace::Spec;
 
+use crate::devices::{self, DiskSpec};
+
 /// A size in bytes: a plain number is MiB, as QEMU's `-m` has it; K, M, G and T (optionally
 /// `iB` or `B` after them) are powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -94,6 +96,11 @@ fn split(text: &str) -> (&str, &str) {
 /// `--trace`: a file, whose name may be no text, and behind commas what is written to it.
 pub fn trace() -> impl TypedValueParser<Value = Spec> {
     OsStringValueParser::new().try_map(|text| Spec::of(&text))
+}
+
+/// `--disk`: an image, whose name may be no text, and behind commas what it is.
+pub fn disk() -> impl TypedValueParser<Value = DiskSpec> {
+    OsStringValueParser::new().try_map(|text| devices::disk(&text))
 }
 
 /// A feature of processors by name.

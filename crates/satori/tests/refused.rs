@@ -68,6 +68,27 @@ fn initrds() {
 }
 
 #[test]
+fn disks() {
+    let kernel = file("disk-kernel", &pvh::halt());
+    let disk = file("good.img", &[0; 4096]);
+    for (disk, told) in [
+        ("/nonexistent", "No such file"),
+        ("/", "--disk /"),
+        (&file("short.img", &[0; 700]), "no whole sectors"),
+        (&file("empty.img", b""), "0 bytes"),
+        (&format!("{disk},format=qcow2"), "qemu-img convert"),
+        (&format!("{disk},cache=none"), "none of"),
+        (&format!("{disk},serial=a-serial-that-is-too-long"), "20 bytes"),
+    ] {
+        refused(&["--kernel", &kernel, "--disk", disk], &[told]);
+    }
+    refused(&["--kernel", &kernel, "--disk", &disk, "--disk", &disk], &["in use"]);
+    let ours = std::fs::File::open(&disk).unwrap();
+    ours.lock().unwrap();
+    refused(&["--kernel", &kernel, "--disk", &format!("{disk},readonly")], &["in use", "snapshot"]);
+}
+
+#[test]
 fn modules_and_protocols() {
     let kernel = file("boot-kernel", &pvh::halt());
     refused(&["--kernel", &kernel, "--module", "/nonexistent args"], &["--module /nonexistent ("]);

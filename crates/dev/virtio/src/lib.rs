@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 mod console;
 mod device;
 mod fs;
@@ -27,6 +28,7 @@ mod transport;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use block::{Block, Disk};
 pub use console::{Console, PORTS_MAX, Port};
 pub use device::{Device, Error};
 pub use fs::{Fs, Share};

@@ -78,7 +78,10 @@ fn prepare(flags: &cli::Run) -> Result<Prepared> {
     let folders = Folders::of(&flags.command)?;
     let kernel = kernel::find(flags.kernel.as_deref(), flags.command.modules.as_deref())?;
     let (modules, missing) = match &kernel.modules {
-        Some(modules) => modules.closure(NEEDED)?,
+        Some(modules) => {
+            let disks = (!flags.machine.disk.is_empty()).then_some("virtio_blk");
+            modules.closure(&NEEDED.iter().copied().chain(disks).collect::<Vec<_>>())?
+        }
         None => Default::default(),
     };
     for name in &missing {
@@ -162,7 +165,12 @@ fn devices(
         ports.push(port("stdout", None, Some(output)));
         ports.push(port("stderr", None, Some(again(std::io::stderr().as_fd())?)));
     }
-    let devices = Devices::new(DeviceConfig { ports, shares, rng: true })?;
+    let devices = Devices::new(DeviceConfig {
+        ports,
+        shares,
+        disks: crate::devices::disks(&flags.machine)?,
+        rng: true,
+    })?;
     Ok((devices, control, typed))
 }
 

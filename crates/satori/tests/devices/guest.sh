@@ -38,6 +38,22 @@ share)
     mount -t virtiofs files /mnt || echo BAD mount again
     cat /mnt/hello
     ;;
+disks)
+    for each in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio-rng; do
+        insmod /bin/$each.ko || echo "BAD module $each"
+    done
+    cd /sys/block
+    echo "serial $(cat vda/serial) sectors $(cat vda/size) readonly $(cat vdb/ro)"
+    yes acknowledged | head -c 3000000 | dd of=/dev/vda bs=4096 seek=100 conv=fsync 2>/dev/null
+    # Past the host's and the guest's own cache, in pieces of every size.
+    dd if=/dev/vda iflag=direct bs=512 skip=800 count=100 2>/dev/null | md5sum
+    dd if=/dev/vda iflag=direct bs=1M 2>/dev/null | md5sum
+    dd if=/dev/zero of=/dev/vda oflag=direct bs=64k seek=64 count=16 2>/dev/null
+    blkdiscard -o 8388608 -l 1048576 /dev/vda || echo BAD discard
+    echo lost >/dev/vdc && sync && head -c 5 /dev/vdc
+    echo x 2>/dev/null >/dev/vdb && sync && echo BAD write
+    echo "entropy $(cat /sys/class/misc/hw_random/rng_current) $(head -c 64 /dev/hwrng | wc -c)"
+    ;;
 unplugged)
     # Removed, and found again with other addresses.
     out=$(port out)

@@ -8,9 +8,11 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use satori::demo::cache::{self, Wanted};
 use satori_bus::ByteSink;
 use satori_machine::{
     ClockMode, Cmdline, Config, DeviceConfig, Devices, EngineKind, Event, Machine, Module, Port, Share, Sinks,
@@ -23,6 +25,25 @@ impl ByteSink for Console {
     fn put(&mut self, bytes: &[u8]) {
         self.0.lock().expect("console").extend_from_slice(bytes);
     }
+}
+
+/// Modules that Debian's 6.1 needs for disks and entropy, from its package, as files for the initramfs.
+fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
+    let name = kernel.canonicalize().expect("the kernel");
+    let name = name.file_name().expect("a name").to_str().expect("UTF-8").to_string();
+    let (package, _) = name.split_once('_').expect("a package and its version");
+    let release = package.strip_prefix("linux-image-").expect("a kernel's package");
+    let tree = cache::get(Wanted::Package(package), false).expect("the kernel's package");
+    let drivers = tree.join("lib/modules").join(release).join("kernel/drivers");
+    let all = ["virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"];
+    let all = all.into_iter().chain(["virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"]);
+    let all = all.chain(["block/virtio_blk", "char/hw_random/virtio-rng"]);
+    all.map(|path| {
+        let path = format!("{path}.ko");
+        let name = path.rsplit('/').next().expect("a name").to_string();
+        (name, std::fs::read(drivers.join(&path)).expect("a module"))
+    })
+    .collect()
 }
 
 /// Runs the case `what` of guest.sh in Debian's 6.12 with `devices`; tells what was on the console.
@@ -59,6 +80,12 @@ fn scratch(name: &str, content: &[u8]) -> File {
 fn port(name: &str, input: Option<&File>, output: Option<&File>) -> Port {
     let own = |file: &File| OwnedFd::from(file.try_clone().expect("a descriptor"));
     Port { name: name.into(), input: input.map(own), output: output.map(own) }
+}
+
+fn sum(content: &[u8]) -> String {
+    let path = common::file(&format!("sum-{}", content.len()), content);
+    let output = std::process::Command::new("md5sum").arg(path).output().expect("md5sum");
+    String::from_utf8_lossy(&output.stdout).split(' ').next().expect("a sum").to_string()
 }
 
 fn text(mut file: &File) -> String {
@@ -139,14 +166,49 @@ fn a_folder_is_read_through_a_server_also_by_a_driver_that_comes_back() {
     let shares = vec![Share { tag: "files".into(), socket: ours }];
     let console = run("share", 2, ClockMode::Real, DeviceConfig { shares, ..DeviceConfig::default() });
     assert_eq!(console.matches("hello from the host").count(), 2, "{console}");
-    let sum = {
-        let path = common::file("large", &server::content(1));
-        let output = std::process::Command::new("md5sum").arg(path).output().expect("md5sum");
-        String::from_utf8_lossy(&output.stdout).split(' ').next().expect("a sum").to_string()
-    };
-    assert!(console.contains(&sum), "{console}");
+    assert!(console.contains(&sum(&server::content(1))), "{console}");
     stop.shutdown(std::net::Shutdown::Both).expect("shutdown");
     server.join().expect("the server");
+}
+
+#[test]
+fn disks_keep_what_was_flushed_and_snapshots_and_readonly_ones_nothing() {
+    let kernel = common::fetch(&["kernel", "6.1"]);
+    let modules = modules(Path::new(&kernel));
+    let programs: Vec<_> = modules.iter().map(|(name, file)| (name.as_str(), file.as_slice())).collect();
+    let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
+    let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &programs);
+    let initrd = common::file("disks.cpio", &initrd);
+    let mut before = server::content(1);
+    before.resize(16 << 20, 7);
+    let [written, readonly, snapshot] =
+        ["written.img", "readonly.img", "snapshot.img"].map(|name| common::file(name, &before));
+    let disks =
+        [format!("{written},serial=S-7"), format!("{readonly},readonly"), format!("{snapshot},snapshot")];
+    let mut arguments = vec!["run", "--kernel", &kernel, "--initrd", &initrd, "--cpus", "2", "--rng"];
+    arguments.extend(["--append", "panic=-1 satori.do=disks", "--timeout", "4m", "--report", "off"]);
+    disks.iter().for_each(|disk| arguments.extend(["--disk", disk]));
+    let ended = common::satori(&arguments);
+    assert_eq!(ended.status, 0, "{ended:?}");
+    let said = |text: &str| assert!(ended.console.contains(text), "no '{text}': {}", ended.console);
+    assert!(!ended.console.contains("BAD"), "{}", ended.console);
+    said("serial S-7 sectors 32768 readonly 1");
+    said("entropy virtio_rng.0 64");
+    said("lost");
+    let text: Vec<u8> = b"acknowledged\n".iter().copied().cycle().take(3_000_000).collect();
+    let mut after = before.clone();
+    after[409_600..3_409_600].copy_from_slice(&text);
+    said(&sum(&after[409_600..460_800]));
+    said(&sum(&after));
+    after[4 << 20..5 << 20].fill(0);
+    let read = |path: &str| std::fs::read(path).expect("an image");
+    let mut image = read(&written);
+    // What was given up is gone, or kept by a file system that cannot.
+    let given_up = &mut image[8 << 20..9 << 20];
+    assert!(given_up.iter().all(|byte| *byte == 0) || *given_up == after[8 << 20..9 << 20]);
+    given_up.copy_from_slice(&after[8 << 20..9 << 20]);
+    assert!(image == after, "what was flushed is in the image");
+    assert!(read(&readonly) == before && read(&snapshot) == before);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod instructions;
 mod loader;
 mod script;
 mod translator;
+mod virtio;
 mod words;
 
 pub use guest::guest;
@@ -20,6 +21,7 @@ pub use hyperv::hyperv;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
 pub use translator::translator;
+pub use virtio::virtio;
 pub use words::{domain, options};
 
 /// A target: bytes in, nothing out.
@@ -35,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("options", options),
     ("domain", domain),
     ("hyperv", hyperv),
+    ("virtio", virtio),
 ];
 
 #[cfg(test)]

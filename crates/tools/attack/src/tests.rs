@@ -91,6 +91,11 @@ fn random_calls_and_registers_leave_the_interface_whole() {
 }
 
 #[test]
+fn random_drivers_leave_devices_that_work() {
+    random(virtio, 2_000, 2_000);
+}
+
+#[test]
 fn the_loaders_good_kernels_are_good() {
     for which in 1..=3 {
         // With nothing changed, each is understood.

@@ -1,0 +1,136 @@
+//! Requests to a disk, good and bad ones, by a driver of our own.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use satori_defs::virtio::block::*;
+use satori_defs::virtio::feature::*;
+use satori_memory::Gpa;
+
+use crate::testing::*;
+use crate::{Block, Disk};
+
+const BYTES: u64 = 1 << 20;
+
+/// A file without a name, of `BYTES` bytes, and another descriptor of it.
+fn image() -> (File, File) {
+    let file = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).map(File::from).unwrap();
+    file.set_len(BYTES).unwrap();
+    file.write_all_at(b"first", 0).unwrap();
+    file.write_all_at(b"last", BYTES - 4).unwrap();
+    (file.try_clone().unwrap(), file)
+}
+
+fn disk(readonly: bool, snapshot: bool) -> (Arc<Block>, File) {
+    let (file, other) = image();
+    let disk = Disk { name: "disk".into(), file, readonly, snapshot, serial: "S-1".into() };
+    (Block::new(disk).unwrap(), other)
+}
+
+/// A request, and its status and what came before it.
+fn ask(driver: &mut Driver, kind: u32, sector: u64, data: &[u8], room: u32) -> (u8, Vec<u8>) {
+    let mut request = kind.to_le_bytes().to_vec();
+    request.extend([0; 4]);
+    request.extend(sector.to_le_bytes());
+    request.extend(data);
+    driver.memory.write(Gpa(0x9_0000), &vec![0xee; room as usize + 1]).unwrap();
+    let before = driver.given(0);
+    driver.request(0, &request, room + 1);
+    driver.until("a request", |d| d.given(0) == before.wrapping_add(1));
+    let reply = driver.reply(room as usize + 1);
+    (reply[room as usize], reply[..room as usize].to_vec())
+}
+
+#[test]
+fn what_was_written_is_read_and_in_the_file() {
+    for determined in [false, true] {
+        let (block, file) = disk(false, false);
+        let mut driver = Driver::new(block, determined);
+        driver.begin(VERSION_1 | FLUSH | DISCARD | WRITE_ZEROES);
+        assert_eq!(driver.get(0x2000, 8), BYTES / SECTOR);
+        let (status, data) = ask(&mut driver, IN, BYTES / SECTOR - 1, &[], 512);
+        assert_eq!((status, &data[508..]), (OK, &b"last"[..]));
+        assert_eq!(ask(&mut driver, OUT, 3, &[7; 1024], 0), (OK, vec![]));
+        assert_eq!(ask(&mut driver, FLUSH_OUT, 0, &[], 0).0, OK);
+        let mut got = [0; 1026];
+        file.read_exact_at(&mut got, 3 * 512 - 1).unwrap();
+        assert_eq!((got[0], &got[1..1025], got[1025]), (0, &[7; 1024][..], 0));
+        assert_eq!(ask(&mut driver, GET_ID, 0, &[], 20), (OK, [&b"S-1"[..], &[0; 17]].concat()));
+        let range = |sector: u64, sectors: u32, flags: u32| {
+            [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
+        };
+        assert_eq!(ask(&mut driver, WRITE_ZEROES_OUT, 0, &range(4, 1, UNMAP), 0).0, OK);
+        file.read_exact_at(&mut got, 3 * 512 - 1).unwrap();
+        assert!(got[1..513] == [7; 512] && got[513..1025] == [0; 512]);
+        assert_eq!(ask(&mut driver, DISCARD_OUT, 0, &range(0, 8, 0), 0).0, OK);
+        for (kind, range, status) in [
+            (DISCARD_OUT, range(0, 8, 1), UNSUPP),
+            (DISCARD_OUT, range(BYTES / SECTOR, 1, 0), IOERR),
+            (WRITE_ZEROES_OUT, range(u64::MAX, 2, 0), IOERR),
+            (WRITE_ZEROES_OUT, vec![0; 15], IOERR),
+            (99, vec![], UNSUPP),
+        ] {
+            assert_eq!(ask(&mut driver, kind, 0, &range, 0).0, status, "{kind} {range:?}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (block, file) = disk(false, false);
+    let mut driver = Driver::new(block, false);
+    driver.begin(VERSION_1);
+    let last = BYTES / SECTOR;
+    for (kind, sector, data, room) in [
+        (IN, last, 0, 512),
+        (IN, last - 1, 0, 1024),
+        (IN, u64::MAX, 0, 512),
+        (IN, u64::MAX / SECTOR, 0, 512),
+        (IN, 0, 0, 511),
+        (OUT, last, 512, 0),
+        (OUT, 0, 5, 0),
+    ] {
+        let (status, _) = ask(&mut driver, kind, sector, &vec![1; data], room);
+        assert_eq!(status, IOERR, "{kind} {sector} {data} {room}");
+    }
+    // Too short for a header, and without room for a status.
+    driver.request(0, &[1, 2, 3], 1);
+    driver.request(0, &[0; 16], 0);
+    driver.until("both", |d| d.given(0) == 9);
+    let mut all = vec![0; BYTES as usize];
+    file.read_exact_at(&mut all, 0).unwrap();
+    assert!(all.iter().filter(|byte| **byte != 0).count() == 9, "nothing was written");
+}
+
+#[test]
+fn a_snapshot_keeps_and_a_readonly_disk_refuses() {
+    let (block, file) = disk(false, true);
+    let mut driver = Driver::new(block, false);
+    driver.begin(VERSION_1);
+    let (at, new) = (126, vec![9; 2048]);
+    assert_eq!(ask(&mut driver, OUT, at, &new, 0).0, OK, "across pieces");
+    assert_eq!(ask(&mut driver, IN, at, &[], 2048), (OK, new));
+    assert_eq!(ask(&mut driver, IN, 0, &[], 512).1[..5], *b"first");
+    let mut got = [0; 2048];
+    file.read_exact_at(&mut got, at * SECTOR).unwrap();
+    assert_eq!(got, [0; 2048]);
+
+    let (block, _file) = disk(true, false);
+    let mut driver = Driver::new(block, false);
+    driver.begin(VERSION_1 | RO);
+    assert_eq!(ask(&mut driver, OUT, 0, &[1; 512], 0).0, IOERR);
+    assert_eq!(ask(&mut driver, IN, 0, &[], 512).1[..5], *b"first");
+}
+
+#[test]
+fn images_of_no_whole_sectors_and_long_serials_are_refused() {
+    let (file, other) = image();
+    other.set_len(513).unwrap();
+    let disk = Disk { name: "d".into(), file, readonly: false, snapshot: false, serial: String::new() };
+    assert!(Block::new(disk).err().unwrap().to_string().contains("513 bytes"));
+    let (file, _other) = image();
+    let serial = "123456789012345678901".into();
+    let disk = Disk { name: "d".into(), file, readonly: false, snapshot: false, serial };
+    assert!(Block::new(disk).err().unwrap().to_string().contains("serial"));
+}
