@@ -128,15 +128,16 @@ pub fn top(flags: &Top, out: &mut dyn Write) -> Result<Status> {
     };
     let Some(own) = own else {
         let source = Source::connect(flags.socket.as_deref().unwrap_or(Path::new("")))?;
-        return watch(flags, source, batch, out).map(|()| Status::Ok);
+        return watch(flags, source, batch, out).map(|_| Status::Ok);
     };
     end_on_signals(own.ender(), !batch)?;
     let watched = Source::connect(&own.socket()).and_then(|source| {
         own.connected();
         watch(flags, source, batch, out)
     });
-    match own.finish(&mut std::io::stderr())? {
-        End::Ours => watched.map(|()| Status::Ok),
+    let over = !matches!(watched, Ok(Seen::Enough));
+    match own.finish(over, &mut std::io::stderr())? {
+        End::Ours => watched.map(|_| Status::Ok),
         // A guest that ended before somebody looked tells why in its own words.
         End::Own(status) => Ok(Status::Guest(status)),
     }
@@ -161,7 +162,16 @@ fn end_on_signals(end: impl Fn() + Send + 'static, drawing: bool) -> Result<()> 
     Ok(())
 }
 
-fn watch(flags: &Top, mut source: Source, batch: bool, out: &mut dyn Write) -> Result<()> {
+/// Why no more pictures are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// Somebody has seen enough.
+    Enough,
+    /// The guest has ended.
+    End,
+}
+
+fn watch(flags: &Top, mut source: Source, batch: bool, out: &mut dyn Write) -> Result<Seen> {
     let count = if flags.once { 1 } else { flags.count.unwrap_or(u64::MAX) };
     let delay = flags.delay.clamp(INTERVALS.0, INTERVALS.1);
     let Some(mut before) = source.ask()? else { bail!("the guest has ended") };
@@ -171,23 +181,23 @@ fn watch(flags: &Top, mut source: Source, batch: bool, out: &mut dyn Write) -> R
     for picture in 0..count {
         std::thread::sleep(delay);
         let Some(now) = source.ask()? else {
-            return if picture > 0 { Ok(()) } else { Err(anyhow!("the guest has ended")) };
+            return if picture > 0 { Ok(Seen::End) } else { Err(anyhow!("the guest has ended")) };
         };
         let between = if picture > 0 { "\n" } else { "" };
         write!(out, "{between}{}", view::text(&Rates::between(&before, &now)))?;
         out.flush()?;
         before = now;
     }
-    Ok(())
+    Ok(Seen::Enough)
 }
 
 /// Draws until somebody has seen enough, or the guest ends.
-fn screen(mut source: Source, mut before: Live, mut delay: Duration, count: u64) -> Result<()> {
+fn screen(mut source: Source, mut before: Live, mut delay: Duration, count: u64) -> Result<Seen> {
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal: add --batch")?;
     let mut rates = Rates::between(&Live::default(), &before);
     let (mut paused, mut ended, mut pictures) = (false, false, 0);
     let mut next = Instant::now() + delay;
-    let watched = (|| -> Result<()> {
+    let watched = (|| -> Result<Seen> {
         loop {
             let state = match (ended, paused) {
                 (true, _) => "   the guest has ended".to_owned(),
@@ -195,8 +205,9 @@ fn screen(mut source: Source, mut before: Live, mut delay: Duration, count: u64)
                 _ => format!("   every {:.1} s", delay.as_secs_f64()),
             };
             terminal.draw(|frame| view::draw(frame, &rates, &state))?;
+            let seen = if ended { Seen::End } else { Seen::Enough };
             if pictures >= count {
-                return Ok(());
+                return Ok(seen);
             }
             let wait =
                 if ended || paused { INTERVALS.1 } else { next.saturating_duration_since(Instant::now()) };
@@ -204,8 +215,8 @@ fn screen(mut source: Source, mut before: Live, mut delay: Duration, count: u64)
                 let Event::Key(key) = event::read()? else { continue };
                 match key.code {
                     _ if key.kind != KeyEventKind::Press => {}
-                    KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(seen),
+                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(seen),
                     KeyCode::Char(' ') => paused = !paused,
                     KeyCode::Char('+') => delay = (delay / 2).max(INTERVALS.0),
                     KeyCode::Char('-') => delay = (delay * 2).min(INTERVALS.1),

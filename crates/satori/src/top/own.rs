@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -20,6 +20,8 @@ use crate::say::say;
 
 /// How often is looked whether the socket is there.
 const LOOK: Duration = Duration::from_millis(5);
+/// How long a guest that answers no more may take to end, and to tell its report.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The guest that `words` start, as far as they are right; the guest itself tells what is not.
 pub fn guest(words: &[OsString]) -> Result<Option<Run>> {
@@ -131,8 +133,13 @@ impl Own {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Ends the guest, if it has not ended, and tells its last words and its report.
-    pub fn finish(mut self, out: &mut dyn Write) -> Result<End> {
+    /// Ends the guest, if it has not ended, and tells its last words and its report. `over` says that it does not
+    /// answer any more: its process is about to end by itself, with a status of its own.
+    pub fn finish(mut self, over: bool, out: &mut dyn Write) -> Result<End> {
+        let begin = Instant::now();
+        while over && begin.elapsed() < PATIENCE && matches!(lock(&self.child).try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK);
+        }
         let (ours, status) = end(&mut lock(&self.child));
         self.console.take().map(JoinHandle::join);
         write!(out, "{}", self.said())?;
