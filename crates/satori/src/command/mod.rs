@@ -12,7 +12,7 @@ mod modules;
 mod options;
 
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail};
