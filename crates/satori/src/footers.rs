@@ -45,7 +45,7 @@ Examples:
   satori run --kernel vmlinuz --initrd initrd.img -m 1G --cpus 4
   satori run --kernel vmlinuz --initrd init.cpio --append quiet --timeout 90s --report json
   satori run --kernel vmlinuz --initrd init.cpio --clock virtual </dev/null
-  satori run -- make check               in the newest kernel that was fetched, on this machine's files
+  satori run -- make check               in the newest kernel, on this machine's files
   satori run --kernel 6.1 --rwdir . -- bash",
         escape::HELP,
         status::TABLE

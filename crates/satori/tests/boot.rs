@@ -145,7 +145,8 @@ fn two_virtual_runs_are_one() {
         verdict(&ended.console).unwrap();
         let report = std::fs::read_to_string(report).unwrap();
         let mut report: serde_json::Value = serde_json::from_str(&report).unwrap();
-        // The host's time is the only thing that may differ.
+        // The host's time is the only thing that may differ, and what says where the report is from.
+        assert!(report.as_object_mut().unwrap().remove("origin").is_some());
         assert!(report.as_object_mut().unwrap().remove("elapsed_ns").is_some());
         (ended.console, report)
     };
