@@ -4,10 +4,15 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use common::{Ended, SATORI, fetch, read_until, satori, scratch};
 
@@ -30,6 +35,18 @@ fn shell(options: &[&str], script: &str) -> Ended {
     feed(guest(options, &["sh", "-c", script]), b"").into()
 }
 
+/// A terminal: our side, and the one for a program.
+fn terminal(rows: u16, columns: u16) -> (fs::File, OwnedFd) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY;
+    let theirs = rustix::fs::open(ptsname(&ours, Vec::new()).unwrap(), flags, Mode::empty()).unwrap();
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&theirs, size).unwrap();
+    (ours.into(), theirs)
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -49,6 +66,21 @@ fn streams_are_apart_and_the_status_is_the_commands() {
     assert_eq!(text(&ended.stdout), "out\ntyped\nwithout an endend");
     assert_eq!(text(&ended.stderr), "err\n", "Satori says nothing where nothing is wrong");
     assert_eq!(ended.status.code(), Some(7));
+}
+
+#[test]
+fn a_terminal_is_one_in_the_guest_too() {
+    let (mut ours, theirs) = terminal(33, 99);
+    let script = "tty; stty size; read line; echo \"got $line\"; exit 5";
+    let mut command = guest(&[], &["sh", "-c", script]);
+    let stream = || Stdio::from(theirs.try_clone().unwrap());
+    command.stdin(stream()).stdout(stream()).stderr(stream());
+    let mut child = command.spawn().expect("satori runs");
+    let begin = read_until(&mut ours, "33 99");
+    assert!(begin.contains("/dev/pts/0"), "{begin}");
+    ours.write_all(b"typed\n").unwrap();
+    read_until(&mut ours, "got typed");
+    assert_eq!(child.wait().unwrap().code(), Some(5));
 }
 
 #[test]

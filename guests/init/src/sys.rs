@@ -112,7 +112,7 @@ pub fn load_module(file: &File, options: &str, compressed: bool) -> Result<()> {
 /// Mounts without devices of the host's in it; without set-user-ID only where the file system is no folder.
 pub fn mount(source: &str, target: &OsStr, kind: &str, read_only: bool, options: &str) -> Result<()> {
     let flags = match kind {
-        "devtmpfs" => MS_NOSUID,
+        "devtmpfs" | "devpts" => MS_NOSUID,
         "virtiofs" => MS_NODEV,
         _ => MS_NOSUID | MS_NODEV,
     } | if read_only { MS_RDONLY } else { 0 };
