@@ -4,6 +4,7 @@
 //!
 //! A count that grew by more than a hundredth fails. After a change that was wanted, or that made something better,
 //! `SATORI_COUNTS=write cargo test -p satori --test counts` makes the table anew, whose diff is the change's effect.
+//! The gate looks at the boot; `SATORI_COUNTS=check` at the programs too, against a table made in the same folder.
 
 mod common;
 
@@ -200,15 +201,19 @@ fn check(rows: Vec<Row>) {
     );
 }
 
+/// The boot in every run. The programs only with SATORI_COUNTS=check, behind a run with `write` in the same folder
+/// before the change: cargo's names depend on the folder's path, and with them where a guest's functions lie.
 #[test]
-fn programs_and_a_boot_need_no_more_than_before() {
+fn a_boot_needs_no_more_than_before() {
     if !host_is_as_the_tables() {
         println!("not checked: the table is of hosts with {}", HOST.join(", "));
         return;
     }
-    let mut rows: Vec<_> = PROGRAMS.iter().map(|name| Row::program(name)).collect();
+    let asked = std::env::var("SATORI_COUNTS").unwrap_or_default();
+    let programs = if asked.is_empty() { &[] } else { PROGRAMS };
+    let mut rows: Vec<_> = programs.iter().map(|name| Row::program(name)).collect();
     rows.push(Row::boot());
-    if std::env::var("SATORI_COUNTS").is_ok_and(|value| value == "write") {
+    if asked == "write" {
         std::fs::write(FILE, print(&rows)).expect("counts.txt can be written");
     }
     check(rows);
