@@ -1,0 +1,317 @@
+//! The checks of VM entry, in the manual's order (SDM 26.2, 26.3): controls, host state, guest state.
+
+use satori_defs::x86::{cr0, cr4, efer, rflags};
+use satori_rules as rules;
+
+use crate::capability::{self, CR3_TARGETS, Pair};
+use crate::control::{activity, entry, exit, interruptibility, pin, proc, proc2};
+use crate::event::{self, VALID, kind};
+use crate::field::Field::{self, *};
+use crate::{MAXPHYADDR, Vmcs, ept};
+
+/// What of the processor decides beside the VMCS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Around {
+    /// IA32_EFER.LMA as VMLAUNCH finds it.
+    pub lma: bool,
+    /// The bits of CR4 that exist.
+    pub cr4: u64,
+    /// The bits of IA32_EFER that exist, LMA among them.
+    pub efer: u64,
+}
+
+/// Qualifications of an entry that failed for its guest state (SDM 26.8).
+pub mod qualification {
+    #![allow(missing_docs, reason = "the manual's list")]
+    pub const NONE: u64 = 0;
+    pub const PDPTE: u64 = 2;
+    pub const NMI: u64 = 3;
+    pub const LINK_POINTER: u64 = 4;
+}
+
+/// Whether a physical address has these low bits clear, and no more bits than there are.
+const fn placed(address: u64, low: u64) -> bool {
+    address & low == 0 && address & !rules::physical(MAXPHYADDR) == 0
+}
+
+/// The secondary controls, which count only if they are activated.
+pub fn secondary(vmcs: &Vmcs) -> u32 {
+    if vmcs.get32(ProcControls) & proc::SECONDARY != 0 { vmcs.get32(ProcControls2) } else { 0 }
+}
+
+/// Whether CR0 can have this value in VMX operation.
+pub const fn cr0(value: u64, unrestricted: bool) -> bool {
+    let fixed = capability::CR0_FIXED0 & if unrestricted { !(cr0::PE | cr0::PG) } else { !0 };
+    let paged = value & cr0::PG == 0 || value & cr0::PE != 0;
+    value & fixed == fixed && value >> 32 == 0 && paged
+}
+
+/// Whether CR4 can have this value in VMX operation.
+pub const fn cr4(value: u64, exist: u64) -> bool {
+    value & capability::CR4_FIXED0 == capability::CR4_FIXED0 && rules::within(value, exist)
+}
+
+fn list(vmcs: &Vmcs, count: Field, address: Field) -> bool {
+    let (count, address) = (vmcs.get32(count), vmcs.get(address));
+    let last = address.wrapping_add(u64::from(count) * 16).wrapping_sub(1);
+    count == 0 || placed(address, 15) && placed(last, 0)
+}
+
+/// VM-execution, VM-exit and VM-entry controls (SDM 26.2.1): error 7 where not.
+pub fn controls(vmcs: &Vmcs) -> bool {
+    let get = |field| vmcs.get32(field);
+    let (pins, procs, procs2) = (get(PinControls), get(ProcControls), secondary(vmcs));
+    let words: [(Pair, u32); 5] = [
+        (capability::PIN, pins),
+        (capability::PROC, procs),
+        (capability::PROC2, procs2),
+        (capability::EXIT, get(ExitControls)),
+        (capability::ENTRY, get(EntryControls)),
+    ];
+    let implies = |a: bool, b: bool| !a || b;
+    let (on, on2) = (|bit| procs & bit != 0, |bit| procs2 & bit != 0);
+    words.iter().all(|(pair, word)| pair.allows(*word))
+        && get(Cr3TargetCount) <= CR3_TARGETS
+        && implies(
+            on(proc::IO_BITMAPS),
+            placed(vmcs.get(IoBitmapA), 0xfff) && placed(vmcs.get(IoBitmapB), 0xfff),
+        )
+        && implies(on(proc::MSR_BITMAPS), placed(vmcs.get(MsrBitmap), 0xfff))
+        && implies(pins & pin::VIRTUAL_NMIS != 0, pins & pin::NMI != 0)
+        && implies(on(proc::NMI_WINDOW), pins & pin::VIRTUAL_NMIS != 0)
+        && implies(on2(proc2::VPID), vmcs.get(Vpid) != 0)
+        && implies(on2(proc2::EPT), ept::eptp(vmcs.get(Eptp)))
+        && implies(on2(proc2::UNRESTRICTED), on2(proc2::EPT))
+        && implies(get(ExitControls) & exit::SAVE_TIMER != 0, pins & pin::PREEMPTION_TIMER != 0)
+        && list(vmcs, ExitMsrStoreCount, ExitMsrStore)
+        && list(vmcs, ExitMsrLoadCount, ExitMsrLoad)
+        && list(vmcs, EntryMsrLoadCount, EntryMsrLoad)
+        && injection(vmcs)
+        && get(EntryControls) & (entry::SMM | entry::DEACTIVATE_DUAL) == 0
+}
+
+fn injection(vmcs: &Vmcs) -> bool {
+    let unrestricted = secondary(vmcs) & proc2::UNRESTRICTED != 0;
+    let protected = !unrestricted || vmcs.get(GuestCr0) & cr0::PE != 0;
+    let (info, code) = (vmcs.get32(EntryInterruption), vmcs.get32(EntryErrorCode));
+    event::injectable(info, code, vmcs.get32(EntryInstructionLength), protected)
+}
+
+fn pat(value: u64) -> bool {
+    rules::memory_type::pat(value)
+}
+
+/// Host state (SDM 26.2.2 to 26.2.4): error 8 where not.
+pub fn host(vmcs: &Vmcs, around: Around) -> bool {
+    let controls = vmcs.get32(ExitControls);
+    let wide = controls & exit::HOST_64 != 0;
+    let get = |field| vmcs.get(field);
+    let canonical = |field| rules::canonical(vmcs.get(field));
+    let selectors = [HostEs, HostCs, HostSs, HostDs, HostFs, HostGs, HostTr];
+    let guest_wide = vmcs.get32(EntryControls) & entry::IA32E != 0;
+    let value = get(HostEfer);
+    let long = value & efer::LMA != 0;
+    let enabled = value & efer::LME != 0;
+    cr0(get(HostCr0), false)
+        && cr4(get(HostCr4), around.cr4)
+        && get(HostCr3) & !rules::physical(MAXPHYADDR) == 0
+        && [HostSysenterEsp, HostSysenterEip].into_iter().all(canonical)
+        && (controls & exit::LOAD_PAT == 0 || pat(get(HostPat)))
+        && (controls & exit::LOAD_EFER == 0
+            || rules::within(value, around.efer) && long == wide && enabled == wide)
+        && selectors.into_iter().all(|selector| get(selector) & 7 == 0)
+        && get(HostCs) != 0
+        && get(HostTr) != 0
+        && (wide || get(HostSs) != 0)
+        && [HostFsBase, HostGsBase, HostGdtrBase, HostIdtrBase, HostTrBase].into_iter().all(canonical)
+        && wide == around.lma
+        && (around.lma || !guest_wide)
+        && if wide {
+            get(HostCr4) & cr4::PAE != 0 && canonical(HostRip)
+        } else {
+            get(HostCr4) & cr4::PCIDE == 0 && get(HostRip) >> 32 == 0
+        }
+}
+
+/// Guest state (SDM 26.3.1): the qualification of the failure where not.
+pub fn guest(vmcs: &Vmcs, around: Around) -> Result<(), u64> {
+    let checks: [fn(&Vmcs, Around) -> bool; 5] = [registers, segments, tables, flags, activity_state];
+    if !checks.iter().all(|check| check(vmcs, around)) {
+        return Err(qualification::NONE);
+    }
+    let shadow = vmcs.get32(GuestInterruptibility);
+    let info = vmcs.get32(EntryInterruption);
+    let nmi = info & VALID != 0 && info >> 8 & 7 == kind::NMI;
+    if nmi && shadow & interruptibility::NMI != 0 && vmcs.get32(PinControls) & pin::VIRTUAL_NMIS != 0 {
+        return Err(qualification::NMI);
+    }
+    // Without VMCS shadowing the pointer must name none.
+    if vmcs.get(LinkPointer) != u64::MAX {
+        return Err(qualification::LINK_POINTER);
+    }
+    let pae = vmcs.get(GuestCr0) & cr0::PG != 0
+        && vmcs.get(GuestCr4) & cr4::PAE != 0
+        && vmcs.get32(EntryControls) & entry::IA32E == 0;
+    if pae && secondary(vmcs) & proc2::EPT != 0 {
+        let legal = (0..4).all(|i| rules::cr3::pdpte(vmcs.get(GuestPdpte0.plus(i)), MAXPHYADDR));
+        return if legal { Ok(()) } else { Err(qualification::PDPTE) };
+    }
+    Ok(())
+}
+
+/// Control registers, debug registers and MSRs (SDM 26.3.1.1).
+fn registers(vmcs: &Vmcs, around: Around) -> bool {
+    let controls = vmcs.get32(EntryControls);
+    let wide = controls & entry::IA32E != 0;
+    let get = |field| vmcs.get(field);
+    let unrestricted = secondary(vmcs) & proc2::UNRESTRICTED != 0;
+    let (paging, pae) = (get(GuestCr0) & cr0::PG != 0, get(GuestCr4) & cr4::PAE != 0);
+    let value = get(GuestEfer);
+    let agrees = (value & efer::LMA != 0) == wide && (!paging || (value & efer::LME != 0) == wide);
+    cr0(get(GuestCr0), unrestricted)
+        && cr4(get(GuestCr4), around.cr4)
+        && (!wide || paging && pae)
+        && (wide || get(GuestCr4) & cr4::PCIDE == 0)
+        && get(GuestCr3) & !rules::physical(MAXPHYADDR) == 0
+        && (controls & entry::LOAD_DEBUG == 0 || get(GuestDr7) >> 32 == 0)
+        && [GuestSysenterEsp, GuestSysenterEip].into_iter().all(|field| rules::canonical(get(field)))
+        && (controls & entry::LOAD_PAT == 0 || pat(get(GuestPat)))
+        && (controls & entry::LOAD_EFER == 0 || rules::within(value, around.efer) && agrees)
+}
+
+const UNUSABLE: u32 = 1 << 16;
+
+/// A segment register's fields.
+struct Segment {
+    selector: u64,
+    base: u64,
+    limit: u32,
+    rights: u32,
+}
+
+impl Segment {
+    fn of(vmcs: &Vmcs, index: usize) -> Self {
+        Segment {
+            selector: vmcs.get(GuestEs.plus(index)),
+            base: vmcs.get(GuestEsBase.plus(index)),
+            limit: vmcs.get32(GuestEsLimit.plus(index)),
+            rights: vmcs.get32(GuestEsRights.plus(index)),
+        }
+    }
+    fn usable(&self) -> bool {
+        self.rights & UNUSABLE == 0
+    }
+    fn kind(&self) -> u32 {
+        self.rights & 15
+    }
+    fn dpl(&self) -> u32 {
+        self.rights >> 5 & 3
+    }
+    /// S as asked, P, no reserved bit, and a granularity that fits the limit.
+    fn shaped(&self, system: bool) -> bool {
+        let granular = self.rights & 1 << 15 != 0;
+        (self.rights & 1 << 4 == 0) == system
+            && self.rights & 1 << 7 != 0
+            && self.rights & 0xfffe_0f00 == 0
+            && (self.limit & 0xfff == 0xfff || !granular)
+            && (self.limit >> 20 == 0 || granular)
+    }
+}
+
+/// Segment registers (SDM 26.3.1.2).
+fn segments(vmcs: &Vmcs, _: Around) -> bool {
+    let wide = vmcs.get32(EntryControls) & entry::IA32E != 0;
+    let v86 = vmcs.get(GuestRflags) & rflags::VM != 0;
+    let unrestricted = secondary(vmcs) & proc2::UNRESTRICTED != 0;
+    let real = vmcs.get(GuestCr0) & cr0::PE == 0;
+    let [es, cs, ss, ds, fs, gs] = std::array::from_fn(|index| Segment::of(vmcs, index));
+    let (ldtr, tr) = (Segment::of(vmcs, 6), Segment::of(vmcs, 7));
+    let task = tr.usable()
+        && tr.selector & 4 == 0
+        && rules::canonical(tr.base)
+        && tr.shaped(true)
+        && (tr.kind() == 11 || tr.kind() == 3 && !wide);
+    let local = !ldtr.usable()
+        || ldtr.selector & 4 == 0 && rules::canonical(ldtr.base) && ldtr.shaped(true) && ldtr.kind() == 2;
+    let bases = [&fs, &gs].iter().all(|s| rules::canonical(s.base))
+        && cs.base >> 32 == 0
+        && [&ss, &ds, &es].iter().all(|s| !s.usable() || s.base >> 32 == 0);
+    if !(task && local && bases) {
+        return false;
+    }
+    if v86 {
+        return [&es, &cs, &ss, &ds, &fs, &gs]
+            .iter()
+            .all(|s| s.base == s.selector << 4 && s.limit == 0xffff && s.rights == 0xf3);
+    }
+    let code = match cs.kind() {
+        3 => unrestricted && cs.dpl() == 0,
+        9 | 11 => cs.dpl() == ss.dpl(),
+        13 | 15 => cs.dpl() <= ss.dpl(),
+        _ => false,
+    };
+    let both = wide && cs.rights & 1 << 13 != 0 && cs.rights & 1 << 14 != 0;
+    let stack = !ss.usable() || matches!(ss.kind(), 3 | 7) && ss.shaped(false);
+    let rpl = unrestricted || ss.selector & 3 == cs.selector & 3 && u64::from(ss.dpl()) == ss.selector & 3;
+    let level = !(real || cs.kind() == 3) || ss.dpl() == 0;
+    let data = [&ds, &es, &fs, &gs].iter().all(|s| {
+        let readable = s.kind() & 8 == 0 || s.kind() & 2 != 0;
+        let deep = unrestricted || s.kind() > 11 || u64::from(s.dpl()) >= s.selector & 3;
+        !s.usable() || s.kind() & 1 != 0 && readable && deep && s.shaped(false)
+    });
+    code && cs.shaped(false) && !both && stack && rpl && level && data
+}
+
+/// GDTR and IDTR (SDM 26.3.1.3).
+fn tables(vmcs: &Vmcs, _: Around) -> bool {
+    [GuestGdtrBase, GuestIdtrBase].into_iter().all(|field| rules::canonical(vmcs.get(field)))
+        && [GuestGdtrLimit, GuestIdtrLimit].into_iter().all(|field| vmcs.get32(field) >> 16 == 0)
+}
+
+/// RIP and RFLAGS (SDM 26.3.1.4).
+fn flags(vmcs: &Vmcs, _: Around) -> bool {
+    let wide = vmcs.get32(EntryControls) & entry::IA32E != 0;
+    let code64 = wide && vmcs.get32(GuestCsRights) & 1 << 13 != 0;
+    let (rip, value) = (vmcs.get(GuestRip), vmcs.get(GuestRflags));
+    let info = vmcs.get32(EntryInterruption);
+    let interrupt = info & VALID != 0 && info >> 8 & 7 == kind::EXTERNAL_INTERRUPT;
+    let real = vmcs.get(GuestCr0) & cr0::PE == 0;
+    (if code64 { rules::canonical(rip) } else { rip >> 32 == 0 })
+        && value & !0x3f_7fd7 == 0
+        && value & 2 != 0
+        && (value & rflags::VM == 0 || !wide && !real)
+        && (!interrupt || value & rflags::IF != 0)
+}
+
+/// Activity, interruptibility and pending debug exceptions (SDM 26.3.1.5).
+fn activity_state(vmcs: &Vmcs, _: Around) -> bool {
+    use interruptibility::{MOV_SS, STI};
+    let (state, shadow) = (vmcs.get32(GuestActivity), vmcs.get32(GuestInterruptibility));
+    let info = vmcs.get32(EntryInterruption);
+    let (injects, event) = (info & VALID != 0, info >> 8 & 7);
+    let value = vmcs.get(GuestRflags);
+    let ss_dpl = vmcs.get32(GuestSsRights) >> 5 & 3;
+    let blocked = shadow & (STI | MOV_SS) != 0;
+    let halted = state == activity::HLT;
+    let wakes = match event {
+        kind::EXTERNAL_INTERRUPT | kind::NMI => true,
+        kind::HARDWARE_EXCEPTION => matches!(info as u8, 1 | 18),
+        kind::OTHER => info as u8 == 0,
+        _ => false,
+    };
+    let pending = vmcs.get(GuestPendingDebug);
+    let single = value & rflags::TF != 0 && vmcs.get(GuestDebugctl) & 2 == 0;
+    state <= activity::HLT
+        && !(halted && (ss_dpl != 0 || blocked || injects && !wakes))
+        && shadow & !0xf == 0
+        && shadow & (STI | MOV_SS) != STI | MOV_SS
+        && !(shadow & STI != 0 && value & rflags::IF == 0)
+        && !(injects && event == kind::EXTERNAL_INTERRUPT && blocked)
+        && !(injects && event == kind::NMI && shadow & MOV_SS != 0)
+        && shadow & interruptibility::SMI == 0
+        && pending & !0x500f_u64 == 0
+        && (!(blocked || halted) || (pending & 1 << 14 != 0) == single)
+}
+
+#[cfg(test)]
+mod tests;
