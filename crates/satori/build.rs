@@ -1,5 +1,5 @@
-//! Builds the init of `guests/init/`, so that `satori run -- COMMAND` carries it with it. Where that cannot be, the
-//! monitor is built all the same, and the command says why it cannot run.
+//! Builds the init of `guests/init/`, so that `satori run -- COMMAND` carries it with it, and the program that ends a guest
+//! with a status. Where that cannot be, the monitor is built all the same, and the command says why it cannot run.
 //!
 //! And finds the commit of a release build, for `satori --version` and the man pages. Other builds name none: asking
 //! git would compile this crate anew behind every commit.
@@ -44,13 +44,14 @@ fn main() {
     for part in guests::SOURCES {
         println!("cargo::rerun-if-changed={}", guest.join(part).display());
     }
-    let (program, missing) = match guests::build(&guest, "satori-init", &out.join("guests/init")) {
-        Ok(program) => (program, String::new()),
-        Err(why) => {
-            println!("cargo::warning=satori run -- COMMAND will not run: {why}");
-            (Vec::new(), why)
-        }
-    };
-    std::fs::write(out.join("init"), program).expect("OUT_DIR can be written");
+    let mut missing = String::new();
+    for (name, file) in [("satori-init", "init"), ("satori-exit", "exit")] {
+        let program = guests::build(&guest, name, &out.join("guests/init")).unwrap_or_else(|why| {
+            println!("cargo::warning=satori run -- COMMAND or satori fetch exit will not work: {why}");
+            missing = why;
+            Vec::new()
+        });
+        std::fs::write(out.join(file), program).expect("OUT_DIR can be written");
+    }
     std::fs::write(out.join("init-missing"), missing).expect("OUT_DIR can be written");
 }

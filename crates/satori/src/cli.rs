@@ -14,7 +14,7 @@ use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 use crate::devices::DiskSpec;
 use crate::footers::{ADVISE_FOOTER, DEMO_FOOTER, FETCH_ABOUT, run_footer};
 use crate::output::Newlines;
-use crate::{bench, costs, reports, top, units};
+use crate::{bench, costs, initrd, reports, top, units};
 
 /// A virtual machine monitor with a processor of its own.
 ///
@@ -44,6 +44,9 @@ pub enum Command {
     /// Fetch what the demo boots, and print where it is
     #[command(long_about = FETCH_ABOUT)]
     Fetch(Fetch),
+    /// Pack a folder, busybox and modules into an initramfs
+    #[command(after_long_help = initrd::FOOTER)]
+    Initrd(initrd::Initrd),
     /// Show what CPUID answers, and which layer set each bit
     Cpu(Cpu),
     /// List the MSRs that the processor has: what reads answer, what writes do, and why
@@ -610,6 +613,8 @@ pub enum What {
     Busybox,
     /// Debian's memtest86+, a kernel for 'satori run'
     Memtest,
+    /// A static program for Linux guests: 'satori-exit N' ends the guest with N at its debug exit
+    Exit,
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod escape;
 pub mod explain;
 mod footers;
 pub mod hyperv;
+pub mod initrd;
 pub mod late;
 pub mod modules;
 pub mod msrs;

@@ -9,8 +9,8 @@ use satori::demo::cache::{self, Wanted};
 use satori::say::{Out, line, say, unwritten};
 use satori::status::Status;
 use satori::{
-    bench, costs, cpu, demo, doctor, engines, explain, hyperv, msrs, pages, probe, reports, run, terminal,
-    top, usage,
+    bench, costs, cpu, demo, doctor, engines, explain, hyperv, initrd, msrs, pages, probe, reports, run,
+    terminal, top, usage,
 };
 
 fn main() {
@@ -89,7 +89,12 @@ fn perform(command: Command) -> Status {
                 }
                 (What::Busybox, None) => Ok(Wanted::Busybox),
                 (What::Memtest, None) => Ok(Wanted::Memtest),
-                (What::Busybox | What::Memtest, Some(_)) => {
+                (What::Exit, None) => {
+                    return done(
+                        initrd::exit_program().and_then(|path| Ok(writeln!(Out, "{}", path.display())?)),
+                    );
+                }
+                (What::Busybox | What::Memtest | What::Exit, Some(_)) => {
                     Err(anyhow::anyhow!("only kernels have a series: leave it out"))
                 }
             };
@@ -98,6 +103,7 @@ fn perform(command: Command) -> Status {
                 Ok(writeln!(Out, "{}", path.display())?)
             }))
         }
+        Command::Initrd(flags) => done(initrd::perform(&flags)),
         Command::Cpu(flags) => done(cpu::show(&flags, &mut Out)),
         Command::Msrs(flags) => done(msrs::show(&flags, &mut Out)),
         Command::Hyperv(command) => done(hyperv::perform(&command, &mut Out)),

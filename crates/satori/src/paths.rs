@@ -19,6 +19,12 @@ impl Command {
             Command::Run(flags) => return flags.places(),
             Command::Demo(flags) => return flags.places(),
             Command::Bench(flags) => return flags.places(),
+            Command::Initrd(flags) => {
+                all.reads("--busybox", flags.busybox.iter().flatten())
+                    .reads("--init", &flags.init)
+                    .reads("--kernel", file(flags.kernel.as_ref()))
+                    .writes("--output", [&flags.output]);
+            }
             Command::Cpu(flags) => flags.processor.add(&mut all),
             Command::Msrs(flags) => flags.processor.add(&mut all),
             Command::Hyperv(Hyperv::Check { processor, .. } | Hyperv::Convert { processor, .. }) => {
@@ -168,6 +174,8 @@ mod tests {
             ("bench traps", "initrd") => vec!["--kernel", "/k"],
             ("hyperv convert", _) => vec!["--to", "qemu"],
             ("top", _) => vec!["--", "run", "--kernel", "/k"],
+            ("initrd", "output") => vec![],
+            ("initrd", _) => vec!["--output", "/o", "--module", "m"],
             ("report html", "output") => vec!["/r"],
             ("report html", _) => vec!["/r", "--output", "/o"],
             ("report diff", _) => vec!["/r", "/r2"],
@@ -193,9 +201,9 @@ mod tests {
             if argument.get_value_hint() != ValueHint::FilePath {
                 return;
             }
-            let flag_text = format!("--{flag}");
+            let flag_text = format!("--{flag}=/the/file");
             let mut words: Vec<&str> = ["satori"].into_iter().chain(command.split(' ')).collect();
-            words.extend([flag_text.as_str(), "/the/file"]);
+            words.push(flag_text.as_str());
             words.extend(least(command, flag));
             let cli = Cli::try_parse_from(&words).unwrap_or_else(|why| panic!("{words:?}: {why}"));
             let places = cli.command.places();

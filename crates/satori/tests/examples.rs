@@ -50,7 +50,7 @@ fn furnish(folder: &Path) {
 fn every_printed_command_works_as_it_stands() {
     let folder = scratch("examples").with_file_name("examples-folder");
     furnish(&folder);
-    let helps = ["run", "advise"].map(|command| satori(&[command, "--help"]).console);
+    let helps = ["run", "advise", "initrd"].map(|command| satori(&[command, "--help"]).console);
     let mut all = commands(include_str!("../../../README.md"));
     let of_readme = all.len();
     all.extend(helps.iter().flat_map(|help| commands(help)));

@@ -26,6 +26,16 @@ pub struct Kernel {
 /// Finds the kernel that `wanted` names: a file, a series or version, a package's file, or a build tree; without
 /// it the newest that was fetched. `modules` is where its modules are said to be.
 pub fn find(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
+    look(wanted, modules, false)
+}
+
+/// The same, with modules also where a command needs none of them.
+pub fn with_modules(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
+    look(wanted, modules, true)
+}
+
+fn look(wanted: Option<&Path>, modules: Option<&Path>, all: bool) -> Result<Kernel> {
+    let of_package = |image| of_package(image, all && modules.is_none());
     let series = wanted
         .and_then(|path| path.to_str())
         .filter(|text| cache::is_series(text) && !Path::new(text).exists());
@@ -63,14 +73,14 @@ fn of_release(near: &Path, release: &str) -> Option<Modules> {
 }
 
 /// A kernel of the cache, and its package's tree where its modules are needed.
-fn of_package(image: PathBuf) -> Result<(PathBuf, Option<PathBuf>)> {
+fn of_package(image: PathBuf, all: bool) -> Result<(PathBuf, Option<PathBuf>)> {
     let name = image.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let package = name.split('_').next().unwrap_or_default().to_owned();
     let tree = image.with_file_name(format!("{name}.tree"));
     if tree.is_dir() {
         return Ok((image, Some(tree)));
     }
-    if built_in(&package) {
+    if built_in(&package) && !all {
         return Ok((image, None));
     }
     let tree =

@@ -7,7 +7,7 @@
 mod attend;
 mod ended;
 mod initramfs;
-mod kernel;
+pub(crate) mod kernel;
 mod modules;
 mod options;
 

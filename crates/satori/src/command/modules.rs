@@ -29,6 +29,14 @@ pub struct Module {
 const LARGEST: u64 = 256 << 20;
 const DEPTH: u32 = 16;
 
+impl Module {
+    /// Its file's name and bytes as they are when unpacked.
+    pub fn plain(&self) -> Result<(String, Vec<u8>)> {
+        let path = Path::new(&self.name);
+        Ok((self.name.trim_end_matches(".xz").to_owned(), plain(path, &self.bytes)?))
+    }
+}
+
 impl Modules {
     /// The modules in `folder` and its folders.
     pub fn read(folder: &Path) -> Result<Modules> {

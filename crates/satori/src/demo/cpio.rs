@@ -1,6 +1,9 @@
 //! The "newc" archive that Linux unpacks as its initramfs
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 /// Writes entries one after another; times, owners and links are always zero or one, so that
 /// the same entries give the same bytes.
 #[derive(Debug, Default)]
@@ -26,18 +29,23 @@ impl Cpio {
     }
 
     /// Adds a regular file with permissions `mode`.
-    pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> &mut Self {
+    pub fn file(&mut self, path: impl AsRef<OsStr>, mode: u32, content: &[u8]) -> &mut Self {
         self.entry(path, S_IFREG | mode, (0, 0), content)
     }
 
     /// Adds a symbolic link.
-    pub fn link(&mut self, path: &str, target: &str) -> &mut Self {
-        self.entry(path, S_IFLNK | 0o777, (0, 0), target.as_bytes())
+    pub fn link(&mut self, path: impl AsRef<OsStr>, target: impl AsRef<OsStr>) -> &mut Self {
+        self.entry(path, S_IFLNK | 0o777, (0, 0), target.as_ref().as_bytes())
     }
 
     /// Adds a character device.
     pub fn device(&mut self, path: &str, mode: u32, major: u32, minor: u32) -> &mut Self {
         self.entry(path, S_IFCHR | mode, (major, minor), b"")
+    }
+
+    /// How many bytes it has by now.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
     }
 
     /// Ends the archive.
@@ -47,7 +55,15 @@ impl Cpio {
         std::mem::take(&mut self.bytes)
     }
 
-    fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> &mut Self {
+    /// Adds what `mode` says, its kind among it; `device` is the major and the minor number of one.
+    pub fn entry(
+        &mut self,
+        path: impl AsRef<OsStr>,
+        mode: u32,
+        device: (u32, u32),
+        content: &[u8],
+    ) -> &mut Self {
+        let path = path.as_ref().as_bytes();
         self.inode = self.inode.wrapping_add(1);
         let length = u32::try_from(content.len()).expect("an initramfs file is below 4 GiB");
         let name = path.len() as u32 + 1;
@@ -56,7 +72,7 @@ impl Cpio {
         for field in [self.inode, mode, 0, 0, 1, 0, length, 0, 0, device.0, device.1, name, 0] {
             self.bytes.extend(format!("{field:08X}").bytes());
         }
-        self.bytes.extend(path.bytes());
+        self.bytes.extend(path);
         self.bytes.push(0);
         self.pad();
         self.bytes.extend(content);

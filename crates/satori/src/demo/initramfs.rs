@@ -14,7 +14,7 @@ pub fn build(busybox: &[u8], script: &str, programs: &[(&str, &[u8])]) -> Vec<u8
         archive.directory(directory);
     }
     for (name, program) in programs {
-        archive.file(&format!("bin/{name}"), 0o755, program);
+        archive.file(format!("bin/{name}"), 0o755, program);
     }
     archive
         .device("dev/console", 0o600, 5, 1)
