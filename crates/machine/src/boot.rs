@@ -14,12 +14,13 @@ use crate::processor::long_mode;
 use crate::{Config, Error};
 
 /// What the tables announce: the processors, and every device that a life has.
-fn platform(topology: Topology, devices: bool) -> Platform {
+fn platform(topology: Topology, devices: bool, serials: usize) -> Platform {
     Platform {
         apic_ids: topology.apic_ids().collect(),
         sockets: topology.sockets,
         cores: topology.dies * topology.cores,
         pci_devices: devices,
+        more_serials: serials,
         ..Platform::default()
     }
 }
@@ -46,7 +47,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         kernel_name: config.kernel_name,
         cmdline: config.cmdline,
         initrd: Initrd::new(config.initrds),
-        platform: platform(config.topology, !config.devices.is_empty()),
+        platform: platform(config.topology, !config.devices.is_empty(), config.serials.count()),
         protocol: config.protocol,
     };
     // Unpacked it is several times as large as the file, so each life unpacks its own.

@@ -63,6 +63,8 @@ pub struct Config {
     pub panic_pattern: String,
     /// What is on the PCI bus.
     pub devices: crate::Devices,
+    /// Serial ports beyond the first.
+    pub serials: crate::SerialPorts,
     /// QEMU's pc-testdev and fw_cfg, for bare-metal suites; the debug console is left out then.
     pub testdev: bool,
     /// What the guest's serial port receives, as it is ready for it, and always at the same instructions under a
@@ -104,6 +106,7 @@ impl Default for Config {
             tsc_changes: Vec::new(),
             panic_pattern: PANIC_PATTERN.into(),
             devices: crate::Devices::default(),
+            serials: crate::SerialPorts::default(),
             testdev: false,
             input: Vec::new(),
             profile: true,

@@ -27,6 +27,7 @@ mod processor;
 mod real;
 mod runtime;
 mod sampler;
+mod serial;
 mod shared;
 mod sockets;
 #[cfg(test)]
@@ -54,5 +55,6 @@ pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module
 pub use satori_engine::{CONTROLS, Processor as VmxProcessor, Vmx, VmxRow};
 pub use satori_symbols::Symbols;
 pub use satori_virtio::{Disk, Port, Share};
+pub use serial::{SerialEnd, SerialPorts};
 pub use shared::Handle;
 pub use watch::WatchListener;

@@ -72,6 +72,7 @@ pub(crate) struct Blueprint {
     pub debugcon: Option<DebugSink>,
     pub testdev: bool,
     pub devices: crate::Devices,
+    pub serials: crate::SerialPorts,
 }
 
 /// Ends the run at a time of the guest's clock.
@@ -272,6 +273,7 @@ impl Life {
         let shared = plan.shared.clone();
         chipset.com1.on_ready(move |room| shared.set_ready(room));
 
+        plan.serials.wire(&chipset)?;
         let messages: Arc<dyn InterruptSink> = apic_bus.clone();
         plan.devices.wire(&chipset, &memory, &messages, matches!(plan.time, Time::Virtual(_)))?;
 

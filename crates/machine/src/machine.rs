@@ -109,6 +109,7 @@ impl Machine {
         }
         if matches!(config.clock, ClockMode::Virtual { .. }) {
             config.devices.determined()?;
+            config.serials.determined()?;
         }
         let shared = Shared::new();
         shared.set_script(config.input.clone());
@@ -135,6 +136,7 @@ impl Machine {
             debugcon: sinks.debugcon.map(DebugSink::new),
             testdev: config.testdev,
             devices: config.devices.clone(),
+            serials: config.serials.clone(),
         };
         let life = Life::new(&plan, &parts.load)?;
         let (timeout, symbols, names) = (config.timeout, config.symbols.clone(), config.names);
@@ -160,7 +162,7 @@ impl Machine {
 
     /// Descriptors of its devices, which a sandbox has to keep open.
     pub fn files(&self) -> Vec<RawFd> {
-        self.plan.devices.files()
+        self.plan.devices.files().into_iter().chain(self.plan.serials.files()).collect()
     }
 
     /// Frequency of the guest's TSC in Hz.
@@ -215,6 +217,10 @@ impl Machine {
             tracing::warn!("nobody can watch: {}", Error::Thread(error));
             None
         });
+        let serving = plan.serials.start();
+        if let Err(error) = &serving {
+            tracing::warn!("nobody can reach a --serial socket: {error}");
+        }
         let server =
             gdb.map(|gdb| gdb::Server::start(gdb, &plan.shared, &plan.time, life.vps.len())).transpose();
         let mut next: Result<Life, Error> =

@@ -332,6 +332,10 @@ pub struct Machine {
     /// opened for init, so 'none' is for loops such as while read
     #[arg(long, value_name = "stdin|none|FILE", default_value = "stdin", value_hint = ValueHint::FilePath)]
     pub input: OsString,
+    /// A further serial port, ttyS1 for the first of up to three: a FILE for what the guest sends, none, or unix:PATH, a socket
+    /// to whose one client it leads both ways
+    #[arg(long, value_name = "FILE|none|unix:PATH", value_hint = ValueHint::FilePath)]
+    pub serial: Vec<OsString>,
     /// What ends a line of the console on standard output
     #[arg(long, value_name = "FORM", default_value = "raw")]
     pub console_newlines: Newlines,

@@ -2,13 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use satori_machine::{DeviceConfig, Devices, Disk};
+use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 
 use crate::cli;
+use crate::late::{self, LateFile};
+use crate::places::unix_socket;
 
 /// One `--disk`: `FILE[,format=raw][,readonly][,snapshot][,serial=TEXT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +76,53 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
 /// The disks of the flags. Opens images, and changes none.
 pub fn disks(flags: &cli::Machine) -> Result<Vec<Disk>> {
     flags.disk.iter().map(open).collect()
+}
+
+/// What was made for a guest, to be taken back where none runs.
+#[derive(Debug, Default)]
+pub struct Opened {
+    files: Vec<LateFile>,
+    sockets: Vec<PathBuf>,
+}
+
+impl Opened {
+    /// Descriptors that a sandbox has to keep open.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.files.iter().map(|late| late.file.as_raw_fd())
+    }
+
+    /// No guest ran: no file is left behind.
+    pub fn take_back(self) {
+        self.files.into_iter().for_each(LateFile::take_back);
+        self.sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+/// The serial ports of `--serial`; files that they lead to are `opened`, and emptied when the guest begins.
+pub fn serials(flags: &cli::Machine, opened: &mut Opened) -> Result<SerialPorts> {
+    let mut open = |text: &OsString| {
+        let wrong = |why: std::io::Error| {
+            anyhow!("cannot open --serial {} ({}): name another place", text.display(), late::plain(&why))
+        };
+        match unix_socket(text) {
+            Some(path) => {
+                let end = SerialEnd::socket(path).map_err(wrong)?;
+                opened.sockets.push(std::path::absolute(path)?);
+                Ok(end)
+            }
+            None if text == "none" => Ok(SerialEnd::Nowhere),
+            None => {
+                let late = LateFile::open("--serial", text.as_ref())?;
+                let file = late.file.try_clone().map(SerialEnd::File).map_err(wrong)?;
+                opened.files.push(late);
+                Ok(file)
+            }
+        }
+    };
+    if flags.serial.len() > 3 {
+        bail!("a PC has four serial ports, and the first is the console: use --serial three times at most");
+    }
+    Ok(SerialPorts::new(flags.serial.iter().map(&mut open).collect::<Result<_>>()?)?)
 }
 
 fn open(spec: &DiskSpec) -> Result<Disk> {

@@ -1,5 +1,6 @@
 //! Which files each command reads and writes, from the flag table.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::bench::flags::{Bench, Other};
@@ -120,9 +121,15 @@ impl Machine {
             .writes("--crash-dump", &self.crash_dump)
             .writes("--trace", self.trace.as_ref().map(|spec| &spec.file))
             .writes("--stats-socket", &self.stats_socket)
+            .writes("--serial", self.serial.iter().filter_map(|text| serial_place(text)))
             .writes("--gdb", self.gdb.as_deref().and_then(unix_socket));
         self.processor.add(all);
     }
+}
+
+/// The file or socket of a `--serial`.
+fn serial_place(text: &OsStr) -> Option<&Path> {
+    unix_socket(text).or(Some(Path::new(text)).filter(|text| *text != Path::new("none")))
 }
 
 impl Machine {

@@ -171,9 +171,10 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let output = Output::new(flags.console_newlines);
     let console = output.shared();
     let written = console.clone();
-    let mut names = None;
+    let (mut names, mut opened) = (None, devices::Opened::default());
     let prepared = config(boot, flags, chosen).and_then(|mut config| {
         config.devices = devices::devices(flags)?;
+        config.serials = devices::serials(flags, &mut opened)?;
         report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
         // The debug console is the guest's console too: what has no serial driver prints there.
@@ -217,6 +218,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Ok(prepared) => prepared,
         Err(error) => {
             names.inspect(|names| names.take_back());
+            opened.take_back();
             return refuse(&error);
         }
     };
@@ -241,13 +243,13 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     }
     let guest = Running(machine.handle());
     let attendant = Ready::new(guest, console, input, raw.is_some(), flags.timeout).and_then(|ready| {
-        let written = file.iter().chain(&dump).map(|file| file.file.as_raw_fd());
+        let written = file.iter().chain(&dump).map(|file| file.file.as_raw_fd()).chain(opened.descriptors());
         let debugger = gdb.map(|(_, socket)| socket);
         let code = names.as_ref().map(|names| names.descriptor());
         let others = [debugger, code].into_iter().flatten();
         let others = others.chain(observers).chain(machine.files());
         let keep: Vec<_> = ready.files().into_iter().chain(written).chain(others).collect();
-        let listening = debugger.is_some() || flags.stats_socket.is_some();
+        let listening = debugger.is_some() || listens(flags);
         if let Err(error) = sandbox(flags, &keep, listening, chosen.pins.any()) {
             return Ok(Err(error));
         }
@@ -258,6 +260,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Ok(Err(refused)) => {
             drop(raw);
             file.into_iter().chain(dump).for_each(LateFile::take_back);
+            opened.take_back();
             names.inspect(|names| names.take_back());
             sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
             return refuse(&refused);
@@ -566,8 +569,14 @@ fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
 /// The files of the sockets that are listened on, absolute as that of the report.
 fn sockets(flags: &cli::Machine) -> Vec<PathBuf> {
     let gdb = flags.gdb.as_deref().and_then(unix_socket);
-    let all = gdb.into_iter().chain(flags.stats_socket.as_deref());
+    let serials = flags.serial.iter().filter_map(|text| unix_socket(text));
+    let all = gdb.into_iter().chain(flags.stats_socket.as_deref()).chain(serials);
     all.filter_map(|path| std::path::absolute(path).ok()).collect()
+}
+
+/// Whether connections come while the guest runs, beside those of a debugger.
+pub(crate) fn listens(flags: &cli::Machine) -> bool {
+    flags.stats_socket.is_some() || flags.serial.iter().any(|text| unix_socket(text).is_some())
 }
 
 /// The engine that is wanted. `auto` is the best one that works; what /dev/kvm promises is not

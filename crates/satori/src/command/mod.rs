@@ -21,6 +21,7 @@ use satori_machine::{
     Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, Share, Sinks,
 };
 
+use crate::devices::Opened;
 use crate::late::LateFile;
 use crate::run::{self, Boot};
 use crate::say::say;
@@ -44,18 +45,22 @@ const NEEDED: &[&str] = &["virtio_pci", "virtio_console", "virtiofs"];
 /// Does what `satori run -- COMMAND` was told.
 pub fn run(flags: &cli::Run) -> Status {
     run::log(flags.machine.verbose);
-    let mut status_file = None;
+    let (mut status_file, mut opened) = (None, Opened::default());
     let prepared = options::check(flags).and_then(|()| {
-        let prepared = prepare(flags)?;
+        let prepared = prepare(flags, &mut opened)?;
         // Last, so that a refused input leaves no file behind.
         status_file = flags.command.status_file.as_deref().map(StatusFile::open).transpose()?;
         Ok(prepared)
     });
     let status = match prepared {
-        Ok(prepared) => start(flags, prepared, &mut status_file),
-        Err(error) => return run::refuse(&error),
+        Ok(prepared) => start(flags, prepared, &mut status_file, &opened),
+        Err(error) => {
+            opened.take_back();
+            return run::refuse(&error);
+        }
     };
     status.unwrap_or_else(|error| {
+        opened.take_back();
         status_file.into_iter().for_each(StatusFile::take_back);
         run::refuse(&error)
     })
@@ -73,7 +78,7 @@ struct Prepared {
     costs: satori_report::costs::Costs,
 }
 
-fn prepare(flags: &cli::Run) -> Result<Prepared> {
+fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     let chosen = choose::processors(&flags.machine.processor)?;
     let folders = Folders::of(&flags.command)?;
     let kernel = kernel::find(flags.kernel.as_deref(), flags.command.modules.as_deref())?;
@@ -113,6 +118,7 @@ fn prepare(flags: &cli::Run) -> Result<Prepared> {
         config.memory = MEMORY;
     }
     config.devices = devices.clone();
+    config.serials = crate::devices::serials(&flags.machine, opened)?;
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
     let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
     Ok(Prepared { machine, chosen, devices, control, typed, costs })
@@ -174,7 +180,12 @@ fn devices(
     Ok((devices, control, typed))
 }
 
-fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFile>) -> Result<Status> {
+fn start(
+    flags: &cli::Run,
+    prepared: Prepared,
+    status_file: &mut Option<StatusFile>,
+    opened: &Opened,
+) -> Result<Status> {
     let Prepared { machine, chosen, devices, control, typed, costs } = prepared;
     let on_terminal = typed.is_some();
     // Before the sandbox takes the host's files away.
@@ -185,10 +196,10 @@ fn start(flags: &cli::Run, prepared: Prepared, status_file: &mut Option<StatusFi
     let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.timeout);
     let attendant = attendant.context("cannot watch the terminal and signals")?;
     let written = status_file.iter().map(StatusFile::descriptor);
-    let reported = report_file.iter().map(|file| file.file.as_raw_fd());
+    let reported = report_file.iter().map(|file| file.file.as_raw_fd()).chain(opened.descriptors());
     let keep: Vec<_> =
-        devices.files().into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
-    run::sandbox(&flags.machine, &keep, false, chosen.pins.any())?;
+        machine.files().into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
+    run::sandbox(&flags.machine, &keep, run::listens(&flags.machine), chosen.pins.any())?;
     let attendant = attendant.start().context("cannot start a thread")?;
     let outcome = machine.run();
     let told = attendant.finish();

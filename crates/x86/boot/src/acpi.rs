@@ -30,6 +30,8 @@ pub struct Platform {
     pub pci_devices: bool,
     /// The first serial port.
     pub com1: bool,
+    /// How many serial ports there are beyond the first, up to three.
+    pub more_serials: usize,
     /// The real-time clock.
     pub rtc: bool,
     /// The keyboard controller.
@@ -49,6 +51,7 @@ impl Default for Platform {
             ecam: true,
             pci_devices: false,
             com1: true,
+            more_serials: 0,
             rtc: true,
             i8042: true,
             pvpanic: true,
@@ -261,6 +264,7 @@ mod tests {
             ecam: false,
             pci_devices: false,
             com1: false,
+            more_serials: 0,
             rtc: false,
             i8042: false,
             pvpanic: false,
@@ -271,6 +275,8 @@ mod tests {
         let has = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
         let devices = walk(&Platform { pci_devices: true, ..Platform::default() });
         assert!(has(&dsdt(&devices), b"_PRT") && !has(&dsdt(&full), b"_PRT"));
+        let serials = |more_serials| dsdt(&walk(&Platform { more_serials, ..Platform::default() }));
+        assert!(has(&serials(1), b"COM2") && !has(&serials(1), b"COM3") && has(&serials(3), b"COM4"));
         for name in [&b"COM1"[..], b"RTC_", b"KBD_", b"HPET", b"QEMU0001"] {
             assert!(has(&dsdt(&full), name) && !has(&dsdt(&less), name), "{name:?}");
         }

@@ -19,7 +19,10 @@ pub fn table(platform: &Platform, mut table: Sdt) -> Sdt {
         .to_aml_bytes(&mut body);
     let mut devices = vec![host_bridge(platform.ecam, platform.pci_devices), mainboard(platform.ecam)];
     if platform.com1 {
-        devices.push(device("COM1", "PNP0501", &[&io(port::COM1, uart::PORTS as u8), &isa(irq::COM1)]));
+        // Alone on its interrupt, unless there are four ports for two of them.
+        let shared = platform.more_serials >= SHARING;
+        let ports = 1 + platform.more_serials.min(SERIALS.len() - 1);
+        devices.extend(SERIALS[..ports].iter().zip(0..).map(|(place, uid)| serial(*place, uid, shared)));
     }
     if platform.rtc {
         devices.push(device("RTC_", "PNP0B00", &[&io(port::RTC, 2), &isa(irq::RTC)]));
@@ -40,6 +43,21 @@ pub fn table(platform: &Platform, mut table: Sdt) -> Sdt {
         .to_aml_bytes(&mut body);
     table.append_slice(&body);
     table
+}
+
+/// Names, ports and interrupts of the serial ports that every PC has them at.
+const SERIALS: [(&str, u16, u8); 4] = [
+    ("COM1", port::COM1, irq::COM1),
+    ("COM2", port::COM2, irq::COM2),
+    ("COM3", port::COM3, irq::COM1),
+    ("COM4", port::COM4, irq::COM2),
+];
+/// So many beyond the first, and two have one interrupt.
+const SHARING: usize = 2;
+
+fn serial((name, base, interrupt): (&str, u16, u8), uid: u8, shared: bool) -> Vec<u8> {
+    let interrupt = Interrupt::new(true, true, false, shared, interrupt.into());
+    numbered(name, "PNP0501", uid, &[&io(base, uart::PORTS as u8), &interrupt])
 }
 
 /// A term that is bytes already: the crate's own terms borrow their parts.
@@ -68,9 +86,14 @@ fn isa(number: u8) -> Interrupt {
 
 /// A device with a plug-and-play id and resources that do not change.
 fn device(name: &str, id: &str, resources: &[&dyn Aml]) -> Vec<u8> {
+    numbered(name, id, 0, resources)
+}
+
+/// The same, one of several of its kind.
+fn numbered(name: &str, id: &str, uid: u8, resources: &[&dyn Aml]) -> Vec<u8> {
     let id = Name::new("_HID".into(), &EISAName::new(id));
     let resources = Name::new("_CRS".into(), &ResourceTemplate::new(resources.to_vec()));
-    encode(&Device::new(Path::new(name), vec![&id, &Name::new("_UID".into(), &0_u8), &resources]))
+    encode(&Device::new(Path::new(name), vec![&id, &Name::new("_UID".into(), &uid), &resources]))
 }
 
 /// The PCI host bridge: bus 0, all ports but its own, the memory between RAM and the I/O APIC.
