@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{file, pvh, satori, scratch};
+use common::{fetch, file, pvh, satori, scratch};
 use serde_json::Value;
 
 /// The words of JSON Schema that `docs/report.schema.json` uses; another one is a failure.
@@ -180,6 +180,40 @@ fn crashes_are_grouped() {
     assert!(told.console.contains("2 crashes of 1 kinds; 1 reports without one"), "{told:?}");
     let empty = satori(&["report", "crashes", "/nowhere"]);
     assert!(empty.status == 2 && empty.messages.contains("name one with reports in it"), "{empty:?}");
+}
+
+/// Panics of stock kernels, told by messages that lie elsewhere in each: two kinds, of which one was seen with two kernels.
+#[test]
+fn panics_of_linux_are_grouped_by_what_was_said_and_where() {
+    let folder = scratch("panics");
+    std::fs::create_dir_all(&folder).unwrap();
+    let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
+    let mount = "#!/bin/sh\n/bin/busybox mount -t proc proc /proc\n";
+    for (name, series, then) in [
+        ("old", "6.1", "echo c >/proc/sysrq-trigger"),
+        ("new", "6.12", "echo c >/proc/sysrq-trigger"),
+        ("init", "6.12", "exit 3"),
+    ] {
+        let script = format!("{mount}{then}\n");
+        let initramfs = file("panic.cpio", &satori::demo::initramfs::build(&busybox, &script, &[]));
+        let kernel = fetch(&["kernel", series]);
+        let report = folder.join(name).with_extension("json").display().to_string();
+        let fixed =
+            ["run", "--kernel", &kernel, "--initrd", &initramfs, "--timeout", "5m", "--report", "json"];
+        let ended = satori(&[&fixed[..], &["--report-file", &report]].concat());
+        assert_eq!(ended.status, 120, "{name}: {ended:?}");
+    }
+    let told = satori(&["report", "crashes", &folder.display().to_string()]);
+    for part in [
+        "    2 x  Kernel panic - not syncing: sysrq triggered crash\n",
+        "  at          sysrq_handle_crash < __handle_sysrq < write_sysrq_trigger < ",
+        "    1 x  Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000300\n",
+        "  at          do_exit < do_group_exit < ",
+        "3 crashes of 2 kinds; 0 reports without one",
+    ] {
+        assert!(told.console.contains(part), "{part}: {}", told.console);
+    }
+    assert!(!told.console.contains("parameters"), "a message's place is no parameter: {}", told.console);
 }
 
 /// One column of the table says it everywhere.

@@ -8,6 +8,17 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+/// Functions that only tell of a crash, or pass a system call on: other kernels have them inlined.
+const PASSING: &[&str] = &[
+    "dump_stack",
+    "dump_stack_lvl",
+    "show_stack",
+    "panic",
+    "vpanic",
+    "nmi_panic",
+    "oops_end",
+    "x64_sys_call",
+];
 /// Functions of a stack that tell one crash from another.
 const DEEP: usize = 8;
 /// Linux's identity in P1: the vendor's word of an open source system (TLFS, Guest OS Identity).
@@ -59,12 +70,18 @@ pub struct Group {
 
 impl Crash {
     fn kind(&self) -> Kind {
-        let stack = self.stack.iter().take(DEEP).cloned().collect();
-        let linux = self.parameters.get(1).is_none_or(|id| id >> 48 == OPEN_SOURCE);
+        // Which part of a function it was differs from compiler to compiler: `__handle_sysrq.cold`.
+        let whole = self.stack.iter().map(|name| name.split('.').next().unwrap_or(name));
+        let telling = whole.filter(|name| !PASSING.contains(name));
+        let stack = telling.take(DEEP).map(str::to_owned).collect();
+        // With a message there are its address and size (P3, P4), and nothing else (Linux's hyperv_report_panic_msg).
+        let told = self.message.is_some() && self.parameters.iter().take(3).all(|value| *value == 0);
+        let linux = told || self.parameters.get(1).is_none_or(|id| id >> 48 == OPEN_SOURCE);
         let said = || self.message.as_deref().and_then(headline).or_else(|| self.by.clone());
         if linux {
             // Linux's parameters are an error and registers: the stack says more.
-            let error = self.parameters.first().map(|error| format!("error {error:#x}"));
+            let error = self.parameters.first().filter(|error| **error != 0);
+            let error = error.map(|error| format!("error {error:#x}"));
             let bugcheck = said().or_else(|| error.clone()).unwrap_or_else(|| "it told nothing".into());
             return Kind { bugcheck, parameters: error.into_iter().collect(), stack };
         }
@@ -194,6 +211,24 @@ mod tests {
         assert_eq!(stack(LOG), ["ext4_read", "vfs_read", "ksys_read"]);
         assert_eq!(stack("nothing of the kind\n"), [""; 0]);
         assert_eq!(headline(LOG).unwrap(), "BUG: kernel NULL pointer dereference, address: #");
+    }
+
+    #[test]
+    fn a_message_is_no_parameter() {
+        // As stock kernels tell it: P3 and P4 hold the message's address and size.
+        let one = |at, size, stack: &[&str]| Crash {
+            by: Some("crash MSRs".into()),
+            parameters: vec![0, 0, 0, at, size],
+            message: Some("Kernel panic - not syncing: sysrq triggered crash".into()),
+            stack: stack.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let newer = one(0x41d_a000, 0xfe9, &["panic", "__handle_sysrq", "ksys_write", "x64_sys_call"]);
+        let older = one(0x3db_4000, 0xfd7, &["dump_stack_lvl", "panic", "__handle_sysrq.cold", "ksys_write"]);
+        let kind = newer.kind();
+        assert_eq!(kind, older.kind());
+        assert_eq!(kind.stack, ["__handle_sysrq", "ksys_write"]);
+        assert_eq!(kind.bugcheck, "Kernel panic - not syncing: sysrq triggered crash");
+        assert_eq!(kind.parameters, [""; 0]);
     }
 
     #[test]

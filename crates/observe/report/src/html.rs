@@ -5,6 +5,7 @@ mod charts;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::reasons::{Class, is};
 use crate::{Report, Table};
 
 const STYLE: &str = "\
@@ -16,14 +17,15 @@ p{margin:0 0 14px;color:var(--soft)}section{background:var(--card);border:1px so
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px}.card{border-left:4px solid #3d7ea6;padding:2px 12px}\
 .card b{display:block;font-size:24px}.card span{color:var(--soft)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
 th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:600}\
-th:first-child,td:first-child{text-align:left}svg{display:block;width:100%;height:auto}svg text{fill:var(--ink);font-size:13px}\
-svg .soft{fill:var(--soft)}svg .on{fill:#fff}svg .mark{stroke:var(--line)}.below{margin:10px 0 0}.soft{color:var(--soft)}\
+th:first-child,td:first-child{text-align:left}th,td{white-space:nowrap}td.left.soft{white-space:normal}svg{display:block;width:100%;height:auto}svg text{fill:var(--ink);font-size:13px}\
+svg .soft{fill:var(--soft)}svg .on{fill:#fff}svg .dark{fill:#1c2430}svg .mark{stroke:var(--line)}.below{margin:10px 0 0}.soft{color:var(--soft)}\
 th.left,td.left{text-align:left}.places{margin-top:14px}.places td:nth-child(2){font-family:monospace}.key{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:7px}\
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-top:10px}\
-.origin td:first-child{color:var(--soft);white-space:nowrap;vertical-align:top}.origin td{text-align:left;overflow-wrap:anywhere}\
-@media(max-width:700px){main{padding:12px 8px}section{padding:12px}section>svg{min-width:680px}h1{font-size:20px}th,td{padding:3px 6px}}\
+.origin+.origin{margin-top:16px}.origin tr:first-child td{font-weight:600}.origin td{white-space:normal}.origin td:first-child{color:var(--soft);white-space:nowrap;vertical-align:top}.origin td{text-align:left;overflow-wrap:anywhere}\
+@media(max-width:700px){main{padding:12px 8px}section{padding:12px}section>svg{min-width:860px}h1{font-size:20px}th,td{padding:3px 6px}}\
 @media print{:root{--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--card:#fff}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}\
-main{max-width:none;padding:0}section{break-inside:avoid;border-color:#bbb}section.exits{break-inside:auto}}";
+main{max-width:none;padding:0}section{overflow:visible;padding:12px;break-inside:avoid;border-color:#bbb}section.exits,#ratios,#origin{break-inside:auto}\
+table{font-size:10px}th,td{padding:2px 5px}tr{break-inside:avoid}thead{display:table-header-group}svg text{font-size:17px}}";
 
 /// The colour of each reason, whatever else is on the page, so that pages can be laid side by side. AMD's names have those of Intel's.
 const COLOURS: &[(&str, &[&str])] = &[
@@ -48,6 +50,8 @@ const COLOURS: &[(&str, &[&str])] = &[
     ("#e3a6a1", &["EXCEPTION_NMI", "nmi"]),
     ("#51504f", &["VMRESUME", "vmrun"]),
 ];
+/// What is the guest's own rest.
+const IDLE: &[Class] = &[Class::Idle];
 /// That of all others.
 const OTHER: &str = "#8d8d8d";
 
@@ -79,6 +83,32 @@ fn grouped(number: u64) -> String {
     out
 }
 
+/// How many times `base` it is, with as many digits as a person reads.
+fn times(own: u64, base: u64) -> String {
+    match own as f64 / base as f64 {
+        _ if base == 0 && own == 0 => "-".into(),
+        _ if base == 0 => "new".into(),
+        ratio if ratio >= 100.0 => grouped(ratio.round() as u64),
+        ratio if ratio >= 10.0 => format!("{ratio:.1}"),
+        ratio if own > 0 && ratio < 0.005 => "<0.01".into(),
+        ratio => format!("{ratio:.2}"),
+    }
+}
+
+/// Nanoseconds in exits that are no idling.
+fn busy(run: &Report) -> u64 {
+    let idle = run.all.exits.iter().filter(|row| is(&row.reason, IDLE));
+    run.all.total_ns.saturating_sub(idle.fold(0u64, |sum, row| sum.saturating_add(row.total_ns)))
+}
+
+/// Whether the text on this colour (`#rrggbb`) is to be dark: by its luminance (ITU-R BT.601).
+fn light(colour: &str) -> bool {
+    let part = |at: usize| {
+        f64::from(colour.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0))
+    };
+    0.299 * part(1) + 0.587 * part(3) + 0.114 * part(5) > 140.0
+}
+
 fn time(ns: u64) -> String {
     match ns as f64 {
         ns if ns >= 1e9 => format!("{:.2} s", ns / 1e9),
@@ -100,6 +130,11 @@ impl Palette {
         let mut order: Vec<_> = most.into_iter().collect();
         order.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         Palette(order.into_iter().map(|(reason, _)| reason.to_string()).collect())
+    }
+
+    /// The reasons that are work: idling is no cost, and would dwarf all others.
+    fn busy(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().filter(|reason| !is(reason, IDLE))
     }
 
     fn get(&self, reason: &str) -> &'static str {
@@ -157,7 +192,7 @@ fn ratios(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
     }
     let _ = write!(
         body,
-        "<section id=\"ratios\"><h2>Time in exits, as so many times that of {}</h2><table><tr><th>VM-EXIT</th><th>{}</th>",
+        "<section id=\"ratios\"><h2>Time in exits, and as so many times that of {}</h2><table><tr><th>VM-EXIT</th><th>{}</th>",
         escape(first),
         escape(first)
     );
@@ -165,21 +200,24 @@ fn ratios(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
         let _ = write!(body, "<th>{}</th><th>ratio</th>", escape(name));
     }
     *body += "</tr>";
+    let shown = |ns: u64| if ns == 0 { "-".into() } else { time(ns) };
     let mut row = |reason: &str, key: &str, of: &dyn Fn(&Report) -> u64| {
         let base = of(base);
-        let _ = write!(body, "<tr><td>{key}{}</td><td>{}</td>", escape(reason), time(base));
+        let _ = write!(body, "<tr><td>{key}{}</td><td>{}</td>", escape(reason), shown(base));
         for (_, run) in others {
             let own = of(run);
-            let ratio = if base == 0 { "-".into() } else { format!("{:.3}", own as f64 / base as f64) };
-            let _ = write!(body, "<td>{}</td><td>{ratio}</td>", time(own));
+            let _ = write!(body, "<td>{}</td><td>{}</td>", shown(own), times(own, base));
         }
         *body += "</tr>";
     };
-    for reason in &palette.0 {
-        let key = format!("<i class=\"key\" style=\"background:{}\"></i>", palette.get(reason));
-        row(reason, &key, &|run| run.all.time_of(&[reason]));
+    let key = |reason: &str| format!("<i class=\"key\" style=\"background:{}\"></i>", palette.get(reason));
+    for reason in palette.busy() {
+        row(reason, &key(reason), &|run| run.all.time_of(&[reason]));
     }
-    row("total", "", &|run| run.all.total_ns);
+    row("all of these", "", &busy);
+    for reason in palette.0.iter().filter(|reason| is(reason, IDLE)) {
+        row(&format!("{reason} (idle)"), &key(reason), &|run| run.all.time_of(&[reason]));
+    }
     *body += "</table></section>";
 }
 
@@ -196,11 +234,12 @@ pub fn page(runs: &[(String, Report)]) -> String {
             "<div class=\"card\"><span>{}</span><b>{}</b><span>exits, {} in them{}{}</span></div>",
             escape(name),
             grouped(run.all.samples),
-            time(run.all.total_ns),
-            run.all
-                .row("HLT")
-                .map_or_else(String::new, |row| { format!(", {} of it halted", time(row.total_ns)) }),
-            run.guest_time_ns.map_or_else(String::new, |ns| format!(", guest time {}", time(ns)))
+            time(busy(run)),
+            match run.all.total_ns.saturating_sub(busy(run)) {
+                0 => String::new(),
+                idle => format!(", and {} idle", time(idle)),
+            },
+            run.guest_time_ns.map_or_else(String::new, |ns| format!("; guest time {}", time(ns)))
         );
     }
     body += "</div></section>";
@@ -217,10 +256,10 @@ pub fn page(runs: &[(String, Report)]) -> String {
     bars(
         &mut body,
         "cost",
-        "Time in exits by reason",
+        "Time in exits by reason, without idling",
         runs,
         &palette,
-        |run, reason| run.all.time_of(&[reason]),
+        |run, reason| if is(reason, IDLE) { 0 } else { run.all.time_of(&[reason]) },
         time,
     );
     if runs.len() > 1 {
@@ -277,15 +316,15 @@ fn shares(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
     let height = runs.len() * 40 + 4;
     let _ = write!(
         body,
-        "<section id=\"shares\"><h2>Time in exits by reason, as parts of each run's own</h2><svg viewBox=\"0 0 1080 {height}\" role=\"img\">"
+        "<section id=\"shares\"><h2>Time in exits by reason, without idling, as parts of each run's own</h2><svg viewBox=\"0 0 1080 {height}\" role=\"img\">"
     );
     for (index, (name, run)) in runs.iter().enumerate() {
         let y = index * 40;
         let label: String = name.chars().take(22).collect();
         let _ = write!(body, "<text x=\"0\" y=\"{}\">{}</text>", y + 24, escape(&label));
         let mut x = 190.0;
-        for reason in &palette.0 {
-            let part = run.all.time_of(&[reason]) as f64 / run.all.total_ns.max(1) as f64;
+        for reason in palette.busy() {
+            let part = run.all.time_of(&[reason]) as f64 / busy(run).max(1) as f64;
             let width = part * 860.0;
             if width < 0.01 {
                 continue;
@@ -301,7 +340,8 @@ fn shares(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
             if width > 46.0 {
                 let _ = write!(
                     body,
-                    "<text class=\"on\" x=\"{:.2}\" y=\"{}\">{:.0} %</text>",
+                    "<text class=\"{}\" x=\"{:.2}\" y=\"{}\">{:.0} %</text>",
+                    if light(palette.get(reason)) { "dark" } else { "on" },
                     x + 6.0,
                     y + 24,
                     part * 100.0

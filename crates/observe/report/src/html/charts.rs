@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Palette, escape, grouped, time};
+use super::{Palette, escape, grouped, light, time};
 use crate::{Hot, Report};
 
 /// Width of every chart.
@@ -158,7 +158,11 @@ pub(super) fn flame(body: &mut String, name: &str, run: &Report, palette: &Palet
             escape(what),
             grouped(samples),
             samples as f64 / run.all.samples as f64 * 100.0,
-            if y == 0 { "on" } else { "" },
+            match (y, light(fill)) {
+                (0, false) => "on",
+                (0, true) => "dark",
+                _ => "",
+            },
             x + 5.0,
             y + 19,
             escape(&label)
