@@ -139,6 +139,7 @@ impl Cpu {
             crossing: None,
             heat: Cell::new(0),
             translation: Cell::new((0, 0)),
+            moving: Cell::new((0, 0, 0)),
         });
         self.blocks.table.insert(key, block);
         self.remember(linear, fetch.scope, block);
@@ -225,6 +226,7 @@ impl Cpu {
             crossing: Some(Crossing { host: there.host, state: there.state, value: other_value }),
             heat: Cell::new(0),
             translation: Cell::new((0, 0)),
+            moving: Cell::new((0, 0, 0)),
         });
         self.blocks.crossings.insert(key, block);
         self.remember(linear, scope, block);

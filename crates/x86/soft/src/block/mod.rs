@@ -42,6 +42,8 @@ pub struct Block {
     heat: Cell<u32>,
     /// Its translation: for which mode and address, and where.
     translation: Cell<(u64, u64)>,
+    /// One that is valid wherever its page is: for which mode and offset, where, and of which group.
+    moving: Cell<(u64, u64, u32)>,
 }
 
 /// The rest of an instruction that begins at the end of a page.
@@ -81,9 +83,22 @@ impl Block {
         self.translation.set((key, code));
     }
 
-    /// The translation is void.
+    /// The translation for `key`, a mode and an offset, that is valid wherever its page is, and its group.
+    #[inline(always)]
+    pub fn moving_translation(&self, key: u64) -> Option<(u64, u32)> {
+        let (found, code, group) = self.moving.get();
+        (found == key && code != 0).then_some((code, group))
+    }
+
+    /// Remembers such a translation.
+    pub fn set_moving_translation(&self, key: u64, code: u64, group: u32) {
+        self.moving.set((key, code, group));
+    }
+
+    /// The translations are void.
     pub fn forget_translation(&self) {
         self.translation.set((0, 0));
+        self.moving.set((0, 0, 0));
     }
 
     /// Counts an execution; whether there have been `hot` of them.

@@ -10,6 +10,12 @@ use std::ptr::NonNull;
 pub const SIZE: usize = 96 << 20;
 /// From this offset on stands what seldom runs, so that the rest is dense.
 pub const SELDOM: usize = 36 << 20;
+/// Where the linear addresses of pages stand, behind all code: stores there are none to lines that are executed.
+pub const CELLS: usize = SIZE;
+/// As many as there are pages in 4 GiB.
+pub const PAGES: usize = 1 << 20;
+/// Bytes of the mapping.
+const MAPPED: usize = CELLS + 8 * PAGES;
 
 /// The code memory of one vCPU.
 #[derive(Debug)]
@@ -35,21 +41,21 @@ impl Arena {
         );
         // Not a memfd: perf would look for the code in a file of that name.
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let writable = placed(unsafe { libc::mmap(std::ptr::null_mut(), SIZE, rights, flags, -1, 0) })?;
+        let writable = placed(unsafe { libc::mmap(std::ptr::null_mut(), MAPPED, rights, flags, -1, 0) })?;
         // SAFETY: mapped just now. An old size of 0 maps the same shared pages once more (mremap(2)).
-        let again = unsafe { libc::mremap(writable.as_ptr().cast(), 0, SIZE, libc::MREMAP_MAYMOVE) };
+        let again = unsafe { libc::mremap(writable.as_ptr().cast(), 0, MAPPED, libc::MREMAP_MAYMOVE) };
         let executable = match placed(again) {
             Ok(executable) => executable,
             Err(error) => {
                 // SAFETY: mapped above, and nothing points to it.
-                unsafe { libc::munmap(writable.as_ptr().cast(), SIZE) };
+                unsafe { libc::munmap(writable.as_ptr().cast(), MAPPED) };
                 return Err(error);
             }
         };
         let arena = Arena { writable, executable };
         let rights = libc::PROT_READ | libc::PROT_EXEC;
         // SAFETY: nothing points there yet.
-        match unsafe { libc::mprotect(arena.executable.as_ptr().cast(), SIZE, rights) } {
+        match unsafe { libc::mprotect(arena.executable.as_ptr().cast(), MAPPED, rights) } {
             0 => Ok(arena),
             _ => Err(io::Error::last_os_error()),
         }
@@ -62,7 +68,7 @@ impl Arena {
 
     /// Writes `bytes` at `offset`. Nothing may be executing them.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= SIZE), "code leaves its memory");
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= MAPPED), "code leaves its memory");
         // SAFETY: the range was checked, and no reference into the mapping exists.
         unsafe { self.writable.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
@@ -70,19 +76,9 @@ impl Arena {
     /// Bytes at `offset`.
     #[cfg(test)]
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        assert!(offset + length <= SIZE, "code leaves its memory");
+        assert!(offset + length <= MAPPED, "code leaves its memory");
         // SAFETY: the range was checked, and no reference into the mapping exists.
         unsafe { std::slice::from_raw_parts(self.writable.as_ptr().add(offset), length).to_vec() }
-    }
-
-    /// Adds `value` to the 64-bit constant at `offset`. Nothing may be executing it.
-    pub fn add(&mut self, offset: usize, value: u64) {
-        assert!(offset.checked_add(8).is_some_and(|end| end <= SIZE), "code leaves its memory");
-        // SAFETY: the range was checked, and no reference into the mapping exists.
-        unsafe {
-            let at = self.writable.as_ptr().add(offset).cast::<u64>();
-            at.write_unaligned(at.read_unaligned().wrapping_add(value));
-        }
     }
 }
 
@@ -90,7 +86,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         for mapping in [self.writable, self.executable] {
             // SAFETY: mapped by `new`; nothing executes or holds a pointer any more.
-            unsafe { libc::munmap(mapping.as_ptr().cast(), SIZE) };
+            unsafe { libc::munmap(mapping.as_ptr().cast(), MAPPED) };
         }
     }
 }

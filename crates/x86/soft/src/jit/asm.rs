@@ -106,15 +106,20 @@ pub struct Asm {
     encoder: Encoder,
     /// What may have changed RAX so far.
     changes: u32,
-    /// The code may be moved to another linear address.
-    moves: bool,
-    /// Places of 64-bit constants that are linear addresses of the code or near it, if it may.
-    pub places: Vec<usize>,
+    /// What linear addresses are counted from, if the code may be at any.
+    base: Option<Base>,
+}
+
+/// Where code finds the linear address of its page, and what that is while it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Base {
+    pub cell: u64,
+    pub linear: u64,
 }
 
 /// What [`Asm::rollback`] goes back to.
 #[derive(Clone, Copy)]
-pub struct Mark(usize, usize, u32, usize);
+pub struct Mark(usize, usize, u32);
 
 impl Asm {
     pub fn new(origin: u64) -> Self {
@@ -127,17 +132,15 @@ impl Asm {
             fixups: Vec::new(),
             encoder: Encoder::new(64),
             changes: 0,
-            moves: false,
-            places: Vec::new(),
+            base: None,
         }
     }
 
-    /// Forgets everything and begins anew at `origin`; what seldom runs will be at `rest`. `moves` says whether the code
-    /// may be moved.
-    pub fn restart(&mut self, origin: u64, rest: u64, moves: bool) {
+    /// Forgets everything and begins anew at `origin`; what seldom runs will be at `rest`. With a `base`, the code may be
+    /// at any linear address.
+    pub fn restart(&mut self, origin: u64, rest: u64, base: Option<Base>) {
         (self.origin, self.origin_of_rest) = (origin, rest);
-        self.moves = moves;
-        self.places.clear();
+        self.base = base;
         self.part = None;
         self.code.clear();
         self.labels.clear();
@@ -146,7 +149,7 @@ impl Asm {
 
     /// The place that [`Asm::rollback`] can go back to.
     pub fn mark(&self) -> Mark {
-        Mark(self.code.len(), self.fixups.len(), self.changes, self.places.len())
+        Mark(self.code.len(), self.fixups.len(), self.changes)
     }
 
     /// Takes back what was emitted since `mark`.
@@ -154,7 +157,6 @@ impl Asm {
         self.changes = mark.2;
         self.code.truncate(mark.0);
         self.fixups.truncate(mark.1);
-        self.places.truncate(mark.3);
     }
 
     /// What comes from here on seldom runs and stands elsewhere.
@@ -366,20 +368,24 @@ impl Asm {
         }
     }
 
-    /// As [`Asm::constant`], for a linear address that moves with the code: always in full then.
+    /// As [`Asm::constant`], for a linear address that moves with the code. Flags stay, too.
     pub fn linear(&mut self, to: Reg, address: u64) {
-        if !self.moves {
-            return self.constant(to, address);
-        }
+        let Some(Base { cell, linear }) = self.base else { return self.constant(to, address) };
         self.changes += u32::from(to.0 == 0);
-        self.raw(&[0x48 | to.high(), 0xb8 | to.low()]);
-        self.places.push(self.code.len());
-        self.raw(&address.to_le_bytes());
+        // MOV from what stands at a distance from RIP.
+        self.raw(&[0x48 | to.high() << 2, 0x8b, to.low() << 3 | 5]);
+        self.relative(cell);
+        let mut distance = address.wrapping_sub(linear) as i64;
+        while distance != 0 {
+            let some = distance.clamp(i32::MIN.into(), i32::MAX.into());
+            self.lea(to, Mem::at(to, some as i32));
+            distance -= some;
+        }
     }
 
-    /// Whether addresses of the code may be written in short forms.
+    /// Whether linear addresses of the code are no constants.
     pub fn moves(&self) -> bool {
-        self.moves
+        self.base.is_some()
     }
 
     pub fn alu_imm(&mut self, op: Alu, to: Reg, value: i32) {

@@ -1,7 +1,5 @@
 //! Instructions that translated code leaves to their generic implementation.
 
-use std::cell::Cell;
-
 use iced_x86::Instruction;
 use satori_engine::Doing;
 
@@ -13,22 +11,14 @@ use crate::cpu::{Asking, Cpu, Handler, Stop};
 pub struct Site {
     pub handler: Handler,
     pub insn: Instruction,
-    /// Address of the block, which the instruction's own is relative to.
-    pub block_rip: Cell<u64>,
-    pub rip: Cell<u64>,
+    /// The block's number, and where it was made; the instruction's own address is relative to that.
+    pub block: u32,
+    pub block_rip: u64,
+    pub rip: u64,
     /// Instructions of the block from this one on.
     pub rest: u32,
     /// The block ends here, and RIP is what the implementation says.
     pub last: bool,
-}
-
-impl Site {
-    /// The block that it is of is `distance` further on now.
-    pub fn moved(&self, distance: u64) {
-        for address in [&self.block_rip, &self.rip] {
-            address.set(address.get().wrapping_add(distance));
-        }
-    }
 }
 
 /// Translated code is left, as the context says.
@@ -52,8 +42,9 @@ fn help(cpu: &mut Cpu, site: &Site) -> u64 {
     cpu.settle_retired(site.rest.into());
     cpu.flags.set_bits(stubs::unpacked(cpu.context.flags));
     let state = &mut cpu.state;
-    state.gpr[BLOCK_RIP] = site.block_rip.get();
-    let rip = site.rip.get();
+    let distance = cpu.jit.as_ref().map_or(0, |jit| jit.distance_of(site.block));
+    state.gpr[BLOCK_RIP] = site.block_rip.wrapping_add(distance);
+    let rip = site.rip.wrapping_add(distance);
     state.rip = rip;
     cpu.collect_x87();
     let mode = cpu.code_mode;

@@ -1,7 +1,9 @@
 //! What leads from block to block: jumps that are linked, and the targets of indirect branches.
 
+use super::moving::may_move;
 use super::targets::{self, Target};
-use super::{Link, bucket};
+use super::{Jit, Link, bucket};
+use crate::block::Scope;
 use crate::cpu::Cpu;
 use crate::mmu::{Mode, canonical};
 
@@ -15,13 +17,13 @@ impl Cpu {
         let key = self.code_key(rip);
         // SAFETY: `block` was just looked up.
         let found = unsafe { (*block).translation(key) };
-        found.or_else(|| self.jit.as_ref()?.table.get(&(key, block as usize)).copied())
+        found.or_else(|| self.jit.as_mut()?.find(&mut self.context, block, key, rip, true))
     }
 
     /// The code that `link` leads to, if there is some already; the link leads there directly then, where
     /// it can.
     pub(super) fn follow(&mut self, link: u32) -> Option<u64> {
-        let rip = self.jit.as_ref()?.links.get(link)?.key ^ self.code_mode;
+        let rip = self.jit.as_ref()?.key_of_link(link)? ^ self.code_mode;
         let code = self.known_code(rip)?;
         self.link(link, rip, code);
         Some(code)
@@ -48,10 +50,9 @@ impl Cpu {
         let scope = self.blocks.scope_of(key);
         let Some(jit) = &mut self.jit else { return };
         // A reset may have come between.
-        let Some(&Link { key: wanted, place, slot, code: before, target, .. }) = jit.links.get(link) else {
-            return;
-        };
-        if wanted != key {
+        let Some(wanted) = jit.key_of_link(link) else { return };
+        let Link { place, slot, code: before, target, source, .. } = jit.links[link];
+        if wanted != key || !jit.is_placed(source) {
             return;
         }
         let again = before == code;
@@ -59,9 +60,13 @@ impl Cpu {
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());
-            jit.dependents[scope as usize][bucket(key)].slots.push(link);
+            let moves = may_move(rip) || jit.group_of(source).is_some();
+            for scope in scopes(scope, moves) {
+                jit.dependents[*scope as usize][bucket(key)].slots.push(link);
+            }
         } else {
-            if target.is_none() {
+            // It is not taken back when the page is executed elsewhere.
+            if target.is_none_or(|target| jit.group_of(target) != jit.group_of(source)) {
                 return;
             }
             let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
@@ -98,14 +103,34 @@ impl Cpu {
         let table = self.table();
         self.context.targets[table].note(rip, code);
         if let Some(jit) = &mut self.jit {
-            let targets = &mut jit.dependents[scope as usize][bucket(rip)].targets;
-            if targets.len() == targets.capacity() {
-                // Targets that push each other out come again and again.
-                targets.sort_unstable();
-                targets.dedup();
+            for scope in scopes(scope, may_move(rip)) {
+                let targets = &mut jit.dependents[*scope as usize][bucket(rip)].targets;
+                if targets.len() == targets.capacity() {
+                    // Targets that push each other out come again and again.
+                    targets.sort_unstable();
+                    targets.dedup();
+                }
+                targets.push((table as u8, targets::set_of(rip) as u16));
             }
-            targets.push((table as u8, targets::set_of(rip) as u16));
         }
         true
+    }
+}
+
+/// The flushes that take back what leads to code of `scope`. What `moves` may be elsewhere in another address space, and is
+/// taken back by each change of that though its mapping is global.
+pub fn scopes(scope: Scope, moves: bool) -> &'static [Scope] {
+    match scope {
+        Scope::Local => &[Scope::Local],
+        Scope::Global if moves => &[Scope::Local, Scope::Global],
+        Scope::Global => &[Scope::Global],
+    }
+}
+
+impl Jit {
+    /// Where `link` goes, and in which mode.
+    fn key_of_link(&self, link: u32) -> Option<u64> {
+        let &Link { key, source, fixed, .. } = self.links.get(link)?;
+        Some(if fixed { key } else { key.wrapping_add(self.distance_of(source)) })
     }
 }

@@ -7,7 +7,6 @@
 #[cfg(test)]
 mod golden;
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::rc::Rc;
@@ -20,7 +19,7 @@ use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
-use super::moving::Parts;
+use super::moving::{Parts, place_in_table};
 use super::reach::{Page, Reach};
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
@@ -207,8 +206,9 @@ fn make(
     }
     let all: Rc<[Instruction]> = all.into();
     let origin = jit.address(jit.place.often);
-    let group = jit.group_for(&pages[0], rip, whole);
-    jit.asm.restart(origin, jit.address(jit.place.seldom), group.is_some());
+    let group = jit.group_for(&mut cpu.context, &pages[0], rip, whole);
+    let base = group.map(|group| jit.base_of(group));
+    jit.asm.restart(origin, jit.address(jit.place.seldom), base);
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
@@ -295,8 +295,7 @@ fn make(
         jit.links.push(piece, link);
     }
     let first_link = jit.links.next(piece) - count;
-    let places = jit.asm.places.iter().map(|place| jit.placed(*place) as u32).collect();
-    let parts = Parts { sites, ranges, links: first_link..first_link + count, places, group };
+    let parts = Parts { sites, ranges, links: first_link..first_link + count, group };
     let (entry, leave) = (jit.place.often, jit.placed(leave));
     let check = check.map(|check| jit.placed(check));
     let code = std::mem::take(&mut jit.asm.code);
@@ -316,7 +315,7 @@ fn make(
         jit.pages.entry(page.state).or_default().push(number);
     }
     let head = jit.asm.code.first_chunk().copied().unwrap_or_default();
-    let reach = check.map(|check| Box::new(Reach { pages, head, check }));
+    let reach = check.map(|check| Box::new(Reach { pages, rip, head, check }));
     let (block, mode) = (std::ptr::from_ref(block).cast_mut(), cpu.mode);
     let whole = whole.unwrap_or(number);
     jit.blocks.push(
@@ -324,7 +323,8 @@ fn make(
         Translated { block, entry, leave, rip, mode, key, rest, whole, incoming: Vec::new(), reach, parts },
     );
     jit.join(group, number);
-    if rest { &mut jit.rests } else { &mut jit.table }.insert((key, block as usize), origin);
+    let place = place_in_table(key, rip, block, group.is_some());
+    if rest { &mut jit.rests } else { &mut jit.table }.insert(place, origin);
     jit.by_code.insert(origin, number);
     Ok(Some(origin))
 }
@@ -566,8 +566,9 @@ impl Lower<'_> {
         let site = Box::new(Site {
             handler: isa.handler(&original),
             insn: original,
-            block_rip: Cell::new(self.block_rip),
-            rip: Cell::new(self.rip),
+            block: self.number,
+            block_rip: self.block_rip,
+            rip: self.rip,
             rest: self.rest,
             last: ends_block(insn),
         });

@@ -117,7 +117,7 @@ pub struct JitCounts {
     pub helped: u64,
     /// Indirect branches whose target was not in the table.
     pub unmet: u64,
-    /// Pages whose translations were moved to another linear address.
+    /// Pages whose translations were given another linear address.
     pub moved: u64,
     /// Bytes of the code memory that were in use at once, at most.
     pub most: u64,
@@ -130,10 +130,10 @@ struct Translated {
     entry: usize,
     /// Offset of what leaves the code at its address.
     leave: usize,
-    /// Where it stands, and in which mode it runs.
+    /// Where it stood when it was made, and in which mode it runs.
     rip: u64,
     mode: Mode,
-    /// Its address and mode, as the table has it.
+    /// Its address then, and mode.
     key: u64,
     /// It is the rest of one whose windows failed.
     rest: bool,
@@ -172,7 +172,7 @@ impl Translated {
 /// A jump from one block to another.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Where it goes, and in which mode.
+    /// Where it goes, and in which mode; unless it is fixed, from where the block was made.
     key: u64,
     /// Offset of the jump's distance, or of the slot that it goes through.
     place: usize,
@@ -185,7 +185,7 @@ struct Link {
     target: u32,
     /// The number of the block that jumps.
     source: u32,
-    /// The target stays when the block is moved.
+    /// The target stays where it is when the block is elsewhere.
     fixed: bool,
 }
 
@@ -233,6 +233,8 @@ pub struct Jit {
     links: pieces::Links,
     /// What is moved together, and by page on the host.
     groups: Groups,
+    /// Flushes of what belongs to an address space.
+    epoch: u64,
     /// How far the windows of instructions may reach, in bytes from the access to the first and behind the last, where they
     /// crossed pages again and again.
     extents: HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
@@ -296,6 +298,7 @@ impl Jit {
             blocks: pieces::Blocks::default(),
             links: pieces::Links::default(),
             groups: Groups::default(),
+            epoch: 0,
             extents: HashMap::default(),
             wide: HashSet::default(),
             scattered: HashSet::default(),
@@ -445,10 +448,12 @@ impl Jit {
     /// Takes one translated block out of use.
     fn retire(&mut self, context: &mut Context, number: u32) {
         let Translated { block, entry, leave, rip, mode, key, rest, .. } = self.blocks[number];
+        let (place, now) =
+            (moving::place_in_table(key, rip, block, self.group_of(number).is_some()), self.rip_of(number));
         for link in std::mem::take(&mut self.blocks[number].incoming) {
             self.unlink_for_good(link);
         }
-        context.targets[targets::table(mode, key ^ rip)].forget(rip);
+        context.targets[targets::table(mode, key ^ rip)].forget(now);
         if let Some(reach) = &mut self.blocks[number].reach {
             // It may be running, and is made of those pages until it ends.
             reach.check = leave;
@@ -457,8 +462,8 @@ impl Jit {
         // It may have been taken out of use before, and another one be in its place.
         let code = self.address(entry);
         let table = if rest { &mut self.rests } else { &mut self.table };
-        if table.get(&(key, block as usize)) == Some(&code) {
-            table.remove(&(key, block as usize));
+        if table.get(&place) == Some(&code) {
+            table.remove(&place);
         }
         // SAFETY: as in `reset`.
         unsafe { (*block).forget_translation() };
@@ -515,12 +520,9 @@ impl Cpu {
             return None;
         }
         let mut jit = self.jit.take()?;
-        let mut known = jit.table.get(&(key, block as usize)).copied();
-        // SAFETY: as above.
-        if known.is_none() && jit.move_page(&mut self.context, unsafe { (*block).host() }, self.state.rip) {
-            known = jit.table.get(&(key, block as usize)).copied();
-        }
-        let code = match known {
+        // What is brought to an address is brought there after the last flush.
+        self.refresh(&mut jit);
+        let code = match jit.find(&mut self.context, block, key, self.state.rip, false) {
             Some(code) => Some(code),
             None => {
                 self.doing.set(Doing::Translating);
@@ -529,11 +531,13 @@ impl Cpu {
                 code
             }
         };
-        self.jit = Some(jit);
-        if let Some(code) = code {
+        if let Some(code) = code
+            && !moving::may_move(self.state.rip)
+        {
             // SAFETY: as above; translating frees no block.
             unsafe { (*block).set_translation(key, code) };
         }
+        self.jit = Some(jit);
         code
     }
 
@@ -545,6 +549,7 @@ impl Cpu {
             for scope in [Scope::Local, Scope::Global] {
                 if jit.stamps[scope as usize] != stamps[scope as usize] {
                     jit.flush(&mut self.context, scope, 0..BUCKETS);
+                    jit.epoch += u64::from(scope == Scope::Local);
                 }
             }
             jit.stamps = stamps;

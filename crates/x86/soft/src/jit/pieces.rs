@@ -9,6 +9,7 @@ use std::ops::{Index, IndexMut};
 
 use satori_memory::PageState;
 
+use super::moving::place_in_table;
 use super::{Context, Jit, Link, Translated, arena, lower, targets};
 
 /// Pieces of the code memory.
@@ -154,18 +155,20 @@ impl Jit {
             self.scattered.clear();
             self.in_vain.clear();
         }
+        let first = (piece as u32) << BITS;
+        let rips: Vec<u64> = (first..self.blocks.next(piece)).map(|number| self.rip_of(number)).collect();
         let gone = self.blocks.take(piece);
         self.counts.pieces += u64::from(!gone.is_empty());
         let kept = |number: &u32| piece_of(*number) != piece;
         let mut states: HashSet<*const PageState> = HashSet::new();
-        for one in &gone {
+        for (one, rip) in gone.iter().zip(rips) {
             for link in one.incoming.iter().filter(|link| kept(link)) {
                 self.unlink_for_good(*link);
             }
-            context.targets[targets::table(one.mode, one.key ^ one.rip)].forget(one.rip);
+            context.targets[targets::table(one.mode, one.key ^ one.rip)].forget(rip);
             let code = self.address(one.entry);
             let table = if one.rest { &mut self.rests } else { &mut self.table };
-            let key = (one.key, one.block as usize);
+            let key = place_in_table(one.key, one.rip, one.block, one.parts.group.is_some());
             if table.get(&key) == Some(&code) {
                 table.remove(&key);
             }

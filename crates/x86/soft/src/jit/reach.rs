@@ -6,6 +6,8 @@
 
 use satori_memory::PageState;
 
+use super::links::scopes;
+use super::moving::may_move;
 use super::{Jit, bucket};
 use crate::block::Block;
 use crate::cpu::Cpu;
@@ -45,6 +47,8 @@ impl Page {
 pub struct Reach {
     /// All its pages.
     pub pages: Vec<Page>,
+    /// The linear address of the block that theirs are for.
+    pub rip: u64,
     /// The bytes that a jump may stand for.
     pub head: [u8; JUMP],
     /// Offset of the look at the pages, or of what leaves if the block is out of use.
@@ -77,7 +81,7 @@ impl Jit {
 
     /// Block `number` turned out to reach into a page that is another one now, or that was written.
     pub fn note_in_vain(&mut self, number: u32) {
-        let key = self.blocks[number].key;
+        let key = self.key_of(number);
         let times = self.in_vain.entry(key).or_default();
         *times = times.saturating_add(1);
     }
@@ -87,13 +91,16 @@ impl Cpu {
     /// Makes sure of `pages` that they are where they were, and that block `number` hears of it when that changes. One
     /// with a breakpoint is not: its instructions are executed one at a time.
     pub(super) fn make_sure(&mut self, jit: &mut Jit, number: u32, pages: &mut [Page]) -> bool {
+        let moves = pages.iter().any(|page| may_move(page.linear));
         for page in pages.iter_mut().filter(|page| !page.sure) {
             if self.debug.code_page(page.linear) {
                 return false;
             }
             let Some(scope) = self.scope_of_page(page.linear, page.host) else { return false };
             page.sure = true;
-            jit.dependents[scope as usize][bucket(page.linear)].blocks.push(number);
+            for scope in scopes(scope, moves) {
+                jit.dependents[*scope as usize][bucket(page.linear)].blocks.push(number);
+            }
         }
         true
     }
@@ -103,6 +110,12 @@ impl Cpu {
         let Some(mut jit) = self.jit.take() else { return false };
         let mut there = false;
         if let Some(mut reach) = jit.blocks[number].reach.take() {
+            let rip = jit.rip_of(number);
+            let distance = rip.wrapping_sub(std::mem::replace(&mut reach.rip, rip));
+            for page in reach.pages.iter_mut().filter(|_| distance != 0) {
+                page.linear = page.linear.wrapping_add(distance);
+                page.sure = false;
+            }
             there = self.make_sure(&mut jit, number, &mut reach.pages);
             let (entry, head) = (jit.blocks[number].entry, reach.head);
             jit.blocks[number].reach = Some(reach);

@@ -264,21 +264,15 @@ pub struct Range {
     wide: bool,
     /// What it remembers is the host's address of the page.
     absolute: bool,
-    /// The block's number, and the address of the instruction.
+    /// The block's number, and the address of the instruction where that was made.
     block: u32,
-    rip: Cell<u64>,
+    rip: u64,
     /// Bytes from the access to the range's first, and behind its last.
     low: i64,
     high: i64,
 }
 
 impl Range {
-    /// The block that it is of is `distance` further on now: what goes on without windows has to be found again.
-    pub fn moved(&self, distance: u64) {
-        self.rip.set(self.rip.get().wrapping_add(distance));
-        self.forget();
-    }
-
     /// What goes on without windows may be gone.
     pub fn forget(&self) {
         self.without.set(0);
@@ -554,7 +548,7 @@ impl Lower<'_> {
             paged: paged.is_some(),
             wide: self.wide && paged.is_some(),
             block: self.whole,
-            rip: Cell::new(self.rip),
+            rip: self.rip,
             low: first,
             high: last + 1,
         });

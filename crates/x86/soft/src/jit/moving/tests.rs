@@ -245,8 +245,8 @@ fn code_that_is_mapped_anywhere_is_as_the_interpreter_has_it() {
     assert!(moved > 10 * seeds && emptied > seeds, "{moved} pages moved, {emptied} pieces emptied");
 }
 
-/// What `jit` made first, without the addresses of its own data, and the constants that move.
-fn made(jit: &Jit) -> (Vec<u8>, Vec<u64>) {
+/// What `jit` made first, without the addresses of its own data.
+fn made(jit: &Jit) -> Vec<u8> {
     let (arena, block) = (jit.arena.as_ref().expect("only a drop takes it"), &jit.blocks[0]);
     let often = jit.place.often - block.entry;
     let seldom = jit.place.seldom - crate::jit::arena::SELDOM;
@@ -261,20 +261,18 @@ fn made(jit: &Jit) -> (Vec<u8>, Vec<u64>) {
             }
         }
     }
-    let constant =
-        |place: &u32| u64::from_le_bytes(arena.read(*place as usize, 8).try_into().expect("8 bytes"));
-    (code, block.parts.places.iter().map(constant).collect())
+    code
 }
 
-/// Code that was moved is, byte for byte, what would have been made there: no other constant has an address in it.
+/// Code is, byte for byte, the same wherever it is made: no address is in it.
 #[test]
-fn what_is_moved_is_what_is_made_there() {
+fn what_is_made_here_is_what_is_made_there() {
     const HERE: u64 = 0x5580_0000_0000;
     const THERE: u64 = 0x7f00_0000_0000 + 0x3_1000;
     // Code of 32 bits is nowhere where it may be moved.
     let entries = |line: &&str| !line.is_empty() && !line.starts_with(['#', 'n']);
     let lines = include_str!("../lower/golden.txt").lines().filter(entries);
-    let (mut compared, mut constants) = (0, 0);
+    let mut compared = 0;
     let pool = Pool::default();
     for (number, line) in lines.enumerate() {
         let key = line.split('|').next().unwrap_or_default().trim();
@@ -321,14 +319,10 @@ fn what_is_moved_is_what_is_made_there() {
             // It left the processor in another mode, or went on elsewhere in between.
             continue;
         }
-        let moved = made(jit);
-        let distance = THERE.wrapping_sub(HERE);
-        let added: Vec<u64> = before.1.iter().map(|constant| constant.wrapping_add(distance)).collect();
-        assert_eq!(moved.1, added, "{line}");
         run(&mut cpu, THERE, true);
         let fresh = made(cpu.jit.as_ref().expect("it was put there"));
-        assert!(moved == fresh, "line {number}: {line}\n{:02x?}\n{:02x?}", moved, fresh);
-        (compared, constants) = (compared + 1, constants + added.len());
+        assert!(before == fresh, "line {number}: {line}\n{before:02x?}\n{fresh:02x?}");
+        compared += 1;
     }
-    assert!(compared > 300 && constants > 1000, "{compared} compared, with {constants} constants");
+    assert!(compared > 300, "{compared} compared");
 }

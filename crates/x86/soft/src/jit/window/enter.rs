@@ -3,6 +3,7 @@
 use satori_engine::Doing;
 
 use super::super::lower;
+use super::super::moving::place_in_table;
 use super::{APART, APART_WIDE, BESIDE, CROSSINGS, LEAVINGS, Range, SPAN};
 use crate::cpu::Cpu;
 
@@ -25,7 +26,6 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         if (linear & 0xfff) + size > 0x1000 {
             // An access in two pages has ways of its own, which need no window.
             cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
-            range.without.set(cpu.context.without);
         }
         return 0;
     }
@@ -43,7 +43,6 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
         let beyond = !cpu.code64 && (first | last) >> 32 != 0;
         if !whole || beyond || cpu.parallel && write {
             cpu.context.without = cpu.go_on_without(range).unwrap_or(0);
-            range.without.set(cpu.context.without);
             return 0;
         }
     }
@@ -64,7 +63,7 @@ pub extern "sysv64" fn open(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
 /// lie together that is slow. If it was often, the block is made anew with a window of those accesses that
 /// are in the same page as this one now.
 pub extern "sysv64" fn crossed(cpu: &mut Cpu, linear: u64, range: &Range) -> u64 {
-    let (now, key) = (cpu.retired_by_now(), cpu.code_key(range.rip.get()));
+    let (now, key) = (cpu.retired_by_now(), cpu.code_key(cpu.rip_of(range)));
     let since = now.wrapping_sub(range.crossed_at.replace(now)) / CROSSINGS as u64;
     let there = range.crossed_with.replace(linear) == linear;
     range.crossings.set(CROSSINGS);
@@ -87,9 +86,9 @@ pub extern "sysv64" fn scattered(cpu: &mut Cpu, number: u64) -> u64 {
     let since = now.wrapping_sub(context.left_pages_at) / LEAVINGS as u64;
     (context.left_pages, context.left_pages_at) = (LEAVINGS, now);
     if let Some(jit) = &mut cpu.jit
-        && let Some(block) = jit.blocks.get(number as u32)
+        && jit.blocks.get(number as u32).is_some()
     {
-        let key = block.key;
+        let key = jit.key_of(number as u32);
         let wide = jit.wide.contains(&key);
         if since < if wide { APART_WIDE } else { APART } {
             if wide { &mut jit.scattered } else { &mut jit.wide }.insert(key);
@@ -126,13 +125,28 @@ impl Cpu {
     #[cold]
     fn go_on_without(&mut self, range: &Range) -> Option<u64> {
         let mut jit = self.jit.take()?;
-        let key = self.code_key(range.rip.get());
-        let block = jit.blocks.get(range.block).map(|block| block.block);
-        let code = block.and_then(|block| match jit.rests.get(&(key, block as usize)) {
-            Some(code) => Some(*code),
-            None => lower::translate_rest(self, &mut jit, range.block, range.rip.get(), key),
+        let rip = range.rip.wrapping_add(jit.distance_of(range.block));
+        let key = self.code_key(rip);
+        let whole = jit.blocks.get(range.block).map(|block| (block.block, block.parts.group.is_some()));
+        let code = whole.and_then(|(block, moves)| {
+            // Where the block may be anywhere, but this cannot, it is of one address.
+            let known = |moves| jit.rests.get(&place_in_table(key, rip, block, moves)).copied();
+            let of_page = known(moves).filter(|_| !moves || jit.is_at(range.block, rip));
+            of_page
+                .or_else(|| known(false))
+                .or_else(|| lower::translate_rest(self, &mut jit, range.block, rip, key))
         });
+        if let Some(code) = code {
+            let same =
+                jit.by_code.get(&code).is_some_and(|rest| jit.group_of(*rest) == jit.group_of(range.block));
+            range.without.set(if same { code } else { 0 });
+        }
         self.jit = Some(jit);
         code
+    }
+
+    /// Where the instruction of `range` is.
+    fn rip_of(&self, range: &Range) -> u64 {
+        range.rip.wrapping_add(self.jit.as_ref().map_or(0, |jit| jit.distance_of(range.block)))
     }
 }
