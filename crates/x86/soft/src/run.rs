@@ -326,6 +326,7 @@ impl Cpu {
         self.blocks.leave();
         self.blocks.counts.steps += 1;
         let (shadow, ss_shadow) = (self.state.interrupt_shadow, self.state.ss_shadow);
+        let held = self.state.pending_debug;
         let (resume, single) = (self.state.rflags & rflags::RF, self.state.rflags & rflags::TF != 0);
         // An instruction that was answered has passed its breakpoints before it asked. A load of
         // SS masks them as RF does (SDM 6.8.3).
@@ -361,6 +362,9 @@ impl Cpu {
             Err(Stop::Exit) => (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.wanted)),
             Err(stop) => {
                 self.debug.end(false);
+                if let Stop::Fault = stop {
+                    self.lose(held);
+                }
                 return self.stopped(stop);
             }
         };
@@ -373,6 +377,10 @@ impl Cpu {
         }
         // HLT and PAUSE have completed when they exit.
         self.retired += 1;
+        if mnemonic == Mnemonic::Int1 {
+            // It is an exception, unlike INT n, INT3 and INTO.
+            self.lose(held);
+        }
         let single = single_steps(mnemonic, single, self.state.rflags & rflags::TF != 0);
         // A load of SS suppresses its single step, and holds back its data breakpoints.
         let step = if single && !self.state.ss_shadow { dr6::BS } else { 0 };
@@ -407,6 +415,12 @@ impl Cpu {
             self.retired += 1;
         }
         exit
+    }
+
+    /// Data breakpoints that a load of SS held back are lost when the instruction behind it causes an exception
+    /// (SDM 17.3.1.2).
+    fn lose(&mut self, held: u64) {
+        self.state.pending_debug &= !held;
     }
 
     /// Handles an instruction's early end: delivers its exception, or leaves.

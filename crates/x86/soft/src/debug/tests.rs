@@ -390,6 +390,35 @@ fn a_load_of_ss_holds_back_debug_exceptions() {
 }
 
 #[test]
+fn what_a_load_of_ss_holds_back_is_lost_to_an_exception() {
+    // MOV SS, [RDI], then ICEBP, UD2, or a general-detect fault.
+    let with_selector = |bytes: &[u8]| {
+        let mut cpu = machine(&[&[0x8e, 0x17], bytes].concat());
+        cpu.memory.write(Gpa(DATA), &[0x10, 0]).unwrap();
+        arm(&mut cpu, 0, DATA, ACCESS, 1);
+        cpu
+    };
+    for (bytes, vector, at, dr6) in
+        [(&[0xf1][..], 1, 3, 0), (&[0x0f, 0x0b], 6, 2, 0), (&[0x0f, 0x21, 0xd8], 1, 2, dr6::BD)]
+    {
+        let mut cpu = with_selector(bytes);
+        if dr6 != 0 {
+            cpu.state.dr7 |= dr7::GD;
+            cpu.debug.owned = true;
+        }
+        let entered = run(&mut cpu);
+        assert_eq!((entered.vector, entered.rip - CODE), (vector, at), "{bytes:x?}");
+        assert_eq!((cpu.state.dr6, cpu.state.pending_debug), (dr6::FIXED | dr6, 0), "{bytes:x?}");
+    }
+    // What the exception's own delivery meets is not: the trap comes before the handler's first instruction.
+    let mut cpu = with_selector(&[0xf1]);
+    arm(&mut cpu, 1, STACK - 8, WRITE, 2);
+    let entered = run(&mut cpu);
+    assert_eq!((entered.vector, entered.rip), (1, HANDLERS + 16));
+    assert_eq!(cpu.state.dr6, dr6::FIXED | 2);
+}
+
+#[test]
 fn sti_holds_back_no_debug_exception_and_its_shadow_ends_with_one() {
     let mut cpu = machine(&[0xfb, NOP, NOP]);
     cpu.state.rflags |= rflags::TF;

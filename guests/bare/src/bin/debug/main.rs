@@ -216,6 +216,13 @@ fn shadows(t: &mut Test) {
     let s = Subject::kernel(code!("mov ss, [rdi]" => "int3")).with(reg::RDI, page);
     let event = with(&point, &s);
     t.eq("MOV SS, INT3", (event.vector, event.regs.rip, event.dr6), (DB, stub(vector::BP), FIXED | 1));
+    // An exception behind it loses what is held back, and that of ICEBP is one (SDM 17.3.1.2).
+    let s = Subject::kernel(code!("mov ss, [rdi]" => ".byte 0xf1" => "nop")).with(reg::RDI, page);
+    trapped(t, "MOV SS, ICEBP", &with(&point, &s), 0);
+    let s = Subject::kernel(code!("mov ss, [rdi]" => "ud2")).with(reg::RDI, page);
+    let event = with(&point, &s);
+    t.event("MOV SS, UD2", &event, Expect::fault(vector::UD));
+    t.eq("MOV SS, UD2: DR6", event.dr6, FIXED);
     let s = Subject::kernel(code!("mov ss, [rdi]" => "nop")).with(reg::RDI, page);
     let event = with(&point, &s.flags(rflags::TF));
     t.eq("with TF", (event.vector, event.at()), (DB, event.subject.after));
