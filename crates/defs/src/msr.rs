@@ -181,4 +181,6 @@ pub mod misc_enable {
     pub const XTPR_DISABLE: u64 = 1 << 23;
     /// Execute-disable is not there.
     pub const XD_DISABLE: u64 = 1 << 34;
+    /// What only the processor sets.
+    pub const READ_ONLY: u64 = PERFMON | BTS_UNAVAILABLE | PEBS_UNAVAILABLE;
 }

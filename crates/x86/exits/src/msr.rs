@@ -92,7 +92,7 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
 
 fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
     match owner(context, msr)? {
-        Owner::Platform { .. } => context.msrs.write(msr, value, context.vcpu.state().efer),
+        Owner::Platform { .. } => context.msrs.write(msr, value),
         Owner::File(register, _) => set_file(context, register, value),
         Owner::Passed(_) => Err(Gp),
         Owner::Lapic(Apic::Base, _) => {
@@ -195,11 +195,13 @@ fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
     context.lapic.set_tsc_offset(offset, tsc);
 }
 
-/// Bits without their feature are reserved, NXE also while IA32_MISC_ENABLE hides its feature.
+/// Bits without their feature are reserved, NXE also while IA32_MISC_ENABLE hides its feature, unless it was in use
+/// before: KVM takes that bit at any time, and its guests go on with NXE.
 fn set_efer(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
-    let hidden = if context.msrs.misc_enable() & misc_enable::XD_DISABLE != 0 { efer::NXE } else { 0 };
-    let exist = controls::efer(|feature| context.platform.cpuid.has(feature)) & !hidden;
     let state = context.vcpu.state();
+    let hidden = context.msrs.misc_enable() & misc_enable::XD_DISABLE != 0 && state.efer & efer::NXE == 0;
+    let hidden = if hidden { efer::NXE } else { 0 };
+    let exist = controls::efer(|feature| context.platform.cpuid.has(feature)) & !hidden;
     let paging = state.cr0 & cr0::PG != 0;
     let written = rules::efer::written(state.efer, value, exist, paging).ok_or(Gp)?;
     context.vcpu.state_mut().efer = written;

@@ -454,7 +454,7 @@ fn every_register_of_the_table_answers() {
 }
 
 #[test]
-fn execute_disable_goes_only_while_it_is_not_in_use() {
+fn execute_disable_goes_for_who_does_not_use_it() {
     let mut rig = Rig::new(false);
     let nx = |rig: &mut Rig| match rig.exit(Exit::Cpuid { leaf: 0x8000_0001, subleaf: 0 }) {
         Resume::Cpuid(answer) => answer.edx >> 20 & 1,
@@ -463,9 +463,9 @@ fn execute_disable_goes_only_while_it_is_not_in_use() {
     let fault = Resume::Fault(Exception::gp(0));
     let off = msr::misc_enable::XD_DISABLE | 1;
     assert_eq!(rig.write(msr::IA32_EFER, efer::NXE), Resume::Done);
-    assert_eq!(rig.write(msr::IA32_MISC_ENABLE, off), fault, "in use");
-    assert_eq!(rig.write(msr::IA32_EFER, 0), Resume::Done);
     assert_eq!((nx(&mut rig), rig.write(msr::IA32_MISC_ENABLE, off)), (1, Resume::Done));
+    assert_eq!((nx(&mut rig), rig.write(msr::IA32_EFER, efer::NXE)), (0, Resume::Done), "in use");
+    assert_eq!(rig.write(msr::IA32_EFER, 0), Resume::Done);
     assert_eq!((nx(&mut rig), rig.write(msr::IA32_EFER, efer::NXE)), (0, fault));
     assert_eq!(rig.write(msr::IA32_MISC_ENABLE, 1), Resume::Done);
     assert_eq!((nx(&mut rig), rig.write(msr::IA32_EFER, efer::NXE)), (1, Resume::Done));

@@ -7,7 +7,6 @@ mod row;
 mod table;
 
 use satori_defs::msr::{self, Gp};
-use satori_defs::x86::efer;
 use satori_rules::mtrr;
 
 use crate::CpuidTable;
@@ -44,7 +43,7 @@ pub struct PlatformMsrs {
     physical_bits: u8,
     /// By row: whether CPUID offers it.
     present: Vec<bool>,
-    /// By row: where its values begin, and the mask of [`Write::KeepOffered`] and [`Write::MiscEnable`].
+    /// By row: where its values begin, and the mask of [`Write::KeepOffered`].
     places: Vec<(usize, u64)>,
     values: Vec<u64>,
 }
@@ -63,7 +62,7 @@ impl PlatformMsrs {
             let at = msrs.values.len();
             if let Owner::Platform { start, write, .. } = row.owner {
                 msrs.values.extend((row.first..=row.last).map(|_| start(setup)));
-                if let Write::KeepOffered(offered) | Write::MiscEnable(_, offered) = write {
+                if let Write::KeepOffered(offered) = write {
                     mask = offered(setup);
                 }
             }
@@ -111,8 +110,8 @@ impl PlatformMsrs {
         }
     }
 
-    /// WRMSR to a platform register, on a vCPU whose IA32_EFER is `efer`.
-    pub fn write(&mut self, register: u32, value: u64, efer: u64) -> Result<(), Gp> {
+    /// WRMSR to a platform register.
+    pub fn write(&mut self, register: u32, value: u64) -> Result<(), Gp> {
         let index = index(register).filter(|&index| self.present[index]).ok_or(Gp)?;
         let Owner::Platform { write, .. } = TABLE[index].owner else { return Err(Gp) };
         let physical_bits = self.physical_bits;
@@ -125,11 +124,6 @@ impl PlatformMsrs {
             Write::Drop(mask) => return only(mask),
             Write::Keep(kept, fixed) => {
                 only(kept | fixed)?;
-                value & !fixed | *slot & fixed
-            }
-            Write::MiscEnable(fixed, _) => {
-                // Execute-disable cannot be taken away while it is in use.
-                when(value & offered == 0 || efer & efer::NXE == 0)?;
                 value & !fixed | *slot & fixed
             }
             Write::KeepOffered(_) => {

@@ -3,9 +3,7 @@
 use super::Setup;
 use crate::{Feature, Vendor};
 use Needs::{Amd, Hyperv, Intel, Nothing, One};
-use Write::{
-    AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MiscEnable, MtrrDefault, MtrrFixed, MtrrVariable,
-};
+use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// One register, or several in a row that behave alike.
 #[derive(Debug)]
@@ -113,9 +111,6 @@ pub enum Write {
     Keep(u64, u64),
     /// As `Keep`, with a mask that follows from what is offered.
     KeepOffered(fn(&Setup<'_>) -> u64),
-    /// IA32_MISC_ENABLE: changes to bits of the mask are ignored, all others kept; what the function tells, which is XD
-    /// disable where NX is offered, can be set while IA32_EFER.NXE is clear.
-    MiscEnable(u64, fn(&Setup<'_>) -> u64),
     /// Nothing, if no other bits than these are set; else #GP.
     Drop(u64),
     /// Zero or all ones is kept, anything else #GP.
@@ -141,12 +136,12 @@ impl Owner {
         match *write {
             Refused => "#GP".into(),
             Keep(u64::MAX, _) => "kept".into(),
+            Keep(kept, fixed) if kept | fixed == u64::MAX => {
+                format!("kept, but for {fixed:#x}, which is ignored")
+            }
             Keep(kept, 0) => format!("kept; bits outside {kept:#x} #GP"),
             Keep(kept, fixed) => {
                 format!("{kept:#x} kept, {fixed:#x} ignored; other bits #GP")
-            }
-            MiscEnable(fixed, _) => {
-                format!("kept, but for {fixed:#x}, which is ignored; bit 34 while EFER.NXE is set #GP")
             }
             KeepOffered(_) => "bits whose features are offered kept; others #GP".into(),
             Drop(0) => "0 ignored; else #GP".into(),

@@ -9,9 +9,7 @@ use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
 use crate::ARCH_CAPABILITIES;
 use crate::Feature::{self, *};
 use Needs::{Amd, Hyperv, Intel, Nothing, One};
-use Write::{
-    AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MiscEnable, MtrrDefault, MtrrFixed, MtrrVariable,
-};
+use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// A row that somebody else answers for.
 const fn others(
@@ -302,10 +300,7 @@ pub const TABLE: &[Row] = &[
             |_| misc_enable::FAST_STRINGS | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
             "fast strings, no BTS, no PEBS",
         ),
-        MiscEnable(
-            misc_enable::PERFMON | misc_enable::BTS_UNAVAILABLE | misc_enable::PEBS_UNAVAILABLE,
-            |setup| if setup.cpuid.has(Nx) { misc_enable::XD_DISABLE } else { 0 },
-        ),
+        Keep(!misc_enable::READ_ONLY, misc_enable::READ_ONLY),
         "CPUID follows bits 22 and 34; others change nothing, as with KVM (SDM volume 4, table 2-2)",
     ),
     row(

@@ -66,21 +66,21 @@ fn reserved_bits_and_types_fault_and_change_nothing() {
         (0xdead_beef, 0),
     ];
     for (register, value) in refused {
-        assert_eq!(msrs.write(register, value, 0), Err(Gp), "{register:#x}={value:#x}");
+        assert_eq!(msrs.write(register, value), Err(Gp), "{register:#x}={value:#x}");
     }
     assert_eq!(msrs, before);
-    msrs.write(msr::IA32_MISC_ENABLE, 0, 0).unwrap();
+    msrs.write(msr::IA32_MISC_ENABLE, 0).unwrap();
     assert_eq!(msrs.read(msr::IA32_MISC_ENABLE), Ok(0x1800), "read-only bits stay");
     for bit in (0..64).filter(|bit| ![7, 11, 12].contains(bit)) {
-        msrs.write(msr::IA32_MISC_ENABLE, 1 << bit, 0).unwrap();
+        msrs.write(msr::IA32_MISC_ENABLE, 1 << bit).unwrap();
         assert_eq!(msrs.read(msr::IA32_MISC_ENABLE), Ok(0x1800 | 1 << bit), "KVM takes it");
     }
-    msrs.write(msr::IA32_MISC_ENABLE, 0, 0).unwrap();
-    msrs.write(0x203, u64::MAX >> 18 & !0xfff | 1 << 11, 0).unwrap();
+    msrs.write(msr::IA32_MISC_ENABLE, 0).unwrap();
+    msrs.write(0x203, u64::MAX >> 18 & !0xfff | 1 << 11).unwrap();
     assert_eq!(msrs.read(msr::IA32_PRED_CMD), Err(Gp));
-    msrs.write(msr::IA32_BIOS_SIGN_ID, 0, 0).unwrap();
+    msrs.write(msr::IA32_BIOS_SIGN_ID, 0).unwrap();
     assert_eq!(msrs.read(msr::IA32_BIOS_SIGN_ID), Ok(1 << 32), "the revision comes back");
-    msrs.write(msr::IA32_MC0_CTL + 4, u64::MAX, 0).unwrap();
+    msrs.write(msr::IA32_MC0_CTL + 4, u64::MAX).unwrap();
     assert_eq!(msrs.read(msr::IA32_MC0_CTL + 4), Ok(u64::MAX));
     assert_eq!(msrs.read(msr::IA32_MC0_CTL), Ok(0), "each bank has its own");
     assert_eq!(msrs.read(msr::MSR_PLATFORM_INFO).unwrap() >> 8 & 0xff, 26);
@@ -96,10 +96,10 @@ fn what_cpuid_does_not_offer_does_not_exist() {
     let mut bare = msrs("max,-mtrr,-mca,-spec-ctrl,-stibp,-arch-capabilities");
     for register in [0x200, 0xfe, 0x2ff, 0x179, 0x400, 0x10a, 0x49] {
         assert_eq!(bare.read(register), Err(Gp), "{register:#x}");
-        assert_eq!(bare.write(register, 0, 0), Err(Gp), "{register:#x}");
+        assert_eq!(bare.write(register, 0), Err(Gp), "{register:#x}");
     }
-    assert_eq!(bare.write(msr::IA32_SPEC_CTRL, 1, 0), Err(Gp), "no IBRS without its feature");
-    assert_eq!(bare.write(msr::IA32_SPEC_CTRL, 4, 0), Ok(()), "SSBD is still there");
+    assert_eq!(bare.write(msr::IA32_SPEC_CTRL, 1), Err(Gp), "no IBRS without its feature");
+    assert_eq!(bare.write(msr::IA32_SPEC_CTRL, 4), Ok(()), "SSBD is still there");
     assert!(bare.row(msr::IA32_TSC_DEADLINE).is_some());
     assert!(msrs("max,-tsc-deadline").row(msr::IA32_TSC_DEADLINE).is_none());
 }
