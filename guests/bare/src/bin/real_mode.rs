@@ -143,7 +143,7 @@ fn first_tick(t: &mut Test) {
     }
 }
 
-/// Runs `code`, whose looked-at part is the handler of the timer, until it counted `ticks` in ESI.
+/// Runs `code`, whose looked-at part is the handler of the timer, until it counted `ticks` or more in ESI.
 fn ticking(t: &mut Test, what: &str, code: satori_guests::Code, ticks: u32) {
     firmware_vectors();
     let subject = LegacySubject::real(code).with(reg::RBX, ticks).with(reg::RDX, 0x8765_4321);
@@ -152,7 +152,9 @@ fn ticking(t: &mut Test, what: &str, code: satori_guests::Code, ticks: u32) {
     start_timer(239);
     let event = done(t, what, &subject);
     stop_timer();
-    t.eq((what, "ticks"), event.regs.gpr[reg::RSI], ticks);
+    // Who is stopped while interrupts are open finds another tick when it goes on.
+    let counted = event.regs.gpr[reg::RSI];
+    t.holds((what, "ticks", counted), counted >= ticks);
     t.eq((what, "EDX"), event.regs.gpr[reg::RDX], 0x8765_4321);
 }
 
