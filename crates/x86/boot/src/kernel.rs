@@ -125,6 +125,13 @@ impl Kernel {
             _ if let Some(way) = by_multiboot => {
                 Self::new(Format::Multiboot, Compression::None, file, None, None, vec![way?])
             }
+            Some(Compression::Gzip) if packs_a_kernel(&file) => {
+                // As boot loaders unpack it: Debian's Xen is packed so.
+                let (compression, data) = decompress::unpack(&file, max.min(KERNEL_MAX))?;
+                let mut kernel = Self::parse(data, max)?;
+                kernel.info.compression = compression;
+                Ok(kernel)
+            }
             Some(_) => Err(BadKernel::Foreign { what: "a compressed file, perhaps an initrd" }),
             None => Err(BadKernel::Foreign { what: foreign(&file) }),
         }
@@ -225,6 +232,16 @@ impl Kernel {
             unpacked: data.len() as u64,
         };
         Ok(Kernel { info, ways, setup, data })
+    }
+}
+
+/// Whether what a gzip file begins with is an ELF file or holds a multiboot header; an initrd is not unpacked whole
+/// to be refused.
+fn packs_a_kernel(file: &[u8]) -> bool {
+    let begin = decompress::gzip_begin(file, satori_defs::multiboot::header::SEARCH);
+    match Compression::of(&begin) {
+        Some(format) => format == Compression::None,
+        None => Header::find(&begin).is_some(),
     }
 }
 

@@ -171,3 +171,11 @@ pub fn lz4(data: &[u8]) -> Vec<u8> {
     out.extend_from_slice(&(data.len() as u32).to_le_bytes());
     out
 }
+
+/// `data` as gzip packs it.
+pub fn gzip(data: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(data).expect("memory");
+    packer.finish().expect("memory")
+}

@@ -7,7 +7,7 @@ use satori_defs::xen::{memmap_entry, modlist_entry, start_info};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::reg;
 
-use crate::testing::{Elf, Elf32, bzimage, lz4};
+use crate::testing::{Elf, Elf32, bzimage, gzip, lz4};
 use crate::{
     BadKernel, BootProtocol, Cmdline, Compression, Config, Error, Format, Initrd, KERNEL_MAX, Kernel, Loaded,
     Module, ProtocolChoice, layout, load,
@@ -246,4 +246,20 @@ fn a_linux_of_32_bits_without_pvh_note_is_entered_as_its_own_code_would() {
     let why = load(&memory(128 << 20), &kernel, &config(BootProtocol::Pvh)).unwrap_err();
     assert!(matches!(why, Error::Protocol { .. }), "{why}");
     assert!(!crate::needs_long_mode(&kernel, ProtocolChoice::Auto));
+}
+
+#[test]
+fn a_kernel_in_a_gzip_file_is_unpacked_and_nothing_else_in_one() {
+    let elf = Elf::default().build();
+    let kernel = parse(gzip(&elf)).unwrap();
+    assert_eq!((kernel.info.format, kernel.info.compression), (Format::Vmlinux, Compression::Gzip));
+    assert_eq!(kernel.elf(), elf);
+    for other in [gzip(b"070701"), gzip(&gzip(&elf)), gzip(&elf)[..40].to_vec()] {
+        assert!(matches!(parse(other), Err(BadKernel::Foreign { what }) if what.contains("compressed")));
+    }
+    let mut damaged = gzip(&elf);
+    let checksum = damaged.len() - 5;
+    damaged[checksum] ^= 1;
+    assert!(matches!(parse(damaged), Err(BadKernel::Payload { .. })));
+    assert!(matches!(Kernel::parse(gzip(&elf), 100), Err(BadKernel::PayloadTooLarge { .. })));
 }
