@@ -544,3 +544,13 @@ pub mod pvpanic {
     /// The guest panicked and its crash kernel takes over.
     pub const CRASH_LOADED: u8 = 1 << 1;
 }
+
+/// The text screen of a VGA in its first mode: a character and its attribute for each cell.
+pub mod text_screen {
+    /// Where it begins.
+    pub const START: u64 = 0xb_8000;
+    /// Cells in a row.
+    pub const COLUMNS: usize = 80;
+    /// Rows.
+    pub const ROWS: usize = 25;
+}

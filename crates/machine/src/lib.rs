@@ -28,6 +28,7 @@ mod real;
 mod runtime;
 mod sampler;
 mod serial;
+mod screen;
 mod shared;
 mod sockets;
 #[cfg(test)]

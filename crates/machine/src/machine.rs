@@ -25,7 +25,7 @@ use crate::tsc_change::{Planned, SLOWEST};
 use crate::vp::Vp;
 use crate::{
     ClockMode, Config, EngineKind, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock,
-    crash_dump, real, sampler, virtual_time, watch,
+    crash_dump, real, sampler, screen, virtual_time, watch,
 };
 
 /// Where a guest's output goes.
@@ -205,6 +205,7 @@ impl Machine {
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
         let mut symbols = None;
+        let mut screen = Vec::new();
         let patient = matches!(plan.time, Time::Virtual(_));
         let start_trace =
             |(file, filter)| satori_trace::Tracer::start(file, filter, plan.topology.cpus(), patient);
@@ -264,6 +265,9 @@ impl Machine {
                 if names || matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
                     symbols = life.vps.first().and_then(|vp| source.of(vp.memory()));
                 }
+                if plan.console.tail().is_empty() {
+                    screen = life.vps.first().map(|vp| screen::lines(vp.memory())).unwrap_or_default();
+                }
                 break event;
             };
             drop(life);
@@ -301,6 +305,7 @@ impl Machine {
             crash_dump: sum.crash_dump,
             registers: sum.registers,
             console_tail: plan.console.tail(),
+            screen,
             instructions: sum.instructions,
             guest_time: plan.time.clock().now(),
             elapsed: start.elapsed(),

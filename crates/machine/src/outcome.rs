@@ -70,6 +70,8 @@ pub struct Outcome {
     pub registers: Vec<CpuState>,
     /// The console's last lines, oldest first.
     pub console_tail: Vec<String>,
+    /// What stands in the memory of a text screen, if nothing came over the console.
+    pub screen: Vec<String>,
     /// Instructions retired by all vCPUs.
     pub instructions: u64,
     /// Guest time since the machine started.

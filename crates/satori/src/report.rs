@@ -58,6 +58,13 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, one_place: 
             message.lines().for_each(|text| line(format_args!("  {}", printable(text))));
         }
     }
+    if !outcome.screen.is_empty() {
+        say(format_args!(
+            "the guest printed nothing, but wrote to the text screen of a PC, which nobody sees: have it print to the \
+             serial port. At the end it was:"
+        ));
+        outcome.screen.iter().for_each(|row| line(format_args!("  {}", printable(row))));
+    }
     if let Some(traced) = &outcome.traced {
         let lost = match traced.dropped {
             0 => String::new(),

@@ -28,6 +28,17 @@ fn debug_exit_gives_the_odd_statuses() {
 }
 
 #[test]
+fn what_stands_on_a_screen_that_nobody_sees_is_told_of_a_guest_that_prints_nothing() {
+    let ended = run("screen", &pvh::screen("all is well"), &[]);
+    assert_eq!((ended.status, ended.console.as_str()), (1, ""), "{ended:?}");
+    assert!(
+        ended.messages.contains("text screen") && ended.messages.contains("\n  all is well\n"),
+        "{ended:?}"
+    );
+    assert!(!run("no-screen", &pvh::debug_exit(0), &[]).messages.contains("text screen"));
+}
+
+#[test]
 fn resets_end_or_restart() {
     let ended = run("reset", &pvh::reset(), &["--on-reset", "exit"]);
     assert_eq!(ended.status, 118, "{ended:?}");

@@ -52,6 +52,16 @@ pub fn debug_exit(value: u8) -> Vec<u8> {
     kernel(&out(0xf4, value))
 }
 
+/// Writes `text` to the text screen of a PC, and leaves through isa-debug-exit.
+pub fn screen(text: &str) -> Vec<u8> {
+    // movb $byte, address
+    let cells = text.bytes().zip((0xb_8000_u32..).step_by(2));
+    let mut code: Vec<u8> =
+        cells.flat_map(|(byte, at)| [&[0xc6, 0x05][..], &at.to_le_bytes(), &[byte]].concat()).collect();
+    code.extend(out(0xf4, 0));
+    kernel(&code)
+}
+
 /// Asks for a reset through port 0xcf9.
 pub fn reset() -> Vec<u8> {
     kernel(&out(0xcf9, 6))
