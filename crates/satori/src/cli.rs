@@ -601,7 +601,7 @@ pub enum MsrForm {
 pub struct Fetch {
     /// What to fetch
     pub what: What,
-    /// With kernel: a series such as 6.1 or 6.12 [default: Debian's current one]
+    /// With kernel: a series such as 6.1 or 6.12, or 686 or 686-pae for 32 bits [default: Debian's current one]
     pub series: Option<String>,
     /// Look for newer packages although the last look was less than a day ago
     #[arg(long)]

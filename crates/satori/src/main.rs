@@ -81,12 +81,18 @@ fn perform(command: Command) -> Status {
             Err(error) => done(Err(error)),
         },
         Command::Fetch(fetch) => {
+            let package;
             let wanted = match (fetch.what, &fetch.series) {
                 (What::Kernel, None) => Ok(Wanted::Kernel),
                 (What::Kernel, Some(series)) if cache::is_series(series) => Ok(Wanted::Series(series)),
-                (What::Kernel, Some(other)) => {
-                    Err(anyhow::anyhow!("'{other}' is no kernel series: write two numbers such as 6.12"))
+                (What::Kernel, Some(flavour)) if cache::FLAVOURS_I386.contains(&flavour.as_str()) => {
+                    package = format!("linux-image-{flavour}");
+                    Ok(Wanted::kernel_i386(&package))
                 }
+                (What::Kernel, Some(other)) => Err(anyhow::anyhow!(
+                    "'{other}' is no kernel series: write two numbers such as 6.12, or {} for 32 bits",
+                    cache::FLAVOURS_I386.join(" or ")
+                )),
                 (What::Busybox, None) => Ok(Wanted::Busybox),
                 (What::Memtest, None) => Ok(Wanted::Memtest),
                 (What::Exit, None) => {

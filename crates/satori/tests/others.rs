@@ -1,5 +1,5 @@
-//! Programs of other people that boot without being Linux: memtest86+, and GRUB, which then boots
-//! Linux. They find what our own guests would not look for.
+//! Programs of other people that boot without being Debian's usual kernels: memtest86+, a game of GRUB's, GRUB, which
+//! then boots Linux, Xen, which does too, and Linux of 32 bits. They find what our own guests would not look for.
 
 mod common;
 
@@ -169,4 +169,144 @@ fn a_bzimage_unpacks_itself() {
     let ended = satori(&[&arguments[..], &["--append", "quiet"]].concat());
     assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
     assert!(ended.console.contains("unpacked"), "{}", ended.console);
+}
+
+/// An initramfs whose init runs `commands`, by the busybox in the file `busybox`.
+fn initramfs(name: &str, busybox: &Path, commands: &str) -> String {
+    let script = format!("#!/bin/sh\n{commands}\n");
+    file(name, &satori::demo::initramfs::build(&std::fs::read(busybox).unwrap(), &script, &[]))
+}
+
+/// Debian's Xen, packed by gzip as it is installed.
+fn xen() -> String {
+    let found = ["4.17", "4.20"].map(|version| {
+        let name = format!("xen-hypervisor-{version}-amd64");
+        let tree = cache::get(Wanted::Package(&name), false).map_err(|error| format!("{error:#}"))?;
+        Ok(tree.join(format!("boot/xen-{version}-amd64.gz")))
+    });
+    let path = found.into_iter().reduce(|path, other: Result<PathBuf, String>| path.or(other)).unwrap();
+    path.expect("Xen is needed").to_str().expect("UTF-8").to_string()
+}
+
+const XEN_CONSOLE: &str = "console=com1 com1=115200 noreboot";
+
+#[test]
+fn xen_finds_its_machine_and_misses_a_dom0() {
+    let ended = satori(&[
+        "run",
+        "--kernel",
+        &xen(),
+        "--append",
+        XEN_CONSOLE,
+        "--cpus",
+        "2",
+        "-m",
+        "512M",
+        "--panic-pattern",
+        "dom0 kernel not specified",
+        "--timeout",
+        "3m",
+    ]);
+    assert_eq!(ended.status, 120, "{}\n{}", ended.console, ended.messages);
+}
+
+#[test]
+fn xen_boots_linux_to_its_init() {
+    let linux = fetch(&["kernel", "6.1"]);
+    let initramfs = initramfs("xen.cpio", Path::new(&fetch(&["busybox"])), "/bin/busybox poweroff -f");
+    let modules = format!("{linux} console=hvc0 earlyprintk=xen,{initramfs}");
+    let ended = satori(&[
+        "run",
+        "--kernel",
+        &xen(),
+        "--append",
+        XEN_CONSOLE,
+        "--initrd",
+        &modules,
+        "--cpus",
+        "2",
+        "-m",
+        "768M",
+        // Debian's cloud kernels know no dom0's way to power off.
+        "--panic-pattern",
+        "Hardware Dom0 halted",
+        "--timeout",
+        "4m",
+    ]);
+    assert_eq!(ended.status, 120, "{}\n{}", ended.console, ended.messages);
+    for said in [
+        "Brought up 2 CPUs",
+        "*** Building a PV Dom0 ***",
+        "Booting kernel on Xen",
+        "Run /init as init process",
+    ] {
+        assert!(ended.console.contains(said), "no '{said}': {}", ended.console);
+    }
+}
+
+#[test]
+fn linux_of_32_bits_comes_to_its_init() {
+    let wanted = Wanted::I386 { package: "busybox-static", pattern: "*bin/busybox" };
+    let busybox = match cache::get(wanted, false).map_err(|error| format!("{error:#}")) {
+        Ok(busybox) => busybox,
+        Err(why) if why.contains("have no ") => return eprintln!("left out: {why}"),
+        Err(why) => panic!("busybox of 32 bits is needed: {why}"),
+    };
+    let commands = "/bin/busybox mount -t proc proc /proc\n/bin/busybox uname -rm\n\
+        /bin/busybox grep -m 1 flags /proc/cpuinfo\n/bin/busybox poweroff -f";
+    let initramfs = initramfs("narrow.cpio", &busybox, commands);
+    for flavour in ["686", "686-pae"] {
+        let fetched = satori(&["fetch", "kernel", flavour]);
+        if fetched.messages.contains("have no ") {
+            eprintln!("left out: {}", fetched.messages);
+            continue;
+        }
+        let kernel = fetched.console.trim();
+        let arguments = ["run", "--kernel", kernel, "--initrd", &initramfs, "-m", "256M", "--timeout", "4m"];
+        let ended = satori(&arguments);
+        assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+        let name = format!("-{flavour} i686\r\n");
+        for said in [&name, "Run /init as init process", "Hypervisor detected: Microsoft Hyper-V"] {
+            assert!(ended.console.contains(said), "{flavour}: no '{said}': {}", ended.console);
+        }
+        for wrong in ["WARNING: ", "BUG: ", "Oops", "Call Trace"] {
+            assert!(!ended.console.contains(wrong), "{flavour}: '{wrong}': {}", ended.console);
+        }
+    }
+}
+
+#[test]
+fn linux_resets_in_every_way_it_knows() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    let initramfs =
+        initramfs("reset.cpio", Path::new(&fetch(&["busybox"])), "echo now\n/bin/busybox reboot -f");
+    // EFI, which is not there, falls back to the BIOS's way: real mode at the reset vector.
+    for way in ["bios", "efi", "acpi", "kbd", "pci"] {
+        let append = format!("quiet reboot={way}");
+        let arguments = ["run", "--kernel", &kernel, "--initrd", &initramfs, "--on-reset", "exit"];
+        let ended = satori(&[&arguments[..], &["--append", &append, "--timeout", "2m"]].concat());
+        assert_eq!(ended.status, 118, "{way}: {}\n{}", ended.console, ended.messages);
+        assert!(ended.console.contains("now"), "{way}: {}", ended.console);
+    }
+}
+
+/// It draws on a screen and polls a keyboard, neither of which is there.
+#[test]
+fn what_a_game_drew_is_told_at_its_end() {
+    let game = package("grub-invaders").join("boot/invaders.exec");
+    let ended = satori(&[
+        "run",
+        "--kernel",
+        game.to_str().expect("UTF-8"),
+        "-m",
+        "128M",
+        "--clock",
+        "virtual",
+        "--guest-timeout",
+        "2s",
+        "--timeout",
+        "3m",
+    ]);
+    assert_eq!((ended.status, ended.console.as_str()), (124, ""), "{}", ended.messages);
+    assert!(ended.messages.contains("text screen of a PC"), "{}", ended.messages);
 }

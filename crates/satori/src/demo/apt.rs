@@ -33,8 +33,8 @@ pub struct Package {
 }
 
 impl Apt {
-    /// An apt whose state lies in `folder`.
-    pub fn open(folder: &Path) -> Result<Apt> {
+    /// An apt for packages of `architecture`, whose state lies in `folder`.
+    pub fn open(folder: &Path, architecture: &str) -> Result<Apt> {
         if Command::new("apt-get").arg("--version").stdout(Stdio::null()).status().is_err() {
             bail!("there is no apt on this machine to fetch packages with: {WITHOUT}");
         }
@@ -45,7 +45,7 @@ impl Apt {
         }
         // Nothing is installed, as far as this apt is concerned.
         std::fs::write(folder.join("state/status"), "")?;
-        std::fs::write(folder.join("apt.conf"), CONFIGURATION)?;
+        std::fs::write(folder.join("apt.conf"), CONFIGURATION.replace("ARCHITECTURE", architecture))?;
         Ok(Apt { folder: folder.to_path_buf(), complaint: None })
     }
 
@@ -134,14 +134,14 @@ impl Apt {
 }
 
 /// Read after the host's own configuration. Its hooks would work on the system's cache; the
-/// guest is amd64 on every host; what only package managers with windows show is of no use.
+/// guest's architecture is not the host's; what only package managers with windows show is of no use.
 const CONFIGURATION: &str = "\
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;
 #clear APT::Architectures;
-APT::Architecture \"amd64\";
-APT::Architectures { \"amd64\"; };
+APT::Architecture \"ARCHITECTURE\";
+APT::Architectures { \"ARCHITECTURE\"; };
 Acquire::Languages \"none\";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";
 Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled \"false\";

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! satori/apt/            state and cache of our apt
+//! satori/apt-i386/       those of the one that knows packages of 32 bits, if one was asked for
 //! satori/files/          what was unpacked, one file a package and version
 //! satori/kernel-6.12     a link to the file that this request found last
 //! ```
@@ -31,6 +32,28 @@ pub enum Wanted<'a> {
     Memtest,
     /// Everything in the package of this name, as a folder.
     Package(&'a str),
+    /// A file of a package for i386.
+    I386 {
+        /// The package, or one that stands for it.
+        package: &'a str,
+        /// Which file.
+        pattern: &'a str,
+    },
+}
+
+/// The flavours of Debian's kernels of 32 bits.
+pub const FLAVOURS_I386: [&str; 2] = ["686", "686-pae"];
+
+impl<'a> Wanted<'a> {
+    /// Debian's kernel of 32 bits whose metapackage is `package`.
+    pub fn kernel_i386(package: &'a str) -> Self {
+        Wanted::I386 { package, pattern: "./boot/vmlinuz-*" }
+    }
+
+    /// The architecture of its package.
+    fn architecture(self) -> &'static str {
+        if matches!(self, Wanted::I386 { .. }) { "i386" } else { "amd64" }
+    }
 }
 
 /// Whether `text` names a series of kernels and not a file.
@@ -59,6 +82,7 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
         Wanted::Busybox => "busybox".to_string(),
         Wanted::Memtest => "memtest".into(),
         Wanted::Package(name) => format!("package-{name}"),
+        Wanted::I386 { package, .. } => format!("i386-{package}"),
     });
     let kept = link.canonicalize().ok();
     if let Some(path) = &kept
@@ -77,7 +101,7 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
     }
 }
 
-/// The newest of the kernels that were fetched, by version.
+/// The newest of the kernels of 64 bits that were fetched, by version.
 pub fn newest_kernel() -> Option<PathBuf> {
     let entries = fs::read_dir(folder().ok()?.join("files")).ok()?.flatten();
     let kernels = entries.filter_map(|entry| {
@@ -98,8 +122,10 @@ pub fn place(name: &str) -> Result<PathBuf> {
 }
 
 fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<PathBuf> {
-    let mut apt = Apt::open(&root.join("apt"))?;
-    let stamp = root.join("apt/updated");
+    // Another architecture has lists of its own, which nobody else should wait for.
+    let folder = root.join(if wanted.architecture() == "i386" { "apt-i386" } else { "apt" });
+    let mut apt = Apt::open(&folder, wanted.architecture())?;
+    let stamp = folder.join("updated");
     if refresh || !is_fresh(fs::metadata(&stamp)) {
         say(format_args!("asking this machine's apt for its package lists (nothing is installed)"));
         apt.update()?;
@@ -113,11 +139,14 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         Wanted::Busybox => (named(&apt, "busybox-static")?, "*bin/busybox"),
         Wanted::Memtest => (named(&apt, "memtest86+")?, "./boot/memtest86+x64.bin"),
         Wanted::Package(name) => (named(&apt, name)?, "*"),
+        Wanted::I386 { package, pattern } => (current(&apt, package)?, pattern),
     };
     let whole = matches!(wanted, Wanted::Package(_));
     let kind = if whole { ".tree" } else { "" };
     let version = package.version.replace(':', "%3a");
-    let file = root.join("files").join(format!("{}_{version}{kind}", package.name));
+    // No command takes a kernel of 32 bits for the newest that there is.
+    let prefix = if wanted.architecture() == "i386" { "i386-" } else { "" };
+    let file = root.join("files").join(format!("{prefix}{}_{version}{kind}", package.name));
     if !file.exists() {
         say(format_args!("fetching {} {}", package.name, package.version));
         let work = root.join("work");
