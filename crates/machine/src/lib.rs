@@ -27,8 +27,8 @@ mod processor;
 mod real;
 mod runtime;
 mod sampler;
-mod serial;
 mod screen;
+mod serial;
 mod shared;
 mod sockets;
 #[cfg(test)]
