@@ -7,6 +7,8 @@ pub const PCI_DEVICE: u16 = 0x1040;
 
 /// Types of devices (5).
 pub mod kind {
+    /// Network card.
+    pub const NET: u16 = 1;
     /// Block device.
     pub const BLOCK: u16 = 2;
     /// Console.
@@ -113,6 +115,50 @@ pub mod pci {
         /// Bytes of all of them.
         pub const BYTES: u64 = 0x38;
     }
+}
+
+/// Network cards (5.1).
+pub mod net {
+    /// Feature: the driver may leave checksums to the device.
+    pub const CSUM: u64 = 1 << 0;
+    /// Feature: the driver takes frames whose checksums were not looked at, or are unfinished.
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    /// Feature: the largest packet is told.
+    pub const MTU_TOLD: u64 = 1 << 3;
+    /// Feature: the address is told.
+    pub const MAC: u64 = 1 << 5;
+    /// Feature: the driver takes TCP over IPv4 that was not cut into segments.
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    /// Feature: as `GUEST_TSO4`, over IPv6.
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// Feature: the driver may leave it to the device to cut TCP over IPv4 into segments.
+    pub const HOST_TSO4: u64 = 1 << 11;
+    /// Feature: as `HOST_TSO4`, over IPv6.
+    pub const HOST_TSO6: u64 = 1 << 12;
+    /// Feature: a frame may fill several buffers.
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    /// Feature: whether there is a carrier is told.
+    pub const STATUS: u64 = 1 << 16;
+    /// Feature: there is a control queue.
+    pub const CTRL_VQ: u64 = 1 << 17;
+    /// Feature: several pairs of queues.
+    pub const MQ: u64 = 1 << 22;
+    /// Status in the configuration: there is a carrier.
+    pub const LINK_UP: u16 = 1;
+    /// Bytes of the header before each frame: flags, segmentation, lengths, checksum, number of buffers.
+    pub const HEADER: usize = 12;
+    /// Where the number of buffers is in it.
+    pub const BUFFERS: usize = 10;
+    /// Header flag: the checksum is to be finished, from where to where the header tells.
+    pub const NEEDS_CSUM: u8 = 1;
+    /// Header flag: the checksum is right.
+    pub const DATA_VALID: u8 = 2;
+    /// Control class and command: how many pairs are used.
+    pub const MQ_PAIRS_SET: [u8; 2] = [4, 0];
+    /// Control: done.
+    pub const ACK_OK: u8 = 0;
+    /// Control: refused.
+    pub const ACK_ERR: u8 = 1;
 }
 
 /// Consoles (5.3).

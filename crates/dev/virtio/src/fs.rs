@@ -5,7 +5,7 @@
 //! numbers two requests alike nor one that was reset and begins again can be given another one's reply. The vCPU's
 //! thread sends; a thread of the device's own waits for replies, and for room when the server is behind.
 
-mod stream;
+
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::virtio::{fs::*, kind};
 
 use crate::{Chain, Device, Error, Link, lock};
-use stream::{Outgoing, Replies};
+use crate::stream::{Outgoing, Replies};
 
 /// Queues: one for what must overtake others, one for requests.
 const HIPRIO: u16 = 128;

@@ -85,11 +85,24 @@ impl Link {
     /// Gives `chain` of `queue` back, with the bytes that `fill` writes and counts. Returns whether the driver still
     /// wanted it; if not, `fill` was not called.
     pub fn give(&self, queue: u16, chain: &Chain, fill: impl FnOnce(&Chain, &GuestMemory) -> usize) -> bool {
+        let mut fill = Some(fill);
+        self.give_all(queue, std::slice::from_ref(chain), |_, chain, memory| {
+            fill.take().map_or(0, |fill| fill(chain, memory))
+        })
+    }
+
+    /// As [`give`](Link::give), several at once: the driver sees all or none of them.
+    pub fn give_all(
+        &self,
+        queue: u16,
+        chains: &[Chain],
+        mut fill: impl FnMut(usize, &Chain, &GuestMemory) -> usize,
+    ) -> bool {
         let Some(slot) = self.queues.get(usize::from(queue)) else { return false };
         let mut filled = false;
-        let given = lock(&slot.queue).give(&self.memory, chain, |chain| {
+        let given = lock(&slot.queue).give(&self.memory, chains, |index, chain| {
             filled = true;
-            fill(chain, &self.memory)
+            fill(index, chain, &self.memory)
         });
         match given {
             Ok(true) => self.interrupt(slot.vector.load(Ordering::Acquire), ISR_QUEUE),

@@ -272,32 +272,34 @@ impl Queue {
         }
     }
 
-    /// Gives `chain` back with `written` bytes written by `fill`, which is only called if the chain is of this life
-    /// of the queue. Returns whether the driver wants an interrupt.
+    /// Gives `chains` back in one piece: the driver sees all of them or none. `fill` writes to each and tells how many
+    /// bytes, and is called only if they are of this life of the queue. Returns whether the driver wants an interrupt.
     pub fn give(
         &mut self,
         memory: &GuestMemory,
-        chain: &Chain,
-        fill: impl FnOnce(&Chain) -> usize,
+        chains: &[Chain],
+        mut fill: impl FnMut(usize, &Chain) -> usize,
     ) -> Result<bool, Broken> {
-        if !self.live || chain.life != self.life {
+        if !self.live || chains.iter().any(|chain| chain.life != self.life) {
             return Ok(false);
         }
-        let written = fill(chain) as u32;
-        let slot = u64::from(self.given & (self.place.size - 1));
-        let mut entry = [0; USED as usize];
-        entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
-        entry[4..].copy_from_slice(&written.to_le_bytes());
-        memory.write(Gpa(self.place.device).add(RING + USED * slot), &entry)?;
         let before = self.given;
-        self.given = before.wrapping_add(1);
+        for (index, chain) in chains.iter().enumerate() {
+            let written = fill(index, chain) as u32;
+            let slot = u64::from(self.given & (self.place.size - 1));
+            let mut entry = [0; USED as usize];
+            entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
+            entry[4..].copy_from_slice(&written.to_le_bytes());
+            memory.write(Gpa(self.place.device).add(RING + USED * slot), &entry)?;
+            self.given = self.given.wrapping_add(1);
+        }
         memory.store_u16(Gpa(self.place.device).add(INDEX), self.given)?;
-        // Either the driver sees the entry, or its wish for an interrupt is seen here.
+        // Either the driver sees the entries, or its wish for an interrupt is seen here.
         fence(Ordering::SeqCst);
         if self.event_idx {
-            // It wants one for the entry behind that index (2.7.7.2).
+            // It wants one when the entry behind that index is given (2.7.7.2).
             let event = memory.load_u16(self.used_event())?;
-            return Ok(event == before);
+            return Ok(event.wrapping_sub(before) < self.given.wrapping_sub(before));
         }
         Ok(memory.load_u16(Gpa(self.place.driver))? & NO_INTERRUPT == 0)
     }

@@ -1,4 +1,4 @@
-//! FUSE messages on a stream: they carry their own length.
+//! Messages on a stream that carry their own length: what waits to be sent, and FUSE replies as they come.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
