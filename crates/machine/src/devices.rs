@@ -10,7 +10,9 @@ use satori_chipset::Chipset;
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_memory::GuestMemory;
-use satori_virtio::{BAR_BYTES, Block, Console, Device, Disk, Fs, Port, Rng, Share, VirtioFunction, Wiring};
+use satori_virtio::{
+    BAR_BYTES, Block, Console, Device, Disk, Fs, Net, Nic, Port, Rng, Share, VirtioFunction, Wiring,
+};
 
 use crate::{Error, entropy};
 
@@ -23,6 +25,8 @@ pub struct DeviceConfig {
     pub shares: Vec<Share>,
     /// Disks, in this order.
     pub disks: Vec<Disk>,
+    /// Network cards, in this order.
+    pub nics: Vec<Nic>,
     /// A source of random bytes.
     pub rng: bool,
 }
@@ -37,7 +41,7 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, disks, rng } = config;
+        let DeviceConfig { ports, shares, disks, nics, rng } = config;
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
             devices.push(("console", Console::new(ports)?));
@@ -55,6 +59,9 @@ impl Devices {
         }
         for disk in disks {
             devices.push(("disk", Block::new(disk)?));
+        }
+        for nic in nics {
+            devices.push(("net", Net::new(nic)?));
         }
         if rng {
             devices.push(("rng", random()));

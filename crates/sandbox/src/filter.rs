@@ -9,7 +9,7 @@ use seccompiler::{
 };
 
 use crate::Needs;
-use crate::calls::{ALLOWED, ANSWERED, DEADLY, When};
+use crate::calls::{ALLOWED, ANSWERED, DEADLY, Row, When};
 
 /// Rules of one system call: any of them suffices, none at all permits everything.
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
@@ -21,11 +21,25 @@ pub fn install(needs: &Needs) -> Result<&'static str, String> {
         program(unconditional(&[call]), SeccompAction::Allow, SeccompAction::Errno(error.unsigned_abs()))
     });
     let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
-    let rest = allowed(needs).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
+    let rest =
+        rules(ALLOWED, needs).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
     for filter in answered.chain([deadly, rest]) {
         apply_filter_all_threads(&filter.map_err(text)?).map_err(|error| error.to_string())?;
     }
     Ok("an allow-list on every thread")
+}
+
+/// Installs filters that permit what `rows` say and nothing else.
+pub fn install_rows(rows: &[Row]) -> Result<&'static str, String> {
+    let text = |error: seccompiler::BackendError| error.to_string();
+    let nobody = Needs { keep: &[], listening: false, pinned: false, status: 0, farewell: || {} };
+    let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
+    let rest =
+        rules(rows, &nobody).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
+    for filter in [deadly, rest] {
+        apply_filter_all_threads(&filter.map_err(text)?).map_err(|error| error.to_string())?;
+    }
+    Ok("an allow-list")
 }
 
 /// Installs filters that permit `calls` and nothing else.
@@ -52,14 +66,14 @@ fn unconditional(calls: &[c_long]) -> Rules {
     calls.iter().map(|&call| (call, Vec::new())).collect()
 }
 
-fn allowed(needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
+fn rules(rows: &[Row], needs: &Needs) -> Result<Rules, seccompiler::BackendError> {
     let own = u64::from(std::process::id());
     let whole = SeccompCmpArgLen::Qword;
     let masked = |(at, mask, value): (u8, u64, u64)| {
         SeccompCondition::new(at, whole.clone(), SeccompCmpOp::MaskedEq(mask), value)
     };
     let mut rules = Rules::new();
-    for &(call, when, _) in ALLOWED {
+    for &(call, when, _) in rows {
         let any = match when {
             When::Always => Vec::new(),
             When::Listening if needs.listening => Vec::new(),

@@ -18,12 +18,14 @@ pub mod calls;
 mod filter;
 mod folder;
 mod namespaces;
+mod network;
 mod sys;
 mod trap;
 
 use std::os::fd::RawFd;
 
 pub use folder::{Folder, enter_folder};
+pub use network::enter_network;
 
 /// How much of the sandbox must be had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
 use crate::devices::DiskSpec;
 use crate::footers::{ADVISE_FOOTER, DEMO_FOOTER, FETCH_ABOUT, run_footer};
+use crate::network::{self, NetSpec};
 use crate::output::Newlines;
 use crate::{bench, costs, initrd, reports, top, units};
 
@@ -234,6 +235,12 @@ pub struct Machine {
     /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk
     #[arg(long, value_name = "FILE[,readonly][,snapshot][,serial=TEXT]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
     pub disk: Vec<DiskSpec>,
+    /// A network card, on virtio. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
+    /// permits it; the guest is 10.0.2.15, and reaches everybody but this host itself and link-local addresses. forward leads a port of
+    /// this host to one of the guest's, restrict lets the guest reach nobody, loopback makes 10.0.2.2 this host, dns
+    /// names who is asked for names. passt takes the socket of a passt(1). mac and queues (pairs of queues, 1 to 8) go with both
+    #[arg(long, value_name = "user[,forward=tcp:127.0.0.1:2222:22][,restrict][,loopback][,dns=ADDRESS]|passt=SOCKET", value_parser = network::spec)]
+    pub net: Option<NetSpec>,
     /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
     #[arg(long)]
     pub rng: bool,

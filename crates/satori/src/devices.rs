@@ -1,4 +1,4 @@
-//! Devices that options ask for: `--disk` and `--rng`.
+//! Devices that options ask for: `--disk`, `--rng`, and `--net` with [`network`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 
-use crate::cli;
 use crate::late::{self, LateFile};
 use crate::places::unix_socket;
+use crate::{cli, network};
 
 /// One `--disk`: `FILE[,format=raw][,readonly][,snapshot][,serial=TEXT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,8 @@ fn split(text: &OsStr) -> Vec<OsString> {
 
 /// The devices of the flags.
 pub fn devices(flags: &cli::Machine) -> Result<Devices> {
-    Ok(Devices::new(DeviceConfig { disks: disks(flags)?, rng: flags.rng, ..DeviceConfig::default() })?)
+    let nics = network::nics(flags)?;
+    Ok(Devices::new(DeviceConfig { disks: disks(flags)?, nics, rng: flags.rng, ..DeviceConfig::default() })?)
 }
 
 /// The disks of the flags. Opens images, and changes none.

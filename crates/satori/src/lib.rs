@@ -23,6 +23,7 @@ pub mod initrd;
 pub mod late;
 pub mod modules;
 pub mod msrs;
+pub mod network;
 pub mod origin;
 pub mod output;
 pub mod pages;

@@ -28,6 +28,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-virtio", 3),
     ("satori-chipset", 4),
     ("satori-files", 4),
+    ("satori-net", 4),
     ("satori-profile", 4),
     ("satori-trace", 4),
     ("satori-exits", 4),
@@ -245,7 +246,8 @@ fn crates_without_unsafe_code_forbid_it() {
 }
 
 /// Crates that are any machine's, whatever its instruction set.
-const NEUTRAL: &[&str] = &["satori-memory", "satori-bus", "satori-sandbox", "satori-symbols", "satori-files"];
+const NEUTRAL: &[&str] =
+    &["satori-memory", "satori-bus", "satori-sandbox", "satori-symbols", "satori-files", "satori-net"];
 
 /// What of x86 they do not name.
 const X86: &[&str] = &[

@@ -18,6 +18,7 @@
 mod control;
 mod modules;
 mod mounts;
+mod network;
 mod ports;
 mod run;
 mod spec;

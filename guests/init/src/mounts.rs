@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::spec::{Mount, Spec};
-use crate::sys;
+use crate::{network, sys};
 
 const ROOT: &str = "/root";
 
@@ -90,8 +90,13 @@ pub fn inside(spec: &Spec) -> Vec<String> {
     {
         wrong.push(format!("the host's name cannot be set ({why})"));
     }
-    if let Err(why) = sys::loopback_up() {
+    if let Err(why) = sys::up("lo") {
         wrong.push(format!("the loopback interface is down ({why})"));
+    }
+    if let Some(addresses) = &spec.network
+        && let Err(why) = network::configure(addresses)
+    {
+        wrong.push(why);
     }
     wrong
 }

@@ -1,6 +1,7 @@
 //! What the host wants: `KEY=VALUE` with a NUL behind each.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStringExt;
 
 /// A folder to mount.
@@ -29,6 +30,8 @@ pub struct Spec {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
+    /// Address, mask, gateway and name server of the network card, as many as there are; none if there is no card.
+    pub network: Option<Vec<Ipv4Addr>>,
     /// Rows and columns, if the three streams are one terminal.
     pub terminal: Option<(u16, u16)>,
 }
@@ -70,6 +73,11 @@ impl Spec {
                 b"uid" => spec.uid = number()?,
                 b"gid" => spec.gid = number()?,
                 b"group" => spec.groups.push(number()?),
+                b"network" => {
+                    let text = text();
+                    let addresses = text.split_whitespace().map(|part| part.parse().map_err(|_| wrong()));
+                    spec.network = Some(addresses.collect::<Result<_, _>>()?);
+                }
                 b"terminal" => {
                     let size = text();
                     let (rows, columns) = size.split_once(' ').ok_or_else(wrong)?;

@@ -3,8 +3,10 @@
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::fs::File;
 use std::io::{Error, Result};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 const SYS_FINIT_MODULE: c_long = 313;
 /// MODULE_INIT_COMPRESSED_FILE.
@@ -13,6 +15,7 @@ const COMPRESSED: c_int = 4;
 const MS_RDONLY: c_ulong = 1;
 const MS_NOSUID: c_ulong = 2;
 const MS_NODEV: c_ulong = 4;
+const MS_BIND: c_ulong = 4096;
 const MS_MOVE: c_ulong = 8192;
 
 const RB_POWER_OFF: c_int = 0x4321_fedc;
@@ -23,6 +26,11 @@ const SOCK_DGRAM: c_int = 2;
 const SIOCGIFFLAGS: c_ulong = 0x8913;
 const SIOCSIFFLAGS: c_ulong = 0x8914;
 const IFF_UP: i16 = 1;
+const SIOCADDRT: c_ulong = 0x890b;
+const SIOCSIFADDR: c_ulong = 0x8916;
+const SIOCSIFNETMASK: c_ulong = 0x891c;
+/// RTF_UP and RTF_GATEWAY.
+const ROUTE_FLAGS: u16 = 3;
 
 const TIOCSCTTY: c_ulong = 0x540e;
 const TIOCSWINSZ: c_ulong = 0x5414;
@@ -53,6 +61,42 @@ struct Size {
     rows: u16,
     columns: u16,
     pixels: [u16; 2],
+}
+
+/// `struct sockaddr_in`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Address {
+    family: u16,
+    port: u16,
+    address: [u8; 4],
+    rest: [u8; 8],
+}
+
+/// `struct ifreq`, with an address.
+#[repr(C)]
+struct Addressed {
+    name: [u8; 16],
+    address: Address,
+    rest: [u8; 8],
+}
+
+/// `struct rtentry` (linux/route.h).
+#[repr(C)]
+struct Route {
+    pad1: c_ulong,
+    destination: Address,
+    gateway: Address,
+    mask: Address,
+    flags: u16,
+    pad2: i16,
+    pad3: c_ulong,
+    pad4: *const c_void,
+    metric: i16,
+    device: *const c_char,
+    mtu: c_ulong,
+    window: c_ulong,
+    irtt: u16,
 }
 
 /// `struct ifreq`, with flags.
@@ -157,16 +201,75 @@ pub fn set_hostname(name: &[u8]) -> Result<()> {
     check(unsafe { sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
 
-pub fn loopback_up() -> Result<()> {
+fn internet() -> Result<OwnedFd> {
     // SAFETY: integers; the descriptor is ours from then on.
-    let socket = unsafe { OwnedFd::from_raw_fd(check(socket(AF_INET, SOCK_DGRAM, 0))?) };
-    let mut interface = Interface { name: [0; 16], flags: 0, rest: [0; 22] };
-    interface.name[..2].copy_from_slice(b"lo");
+    Ok(unsafe { OwnedFd::from_raw_fd(check(socket(AF_INET, SOCK_DGRAM, 0))?) })
+}
+
+/// The name of an interface, as the kernel takes it.
+fn interface(name: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..name.len().min(15)].copy_from_slice(&name.as_bytes()[..name.len().min(15)]);
+    bytes
+}
+
+/// Brings an interface up.
+pub fn up(name: &str) -> Result<()> {
+    let socket = internet()?;
+    let mut interface = Interface { name: interface(name), flags: 0, rest: [0; 22] };
     // SAFETY: the structure that this request fills.
     check(unsafe { ioctl(socket.as_raw_fd(), SIOCGIFFLAGS, &raw mut interface) })?;
     interface.flags |= IFF_UP;
     // SAFETY: the structure that this request reads.
     check(unsafe { ioctl(socket.as_raw_fd(), SIOCSIFFLAGS, &raw const interface) }).map(drop)
+}
+
+fn address(of: Ipv4Addr) -> Address {
+    Address { family: AF_INET as u16, port: 0, address: of.octets(), rest: [0; 8] }
+}
+
+/// Gives an interface its address.
+pub fn set_address(name: &str, of: Ipv4Addr, mask: Ipv4Addr) -> Result<()> {
+    let socket = internet()?;
+    for (request, value) in [(SIOCSIFADDR, of), (SIOCSIFNETMASK, mask)] {
+        let addressed = Addressed { name: interface(name), address: address(value), rest: [0; 8] };
+        // SAFETY: the structure that both requests read.
+        check(unsafe { ioctl(socket.as_raw_fd(), request, &raw const addressed) })?;
+    }
+    Ok(())
+}
+
+/// Makes `gateway` the way to everybody.
+pub fn add_route(gateway: Ipv4Addr) -> Result<()> {
+    let nobody = address(Ipv4Addr::UNSPECIFIED);
+    let route = Route {
+        pad1: 0,
+        destination: nobody,
+        gateway: address(gateway),
+        mask: nobody,
+        flags: ROUTE_FLAGS,
+        pad2: 0,
+        pad3: 0,
+        pad4: std::ptr::null(),
+        metric: 0,
+        device: std::ptr::null(),
+        mtu: 0,
+        window: 0,
+        irtt: 0,
+    };
+    let socket = internet()?;
+    // SAFETY: the structure that this request reads, which names no device.
+    check(unsafe { ioctl(socket.as_raw_fd(), SIOCADDRT, &raw const route) }).map(drop)
+}
+
+/// Puts one file over another.
+pub fn bind(source: &Path, target: &Path) -> Result<()> {
+    let (source, target) = (path(source.as_os_str()), path(target.as_os_str()));
+    // SAFETY: three strings that end with NUL; the options are not looked at.
+    check(unsafe {
+        c_mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), MS_BIND, std::ptr::null())
+    })
+    .map(drop)
 }
 
 pub fn change_owner(file: &OwnedFd, uid: u32, gid: u32) -> Result<()> {

@@ -5,8 +5,6 @@
 //! numbers two requests alike nor one that was reset and begins again can be given another one's reply. The vCPU's
 //! thread sends; a thread of the device's own waits for replies, and for room when the server is behind.
 
-
-
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -16,8 +14,8 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::virtio::{fs::*, kind};
 
-use crate::{Chain, Device, Error, Link, lock};
 use crate::stream::{Outgoing, Replies};
+use crate::{Chain, Device, Error, Link, lock};
 
 /// Queues: one for what must overtake others, one for requests.
 const HIPRIO: u16 = 128;

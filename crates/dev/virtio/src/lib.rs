@@ -16,12 +16,12 @@ mod block;
 mod console;
 mod device;
 mod fs;
-mod net;
-mod stream;
 mod link;
+mod net;
 mod queue;
 mod registers;
 mod rng;
+mod stream;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -34,8 +34,8 @@ pub use block::{Block, Disk};
 pub use console::{Console, PORTS_MAX, Port};
 pub use device::{Device, Error};
 pub use fs::{Fs, Share};
-pub use net::{MTU, Net, Nic};
 pub use link::Link;
+pub use net::{MTU, Net, Nic};
 pub use queue::{Broken, Chain, Place, Queue, Span};
 pub use rng::Rng;
 pub use transport::{BAR_BYTES, VirtioFunction, Wiring};

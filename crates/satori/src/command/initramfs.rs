@@ -27,12 +27,13 @@ impl Spec {
     }
 }
 
-/// Packs it. `terminal` has rows and columns.
+/// Packs it. `terminal` has rows and columns; `network` is how the card is set up.
 pub fn pack(
     words: &[OsString],
     folders: &Folders,
     modules: &[Module],
     terminal: Option<(u16, u16)>,
+    network: Option<&str>,
 ) -> Result<Vec<u8>> {
     if INIT.is_empty() {
         bail!("this build cannot run commands: {MISSING}; then build Satori again");
@@ -42,6 +43,7 @@ pub fn pack(
     cpio.directory("dev").device("dev/console", 0o600, 5, 1).directory("satori");
     cpio.file("init", 0o755, INIT);
     let mut spec = describe(words, folders, terminal);
+    network.iter().for_each(|text| spec.put("network", text));
     for module in modules {
         let path = format!("satori/{}", module.name);
         cpio.file(&path, 0o644, &module.bytes);

@@ -23,6 +23,7 @@ use satori_machine::{
 
 use crate::devices::Opened;
 use crate::late::LateFile;
+use crate::network::NetSpec;
 use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
@@ -81,11 +82,18 @@ struct Prepared {
 fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     let chosen = choose::processors(&flags.machine.processor)?;
     let folders = Folders::of(&flags.command)?;
-    let kernel = kernel::find(flags.kernel.as_deref(), flags.command.modules.as_deref())?;
+    // Debian builds the drivers of these into no kernel.
+    let find = if flags.machine.disk.is_empty() && flags.machine.net.is_none() {
+        kernel::find
+    } else {
+        kernel::with_modules
+    };
+    let kernel = find(flags.kernel.as_deref(), flags.command.modules.as_deref())?;
     let (modules, missing) = match &kernel.modules {
         Some(modules) => {
             let disks = (!flags.machine.disk.is_empty()).then_some("virtio_blk");
-            modules.closure(&NEEDED.iter().copied().chain(disks).collect::<Vec<_>>())?
+            let net = flags.machine.net.is_some().then_some("virtio_net");
+            modules.closure(&NEEDED.iter().copied().chain(disks).chain(net).collect::<Vec<_>>())?
         }
         None => Default::default(),
     };
@@ -93,7 +101,8 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
         tracing::warn!("the kernel has no module {name}: without it the guest may not reach its root");
     }
     let terminal = terminal_size();
-    let initramfs = initramfs::pack(&flags.command.words, &folders, &modules, terminal)?;
+    let network = flags.machine.net.as_ref().map(NetSpec::inside);
+    let initramfs = initramfs::pack(&flags.command.words, &folders, &modules, terminal, network)?;
     let costs = costs::of(flags.machine.costs.as_deref())?;
     let (devices, control, typed) = devices(flags, &folders, terminal.is_some())?;
     let append = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
@@ -175,6 +184,7 @@ fn devices(
         ports,
         shares,
         disks: crate::devices::disks(&flags.machine)?,
+        nics: crate::network::nics(&flags.machine)?,
         rng: true,
     })?;
     Ok((devices, control, typed))

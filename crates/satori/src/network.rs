@@ -1,0 +1,141 @@
+//! `--net`: which network the guest's card leads to.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use satori_machine::Nic;
+use satori_net::Options;
+
+use crate::{cli, run};
+
+/// The address of a card, where none is given: of those that anybody may use (IEEE 802, 8.4).
+const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
+/// Most pairs of queues that a guest gets unasked.
+const PAIRS: u16 = 4;
+
+/// One `--net`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetSpec {
+    cable: Cable,
+    mac: [u8; 6],
+    /// Pairs of queues; one a vCPU where it is not given.
+    pairs: Option<u16>,
+}
+
+/// Where frames go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cable {
+    User(Options),
+    Passt(PathBuf),
+}
+
+impl NetSpec {
+    /// How our init sets the card up: address, mask, gateway, name server.
+    pub fn inside(&self) -> &'static str {
+        match &self.cable {
+            Cable::User(options) if options.restrict => "10.0.2.15 255.255.255.0",
+            Cable::User(_) => "10.0.2.15 255.255.255.0 10.0.2.2 10.0.2.3",
+            Cable::Passt(_) => "",
+        }
+    }
+}
+
+/// Reads one `--net`.
+pub fn spec(text: &str) -> Result<NetSpec, String> {
+    let mut words = text.split(',');
+    let kind = words.next().unwrap_or_default();
+    let cable = match kind.split_once('=').unwrap_or((kind, "")) {
+        ("user", "") => Cable::User(Options::default()),
+        ("passt", path) if !path.is_empty() => Cable::Passt(path.into()),
+        ("tap" | "bridge", _) => {
+            return Err(format!(
+                "this version has no '{kind}': write user, or passt=SOCKET with a passt(1) that runs"
+            ));
+        }
+        _ => return Err(format!("'{kind}' is no network: write user or passt=SOCKET")),
+    };
+    let mut spec = NetSpec { cable, mac: MAC, pairs: None };
+    for word in words {
+        match (word.split_once('=').unwrap_or((word, "")), &mut spec.cable) {
+            (("mac", text), _) => spec.mac = mac(text)?,
+            (("queues", text), _) => {
+                let pairs = text.parse().ok().filter(|pairs| (1..=8).contains(pairs));
+                spec.pairs =
+                    Some(pairs.ok_or_else(|| format!("'queues={text}': write a number from 1 to 8"))?);
+            }
+            (_, Cable::User(options)) => options.word(word).map_err(|why| format!("{why}, mac=, queues="))?,
+            (_, Cable::Passt(_)) => {
+                return Err(format!(
+                    "'{word}' is neither mac=52:54:00:12:34:56 nor queues=N: passt(1) itself has more"
+                ));
+            }
+        }
+    }
+    Ok(spec)
+}
+
+fn mac(text: &str) -> Result<[u8; 6], String> {
+    let wrong = || format!("'{text}' is no address of a card: write mac=52:54:00:12:34:56");
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2).ok_or_else(wrong)?;
+        *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+    }
+    let group = mac[0] & 1 != 0 || mac == [0; 6];
+    if parts.next().is_some() || group { Err(wrong()) } else { Ok(mac) }
+}
+
+/// The cards of the flags. Starts the network's process, or connects to it.
+pub fn nics(flags: &cli::Machine) -> Result<Vec<Nic>> {
+    let Some(spec) = &flags.net else { return Ok(Vec::new()) };
+    let cpus = flags.processor.cpus.unwrap_or_default().cpus();
+    let pairs = spec.pairs.unwrap_or_else(|| u16::try_from(cpus).unwrap_or(PAIRS).clamp(1, PAIRS));
+    let socket = match &spec.cable {
+        Cable::User(options) => {
+            // The file itself and not its name, which may be another one's by now.
+            let sandbox = run::sandbox_mode(flags);
+            let helper = satori_net::start("/proc/self/exe".as_ref(), options, spec.mac, sandbox)?;
+            for measure in &helper.measures {
+                tracing::info!("user network: {measure}");
+            }
+            helper.socket
+        }
+        Cable::Passt(path) => UnixStream::connect(path).map_err(|why| {
+            anyhow!(
+                "cannot connect to --net passt={} ({}): start 'passt --socket {0}' first",
+                path.display(),
+                crate::late::plain(&why)
+            )
+        })?,
+    };
+    Ok(vec![Nic { mac: spec.mac, pairs, socket, ours: matches!(spec.cable, Cable::User(_)) }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_a_kind_and_words() {
+        let spec = |text: &str| super::spec(text);
+        let user = spec("user,forward=tcp:127.0.0.1:2222:22,mac=52:54:00:00:00:0a,queues=2").unwrap();
+        assert_eq!((user.mac[5], user.pairs), (10, Some(2)));
+        assert!(matches!(spec("passt=/tmp/x").unwrap().cable, Cable::Passt(_)));
+        for (wrong, told) in [
+            ("", "user"),
+            ("slirp", "user"),
+            ("passt=", "passt=SOCKET"),
+            ("tap=tap0", "passt=SOCKET"),
+            ("user,hostfwd=tcp::2222-:22", "forward="),
+            ("user,forward=tcp:2222:22", "127.0.0.1:2222:22"),
+            ("user,mac=53:54:00:12:34:56", "52:54"),
+            ("user,mac=52:54:00:12:34", "52:54"),
+            ("user,queues=0", "1 to 8"),
+            ("passt=/x,restrict", "mac="),
+        ] {
+            assert!(spec(wrong).unwrap_err().contains(told), "{wrong}: {:?}", spec(wrong));
+        }
+    }
+}
