@@ -119,7 +119,6 @@ mod tests {
 
     #[test]
     fn a_network_is_a_kind_and_words() {
-        let spec = |text: &str| super::spec(text);
         let user = spec("user,forward=tcp:127.0.0.1:2222:22,mac=52:54:00:00:00:0a,queues=2").unwrap();
         assert_eq!((user.mac[5], user.pairs), (10, Some(2)));
         assert!(matches!(spec("passt=/tmp/x").unwrap().cable, Cable::Passt(_)));

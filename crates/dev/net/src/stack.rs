@@ -265,7 +265,9 @@ impl Stack {
                     if self.peers.len() >= PEERS {
                         let oldest =
                             self.peers.iter().min_by_key(|(_, peer)| peer.touched).map(|(&port, _)| port);
-                        oldest.iter().for_each(|port| drop(self.peers.remove(port)));
+                        if let Some(port) = oldest {
+                            self.peers.remove(&port);
+                        }
                     }
                     let mut port = self.port();
                     while self.peers.contains_key(&port) {
@@ -392,7 +394,9 @@ impl Stack {
             let flow = datagram::Flow::new(key, to, now)?;
             if self.datagrams.len() >= DATAGRAMS {
                 let oldest = self.datagrams.iter().min_by_key(|(_, flow)| flow.touched).map(|(key, _)| *key);
-                oldest.iter().for_each(|key| drop(self.datagrams.remove(key)));
+                if let Some(key) = oldest {
+                    self.datagrams.remove(&key);
+                }
             }
             self.datagrams.insert(key, flow);
         }
