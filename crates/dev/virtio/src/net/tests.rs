@@ -125,7 +125,7 @@ fn pairs_are_chosen_and_flows_stay_with_theirs() {
     let (net, mut other) = card(2, true);
     let mut driver = Driver::new(net, false);
     driver.begin(VERSION_1 | MRG_RXBUF | CTRL_VQ | MQ);
-    let mut tell = |driver: &mut Driver, message: &[u8]| {
+    let tell = |driver: &mut Driver, message: &[u8]| {
         let before = driver.given(4);
         driver.request(4, message, 1);
         driver.until("an answer", |d| d.given(4) == before + 1);
