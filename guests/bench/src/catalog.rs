@@ -19,6 +19,9 @@ pub enum Group {
     Threads,
     /// From a request to the handler.
     Latency,
+    /// Debian's packages as they come.
+    #[allow(dead_code, reason = "its rows are run by a script, crates/tools/bench/src/programs")]
+    Programs,
 }
 
 /// One row.

@@ -3,6 +3,7 @@
 pub mod ablation;
 pub mod flags;
 pub mod overhead;
+mod programs;
 mod talks;
 pub mod traps;
 
@@ -15,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
-use satori_bench::catalog::ROWS;
+use satori_bench::catalog::{Group, ROWS};
 use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
 use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
@@ -43,7 +44,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         None => {}
     }
     if flags.list {
-        for row in ROWS {
+        for row in ROWS.iter().chain(&satori_bench::programs::ROWS) {
             writeln!(Out, "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
         }
         writeln!(Out, "{:<12} {:<9} the whole command of a boot to init", "boot", "")?;
@@ -73,7 +74,10 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         return talks.perform(&origin::host(), &kernel);
     }
     let (subjects, notes) = subjects(flags)?;
-    let plan = Plan {
+    let (real, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.group == Group::Programs);
+    let programs = !real.is_empty();
+    let own = if real.is_empty() { None } else { Some(programs::files(&files, &scratch)?) };
+    let mut plan = Plan {
         files,
         subjects,
         settings: match flags.mitigations {
@@ -95,14 +99,31 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         say(format_args!("{load}: figures will be poor, and rows noisy"));
     }
     let mut tell = |words: &str| say(format_args!("{words}"));
-    let mut results = match measure(&plan, &mut Watch { tell: &mut tell, stop: &stop }) {
-        Ok(results) => results,
-        Err(Error::Stopped) => return Ok(Status::User),
-        Err(error) => return Err(error.into()),
+    let mut take = |plan: &Plan| match measure(plan, &mut Watch { tell: &mut tell, stop: &stop }) {
+        Ok(results) => Ok(Some(results)),
+        Err(Error::Stopped) => Ok(None),
+        Err(error) => Err(error),
     };
+    let mut results = None;
+    if !plan.rows.is_empty() || plan.boot {
+        let Some(measured) = take(&plan)? else { return Ok(Status::User) };
+        results = Some(measured);
+    }
+    if let Some(files) = own {
+        plan = Plan { files, rows: real, boot: false, memory: satori_bench::programs::MEMORY, ..plan };
+        let Some(measured) = take(&plan)? else { return Ok(Status::User) };
+        results = Some(match results {
+            Some(others) => others.with(measured),
+            None => measured.worst_first(),
+        });
+    }
+    let mut results = results.context("there is no row to measure")?;
     results.host = origin::host();
     results.date = origin::date(std::time::SystemTime::now());
-    results.kernel = kernel;
+    results.kernel = match programs {
+        true => format!("{kernel}; those of programs {} MiB", satori_bench::programs::MEMORY >> 20),
+        false => kernel,
+    };
     results.notes.splice(0..0, notes.into_iter().chain(busy));
     show(flags, &results, chart)
 }

@@ -118,6 +118,27 @@ impl Apt {
             .with_context(|| format!("apt-get downloaded no file for {wanted}"))
     }
 
+    /// Downloads `packages` and all that they depend on into `folder`.
+    pub fn download_all(&self, packages: &[&str], folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder.join("partial"))?;
+        let output = self
+            .command("apt-get")
+            .arg("-o")
+            .arg(format!("Dir::Cache::archives={}", folder.display()))
+            .args(["-q", "-y", "--no-install-recommends", "--download-only", "install"])
+            .args(packages)
+            .stdout(stderr().as_fd().try_clone_to_owned()?)
+            .stderr(Stdio::piped())
+            .spawn()?
+            .wait_with_output()?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let why = text.lines().find(|l| l.starts_with("E:")).unwrap_or("apt-get install failed");
+            bail!("cannot download {} ({why}): go online, and make room", packages.join(", "));
+        }
+        Ok(())
+    }
+
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let option = |key: &str, path: &str| format!("{key}={}", self.folder.join(path).display());
@@ -189,6 +210,24 @@ pub fn unpack(deb: &Path, pattern: &str, folder: &Path) -> Result<PathBuf> {
         Some(path) if tar.success() && from.success() => Ok(path),
         _ => bail!("there is no {pattern} in {}: {WITHOUT}", deb.display()),
     }
+}
+
+/// Unpacks all package files in `debs` into `tree`: base-files first, which in newer releases has the links from /bin to /usr/bin.
+pub fn unpack_all(debs: &Path, tree: &Path) -> Result<()> {
+    let files = std::fs::read_dir(debs)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "deb")).collect();
+    let first = |path: &Path| {
+        !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"base-files_"))
+    };
+    files.sort_by_key(|path| (first(path), path.clone()));
+    for file in files {
+        let status =
+            Command::new("dpkg-deb").arg("--extract").arg(&file).arg(tree).stdin(Stdio::null()).status();
+        if !status.context("cannot run dpkg-deb")?.success() {
+            bail!("cannot unpack {}: make room in {}", file.display(), tree.display());
+        }
+    }
+    Ok(())
 }
 
 /// The first file in `folder` and its folders, by name, that is `wanted`.

@@ -32,6 +32,8 @@ pub enum Wanted<'a> {
     Memtest,
     /// Everything in the package of this name, as a folder.
     Package(&'a str),
+    /// Everything in these packages and in those that they depend on, as one folder; without some of its folders.
+    Userland(&'a [&'a str], &'a [&'a str]),
     /// A file of a package for i386.
     I386 {
         /// The package, or one that stands for it.
@@ -83,6 +85,7 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
         Wanted::Memtest => "memtest".into(),
         Wanted::Package(name) => format!("package-{name}"),
         Wanted::I386 { package, .. } => format!("i386-{package}"),
+        Wanted::Userland(..) => "userland".into(),
     });
     let kept = link.canonicalize().ok();
     if let Some(path) = &kept
@@ -133,6 +136,10 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
             fs::write(&stamp, "")?;
         }
     }
+    if let Wanted::Userland(packages, left_out) = wanted {
+        let file = userland(&apt, root, packages, left_out)?;
+        return relink(root, link, file);
+    }
     let (package, pattern) = match wanted {
         Wanted::Kernel => (current(&apt, "linux-image-cloud-amd64")?, "./boot/vmlinuz-*"),
         Wanted::Series(series) => (series_kernel(&apt, series)?, "./boot/vmlinuz-*"),
@@ -140,6 +147,7 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         Wanted::Memtest => (named(&apt, "memtest86+")?, "./boot/memtest86+x64.bin"),
         Wanted::Package(name) => (named(&apt, name)?, "*"),
         Wanted::I386 { package, pattern } => (current(&apt, package)?, pattern),
+        Wanted::Userland(..) => bail!("a userland is no package"),
     };
     let whole = matches!(wanted, Wanted::Package(_));
     let kind = if whole { ".tree" } else { "" };
@@ -157,10 +165,43 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         fs::rename(if whole { work.join("tree") } else { found }, &file)?;
         fs::remove_dir_all(&work)?;
     }
+    relink(root, link, file)
+}
+
+/// Lets `link` lead to `file`.
+fn relink(root: &Path, link: &Path, file: PathBuf) -> Result<PathBuf> {
     let fresh = root.join("link");
     let _ = fs::remove_file(&fresh);
     std::os::unix::fs::symlink(&file, &fresh)?;
     fs::rename(&fresh, link)?;
+    Ok(file)
+}
+
+/// The folder of `packages` in their versions of now, made if it is not there.
+fn userland(apt: &Apt, root: &Path, packages: &[&str], left_out: &[&str]) -> Result<PathBuf> {
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a
+    for name in packages {
+        let text = format!("{name} {} {left_out:?}", named(apt, name)?.version);
+        digest = text.bytes().fold(digest, |d, byte| (d ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    }
+    let file = root.join("files").join(format!("userland_{digest:016x}.tree"));
+    if file.exists() {
+        return Ok(file);
+    }
+    say(format_args!("fetching {} packages and what they need, some 110 MB", packages.len()));
+    let (work, tree) = (root.join("work"), root.join("work/tree"));
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&tree)?;
+    apt.download_all(packages, &work.join("debs"))?;
+    apt::unpack_all(&work.join("debs"), &tree)?;
+    for folder in left_out {
+        let _ = fs::remove_dir_all(tree.join(folder));
+    }
+    for folder in ["dev", "proc", "root", "sys", "tmp"] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    fs::rename(&tree, &file)?;
+    fs::remove_dir_all(&work)?;
     Ok(file)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::catalog::{Group, ROWS, Row};
+use crate::programs;
 
 /// All groups, in the order of the tables.
 pub const GROUPS: &[Group] = &[
@@ -13,6 +14,7 @@ pub const GROUPS: &[Group] = &[
     Group::Clock,
     Group::Threads,
     Group::Latency,
+    Group::Programs,
 ];
 
 impl Group {
@@ -27,6 +29,7 @@ impl Group {
             Group::Clock => "clock",
             Group::Threads => "threads",
             Group::Latency => "latency",
+            Group::Programs => "programs",
         }
     }
 }
@@ -34,20 +37,21 @@ impl Group {
 /// The row that is no program's: the boot itself.
 pub const BOOT: &str = "boot";
 
-/// The rows that are meant by `rows` (names, or parts of names that end with `*`) and `groups`, and
-/// whether the boot is; all of them if nothing is said.
-pub fn rows_named(rows: &[String], groups: &[String]) -> Result<(Vec<&'static Row>, bool), Error> {
-    if rows.is_empty() && groups.is_empty() {
+/// The rows that are meant by `named` (names, or parts of names that end with `*`) and `groups`, and
+/// whether the boot is; if nothing is said all of them but the programs, whose packages are to be fetched.
+pub fn rows_named(named: &[String], groups: &[String]) -> Result<(Vec<&'static Row>, bool), Error> {
+    if named.is_empty() && groups.is_empty() {
         return Ok((ROWS.iter().collect(), true));
     }
-    let (mut wanted, mut boot) = (vec![false; ROWS.len()], false);
-    let patterns = rows.iter().map(|name| (name, false)).chain(groups.iter().map(|name| (name, true)));
+    let rows = || ROWS.iter().chain(&programs::ROWS);
+    let (mut wanted, mut boot) = (vec![false; rows().count()], false);
+    let patterns = named.iter().map(|name| (name, false)).chain(groups.iter().map(|name| (name, true)));
     for (pattern, group) in patterns {
         let mut found = false;
         if pattern == BOOT {
             (boot, found) = (true, true);
         }
-        for (row, wanted) in ROWS.iter().zip(&mut wanted) {
+        for (row, wanted) in rows().zip(&mut wanted) {
             let meant = match pattern.strip_suffix('*') {
                 _ if group => row.group.name() == pattern,
                 Some(start) => row.name.starts_with(start),
@@ -60,7 +64,7 @@ pub fn rows_named(rows: &[String], groups: &[String]) -> Result<(Vec<&'static Ro
             return Err(Error::UnknownRow(pattern.clone()));
         }
     }
-    Ok((ROWS.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(row, _)| row).collect(), boot))
+    Ok((rows().zip(wanted).filter(|(_, wanted)| *wanted).map(|(row, _)| row).collect(), boot))
 }
 
 #[cfg(test)]
@@ -79,6 +83,8 @@ mod tests {
         assert_eq!(names(&["chase-*"], &["code"]).0, ["chase-16k", "chase-32m", "patch", "fresh"]);
         assert_eq!(names(&["boot"], &[]), (vec![], true));
         assert_eq!(names(&[], &[]), (ROWS.iter().map(|row| row.name).collect(), true));
+        assert_eq!(names(&["c-*"], &[]).0, ["c-64", "c-32"]);
+        assert!(names(&[], &["programs"]).0.contains(&"make-2"));
         assert!(rows_named(&["fob".into()], &[]).is_err());
     }
 

@@ -20,6 +20,7 @@ pub mod measure;
 pub mod memory;
 pub mod overhead;
 pub mod program;
+pub mod programs;
 pub mod results;
 pub mod session;
 pub mod statistics;

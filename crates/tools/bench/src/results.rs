@@ -236,6 +236,27 @@ pub struct Results {
 }
 
 impl Results {
+    /// These, and those of programs behind them.
+    #[must_use]
+    pub fn with(mut self, programs: Results) -> Self {
+        let programs = programs.worst_first();
+        for (table, more) in self.tables.iter_mut().zip(programs.tables) {
+            table.lines.extend(more.lines);
+        }
+        self.stumbles.extend(programs.stumbles);
+        self
+    }
+
+    /// With the rows in which Satori is slowest first.
+    #[must_use]
+    pub fn worst_first(mut self) -> Self {
+        for table in &mut self.tables {
+            let worst = |line: &Line| line.to_native().unwrap_or(f64::INFINITY);
+            table.lines.sort_by(|a, b| worst(b).total_cmp(&worst(a)));
+        }
+        self
+    }
+
     /// Whether Satori computed something wrongly, or a row of it went wrong.
     pub fn wrong(&self) -> bool {
         let stumbled = self.stumbles.iter().any(|(subject, _)| *subject == 1);
@@ -359,6 +380,16 @@ pub(crate) mod tests {
         assert!(line.wrong(2).is_some());
         let results = results(vec![line]);
         assert!(results.wrong());
+    }
+
+    #[test]
+    fn programs_come_behind_and_the_worst_first() {
+        let rows = results(vec![line("fib", &[&[10.0], &[90.0]])]);
+        let programs = [&[10.0][..], &[20.0][..], &[]];
+        let programs = programs.map(|satori| line("mix", &[&[10.0], satori]));
+        let all = rows.with(results(programs.into()));
+        let satori: Vec<_> = all.tables[0].lines.iter().map(Line::satori).collect();
+        assert_eq!(satori, [Some(90.0), None, Some(20.0), Some(10.0)]);
     }
 
     #[test]

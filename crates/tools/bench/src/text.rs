@@ -47,7 +47,7 @@ pub fn text(results: &Results) -> String {
     let _ = writeln!(
         out,
         "time an operation, in each run the least of samples of 2 ms; medians of {} runs, interleaved; spread: \
-         of all subjects\nthe largest distance between runs; noisy rows are in no mean",
+         of all subjects\nthe largest distance between runs; noisy rows are in no mean; of programs the median of three samples or more, the worst first",
         results.repetitions
     );
     for table in &results.tables {
