@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use satori_cpuid::Feature::{self, *};
-use satori_engine::{CodeWatcher, Engine};
+use satori_engine::{Capability, CodeWatcher, Engine, X86};
 use satori_soft::{Interpreter, Translator, host_lacks};
 
-use crate::{Config, EngineKind};
+use crate::{Config, EngineKind, Error};
 
 /// What the interpreter executes. Speculation and its repairs do not exist on it.
 const INTERPRETER: &[Feature] = &[
@@ -17,9 +17,34 @@ const INTERPRETER: &[Feature] = &[
     Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq,
 ];
 
+/// What a machine that is to have a virtual clock, or not, needs of its engine; the error says what is missing.
+pub(crate) fn suffices(engine: &dyn Engine<X86>, virtual_clock: bool) -> Result<(), Error> {
+    use Capability::{ExactStop, GivesPriority, KeepsInterruptController};
+    let has = |what| engine.capabilities().has(what);
+    let lacks = |what: Capability, needs: &str| {
+        let (name, what) = (engine.name(), what.text());
+        Err(Error::Capability(format!(
+            "{needs} needs an engine that {what}, which {name} does not; use --engine translator"
+        )))
+    };
+    if virtual_clock && !has(ExactStop) {
+        return lacks(ExactStop, "--clock virtual");
+    }
+    if !has(GivesPriority) {
+        return lacks(GivesPriority, "the machine's local APIC");
+    }
+    if has(KeepsInterruptController) {
+        let (name, what) = (engine.name(), KeepsInterruptController.text());
+        return Err(Error::Capability(format!(
+            "the machine has local APICs of its own, and {name} {what}; use --engine translator"
+        )));
+    }
+    Ok(())
+}
+
 /// An engine and what goes with it.
 pub(crate) struct Chosen {
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn Engine<X86>>,
     pub features: &'static [Feature],
     /// Those of them that the host would execute and does not have.
     pub host_lacks: Vec<Feature>,
@@ -58,7 +83,7 @@ impl EngineKind {
                 why: "translator, Satori's software CPU: all code becomes host code before it runs",
             },
             EngineKind::Interpreter => Chosen {
-                engine: Arc::new(Interpreter::default()),
+                engine: Arc::new(Interpreter),
                 features: INTERPRETER,
                 host_lacks: host_lacks(without),
                 why: "interpreter, Satori's software CPU: one instruction at a time",

@@ -29,6 +29,12 @@ pub enum Error {
     /// A device cannot be had.
     #[error(transparent)]
     Device(#[from] satori_virtio::Error),
+    /// The engine cannot do what the machine needs of it.
+    #[error("{0}")]
+    Capability(String),
+    /// The host refused the engine.
+    #[error("the engine cannot make a machine here: {0}; use --engine interpreter")]
+    Engine(std::io::Error),
     /// The host refused a thread.
     #[error("cannot start a thread: {0}; use fewer --cpus")]
     Thread(std::io::Error),

@@ -7,7 +7,7 @@ use satori_bus::{Clock, InterruptLine, InterruptSink, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, Vendor, crystal_hz};
-use satori_engine::{Engine, Kick, TimeSource, VcpuParts};
+use satori_engine::{Engine, Kick, PartitionParts, TimeSource, VcpuParts, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
 use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
@@ -45,7 +45,7 @@ pub(crate) struct Begin {
 
 /// What every life of a machine is made from.
 pub(crate) struct Blueprint {
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn Engine<X86>>,
     pub features: &'static [satori_cpuid::Feature],
     /// Those of them that this host does not have.
     pub host_lacks: Vec<satori_cpuid::Feature>,
@@ -229,18 +229,17 @@ impl Life {
             physical_bits: PHYSICAL_BITS,
             hypervisor: plan.hyperv.leaves(cpus),
         })?;
+        let parts = PartitionParts { memory, time: source, parallel, offered: cpuid.offered() };
+        let partition = plan.engine.create_partition(parts).map_err(Error::Engine)?;
+        let memory = partition.memory().clone();
         let parts = |index| VcpuParts {
             index,
-            memory: memory.clone(),
-            time: source.clone(),
-            parallel,
-            offered: cpuid.offered(),
             entropy: match plan.time {
                 Time::Real(_) => Box::new(entropy::Host::new()),
                 Time::Virtual(_) => Box::new(entropy::Seeded::new(index)),
             },
         };
-        let vcpus: Vec<_> = (0..cpus).map(|index| plan.engine.create_vcpu(parts(index))).collect();
+        let vcpus: Vec<_> = (0..cpus).map(|index| partition.create_vcpu(parts(index))).collect();
         let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
         apic_bus.set_waker(bells.clone());
 

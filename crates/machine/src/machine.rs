@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
-use satori_engine::{CodeWatcher, Engine};
+use satori_engine::{Capability, CodeWatcher, Engine, X86};
 use satori_hyperv::{Crash, Used};
 use satori_profile::{Profile, Shares};
 use satori_state::CpuState;
@@ -17,6 +17,7 @@ use crate::console::Console;
 use crate::cores::Cores;
 use crate::debugcon::DebugSink;
 use crate::debugger::Hub;
+use crate::engines::suffices;
 use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::pins::{host_processors, pin};
@@ -65,7 +66,7 @@ impl Machine {
     pub fn with_engine(
         mut config: Config,
         sinks: Sinks,
-        wrap: impl FnOnce(Arc<dyn Engine>) -> Arc<dyn Engine>,
+        wrap: impl FnOnce(Arc<dyn Engine<X86>>) -> Arc<dyn Engine<X86>>,
     ) -> Result<Self, Error> {
         let chosen = EngineKind::choose(&config, sinks.code.clone());
         let engine = format!("engine: {}", chosen.why);
@@ -111,6 +112,7 @@ impl Machine {
             config.devices.determined()?;
             config.serials.determined()?;
         }
+        suffices(&*parts.engine, matches!(config.clock, ClockMode::Virtual { .. }))?;
         let shared = Shared::new();
         shared.set_script(config.input.clone());
         let plan = Blueprint {
@@ -173,7 +175,8 @@ impl Machine {
     /// Lets a debugger that connects to `listener` stop and examine the machine. If `wait`, no
     /// vCPU runs before one lets it.
     pub fn debug(&mut self, listener: crate::GdbListener, wait: bool) {
-        self.gdb = Some(gdb::Plan { listener, wait });
+        let watches = self.plan.engine.capabilities().has(Capability::BreakOnData);
+        self.gdb = Some(gdb::Plan { listener, wait, watches });
     }
 
     /// Writes a trace of what `filter` names to `file`.
@@ -242,7 +245,7 @@ impl Machine {
             }
             let shares = live(&plan, &mut life, end, hub);
             watchers.iter().for_each(watch::Server::forget);
-            sum.add(&life);
+            sum.add(&mut life);
             if let Some(shares) = shares {
                 sum.profile.shares.get_or_insert_default().merge(&shares);
             }
@@ -316,7 +319,7 @@ impl Machine {
 
 /// What the engine and the boot protocol contribute; tests put their own in.
 pub(crate) struct Parts {
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn Engine<X86>>,
     pub features: &'static [satori_cpuid::Feature],
     pub host_lacks: Vec<satori_cpuid::Feature>,
     pub regions: Vec<satori_memory::Region>,
@@ -337,8 +340,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, life: &Life) {
-        self.registers = life.vps.iter().map(|vp| vp.state().clone()).collect();
+    fn add(&mut self, life: &mut Life) {
+        self.registers = life.vps.iter_mut().map(|vp| vp.registers().clone()).collect();
         if let Some(partition) = life.vps.first().and_then(|vp| vp.partition()) {
             let used = partition.usage();
             match self.hyperv.is_empty() {

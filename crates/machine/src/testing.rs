@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use satori_bus::ByteSink;
 use satori_defs::x86::rflags;
 use satori_engine::{
-    Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, TimeSource, Until, Vcpu, VcpuParts,
+    Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts,
+    Resume, Stat, TimeSource, Until, Vcpu, VcpuParts, Window, X86,
 };
-use satori_memory::{Gpa, Region};
+use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Activity, CpuState};
 
 use crate::life::Begin;
@@ -47,27 +48,45 @@ pub struct Program {
 /// What happened, as `vcpu: what`.
 pub type Log = Arc<Mutex<Vec<String>>>;
 
+#[derive(Clone)]
 pub struct ScriptEngine {
     pub program: Program,
     pub log: Log,
+    pub capabilities: Capabilities,
 }
 
-impl Engine for ScriptEngine {
+impl Engine<X86> for ScriptEngine {
     fn name(&self) -> &'static str {
         "script"
     }
-    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
-        let VcpuParts { index, time, .. } = parts;
-        let begin = self.program.begin.get(index as usize).copied().unwrap_or(0);
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+    fn create_partition(&self, parts: PartitionParts<X86>) -> std::io::Result<Box<dyn Partition<X86>>> {
+        Ok(Box::new(ScriptPartition { engine: self.clone(), parts }))
+    }
+}
+
+struct ScriptPartition {
+    engine: ScriptEngine,
+    parts: PartitionParts<X86>,
+}
+
+impl Partition<X86> for ScriptPartition {
+    fn memory(&self) -> &GuestMemory {
+        &self.parts.memory
+    }
+    fn create_vcpu(&self, VcpuParts { index, .. }: VcpuParts) -> Box<dyn Vcpu<X86>> {
+        let ScriptEngine { program, log, .. } = self.engine.clone();
         Box::new(Script {
             index,
-            time,
-            program: self.program.clone(),
-            log: self.log.clone(),
+            time: self.parts.time.clone(),
+            pc: program.begin.get(index as usize).copied().unwrap_or(0),
+            program,
+            log,
             state: CpuState::default(),
             controls: Controls::default(),
             kick: Arc::default(),
-            pc: begin,
             worked: 0,
             returns: Vec::new(),
             injected: None,
@@ -115,7 +134,7 @@ impl Script {
     }
 }
 
-impl Vcpu for Script {
+impl Vcpu<X86> for Script {
     fn run(&mut self, until: Until) -> Exit {
         let asleep = self.state.activity != Activity::Active && self.injected.is_none();
         assert!(!asleep, "entered while {:?}", self.state.activity);
@@ -211,14 +230,16 @@ impl Vcpu for Script {
     fn inject(&mut self, event: Event) {
         assert!(self.injected.replace(event).is_none(), "two events at one entry");
     }
-    fn request_interrupt_window(&mut self, wanted: bool) {
-        self.window = wanted;
+    fn request_window(&mut self, window: Window, wanted: bool) {
+        match window {
+            Window::Interrupt => self.window = wanted,
+            Window::Nmi => {}
+        }
     }
-    fn request_nmi_window(&mut self, _wanted: bool) {}
     fn state(&self) -> &CpuState {
         &self.state
     }
-    fn state_mut(&mut self) -> &mut CpuState {
+    fn state_mut(&mut self, _parts: satori_engine::Parts) -> &mut CpuState {
         &mut self.state
     }
     fn controls_mut(&mut self) -> &mut Controls {
@@ -252,9 +273,18 @@ impl ByteSink for Buffer {
 
 /// A machine that runs `program`, its log and its console.
 pub fn machine(config: &Config, program: Program) -> Result<(Machine, Log, Buffer), Error> {
+    machine_on(config, program, Capabilities::of(&[Capability::ExactStop, Capability::GivesPriority]))
+}
+
+/// The same, on an engine that can do so much.
+pub fn machine_on(
+    config: &Config,
+    program: Program,
+    capabilities: Capabilities,
+) -> Result<(Machine, Log, Buffer), Error> {
     let (log, console) = (Log::default(), Buffer::default());
     let parts = Parts {
-        engine: Arc::new(ScriptEngine { program, log: log.clone() }),
+        engine: Arc::new(ScriptEngine { program, log: log.clone(), capabilities }),
         features: crate::EngineKind::choose(&Config::default(), None).features,
         host_lacks: Vec::new(),
         regions: vec![Region { start: Gpa(0), len: 1 << 20 }],

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use satori_cpuid::Topology;
 use satori_defs::msr;
 use satori_defs::vmx::ExitReason;
-use satori_engine::Exit;
+use satori_engine::{Capabilities, Exit};
 
-use crate::testing::{Log, Op, Program, machine, stop_after};
+use crate::testing::{Log, Op, Program, machine, machine_on, stop_after};
 use crate::{ClockMode, Config, Event, OnReset, Outcome};
 
 const SVR: u32 = msr::X2APIC_BASE + 0x0f;
@@ -370,4 +370,21 @@ fn mistakes_of_the_configuration_are_told() {
     assert!(refused(Config { topology: Topology::flat(0), ..virtual_clock() }).unwrap().contains("--cpus"));
     assert!(refused(Config { cpu_model: Some("z80".into()), ..virtual_clock() }).unwrap().contains("z80"));
     assert_eq!(refused(Config { hyperv: satori_hyperv::Config::auto(), ..virtual_clock() }), None);
+}
+
+#[test]
+fn an_engine_is_asked_for_what_the_machine_needs() {
+    use satori_engine::Capability::{ExactStop, GivesPriority, KeepsInterruptController};
+    let real = Config::default();
+    let counted = Config { clock: ClockMode::Virtual { rate: 1_000_000_000 }, ..Config::default() };
+    let made = |config: &Config, can: &[_]| {
+        machine_on(config, Program::default(), Capabilities::of(can)).map(drop).map_err(|e| e.to_string())
+    };
+    assert_eq!(made(&real, &[GivesPriority]), Ok(()));
+    let error = made(&counted, &[GivesPriority]).unwrap_err();
+    assert!(error.starts_with("--clock virtual needs an engine that stops after an exact number"), "{error}");
+    assert_eq!(made(&counted, &[GivesPriority, ExactStop]), Ok(()));
+    assert!(made(&real, &[ExactStop]).unwrap_err().contains("gives the task priority"));
+    let error = made(&real, &[GivesPriority, KeepsInterruptController]).unwrap_err();
+    assert!(error.contains("local APICs of its own"), "{error}");
 }

@@ -9,7 +9,8 @@ use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::cr0;
 use satori_engine::{
-    DebugCause, DebugPlan, Doing, Event, Exit, Kick, Processor, Resume, Until, Vcpu, Vmx, Whereabouts,
+    DebugCause, DebugPlan, Doing, Event, Exit, Kick, Parts, Processor, Resume, Until, Vcpu, Vmx, Whereabouts,
+    Window, X86,
 };
 use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Flush, Partition};
@@ -47,7 +48,7 @@ pub(crate) enum After {
 
 pub(crate) struct Vp {
     pub index: u32,
-    vcpu: Box<dyn Vcpu>,
+    vcpu: Box<dyn Vcpu<X86>>,
     kick: Arc<Kick>,
     whereabouts: Option<Arc<Whereabouts>>,
     lapic: Lapic,
@@ -84,7 +85,7 @@ impl Vp {
     #[allow(clippy::too_many_arguments, reason = "what a processor is made of, each of another kind")]
     pub fn new(
         index: u32,
-        mut vcpu: Box<dyn Vcpu>,
+        mut vcpu: Box<dyn Vcpu<X86>>,
         lapic: Lapic,
         msrs: PlatformMsrs,
         platform: Arc<Platform>,
@@ -156,11 +157,18 @@ impl Vp {
         self.charges.as_ref().map_or(0, |charges| charges.of(reason, apicv))
     }
 
+    /// What every exit hands out of the register file.
     pub fn state(&self) -> &CpuState {
         self.vcpu.state()
     }
 
-    pub fn vcpu(&self) -> &dyn Vcpu {
+    /// The whole register file.
+    pub fn registers(&mut self) -> &CpuState {
+        self.vcpu.fetch(Parts::ALL);
+        self.vcpu.state()
+    }
+
+    pub fn vcpu(&self) -> &dyn Vcpu<X86> {
         &*self.vcpu
     }
 
@@ -171,7 +179,7 @@ impl Vp {
 
     /// Sets the registers before the first entry.
     pub fn set_state(&mut self, state: CpuState) {
-        *self.vcpu.state_mut() = state;
+        *self.vcpu.state_mut(Parts::ALL) = state;
     }
 
     /// Partition TSC at which the local APIC's timer or a synthetic one expires next.
@@ -198,7 +206,7 @@ impl Vp {
     /// Changes registers between two instructions, as a debugger does.
     pub fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
         let (rip, cr3) = (self.vcpu.state().rip, self.vcpu.state().cr3);
-        change(self.vcpu.state_mut());
+        change(self.vcpu.state_mut(Parts::ALL));
         let state = self.vcpu.state();
         if state.cr3 != cr3 {
             self.vcpu.flush_tlb();
@@ -362,8 +370,9 @@ impl Vp {
     /// INIT and SIPI (SDM 9.4).
     fn take_signals(&mut self) {
         if self.lapic.take_init() {
-            let fresh = after_init(self.vcpu.state(), self.lapic.is_bsp(), self.platform.cpuid.signature());
-            *self.vcpu.state_mut() = fresh;
+            let (bsp, signature) = (self.lapic.is_bsp(), self.platform.cpuid.signature());
+            let fresh = after_init(self.registers(), bsp, signature);
+            *self.vcpu.state_mut(Parts::ALL) = fresh;
             self.vcpu.flush_tlb();
             // Whatever the interrupted instruction was still owed is gone with it.
             self.vcpu.resume(Resume::Continue);
@@ -375,7 +384,7 @@ impl Vp {
         if let Some(page) = self.lapic.take_sipi()
             && self.vcpu.state().activity == Activity::WaitForSipi
         {
-            let state = self.vcpu.state_mut();
+            let state = self.vcpu.state_mut(Parts::EXIT);
             let cs = &mut state.seg[seg::CS];
             *cs = Segment { selector: u16::from(page) << 8, base: u64::from(page) << 12, ..*cs };
             state.rip = 0;
@@ -407,17 +416,17 @@ impl Vp {
     /// the rest. Returns whether something was injected.
     fn inject(&mut self) -> bool {
         let mut injected = false;
-        if self.lapic.nmi_pending() && self.vcpu.can_take_nmi() && self.lapic.take_nmi() {
+        if self.lapic.nmi_pending() && self.vcpu.can_take(Window::Nmi) && self.lapic.take_nmi() {
             self.inject_event(Event::Nmi);
             injected = true;
         }
         let nmi_window = self.lapic.nmi_pending();
         if nmi_window != self.nmi_window {
             self.nmi_window = nmi_window;
-            self.vcpu.request_nmi_window(nmi_window);
+            self.vcpu.request_window(Window::Nmi, nmi_window);
         }
         let mut waits = self.interrupt_waits();
-        if waits && !injected && self.vcpu.can_take_interrupt() {
+        if waits && !injected && self.vcpu.can_take(Window::Interrupt) {
             if let Some(vector) = self.next_vector() {
                 self.inject_event(Event::Interrupt(vector));
                 injected = true;
@@ -426,7 +435,7 @@ impl Vp {
         }
         if waits != self.window {
             self.window = waits;
-            self.vcpu.request_interrupt_window(waits);
+            self.vcpu.request_window(Window::Interrupt, waits);
         }
         injected
     }
@@ -589,7 +598,7 @@ impl Vp {
 }
 
 /// Executes `vcpu`, after it dropped the translations that others told it to drop.
-fn execute(vcpu: &mut dyn Vcpu, platform: &Platform, index: u32, until: Until) -> Exit {
+fn execute(vcpu: &mut dyn Vcpu<X86>, platform: &Platform, index: u32, until: Until) -> Exit {
     let Some(hyperv) = &platform.hyperv else { return vcpu.run(until) };
     let executing = hyperv.slots().enter(index);
     match executing.take() {

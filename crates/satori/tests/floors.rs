@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-rules", 1),
     ("satori-bus", 1),
     ("satori-sandbox", 1),
+    ("satori-seam", 2),
     ("satori-engine", 2),
     ("satori-cpuid", 2),
     ("satori-lapic", 2),
@@ -43,6 +44,11 @@ const FLOORS: &[(&str, u8)] = &[
 /// too, so that this list cannot grow stale.
 const SIDEWAYS: &[(&str, &str, &str)] = &[
     ("satori-engine", "satori-cpuid", "a vCPU is made with the features that its guest is offered"),
+    (
+        "satori-engine",
+        "satori-seam",
+        "an instruction set's side of the seam is an implementation of its family",
+    ),
     ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
 ];
 

@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub listener: GdbListener,
     /// The vCPUs wait for a debugger that lets them go.
     pub wait: bool,
+    /// The engine stops at accesses to data.
+    pub watches: bool,
 }
 
 /// What the protocol's thread hears.
@@ -66,7 +68,7 @@ impl Server {
         let reader = std::thread::Builder::new()
             .name("gdb socket".into())
             .spawn(move || accepting.serve(&readers_end, &credit))?;
-        let target = Target::new(hub.clone(), Handle(shared.clone()), time.clock());
+        let target = Target::new(hub.clone(), Handle(shared.clone()), time.clock(), plan.watches);
         let thread = std::thread::Builder::new().name("gdb".into()).spawn(move || {
             Session { inputs, spent, bytes: VecDeque::new(), target }.serve();
             listener.close();

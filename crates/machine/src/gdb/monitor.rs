@@ -81,7 +81,8 @@ fn info(target: &Target) -> String {
     let mut text =
         format!("time {} ns, TSC {:#x} at {} Hz\n", clock.now(), clock.guest_tsc(), clock.guest_tsc_hz());
     for vcpu in 0..target.hub.vcpus() {
-        let Some((state, retired)) = target.hub.with(vcpu, |vp| (vp.state().clone(), vp.vcpu().retired()))
+        let Some((state, retired)) =
+            target.hub.with(vcpu, |vp| (vp.registers().clone(), vp.vcpu().retired()))
         else {
             continue;
         };

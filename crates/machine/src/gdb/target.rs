@@ -40,6 +40,8 @@ pub(super) struct Target {
     pub hub: Arc<Hub>,
     pub clock: Arc<dyn Clock>,
     handle: Handle,
+    /// Whether there can be watchpoints; a debugger that is refused one steps instead.
+    watches: bool,
     actions: Vec<Action>,
     /// vCPUs that the resumption at hand names.
     mentioned: Vec<usize>,
@@ -59,12 +61,13 @@ fn vcpu(tid: Tid) -> usize {
 }
 
 impl Target {
-    pub fn new(hub: Arc<Hub>, handle: Handle, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(hub: Arc<Hub>, handle: Handle, clock: Arc<dyn Clock>, watches: bool) -> Self {
         Target {
             actions: vec![Action::Continue; hub.vcpus()],
             mentioned: Vec::new(),
             hub,
             clock,
+            watches,
             handle,
             software: Vec::new(),
             hardware: Vec::new(),
@@ -118,7 +121,7 @@ impl Target {
     }
 
     pub fn state(&self, tid: Tid) -> TargetResult<CpuState, Self> {
-        self.hub.with(vcpu(tid), |vp| vp.state().clone()).ok_or(EFAULT)
+        self.hub.with(vcpu(tid), |vp| vp.registers().clone()).ok_or(EFAULT)
     }
 
     fn change(
@@ -383,8 +386,10 @@ fn watchpoint(address: u64, len: u64, kind: WatchKind) -> Watchpoint {
 
 impl HwWatchpoint for Target {
     fn add_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
-        insert(&mut self.watchpoints, watchpoint(address, len, kind));
-        Ok(true)
+        if self.watches {
+            insert(&mut self.watchpoints, watchpoint(address, len, kind));
+        }
+        Ok(self.watches)
     }
     fn remove_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
         Ok(remove(&mut self.watchpoints, &watchpoint(address, len, kind)))

@@ -25,7 +25,7 @@ pub use live::{FORMAT, LIVE_VERSION, Live, LiveHot, LiveVcpu};
 pub use meter::{Meter, Recorded, Timing, Watched};
 pub use sample::{ExitProfile, Samples};
 use satori_defs::vmx::ExitReason;
-use satori_engine::Stat;
+use satori_seam::Stat;
 pub use shares::Shares;
 pub use timeline::Timeline;
 

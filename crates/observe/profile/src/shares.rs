@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use satori_bus::Nanos;
-use satori_engine::Doing;
+use satori_seam::Doing;
 
 /// Wall-clock time of all vCPUs, by what they did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -20,7 +20,10 @@ use std::time::Duration;
 use satori_bus::ByteSink;
 use satori_compare::{next_instruction, undefined};
 use satori_defs::x86::rflags;
-use satori_engine::{Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts};
+use satori_engine::{
+    Capabilities, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts, Parts, Resume,
+    Stat, Until, Vcpu, VcpuParts, Window, X86,
+};
 use satori_machine::{ClockMode, Config, EngineKind, Handle, Machine, Sinks};
 use satori_memory::{Gpa, GuestMemory};
 use satori_state::{CpuState, reg};
@@ -268,29 +271,49 @@ fn sums(memory: &GuestMemory) -> Vec<u64> {
 }
 
 /// An engine that is watched.
+#[derive(Clone)]
 struct Watched {
-    inner: Arc<dyn Engine>,
+    inner: Arc<dyn Engine<X86>>,
     side: Arc<Mutex<Side>>,
     over: Arc<AtomicBool>,
     handle: Arc<OnceLock<Handle>>,
 }
 
-impl Engine for Watched {
+impl Engine<X86> for Watched {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
 
-    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
-        let (index, memory) = (parts.index, parts.memory.clone());
-        let tells = matches!(self.side.lock().unwrap().report, Report::Tell(_));
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn create_partition(&self, parts: PartitionParts<X86>) -> std::io::Result<Box<dyn Partition<X86>>> {
+        Ok(Box::new(WatchedPartition { inner: self.inner.create_partition(parts)?, watched: self.clone() }))
+    }
+}
+
+struct WatchedPartition {
+    inner: Box<dyn Partition<X86>>,
+    watched: Watched,
+}
+
+impl Partition<X86> for WatchedPartition {
+    fn memory(&self) -> &GuestMemory {
+        self.inner.memory()
+    }
+
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
+        let Watched { side, over, handle, .. } = self.watched.clone();
+        let tells = matches!(side.lock().unwrap().report, Report::Tell(_));
         Box::new(WatchedVcpu {
-            index,
+            index: parts.index,
             tells,
-            memory,
+            memory: self.memory().clone(),
             inner: self.inner.create_vcpu(parts),
-            side: self.side.clone(),
-            over: self.over.clone(),
-            handle: self.handle.clone(),
+            side,
+            over,
+            handle,
         })
     }
 }
@@ -300,7 +323,7 @@ struct WatchedVcpu {
     /// Whether this is the interpreter's.
     tells: bool,
     memory: GuestMemory,
-    inner: Box<dyn Vcpu>,
+    inner: Box<dyn Vcpu<X86>>,
     side: Arc<Mutex<Side>>,
     over: Arc<AtomicBool>,
     handle: Arc<OnceLock<Handle>>,
@@ -344,7 +367,7 @@ impl WatchedVcpu {
         let disturb = side.random.next();
         drop(side);
         if let Some(right) = adopt {
-            let state = self.inner.state_mut();
+            let state = self.inner.state_mut(Parts::ALL);
             state.rflags = right.rflags;
             state.gpr[..reg::ZERO].copy_from_slice(&right.gpr[..reg::ZERO]);
         }
@@ -404,7 +427,7 @@ impl WatchedVcpu {
     }
 }
 
-impl Vcpu for WatchedVcpu {
+impl Vcpu<X86> for WatchedVcpu {
     fn run(&mut self, until: Until) -> Exit {
         let mut left = until.instructions.expect("a virtual clock counts instructions");
         loop {
@@ -435,17 +458,17 @@ impl Vcpu for WatchedVcpu {
     fn inject(&mut self, event: Event) {
         self.inner.inject(event);
     }
-    fn request_interrupt_window(&mut self, wanted: bool) {
-        self.inner.request_interrupt_window(wanted);
+    fn request_window(&mut self, window: Window, wanted: bool) {
+        self.inner.request_window(window, wanted);
     }
-    fn request_nmi_window(&mut self, wanted: bool) {
-        self.inner.request_nmi_window(wanted);
+    fn fetch(&mut self, parts: Parts) {
+        self.inner.fetch(parts);
     }
     fn state(&self) -> &CpuState {
         self.inner.state()
     }
-    fn state_mut(&mut self) -> &mut CpuState {
-        self.inner.state_mut()
+    fn state_mut(&mut self, parts: Parts) -> &mut CpuState {
+        self.inner.state_mut(parts)
     }
     fn controls_mut(&mut self) -> &mut Controls {
         self.inner.controls_mut()

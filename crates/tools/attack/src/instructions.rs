@@ -9,7 +9,8 @@ use satori_cpuid::{Offered, Vendor};
 use satori_defs::fpu::{fcw, xsave};
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_engine::{
-    CpuidResult, Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, Vcpu, VcpuParts,
+    CpuidResult, Engine, Entropy, Exception, Exit, PartitionParts, Parts, Resume, TimeSource, Until, Vcpu,
+    VcpuParts, X86,
 };
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_soft::Interpreter;
@@ -363,7 +364,7 @@ fn differences(blocks: &Left, steps: &Left) -> String {
 
 /// Runs `case` for [`BUDGET`] instructions, `at_once` at a time.
 fn run(case: &Case, memory: &GuestMemory, at_once: u64) -> Left {
-    let mut vcpu = vcpu(&Interpreter::default(), case, memory);
+    let mut vcpu = vcpu(&Interpreter, case, memory);
     let mut exits = Vec::new();
     let mut answers = case.answers.iter().cycle();
     // Exits that complete nothing are bounded too.
@@ -388,21 +389,20 @@ fn run(case: &Case, memory: &GuestMemory, at_once: u64) -> Left {
 }
 
 /// A vCPU of `engine` at the beginning of `case`.
-pub(super) fn vcpu(engine: &dyn Engine, case: &Case, memory: &GuestMemory) -> Box<dyn Vcpu> {
+pub(super) fn vcpu(engine: &dyn Engine<X86>, case: &Case, memory: &GuestMemory) -> Box<dyn Vcpu<X86>> {
     memory.write(Gpa(0), &case.ram).expect("it is RAM");
     if let Some(page) = memory.page(Gpa(0)) {
         page.state.touch();
     }
-    let parts = VcpuParts {
-        index: 0,
+    let parts = PartitionParts {
         memory: memory.clone(),
         time: Arc::new(Frozen),
         parallel: false,
         offered: case.offered,
-        entropy: Box::new(Constant),
     };
-    let mut vcpu = engine.create_vcpu(parts);
-    *vcpu.state_mut() = case.state.clone();
+    let partition = engine.create_partition(parts).expect("a software CPU needs nothing of the host");
+    let mut vcpu = partition.create_vcpu(VcpuParts { index: 0, entropy: Box::new(Constant) });
+    *vcpu.state_mut(Parts::ALL) = case.state.clone();
     vcpu
 }
 

@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use satori_compare::{next_instruction, undefined};
 use satori_defs::x86::pte;
-use satori_engine::{Exit, Until, Vcpu};
+use satori_engine::{Exit, Parts, Until, Vcpu, X86};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_soft::{Interpreter, Translator};
 use satori_state::{Activity, CpuState, reg};
@@ -68,7 +68,7 @@ fn compare(case: &Case, cut: u64) -> u64 {
             let regions = [Region { start: Gpa(0), len: RAM }];
             (GuestMemory::new(&regions).expect("256 KiB can be reserved"), Translator::after(HOT))
         });
-        let mut one = vcpu(&Interpreter::default(), case, memory);
+        let mut one = vcpu(&Interpreter, case, memory);
         let mut right = Vec::new();
         while right.len() < TIMES {
             let Some(left) = in_steps(&mut *one, case, memory) else { break };
@@ -131,15 +131,15 @@ fn of_tables(bytes: &[u8]) -> Vec<u64> {
 }
 
 /// Executes the code once more, `cut` instructions at a time.
-fn at_once(vcpu: &mut dyn Vcpu, case: &Case, cut: u64) -> Left {
+fn at_once(vcpu: &mut dyn Vcpu<X86>, case: &Case, cut: u64) -> Left {
     execute(vcpu, case, cut, |_, _| true).expect("nothing stops it")
 }
 
 /// Executes the code once more, an instruction at a time. Nothing if it depends on what is undefined.
-fn in_steps(vcpu: &mut dyn Vcpu, case: &Case, memory: &GuestMemory) -> Option<Left> {
+fn in_steps(vcpu: &mut dyn Vcpu<X86>, case: &Case, memory: &GuestMemory) -> Option<Left> {
     let mut undefined = 0;
     let mut before: Option<(Instruction, u64)> = None;
-    let mut look = |vcpu: &mut dyn Vcpu, completed: bool| {
+    let mut look = |vcpu: &mut dyn Vcpu<X86>, completed: bool| {
         let handled = (HANDLERS..HANDLERS + 0x200).contains(&vcpu.state().rip);
         if let Some((insn, rcx)) = before.take() {
             if handled && undefined != 0 {
@@ -167,13 +167,13 @@ fn in_steps(vcpu: &mut dyn Vcpu, case: &Case, memory: &GuestMemory) -> Option<Le
 /// Executes the code once more; `look` is asked before each piece, told whether the last one completed, and may
 /// stop it.
 fn execute(
-    vcpu: &mut dyn Vcpu,
+    vcpu: &mut dyn Vcpu<X86>,
     case: &Case,
     piece: u64,
-    mut look: impl FnMut(&mut dyn Vcpu, bool) -> bool,
+    mut look: impl FnMut(&mut dyn Vcpu<X86>, bool) -> bool,
 ) -> Option<Left> {
-    *vcpu.state_mut() = case.state.clone();
-    vcpu.state_mut().activity = Activity::Active;
+    *vcpu.state_mut(Parts::ALL) = case.state.clone();
+    vcpu.state_mut(Parts::ALL).activity = Activity::Active;
     vcpu.flush_tlb();
     let end = vcpu.retired() + BUDGET;
     let (mut exits, mut completed) = (Vec::new(), true);

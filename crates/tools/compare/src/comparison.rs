@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use iced_x86::Instruction;
-use satori_engine::Engine;
+use satori_engine::{Engine, X86};
 
 use crate::allowed;
 use crate::case::{Case, Ending, Outcome};
@@ -47,7 +47,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// Compares `engine`.
-    pub fn new(engine: &dyn Engine) -> Result<Self, Error> {
+    pub fn new(engine: &dyn Engine<X86>) -> Result<Self, Error> {
         let guest = |way| -> Result<_, Error> { Ok((Guest::new(engine, way)?, Vec::new())) };
         Ok(Comparison {
             native: Native::new()?,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use satori_cpuid::Offered;
 use satori_defs::fpu::xsave;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
-use satori_engine::{Engine, Entropy, Exception, Exit, Resume, TimeSource, Until, Vcpu, VcpuParts};
+use satori_engine::{
+    Engine, Entropy, Exception, Exit, PartitionParts, Parts, Resume, TimeSource, Until, Vcpu, VcpuParts, X86,
+};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Activity, CpuState, DescriptorTable, FpuState, Segment, Ymm, reg, seg};
 
@@ -69,7 +71,7 @@ pub enum Way {
 
 /// One way for an engine to execute cases.
 pub struct Guest {
-    vcpu: Box<dyn Vcpu>,
+    vcpu: Box<dyn Vcpu<X86>>,
     memory: GuestMemory,
     template: CpuState,
     background: Vec<u8>,
@@ -169,7 +171,7 @@ fn template() -> CpuState {
 
 impl Guest {
     /// A guest on a vCPU of `engine`.
-    pub fn new(engine: &dyn Engine, way: Way) -> Result<Self, Error> {
+    pub fn new(engine: &dyn Engine<X86>, way: Way) -> Result<Self, Error> {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }])?;
         if let Some(page) = memory.page(Gpa(0)) {
             page.state.touch();
@@ -179,14 +181,15 @@ impl Guest {
         let background = layout::background();
         memory.write(Gpa(DATA_AT), &background)?;
         memory.write(Gpa(CODE_AT), &vec![FILL; CODE.len() * PAGE as usize])?;
-        let vcpu = engine.create_vcpu(VcpuParts {
-            index: 0,
-            memory: memory.clone(),
-            time: Arc::new(Frozen),
-            parallel: false,
-            offered: Offered { vendor: host::vendor(), ..Offered::EVERYTHING },
-            entropy: Box::new(Frozen),
-        });
+        let partition = engine
+            .create_partition(PartitionParts {
+                memory: memory.clone(),
+                time: Arc::new(Frozen),
+                parallel: false,
+                offered: Offered { vendor: host::vendor(), ..Offered::EVERYTHING },
+            })
+            .map_err(|why| Error::System { what: "make a partition", why })?;
+        let vcpu = partition.create_vcpu(VcpuParts { index: 0, entropy: Box::new(Frozen) });
         let buffer = vec![0; WRITABLE * PAGE as usize];
         Ok(Guest { vcpu, memory, template: template(), background, buffer, way })
     }
@@ -217,7 +220,7 @@ impl Guest {
             self.memory.write(Gpa(DATA_AT + (line * LINE) as u64), bytes)?;
         }
         self.write_code(case, case.code())?;
-        let state = self.vcpu.state_mut();
+        let state = self.vcpu.state_mut(Parts::ALL);
         state.clone_from(&self.template);
         state.gpr[..16].copy_from_slice(&case.gpr);
         state.rip = case.at;

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use satori_compare::{
     Comparison, Error, Exclusion, Failure, Generator, When, describe, host, read_line, write_line,
 };
-use satori_engine::Engine;
+use satori_engine::{Engine, X86};
 use satori_soft::{Interpreter, Translator};
 
 /// Compares an engine with this machine's processor
@@ -65,8 +65,8 @@ enum Choice {
 
 impl Choice {
     fn comparison(self) -> Result<Comparison, Error> {
-        let engine: &dyn Engine = match self {
-            Choice::Interpreter => &Interpreter::default(),
+        let engine: &dyn Engine<X86> = match self {
+            Choice::Interpreter => &Interpreter,
             Choice::Translator => &Translator::eager(),
         };
         Comparison::new(engine)

@@ -2,7 +2,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use satori_defs::x86::efer;
-use satori_engine::Vcpu;
+use satori_engine::{Vcpu, X86};
 use satori_memory::{Gpa, GuestMemory};
 use satori_state::seg;
 
@@ -11,7 +11,7 @@ const LONG: u32 = 1 << 13;
 const WIDE: u32 = 1 << 14;
 
 /// The instruction at RIP of `vcpu`, if it can be read and is one.
-pub fn next_instruction(vcpu: &dyn Vcpu, memory: &GuestMemory) -> Option<Instruction> {
+pub fn next_instruction(vcpu: &dyn Vcpu<X86>, memory: &GuestMemory) -> Option<Instruction> {
     let state = vcpu.state();
     let code = &state.seg[seg::CS];
     let bits = match (code.rights & LONG != 0 && state.efer & efer::LMA != 0, code.rights & WIDE != 0) {

@@ -1,13 +1,13 @@
 //! Each engine against the real processor: every case that once differed, and 200,000 more.
 
 use satori_compare::{Comparison, Exclusion, Failure, Generator, When, describe, host, read_line};
-use satori_engine::Engine;
+use satori_engine::{Engine, X86};
 use satori_soft::{Interpreter, Translator};
 
 const SEED: u64 = 0x5361_746f;
 const CASES: u64 = 200_000;
 
-fn comparison(engine: &dyn Engine) -> Comparison {
+fn comparison(engine: &dyn Engine<X86>) -> Comparison {
     eprintln!("compared with {}", host::get());
     for limit in host::get().limits() {
         eprintln!("not compared here: {limit}");
@@ -32,11 +32,11 @@ fn show(failures: &[Failure]) -> String {
 
 #[test]
 fn what_once_differed_no_longer_does() {
-    replay_the_corpus(&Interpreter::default());
+    replay_the_corpus(&Interpreter);
     replay_the_corpus(&Translator::eager());
 }
 
-fn replay_the_corpus(engine: &dyn Engine) {
+fn replay_the_corpus(engine: &dyn Engine<X86>) {
     let mut comparison = comparison(engine);
     let mut failures = Vec::new();
     for line in include_str!("../corpus.txt").lines().filter(|line| !line.starts_with('#')) {
@@ -57,7 +57,7 @@ fn replay_the_corpus(engine: &dyn Engine) {
 
 #[test]
 fn interpreted_instructions_do_what_they_do_on_the_real_processor() {
-    compare_at_random(&Interpreter::default());
+    compare_at_random(&Interpreter);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn translated_instructions_do_what_they_do_on_the_real_processor() {
     compare_at_random(&Translator::eager());
 }
 
-fn compare_at_random(engine: &dyn Engine) {
+fn compare_at_random(engine: &dyn Engine<X86>) {
     let mut comparison = comparison(engine);
     let generators = [64, 32].map(|bits| Generator::new(bits, SEED, ""));
     let mut failures: Vec<Failure> = Vec::new();

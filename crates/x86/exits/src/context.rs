@@ -5,7 +5,7 @@ use std::sync::Arc;
 use satori_bus::{Clock, MmioMap, Nanos, PortMap, PowerEvent, PowerSink};
 use satori_cpuid::CpuidTable;
 use satori_cpuid::msrs::PlatformMsrs;
-use satori_engine::Vcpu;
+use satori_engine::{Parts, Vcpu, X86};
 use satori_hyperv as hyperv;
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
@@ -63,7 +63,7 @@ pub enum Asked {
 /// One vCPU and its partition, during one exit.
 pub struct Context<'a> {
     /// The vCPU that exited.
-    pub vcpu: &'a mut dyn Vcpu,
+    pub vcpu: &'a mut dyn Vcpu<X86>,
     /// Its local APIC.
     pub lapic: &'a mut Lapic,
     /// Its platform MSRs.
@@ -86,7 +86,7 @@ impl Context<'_> {
     pub(crate) fn store_tpr(&mut self) {
         let tpr = self.lapic.tpr();
         if self.vcpu.state().tpr != tpr {
-            self.vcpu.state_mut().tpr = tpr;
+            self.vcpu.state_mut(Parts::SYSTEM).tpr = tpr;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use satori_cpuid::Registers;
 use satori_defs::cpuid::EXTENDED_POWER;
-use satori_engine::{CpuidResult, Resume};
+use satori_engine::{CpuidResult, Parts, Resume};
 use satori_lapic::Mode;
 
 use crate::Context;
@@ -11,6 +11,7 @@ use crate::Context;
 const INVARIANT_TSC: u32 = 1 << 8;
 
 pub(crate) fn query(context: &mut Context<'_>, leaf: u32, subleaf: u32) -> Resume {
+    context.vcpu.fetch(Parts::EXTENDED);
     let state = context.vcpu.state();
     let asker = satori_cpuid::Context {
         apic_id: context.lapic.id(),

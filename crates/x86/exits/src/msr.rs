@@ -12,7 +12,7 @@ use satori_cpuid::{Feature, controls};
 use satori_defs::hyperv::REFERENCE_HZ;
 use satori_defs::msr::{Gp, misc_enable};
 use satori_defs::x86::{cr0, efer};
-use satori_engine::{Exception, Resume};
+use satori_engine::{Exception, Parts, Resume};
 use satori_lapic::Lapic;
 use satori_rules as rules;
 use satori_state::CpuState;
@@ -133,7 +133,8 @@ fn apic_write(
 
 /// A value of IA32_TSC_DEADLINE, which the local APIC has in units of the partition's TSC; the
 /// guest's own runs at another frequency once that was changed. 0 is no deadline.
-fn deadline(context: &Context<'_>, value: u64, convert: impl Fn(&dyn Clock, u64) -> u64) -> u64 {
+fn deadline(context: &mut Context<'_>, value: u64, convert: impl Fn(&dyn Clock, u64) -> u64) -> u64 {
+    context.vcpu.fetch(Parts::MSRS);
     let offset = context.vcpu.state().tsc_offset;
     match value {
         0 => 0,
@@ -142,7 +143,8 @@ fn deadline(context: &Context<'_>, value: u64, convert: impl Fn(&dyn Clock, u64)
 }
 
 /// What a register of the register file reads as.
-fn file(context: &Context<'_>, register: Register) -> u64 {
+fn file(context: &mut Context<'_>, register: Register) -> u64 {
+    context.vcpu.fetch(Parts::MSRS);
     let state = context.vcpu.state();
     match register {
         Register::Tsc => context.platform.clock.guest_tsc().wrapping_add(state.tsc_offset),
@@ -186,12 +188,12 @@ fn set_file(context: &mut Context<'_>, register: Register, value: u64) -> Result
     if !legal {
         return Err(Gp);
     }
-    *place(context.vcpu.state_mut()) = value;
+    *place(context.vcpu.state_mut(Parts::MSRS)) = value;
     Ok(())
 }
 
 fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
-    context.vcpu.state_mut().tsc_offset = offset;
+    context.vcpu.state_mut(Parts::MSRS).tsc_offset = offset;
     context.lapic.set_tsc_offset(offset, tsc);
 }
 
@@ -204,7 +206,7 @@ fn set_efer(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
     let exist = controls::efer(|feature| context.platform.cpuid.has(feature)) & !hidden;
     let paging = state.cr0 & cr0::PG != 0;
     let written = rules::efer::written(state.efer, value, exist, paging).ok_or(Gp)?;
-    context.vcpu.state_mut().efer = written;
+    context.vcpu.state_mut(Parts::SYSTEM).efer = written;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use satori_cpuid::{CpuSpec, CpuidTable, Feature, Params, Topology};
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, cr4, efer};
 use satori_defs::{hyperv, msr};
-use satori_engine::{Controls, Event, Exception, Exit, Kick, Resume, Stat, Until, Vcpu};
+use satori_engine::{Controls, Event, Exception, Exit, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86};
 use satori_hyperv::{Interrupts, Message};
 use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{Gpa, GuestMemory, Region};
@@ -23,22 +23,19 @@ struct Registers {
     window: Option<bool>,
 }
 
-impl Vcpu for Registers {
+impl Vcpu<X86> for Registers {
     fn run(&mut self, _: Until) -> Exit {
         Exit::Budget
     }
     fn resume(&mut self, _: Resume) {}
     fn inject(&mut self, _: Event) {}
-    fn request_interrupt_window(&mut self, wanted: bool) {
-        self.window = Some(wanted);
-    }
-    fn request_nmi_window(&mut self, wanted: bool) {
+    fn request_window(&mut self, _window: Window, wanted: bool) {
         self.window = Some(wanted);
     }
     fn state(&self) -> &CpuState {
         &self.state
     }
-    fn state_mut(&mut self) -> &mut CpuState {
+    fn state_mut(&mut self, _parts: Parts) -> &mut CpuState {
         &mut self.state
     }
     fn controls_mut(&mut self) -> &mut Controls {

@@ -1,6 +1,6 @@
 //! VMCALL and VMMCALL: hypercalls.
 
-use satori_engine::{Exception, Resume};
+use satori_engine::{Exception, Parts, Resume};
 use satori_hyperv::{Hypercall, Ud};
 
 use crate::Context;
@@ -9,7 +9,9 @@ use crate::Context;
 /// an interface the instruction does not exist.
 pub(crate) fn call(context: &mut Context<'_>) -> Resume {
     let Some(hyperv) = &context.platform.hyperv else { return Resume::Fault(Exception::ud()) };
-    match hyperv.hypercall(context.hyperv, context.vcpu.state_mut()) {
+    // A fast hypercall has parameters in XMM registers.
+    let state = context.vcpu.state_mut(Parts::GENERAL | Parts::EXTENDED);
+    match hyperv.hypercall(context.hyperv, state) {
         Ok(Hypercall::Done(outcome)) => {
             context.act(outcome);
             Resume::Done

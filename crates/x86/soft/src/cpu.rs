@@ -6,7 +6,8 @@ use std::sync::Arc;
 use iced_x86::Instruction;
 use satori_defs::x86::{cr0, rflags};
 use satori_engine::{
-    Controls, Entropy, Event, Exception, Exit, Kick, Resume, TimeSource, VcpuParts, Whereabouts,
+    Controls, Entropy, Event, Exception, Exit, Kick, PartitionParts, Resume, TimeSource, VcpuParts,
+    Whereabouts, X86,
 };
 use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};
@@ -145,8 +146,9 @@ pub struct Cpu {
 
 impl Cpu {
     /// A processor in its reset state.
-    pub fn new(parts: VcpuParts) -> Self {
-        let VcpuParts { index: _, memory, time, parallel, offered, entropy } = parts;
+    pub fn new(partition: PartitionParts<X86>, parts: VcpuParts) -> Self {
+        let PartitionParts { memory, time, parallel, offered } = partition;
+        let VcpuParts { index: _, entropy } = parts;
         let mut cpu = Cpu {
             state: CpuState::default(),
             flags: Flags::default(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use satori_cpuid::Offered;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
-use satori_engine::{Entropy, Exception, TimeSource, VcpuParts};
+use satori_engine::{Entropy, Exception, PartitionParts, TimeSource, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Segment, seg};
 
@@ -55,15 +55,10 @@ pub fn machine() -> Cpu {
 
 /// A processor in its reset state on [`memory`], of which the guest is offered `offered`.
 pub fn machine_with(offered: Offered) -> Cpu {
-    let parts = VcpuParts {
-        index: 0,
-        memory: memory(),
-        time: Arc::new(Frozen),
-        parallel: false,
-        offered,
-        entropy: Box::new(Numbers(1)),
-    };
-    Cpu::new(parts)
+    Cpu::new(
+        PartitionParts { memory: memory(), time: Arc::new(Frozen), parallel: false, offered },
+        VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
+    )
 }
 
 /// A processor at privilege level 0 of 64-bit mode, RIP at 0x10000, with flat segments and the

@@ -1,41 +1,68 @@
-//! The interpreter as an engine.
+//! The software CPU at the seam: its engines, their partitions, and a vCPU.
 
+use std::io;
 use std::sync::Arc;
 
 use satori_cpuid::Feature;
 use satori_engine::{
-    CodeWatcher, Controls, DebugPlan, Engine, Event, Exit, Kick, Resume, Stat, Until, Vcpu, VcpuParts,
-    Whereabouts,
+    Capabilities, Capability, CodeWatcher, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition,
+    PartitionParts, Parts, Resume, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
 };
+use satori_memory::GuestMemory;
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
 use crate::jit::{Arena, HOT, Host, Jit, Manner, Pool, reason};
 use crate::world::World;
 
-/// The interpreting engine, for the vCPUs of one partition.
-#[derive(Clone, Debug, Default)]
-pub struct Interpreter {
+/// What the software CPU can do of what not every engine can.
+const CAPABILITIES: Capabilities =
+    Capabilities::of(&[Capability::ExactStop, Capability::BreakOnData, Capability::GivesPriority]);
+
+/// What the vCPUs of a partition have in common.
+struct SoftPartition {
+    parts: PartitionParts<X86>,
     world: Arc<World>,
+    /// The code memory and the manner of a translator.
+    translator: Option<(Pool, Manner)>,
 }
 
-impl Engine for Interpreter {
-    fn name(&self) -> &'static str {
-        "interpreter"
+impl Partition<X86> for SoftPartition {
+    fn memory(&self) -> &GuestMemory {
+        &self.parts.memory
     }
 
-    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
-        let mut cpu = Cpu::new(parts);
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
+        let mut cpu = Cpu::new(self.parts.clone(), parts);
         cpu.world = self.world.clone();
+        if let Some((pool, manner)) = &self.translator {
+            cpu.jit = Jit::new(pool, manner.clone());
+        }
         Box::new(cpu)
     }
 }
 
-/// The translating engine, for the vCPUs of one partition: hot code becomes host code, the rest is
-/// interpreted.
+/// The interpreting engine.
+#[derive(Clone, Debug, Default)]
+pub struct Interpreter;
+
+impl Engine<X86> for Interpreter {
+    fn name(&self) -> &'static str {
+        "interpreter"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {
+        Ok(Box::new(SoftPartition { parts, world: Arc::default(), translator: None }))
+    }
+}
+
+/// The translating engine: hot code becomes host code, the rest is interpreted.
 #[derive(Clone, Debug)]
 pub struct Translator {
-    world: Arc<World>,
     pool: Pool,
     manner: Manner,
 }
@@ -43,13 +70,13 @@ pub struct Translator {
 impl Default for Translator {
     fn default() -> Self {
         let manner = Manner { hot: HOT, counting: false, watcher: None, host: Host::default() };
-        Translator { world: Arc::default(), pool: Pool::default(), manner }
+        Translator { pool: Pool::default(), manner }
     }
 }
 
 impl Translator {
     /// Whether the host gives memory for code.
-    pub fn works() -> std::io::Result<()> {
+    pub fn works() -> io::Result<()> {
         Arena::new().map(drop)
     }
 
@@ -81,20 +108,22 @@ impl Translator {
     }
 }
 
-impl Engine for Translator {
+impl Engine<X86> for Translator {
     fn name(&self) -> &'static str {
         "translator"
     }
 
-    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu> {
-        let mut cpu = Cpu::new(parts);
-        cpu.world = self.world.clone();
-        cpu.jit = Jit::new(&self.pool, self.manner.clone());
-        Box::new(cpu)
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {
+        let translator = Some((self.pool.clone(), self.manner.clone()));
+        Ok(Box::new(SoftPartition { parts, world: Arc::default(), translator }))
     }
 }
 
-impl Vcpu for Cpu {
+impl Vcpu<X86> for Cpu {
     fn run(&mut self, until: Until) -> Exit {
         Cpu::run(self, until)
     }
@@ -107,19 +136,18 @@ impl Vcpu for Cpu {
         self.injected = Some(event);
     }
 
-    fn request_interrupt_window(&mut self, wanted: bool) {
-        self.interrupt_window = wanted;
-    }
-
-    fn request_nmi_window(&mut self, wanted: bool) {
-        self.nmi_window = wanted;
+    fn request_window(&mut self, window: Window, wanted: bool) {
+        match window {
+            Window::Interrupt => self.interrupt_window = wanted,
+            Window::Nmi => self.nmi_window = wanted,
+        }
     }
 
     fn state(&self) -> &CpuState {
         &self.state
     }
 
-    fn state_mut(&mut self) -> &mut CpuState {
+    fn state_mut(&mut self, _parts: Parts) -> &mut CpuState {
         &mut self.state
     }
 

@@ -5,6 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod parts;
+
+pub use parts::Parts;
+
 use satori_defs::x86::{cr0, efer, rflags};
 
 /// Indices of the general-purpose registers in [`CpuState::gpr`], in encoding order.

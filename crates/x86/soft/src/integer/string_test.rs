@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use satori_cpuid::Offered;
 use satori_defs::x86::{pte, rflags, vector};
-use satori_engine::{Exit, Kick, TimeSource, Until, VcpuParts};
+use satori_engine::{Exit, Kick, PartitionParts, TimeSource, Until, VcpuParts};
 use satori_memory::Gpa;
 use satori_state::reg;
 
@@ -109,14 +109,15 @@ impl TimeSource for Kicker {
 #[test]
 fn a_kick_interrupts_a_long_repetition() {
     let time = Arc::new(Kicker::default());
-    let mut cpu = Cpu::new(VcpuParts {
-        index: 0,
-        memory: memory(),
-        time: time.clone(),
-        parallel: false,
-        offered: Offered::EVERYTHING,
-        entropy: Box::new(Numbers(1)),
-    });
+    let mut cpu = Cpu::new(
+        PartitionParts {
+            memory: memory(),
+            time: time.clone(),
+            parallel: false,
+            offered: Offered::EVERYTHING,
+        },
+        VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
+    );
     time.0.set(cpu.kick.clone()).expect("it is set once");
     cpu.state = machine32().state.clone();
     cpu.mode_changed();

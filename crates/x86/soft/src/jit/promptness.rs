@@ -11,7 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use satori_cpuid::Offered;
 use satori_defs::x86::rflags;
-use satori_engine::{Engine, Exit, Kick, Resume, TimeSource, Until, Vcpu, VcpuParts};
+use satori_engine::{
+    Engine, Exit, Kick, PartitionParts, Parts, Resume, TimeSource, Until, Vcpu, VcpuParts, Window, X86,
+};
 use satori_memory::Gpa;
 use satori_state::reg;
 
@@ -124,18 +126,15 @@ fn paths() -> Vec<Path> {
 }
 
 /// A vCPU that goes round `path`, from its warm-up on.
-fn vcpu(engine: &dyn Engine, parallel: bool, path: &Path, time: &Arc<Requests>) -> Box<dyn Vcpu> {
+fn vcpu(engine: &dyn Engine<X86>, parallel: bool, path: &Path, time: &Arc<Requests>) -> Box<dyn Vcpu<X86>> {
     let template = machine64();
     let memory = template.memory.clone();
-    let parts = VcpuParts {
-        index: 0,
-        memory: memory.clone(),
-        time: time.clone(),
-        parallel,
-        offered: Offered::EVERYTHING,
-        entropy: Box::new(Numbers(1)),
-    };
-    let mut vcpu = engine.create_vcpu(parts);
+    let (parts, own) = (
+        PartitionParts { memory: memory.clone(), time: time.clone(), parallel, offered: Offered::EVERYTHING },
+        VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
+    );
+    let partition = engine.create_partition(parts).expect("nothing of the host's is needed");
+    let mut vcpu = partition.create_vcpu(own);
     let (_, repeats, body) = path;
     // 1: mov %r13d, %ecx; 2: dec %ecx; jns 2b; rdtsc; mov $repeats, %r12d; 3: BODY; dec %r12d; jnz 3b; jmp 1b
     let mut code = vec![0x44, 0x89, 0xe9, 0xff, 0xc9, 0x79, 0xfc, 0x0f, 0x31, 0x41, 0xbc];
@@ -157,8 +156,8 @@ fn vcpu(engine: &dyn Engine, parallel: bool, path: &Path, time: &Arc<Requests>) 
     // Code of 64 bits and data, for the gate and the return.
     write(GDT + 8, &0x00af_9b00_0000_ffff_u64.to_le_bytes());
     write(GDT + 16, &0x00cf_9300_0000_ffff_u64.to_le_bytes());
-    *vcpu.state_mut() = template.state.clone();
-    let state = vcpu.state_mut();
+    *vcpu.state_mut(Parts::ALL) = template.state.clone();
+    let state = vcpu.state_mut(Parts::ALL);
     (state.rip, state.gpr[reg::RSP], state.gpr[reg::RBX]) = (CODE, STACK, SCRATCH);
     (state.idtr.base, state.idtr.limit) = (IDT, 0xfff);
     (state.gdtr.base, state.gdtr.limit) = (GDT, 0xff);
@@ -168,7 +167,7 @@ fn vcpu(engine: &dyn Engine, parallel: bool, path: &Path, time: &Arc<Requests>) 
 }
 
 /// Instructions between a request and its exit, and bytes that a REP went on for, the largest of many.
-fn longest(engine: &dyn Engine, parallel: bool, path: &Path) -> (u64, u64) {
+fn longest(engine: &dyn Engine<X86>, parallel: bool, path: &Path) -> (u64, u64) {
     let name = path.0;
     let time = Arc::new(Requests::default());
     let mut vcpu = vcpu(engine, parallel, path, &time);
@@ -179,7 +178,7 @@ fn longest(engine: &dyn Engine, parallel: bool, path: &Path) -> (u64, u64) {
     for request in 0..requests {
         // The first lap makes the code, the second leads it to itself.
         time.laps.store(if request == 0 { 4 } else { 1 + request % 2 }, Relaxed);
-        vcpu.state_mut().gpr[reg::R13] = request * 89;
+        vcpu.state_mut(Parts::ALL).gpr[reg::R13] = request * 89;
         let exit = vcpu.run(Until::default());
         assert_eq!(exit, Exit::ExternalInterrupt, "{name}, at {:#x}", vcpu.state().rip);
         let since = time.retired.load(Relaxed) - time.requested.load(Relaxed);
@@ -207,8 +206,8 @@ fn no_interrupt_comes_between_sti_and_the_next_instruction() {
     // cli; rdtsc; sti; nop; nop
     let path: Path = ("STI", 50, vec![0xfa, 0x0f, 0x31, 0xfb, 0x90, 0x90]);
     let behind_sti = CODE + 15 + 4;
-    let engines: [Box<dyn Engine>; 3] =
-        [Box::new(Translator::eager()), Box::new(Translator::default()), Box::new(Interpreter::default())];
+    let engines: [Box<dyn Engine<X86>>; 3] =
+        [Box::new(Translator::eager()), Box::new(Translator::default()), Box::new(Interpreter)];
     for engine in &engines {
         let mut met = 0;
         // Each has its code and its links made anew.
@@ -221,7 +220,7 @@ fn no_interrupt_comes_between_sti_and_the_next_instruction() {
                 assert_eq!(vcpu.run(Until::default()), Exit::ExternalInterrupt);
                 if vcpu.state().rip == behind_sti {
                     met += 1;
-                    assert!(!vcpu.can_take_interrupt(), "in the shadow, {first} {request}");
+                    assert!(!vcpu.can_take(Window::Interrupt), "in the shadow, {first} {request}");
                 }
                 vcpu.resume(Resume::Continue);
             }
@@ -232,10 +231,10 @@ fn no_interrupt_comes_between_sti_and_the_next_instruction() {
 
 #[test]
 fn an_interrupt_is_taken_within_4096_instructions_on_every_path() {
-    let engines: [(&str, Box<dyn Engine>); 3] = [
+    let engines: [(&str, Box<dyn Engine<X86>>); 3] = [
         ("eager", Box::new(Translator::eager())),
         ("translator", Box::new(Translator::default())),
-        ("interpreter", Box::new(Interpreter::default())),
+        ("interpreter", Box::new(Interpreter)),
     ];
     for path in paths() {
         let mut told = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use satori_cpuid::Offered;
 use satori_defs::x86::{cr0, cr4, efer, pf, pte, rflags, vector};
-use satori_engine::{Exception, Exit, Resume, Until, VcpuParts};
+use satori_engine::{Exception, Exit, PartitionParts, Resume, Until, VcpuParts};
 use satori_memory::Gpa;
 use satori_state::{reg, seg};
 
@@ -377,14 +377,15 @@ fn without_its_feature_a_page_size_does_not_exist() {
 
 /// A vCPU of its own on the memory and with the registers of another.
 fn sibling(cpu: &Cpu, world: &Arc<World>) -> Cpu {
-    let mut other = Cpu::new(VcpuParts {
-        index: 1,
-        memory: cpu.memory.clone(),
-        time: cpu.time.clone(),
-        parallel: true,
-        offered: Offered::EVERYTHING,
-        entropy: Box::new(Numbers(1)),
-    });
+    let mut other = Cpu::new(
+        PartitionParts {
+            memory: cpu.memory.clone(),
+            time: cpu.time.clone(),
+            parallel: true,
+            offered: Offered::EVERYTHING,
+        },
+        VcpuParts { index: 1, entropy: Box::new(Numbers(1)) },
+    );
     other.world = world.clone();
     other.state = cpu.state.clone();
     other

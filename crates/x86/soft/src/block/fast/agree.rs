@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use satori_cpuid::Offered;
-use satori_engine::{TimeSource, VcpuParts};
+use satori_engine::{PartitionParts, TimeSource, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Segment, reg, seg};
 
@@ -34,14 +34,10 @@ fn machine() -> Cpu {
     let region = Region { start: Gpa(0), len: 1 << 20 };
     let memory = GuestMemory::new(&[region]).unwrap();
     memory.page(Gpa(0)).unwrap().state.touch();
-    let mut cpu = Cpu::new(VcpuParts {
-        index: 0,
-        memory,
-        time: Arc::new(Stopped),
-        parallel: false,
-        offered: Offered::EVERYTHING,
-        entropy: Box::new(Numbers(1)),
-    });
+    let mut cpu = Cpu::new(
+        PartitionParts { memory, time: Arc::new(Stopped), parallel: false, offered: Offered::EVERYTHING },
+        VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
+    );
     cpu.state.efer = satori_defs::x86::efer::LMA;
     cpu.state.cr0 = satori_defs::x86::cr0::PE;
     cpu.state.seg[seg::CS] = Segment::flat(8, 0xa09b);

@@ -37,7 +37,7 @@ pub struct DebugPlan {
     pub step: bool,
 }
 
-/// Why [`Exit::Debug`](crate::Exit::Debug) was raised.
+/// Why a vCPU stopped for a debugger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugCause {
     /// A breakpoint; its instruction was not executed.

@@ -1,0 +1,57 @@
+//! What makes partitions, and what makes vCPUs.
+
+use std::io;
+use std::sync::Arc;
+
+use satori_memory::GuestMemory;
+
+use crate::{Capabilities, Isa, TimeSource, Vcpu};
+
+/// Where a guest's instructions for random numbers get them: the host under real time, a seeded generator under
+/// virtual time.
+pub trait Entropy: Send {
+    /// The next number; none if there is none now, which the guest sees.
+    fn next(&mut self) -> Option<u64>;
+}
+
+/// What a partition is made of: all that its vCPUs have in common.
+#[derive(Clone)]
+pub struct PartitionParts<I: Isa> {
+    /// Its memory.
+    pub memory: GuestMemory,
+    /// Its time.
+    pub time: Arc<dyn TimeSource>,
+    /// Whether its vCPUs run on several threads at once.
+    pub parallel: bool,
+    /// What the guest is offered.
+    pub offered: I::Offered,
+}
+
+/// What is a vCPU's own.
+pub struct VcpuParts {
+    /// Its number in the partition.
+    pub index: u32,
+    /// Random numbers.
+    pub entropy: Box<dyn Entropy>,
+}
+
+/// What a guest's memory and its vCPUs belong to.
+pub trait Partition<I: Isa>: Send + Sync {
+    /// Its memory.
+    fn memory(&self) -> &GuestMemory;
+
+    /// Makes a vCPU in its reset state.
+    fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<I>>;
+}
+
+/// A way to execute guest instructions.
+pub trait Engine<I: Isa>: Send + Sync {
+    /// A short name: `interpreter`, `kvm`.
+    fn name(&self) -> &'static str;
+
+    /// What it can do of what not every engine can.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes a partition. An error is the host's, which refused it.
+    fn create_partition(&self, parts: PartitionParts<I>) -> io::Result<Box<dyn Partition<I>>>;
+}

@@ -1,0 +1,78 @@
+//! One virtual processor, as an engine gives it.
+
+use std::sync::Arc;
+
+use crate::{DebugPlan, Isa, Kick, Until, Whereabouts};
+
+/// A counter of an engine: its name and value.
+pub type Stat = (&'static str, u64);
+
+/// One virtual processor.
+pub trait Vcpu<I: Isa>: Send {
+    /// Executes until something needs the machine.
+    fn run(&mut self, until: Until) -> I::Exit;
+
+    /// Takes the answer to the exit that [`Vcpu::run`] returned last.
+    fn resume(&mut self, answer: I::Answer);
+
+    /// Injects `event` at the next run. At most one; the caller has seen that it can be taken.
+    fn inject(&mut self, event: I::Event);
+
+    /// Asks for an exit as soon as an event of `window`'s kind could be taken, or takes that back.
+    fn request_window(&mut self, window: I::Window, wanted: bool);
+
+    /// Whether an event of `window`'s kind can be taken now.
+    fn can_take(&self, window: I::Window) -> bool {
+        I::can_take(self.state(), window)
+    }
+
+    /// Fetches `parts` of the register file, so that [`Vcpu::state`] has them until the next run. An engine that has
+    /// all of them at hand does nothing.
+    fn fetch(&mut self, _parts: I::Parts) {}
+
+    /// The register file. Outside [`Vcpu::run`] those parts of it are right that every exit hands out, and those
+    /// that were fetched since.
+    fn state(&self) -> &I::State;
+
+    /// The register file with `parts` fetched, of which the caller changes these parts only; the engine takes them at the
+    /// next run, and derives anew what it keeps beside them.
+    fn state_mut(&mut self, parts: I::Parts) -> &mut I::State;
+
+    /// The controls in force, for change.
+    fn controls_mut(&mut self) -> &mut I::Controls;
+
+    /// Drops every cached translation.
+    fn flush_tlb(&mut self);
+
+    /// Drops the cached translation of the page of linear address `linear`.
+    fn flush_page(&mut self, _linear: u64) {
+        self.flush_tlb();
+    }
+
+    /// Drops every cached translation that is not global.
+    fn flush_non_global(&mut self) {
+        self.flush_tlb();
+    }
+
+    /// The kick of this vCPU.
+    fn kick(&self) -> Arc<Kick>;
+
+    /// Where it says what it is doing, if it does. Outside [`Vcpu::run`] the machine says so.
+    fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
+        None
+    }
+
+    /// Replaces what a debugger asks for; the next runs stop by it.
+    fn set_debug(&mut self, plan: DebugPlan);
+
+    /// The guest-physical address behind linear address `linear` now, if it is mapped. Changes
+    /// nothing, accessed bits included, and asks for no rights.
+    fn translate(&self, linear: u64) -> Option<u64>;
+
+    /// Instructions retired since creation. One that faulted counts too, when its exception is
+    /// delivered: time passes for a guest that does nothing else.
+    fn retired(&self) -> u64;
+
+    /// The engine's own counters.
+    fn stats(&self) -> Vec<Stat>;
+}

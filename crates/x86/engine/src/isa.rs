@@ -1,0 +1,85 @@
+//! The types of x86 at the seam.
+
+use satori_cpuid::Offered;
+use satori_defs::x86::rflags;
+use satori_seam::Isa;
+use satori_state::{CpuState, Parts};
+
+use crate::{Exception, Exit, Resume};
+
+/// The instruction set of AMD's and Intel's processors.
+#[derive(Clone, Copy, Debug)]
+pub enum X86 {}
+
+impl Isa for X86 {
+    type State = CpuState;
+    type Parts = Parts;
+    type Exit = Exit;
+    type Answer = Resume;
+    type Event = Event;
+    type Window = Window;
+    type Controls = Controls;
+    type Offered = Offered;
+
+    fn can_take(state: &CpuState, window: Window) -> bool {
+        // Pending debug traps come first.
+        let open = !state.interrupt_shadow && state.pending_debug == 0;
+        open && match window {
+            Window::Interrupt => state.rflags & rflags::IF != 0,
+            Window::Nmi => !state.nmi_blocked,
+        }
+    }
+}
+
+/// A window that can be asked for (SDM 26.6.1, "interrupt-window exiting" and "NMI-window exiting").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// RFLAGS.IF is set, and no shadow holds an interrupt back.
+    Interrupt,
+    /// No NMI is being handled, and no shadow holds one back.
+    Nmi,
+}
+
+/// Which controls of the modelled VMX processor are on. The defaults are KVM's on a machine
+/// with EPT, MSR bitmaps, TPR shadow and virtualised APIC accesses, without APICv.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controls {
+    /// Guest-physical page whose accesses raise `ApicRead` and `ApicWrite`; none in x2APIC mode.
+    pub apic_access_page: Option<u64>,
+    /// The page is mapped, so that the processor knows its accesses: with the TPR shadow, its TPR register (0x80)
+    /// is read and written without an exit.
+    pub virtualize_apic_accesses: bool,
+    /// `TprBelowThreshold` is raised when TPR bits 7:4 fall below this.
+    pub tpr_threshold: u8,
+    /// PAUSEs in a tight loop before `Pause` is raised; 0 never. KVM counts cycles, 4,096, of which a PAUSE takes 40
+    /// to 140; a software processor takes as long for these as for some changes of threads.
+    pub ple_window: u32,
+    /// Whether the task priority is read and written without an exit, by CR8 and the MSR.
+    pub tpr_shadow: bool,
+    /// The last stop was no VM exit: what an exit takes from the guest, it still has.
+    pub continued: bool,
+}
+
+impl Default for Controls {
+    fn default() -> Self {
+        Controls {
+            apic_access_page: None,
+            virtualize_apic_accesses: true,
+            tpr_threshold: 0,
+            ple_window: 512,
+            tpr_shadow: true,
+            continued: false,
+        }
+    }
+}
+
+/// An event injected at the next entry (SDM 26.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An external interrupt with this vector.
+    Interrupt(u8),
+    /// A non-maskable interrupt.
+    Nmi,
+    /// A hardware exception.
+    Exception(Exception),
+}
