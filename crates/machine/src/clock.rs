@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use satori_bus::{Clock, Nanos};
-use satori_engine::TimeSource;
+use satori_seam::TimeSource;
 
 use crate::guest_tsc::GuestTsc;
 

@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
-use satori_engine::{DebugCause, DebugPlan};
+use satori_seam::{DebugCause, DebugPlan};
 
 use crate::life::Time;
+use crate::runs::Runs;
 use crate::shared::{Shared, lock};
-use crate::vp::Vp;
 
 /// What a released vCPU does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,19 +31,18 @@ pub(crate) struct Stop {
     pub cause: DebugCause,
 }
 
-type Request = Box<dyn FnOnce(&mut Vp) + Send>;
+type Request<V> = Box<dyn FnOnce(&mut V) + Send>;
 
-struct Slot {
+struct Slot<V> {
     action: Action,
     parked: bool,
-    request: Option<Request>,
+    request: Option<Request<V>>,
     /// The engine does not know what is asked yet.
     stale: bool,
 }
 
-#[derive(Default)]
-struct State {
-    slots: Vec<Slot>,
+struct State<V> {
+    slots: Vec<Slot<V>>,
     /// Breakpoints and watchpoints, for all vCPUs.
     plan: DebugPlan,
     /// Events hold off while a vCPU is stepped, as they do on QEMU.
@@ -54,8 +53,8 @@ struct State {
 }
 
 /// Where a debugger and the vCPUs of a machine meet.
-pub(crate) struct Hub {
-    state: Mutex<State>,
+pub(crate) struct Hub<V> {
+    state: Mutex<State<V>>,
     changed: Condvar,
     shared: Arc<Shared>,
     time: Time,
@@ -63,7 +62,7 @@ pub(crate) struct Hub {
     notify: Mutex<Box<dyn Fn() + Send>>,
 }
 
-impl Hub {
+impl<V: Runs> Hub<V> {
     /// A place for `vcpus` of them, which start held if `wait`.
     pub fn new(
         shared: Arc<Shared>,
@@ -74,13 +73,19 @@ impl Hub {
     ) -> Self {
         let action = if wait { Action::Hold } else { Action::Continue };
         let slot = || Slot { action, parked: false, request: None, stale: true };
-        let state = State { slots: (0..vcpus).map(|_| slot()).collect(), ..State::default() };
+        let state = State {
+            slots: (0..vcpus).map(|_| slot()).collect(),
+            plan: DebugPlan::default(),
+            step_events: false,
+            stops: VecDeque::new(),
+            ended: false,
+        };
         Hub { state: Mutex::new(state), changed: Condvar::new(), shared, time, notify: Mutex::new(notify) }
     }
 
     /// For the thread that runs `vps`: holds still while all of them are held, and brings to
     /// them what the debugger asks.
-    pub fn attend(&self, vps: &mut [Vp]) {
+    pub fn attend(&self, vps: &mut [V]) {
         let mut state = lock(&self.state);
         loop {
             if self.shared.stopping() {
@@ -122,15 +127,15 @@ impl Hub {
     }
 
     /// Whether `vp` must not be entered.
-    pub fn holds(&self, vp: &Vp) -> bool {
+    pub fn holds(&self, vp: &V) -> bool {
         lock(&self.state).slots[vp.slot()].action == Action::Hold
     }
 
     /// `vp` met `cause`: all vCPUs stop, unless a range of addresses is stepped through.
-    pub fn met(&self, vp: &Vp, cause: DebugCause) {
+    pub fn met(&self, vp: &V, cause: DebugCause) {
         let mut state = lock(&self.state);
         let within = match state.slots[vp.slot()].action {
-            Action::StepRange(from, to) => (from..to).contains(&vp.state().rip),
+            Action::StepRange(from, to) => (from..to).contains(&vp.at()),
             _ => false,
         };
         if cause == DebugCause::Step && within {
@@ -145,7 +150,7 @@ impl Hub {
         (lock(&self.notify))();
     }
 
-    fn hold(&self, state: &mut State) {
+    fn hold(&self, state: &mut State<V>) {
         for slot in &mut state.slots {
             slot.action = Action::Hold;
         }
@@ -190,7 +195,7 @@ impl Hub {
     pub fn with<R: Send + 'static>(
         &self,
         vcpu: usize,
-        work: impl FnOnce(&mut Vp) -> R + Send + 'static,
+        work: impl FnOnce(&mut V) -> R + Send + 'static,
     ) -> Option<R> {
         let (send, receive) = mpsc::sync_channel(1);
         let mut state = lock(&self.state);

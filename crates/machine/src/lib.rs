@@ -25,6 +25,7 @@ mod perf;
 mod pins;
 mod processor;
 mod real;
+mod runs;
 mod runtime;
 mod sampler;
 mod screen;
@@ -37,8 +38,8 @@ mod testing;
 mod tests;
 mod tsc_change;
 mod virtual_time;
-mod vp;
 mod watch;
+mod x86;
 
 pub use charge::Charges;
 pub use clock::{RealClock, VirtualClock};

@@ -10,7 +10,7 @@ use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, Vendor,
 use satori_engine::{Engine, Kick, PartitionParts, TimeSource, VcpuParts, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
-use satori_lapic::{ApicBus, Clocks, Lapic, Waker};
+use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{ALL_LINES, GuestMemory, Region};
 use satori_profile::{Meter, Timing};
 use satori_state::{Activity, CpuState};
@@ -21,7 +21,7 @@ use crate::entropy;
 use crate::runtime::ThreadTime;
 use crate::shared::{Bells, Shared};
 use crate::tsc_change::Planned;
-use crate::vp::{Vp, after_reset};
+use crate::x86::{Vp, after_reset};
 use crate::{Error, Event, VirtualClock};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.

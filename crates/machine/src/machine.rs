@@ -21,9 +21,10 @@ use crate::engines::suffices;
 use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::pins::{host_processors, pin};
+use crate::runs::Runs;
 use crate::shared::{Handle, Shared};
 use crate::tsc_change::{Planned, SLOWEST};
-use crate::vp::Vp;
+use crate::x86::Vp;
 use crate::{
     ClockMode, Config, EngineKind, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock,
     crash_dump, real, sampler, screen, virtual_time, watch,
@@ -238,7 +239,7 @@ impl Machine {
             };
             plan.shared.set_bells(life.bells.clone());
             if let Some(tracer) = &tracer {
-                life.vps.iter_mut().for_each(|vp| vp.set_trace(tracer.vcpu(vp.index)));
+                life.vps.iter_mut().for_each(|vp| vp.set_trace(tracer.vcpu(vp.index())));
             }
             if let Some(watchers) = &watchers {
                 watchers.watch(&mut life.vps);
@@ -353,14 +354,14 @@ impl Sum {
         for (index, vp) in life.vps.iter().enumerate() {
             self.profile.add(index, &vp.recorded());
             self.profile.add_stats(&vp.vcpu().stats());
-            self.instructions = self.instructions.saturating_add(vp.vcpu().retired());
+            self.instructions = self.instructions.saturating_add(vp.retired());
         }
     }
 }
 
 /// Runs one life on threads of its own, and watches the wall clock. Returns where the engine's time went, if
 /// that is wanted.
-fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hub>) -> Option<Shares> {
+fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hub<Vp>>) -> Option<Shares> {
     if let Some(hub) = hub {
         hub.live();
     }
@@ -394,8 +395,8 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
                 let few = plan.processors < vps.len() && !plan.pins.any() && hub.is_none();
                 let cores = few.then(|| Arc::new(Cores::new(plan.processors, bells)));
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
-                    let name = format!("vcpu{}", vp.index);
-                    let cpus = plan.pins.vcpu(vp.index);
+                    let name = format!("vcpu{}", vp.index());
+                    let cpus = plan.pins.vcpu(vp.index());
                     let cores = cores.clone();
                     start(scope, shared, &name, move || {
                         pin(&cpus);

@@ -14,8 +14,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use satori_engine::{CodeWatcher, Made, Origin};
 use satori_memory::GuestMemory;
+use satori_seam::{CodeWatcher, Made, Origin};
 use satori_symbols::{Place, Symbols};
 
 use crate::SymbolSource;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use satori_bus::{Clock, TimerQueue};
-use satori_engine::{Doing, Until};
+use satori_seam::{Doing, Until};
 
 use crate::Event;
 use crate::cores::{Cores, TURNS_A_SECOND};
 use crate::debugger::Hub;
+use crate::runs::{After, Entry, Runs};
 use crate::shared::{Shared, VpBell};
-use crate::vp::{After, Entry, Vp};
 
 /// Turns that one in the kernel keeps its place at most, and how many times in a turn it is looked whether it still is.
 /// The kernel of a guest that was put aside there may hold a lock, for which all others wait then: flushes and
@@ -19,14 +19,14 @@ const LOOKS_A_TURN: u64 = 16;
 
 /// Runs `vp` on the calling thread until the machine stops. One that is `alone` spins for no other
 /// vCPU, and so gives its time to none. With `cores` it executes while it has a place there.
-pub(crate) fn run_vp(
-    vp: &mut Vp,
+pub(crate) fn run_vp<V: Runs>(
+    vp: &mut V,
     bell: &VpBell,
     alone: bool,
     cores: Option<&Cores>,
     clock: &dyn Clock,
     shared: &Shared,
-    hub: Option<&Hub>,
+    hub: Option<&Hub<V>>,
 ) {
     let turn = clock.tsc_hz() / TURNS_A_SECOND;
     // Whether it has a place, and since when.
@@ -49,13 +49,13 @@ pub(crate) fn run_vp(
                     if gone < TURNS_IN_KERNEL * turn && vp.in_kernel() {
                         until = Some(now.saturating_add(turn / LOOKS_A_TURN));
                     } else {
-                        (placed, began) = (!cores.hand_on(vp.index), now);
+                        (placed, began) = (!cores.hand_on(vp.index()), now);
                     }
                 }
             }
             if !placed {
                 vp.does(Doing::Asleep);
-                placed = cores.take(vp.index);
+                placed = cores.take(vp.index());
                 vp.does(Doing::Exit);
                 began = clock.tsc();
                 continue;
@@ -70,7 +70,7 @@ pub(crate) fn run_vp(
             Entry::Finish => vp.enter(Until { tsc: None, instructions: Some(1) }),
             Entry::Sleep { deadline } => {
                 if let Some(cores) = cores {
-                    cores.leave(vp.index);
+                    cores.leave(vp.index());
                     placed = false;
                 }
                 vp.does(Doing::Asleep);
@@ -83,15 +83,15 @@ pub(crate) fn run_vp(
             After::Nothing => {}
             After::Yield if alone => {}
             After::Yield => match cores {
-                Some(cores) if cores.hand_on(vp.index) => placed = false,
+                Some(cores) if cores.hand_on(vp.index()) => placed = false,
                 _ => std::thread::yield_now(),
             },
-            After::TripleFault => shared.finish(Event::TripleFault { vcpu: vp.index }),
+            After::Ends(event) => shared.finish(event),
             After::Debug(cause) => hub.into_iter().for_each(|hub| hub.met(vp, cause)),
         }
     }
     if let Some(cores) = cores {
-        cores.leave(vp.index);
+        cores.leave(vp.index());
     }
     vp.finish(clock.now());
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use satori_engine::Whereabouts;
 use satori_profile::Shares;
+use satori_seam::Whereabouts;
 
 use crate::shared::Shared;
 

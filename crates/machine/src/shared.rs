@@ -6,8 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent, PowerSink};
-use satori_engine::Kick;
-use satori_lapic::Waker;
+use satori_seam::Kick;
 
 use crate::Event;
 
@@ -62,10 +61,9 @@ impl Bells {
         let bell = |kick| VpBell { kick, bell: Bell::default(), place: Bell::default() };
         Arc::new(Bells(kicks.into_iter().map(bell).collect()))
     }
-}
 
-impl Waker for Bells {
-    fn wake(&self, vcpu: u32) {
+    /// Brings a vCPU out of the guest, or out of its sleep.
+    pub fn wake(&self, vcpu: u32) {
         if let Some(vp) = self.0.get(vcpu as usize) {
             vp.kick.kick();
             vp.bell.ring();

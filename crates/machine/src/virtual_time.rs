@@ -2,11 +2,11 @@
 //! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
 
 use satori_bus::{Clock, Nanos, TimerQueue};
-use satori_engine::{Doing, TimeSource, Until};
+use satori_seam::{Doing, TimeSource, Until};
 
 use crate::debugger::Hub;
+use crate::runs::{After, Entry, Runs};
 use crate::shared::Shared;
-use crate::vp::{After, Entry, Vp};
 use crate::{Event, VirtualClock};
 
 /// Instructions of one turn, if nothing ends it sooner.
@@ -36,14 +36,21 @@ impl Shares {
 }
 
 /// What vCPUs run beside.
-#[derive(Clone, Copy)]
-struct Around<'a> {
+struct Around<'a, V> {
     timers: &'a TimerQueue,
     clock: &'a VirtualClock,
     shared: &'a Shared,
-    hub: Option<&'a Hub>,
+    hub: Option<&'a Hub<V>>,
     tick: Option<Nanos>,
 }
+
+impl<V> Clone for Around<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for Around<'_, V> {}
 
 /// How a turn went.
 struct Turn {
@@ -54,13 +61,13 @@ struct Turn {
 }
 
 /// Runs `vps` until the machine stops. `feed` hands typed input to the guest.
-pub(crate) fn run(
-    vps: &mut [Vp],
+pub(crate) fn run<V: Runs>(
+    vps: &mut [V],
     timers: &TimerQueue,
     clock: &VirtualClock,
     shared: &Shared,
     feed: &dyn Fn(),
-    hub: Option<&Hub>,
+    hub: Option<&Hub<V>>,
     tick: Option<Nanos>,
 ) {
     let around = Around { timers, clock, shared, hub, tick };
@@ -99,7 +106,7 @@ pub(crate) fn run(
 
 /// Whom vCPU `turn` interrupted comes before it goes on, and before the others. Those that interrupt each other do so until
 /// they may not any more. Returns whether one executed.
-fn hurry(vps: &mut [Vp], turn: usize, shares: &mut Shares, around: Around<'_>) -> bool {
+fn hurry<V: Runs>(vps: &mut [V], turn: usize, shares: &mut Shares, around: Around<'_, V>) -> bool {
     let mut ran = false;
     loop {
         let mut used = 0;
@@ -119,7 +126,13 @@ fn hurry(vps: &mut [Vp], turn: usize, shares: &mut Shares, around: Around<'_>) -
 }
 
 /// Gives vCPU `turn` up to `most` instructions. A turn in order, with the shares of all, ends for those that come out of order.
-fn take_turn(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, around: Around<'_>) -> Turn {
+fn take_turn<V: Runs>(
+    vps: &mut [V],
+    turn: usize,
+    most: u64,
+    shares: Option<&Shares>,
+    around: Around<'_, V>,
+) -> Turn {
     vps[turn].does(Doing::Exit);
     vps[turn].begin_turn(around.tick);
     let took = execute(vps, turn, most, shares, around);
@@ -127,7 +140,13 @@ fn take_turn(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, ar
     took
 }
 
-fn execute(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, around: Around<'_>) -> Turn {
+fn execute<V: Runs>(
+    vps: &mut [V],
+    turn: usize,
+    most: u64,
+    shares: Option<&Shares>,
+    around: Around<'_, V>,
+) -> Turn {
     let Around { timers, clock, shared, hub, .. } = around;
     let ends = |used| Turn { used, goes_on: false };
     let (mut used, mut entered) = (0_u64, false);
@@ -166,15 +185,15 @@ fn execute(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, arou
             }
         };
         let vp = &mut vps[turn];
-        let before = vp.vcpu().retired();
+        let before = vp.retired();
         let after = vp.enter(until);
         entered = true;
         // An exit costs at least one, so that a guest whose every instruction faults ends its turn.
-        used += vp.vcpu().retired().saturating_sub(before).max(1);
+        used += vp.retired().saturating_sub(before).max(1);
         match after {
             After::Nothing => {}
             After::Yield => return ends(used),
-            After::TripleFault => shared.finish(Event::TripleFault { vcpu: vps[turn].index }),
+            After::Ends(event) => shared.finish(event),
             After::Debug(cause) => {
                 hub.into_iter().for_each(|hub| hub.met(&vps[turn], cause));
                 return ends(used);
@@ -195,27 +214,32 @@ fn execute(vps: &mut [Vp], turn: usize, most: u64, shares: Option<&Shares>, arou
 }
 
 /// Whether a debugger holds `vp`.
-fn held(hub: Option<&Hub>, vp: &Vp) -> bool {
+fn held<V: Runs>(hub: Option<&Hub<V>>, vp: &V) -> bool {
     hub.is_some_and(|hub| hub.holds(vp))
 }
 
-/// When the local APIC's timer of `vp` is due. That of a vCPU that a debugger holds has to wait.
-fn deadline(vp: &Vp, hub: Option<&Hub>) -> Option<u64> {
+/// When a timer of `vp`'s own is due. That of a vCPU that a debugger holds has to wait.
+fn deadline<V: Runs>(vp: &V, hub: Option<&Hub<V>>) -> Option<u64> {
     vp.deadline().filter(|_| !held(hub, vp))
 }
 
-fn due(vp: &Vp, clock: &VirtualClock, hub: Option<&Hub>) -> bool {
+fn due<V: Runs>(vp: &V, clock: &VirtualClock, hub: Option<&Hub<V>>) -> bool {
     deadline(vp, hub).is_some_and(|tsc| clock.instructions_until_tsc(tsc) == 0)
 }
 
 /// Whether the timer of another vCPU than `turn` is due: it goes first, if it may.
-fn others_due(vps: &[Vp], turn: usize, shares: &Shares, around: Around<'_>) -> bool {
+fn others_due<V: Runs>(vps: &[V], turn: usize, shares: &Shares, around: Around<'_, V>) -> bool {
     let mut others = vps.iter().enumerate().filter(|(other, _)| *other != turn && shares.may_come(*other));
     others.any(|(_, vp)| due(vp, around.clock, around.hub))
 }
 
-/// Instructions until the first local APIC or platform timer is due.
-fn until_next_deadline(vps: &[Vp], turn: usize, shares: Option<&Shares>, around: Around<'_>) -> u64 {
+/// Instructions until the first timer is due, of a vCPU or of the platform.
+fn until_next_deadline<V: Runs>(
+    vps: &[V],
+    turn: usize,
+    shares: Option<&Shares>,
+    around: Around<'_, V>,
+) -> u64 {
     let Around { timers, clock, hub, .. } = around;
     let ends = |vp: usize| vp == turn || shares.is_some_and(|shares| shares.may_come(vp));
     let wanted = vps.iter().enumerate().filter(|(vp, _)| ends(*vp));
@@ -225,7 +249,13 @@ fn until_next_deadline(vps: &[Vp], turn: usize, shares: Option<&Shares>, around:
 }
 
 /// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come.
-fn skip_idle_time(vps: &[Vp], timers: &TimerQueue, clock: &VirtualClock, shared: &Shared, hub: Option<&Hub>) {
+fn skip_idle_time<V: Runs>(
+    vps: &[V],
+    timers: &TimerQueue,
+    clock: &VirtualClock,
+    shared: &Shared,
+    hub: Option<&Hub<V>>,
+) {
     if hub.is_some_and(|hub| vps.iter().all(|vp| hub.holds(vp))) {
         return;
     }

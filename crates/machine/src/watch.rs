@@ -19,7 +19,7 @@ use satori_symbols::Symbols;
 
 use crate::SymbolSource;
 use crate::sockets::listen;
-use crate::vp::Vp;
+use crate::x86::Vp;
 
 /// Connections at once; more are closed.
 const MOST: usize = 8;

@@ -22,6 +22,7 @@ use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
 use crate::debugger::Hub;
 use crate::life::Time;
 use crate::shared::Shared;
+use crate::x86::Vp;
 use crate::{Event, Handle};
 pub use listen::GdbListener;
 use listen::Stream;
@@ -50,7 +51,7 @@ enum Input {
 
 /// A stub that serves a running machine.
 pub(crate) struct Server {
-    pub hub: Arc<Hub>,
+    pub hub: Arc<Hub<Vp>>,
     to: Sender<Input>,
     thread: JoinHandle<()>,
 }

@@ -28,7 +28,7 @@ use super::monitor;
 use super::registers::{Image, Number, X86};
 use crate::Handle;
 use crate::debugger::{Action, Hub};
-use crate::vp::Vp;
+use crate::x86::Vp;
 
 /// No error of ours ends a session.
 type Never = std::convert::Infallible;
@@ -37,7 +37,7 @@ type Never = std::convert::Infallible;
 const EFAULT: TargetError<Never> = TargetError::Errno(14);
 
 pub(super) struct Target {
-    pub hub: Arc<Hub>,
+    pub hub: Arc<Hub<Vp>>,
     pub clock: Arc<dyn Clock>,
     handle: Handle,
     /// Whether there can be watchpoints; a debugger that is refused one steps instead.
@@ -61,7 +61,7 @@ fn vcpu(tid: Tid) -> usize {
 }
 
 impl Target {
-    pub fn new(hub: Arc<Hub>, handle: Handle, clock: Arc<dyn Clock>, watches: bool) -> Self {
+    pub fn new(hub: Arc<Hub<Vp>>, handle: Handle, clock: Arc<dyn Clock>, watches: bool) -> Self {
         Target {
             actions: vec![Action::Continue; hub.vcpus()],
             mentioned: Vec::new(),

@@ -1,0 +1,91 @@
+//! What is injected: NMIs, and interrupts of the PIC and the local APIC.
+
+use std::sync::Arc;
+
+use satori_chipset::Pic;
+use satori_engine::{Event, Vcpu, Window, X86};
+use satori_lapic::Lapic;
+
+/// Chooses what a vCPU is injected, and asks it for a window for the rest.
+pub(super) struct Injector {
+    /// The interrupt controller at LINT0; only the BSP has one.
+    pic: Option<Arc<Pic>>,
+    /// The interrupt window that the engine was asked for, and the NMI window.
+    window: bool,
+    nmi_window: bool,
+}
+
+impl Injector {
+    pub fn new(pic: Option<Arc<Pic>>) -> Self {
+        Injector { pic, window: false, nmi_window: false }
+    }
+
+    /// Whether the PIC has an interrupt that the local APIC lets through.
+    pub fn extint_waits(&self, lapic: &Lapic) -> bool {
+        // The PIC's lock comes last: hardly any kernel listens to it for long.
+        lapic.accepts_extint() && self.pic.as_ref().is_some_and(|pic| pic.intr())
+    }
+
+    fn interrupt_waits(&self, vcpu: &dyn Vcpu<X86>, lapic: &mut Lapic) -> bool {
+        lapic.set_tpr(vcpu.state().tpr);
+        self.extint_waits(lapic) || lapic.pending().is_some()
+    }
+
+    /// Whether there is something to inject as soon as it can be.
+    pub fn waits(&self, vcpu: &dyn Vcpu<X86>, lapic: &mut Lapic) -> bool {
+        lapic.nmi_pending() || self.interrupt_waits(vcpu, lapic)
+    }
+
+    /// Whether something arrived that ends the guest idle state: an interrupt does "even when the interrupt is masked"
+    /// (TLFS, virtual processor idle sleep state), whatever masks it.
+    pub fn arrived(&self, lapic: &Lapic) -> bool {
+        lapic.nmi_pending() || self.extint_waits(lapic) || lapic.highest_irr().is_some()
+    }
+
+    /// Injects the first of NMI, PIC and local APIC that can be taken, and asks for a window for
+    /// the rest. Returns what was injected.
+    pub fn inject(&mut self, vcpu: &mut dyn Vcpu<X86>, lapic: &mut Lapic) -> Option<Event> {
+        let mut injected = None;
+        if lapic.nmi_pending() && vcpu.can_take(Window::Nmi) && lapic.take_nmi() {
+            injected = Some(Event::Nmi);
+        }
+        let nmi_window = lapic.nmi_pending();
+        if nmi_window != self.nmi_window {
+            self.nmi_window = nmi_window;
+            vcpu.request_window(Window::Nmi, nmi_window);
+        }
+        let mut waits = self.interrupt_waits(vcpu, lapic);
+        if waits && injected.is_none() && vcpu.can_take(Window::Interrupt) {
+            injected = self.next_vector(lapic).map(Event::Interrupt);
+            waits = self.interrupt_waits(vcpu, lapic);
+        }
+        if waits != self.window {
+            self.window = waits;
+            vcpu.request_window(Window::Interrupt, waits);
+        }
+        if let Some(event) = injected {
+            vcpu.inject(event);
+        }
+        injected
+    }
+
+    /// Acknowledges the next interrupt: the PIC's before the local APIC's, as KVM does.
+    fn next_vector(&self, lapic: &mut Lapic) -> Option<u8> {
+        match &self.pic {
+            Some(pic) if self.extint_waits(lapic) => Some(pic.acknowledge()),
+            _ => {
+                let vector = lapic.pending()?;
+                lapic.accept(vector);
+                Some(vector)
+            }
+        }
+    }
+
+    /// A window opened; the exit's handler has withdrawn the request.
+    pub fn opened(&mut self, window: Window) {
+        match window {
+            Window::Interrupt => self.window = false,
+            Window::Nmi => self.nmi_window = false,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What is told of a vCPU's exits: they are counted and timed, traced, and charged to guest time.
+
+use std::sync::Arc;
+
+use satori_bus::{Clock, Nanos};
+use satori_defs::vmx::ExitReason;
+use satori_engine::{Event, Exit, Resume};
+use satori_profile::{Meter, Recorded, Watched};
+use satori_state::CpuState;
+use satori_trace::VcpuTrace;
+
+use crate::{Charges, VirtualClock};
+
+/// An exit of the modelled processor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub reason: ExitReason,
+    /// It would be the same with APICv.
+    pub apicv: bool,
+}
+
+pub(super) struct Observer {
+    meter: Meter,
+    trace: Option<Box<VcpuTrace>>,
+    /// What exits take of guest time, and what they took that the clock does not know yet.
+    charges: Option<Arc<Charges>>,
+    stalled: Nanos,
+    /// The vCPU's last stop was no VM exit: for the modelled processor it still executes.
+    pub inside: bool,
+    /// Partition time of the host's next tick.
+    tick: Nanos,
+}
+
+impl Observer {
+    pub fn new(meter: Meter) -> Self {
+        Observer { meter, trace: None, charges: None, stalled: 0, inside: false, tick: 0 }
+    }
+
+    /// Writes what happens from now on.
+    pub fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
+        if trace.is_some() {
+            self.meter.time_each();
+        }
+        self.trace = trace;
+    }
+
+    /// Lets exits take guest time.
+    pub fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
+        self.charges = charges;
+    }
+
+    /// Counts from now on where others look.
+    pub fn watch(&mut self, watched: Watched) {
+        self.meter.watch(watched);
+    }
+
+    /// What was counted until now.
+    pub fn recorded(&self) -> Recorded {
+        self.meter.recorded()
+    }
+
+    /// See [`crate::runs::Runs::take_stalled`].
+    pub fn take_stalled(&mut self, clock: &VirtualClock, vcpus: u64) -> u64 {
+        if self.stalled == 0 {
+            return 0;
+        }
+        let all = clock.instructions_of(self.stalled);
+        self.stalled = clock.nanos_of(all % vcpus);
+        all / vcpus
+    }
+
+    fn charge(&mut self, Seen { reason, apicv }: Seen) {
+        let time = self.charges.as_ref().map_or(0, |charges| charges.of(reason, apicv));
+        self.stalled = self.stalled.saturating_add(time);
+    }
+
+    /// The vCPU is about to be entered. The report and the trace agree on when.
+    pub fn entry(&mut self, clock: &dyn Clock) {
+        let traced = self.trace.is_some().then(|| clock.now());
+        self.meter.entry(|| traced.unwrap_or_else(|| clock.now()));
+        self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.entry(now));
+    }
+
+    /// The vCPU stopped; `seen` if that was an exit.
+    pub fn exit(&mut self, exit: Exit, seen: Option<Seen>, state: &CpuState, clock: &dyn Clock) {
+        self.inside = seen.is_none();
+        let traced = self.trace.is_some().then(|| clock.now());
+        if let Some(seen) = seen {
+            let now = || traced.unwrap_or_else(|| clock.now());
+            self.meter.exit(seen.reason, seen.apicv, state.rip, now);
+            self.charge(seen);
+        }
+        let reason = seen.map(|seen| seen.reason);
+        self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.exit(exit, reason, state, now));
+    }
+
+    /// The exit was answered.
+    pub fn handled(&mut self, answer: Resume, state: &CpuState, clock: &dyn Clock) {
+        if let Some(trace) = &mut self.trace {
+            trace.handled(answer, state, clock.now());
+        }
+    }
+
+    /// An event was injected.
+    pub fn injected(&mut self, event: Event, clock: &dyn Clock) {
+        if let Event::Interrupt(vector) = event {
+            self.meter.interrupt(vector);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.injected(event, clock.now());
+        }
+    }
+
+    /// Counts an exit that the host caused and that asks for nothing.
+    pub fn passing(&mut self, seen: Seen, state: &CpuState, clock: &dyn Clock) {
+        self.charge(seen);
+        let Seen { reason, apicv } = seen;
+        let mut time = self.trace.is_some().then(|| clock.now());
+        self.meter.exit(reason, apicv, state.rip, || *time.get_or_insert_with(|| clock.now()));
+        // What asks for nothing takes no time.
+        self.meter.entry(|| *time.get_or_insert_with(|| clock.now()));
+        if let Some((trace, now)) = self.trace.as_mut().zip(time) {
+            trace.entry(now);
+            trace.exit(Exit::ExternalInterrupt, Some(reason), state, now);
+            trace.entry(now);
+        }
+        self.inside = false;
+    }
+
+    /// Whether the host, which ticks so often, ticked since this was asked last.
+    pub fn ticked(&mut self, period: Nanos, now: Nanos) -> bool {
+        if now < self.tick {
+            return false;
+        }
+        let first = self.tick == 0;
+        self.tick = (now / period).saturating_add(1).saturating_mul(period);
+        !first
+    }
+
+    /// The vCPU is never entered again.
+    pub fn finish(&mut self, now: Nanos) {
+        self.meter.entry(|| now);
+        if let Some(mut trace) = self.trace.take() {
+            trace.entry(now);
+        }
+    }
+}

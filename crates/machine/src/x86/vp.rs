@@ -1,0 +1,485 @@
+//! One virtual processor: the engine's vCPU, its local APIC, and what happens between an exit
+//! and the next entry. It knows neither threads nor time slices; see `real` and `virtual_time`.
+
+use std::sync::Arc;
+
+use satori_bus::Nanos;
+use satori_chipset::Pic;
+use satori_cpuid::msrs::PlatformMsrs;
+use satori_defs::vmx::ExitReason;
+use satori_engine::{
+    DebugPlan, Doing, Exit, Kick, Parts, Processor, Resume, Until, Vcpu, Vmx, Whereabouts, Window, X86,
+};
+use satori_exits::{Asked, Context, Platform, View, dispatch};
+use satori_hyperv::{Flush, Partition};
+use satori_lapic::Lapic;
+use satori_memory::{ALL_LINES, GuestMemory};
+use satori_profile::{Meter, Recorded, Watched};
+use satori_state::{Activity, CpuState, Segment, seg};
+use satori_trace::VcpuTrace;
+
+use super::injector::Injector;
+use super::observer::{Observer, Seen};
+use super::reset::after_init;
+use crate::runs::{After, Entry, Runs};
+use crate::{Charges, Event, VirtualClock, tsc_change};
+
+pub(crate) struct Vp {
+    index: u32,
+    vcpu: Box<dyn Vcpu<X86>>,
+    kick: Arc<Kick>,
+    whereabouts: Option<Arc<Whereabouts>>,
+    lapic: Lapic,
+    msrs: PlatformMsrs,
+    hyperv: satori_hyperv::Vp,
+    platform: Arc<Platform>,
+    injector: Injector,
+    observer: Observer,
+    processor: Processor,
+    /// An answer was given that the engine takes at the next entry.
+    owed: bool,
+    /// A debugger steps it: events hold off.
+    quiet: bool,
+    /// It sleeps in the guest idle state.
+    idle: bool,
+    apic_page: Option<u64>,
+    /// The address lines that its translations were made by.
+    lines: u64,
+    tpr_threshold: u8,
+}
+
+impl Vp {
+    #[allow(clippy::too_many_arguments, reason = "what a processor is made of, each of another kind")]
+    pub fn new(
+        index: u32,
+        mut vcpu: Box<dyn Vcpu<X86>>,
+        lapic: Lapic,
+        msrs: PlatformMsrs,
+        platform: Arc<Platform>,
+        pic: Option<Arc<Pic>>,
+        meter: Meter,
+        processor: Processor,
+    ) -> Self {
+        let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
+        let controls = vcpu.controls_mut();
+        controls.tpr_shadow = processor.has(Vmx::TprShadow);
+        if !processor.has(Vmx::PauseLoopExiting) {
+            controls.ple_window = 0;
+        }
+        controls.apic_access_page = lapic.mmio_base();
+        Vp {
+            index,
+            hyperv: satori_hyperv::Vp::new(index),
+            kick,
+            whereabouts,
+            msrs,
+            platform,
+            injector: Injector::new(pic),
+            observer: Observer::new(meter),
+            processor,
+            owed: false,
+            quiet: false,
+            idle: false,
+            apic_page: lapic.mmio_base(),
+            lines: ALL_LINES,
+            tpr_threshold: 0,
+            vcpu,
+            lapic,
+        }
+    }
+
+    /// Writes what happens to it from now on.
+    pub fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
+        self.observer.set_trace(trace);
+    }
+
+    /// Lets its exits take guest time.
+    pub fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
+        self.observer.set_charges(charges);
+    }
+
+    /// The whole register file.
+    pub fn registers(&mut self) -> &CpuState {
+        self.vcpu.fetch(Parts::ALL);
+        self.vcpu.state()
+    }
+
+    pub fn vcpu(&self) -> &dyn Vcpu<X86> {
+        &*self.vcpu
+    }
+
+    /// Sets the registers before the first entry.
+    pub fn set_state(&mut self, state: CpuState) {
+        *self.vcpu.state_mut(Parts::ALL) = state;
+    }
+
+    /// The machine's RAM.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.platform.memory
+    }
+
+    /// Changes registers between two instructions, as a debugger does.
+    pub fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
+        let (rip, cr3) = (self.vcpu.state().rip, self.vcpu.state().cr3);
+        change(self.vcpu.state_mut(Parts::ALL));
+        if self.vcpu.state().cr3 != cr3 {
+            self.vcpu.flush_tlb();
+        }
+        if self.vcpu.state().rip != rip {
+            // What the instruction there was answered is not for the one that comes now.
+            self.forget_answer();
+        }
+    }
+
+    fn forget_answer(&mut self) {
+        self.vcpu.resume(Resume::Continue);
+        self.owed = false;
+    }
+
+    /// Where it and its engine say what they do.
+    pub fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
+        self.whereabouts.clone()
+    }
+
+    /// Changes the frequency of the machine's TSC, as the guest sees it.
+    pub fn change_tsc_frequency(&self, hz: u64) {
+        tsc_change::change(hz, &*self.platform.clock, self.partition());
+    }
+
+    /// The Hyper-V interface of its machine.
+    pub fn partition(&self) -> Option<&Partition> {
+        self.platform.hyperv.as_deref()
+    }
+
+    /// What was counted of it until now.
+    pub fn recorded(&self) -> Recorded {
+        self.observer.recorded()
+    }
+
+    /// What it shares with the machine.
+    pub fn platform(&self) -> Arc<Platform> {
+        self.platform.clone()
+    }
+
+    /// Counts from now on where others look.
+    pub fn set_watched(&mut self, watched: Watched) {
+        self.observer.watch(watched);
+    }
+
+    /// Counts an exit that the host caused and that asks for nothing. `apicv`: it would be the same with APICv.
+    fn passing(&mut self, reason: ExitReason, apicv: bool) {
+        self.observer.passing(Seen { reason, apicv }, self.vcpu.state(), &*self.platform.clock);
+    }
+
+    fn view(&self, apic_timer: bool) -> View<'_> {
+        View {
+            processor: self.processor,
+            lapic: &self.lapic,
+            hyperv: self.platform.hyperv.as_deref(),
+            vcpu: self.index,
+            extint: self.injector.extint_waits(&self.lapic),
+            apic_timer,
+        }
+    }
+
+    /// A timer ran out; an exit if the guest executes.
+    fn timer_ran_out(&mut self, apic_timer: bool) {
+        if self.observer.inside {
+            let view = self.view(apic_timer);
+            let (reason, apicv) = (view.timer(), view.apicv());
+            // The host's own interrupt costs the same either way.
+            self.passing(reason, apicv || reason == ExitReason::ExternalInterrupt);
+        }
+    }
+
+    /// Lets the timers expire whose time has come.
+    fn run_timers(&mut self) {
+        if self.lapic.deadline_tsc().is_some() {
+            let tsc = self.platform.clock.tsc();
+            if self.lapic.timer_expired(tsc) {
+                self.timer_ran_out(true);
+            }
+        }
+        if let Some(at) = self.hyperv.deadline_tsc()
+            && at <= self.platform.clock.tsc()
+            && let Some(partition) = &self.platform.hyperv
+        {
+            partition.run_timers(&mut self.hyperv);
+            self.timer_ran_out(false);
+        }
+    }
+
+    /// INIT and SIPI (SDM 9.4).
+    fn take_signals(&mut self) {
+        if self.lapic.take_init() {
+            let (bsp, signature) = (self.lapic.is_bsp(), self.platform.cpuid.signature());
+            let fresh = after_init(self.registers(), bsp, signature);
+            *self.vcpu.state_mut(Parts::ALL) = fresh;
+            self.vcpu.flush_tlb();
+            // Whatever the interrupted instruction was still owed is gone with it.
+            self.forget_answer();
+            self.idle = false;
+            self.lapic.init();
+        }
+        // Without one to wait for, a SIPI is lost.
+        if let Some(page) = self.lapic.take_sipi()
+            && self.vcpu.state().activity == Activity::WaitForSipi
+        {
+            let state = self.vcpu.state_mut(Parts::EXIT);
+            let cs = &mut state.seg[seg::CS];
+            *cs = Segment { selector: u16::from(page) << 8, base: u64::from(page) << 12, ..*cs };
+            state.rip = 0;
+            state.activity = Activity::Active;
+        }
+    }
+
+    /// Injects what can be; returns whether something was.
+    fn inject(&mut self) -> bool {
+        let injected = self.injector.inject(&mut *self.vcpu, &mut self.lapic);
+        if let Some(event) = injected {
+            self.observer.injected(event, &*self.platform.clock);
+        }
+        injected.is_some()
+    }
+
+    /// Keeps the VMX controls that follow from the local APIC.
+    fn set_controls(&mut self) {
+        let lines = self.platform.memory.lines();
+        if lines != self.lines {
+            self.lines = lines;
+            self.vcpu.flush_tlb();
+        }
+        let page = self.lapic.mmio_base();
+        if page != self.apic_page {
+            self.apic_page = page;
+            self.vcpu.controls_mut().apic_access_page = page;
+            self.vcpu.flush_tlb();
+        }
+        let known = self.view(false).apic_accesses();
+        self.vcpu.controls_mut().virtualize_apic_accesses = known;
+        let threshold = self.lapic.tpr_threshold();
+        if threshold != self.tpr_threshold {
+            self.tpr_threshold = threshold;
+            self.vcpu.controls_mut().tpr_threshold = threshold;
+        }
+    }
+
+    /// Spares the guest the next EOI, if it may be late. KVM spares none while APICv is in force: it then takes it
+    /// that another interrupt may wait (Linux 6.12 arch/x86/kvm/lapic.c, kvm_apic_update_apicv and apic_sync_pv_eoi_to_guest).
+    fn spare_eoi(&mut self) {
+        if self.hyperv.spares_eoi()
+            && self.lapic.eoi_can_be_late()
+            && !self.view(false).apicv()
+            && let Some(partition) = &self.platform.hyperv
+        {
+            partition.spare_eoi(&mut self.hyperv);
+        }
+    }
+
+    /// Ends the interrupt whose EOI the guest has spared.
+    fn take_spared_eoi(&mut self) {
+        let Some(partition) = &self.platform.hyperv else { return };
+        if partition.take_spared_eoi(&mut self.hyperv) {
+            if let Some(vector) = self.lapic.eoi() {
+                self.platform.eoi.eoi(vector);
+            }
+            if let Some(vector) = self.lapic.take_ended() {
+                partition.end_of_interrupt(self.index, vector);
+            }
+        }
+    }
+
+    /// Tells of a stop, which may be an exit of the modelled processor.
+    fn observe(&mut self, exit: Exit) {
+        let clock = &self.platform.clock;
+        // Both timers may be due; the local APIC's is then the one that ended the run.
+        let due = |at: u64| at <= clock.tsc();
+        let view = self.view(exit == Exit::PreemptionTimer && self.lapic.deadline_tsc().is_some_and(due));
+        let seen = view.reason(&exit).map(|reason| {
+            // A timer of the host's costs the same either way.
+            let host = exit == Exit::PreemptionTimer && reason == ExitReason::ExternalInterrupt;
+            Seen { reason, apicv: host || view.apicv() }
+        });
+        self.observer.exit(exit, seen, self.vcpu.state(), &**clock);
+        if seen.is_none() {
+            self.vcpu.controls_mut().continued = true;
+        }
+    }
+
+    fn dispatch(&mut self, exit: Exit) -> (Resume, Asked) {
+        let mut context = Context {
+            vcpu: &mut *self.vcpu,
+            lapic: &mut self.lapic,
+            msrs: &mut self.msrs,
+            hyperv: &mut self.hyperv,
+            platform: &self.platform,
+            asked: Asked::Nothing,
+        };
+        let answer = dispatch(exit, &mut context);
+        let asked = context.asked;
+        self.observer.handled(answer, self.vcpu.state(), &*self.platform.clock);
+        (answer, asked)
+    }
+
+    fn answer(&mut self, answer: Resume) {
+        self.owed = answer != Resume::Continue;
+        self.vcpu.resume(answer);
+    }
+
+    /// What whoever runs it has to do behind `exit`, whose handler asked for `asked`.
+    fn after(&mut self, exit: Exit, asked: Asked) -> After {
+        match exit {
+            Exit::InterruptWindow => self.injector.opened(Window::Interrupt),
+            Exit::NmiWindow => self.injector.opened(Window::Nmi),
+            Exit::Pause => return After::Yield,
+            Exit::TripleFault => return After::Ends(Event::TripleFault { vcpu: self.index }),
+            Exit::Debug(cause) => return After::Debug(cause),
+            _ => {}
+        }
+        match asked {
+            Asked::Nothing => After::Nothing,
+            Asked::Yield => After::Yield,
+            Asked::Idle => {
+                self.idle = true;
+                After::Nothing
+            }
+        }
+    }
+}
+
+impl Runs for Vp {
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn prepare(&mut self) -> Entry {
+        if self.lapic.signalled() {
+            self.take_signals();
+        }
+        self.run_timers();
+        let activity = self.vcpu.state().activity;
+        if matches!(activity, Activity::WaitForSipi | Activity::Shutdown) {
+            return Entry::Sleep { deadline: self.deadline() };
+        }
+        if self.idle {
+            if !self.injector.arrived(&self.lapic) {
+                return Entry::Sleep { deadline: self.deadline() };
+            }
+            self.idle = false;
+        }
+        // An event is what a halted processor waits for, also while it is stepped.
+        let quiet = self.quiet && activity == Activity::Active;
+        if self.owed && !quiet && self.injector.waits(&*self.vcpu, &mut self.lapic) {
+            return Entry::Finish;
+        }
+        // What comes after that look kicks, and so comes behind the answer: an instruction that asks again, or
+        // faults, must not find an event injected before it.
+        let injected = !quiet && !self.owed && self.inject();
+        if activity == Activity::Halted && !injected {
+            return Entry::Sleep { deadline: self.deadline() };
+        }
+        self.set_controls();
+        self.spare_eoi();
+        Entry::Run { deadline: self.deadline() }
+    }
+
+    fn enter(&mut self, until: Until) -> After {
+        self.observer.entry(&*self.platform.clock);
+        let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
+        self.owed = false;
+        self.take_spared_eoi();
+        if exit == Exit::Budget {
+            self.observer.inside = true;
+            return After::Nothing;
+        }
+        self.observe(exit);
+        let (answer, asked) = self.dispatch(exit);
+        self.answer(answer);
+        self.after(exit, asked)
+    }
+
+    fn finish(&mut self, now: Nanos) {
+        self.observer.finish(now);
+    }
+
+    /// The local APIC's timer, or a synthetic one.
+    fn deadline(&self) -> Option<u64> {
+        [self.lapic.deadline_tsc(), self.hyperv.deadline_tsc()].into_iter().flatten().min()
+    }
+
+    fn retired(&self) -> u64 {
+        self.vcpu.retired()
+    }
+
+    fn at(&self) -> u64 {
+        self.vcpu.state().rip
+    }
+
+    fn in_kernel(&self) -> bool {
+        self.vcpu.state().cpl() == 0
+    }
+
+    fn does(&self, doing: Doing) {
+        if let Some(whereabouts) = &self.whereabouts {
+            whereabouts.set(doing);
+        }
+    }
+
+    fn take_kick(&self) -> bool {
+        self.kick.take()
+    }
+
+    fn kicked(&self) -> bool {
+        self.kick.pending()
+    }
+
+    fn be_kicked(&mut self) {
+        if self.take_kick() && self.observer.inside && !self.view(false).posted() {
+            let apicv = self.view(false).apicv();
+            self.passing(ExitReason::ExternalInterrupt, apicv);
+        }
+    }
+
+    fn begin_turn(&mut self, tick: Option<Nanos>) {
+        // Its tick was at another time than a kick: each is an exit.
+        let inside = self.observer.inside;
+        self.be_kicked();
+        let now = self.platform.clock.now();
+        if tick.is_some_and(|period| self.observer.ticked(period, now)) && inside {
+            self.passing(ExitReason::ExternalInterrupt, true);
+        }
+    }
+
+    fn go_on(&mut self) {
+        if self.vcpu.state().activity == Activity::Active && !self.idle {
+            self.observer.entry(&*self.platform.clock);
+            self.observer.inside = true;
+        }
+    }
+
+    fn take_stalled(&mut self, clock: &VirtualClock, vcpus: u64) -> u64 {
+        self.observer.take_stalled(clock, vcpus)
+    }
+
+    fn set_debug(&mut self, plan: DebugPlan, quiet: bool) {
+        self.vcpu.set_debug(plan);
+        self.quiet = quiet;
+    }
+}
+
+/// Executes `vcpu`, after it dropped the translations that others told it to drop.
+fn execute(vcpu: &mut dyn Vcpu<X86>, platform: &Platform, index: u32, until: Until) -> Exit {
+    let Some(hyperv) = &platform.hyperv else { return vcpu.run(until) };
+    let executing = hyperv.slots().enter(index);
+    match executing.take() {
+        Flush::Nothing => {}
+        Flush::Pages(pages) => pages.into_iter().for_each(|page| vcpu.flush_page(page)),
+        Flush::NonGlobal => vcpu.flush_non_global(),
+        Flush::NonGlobalAnd(pages) => {
+            vcpu.flush_non_global();
+            pages.into_iter().for_each(|page| vcpu.flush_page(page));
+        }
+        Flush::All => vcpu.flush_tlb(),
+    }
+    vcpu.run(until)
+}
