@@ -9,7 +9,7 @@ mod interrupt;
 mod map;
 mod time;
 
-pub use interrupt::{DeliveryMode, InterruptMessage, InterruptSink};
+pub use interrupt::{Msi, MsiSink};
 pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap, WeakMmioMap};
 pub use time::{Clock, Nanos, Timer, TimerQueue};
 

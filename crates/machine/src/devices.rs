@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use satori_boot::layout;
-use satori_bus::InterruptSink;
+use satori_bus::MsiSink;
 use satori_chipset::Chipset;
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
@@ -95,7 +95,7 @@ impl Devices {
         &self,
         chipset: &Chipset,
         memory: &GuestMemory,
-        messages: &Arc<dyn InterruptSink>,
+        messages: &Arc<dyn MsiSink>,
         determined: bool,
     ) -> Result<(), Error> {
         for ((name, device), slot) in self.0.iter().zip(SLOTS) {

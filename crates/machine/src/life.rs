@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use satori_bus::{Clock, InterruptLine, InterruptSink, Nanos, Timer, TimerQueue};
+use satori_bus::{Clock, InterruptLine, MsiSink, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, Vendor, crystal_hz};
@@ -273,7 +273,7 @@ impl Life {
         chipset.com1.on_ready(move |room| shared.set_ready(room));
 
         plan.serials.wire(&chipset)?;
-        let messages: Arc<dyn InterruptSink> = apic_bus.clone();
+        let messages: Arc<dyn MsiSink> = apic_bus.clone();
         plan.devices.wire(&chipset, &memory, &messages, matches!(plan.time, Time::Virtual(_)))?;
 
         let hyperv = match plan.hyperv.set.is_empty() {

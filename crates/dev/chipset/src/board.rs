@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use satori_bus::{
-    ByteSink, Clock, InterruptLine, InterruptSink, MmioMap, Overlap, PortDevice, PortMap, PowerSink,
-    TimerQueue,
+    ByteSink, Clock, InterruptLine, MmioMap, MsiSink, Overlap, PortDevice, PortMap, PowerSink, TimerQueue,
 };
 use satori_defs::chipset::{hpet, ioapic, irq, mmio, port, uart};
 use satori_pci::PciBus;
@@ -20,7 +19,7 @@ pub struct Parts {
     /// Where power-off, reset, debug exit and panic are announced.
     pub power: Arc<dyn PowerSink>,
     /// The local APICs, for messages of the I/O APIC.
-    pub interrupts: Arc<dyn InterruptSink>,
+    pub interrupts: Arc<dyn MsiSink>,
     /// LINT0 of the bootstrap processor, for the PIC's INTR.
     pub intr: Arc<dyn InterruptLine>,
     /// Address line 20 of the processors: true when it is theirs.

@@ -5,10 +5,18 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{DeliveryMode, InterruptMessage, InterruptSink, MmioDevice};
+use satori_bus::{MmioDevice, Msi, MsiSink};
+use satori_defs::apic::DEFAULT_BASE;
 use satori_defs::chipset::ioapic::*;
 
 use crate::support::lock;
+
+/// Delivery modes (82093AA, 3.2.4).
+const FIXED: u32 = 0;
+const LOWEST_PRIORITY: u32 = 1;
+const RESERVED: u32 = 3;
+/// Reserved too; of a local APIC's ICR it is start-up (SDM 11.6.1).
+const START_UP: u32 = 6;
 
 struct State {
     id: u32,
@@ -19,31 +27,33 @@ struct State {
 }
 
 impl State {
-    /// The message of `pin`, if its entry lets one out now.
-    fn message(&mut self, pin: usize) -> Option<InterruptMessage> {
+    /// The message of `pin`, if its entry lets one out now: in the form of an MSI (SDM 11.11), which reaches the same
+    /// local APICs.
+    fn message(&mut self, pin: usize) -> Option<Msi> {
         let entry = self.entries[pin];
         let level = entry & TRIGGER_MODE != 0;
         if entry & MASK != 0 || (level && entry & REMOTE_IRR != 0) {
             return None;
         }
-        let mode = DeliveryMode::from_bits((entry >> DELIVERY_MODE_SHIFT) as u8)
-            .filter(|&mode| mode != DeliveryMode::StartUp)?;
+        let mode = (entry >> DELIVERY_MODE_SHIFT) as u32 & 7;
+        if matches!(mode, RESERVED | START_UP) {
+            return None;
+        }
         // Only what a local APIC will end with an EOI waits for one.
-        if level && matches!(mode, DeliveryMode::Fixed | DeliveryMode::LowestPriority) {
+        if level && matches!(mode, FIXED | LOWEST_PRIORITY) {
             self.entries[pin] |= REMOTE_IRR;
         }
-        let extended = (entry >> EXTENDED_DESTINATION_SHIFT) as u32 & 0x7f;
-        Some(InterruptMessage {
-            destination: (entry >> DESTINATION_SHIFT) as u32 | extended << 8,
-            logical: entry & DESTINATION_MODE != 0,
-            mode,
-            vector: (entry & VECTOR) as u8,
-            level,
+        let (destination, extended) =
+            (entry >> DESTINATION_SHIFT, entry >> EXTENDED_DESTINATION_SHIFT & 0x7f);
+        let logical = entry & DESTINATION_MODE != 0;
+        Some(Msi {
+            address: DEFAULT_BASE | destination << 12 | extended << 5 | u64::from(logical) << 2,
+            data: (entry & VECTOR) as u32 | mode << 8 | u32::from(level) << 15,
         })
     }
 
     /// As [`State::message`], for a level pin that is asserted.
-    fn message_if_level(&mut self, pin: usize) -> Option<InterruptMessage> {
+    fn message_if_level(&mut self, pin: usize) -> Option<Msi> {
         let asserted = self.level & 1 << pin != 0 && self.entries[pin] & TRIGGER_MODE != 0;
         asserted.then(|| self.message(pin)).flatten()
     }
@@ -59,7 +69,7 @@ impl State {
         }
     }
 
-    fn write(&mut self, value: u32) -> Option<InterruptMessage> {
+    fn write(&mut self, value: u32) -> Option<Msi> {
         if self.select == IOAPICID {
             self.id = value & 0x0f00_0000;
         }
@@ -85,12 +95,12 @@ impl State {
 /// The I/O APIC.
 pub struct IoApic {
     state: Mutex<State>,
-    sink: Arc<dyn InterruptSink>,
+    sink: Arc<dyn MsiSink>,
 }
 
 impl IoApic {
     /// An I/O APIC with every pin masked. `sink` is called with no lock of the I/O APIC held.
-    pub fn new(sink: Arc<dyn InterruptSink>) -> Arc<Self> {
+    pub fn new(sink: Arc<dyn MsiSink>) -> Arc<Self> {
         let state = State { id: 0, select: 0, level: 0, entries: [MASK; PINS] };
         Arc::new(IoApic { state: Mutex::new(state), sink })
     }
@@ -143,9 +153,9 @@ impl IoApic {
         state.entries.iter().any(|&e| e & TRIGGER_MODE != 0 && e & VECTOR == u64::from(vector))
     }
 
-    fn send(&self, message: Option<InterruptMessage>) {
+    fn send(&self, message: Option<Msi>) {
         if let Some(message) = message {
-            self.sink.deliver(message);
+            self.sink.signal(message);
         }
     }
 }
@@ -212,13 +222,8 @@ mod tests {
         ioapic.set(4, false);
         ioapic.set(4, true);
         ioapic.set(4, true);
-        let expected = InterruptMessage {
-            destination: 0x103,
-            logical: true,
-            mode: DeliveryMode::Fixed,
-            vector: 0x41,
-            level: false,
-        };
+        // APIC 0x103, logical; edge, fixed.
+        let expected = Msi { address: 0xfee0_3024, data: 0x41 };
         assert_eq!(messages.take(), [expected]);
     }
 

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{
-    ByteSink, Clock, InterruptLine, InterruptMessage, InterruptSink, Nanos, PowerEvent, PowerSink, TimerQueue,
-};
+use satori_bus::{ByteSink, Clock, InterruptLine, Msi, MsiSink, Nanos, PowerEvent, PowerSink, TimerQueue};
 
 /// A clock that stands still until told, beside its timer queue.
 pub struct Time {
@@ -86,21 +84,21 @@ impl InterruptLine for Wire {
 
 /// Interrupt messages in order.
 #[derive(Default)]
-pub struct Messages(Mutex<Vec<InterruptMessage>>);
+pub struct Messages(Mutex<Vec<Msi>>);
 
 impl Messages {
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub fn take(&self) -> Vec<InterruptMessage> {
+    pub fn take(&self) -> Vec<Msi> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-impl InterruptSink for Messages {
-    fn deliver(&self, message: InterruptMessage) {
-        self.0.lock().unwrap().push(message);
+impl MsiSink for Messages {
+    fn signal(&self, msi: Msi) {
+        self.0.lock().unwrap().push(msi);
     }
 }
 

@@ -172,7 +172,7 @@ impl PciFunction for Function {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use satori_bus::{InterruptLine, InterruptMessage, InterruptSink, MmioMap};
+    use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     struct Fixed;
@@ -192,8 +192,8 @@ mod tests {
     }
 
     struct Nowhere;
-    impl InterruptSink for Nowhere {
-        fn deliver(&self, _message: InterruptMessage) {}
+    impl MsiSink for Nowhere {
+        fn signal(&self, _msi: Msi) {}
     }
 
     const AT: u64 = 0xc000_0000;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{InterruptMessage, InterruptSink};
+use satori_bus::{Msi, MsiSink};
 use satori_defs::pci::*;
 
 use crate::lock;
@@ -24,12 +24,12 @@ struct State {
 /// The vectors of one function.
 pub struct Msix {
     state: Mutex<State>,
-    sink: Arc<dyn InterruptSink>,
+    sink: Arc<dyn MsiSink>,
 }
 
 impl Msix {
     /// `vectors` vectors, all masked as after a reset (PCI 3.0, 6.8.2.9), whose messages go to `sink`.
-    pub fn new(vectors: u16, sink: Arc<dyn InterruptSink>) -> Arc<Self> {
+    pub fn new(vectors: u16, sink: Arc<dyn MsiSink>) -> Arc<Self> {
         let vector = Vector { address: 0, data: 0, masked: true, pending: false };
         let vectors = vec![vector; vectors.clamp(1, MSIX_ENTRIES_MAX).into()];
         Arc::new(Msix { state: Mutex::new(State { vectors, enabled: false, all_masked: false }), sink })
@@ -68,10 +68,7 @@ impl Msix {
         }
         for vector in state.vectors.iter_mut().filter(|vector| vector.pending && !vector.masked) {
             vector.pending = false;
-            // An address that is no local APIC's is a write to memory, which a guest has other ways for.
-            if let Some(message) = InterruptMessage::from_msi(vector.address, vector.data) {
-                self.sink.deliver(message);
-            }
+            self.sink.signal(Msi { address: vector.address, data: vector.data });
         }
     }
 
@@ -137,9 +134,9 @@ mod tests {
 
     #[derive(Default)]
     struct Messages(Mutex<Vec<u8>>);
-    impl InterruptSink for Messages {
-        fn deliver(&self, message: InterruptMessage) {
-            lock(&self.0).push(message.vector);
+    impl MsiSink for Messages {
+        fn signal(&self, msi: Msi) {
+            lock(&self.0).push(msi.data as u8);
         }
     }
 

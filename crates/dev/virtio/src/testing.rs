@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{InterruptLine, InterruptMessage, InterruptSink, MmioMap};
+use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink};
 use satori_defs::virtio::pci::common::*;
 use satori_defs::virtio::split::*;
 use satori_memory::{Gpa, GuestMemory, Region};
@@ -18,9 +18,9 @@ pub const SIZE: u16 = 8;
 #[derive(Default)]
 pub struct Heard(pub Mutex<Vec<u8>>);
 
-impl InterruptSink for Heard {
-    fn deliver(&self, message: InterruptMessage) {
-        self.0.lock().unwrap().push(message.vector);
+impl MsiSink for Heard {
+    fn signal(&self, msi: Msi) {
+        self.0.lock().unwrap().push(msi.data as u8);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{InterruptLine, InterruptSink, MmioDevice, WeakMmioMap};
+use satori_bus::{InterruptLine, MmioDevice, MsiSink, WeakMmioMap};
 use satori_defs::pci::CAP_VENDOR;
 use satori_defs::virtio::pci::*;
 use satori_defs::virtio::status::DRIVER_OK;
@@ -38,7 +38,7 @@ pub struct Wiring {
     /// Where its base address is at power-on.
     pub at: u64,
     /// Where its messages go.
-    pub messages: Arc<dyn InterruptSink>,
+    pub messages: Arc<dyn MsiSink>,
     /// What its pin drives.
     pub pin: Arc<dyn InterruptLine>,
     /// Whether the run has to be the same every time.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
 use arbitrary::{Result, Unstructured};
-use satori_bus::{InterruptLine, InterruptMessage, InterruptSink, MmioMap};
+use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink};
 use satori_defs::pci::{BAR0, COMMAND};
 use satori_defs::virtio::pci::common::*;
 use satori_memory::{Gpa, GuestMemory, Region};
@@ -16,8 +16,8 @@ use satori_virtio::{BAR_BYTES, Block, Console, Device, Disk, Fs, Port, Rng, Shar
 
 struct Nobody;
 
-impl InterruptSink for Nobody {
-    fn deliver(&self, _message: InterruptMessage) {}
+impl MsiSink for Nobody {
+    fn signal(&self, _msi: Msi) {}
 }
 
 impl InterruptLine for Nobody {

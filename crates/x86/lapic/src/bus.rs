@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use satori_bus::{DeliveryMode, InterruptMessage, InterruptSink};
+use satori_bus::{Msi, MsiSink};
 use satori_defs::apic::esr;
 
-use crate::Mode;
 use crate::bits::SharedBits;
+use crate::{DeliveryMode, InterruptMessage, Mode};
 
 /// Brings a vCPU out of the guest, or out of its sleep, because something waits for it.
 pub trait Waker: Send + Sync {
@@ -302,8 +302,18 @@ impl ApicBus {
     }
 }
 
-impl InterruptSink for ApicBus {
-    fn deliver(&self, message: InterruptMessage) {
+impl ApicBus {
+    /// Delivers a device's `message`. One that nobody accepts is lost, as on hardware.
+    pub fn deliver(&self, message: InterruptMessage) {
         self.send(None, Shorthand::None, message);
+    }
+}
+
+impl MsiSink for ApicBus {
+    fn signal(&self, msi: Msi) {
+        // An address that is no local APIC's is a write to memory, which a guest has other ways for.
+        if let Some(message) = InterruptMessage::from_msi(msi) {
+            self.deliver(message);
+        }
     }
 }

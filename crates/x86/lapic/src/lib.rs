@@ -7,7 +7,7 @@
 //!   partition's TSC where time matters, so it holds no clock and is exactly repeatable.
 //! * [`ApicBus`] is shared: per vCPU the IRR and TMR bits, pending NMI, INIT and SIPI, and the
 //!   addresses that messages are matched against, all atomics. Any thread delivers through it
-//!   (it is the machine's [`InterruptSink`](satori_bus::InterruptSink)) and it then calls the
+//!   (it is the machine's [`MsiSink`](satori_bus::MsiSink)) and it then calls the
 //!   [`Waker`].
 //!
 //! The owner's loop, before each entry into the guest:
@@ -26,12 +26,14 @@
 mod bits;
 mod bus;
 mod local;
+mod message;
 mod msr;
 mod synthetic;
 mod timer;
 
 pub use bus::{ApicBus, Waker};
 pub use local::{Clocks, Lapic, Lint, Mode};
+pub use message::{DeliveryMode, InterruptMessage};
 
 #[cfg(test)]
 mod tests;

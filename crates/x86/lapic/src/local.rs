@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use satori_bus::{DeliveryMode, InterruptMessage};
 use satori_defs::apic::{self, base, esr, icr, lvt, svr};
 use satori_defs::msr::Gp;
 
 use crate::bits::Bits;
 use crate::bus::{ApicBus, Shorthand, Slot};
 use crate::timer::{Timer, TimerMode};
+use crate::{DeliveryMode, InterruptMessage};
 
 /// What IA32_APIC_BASE makes of the APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

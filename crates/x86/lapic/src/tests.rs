@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{DeliveryMode, InterruptMessage, InterruptSink};
 use satori_defs::apic::{self, base, esr, lvt};
 use satori_defs::msr::Gp;
 
-use crate::{ApicBus, Clocks, Lapic, Lint, Mode, Waker};
+use crate::{ApicBus, Clocks, DeliveryMode, InterruptMessage, Lapic, Lint, Mode, Waker};
 
 const CLOCKS: Clocks = Clocks { tsc_hz: 2_000_000_000, timer_hz: 1_000_000_000 };
 
