@@ -1,11 +1,14 @@
-//! Stopping all vCPUs together for a debugger, looking at them, and letting them go again.
+//! The control plane of a machine: whoever is outside of it reaches it here, the debugger, signals, who types.
 //!
-//! The thread that runs a vCPU owns it. So a debugger's thread never touches one: it asks for a
-//! stop, and once every vCPU is parked it hands closures to their threads.
+//! The thread that runs a vCPU owns it. So no other thread ever touches one: it asks for a
+//! stop, and once every vCPU is parked it hands closures to their threads. Until somebody asks, the plane costs a vCPU one load
+//! before each entry.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
+use satori_bus::Clock;
 use satori_seam::{DebugCause, DebugPlan};
 
 use crate::life::Time;
@@ -52,27 +55,22 @@ struct State<V> {
     ended: bool,
 }
 
-/// Where a debugger and the vCPUs of a machine meet.
-pub(crate) struct Hub<V> {
+/// Where those outside and the vCPUs of a machine meet.
+pub(crate) struct Control<V> {
     state: Mutex<State<V>>,
+    /// A vCPU may be held, or does not know yet what a debugger asks: each has to attend. Only ever false if none is.
+    asked: AtomicBool,
     changed: Condvar,
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     time: Time,
     /// Rings the debugger when a vCPU has met something.
-    notify: Mutex<Box<dyn Fn() + Send>>,
+    notify: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-impl<V: Runs> Hub<V> {
-    /// A place for `vcpus` of them, which start held if `wait`.
-    pub fn new(
-        shared: Arc<Shared>,
-        time: Time,
-        vcpus: usize,
-        wait: bool,
-        notify: Box<dyn Fn() + Send>,
-    ) -> Self {
-        let action = if wait { Action::Hold } else { Action::Continue };
-        let slot = || Slot { action, parked: false, request: None, stale: true };
+impl<V: Runs> Control<V> {
+    /// That of a machine of so many vCPUs, which run.
+    pub fn new(shared: Arc<Shared>, time: Time, vcpus: usize) -> Arc<Self> {
+        let slot = || Slot { action: Action::Continue, parked: false, request: None, stale: false };
         let state = State {
             slots: (0..vcpus).map(|_| slot()).collect(),
             plan: DebugPlan::default(),
@@ -80,7 +78,38 @@ impl<V: Runs> Hub<V> {
             stops: VecDeque::new(),
             ended: false,
         };
-        Hub { state: Mutex::new(state), changed: Condvar::new(), shared, time, notify: Mutex::new(notify) }
+        Arc::new(Control {
+            state: Mutex::new(state),
+            asked: AtomicBool::new(false),
+            changed: Condvar::new(),
+            shared,
+            time,
+            notify: Mutex::new(None),
+        })
+    }
+
+    /// The machine's clock.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.time.clock()
+    }
+
+    /// Lets `notify` ring a debugger. With `wait` no vCPU runs before it lets them.
+    pub fn debugged(&self, wait: bool, notify: Box<dyn Fn() + Send>) {
+        *lock(&self.notify) = Some(notify);
+        if wait {
+            self.hold(&mut lock(&self.state));
+        }
+    }
+
+    /// Whether vCPUs have to attend.
+    #[inline]
+    pub fn asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn ask(&self, state: &State<V>) {
+        let asks = |slot: &Slot<V>| slot.stale || slot.action == Action::Hold;
+        self.asked.store(state.slots.iter().any(asks), Ordering::SeqCst);
     }
 
     /// For the thread that runs `vps`: holds still while all of them are held, and brings to
@@ -107,6 +136,7 @@ impl<V: Runs> Hub<V> {
                 slot.parked = held;
                 runs |= !held;
             }
+            self.ask(&state);
             if runs {
                 return;
             }
@@ -128,7 +158,7 @@ impl<V: Runs> Hub<V> {
 
     /// Whether `vp` must not be entered.
     pub fn holds(&self, vp: &V) -> bool {
-        lock(&self.state).slots[vp.slot()].action == Action::Hold
+        self.asked() && lock(&self.state).slots[vp.slot()].action == Action::Hold
     }
 
     /// `vp` met `cause`: all vCPUs stop, unless a range of addresses is stepped through.
@@ -147,13 +177,22 @@ impl<V: Runs> Hub<V> {
         }
         self.hold(&mut state);
         drop(state);
-        (lock(&self.notify))();
+        self.ring();
+    }
+
+    /// Rings the debugger.
+    fn ring(&self) {
+        if let Some(notify) = &*lock(&self.notify) {
+            notify();
+        }
     }
 
     fn hold(&self, state: &mut State<V>) {
         for slot in &mut state.slots {
             slot.action = Action::Hold;
         }
+        // Before they are kicked, who look behind the kick.
+        self.ask(state);
         self.shared.wake_all();
     }
 
@@ -174,12 +213,13 @@ impl<V: Runs> Hub<V> {
         if !state.stops.is_empty() {
             // Another vCPU met something at the same time: that comes first.
             drop(state);
-            return (lock(&self.notify))();
+            return self.ring();
         }
         self.time.pause(false);
         for (slot, action) in state.slots.iter_mut().zip(actions) {
             (slot.action, slot.stale) = (*action, true);
         }
+        self.ask(&state);
         drop(state);
         self.changed.notify_all();
         // Timers look at the time that goes on.
@@ -231,12 +271,16 @@ impl<V: Runs> Hub<V> {
 
     /// The machine lives again, or for the first time: its vCPUs know of nothing.
     pub fn live(&self) {
-        for slot in &mut lock(&self.state).slots {
-            (slot.parked, slot.request, slot.stale) = (false, None, true);
+        let mut state = lock(&self.state);
+        let debugged = state.plan != DebugPlan::default();
+        for slot in &mut state.slots {
+            (slot.parked, slot.request) = (false, None);
+            slot.stale = debugged || slot.action != Action::Continue;
             if slot.action != Action::Hold {
                 slot.action = Action::Continue;
             }
         }
+        self.ask(&state);
     }
 
     /// Looks anew whether the machine is stopping.

@@ -14,9 +14,9 @@ use satori_profile::{Profile, Shares};
 use satori_state::CpuState;
 
 use crate::console::Console;
+use crate::control::Control;
 use crate::cores::Cores;
 use crate::debugcon::DebugSink;
-use crate::debugger::Hub;
 use crate::engines::suffices;
 use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
@@ -226,11 +226,10 @@ impl Machine {
         if let Err(error) = &serving {
             tracing::warn!("nobody can reach a --serial socket: {error}");
         }
-        let server =
-            gdb.map(|gdb| gdb::Server::start(gdb, &plan.shared, &plan.time, life.vps.len())).transpose();
+        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
+        let server = gdb.map(|gdb| gdb::Server::start(gdb, &control)).transpose();
         let mut next: Result<Life, Error> =
             server.as_ref().map(|_| life).map_err(|e| Error::Thread(e.kind().into()));
-        let hub = server.as_ref().ok().and_then(|server| server.as_ref()).map(|server| &*server.hub);
         let event = loop {
             // The last life is gone here, and its memory with it.
             let mut life = match next {
@@ -244,7 +243,7 @@ impl Machine {
             if let Some(watchers) = &watchers {
                 watchers.watch(&mut life.vps);
             }
-            let shares = live(&plan, &mut life, end, hub);
+            let shares = live(&plan, &mut life, end, &control);
             watchers.iter().for_each(watch::Server::forget);
             sum.add(&mut life);
             if let Some(shares) = shares {
@@ -296,6 +295,7 @@ impl Machine {
             watchers.end();
         }
         let traced = tracer.map(satori_trace::Tracer::finish);
+        control.end();
         if let Ok(Some(server)) = server {
             server.end(&event);
         }
@@ -361,10 +361,8 @@ impl Sum {
 
 /// Runs one life on threads of its own, and watches the wall clock. Returns where the engine's time went, if
 /// that is wanted.
-fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hub<Vp>>) -> Option<Shares> {
-    if let Some(hub) = hub {
-        hub.live();
-    }
+fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, control: &Control<Vp>) -> Option<Shares> {
+    control.live();
     let shared = &*plan.shared;
     let clock = plan.time.clock();
     let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
@@ -386,13 +384,13 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
                     (plan.host_tick > 0).then(|| 1_000_000_000 / u64::from(plan.host_tick).min(1_000_000));
                 start(scope, shared, "vcpus", move || {
                     pin(&cpus);
-                    virtual_time::run(vps, timers, clock, shared, &feed, hub, tick)
+                    virtual_time::run(vps, timers, clock, shared, &feed, control, tick)
                 });
             }
             Time::Real(_) => {
                 let (clock, alone) = (&*clock, vps.len() == 1);
-                // Who pinned them has shared out the processors; a vCPU that a debugger holds would keep its place.
-                let few = plan.processors < vps.len() && !plan.pins.any() && hub.is_none();
+                // Who pinned them has shared out the processors.
+                let few = plan.processors < vps.len() && !plan.pins.any();
                 let cores = few.then(|| Arc::new(Cores::new(plan.processors, bells)));
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vp.index());
@@ -400,7 +398,7 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
                     let cores = cores.clone();
                     start(scope, shared, &name, move || {
                         pin(&cpus);
-                        real::run_vp(vp, bell, alone, cores.as_deref(), clock, shared, hub);
+                        real::run_vp(vp, bell, alone, cores.as_deref(), clock, shared, control);
                     });
                 }
                 let cpus = &plan.pins.timers;
@@ -418,9 +416,7 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, hub: Option<&Hu
                 shared.watch.wait(left);
             }
         }
-        if let Some(hub) = hub {
-            hub.look();
-        }
+        control.look();
     });
     shares
 }

@@ -6,8 +6,8 @@ use satori_bus::{Clock, TimerQueue};
 use satori_seam::{Doing, Until};
 
 use crate::Event;
+use crate::control::Control;
 use crate::cores::{Cores, TURNS_A_SECOND};
-use crate::debugger::Hub;
 use crate::runs::{After, Entry, Runs};
 use crate::shared::{Shared, VpBell};
 
@@ -26,15 +26,20 @@ pub(crate) fn run_vp<V: Runs>(
     cores: Option<&Cores>,
     clock: &dyn Clock,
     shared: &Shared,
-    hub: Option<&Hub<V>>,
+    control: &Control<V>,
 ) {
     let turn = clock.tsc_hz() / TURNS_A_SECOND;
     // Whether it has a place, and since when.
     let (mut placed, mut began) = (false, 0);
     loop {
         vp.take_kick();
-        if let Some(hub) = hub {
-            hub.attend(std::slice::from_mut(vp));
+        if control.asked() {
+            if let Some(cores) = cores.filter(|_| control.holds(vp)) {
+                // One that is held keeps no place from those that are not.
+                cores.leave(vp.index());
+                placed = false;
+            }
+            control.attend(std::slice::from_mut(vp));
         }
         // After the kick was taken: whoever stops the machine says so before it kicks.
         if shared.stopping() {
@@ -87,7 +92,7 @@ pub(crate) fn run_vp<V: Runs>(
                 _ => std::thread::yield_now(),
             },
             After::Ends(event) => shared.finish(event),
-            After::Debug(cause) => hub.into_iter().for_each(|hub| hub.met(vp, cause)),
+            After::Debug(cause) => control.met(vp, cause),
         }
     }
     if let Some(cores) = cores {

@@ -4,7 +4,7 @@
 use satori_bus::{Clock, Nanos, TimerQueue};
 use satori_seam::{Doing, TimeSource, Until};
 
-use crate::debugger::Hub;
+use crate::control::Control;
 use crate::runs::{After, Entry, Runs};
 use crate::shared::Shared;
 use crate::{Event, VirtualClock};
@@ -40,7 +40,7 @@ struct Around<'a, V> {
     timers: &'a TimerQueue,
     clock: &'a VirtualClock,
     shared: &'a Shared,
-    hub: Option<&'a Hub<V>>,
+    control: &'a Control<V>,
     tick: Option<Nanos>,
 }
 
@@ -67,15 +67,15 @@ pub(crate) fn run<V: Runs>(
     clock: &VirtualClock,
     shared: &Shared,
     feed: &dyn Fn(),
-    hub: Option<&Hub<V>>,
+    control: &Control<V>,
     tick: Option<Nanos>,
 ) {
-    let around = Around { timers, clock, shared, hub, tick };
+    let around = Around { timers, clock, shared, control, tick };
     let mut shares = Shares { debts: vec![0; vps.len()] };
     while !shared.stopping() {
         feed();
-        if let Some(hub) = hub {
-            hub.attend(vps);
+        if control.asked() {
+            control.attend(vps);
         }
         let mut ran = false;
         for turn in 0..vps.len() {
@@ -97,7 +97,7 @@ pub(crate) fn run<V: Runs>(
             shared.finish(Event::Panic("console"));
         }
         if !ran && !shared.stopping() {
-            skip_idle_time(vps, timers, clock, shared, hub);
+            skip_idle_time(vps, timers, clock, shared, control);
         }
     }
     let now = clock.now();
@@ -111,7 +111,7 @@ fn hurry<V: Runs>(vps: &mut [V], turn: usize, shares: &mut Shares, around: Aroun
     loop {
         let mut used = 0;
         for other in 0..vps.len() {
-            let wanted = vps[other].kicked() || due(&vps[other], around.clock, around.hub);
+            let wanted = vps[other].kicked() || due(&vps[other], around.clock, around.control);
             if other != turn && wanted && shares.may_come(other) {
                 let took = take_turn(vps, other, SHORT, None, around);
                 shares.debts[other] += took.used;
@@ -147,7 +147,7 @@ fn execute<V: Runs>(
     shares: Option<&Shares>,
     around: Around<'_, V>,
 ) -> Turn {
-    let Around { timers, clock, shared, hub, .. } = around;
+    let Around { timers, clock, shared, control, .. } = around;
     let ends = |used| Turn { used, goes_on: false };
     let (mut used, mut entered) = (0_u64, false);
     while used < most {
@@ -161,7 +161,7 @@ fn execute<V: Runs>(
             }
         }
         vps[turn].be_kicked();
-        if held(hub, &vps[turn]) {
+        if control.holds(&vps[turn]) {
             return ends(used);
         }
         timers.run(clock.now());
@@ -195,7 +195,7 @@ fn execute<V: Runs>(
             After::Yield => return ends(used),
             After::Ends(event) => shared.finish(event),
             After::Debug(cause) => {
-                hub.into_iter().for_each(|hub| hub.met(&vps[turn], cause));
+                control.met(&vps[turn], cause);
                 return ends(used);
             }
         }
@@ -213,24 +213,19 @@ fn execute<V: Runs>(
     ends(used)
 }
 
-/// Whether a debugger holds `vp`.
-fn held<V: Runs>(hub: Option<&Hub<V>>, vp: &V) -> bool {
-    hub.is_some_and(|hub| hub.holds(vp))
-}
-
 /// When a timer of `vp`'s own is due. That of a vCPU that a debugger holds has to wait.
-fn deadline<V: Runs>(vp: &V, hub: Option<&Hub<V>>) -> Option<u64> {
-    vp.deadline().filter(|_| !held(hub, vp))
+fn deadline<V: Runs>(vp: &V, control: &Control<V>) -> Option<u64> {
+    vp.deadline().filter(|_| !control.holds(vp))
 }
 
-fn due<V: Runs>(vp: &V, clock: &VirtualClock, hub: Option<&Hub<V>>) -> bool {
-    deadline(vp, hub).is_some_and(|tsc| clock.instructions_until_tsc(tsc) == 0)
+fn due<V: Runs>(vp: &V, clock: &VirtualClock, control: &Control<V>) -> bool {
+    deadline(vp, control).is_some_and(|tsc| clock.instructions_until_tsc(tsc) == 0)
 }
 
 /// Whether the timer of another vCPU than `turn` is due: it goes first, if it may.
 fn others_due<V: Runs>(vps: &[V], turn: usize, shares: &Shares, around: Around<'_, V>) -> bool {
     let mut others = vps.iter().enumerate().filter(|(other, _)| *other != turn && shares.may_come(*other));
-    others.any(|(_, vp)| due(vp, around.clock, around.hub))
+    others.any(|(_, vp)| due(vp, around.clock, around.control))
 }
 
 /// Instructions until the first timer is due, of a vCPU or of the platform.
@@ -240,10 +235,11 @@ fn until_next_deadline<V: Runs>(
     shares: Option<&Shares>,
     around: Around<'_, V>,
 ) -> u64 {
-    let Around { timers, clock, hub, .. } = around;
+    let Around { timers, clock, control, .. } = around;
     let ends = |vp: usize| vp == turn || shares.is_some_and(|shares| shares.may_come(vp));
     let wanted = vps.iter().enumerate().filter(|(vp, _)| ends(*vp));
-    let local = wanted.filter_map(|(_, vp)| deadline(vp, hub)).map(|tsc| clock.instructions_until_tsc(tsc));
+    let local =
+        wanted.filter_map(|(_, vp)| deadline(vp, control)).map(|tsc| clock.instructions_until_tsc(tsc));
     let platform = timers.next().map(|at| clock.instructions_until(at));
     local.chain(platform).min().unwrap_or(u64::MAX)
 }
@@ -254,12 +250,12 @@ fn skip_idle_time<V: Runs>(
     timers: &TimerQueue,
     clock: &VirtualClock,
     shared: &Shared,
-    hub: Option<&Hub<V>>,
+    control: &Control<V>,
 ) {
-    if hub.is_some_and(|hub| vps.iter().all(|vp| hub.holds(vp))) {
+    if vps.iter().all(|vp| control.holds(vp)) {
         return;
     }
-    let local = vps.iter().filter_map(|vp| deadline(vp, hub)).min();
+    let local = vps.iter().filter_map(|vp| deadline(vp, control)).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
     let to_local = local.map(|tsc| clock.instructions_until_tsc(tsc));

@@ -257,7 +257,7 @@ const NEUTRAL: &[&str] =
 
 /// Files of the machine that run vCPUs of whatever instruction set.
 const LOOPS: &[&str] =
-    &["cores.rs", "debugger.rs", "real.rs", "runs.rs", "sampler.rs", "shared.rs", "virtual_time.rs"];
+    &["control.rs", "cores.rs", "real.rs", "runs.rs", "sampler.rs", "shared.rs", "virtual_time.rs"];
 
 /// What of x86 they do not name.
 const X86: &[&str] = &[
@@ -265,6 +265,8 @@ const X86: &[&str] = &[
     "apic",
     "apic_id",
     "cr0",
+    "deliverymode",
+    "0xfee",
     "cr3",
     "cr4",
     "cpuid",

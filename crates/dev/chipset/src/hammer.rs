@@ -237,7 +237,7 @@ fn a_board_is_wired() {
     mmio.write(mmio::IOAPIC + 0x10, 4, 0x44);
     ports.write(port::COM1 + 4, 1, 0x08);
     ports.write(port::COM1 + 1, 1, 0x02);
-    assert_eq!(rig.messages.take().iter().map(|m| m.vector).collect::<Vec<_>>(), [0x44]);
+    assert_eq!(rig.messages.take().iter().map(|m| m.data as u8).collect::<Vec<_>>(), [0x44]);
     assert!(rig.intr.level(), "and the PIC, which nobody has masked");
     ports.write(port::RESET_CONTROL, 1, 6);
     ports.write(port::DEBUG_EXIT, 4, 0x1234);

@@ -100,7 +100,7 @@ mod tests {
             ioapic.write(0x10, 4, low);
         }
         router.isa(0).pulse();
-        assert_eq!(messages.take()[0].vector, 0x30);
+        assert_eq!(messages.take()[0].data as u8, 0x30);
         assert!(wire.level());
         let (a, b) = (router.line(5).unwrap(), router.line(5).unwrap());
         a.set(true);

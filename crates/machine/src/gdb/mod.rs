@@ -19,11 +19,9 @@ use gdbstub::conn::Connection;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
 
-use crate::debugger::Hub;
-use crate::life::Time;
-use crate::shared::Shared;
+use crate::Event;
+use crate::control::Control;
 use crate::x86::Vp;
-use crate::{Event, Handle};
 pub use listen::GdbListener;
 use listen::Stream;
 use target::{Target, tid};
@@ -51,36 +49,34 @@ enum Input {
 
 /// A stub that serves a running machine.
 pub(crate) struct Server {
-    pub hub: Arc<Hub<Vp>>,
     to: Sender<Input>,
     thread: JoinHandle<()>,
 }
 
 impl Server {
     /// Starts to serve.
-    pub fn start(plan: Plan, shared: &Arc<Shared>, time: &Time, vcpus: usize) -> std::io::Result<Self> {
+    pub fn start(plan: Plan, control: &Arc<Control<Vp>>) -> std::io::Result<Self> {
         let (to, inputs) = channel();
         let bell = to.clone();
         let notify = Box::new(move || drop(bell.send(Input::Stopped)));
-        let hub = Arc::new(Hub::new(shared.clone(), time.clone(), vcpus, plan.wait, notify));
+        control.debugged(plan.wait, notify);
         let listener = Arc::new(plan.listener);
         let (credit, spent) = sync_channel(listen::AHEAD);
         let (accepting, readers_end) = (listener.clone(), to.clone());
         let reader = std::thread::Builder::new()
             .name("gdb socket".into())
             .spawn(move || accepting.serve(&readers_end, &credit))?;
-        let target = Target::new(hub.clone(), Handle(shared.clone()), time.clock(), plan.watches);
+        let target = Target::new(control.clone(), plan.watches);
         let thread = std::thread::Builder::new().name("gdb".into()).spawn(move || {
             Session { inputs, spent, bytes: VecDeque::new(), target }.serve();
             listener.close();
             let _ = reader.join();
         })?;
-        Ok(Server { hub, to, thread })
+        Ok(Server { to, thread })
     }
 
     /// Tells a debugger that the machine has ended, and ends.
     pub fn end(self, event: &Event) {
-        self.hub.end();
         let status = match event {
             Event::PowerOff => 0,
             Event::DebugExit(value) => ((value << 1) | 1) as u8,

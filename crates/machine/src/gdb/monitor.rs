@@ -32,14 +32,14 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
     match words[..] {
         [] | ["help"] => HELP.into(),
         ["info"] => info(target),
-        ["regs"] => (0..target.hub.vcpus()).map(|vcpu| registers(target, vcpu)).collect(),
+        ["regs"] => (0..target.control.vcpus()).map(|vcpu| registers(target, vcpu)).collect(),
         ["regs", number] => match number.parse() {
-            Ok(vcpu) if vcpu < target.hub.vcpus() => registers(target, vcpu),
+            Ok(vcpu) if vcpu < target.control.vcpus() => registers(target, vcpu),
             _ => no_such(target, number),
         },
         ["translate", number, address] => match (number.parse(), parse_address(address)) {
-            (Ok(vcpu), Some(address)) if vcpu < target.hub.vcpus() => {
-                match target.hub.with(vcpu, move |vp| vp.vcpu().translate(address)) {
+            (Ok(vcpu), Some(address)) if vcpu < target.control.vcpus() => {
+                match target.control.with(vcpu, move |vp| vp.vcpu().translate(address)) {
                     Some(Some(gpa)) => format!("{gpa:#x}\n"),
                     _ => format!("{address:#x} is not mapped\n"),
                 }
@@ -49,13 +49,13 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
         },
         ["tsc-frequency", hz] => match hz.parse() {
             Ok(hz) if hz >= SLOWEST => {
-                target.hub.with(0, move |vp| vp.change_tsc_frequency(hz));
+                target.control.with(0, move |vp| vp.change_tsc_frequency(hz));
                 format!("the TSC goes on at {} Hz\n", target.clock.guest_tsc_hz())
             }
             _ => format!("'{command}' needs a frequency in Hz of at least {SLOWEST}\n"),
         },
         ["step-events", word @ ("on" | "off")] => {
-            target.hub.set_step_events(word == "on");
+            target.control.set_step_events(word == "on");
             format!(
                 "interrupts are {}delivered while a vCPU is stepped\n",
                 if word == "on" { "" } else { "not " }
@@ -66,7 +66,7 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
 }
 
 fn no_such(target: &Target, number: &str) -> String {
-    format!("there is no CPU {number}: count from 0 to {}\n", target.hub.vcpus() - 1)
+    format!("there is no CPU {number}: count from 0 to {}\n", target.control.vcpus() - 1)
 }
 
 fn parse_address(text: &str) -> Option<u64> {
@@ -80,9 +80,9 @@ fn info(target: &Target) -> String {
     let clock = &target.clock;
     let mut text =
         format!("time {} ns, TSC {:#x} at {} Hz\n", clock.now(), clock.guest_tsc(), clock.guest_tsc_hz());
-    for vcpu in 0..target.hub.vcpus() {
+    for vcpu in 0..target.control.vcpus() {
         let Some((state, retired)) =
-            target.hub.with(vcpu, |vp| (vp.registers().clone(), vp.vcpu().retired()))
+            target.control.with(vcpu, |vp| (vp.registers().clone(), vp.vcpu().retired()))
         else {
             continue;
         };

@@ -27,7 +27,7 @@ use satori_state::CpuState;
 use super::monitor;
 use super::registers::{Image, Number, X86};
 use crate::Handle;
-use crate::debugger::{Action, Hub};
+use crate::control::{Action, Control};
 use crate::x86::Vp;
 
 /// No error of ours ends a session.
@@ -37,9 +37,8 @@ type Never = std::convert::Infallible;
 const EFAULT: TargetError<Never> = TargetError::Errno(14);
 
 pub(super) struct Target {
-    pub hub: Arc<Hub<Vp>>,
+    pub control: Arc<Control<Vp>>,
     pub clock: Arc<dyn Clock>,
-    handle: Handle,
     /// Whether there can be watchpoints; a debugger that is refused one steps instead.
     watches: bool,
     actions: Vec<Action>,
@@ -61,14 +60,13 @@ fn vcpu(tid: Tid) -> usize {
 }
 
 impl Target {
-    pub fn new(hub: Arc<Hub<Vp>>, handle: Handle, clock: Arc<dyn Clock>, watches: bool) -> Self {
+    pub fn new(control: Arc<Control<Vp>>, watches: bool) -> Self {
         Target {
-            actions: vec![Action::Continue; hub.vcpus()],
+            actions: vec![Action::Continue; control.vcpus()],
             mentioned: Vec::new(),
-            hub,
-            clock,
+            clock: control.clock(),
+            control,
             watches,
-            handle,
             software: Vec::new(),
             hardware: Vec::new(),
             watchpoints: Vec::new(),
@@ -77,7 +75,7 @@ impl Target {
 
     /// Stops all vCPUs; returns whether the machine is still there.
     pub fn stop(&mut self) -> bool {
-        self.hub.pause()
+        self.control.pause()
     }
 
     /// Forgets everything that was asked, and lets all vCPUs run.
@@ -86,19 +84,19 @@ impl Target {
         self.hardware.clear();
         self.watchpoints.clear();
         self.plan();
-        self.hub.set_step_events(false);
-        while self.hub.take_stop().is_some() {}
-        self.hub.release(&vec![Action::Continue; self.hub.vcpus()]);
+        self.control.set_step_events(false);
+        while self.control.take_stop().is_some() {}
+        self.control.release(&vec![Action::Continue; self.control.vcpus()]);
     }
 
     /// Ends the machine.
     pub fn kill(&mut self) {
-        self.handle.stop();
+        Handle(self.control.shared.clone()).stop();
     }
 
     /// Why the vCPUs stopped, in gdb's words.
     pub fn reason(&mut self) -> Option<MultiThreadStopReason<u64>> {
-        let stop = self.hub.take_stop()?;
+        let stop = self.control.take_stop()?;
         let tid = tid(stop.vcpu);
         Some(match stop.cause {
             DebugCause::Step => MultiThreadStopReason::SignalWithThread { tid, signal: Signal::SIGTRAP },
@@ -121,7 +119,7 @@ impl Target {
     }
 
     pub fn state(&self, tid: Tid) -> TargetResult<CpuState, Self> {
-        self.hub.with(vcpu(tid), |vp| vp.registers().clone()).ok_or(EFAULT)
+        self.control.with(vcpu(tid), |vp| vp.registers().clone()).ok_or(EFAULT)
     }
 
     fn change(
@@ -129,13 +127,13 @@ impl Target {
         tid: Tid,
         change: impl FnOnce(&mut CpuState) + Send + 'static,
     ) -> TargetResult<(), Self> {
-        self.hub.with(vcpu(tid), |vp| vp.change_state(change)).ok_or(EFAULT)
+        self.control.with(vcpu(tid), |vp| vp.change_state(change)).ok_or(EFAULT)
     }
 
     fn plan(&self) {
         let breakpoints = self.software.iter().chain(&self.hardware).copied().collect();
         let watchpoints = self.watchpoints.clone();
-        self.hub.change_plan(|plan| (plan.breakpoints, plan.watchpoints) = (breakpoints, watchpoints));
+        self.control.change_plan(|plan| (plan.breakpoints, plan.watchpoints) = (breakpoints, watchpoints));
     }
 }
 
@@ -202,7 +200,7 @@ impl MultiThreadBase for Target {
 
     fn read_addrs(&mut self, start: u64, data: &mut [u8], tid: Tid) -> TargetResult<usize, Self> {
         let len = data.len();
-        let bytes = self.hub.with(vcpu(tid), move |vp| {
+        let bytes = self.control.with(vcpu(tid), move |vp| {
             let mut bytes = vec![0; len];
             let done = pages(vp, start, len, |gpa, range| vp.memory().read(gpa, &mut bytes[range]).is_ok());
             bytes.truncate(done);
@@ -215,7 +213,7 @@ impl MultiThreadBase for Target {
 
     fn write_addrs(&mut self, start: u64, data: &[u8], tid: Tid) -> TargetResult<(), Self> {
         let data = data.to_vec();
-        let whole = self.hub.with(vcpu(tid), move |vp| {
+        let whole = self.control.with(vcpu(tid), move |vp| {
             // All or nothing.
             let present =
                 |gpa, range: std::ops::Range<usize>| vp.memory().read(gpa, &mut vec![0; range.len()]).is_ok();
@@ -227,7 +225,7 @@ impl MultiThreadBase for Target {
     }
 
     fn list_active_threads(&mut self, found: &mut dyn FnMut(Tid)) -> Result<(), Never> {
-        (0..self.hub.vcpus()).for_each(|vcpu| found(tid(vcpu)));
+        (0..self.control.vcpus()).for_each(|vcpu| found(tid(vcpu)));
         Ok(())
     }
 
@@ -266,7 +264,7 @@ impl SingleRegisterAccess<Tid> for Target {
 impl MultiThreadResume for Target {
     fn resume(&mut self) -> Result<(), Never> {
         self.plan();
-        self.hub.release(&self.actions);
+        self.control.release(&self.actions);
         Ok(())
     }
 
