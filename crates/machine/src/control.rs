@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 
 use satori_bus::Clock;
 use satori_seam::{DebugCause, DebugPlan};
@@ -53,6 +53,8 @@ struct State<V> {
     /// What was met and not told yet.
     stops: VecDeque<Stop>,
     ended: bool,
+    /// What each vCPU goes on to do when the machine does, while it is suspended.
+    suspended: Option<Vec<Action>>,
 }
 
 /// Where those outside and the vCPUs of a machine meet.
@@ -77,6 +79,7 @@ impl<V: Runs> Control<V> {
             step_events: false,
             stops: VecDeque::new(),
             ended: false,
+            suspended: None,
         };
         Arc::new(Control {
             state: Mutex::new(state),
@@ -188,9 +191,13 @@ impl<V: Runs> Control<V> {
     }
 
     fn hold(&self, state: &mut State<V>) {
-        for slot in &mut state.slots {
-            slot.action = Action::Hold;
-        }
+        state.slots.iter_mut().for_each(|slot| slot.action = Action::Hold);
+        state.suspended.iter_mut().for_each(|actions| actions.fill(Action::Hold));
+        self.bring_out(state);
+    }
+
+    /// Has every vCPU look at what it is to do.
+    fn bring_out(&self, state: &State<V>) {
         // Before they are kicked, who look behind the kick.
         self.ask(state);
         self.shared.wake_all();
@@ -200,11 +207,41 @@ impl<V: Runs> Control<V> {
     pub fn pause(&self) -> bool {
         let mut state = lock(&self.state);
         self.hold(&mut state);
+        !self.stand_still(state).ended
+    }
+
+    fn stand_still<'a>(&self, mut state: MutexGuard<'a, State<V>>) -> MutexGuard<'a, State<V>> {
         while !state.ended && !state.slots.iter().all(|slot| slot.parked) {
             state = self.changed.wait(state).unwrap_or_else(|p| p.into_inner());
         }
         self.time.pause(true);
-        !state.ended
+        state
+    }
+
+    /// Has all vCPUs and the machine's time stand still until [`Control::go_on`], whatever a debugger does meanwhile.
+    pub fn suspend(&self) {
+        let mut state = lock(&self.state);
+        if state.suspended.is_none() {
+            let held = |slot: &mut Slot<V>| std::mem::replace(&mut slot.action, Action::Hold);
+            state.suspended = Some(state.slots.iter_mut().map(held).collect());
+        }
+        self.bring_out(&state);
+        drop(self.stand_still(state));
+    }
+
+    /// Lets vCPUs do what they did before [`Control::suspend`], or what a debugger has asked for since.
+    pub fn go_on(&self) {
+        let mut state = lock(&self.state);
+        let Some(actions) = state.suspended.take() else { return };
+        // Where a debugger holds all of them, time stands still for it.
+        if actions.iter().any(|action| *action != Action::Hold) {
+            self.time.pause(false);
+        }
+        state.slots.iter_mut().zip(actions).for_each(|(slot, action)| slot.action = action);
+        self.ask(&state);
+        drop(state);
+        self.changed.notify_all();
+        self.shared.timer.ring();
     }
 
     /// Lets each vCPU do its action. Call only while all are parked.
@@ -215,10 +252,13 @@ impl<V: Runs> Control<V> {
             drop(state);
             return self.ring();
         }
-        self.time.pause(false);
-        for (slot, action) in state.slots.iter_mut().zip(actions) {
-            (slot.action, slot.stale) = (*action, true);
+        state.slots.iter_mut().for_each(|slot| slot.stale = true);
+        if let Some(later) = &mut state.suspended {
+            later.copy_from_slice(actions);
+            return;
         }
+        self.time.pause(false);
+        state.slots.iter_mut().zip(actions).for_each(|(slot, action)| slot.action = *action);
         self.ask(&state);
         drop(state);
         self.changed.notify_all();

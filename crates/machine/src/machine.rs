@@ -22,12 +22,12 @@ use crate::gdb;
 use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
 use crate::pins::{host_processors, pin};
 use crate::runs::Runs;
-use crate::shared::{Handle, Shared};
+use crate::shared::Shared;
 use crate::tsc_change::{Planned, SLOWEST};
 use crate::x86::Vp;
 use crate::{
-    ClockMode, Config, EngineKind, Error, Event, OnReset, Outcome, RealClock, SymbolSource, VirtualClock,
-    crash_dump, real, sampler, screen, virtual_time, watch,
+    ClockMode, Config, EngineKind, Error, Event, Handle, OnReset, Outcome, RealClock, SymbolSource,
+    VirtualClock, crash_dump, real, sampler, screen, virtual_time, watch,
 };
 
 /// Where a guest's output goes.
@@ -46,6 +46,7 @@ pub struct Machine {
     life: Life,
     /// What loads its next life; none if a reset is the end.
     load: Option<Loader>,
+    control: Arc<Control<Vp>>,
     timeout: Option<Duration>,
     engine: String,
     gdb: Option<gdb::Plan>,
@@ -142,11 +143,13 @@ impl Machine {
             serials: config.serials.clone(),
         };
         let life = Life::new(&plan, &parts.load)?;
+        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
         let (timeout, symbols, names) = (config.timeout, config.symbols.clone(), config.names);
         Ok(Machine {
             plan,
             life,
             load: (config.on_reset == OnReset::Restart).then_some(parts.load),
+            control,
             timeout,
             engine,
             gdb: None,
@@ -197,13 +200,24 @@ impl Machine {
 
     /// A way to reach the machine while it runs.
     pub fn handle(&self) -> Handle {
-        Handle(self.plan.shared.clone())
+        Handle(self.control.clone())
     }
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
         let Machine {
-            plan, life, load, timeout, gdb, symbols: source, crash_dump, trace, watch, names, ..
+            plan,
+            life,
+            load,
+            control,
+            timeout,
+            gdb,
+            symbols: source,
+            crash_dump,
+            trace,
+            watch,
+            names,
+            ..
         } = self;
         let start = Instant::now();
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
@@ -226,7 +240,6 @@ impl Machine {
         if let Err(error) = &serving {
             tracing::warn!("nobody can reach a --serial socket: {error}");
         }
-        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
         let server = gdb.map(|gdb| gdb::Server::start(gdb, &control)).transpose();
         let mut next: Result<Life, Error> =
             server.as_ref().map(|_| life).map_err(|e| Error::Thread(e.kind().into()));

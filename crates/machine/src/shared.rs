@@ -172,7 +172,13 @@ impl Shared {
         self.timer.ring();
     }
 
-    /// Whether [`Handle::stop`] was called, also behind the end.
+    /// Ends the run because somebody outside does not want to wait any longer.
+    pub fn stop(&self) {
+        self.stop_asked.store(true, Ordering::SeqCst);
+        self.finish(Event::Stopped);
+    }
+
+    /// Whether [`Shared::stop`] was called, also behind the end.
     pub fn stop_asked(&self) -> bool {
         self.stop_asked.load(Ordering::SeqCst)
     }
@@ -289,6 +295,16 @@ impl Shared {
         }
     }
 
+    /// How many bytes the guest is ready to take.
+    pub fn ready(&self) -> usize {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Sets who is told, by a thread that must not wait, when that becomes more than none.
+    pub fn on_ready(&self, told: impl Fn() + Send + 'static) {
+        *lock(&self.on_ready) = Some(Box::new(told));
+    }
+
     /// The guest is ready to take so many bytes.
     pub fn set_ready(&self, room: usize) {
         self.ready.store(room, Ordering::Release);
@@ -305,40 +321,6 @@ impl Shared {
 impl PowerSink for Shared {
     fn power(&self, event: PowerEvent) {
         self.finish(event.into());
-    }
-}
-
-/// A way to reach a machine while it runs; clones reach the same one.
-#[derive(Clone, Debug)]
-pub struct Handle(pub(crate) Arc<Shared>);
-
-impl Handle {
-    /// Ends the run with [`Event::Stopped`], unless it has ended already.
-    pub fn stop(&self) {
-        self.0.stop_asked.store(true, Ordering::SeqCst);
-        self.0.finish(Event::Stopped);
-    }
-
-    /// Offers bytes to the guest's serial port; returns how many were taken, in order. The rest
-    /// has to be offered again once the guest has read some.
-    pub fn input(&self, bytes: &[u8]) -> usize {
-        self.0.offer_input(bytes)
-    }
-
-    /// Sends a break to the guest's serial port, behind the bytes that were taken.
-    pub fn send_break(&self) {
-        self.0.offer_break();
-    }
-
-    /// How many bytes the guest is ready to take: it has taken all there were, and waits for more.
-    pub fn ready(&self) -> usize {
-        self.0.ready.load(Ordering::Acquire)
-    }
-
-    /// Sets who is told, by a thread of the machine that must not wait, that [`Handle::ready`] became more than
-    /// none.
-    pub fn on_ready(&self, told: impl Fn() + Send + 'static) {
-        *lock(&self.0.on_ready) = Some(Box::new(told));
     }
 }
 

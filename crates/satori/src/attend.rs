@@ -42,6 +42,10 @@ pub trait Guest: Send + 'static {
     fn ready(&self) -> usize;
     /// `told` is called when the guest begins to wait.
     fn on_ready(&self, told: Box<dyn Fn() + Send>);
+    /// Has the guest and its clock stand still.
+    fn suspend(&mut self);
+    /// Lets it go on.
+    fn go_on(&mut self);
     /// Makes the run end soon.
     fn stop(&mut self);
 }
@@ -210,9 +214,12 @@ impl<G: Guest> Duty<G> {
             }
             if seen.suspend {
                 drain(&mut self.suspend);
+                // The shell may take hours, which the guest does not see.
+                self.guest.suspend();
                 terminal::restore();
                 let _ = emulate_default_handler(SIGTSTP);
                 terminal::set_raw();
+                self.guest.go_on();
             }
             if seen.wake {
                 drain(&mut self.wake);

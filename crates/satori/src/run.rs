@@ -391,6 +391,12 @@ impl Guest for Running {
     fn on_ready(&self, told: Box<dyn Fn() + Send>) {
         self.0.on_ready(told);
     }
+    fn suspend(&mut self) {
+        self.0.suspend();
+    }
+    fn go_on(&mut self) {
+        self.0.go_on();
+    }
     fn stop(&mut self) {
         self.0.stop();
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Ended, SATORI, file, pvh, read_until, satori};
+use common::{Ended, SATORI, file, pvh, read_until, satori, scratch};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
@@ -177,6 +177,40 @@ fn an_output_that_nobody_reads_does_not_hold_the_way_out() {
     std::thread::sleep(Duration::from_millis(500));
     send(&child, Signal::INT);
     assert_eq!(end(child).status, 130);
+}
+
+#[test]
+fn a_guest_does_not_see_the_time_that_it_is_stopped_for() {
+    let report = scratch("stopped.json");
+    let kernel = file("stopped", &pvh::echo());
+    let report_file = report.to_str().unwrap();
+    let mut child = Command::new(SATORI)
+        .args(["run", "--kernel", &kernel, "--cpus", "3", "--report", "json", "--report-file", report_file])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    read_until(child.stdout.as_mut().unwrap(), "ready");
+    let stopped = Duration::from_secs(2);
+    send(&child, Signal::TSTP);
+    // Stopped, as the shell sees it, and not only asked to.
+    while !std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap().contains("State:\tT") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(stopped);
+    send(&child, Signal::CONT);
+    child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    read_until(child.stdout.as_mut().unwrap(), "x");
+    send(&child, Signal::TERM);
+    end(child);
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let [guest, elapsed] =
+        ["guest_time_ns", "elapsed_ns"].map(|key| Duration::from_nanos(report[key].as_u64().unwrap()));
+    assert!(
+        guest + stopped <= elapsed,
+        "{guest:?} of the guest's in {elapsed:?}, {stopped:?} of which it stood still"
+    );
 }
 
 /// A pseudo-terminal: our end, and the guest's.

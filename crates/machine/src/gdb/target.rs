@@ -26,7 +26,6 @@ use satori_state::CpuState;
 
 use super::monitor;
 use super::registers::{Image, Number, X86};
-use crate::Handle;
 use crate::control::{Action, Control};
 use crate::x86::Vp;
 
@@ -91,7 +90,7 @@ impl Target {
 
     /// Ends the machine.
     pub fn kill(&mut self) {
-        Handle(self.control.shared.clone()).stop();
+        self.control.shared.stop();
     }
 
     /// Why the vCPUs stopped, in gdb's words.

@@ -1,0 +1,56 @@
+//! A machine from outside, while it runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::control::Control;
+use crate::x86::Vp;
+
+/// A way to reach a machine while it runs; clones reach the same one.
+#[derive(Clone)]
+pub struct Handle(pub(crate) Arc<Control<Vp>>);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.shared.fmt(f)
+    }
+}
+
+impl Handle {
+    /// Ends the run with [`Event::Stopped`](crate::Event::Stopped), unless it has ended already.
+    pub fn stop(&self) {
+        self.0.shared.stop();
+    }
+
+    /// Has all vCPUs and the machine's real clock stand still; returns when they do, or the machine has ended.
+    pub fn suspend(&self) {
+        self.0.suspend();
+    }
+
+    /// Lets go on what [`Handle::suspend`] stopped. The guest has not seen that time passed.
+    pub fn go_on(&self) {
+        self.0.go_on();
+    }
+
+    /// Offers bytes to the guest's serial port; returns how many were taken, in order. The rest
+    /// has to be offered again once the guest has read some.
+    pub fn input(&self, bytes: &[u8]) -> usize {
+        self.0.shared.offer_input(bytes)
+    }
+
+    /// Sends a break to the guest's serial port, behind the bytes that were taken.
+    pub fn send_break(&self) {
+        self.0.shared.offer_break();
+    }
+
+    /// How many bytes the guest is ready to take: it has taken all there were, and waits for more.
+    pub fn ready(&self) -> usize {
+        self.0.shared.ready()
+    }
+
+    /// Sets who is told, by a thread of the machine that must not wait, that [`Handle::ready`] became more than
+    /// none.
+    pub fn on_ready(&self, told: impl Fn() + Send + 'static) {
+        self.0.shared.on_ready(told);
+    }
+}
