@@ -69,6 +69,12 @@ impl Machine {
         self.got(0x40)
     }
 
+    /// Who gets the interrupt of a device's write.
+    fn msi(&mut self, address: u64, data: u32) -> Vec<u32> {
+        satori_bus::MsiSink::signal(&*self.bus, satori_bus::Msi { address, data });
+        self.got(data as u8)
+    }
+
     fn ipi(&mut self, from: usize, high: u32, low: u32) -> Vec<u32> {
         if self.apics[from].mode() == Mode::X2apic {
             let value = u64::from(high) << 32 | u64::from(low);
@@ -124,6 +130,14 @@ fn the_eoi_of_a_level_triggered_vector_is_broadcast() {
     m.bus.deliver(level(false));
     m.apics[0].accept(0x51);
     assert_eq!(m.apics[0].mmio_write(apic::EOI, 4, 0, 0), None, "the last message was an edge");
+}
+
+#[test]
+fn a_message_signalled_interrupt_reaches_whom_its_address_names() {
+    let mut m = machine(3, false);
+    assert_eq!(m.msi(0xfee0_2000, 0x44), [2]);
+    assert_eq!(m.msi(0xfeef_f000, 0x44), [0, 1, 2], "the broadcast");
+    assert_eq!(m.msi(0x1234_5678_0000, 0x44), [], "no local APIC is there");
 }
 
 #[test]
