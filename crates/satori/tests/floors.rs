@@ -252,8 +252,15 @@ fn crates_without_unsafe_code_forbid_it() {
 }
 
 /// Crates that are any machine's, whatever its instruction set.
-const NEUTRAL: &[&str] =
-    &["satori-memory", "satori-bus", "satori-seam", "satori-sandbox", "satori-symbols", "satori-files", "satori-net"];
+const NEUTRAL: &[&str] = &[
+    "satori-memory",
+    "satori-bus",
+    "satori-seam",
+    "satori-sandbox",
+    "satori-symbols",
+    "satori-files",
+    "satori-net",
+];
 
 /// Files of the machine that run vCPUs of whatever instruction set.
 const LOOPS: &[&str] =
