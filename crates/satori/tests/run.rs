@@ -72,7 +72,7 @@ fn a_triple_fault_shows_registers() {
 
 #[test]
 fn standard_output_carries_only_the_console() {
-    let report = common::scratch("report.json");
+    let report = scratch("report.json");
     let kernel = file("print", &pvh::print("hello"));
     let path = report.to_str().unwrap();
     let arguments =
