@@ -19,7 +19,7 @@ pub fn svg(results: &Results) -> String {
     let mut body = String::new();
     let mut top = 20.0;
     // Where it comes from.
-    for told in [&results.host, &format!("{}; guests: Linux {}", results.date, results.kernel)] {
+    for told in [&results.host, &format!("{}; guests: {}", results.date, results.kernel)] {
         let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{top:.0}\" fill=\"#555555\">{}</text>", escape(told));
         top += 14.0;
     }
@@ -101,7 +101,7 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
             let (from, to) = if to - from < 4.0 { (from - 2.0, from + 2.0) } else { (from, to) };
             let _ = writeln!(
                 body,
-                "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"7\">{ratio:.2}</text>",
+                "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"8\">{ratio:.2}</text>",
                 to + 3.0,
                 y + guest as f64 * BAR + 7.5
             );
@@ -194,7 +194,7 @@ mod tests {
             ">integer</text>",
             ">90.00</text>",
             "a host",
-            "2026-01-02",
+            "2026-01-02 03:04:05 UTC; guests: 6.1<",
             "boot: the whole command in ms",
             ">512</text>",
         ] {
