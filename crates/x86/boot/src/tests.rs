@@ -254,7 +254,7 @@ fn a_kernel_in_a_gzip_file_is_unpacked_and_nothing_else_in_one() {
     let kernel = parse(gzip(&elf)).unwrap();
     assert_eq!((kernel.info.format, kernel.info.compression), (Format::Vmlinux, Compression::Gzip));
     assert_eq!(kernel.elf(), elf);
-    for other in [gzip(b"070701"), gzip(&gzip(&elf)), gzip(&elf)[..40].to_vec()] {
+    for other in [gzip(b"070701"), gzip(&gzip(&elf)), gzip(&elf)[..9].to_vec()] {
         assert!(matches!(parse(other), Err(BadKernel::Foreign { what }) if what.contains("compressed")));
     }
     let mut damaged = gzip(&elf);
