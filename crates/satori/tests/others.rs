@@ -303,7 +303,7 @@ fn what_a_game_drew_is_told_at_its_end() {
         "--clock",
         "virtual",
         "--guest-timeout",
-        "2s",
+        "20ms",
         "--timeout",
         "3m",
     ]);
