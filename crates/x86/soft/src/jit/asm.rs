@@ -115,6 +115,8 @@ pub struct Asm {
 pub struct Base {
     pub cell: u64,
     pub linear: u64,
+    /// Addresses have 32 bits.
+    pub narrow: bool,
 }
 
 /// What [`Asm::rollback`] goes back to.
@@ -370,12 +372,15 @@ impl Asm {
 
     /// As [`Asm::constant`], for a linear address that moves with the code. Flags stay, too.
     pub fn linear(&mut self, to: Reg, address: u64) {
-        let Some(Base { cell, linear }) = self.base else { return self.constant(to, address) };
+        let Some(Base { cell, linear, narrow }) = self.base else { return self.constant(to, address) };
         self.changes += u32::from(to.0 == 0);
         // MOV from what stands at a distance from RIP.
         self.raw(&[0x48 | to.high() << 2, 0x8b, to.low() << 3 | 5]);
         self.relative(cell);
         let mut distance = address.wrapping_sub(linear) as i64;
+        if narrow {
+            return self.lea32(to, Mem::at(to, distance as i32));
+        }
         while distance != 0 {
             let some = distance.clamp(i32::MIN.into(), i32::MAX.into());
             self.lea(to, Mem::at(to, some as i32));

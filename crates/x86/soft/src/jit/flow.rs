@@ -405,7 +405,13 @@ impl Lower<'_> {
     fn push_return(&mut self, next: u64, on: Option<u64>) {
         let mem = self.below();
         match i32::try_from(next as i64) {
-            _ if self.narrow() => self.asm.store_imm32(mem, next as u32),
+            _ if self.narrow() && !self.asm.moves() => self.asm.store_imm32(mem, next as u32),
+            _ if self.narrow() => {
+                // Both scratch registers may be in the operand.
+                self.asm.lea(S2, mem);
+                self.asm.linear(S1, next);
+                self.asm.store32(Mem::at(S2, 0), S1);
+            }
             Ok(short) if !self.asm.moves() => self.asm.store_imm(mem, short),
             _ => {
                 self.asm.linear(S2, next);

@@ -60,7 +60,7 @@ impl Cpu {
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());
-            let moves = may_move(rip) || jit.group_of(source).is_some();
+            let moves = may_move(rip, self.code_mode) || jit.group_of(source).is_some();
             for scope in scopes(scope, moves) {
                 jit.dependents[*scope as usize][bucket(key)].slots.push(link);
             }
@@ -103,7 +103,7 @@ impl Cpu {
         let table = self.table();
         self.context.targets[table].note(rip, code);
         if let Some(jit) = &mut self.jit {
-            for scope in scopes(scope, may_move(rip)) {
+            for scope in scopes(scope, may_move(rip, self.code_mode)) {
                 let targets = &mut jit.dependents[*scope as usize][bucket(rip)].targets;
                 if targets.len() == targets.capacity() {
                     // Targets that push each other out come again and again.

@@ -206,8 +206,8 @@ fn make(
     }
     let all: Rc<[Instruction]> = all.into();
     let origin = jit.address(jit.place.often);
-    let group = jit.group_for(&mut cpu.context, &pages[0], rip, whole);
-    let base = group.map(|group| jit.base_of(group));
+    let group = jit.group_for(&mut cpu.context, &pages[0], (rip, key), whole);
+    let base = group.map(|group| jit.base_of(group, cpu.code_mode));
     jit.asm.restart(origin, jit.address(jit.place.seldom), base);
     let mut lower = Lower {
         asm: &mut jit.asm,

@@ -532,7 +532,7 @@ impl Cpu {
             }
         };
         if let Some(code) = code
-            && !moving::may_move(self.state.rip)
+            && !moving::may_move(self.state.rip, self.code_mode)
         {
             // SAFETY: as above; translating frees no block.
             unsafe { (*block).set_translation(key, code) };

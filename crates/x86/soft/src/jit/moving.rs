@@ -18,10 +18,12 @@ use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
 use super::asm::Base;
+use super::narrow::CODE_64;
 use super::pieces::piece_of;
 use super::reach::{Page, jump};
 use super::{AddressHasher, Context, Jit, arena, generic, targets, window};
 use crate::block::Block;
+use crate::cpu::CODE_USER;
 
 /// What is nearer than this to a block may be reached from it by a displacement of 32 bits.
 pub const NEAR: u64 = 1 << 31;
@@ -29,9 +31,16 @@ pub const NEAR: u64 = 1 << 31;
 /// anywhere, libraries and the vDSO. Translations of what is elsewhere are of one address.
 const ANYWHERE: Range<u64> = 1 << 33..(1 << 47) - NEAR - 0x1_0000;
 
-/// Whether translations of code at `rip` may be valid elsewhere, too.
-pub fn may_move(rip: u64) -> bool {
-    ANYWHERE.contains(&rip)
+/// The same for programs of 32 bits: above those that have one address.
+const ANYWHERE_32: Range<u64> = 1 << 30..(1 << 32) - 0x1_0000;
+
+/// Whether translations of code at `rip`, of `code_mode`, may be valid elsewhere, too.
+pub fn may_move(rip: u64, code_mode: u64) -> bool {
+    if code_mode & CODE_64 != 0 {
+        ANYWHERE.contains(&rip)
+    } else {
+        code_mode & CODE_USER != 0 && ANYWHERE_32.contains(&rip)
+    }
 }
 
 /// What a translated block is made of beside its code.
@@ -86,11 +95,11 @@ impl Jit {
         &mut self,
         context: &mut Context,
         page: &Page,
-        rip: u64,
+        (rip, key): (u64, u64),
         whole: Option<u32>,
     ) -> Option<u32> {
         let linear = rip & !0xfff;
-        if !may_move(rip) {
+        if !may_move(rip, key ^ rip) {
             return None;
         }
         let known = self.groups.by_page.get(&page.host).copied();
@@ -114,9 +123,9 @@ impl Jit {
     }
 
     /// What code of `group` counts its addresses from.
-    pub fn base_of(&self, group: u32) -> Base {
+    pub fn base_of(&self, group: u32, code_mode: u64) -> Base {
         let cell = self.address(arena::CELLS + 8 * group as usize);
-        Base { cell, linear: self.groups.all[group as usize].linear }
+        Base { cell, linear: self.groups.all[group as usize].linear, narrow: code_mode & CODE_64 == 0 }
     }
 
     /// Block `number` is moved with `group` from now on.
@@ -136,7 +145,7 @@ impl Jit {
         rip: u64,
         running: bool,
     ) -> Option<u64> {
-        if may_move(rip) {
+        if may_move(rip, key ^ rip) {
             let place = place_in_table(key, rip, block, true);
             // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
             let known = unsafe { (*block).moving_translation(place.0) };

@@ -91,7 +91,7 @@ impl Cpu {
     /// Makes sure of `pages` that they are where they were, and that block `number` hears of it when that changes. One
     /// with a breakpoint is not: its instructions are executed one at a time.
     pub(super) fn make_sure(&mut self, jit: &mut Jit, number: u32, pages: &mut [Page]) -> bool {
-        let moves = pages.iter().any(|page| may_move(page.linear));
+        let moves = pages.iter().any(|page| may_move(page.linear, self.code_mode));
         for page in pages.iter_mut().filter(|page| !page.sure) {
             if self.debug.code_page(page.linear) {
                 return false;

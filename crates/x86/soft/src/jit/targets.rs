@@ -22,7 +22,7 @@ pub fn narrow(number: u8) -> Option<bool> {
 }
 
 /// Places of the table, for each mode.
-pub const PLACES: usize = 8192;
+pub const PLACES: usize = 32_768;
 /// Spreads addresses over them: 2^32 by the golden ratio.
 pub const SPREAD: u32 = 0x9e37_79b9;
 

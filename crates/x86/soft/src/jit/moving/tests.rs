@@ -19,6 +19,8 @@ const CODE: u64 = SCRATCH;
 /// Linear pages, next to each other; what is below and above them is not mapped.
 const SLOTS: u64 = 8;
 const LINEAR: u64 = 0x5555_5540_0000;
+/// The same for code of 32 bits.
+const LINEAR_32: u64 = 0xf7c0_0000;
 /// Their page table, and the tables above it.
 const TABLE: u64 = SCRATCH + 0x10_0000;
 const STACK: u64 = SCRATCH + 0x2_0000;
@@ -28,6 +30,58 @@ const ENTRIES: [u64; 5] = [0, 0x200, 0x4c0, 0x9c3, 0xfc0];
 const LENGTH: usize = 0x100;
 /// An instruction that exits at any privilege level.
 const CPUID: [u8; 2] = [0x0f, 0xa2];
+
+fn linear(narrow: bool) -> u64 {
+    if narrow { LINEAR_32 } else { LINEAR }
+}
+
+/// The same in 32 bits: EBP for R13, EDI for R12, and CALL and POP where addresses are counted from RIP.
+fn code_32(random: &mut Numbers, at: u64) -> Vec<u8> {
+    let mut code = vec![0xff, 0xcd, 0x79, 2];
+    code.extend(CPUID);
+    let from = |code: &[u8], target: i64| ((target - (at as i64 + code.len() as i64)) as i32).to_le_bytes();
+    for _ in 0..1 + random.below(7) {
+        let data = 0xe00 + random.below(16) as i64 * 8;
+        let entry = ENTRIES[random.below(ENTRIES.len() as u64) as usize] as i64;
+        let beside = [0, 0, 0, 0x1000, -0x1000][random.below(5) as usize];
+        let kind = random.below(9);
+        if matches!(kind, 0..4 | 6) {
+            code.extend([0xe8, 0, 0, 0, 0]);
+        }
+        // Where POP of EAX stands, whose address it has then.
+        let near = |code: &[u8], target: i64| from(code, target);
+        match kind {
+            // ADD of EAX to EBX; ROL of it.
+            0 | 1 => code.extend([0x58, 0x01, 0xc3, 0xc1, 0xc3, 1]),
+            2 | 3 => {
+                let near = near(&code, data);
+                code.extend([0x58, 0x03, 0x98]);
+                code.extend(near);
+            }
+            4 => {
+                code.extend([0xf6, 0xc3, 1 << random.below(8), 0x0f, 0x84 | random.below(2) as u8]);
+                let there = from(&[&code[..], &[0; 4]].concat(), entry + beside);
+                code.extend(there);
+            }
+            5 => {
+                code.push(0xe8);
+                let there = from(&[&code[..], &[0; 4]].concat(), entry + beside);
+                code.extend(there);
+                code.extend([0x03, 0x5c, 0x24, 0xfc]);
+            }
+            6 => {
+                let near = near(&code, entry + beside);
+                code.extend([0x58, 0x05]);
+                code.extend(near);
+                code.extend([0xff, 0xd0]);
+            }
+            7 => code.extend([0xff, 0xd7]),
+            _ => code.extend([0xff, 0xc3]),
+        }
+    }
+    code.push(0xc3);
+    code
+}
 
 /// Code for the entry at `at`, in pages that are entered at [`ENTRIES`] only.
 fn code(random: &mut Numbers, at: u64) -> Vec<u8> {
@@ -95,7 +149,7 @@ fn code(random: &mut Numbers, at: u64) -> Vec<u8> {
 }
 
 /// A page of code and data.
-fn page(random: &mut Numbers) -> Vec<u8> {
+fn page(random: &mut Numbers, narrow: bool) -> Vec<u8> {
     let mut page = vec![0xc3; 0x1000];
     for at in (0xe00..0xe80).step_by(8) {
         page[at..at + 8].copy_from_slice(&random.any().to_le_bytes());
@@ -103,9 +157,10 @@ fn page(random: &mut Numbers) -> Vec<u8> {
     for at in ENTRIES {
         let code = match at {
             // NOPs, an INC whose bytes are in two pages, or just in this one.
+            0xfc0 if narrow => [&vec![0x90; 62 + random.below(3) as usize][..], &[0xff, 0xc3]].concat(),
             0xfc0 => [&vec![0x90; 61 + random.below(3) as usize][..], &[0x48, 0xff, 0xc3]].concat(),
             _ => loop {
-                let code = code(random, at);
+                let code = if narrow { code_32(random, at) } else { code(random, at) };
                 if code.len() <= LENGTH {
                     break code;
                 }
@@ -123,17 +178,26 @@ fn map(cpu: &Cpu, slot: u64, page: u64) {
     cpu.memory.write(Gpa(TABLE + 8 * slot), &entry.to_le_bytes()).expect("RAM");
 }
 
-fn machine(random: &mut Numbers) -> Cpu {
-    let cpu = machine64();
+fn machine(random: &mut Numbers, narrow: bool) -> Cpu {
+    let mut cpu = machine64();
+    if narrow {
+        cpu.state.seg[seg::CS] = Segment::flat(0x23, 0xc0fb);
+        cpu.state.seg[seg::SS] = Segment::flat(0x2b, 0xc0f3);
+        cpu.mode_changed();
+    }
     let write = |at: u64, value: u64| {
         cpu.memory.write(Gpa(at), &(value | pte::P | pte::W | pte::U).to_le_bytes()).expect("RAM");
     };
-    let index = |level: u64| LINEAR >> (12 + 9 * level) & 511;
-    write(cpu.state.cr3 + 8 * index(3), TABLE + 0x1000);
-    write(TABLE + 0x1000 + 8 * index(2), TABLE + 0x2000);
+    let index = |level: u64| linear(narrow) >> (12 + 9 * level) & 511;
+    if narrow {
+        write(0x2000 + 8 * index(2), TABLE + 0x2000);
+    } else {
+        write(cpu.state.cr3 + 8 * index(3), TABLE + 0x1000);
+        write(TABLE + 0x1000 + 8 * index(2), TABLE + 0x2000);
+    }
     write(TABLE + 0x2000 + 8 * index(1), TABLE);
     for number in 0..PAGES {
-        cpu.memory.write(Gpa(CODE + 0x1000 * number), &page(random)).expect("RAM");
+        cpu.memory.write(Gpa(CODE + 0x1000 * number), &page(random, narrow)).expect("RAM");
     }
     for slot in 0..SLOTS {
         map(&cpu, slot, random.below(PAGES));
@@ -141,14 +205,22 @@ fn machine(random: &mut Numbers) -> Cpu {
     cpu
 }
 
+/// The tables that lead to all others, without what the processor notes in them.
+fn upper_tables(cpu: &Cpu) -> Vec<u64> {
+    let mut bytes = vec![0; 0x4000];
+    cpu.memory.read(Gpa(cpu.state.cr3), &mut bytes).expect("RAM");
+    let entries = bytes.chunks_exact(8).map(|entry| u64::from_le_bytes(entry.try_into().expect("8 bytes")));
+    entries.map(|entry| entry & !(pte::A | pte::D)).collect()
+}
+
 /// Something happens to the mappings, to the code, or to the privilege level.
-fn change(cpu: &mut Cpu, random: &mut Numbers) {
+fn change(cpu: &mut Cpu, random: &mut Numbers, narrow: bool) {
     match random.below(8) {
         0 => {
             // INVLPG, behind a change of the mapping.
             let slot = random.below(SLOTS);
             map(cpu, slot, random.below(PAGES));
-            cpu.flush_page(LINEAR + 0x1000 * slot);
+            cpu.flush_page(linear(narrow) + 0x1000 * slot);
         }
         1 => {
             // Another process: all is elsewhere.
@@ -165,7 +237,7 @@ fn change(cpu: &mut Cpu, random: &mut Numbers) {
             cpu.memory.write(Gpa(at.0 + offset), &[if offset == 0x200 { 0xc3 } else { 7 }]).expect("RAM");
             cpu.memory.page(at).expect("RAM").state.wrote();
         }
-        4 => {
+        4 if !narrow => {
             let user = random.below(2) == 0;
             let dpl = if user { 0x60 } else { 0 };
             cpu.state.seg[seg::CS] = Segment::flat(if user { 0x2b } else { 8 }, 0xa09b | dpl);
@@ -181,8 +253,10 @@ type Left = (Vec<u64>, u64, String);
 
 /// What one vCPU leaves, piece by piece; how many pages were moved, and pieces of code memory emptied.
 fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Left>, [u64; 2]) {
+    let narrow = seed % 3 == 2;
+    let begin = linear(narrow);
     let mut random = Numbers(seed);
-    let mut cpu = machine(&mut random);
+    let mut cpu = machine(&mut random, narrow);
     cpu.parallel = parallel;
     cpu.jit = hot.and_then(|hot| {
         Jit::new(pool, Manner { hot, counting: false, watcher: None, host: Host::default() })
@@ -191,24 +265,33 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
         // Code memory is emptied again and again.
         jit.place.shrink(2 << 10, 4 << 10);
     }
-    let mut left = Vec::new();
+    let (mut left, tables) = (Vec::new(), upper_tables(&cpu));
     for _ in 0..PIECES {
-        change(&mut cpu, &mut random);
+        change(&mut cpu, &mut random, narrow);
         let place = |random: &mut Numbers| {
             let entry = ENTRIES[random.below(ENTRIES.len() as u64) as usize];
-            LINEAR + 0x1000 * random.below(SLOTS) + entry
+            begin + 0x1000 * random.below(SLOTS) + entry
         };
         let gpr = &mut cpu.state.gpr;
         (gpr[reg::RBX], gpr[reg::R13]) = (random.any(), 1 + random.below(400));
         gpr[reg::R12] = if random.below(2) == 0 { place(&mut random) } else { CODE };
+        if narrow {
+            gpr[reg::RBX] &= 0xffff_ffff;
+            (gpr[reg::RBP], gpr[reg::RDI]) = (gpr[reg::R13], gpr[reg::R12]);
+        }
         gpr[reg::RSP] = STACK;
         // Where a return leads behind the last call.
-        cpu.memory.write(Gpa(STACK), &LINEAR.to_le_bytes()).expect("RAM");
-        cpu.memory.write(Gpa(STACK + 8), &(LINEAR + 0x1000).to_le_bytes()).expect("RAM");
-        cpu.memory.write(Gpa(STACK + 16), &(CODE + 0x2000).to_le_bytes()).expect("RAM");
+        let word = if narrow { 4 } else { 8 };
+        for (i, at) in [begin, begin + 0x1000, CODE + 0x2000].into_iter().enumerate() {
+            cpu.memory.write(Gpa(STACK + word * i as u64), &at.to_le_bytes()).expect("RAM");
+        }
         cpu.state.rip = place(&mut random);
         let length = if random.below(3) == 0 { 1 + random.below(300) } else { 5000 };
         let exit = cpu.run(Until { tsc: None, instructions: Some(length) });
+        if upper_tables(&cpu) != tables {
+            // What changed its tables may see what they were or what they are (SDM 4.10.2.3).
+            break;
+        }
         let mut state = cpu.state.gpr[..16].to_vec();
         state.push(cpu.state.rip);
         left.push((state, cpu.retired, format!("{exit:?}")));
