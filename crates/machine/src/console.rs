@@ -1,6 +1,7 @@
 //! What stands between the serial port and the user's sink: the last lines, and the panic pattern.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use satori_bus::{ByteSink, Clock};
@@ -124,6 +125,7 @@ impl ByteSink for Port {
     fn put(&mut self, bytes: &[u8]) {
         let mut inner = lock(&self.console.0);
         inner.sink.put(bytes);
+        self.shared.moved.fetch_add(1, Ordering::Relaxed);
         inner.tail.put(bytes);
         if inner.matcher.put(bytes) {
             self.shared.console_panicked(self.clock.now());

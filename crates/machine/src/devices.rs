@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use satori_boot::layout;
 use satori_bus::MsiSink;
@@ -97,6 +98,7 @@ impl Devices {
         memory: &GuestMemory,
         messages: &Arc<dyn MsiSink>,
         determined: bool,
+        moved: &Arc<AtomicU64>,
     ) -> Result<(), Error> {
         for ((name, device), slot) in self.0.iter().zip(SLOTS) {
             let number = layout::pci_interrupt(slot);
@@ -109,6 +111,8 @@ impl Devices {
                 messages: messages.clone(),
                 pin: line.ok_or_else(no_line)?,
                 determined,
+                // A guest's kernel takes random bytes whatever else it does.
+                moved: if *name == "rng" { Arc::default() } else { moved.clone() },
             };
             let function = VirtioFunction::new(name, device.clone(), wiring);
             chipset.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::control::Control;
 use crate::x86::Vp;
@@ -41,6 +42,11 @@ impl Handle {
     /// Sends a break to the guest's serial port, behind the bytes that were taken.
     pub fn send_break(&self) {
         self.0.shared.offer_break();
+    }
+
+    /// A number that grows whenever the guest sends something to a console or a port, or a disk or folder answers it.
+    pub fn moved(&self) -> u64 {
+        self.0.shared.moved.load(Ordering::Relaxed)
     }
 
     /// How many bytes the guest is ready to take: it has taken all there were, and waits for more.

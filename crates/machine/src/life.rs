@@ -272,9 +272,10 @@ impl Life {
         let shared = plan.shared.clone();
         chipset.com1.on_ready(move |room| shared.set_ready(room));
 
-        plan.serials.wire(&chipset)?;
+        plan.serials.wire(&chipset, &plan.shared.moved)?;
         let messages: Arc<dyn MsiSink> = apic_bus.clone();
-        plan.devices.wire(&chipset, &memory, &messages, matches!(plan.time, Time::Virtual(_)))?;
+        let determined = matches!(plan.time, Time::Virtual(_));
+        plan.devices.wire(&chipset, &memory, &messages, determined, &plan.shared.moved)?;
 
         let hyperv = match plan.hyperv.set.is_empty() {
             true => None,

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -89,9 +89,9 @@ impl SerialPorts {
     }
 
     /// Gives one life its ports.
-    pub(crate) fn wire(&self, chipset: &Chipset) -> Result<(), Error> {
+    pub(crate) fn wire(&self, chipset: &Chipset, moved: &Arc<AtomicU64>) -> Result<(), Error> {
         for (port, com) in self.0.iter().zip(PLACES) {
-            let uart = chipset.add_uart(com, Box::new(Sink(port.clone())))?;
+            let uart = chipset.add_uart(com, Box::new(Sink(port.clone(), moved.clone())))?;
             let told = Arc::downgrade(port);
             uart.on_room(move || told.upgrade().iter().for_each(|port| port.room.notify_all()));
             lock(&port.line).uart = Arc::downgrade(&uart);
@@ -224,11 +224,12 @@ impl Port {
 }
 
 /// What the guest sends.
-struct Sink(Arc<Port>);
+struct Sink(Arc<Port>, Arc<AtomicU64>);
 
 impl ByteSink for Sink {
     fn put(&mut self, bytes: &[u8]) {
         let port = &self.0;
+        self.1.fetch_add(1, Ordering::Relaxed);
         match &port.end {
             SerialEnd::Nowhere => {}
             SerialEnd::File(file) => {

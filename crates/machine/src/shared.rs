@@ -103,6 +103,8 @@ pub(crate) struct Shared {
     input: Mutex<VecDeque<Typed>>,
     /// What the guest gets beside what is typed, as it is ready for it.
     script: Mutex<VecDeque<u8>>,
+    /// Counts what the guest sends to its serial ports and what its devices answer.
+    pub moved: Arc<AtomicU64>,
     /// How many bytes the guest is ready to take.
     ready: AtomicUsize,
     /// Who is told when that is more than none.
@@ -134,6 +136,7 @@ impl Shared {
             watch: Bell::default(),
             input: Mutex::default(),
             script: Mutex::default(),
+            moved: Arc::default(),
             ready: AtomicUsize::new(0),
             on_ready: Mutex::default(),
         })

@@ -46,8 +46,19 @@ pub trait Guest: Send + 'static {
     fn suspend(&mut self);
     /// Lets it go on.
     fn go_on(&mut self);
+    /// Grows whenever the guest does something that is seen from outside.
+    fn moved(&self) -> u64;
     /// Makes the run end soon.
     fn stop(&mut self);
+}
+
+/// How long a run may last.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// In all.
+    pub timeout: Option<Duration>,
+    /// Without a sign of life.
+    pub stall: Option<Duration>,
 }
 
 /// Why the guest was told to end.
@@ -63,6 +74,43 @@ pub enum Stop {
     OutputFailed,
     /// `--timeout` ran out.
     Timeout,
+    /// `--stall-timeout` ran out.
+    Stalled,
+}
+
+/// `--stall-timeout`: a guest that sends nothing, and whose devices answer nothing, for so long.
+#[derive(Debug)]
+pub struct Stall {
+    limit: Duration,
+    /// What was counted last, and when that was new.
+    seen: (u64, Instant),
+    next: Instant,
+}
+
+/// Looks in the time of a limit: by so much it may be late.
+const LOOKS: u32 = 16;
+
+impl Stall {
+    /// Begins to look.
+    pub fn new(limit: Duration) -> Stall {
+        let now = Instant::now();
+        Stall { limit, seen: (0, now), next: now + limit / LOOKS }
+    }
+
+    /// When to look again.
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Whether the guest, which has moved so often, has stood still for too long.
+    pub fn is_over(&mut self, moved: u64) -> bool {
+        let now = Instant::now();
+        if moved != self.seen.0 {
+            self.seen = (moved, now);
+        }
+        self.next = now + self.limit / LOOKS;
+        now.saturating_duration_since(self.seen.1) >= self.limit
+    }
 }
 
 impl Stop {
@@ -70,6 +118,7 @@ impl Stop {
     pub fn status(self) -> Status {
         match self {
             Stop::Timeout => Status::Timeout,
+            Stop::Stalled => Status::Stalled,
             Stop::OutputFailed => Status::Internal,
             Stop::Quit | Stop::Signal | Stop::OutputClosed => Status::User,
         }
@@ -95,13 +144,7 @@ pub struct Ready<G> {
 impl<G: Guest> Ready<G> {
     /// Gets ready to attend to `guest`, which hears of standard input if `input` says so. `raw` tells that the
     /// terminal is in raw mode, where Ctrl-A has its meaning.
-    pub fn new(
-        guest: G,
-        console: Arc<Shared>,
-        input: bool,
-        raw: bool,
-        timeout: Option<Duration>,
-    ) -> Result<Ready<G>> {
+    pub fn new(guest: G, console: Arc<Shared>, input: bool, raw: bool, limits: Limits) -> Result<Ready<G>> {
         let mut handlers = Vec::new();
         let (done, done_seen) = UnixStream::pair()?;
         let (end, end_seen) = UnixStream::pair()?;
@@ -131,7 +174,8 @@ impl<G: Guest> Ready<G> {
             waiting: Vec::new(),
             breaks: VecDeque::new(),
             stopped: Arc::new(OnceLock::new()),
-            deadline: timeout.map(|t| Instant::now() + t),
+            deadline: limits.timeout.map(|t| Instant::now() + t),
+            stall: limits.stall.map(Stall::new),
             done: done_seen,
             end: end_seen,
             suspend: suspend_seen,
@@ -183,6 +227,7 @@ struct Duty<G> {
     breaks: VecDeque<usize>,
     stopped: Arc<OnceLock<Stop>>,
     deadline: Option<Instant>,
+    stall: Option<Stall>,
     done: UnixStream,
     end: UnixStream,
     suspend: UnixStream,
@@ -236,6 +281,10 @@ impl<G: Guest> Duty<G> {
                 self.read();
             }
             self.offer();
+            let moved = self.guest.moved();
+            if self.stopped.get().is_none() && self.stall.as_mut().is_some_and(|stall| stall.is_over(moved)) {
+                self.stop(Stop::Stalled);
+            }
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 match self.stopped.get() {
                     None => self.stop(Stop::Timeout),
@@ -261,7 +310,9 @@ impl<G: Guest> Duty<G> {
         if self.wants_input() {
             fds.push(PollFd::new(&input, PollFlags::IN));
         }
-        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let look = self.stall.as_ref().map(Stall::next).filter(|_| self.stopped.get().is_none());
+        let first = self.deadline.into_iter().chain(look).min();
+        let left = first.map(|at| at.saturating_duration_since(Instant::now()));
         let left = if self.waiting.is_empty() { left } else { Some(left.unwrap_or(AGAIN).min(AGAIN)) };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         if poll(&mut fds, left.as_ref()).is_err() {

@@ -11,6 +11,8 @@ use satori_cpuid::Topology;
 
 use satori_machine::{BootProtocol, ProtocolChoice, TscChange};
 
+use crate::attend::Limits;
+pub use crate::command::flags::RunCommand;
 use crate::devices::DiskSpec;
 use crate::footers::{ADVISE_FOOTER, DEMO_FOOTER, FETCH_ABOUT, run_footer};
 use crate::network::{self, NetSpec};
@@ -133,34 +135,6 @@ pub struct Run {
     pub machine: Machine,
 }
 
-/// A command that is run in the guest, and what it finds there.
-#[derive(Debug, Args)]
-pub struct RunCommand {
-    /// A command to run in the guest, on this machine's own files, as the user who calls. Its streams and its status
-    /// are passed through; what it changes stays in memory, unless --rw or --rwdir say otherwise
-    #[arg(last = true, value_name = "COMMAND")]
-    pub words: Vec<OsString>,
-    /// The folder that is the command's root, instead of this machine's own
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
-    pub root: Option<PathBuf>,
-    /// Let the command change the root itself
-    #[arg(long, requires = "words")]
-    pub rw: bool,
-    /// Let the command change this folder itself. May be given several times
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
-    pub rwdir: Vec<PathBuf>,
-    /// Offer a folder of this machine, which the guest mounts by 'mount -t virtiofs TAG DIR': ro (the default), rw, or cow,
-    /// where changes stay in memory. May be given several times
-    #[arg(long, value_name = "DIR:TAG[,ro|rw|cow]", requires = "words")]
-    pub share: Vec<String>,
-    /// Where the kernel's modules are [default: beside the kernel, in its package, its build tree or /lib/modules]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
-    pub modules: Option<PathBuf>,
-    /// Write how the run ended to FILE, as JSON: who ended it (command, guest, satori, user), how, the number
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "words")]
-    pub status_file: Option<PathBuf>,
-}
-
 /// The kernel's command line.
 #[derive(Debug, Args)]
 pub struct Cmdline {
@@ -180,6 +154,13 @@ impl Command {
             Command::Demo(flags) => Some(&flags.machine),
             _ => None,
         }
+    }
+}
+
+impl Machine {
+    /// How long the guest may take.
+    pub fn limits(&self) -> Limits {
+        Limits { timeout: self.timeout, stall: self.stall_timeout }
     }
 }
 
@@ -309,6 +290,10 @@ pub struct Machine {
     /// End the guest after this time, with status 124: 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
+    /// End the guest, with status 124, when for this time it has sent nothing to a console or port, and no disk or folder has
+    /// answered it
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub stall_timeout: Option<Duration>,
     /// End the guest after this much of its own time, with status 124; with --clock virtual always
     /// at the same instruction
     #[arg(long, value_name = "TIME", value_parser = units::duration)]

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
@@ -92,11 +92,32 @@ impl Opened {
         self.files.iter().map(|late| late.file.as_raw_fd())
     }
 
+    /// Opens a file that the run writes at its end; what is in it stays until [`emptied`].
+    pub fn file(&mut self, flag: &str, path: &Path) -> Result<File> {
+        let late = LateFile::open(flag, path)?;
+        let file = late.file.try_clone()?;
+        self.files.push(late);
+        Ok(file)
+    }
+
+    /// A socket was made at `path`.
+    pub fn socket(&mut self, path: &Path) -> Result<()> {
+        self.sockets.push(std::path::absolute(path)?);
+        Ok(())
+    }
+
     /// No guest ran: no file is left behind.
     pub fn take_back(self) {
         self.files.into_iter().for_each(LateFile::take_back);
         self.sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
+}
+
+/// A file of [`Opened::file`], without what a former run left in it.
+pub fn emptied(file: File) -> File {
+    // A pipe or a terminal has no content.
+    let _ = file.set_len(0);
+    file
 }
 
 /// The serial ports of `--serial`; files that they lead to are `opened`, and emptied when the guest begins.
@@ -108,16 +129,11 @@ pub fn serials(flags: &cli::Machine, opened: &mut Opened) -> Result<SerialPorts>
         match unix_socket(text) {
             Some(path) => {
                 let end = SerialEnd::socket(path).map_err(wrong)?;
-                opened.sockets.push(std::path::absolute(path)?);
+                opened.socket(path)?;
                 Ok(end)
             }
             None if text == "none" => Ok(SerialEnd::Nowhere),
-            None => {
-                let late = LateFile::open("--serial", text.as_ref())?;
-                let file = late.file.try_clone().map(SerialEnd::File).map_err(wrong)?;
-                opened.files.push(late);
-                Ok(file)
-            }
+            None => opened.file("--serial", text.as_ref()).map(SerialEnd::File),
         }
     };
     if flags.serial.len() > 3 {

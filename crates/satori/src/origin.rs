@@ -4,20 +4,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use satori_report::Origin;
 
+use crate::cli::{self, VERSION};
+use crate::command::kernel::release;
+use crate::run::Boot;
+
 /// What is known before the guest runs, and before the sandbox takes the host's files away.
-pub fn origin() -> Origin {
-    let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let mut rest = words.iter().skip_while(|word| !word.starts_with("--kernel"));
-    let kernel = rest.next().and_then(|word| match word.split_once('=') {
-        Some((_, path)) => Some(path.to_owned()),
-        None => rest.next().cloned(),
-    });
-    let command =
-        words.into_iter().map(|word| if word.contains([' ', '\'']) { format!("{word:?}") } else { word });
+pub fn origin(boot: &Boot, wanted: cli::Report) -> Origin {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let command = words.map(|word| if word.contains([' ', '\'']) { format!("{word:?}") } else { word });
+    // A large vmlinux is looked through for it: only for a report.
+    let release = (wanted != cli::Report::Off).then(|| release(&boot.kernel)).flatten();
     Origin {
-        satori: env!("CARGO_PKG_VERSION").into(),
+        satori: VERSION.into(),
         command: command.collect::<Vec<_>>().join(" "),
-        kernel: kernel.unwrap_or_default(),
+        kernel: release.map_or(boot.kernel_name.clone(), |told| format!("{} ({told})", boot.kernel_name)),
         date: date(SystemTime::now()),
         host: host(),
     }

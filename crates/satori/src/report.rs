@@ -24,17 +24,23 @@ const CRASH_RIP: u32 = 2;
 
 /// Says how the run ended; where the guest failed, with its registers and last lines.
 ///
-/// `broken` is why the guest's console is not complete, if it is not; `one_place` that standard output and
-/// standard error lead to one.
-pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, one_place: bool) {
+/// `broken` is why the guest's console is not complete, if it is not; `shown` that the console went to standard
+/// output and somebody has it.
+pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool) {
     let what = match &outcome.event {
         Event::PowerOff => "the guest powered off".into(),
         Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
         Event::DebugExit(value) => format!("the guest wrote {value:#x} to its debug exit"),
-        Event::Panic(by) => format!("the guest panicked, told by {by}"),
+        Event::Panic(by) => match crashes::headline(&outcome.console_tail.join("\n")) {
+            Some(what) => format!("the guest panicked, told by {by}: {}", printable(&what)),
+            None => format!("the guest panicked, told by {by}"),
+        },
         Event::TripleFault { vcpu } => format!("triple fault on vCPU {vcpu}"),
         Event::Failed(why) => format!("internal error, please report it: {why}"),
         Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
+        Event::Stopped if status == Status::Stalled => {
+            "--stall-timeout ran out: the guest's consoles, disks and folders stood still".into()
+        }
         Event::Timeout => "--guest-timeout ran out".into(),
         Event::Stopped if status == Status::Internal => {
             format!("the guest was ended, as {}", broken.unwrap_or("its console has gone"))
@@ -48,13 +54,22 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, one_place: 
     if let Some(crash) = &outcome.crash {
         line(format_args!("{}", crash_heading(crash)));
         for (value, p) in crash.parameters.iter().zip(0..) {
-            match outcome.symbols.as_ref().filter(|_| p == CRASH_RIP && *value != 0) {
-                Some(symbols) => line(format_args!("  P{p} {value:#018x}  {}", symbols.resolve(*value))),
-                None => line(format_args!("  P{p} {value:#018x}")),
+            let name = parameter(crash, p);
+            match outcome
+                .symbols
+                .as_ref()
+                .filter(|_| crash.message.is_none() && p == CRASH_RIP && *value != 0)
+            {
+                Some(symbols) => {
+                    line(format_args!("  P{p} {value:#018x}  {name}: {}", symbols.resolve(*value)))
+                }
+                // With a message they are zero, and hold nothing.
+                None if name.is_empty() && *value == 0 => {}
+                None => line(format_args!("  P{p} {value:#018x}  {name}")),
             }
         }
         let message = crash.message.as_deref().unwrap_or_default();
-        if !is_shown(message, &outcome.console_tail) {
+        if !is_on_console(message, &outcome.console_tail) {
             message.lines().for_each(|text| line(format_args!("  {}", printable(text))));
         }
     }
@@ -97,8 +112,7 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, one_place: 
             }
         }
         let last = &outcome.console_tail[outcome.console_tail.len().saturating_sub(TAIL)..];
-        // They stand right above where both streams lead to one place.
-        let last = if one_place { &[] } else { last };
+        let last = if shown { &[] } else { last };
         if !last.is_empty() {
             line(format_args!("The console's last lines:"));
         }
@@ -106,32 +120,39 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, one_place: 
     }
 }
 
-/// What the parameters hold: what the guest's kernel puts there (Linux's drivers/hv/hv_common.c and
-/// arch/x86/hyperv/hv_init.c), which with a message is its place.
+/// What the guest told of its crash.
 fn crash_heading(crash: &Crash) -> &'static str {
     match crash.message {
-        Some(_) => {
-            "The guest's crash parameters (P3 is the address and P4 the size of the message that it gave):"
-        }
-        None => {
-            "The guest's crash parameters (Linux: error, OS identity, RIP, RAX, RSP; Windows: bug check, its parameters):"
-        }
+        Some(_) => "The guest told of its crash by a message in its memory:",
+        None => "The guest's crash parameters, as Linux and as Windows have them:",
+    }
+}
+
+/// What a parameter holds: what the guest's kernel puts there (Linux's drivers/hv/hv_common.c and
+/// arch/x86/hyperv/hv_init.c), which with a message is its place.
+fn parameter(crash: &Crash, number: u32) -> &'static str {
+    match (&crash.message, number) {
+        (Some(_), 3) => "its address",
+        (Some(_), 4) => "its size in bytes",
+        (Some(_), _) => "",
+        (None, 0) => "Linux: error; Windows: bug check",
+        (None, 1) => "Linux: OS identity; Windows: parameter 1",
+        (None, 2) => "Linux: RIP; Windows: parameter 2",
+        (None, 3) => "Linux: RAX; Windows: parameter 3",
+        (None, _) => "Linux: RSP; Windows: parameter 4",
     }
 }
 
 /// Whether the last words of `message` are on the console, whose last lines are `tail`.
-fn is_shown(message: &str, tail: &[String]) -> bool {
+fn is_on_console(message: &str, tail: &[String]) -> bool {
     let last = message.lines().rev().find(|line| !line.trim().is_empty());
     last.is_none_or(|last| tail.iter().any(|line| line.trim() == last.trim()))
 }
 
-/// Whether standard output and standard error lead to one place. The sandbox does not permit the look.
-pub fn one_place() -> bool {
-    let places = [1, 2].map(|stream| std::fs::metadata(format!("/proc/self/fd/{stream}")).ok());
-    match places {
-        [Some(out), Some(err)] => (out.dev(), out.ino()) == (err.dev(), err.ino()) && out.rdev() != NULL,
-        _ => false,
-    }
+/// Whether what standard output gets is had by somebody: it leads to something else than /dev/null. The sandbox does not
+/// permit the look.
+pub fn is_shown() -> bool {
+    std::fs::metadata("/proc/self/fd/1").is_ok_and(|output| output.rdev() != NULL)
 }
 
 /// /dev/null, to which nothing leads.
@@ -336,11 +357,14 @@ mod tests {
     #[test]
     fn a_crash_is_told_once_and_its_parameters_by_what_they_hold() {
         let tail = ["[ 1.0] Kernel panic".to_string(), "[ 1.1] Kernel Offset: disabled".to_string()];
-        assert!(is_shown("<0>before\n[ 1.1] Kernel Offset: disabled\n\n", &tail));
-        assert!(!is_shown("[ 1.2] what the console lacks\n", &tail) && is_shown("", &tail));
+        assert!(is_on_console("<0>before\n[ 1.1] Kernel Offset: disabled\n\n", &tail));
+        assert!(!is_on_console("[ 1.2] what the console lacks\n", &tail) && is_on_console("", &tail));
         let crash = |message: Option<&str>| Crash { parameters: [0; 5], message: message.map(Into::into) };
-        assert!(crash_heading(&crash(Some("m"))).contains("P4 the size"));
-        assert!(crash_heading(&crash(None)).contains("RIP, RAX, RSP"));
+        assert_eq!(
+            [0, 3, 4].map(|p| parameter(&crash(Some("m")), p)),
+            ["", "its address", "its size in bytes"]
+        );
+        assert!(parameter(&crash(None), CRASH_RIP).starts_with("Linux: RIP"));
     }
 
     #[test]

@@ -90,7 +90,10 @@ fn cmdline(flags: &cli::Run, file: Option<&str>) -> Cmdline {
             let more = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
             Cmdline::Whole(format!("{file}{more}"))
         }
-        _ => flags.cmdline.text(),
+        _ => match (flags.cmdline.text(), terminal::size()) {
+            (Cmdline::Added(text), Some(size)) if flags.machine.input == "stdin" => Cmdline::On(text, size),
+            (text, _) => text,
+        },
     }
 }
 
@@ -167,13 +170,14 @@ pub fn read(flag: &str, path: &Path) -> Result<Vec<u8>> {
 /// Boots, runs to the end and reports.
 pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     log(flags.verbose);
-    let origin = origin::origin();
+    let origin = origin::origin(&boot, flags.report);
     let output = Output::new(flags.console_newlines);
     let console = output.shared();
     let written = console.clone();
     let (mut names, mut opened) = (None, devices::Opened::default());
     let prepared = config(boot, flags, chosen).and_then(|mut config| {
         config.devices = devices::devices(flags)?;
+        config.input = input(flags)?;
         config.serials = devices::serials(flags, &mut opened)?;
         report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
@@ -236,13 +240,13 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         say(format_args!("'satori top {}' watches", path.display()));
     }
     let input = flags.input == "stdin";
-    let one_place = report::one_place();
+    let shown = report::is_shown();
     let raw = if input { RawMode::enter() } else { None };
     if raw.is_some() {
         say(format_args!("{}", crate::escape::HELP));
     }
     let guest = Running(machine.handle());
-    let attendant = Ready::new(guest, console, input, raw.is_some(), flags.timeout).and_then(|ready| {
+    let attendant = Ready::new(guest, console, input, raw.is_some(), flags.limits()).and_then(|ready| {
         let written = file.iter().chain(&dump).map(|file| file.file.as_raw_fd()).chain(opened.descriptors());
         let debugger = gdb.map(|(_, socket)| socket);
         let code = names.as_ref().map(|names| names.descriptor());
@@ -302,7 +306,7 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Event::Stopped => stopped.map_or(Status::User, |stop| stop.status()),
         Event::Failed(_) => Status::Internal,
     };
-    report::tell(&outcome, status, broken.as_deref(), one_place);
+    report::tell(&outcome, status, broken.as_deref(), shown && broken.is_none());
     // What is missing in a file that was asked for is our failure, where the guest has none of its own.
     let lost = broken.is_some() || outcome.traced.as_ref().is_some_and(|traced| traced.error.is_some());
     let status = if lost && status == Status::Ok { Status::Internal } else { status };
@@ -397,6 +401,9 @@ impl Guest for Running {
     fn go_on(&mut self) {
         self.0.go_on();
     }
+    fn moved(&self) -> u64 {
+        self.0.moved()
+    }
     fn stop(&mut self) {
         self.0.stop();
     }
@@ -485,7 +492,6 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
         },
         panic_pattern: flags.panic_pattern.clone(),
         testdev: flags.testdev.contains(&cli::Testdev::Suite),
-        input: input(flags)?,
         profile: flags.report != cli::Report::Off,
         engine_stats: flags.engine_stats,
         guest_timeout: flags.guest_timeout,
@@ -514,7 +520,7 @@ fn perf(flags: &cli::Machine) -> Result<Option<Arc<CodeNames>>> {
 
 /// Opens what those who look on need, as the sandbox permits nothing to be opened later, and tells the
 /// machine of them. What a sandbox has to keep open.
-fn observers(flags: &cli::Machine, machine: &mut Machine) -> Result<Vec<RawFd>> {
+pub(crate) fn observers(flags: &cli::Machine, machine: &mut Machine) -> Result<Vec<RawFd>> {
     let mut keep = Vec::new();
     // Before the file of the trace, so that a refused socket leaves none behind.
     if let Some(path) = &flags.stats_socket {
@@ -563,7 +569,7 @@ fn symbols(wanted: &OsStr) -> Result<SymbolSource> {
 }
 
 /// The socket on which a debugger is awaited, if one is.
-fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
+pub(crate) fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
     let address = flags.gdb.as_deref().or(flags.gdb_default.then_some(OsStr::new("tcp::1234")));
     match address {
         Some(address) => Ok(Some(GdbListener::open(address).map_err(|why| anyhow!("--gdb: {why}"))?)),

@@ -21,6 +21,8 @@ pub enum Status {
     TripleFault,
     /// `--timeout` ran out.
     Timeout,
+    /// `--stall-timeout` ran out.
+    Stalled,
     /// Satori itself failed.
     Internal,
     /// The user ended it: Ctrl-A x, a signal, or a guest's closed output pipe.
@@ -45,7 +47,7 @@ impl Status {
             Status::Reset => 118,
             Status::Panic => 120,
             Status::TripleFault => 122,
-            Status::Timeout => 124,
+            Status::Timeout | Status::Stalled => 124,
             Status::Internal => 125,
             Status::User => 130,
             Status::Command(status) => status,
@@ -80,7 +82,7 @@ Exit status:
   118  the guest asked for a reset (--on-reset exit)
   120  the guest panicked (pvpanic, crash MSRs or --panic-pattern on its console)
   122  triple fault
-  124  --timeout or --guest-timeout ran out
+  124  --timeout, --guest-timeout or --stall-timeout ran out
   125  Satori itself failed, as on a full disk
   130  ended by the user: Ctrl-A x, a signal, or a guest's closed output pipe
   odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256; with
@@ -119,6 +121,7 @@ mod tests {
             Status::Panic,
             Status::TripleFault,
             Status::Timeout,
+            Status::Stalled,
             Status::Internal,
             Status::User,
         ] {

@@ -59,6 +59,16 @@ pub fn restore() {
     }
 }
 
+/// Rows and columns of the terminal that standard input and standard output are.
+pub fn size() -> Option<(u16, u16)> {
+    use std::io::IsTerminal;
+    if !(stdin().is_terminal() && std::io::stdout().is_terminal()) {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
+}
+
 /// As [`restore`], for a signal handler: does nothing if the terminal is being changed right now.
 pub fn restore_if_free() {
     if let Ok(before) = BEFORE.try_lock()

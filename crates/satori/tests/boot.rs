@@ -177,6 +177,10 @@ fn a_panic_of_linux_is_told() {
     assert_eq!(ended.status, 120, "{}\n{}", tail(&ended.console), ended.messages);
     assert!(ended.messages.contains("Kernel panic - not syncing: VFS"), "{}", ended.messages);
     assert!(ended.messages.contains("RIP ffffffff"), "{}", ended.messages);
+    // Once in words above the registers, and whole on the console alone.
+    assert_eq!(ended.messages.matches("Kernel panic").count(), 1, "{}", ended.messages);
+    assert!(!ended.messages.contains("WARN") && !ended.messages.contains("Call Trace"), "{}", ended.messages);
+    assert!(ended.messages.contains("its size in bytes"), "{}", ended.messages);
     assert!(ended.messages.contains("512 MiB of memory") && ended.messages.contains("VMCOREINFO"));
     stock_tools_open(&dump, &ended.messages);
 }

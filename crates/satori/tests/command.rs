@@ -282,3 +282,62 @@ fn what_says_nothing_with_a_command_is_refused() {
         assert_eq!(ended.messages.lines().count(), 1, "{}", ended.messages);
     }
 }
+
+#[test]
+fn a_loop_around_commands_that_do_not_read_loses_not_a_byte() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let looped = format!(
+        "while read -r line; do {SATORI} run --kernel {kernel} -- sh -c ':; sleep 0.2' </dev/stdin; echo got $line; done"
+    );
+    let mut outer = Command::new("sh");
+    outer.args(["-c", &looped]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended: Ended = feed(outer, b"one\ntwo\n").into();
+    assert_eq!((ended.console.as_str(), ended.messages.as_str()), ("got one\ngot two\n", ""));
+}
+
+#[test]
+fn a_command_that_reads_late_or_waits_with_select_gets_its_input() {
+    let big = "0123456789abcde\n".repeat(20_000);
+    let late = "sleep 0.3; perl -e 'vec($r, 0, 1) = 1; select($r, undef, undef, undef); print \"there \"' && (sleep 0.1; exec cat)";
+    let ended: Ended = feed(guest(&[], &["sh", "-c", late]), big.as_bytes()).into();
+    assert_eq!(ended.status, 0, "{}", ended.messages);
+    assert!(ended.console == format!("there {big}"), "{} bytes of {}", ended.console.len(), big.len());
+}
+
+/// What 'satori fetch' prints is a kernel with modules, as a series is.
+#[test]
+fn a_fetched_kernel_that_is_named_by_its_path_has_its_modules() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    let mut command = Command::new(SATORI);
+    command.args(["run", "--kernel", &kernel, "--timeout", "5m", "--", "uname", "-r"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended: Ended = command.output().unwrap().into();
+    assert!(ended.status == 0 && ended.console.starts_with("6.1."), "{ended:?}");
+}
+
+#[test]
+fn who_looks_on_and_another_input_go_with_a_command() {
+    let (trace, socket) = (scratch("trace.json"), scratch("gdb"));
+    let input = common::file("words", b"words of a file\n");
+    let gdb = format!("unix:{}", socket.display());
+    let options = ["--trace", trace.to_str().unwrap(), "--gdb", &gdb, "--input", &input];
+    let more = ["--testdev", "exit=value", "--serial", "none", "--stall-timeout", "4m"];
+    let exit = fetch(&["exit"]);
+    let script = format!("cat; exec {exit} 9");
+    let words = ["sh", "-c", script.as_str()];
+    let ended: Ended = feed(guest(&[&options[..], &more].concat(), &words), b"not these").into();
+    assert_eq!((ended.status, ended.console.as_str()), (9, "words of a file\n"), "{}", ended.messages);
+    assert!(ended.messages.contains("debug exit"), "{}", ended.messages);
+    let traced = fs::read_to_string(trace).unwrap();
+    assert!(traced.contains("CPUID"), "{} bytes", traced.len());
+}
+
+#[test]
+fn a_command_that_stands_still_is_ended_when_that_is_asked_for() {
+    let status = scratch("stalled.json");
+    let options = ["--stall-timeout", "15s", "--status-file", status.to_str().unwrap()];
+    let ended = shell(&options, "sleep 1000");
+    assert_eq!(ended.status, 124, "{ended:?}");
+    assert!(ended.messages.contains("--stall-timeout ran out"), "{ended:?}");
+    assert!(fs::read_to_string(status).unwrap().contains("\"how\":\"stalled\""));
+}

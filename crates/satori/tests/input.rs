@@ -36,6 +36,15 @@ fn a_loop_around_guests_that_do_not_read_keeps_its_input() {
 }
 
 #[test]
+fn a_guest_that_stands_still_is_ended_when_that_is_asked_for() {
+    let echo = file("still", &pvh::echo());
+    let words = ["run", "--kernel", &echo, "-m", "128M", "--report", "off", "--stall-timeout", "1s"];
+    let ended = satori(&words);
+    assert_eq!((ended.status, ended.console.as_str()), (124, "ready"), "{ended:?}");
+    assert!(ended.messages.contains("--stall-timeout ran out"), "{ended:?}");
+}
+
+#[test]
 fn a_guest_that_reads_gets_all_of_a_pipe_and_of_a_file() {
     let echo = file("echoes", &pvh::echo());
     let text = "0123456789abcdef".repeat(16) + "\n";

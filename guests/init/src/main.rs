@@ -24,6 +24,7 @@ mod run;
 mod spec;
 mod streams;
 mod sys;
+mod wanted;
 
 use control::Control;
 use spec::Spec;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::ports;
 use crate::spec::Spec;
 use crate::sys;
+use crate::wanted;
 
 /// What the command gets, and who carries it.
 #[derive(Debug)]
@@ -46,9 +47,16 @@ fn pipes(spec: &Spec) -> Result<Streams, String> {
     let (input, to_input) = pipe()?;
     let (from_output, output) = pipe()?;
     let (from_error, error) = pipe()?;
-    let port = ports::open("satori.stdin")?;
+    let others = wanted::Others::now();
     // It ends with the guest: nobody waits for it.
-    std::thread::spawn(move || into_command(port, to_input.into()));
+    std::thread::spawn(move || {
+        // The host reads nothing before the port is open.
+        wanted::wait(&to_input, &others);
+        match ports::open("satori.stdin") {
+            Ok(port) => into_command(port, to_input.into()),
+            Err(why) => crate::control::console(&why),
+        }
+    });
     let mut carriers = Vec::new();
     for (from, name) in [(from_output, "satori.stdout"), (from_error, "satori.stderr")] {
         let port = ports::open(name)?;

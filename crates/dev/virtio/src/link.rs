@@ -29,6 +29,8 @@ pub struct Link {
     msix: Arc<Msix>,
     intx: Arc<Intx>,
     determined: bool,
+    /// Requests that were answered, of all devices that share it.
+    moved: Arc<AtomicU64>,
     name: &'static str,
 }
 
@@ -37,9 +39,9 @@ impl Link {
         name: &'static str,
         memory: GuestMemory,
         queues: usize,
-        msix: Arc<Msix>,
-        intx: Arc<Intx>,
+        (msix, intx): (Arc<Msix>, Arc<Intx>),
         determined: bool,
+        moved: Arc<AtomicU64>,
     ) -> Arc<Self> {
         let slot = || Slot { vector: AtomicU16::new(NO_VECTOR), queue: Mutex::default() };
         Arc::new(Link {
@@ -53,6 +55,7 @@ impl Link {
             msix,
             intx,
             determined,
+            moved,
             name,
         })
     }
@@ -104,6 +107,9 @@ impl Link {
             filled = true;
             fill(index, chain, &self.memory)
         });
+        if filled {
+            self.moved.fetch_add(1, Ordering::Relaxed);
+        }
         match given {
             Ok(true) => self.interrupt(slot.vector.load(Ordering::Acquire), ISR_QUEUE),
             Ok(false) => {}

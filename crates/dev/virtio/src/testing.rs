@@ -51,6 +51,7 @@ impl Driver {
             messages: heard.clone(),
             pin: Arc::new(Wire),
             determined,
+            moved: Arc::default(),
         };
         let function = VirtioFunction::new("test", device, wiring);
         function.config_write(4, 2, 6);

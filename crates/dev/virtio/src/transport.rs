@@ -1,6 +1,7 @@
 //! virtio over PCI (virtio 1.2, 4.1): one base address with a page for each of its structures, so that a
 //! doorbell shares its page with nothing that is read.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use satori_bus::{InterruptLine, MmioDevice, MsiSink, WeakMmioMap};
@@ -43,6 +44,8 @@ pub struct Wiring {
     pub pin: Arc<dyn InterruptLine>,
     /// Whether the run has to be the same every time.
     pub determined: bool,
+    /// Counts requests that were answered.
+    pub moved: Arc<AtomicU64>,
 }
 
 /// What is behind the base address.
@@ -104,8 +107,8 @@ impl VirtioFunction {
         let queues = device.queues();
         let msix = Msix::new(queues.len() as u16 + 1, wiring.messages);
         let intx = Intx::new(wiring.pin);
-        let link =
-            Link::new(name, wiring.memory, queues.len(), msix.clone(), intx.clone(), wiring.determined);
+        let lines = (msix.clone(), intx.clone());
+        let link = Link::new(name, wiring.memory, queues.len(), lines, wiring.determined, wiring.moved);
         let identity = Identity {
             vendor: PCI_VENDOR,
             device: PCI_DEVICE + device.kind(),

@@ -174,7 +174,7 @@ fn subjects(flags: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     engine(flags.engine)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let engine = flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string());
-    let mut notes = vec![format!("satori: {}, --engine {engine}", env!("CARGO_PKG_VERSION"))];
+    let mut notes = vec![format!("satori: {}, --engine {engine}", cli::VERSION)];
     let mut subjects = vec![Subject::Native, Subject::Satori { program, engine }];
     let cpus: Vec<_> = flags.peers.iter().filter_map(|peer| peer.cpu()).collect();
     if cpus.is_empty() {

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SI
 use signal_hook::low_level::pipe;
 
 use super::ended::End;
-use crate::attend::Stop;
+use crate::attend::{Limits, Stall, Stop};
 use crate::escape::{self, Command, Escape};
 use crate::say::{line, say};
 use crate::terminal;
@@ -68,6 +68,7 @@ struct Duty {
     input_open: bool,
     done: UnixStream,
     deadline: Option<Instant>,
+    stall: Option<Stall>,
     started: bool,
     /// Signals that came before the command was there.
     early: Vec<i32>,
@@ -82,7 +83,7 @@ impl Attendant {
         devices: Devices,
         control: UnixStream,
         typed: Option<OwnedFd>,
-        timeout: Option<Duration>,
+        limits: Limits,
     ) -> Result<Attendant> {
         let (done, seen) = UnixStream::pair()?;
         let (mut handlers, mut signals) = (Vec::new(), Vec::new());
@@ -104,7 +105,8 @@ impl Attendant {
             waiting: Vec::new(),
             input_open: true,
             done: seen,
-            deadline: timeout.map(|time| Instant::now() + time),
+            deadline: limits.timeout.map(|time| Instant::now() + time),
+            stall: limits.stall.map(Stall::new),
             started: false,
             early: Vec::new(),
             end: None,
@@ -162,10 +164,19 @@ impl Duty {
                 self.read();
             }
             self.offer();
+            let moved = self.handle.moved();
+            if self.is_running() && self.stall.as_mut().is_some_and(|stall| stall.is_over(moved)) {
+                self.stop(Stop::Stalled);
+            }
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 self.late();
             }
         }
+    }
+
+    /// Nobody has ended the guest yet, and its command has not ended either.
+    fn is_running(&self) -> bool {
+        self.stopped.is_none() && self.end.is_none()
     }
 
     fn wait(&self) -> (bool, Vec<usize>, bool, bool) {
@@ -180,7 +191,9 @@ impl Duty {
         if self.typed.is_some() && self.input_open {
             fds.push(PollFd::new(&input, PollFlags::IN));
         }
-        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let look = self.stall.as_ref().map(Stall::next).filter(|_| self.is_running());
+        let first = self.deadline.into_iter().chain(look).min();
+        let left = first.map(|at| at.saturating_duration_since(Instant::now()));
         let left = if self.waiting.is_empty() { left } else { Some(left.unwrap_or(AGAIN).min(AGAIN)) };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         if poll(&mut fds, left.as_ref()).is_err() {

@@ -50,6 +50,7 @@ impl End {
             End::Killed(signal) => ("command", "killed", Some(signal)),
             End::Failed(..) => ("satori", "not-started", None),
             End::Stopped(Status::Timeout) => ("satori", "timeout", None),
+            End::Stopped(Status::Stalled) => ("satori", "stalled", None),
             End::Stopped(_) => ("user", "stopped", None),
             End::PoweredOff => ("command", "powered-off", None),
             End::Vanished => ("guest", "powered-off", None),

@@ -47,6 +47,8 @@ fn look(wanted: Option<&Path>, modules: Option<&Path>, all: bool) -> Result<Kern
         },
         (Some(path), _) if path.extension().is_some_and(|e| e == "deb") => of_deb(path)?,
         (Some(path), _) if path.is_dir() => of_tree(path)?,
+        // What 'satori fetch kernel' printed.
+        (Some(path), _) if cache::holds(path) => of_package(path.canonicalize()?)?,
         (Some(path), _) => (path.to_path_buf(), path.parent().map(Path::to_path_buf)),
     };
     let image = read("--kernel", &path)?;
@@ -133,7 +135,7 @@ fn of_tree(tree: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
 }
 
 /// The release in a bzImage's header (Documentation/arch/x86/boot.rst, kernel_version), or in a vmlinux' banner.
-fn release(image: &[u8]) -> Option<String> {
+pub fn release(image: &[u8]) -> Option<String> {
     let word = |bytes: &[u8]| {
         let end = bytes.iter().take(80).position(|b| *b == b' ' || *b == 0)?;
         String::from_utf8(bytes[..end].to_vec())

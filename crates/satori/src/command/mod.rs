@@ -6,13 +6,15 @@
 
 mod attend;
 mod ended;
+pub mod flags;
 mod initramfs;
 pub(crate) mod kernel;
 mod modules;
 mod options;
 
+use std::fs::File;
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail};
@@ -21,9 +23,9 @@ use satori_machine::{
     Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, Share, Sinks,
 };
 
-use crate::devices::Opened;
-use crate::late::LateFile;
+use crate::devices::{Opened, emptied};
 use crate::network::NetSpec;
+use crate::places::unix_socket;
 use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
@@ -54,7 +56,7 @@ pub fn run(flags: &cli::Run) -> Status {
         Ok(prepared)
     });
     let status = match prepared {
-        Ok(prepared) => start(flags, prepared, &mut status_file, &opened),
+        Ok(prepared) => start(flags, prepared, &mut status_file, &mut opened),
         Err(error) => {
             opened.take_back();
             return run::refuse(&error);
@@ -77,6 +79,9 @@ struct Prepared {
     /// Where typed bytes go, if the streams are one terminal.
     typed: Option<OwnedFd>,
     costs: satori_report::costs::Costs,
+    /// The release of a kernel whose modules were looked for and not found.
+    bare: Option<String>,
+    origin: satori_report::Origin,
 }
 
 fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
@@ -100,7 +105,7 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     for name in &missing {
         tracing::warn!("the kernel has no module {name}: without it the guest may not reach its root");
     }
-    let terminal = terminal_size();
+    let terminal = terminal_size().filter(|_| flags.machine.input == "stdin");
     let network = flags.machine.net.as_ref().map(NetSpec::inside);
     let initramfs = initramfs::pack(&flags.command.words, &folders, &modules, terminal, network)?;
     let costs = costs::of(flags.machine.costs.as_deref())?;
@@ -116,12 +121,14 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
         },
         protocol: ProtocolChoice::Auto,
     };
+    let bare = kernel.modules.is_none().then(|| kernel.release.clone()).flatten();
     let release = kernel.release.unwrap_or_else(|| "of an unknown release".into());
     tracing::info!(
         "kernel {}, {release}; {} modules are loaded before the root",
         kernel.path.display(),
         modules.len()
     );
+    let origin = origin::origin(&boot, flags.machine.report);
     let mut config = run::config(boot, &flags.machine, &chosen)?;
     if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
         config.memory = MEMORY;
@@ -130,7 +137,7 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     config.serials = crate::devices::serials(&flags.machine, opened)?;
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
     let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
-    Ok(Prepared { machine, chosen, devices, control, typed, costs })
+    Ok(Prepared { machine, chosen, devices, control, typed, costs, bare, origin })
 }
 
 /// The size of the terminal, if standard input, output and error are one.
@@ -176,7 +183,17 @@ fn devices(
         ports.push(port("tty", Some(read), Some(output)));
         typed = Some(write);
     } else {
-        ports.push(port("stdin", Some(again(std::io::stdin().as_fd())?), None));
+        let input = match flags.machine.input.to_str() {
+            Some("stdin") => again(std::io::stdin().as_fd())?,
+            Some("none") => File::open("/dev/null")?.into(),
+            _ => {
+                let path = std::path::Path::new(&flags.machine.input);
+                let wrong =
+                    || format!("cannot read --input {}: name a file that can be read", path.display());
+                File::open(path).with_context(wrong)?.into()
+            }
+        };
+        ports.push(port("stdin", Some(input), None));
         ports.push(port("stdout", None, Some(output)));
         ports.push(port("stderr", None, Some(again(std::io::stderr().as_fd())?)));
     }
@@ -194,22 +211,26 @@ fn start(
     flags: &cli::Run,
     prepared: Prepared,
     status_file: &mut Option<StatusFile>,
-    opened: &Opened,
+    opened: &mut Opened,
 ) -> Result<Status> {
-    let Prepared { machine, chosen, devices, control, typed, costs } = prepared;
+    let Prepared { mut machine, chosen, devices, control, typed, costs, bare, origin } = prepared;
     let on_terminal = typed.is_some();
-    // Before the sandbox takes the host's files away.
-    let origin = origin::origin();
     let report_file = flags.machine.report_file.as_deref();
-    let report_file = report_file.map(|path| LateFile::open("--report-file", path)).transpose()?;
+    let report_file = report_file.map(|path| opened.file("--report-file", path)).transpose()?;
+    let dump =
+        flags.machine.crash_dump.as_deref().map(|path| opened.file("--crash-dump", path)).transpose()?;
+    let (watching, listening) = watchers(&flags.machine, &mut machine, opened)?;
     let raw = if on_terminal { RawMode::enter() } else { None };
-    let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.timeout);
+    let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.limits());
     let attendant = attendant.context("cannot watch the terminal and signals")?;
     let written = status_file.iter().map(StatusFile::descriptor);
-    let reported = report_file.iter().map(|file| file.file.as_raw_fd()).chain(opened.descriptors());
-    let keep: Vec<_> =
-        machine.files().into_iter().chain(attendant.files()).chain(written).chain(reported).collect();
-    run::sandbox(&flags.machine, &keep, run::listens(&flags.machine), chosen.pins.any())?;
+    let files = report_file.iter().chain(&dump).map(AsRawFd::as_raw_fd).chain(opened.descriptors());
+    let others = files.chain(watching).chain(written);
+    let keep: Vec<_> = machine.files().into_iter().chain(attendant.files()).chain(others).collect();
+    run::sandbox(&flags.machine, &keep, listening, chosen.pins.any())?;
+    if let Some(dump) = dump {
+        machine.crash_dump(emptied(dump));
+    }
     let attendant = attendant.start().context("cannot start a thread")?;
     let outcome = machine.run();
     let told = attendant.finish();
@@ -220,6 +241,9 @@ fn start(
         (Event::PowerOff, _) if told.started => End::PoweredOff,
         (Event::PowerOff, _) => End::Vanished,
         (Event::Reset(_), _) => End::Machine(Status::Reset),
+        (Event::DebugExit(value), _) if flags.machine.testdev.contains(&cli::Testdev::ExitValue) => {
+            End::Machine(Status::ExitValue(*value))
+        }
         (Event::DebugExit(value), _) => End::Machine(Status::DebugExit(*value)),
         (Event::Panic(_), _) => End::Machine(Status::Panic),
         (Event::TripleFault { .. }, _) => End::Machine(Status::TripleFault),
@@ -229,6 +253,11 @@ fn start(
     });
     let status = end.status();
     ended::tell(&end, &outcome, status);
+    if let (End::Vanished | End::Machine(Status::Panic), Some(release), false) = (&end, bare, told.started) {
+        say(format_args!(
+            "no modules of kernel {release} were found, beside it or in /lib/modules: name their folder with --modules DIR"
+        ));
+    }
     if let Some(file) = status_file.take() {
         file.write(&end, status);
     }
@@ -240,10 +269,25 @@ fn start(
         costs: &costs,
         origin,
     };
-    if let Err(error) = report::write(&outcome, status, &wanted, report_file.map(LateFile::begin)) {
+    if let Err(error) = report::write(&outcome, status, &wanted, report_file.map(emptied)) {
         say(format_args!("cannot write the report: {error:#}"));
     }
     Ok(status)
+}
+
+/// Lets a debugger and others look on, as the flags say: what a sandbox has to keep for it, and whether connections come.
+fn watchers(flags: &cli::Machine, machine: &mut Machine, opened: &mut Opened) -> Result<(Vec<RawFd>, bool)> {
+    let listener = run::gdb(flags)?;
+    flags.gdb.as_deref().and_then(unix_socket).map(|path| opened.socket(path)).transpose()?;
+    let mut keep = run::observers(flags, machine)?;
+    flags.stats_socket.as_deref().map(|path| opened.socket(path)).transpose()?;
+    let listening = listener.is_some() || run::listens(flags);
+    if let Some(listener) = listener {
+        keep.push(listener.as_fd().as_raw_fd());
+        say(format_args!("gdb: 'target remote {}' connects", listener.address()));
+        machine.debug(listener, flags.gdb_wait);
+    }
+    Ok((keep, listening))
 }
 
 /// The kernel's console, of which the machine keeps the last lines; at `-v` standard error shows it.

@@ -115,14 +115,7 @@ pub fn check(flags: &cli::Run) -> Result<()> {
         refused("--clock virtual", "shared folders are not the same every time")?;
     }
     for (given, name) in [
-        (machine.gdb.is_some() || machine.gdb_default || machine.gdb_wait, "--gdb"),
-        (machine.trace.is_some(), "--trace"),
-        (machine.stats_socket.is_some(), "--stats-socket"),
         (machine.perf.is_some(), "--perf"),
-        (machine.crash_dump.is_some(), "--crash-dump"),
-        (!machine.testdev.is_empty(), "--testdev"),
-        (machine.bisect, "--bisect"),
-        (machine.input != "stdin", "--input"),
         (machine.console_newlines != Newlines::Raw, "--console-newlines"),
     ] {
         if given {

@@ -116,6 +116,14 @@ pub fn newest_kernel() -> Option<PathBuf> {
     kernels.max().map(|(_, _, path)| path)
 }
 
+/// Whether `path` leads to a kernel that was fetched.
+pub fn holds(path: &Path) -> bool {
+    let files = folder().and_then(|folder| Ok(folder.join("files").canonicalize()?));
+    let Ok(path) = path.canonicalize() else { return false };
+    let kernel = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux-image-"));
+    kernel && path.is_file() && files.is_ok_and(|files| path.parent() == Some(&files))
+}
+
 /// Where something of this name is kept.
 pub fn place(name: &str) -> Result<PathBuf> {
     let files = folder()?.join("files");

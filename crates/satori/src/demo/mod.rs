@@ -8,13 +8,13 @@ pub mod initramfs;
 use std::io::{IsTerminal, stdin};
 
 use anyhow::{Result, bail};
-use satori_machine::{Module, ProtocolChoice};
+use satori_machine::{Cmdline, Module, ProtocolChoice};
 
 use self::cache::Wanted;
 use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
-use crate::{choose, cli};
+use crate::{choose, cli, terminal};
 
 /// Does what `satori demo` was told.
 pub fn demo(flags: &cli::Demo) -> Status {
@@ -55,7 +55,10 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
             data: initramfs::build(&program, &init_script(flags.interactive), &[]),
             ..Module::default()
         }],
-        cmdline: cli::Cmdline { whole: None, append: flags.append.clone() }.text(),
+        cmdline: match terminal::size().filter(|_| flags.interactive) {
+            Some(size) => Cmdline::On(flags.append.clone().unwrap_or_default(), size),
+            None => Cmdline::Added(flags.append.clone().unwrap_or_default()),
+        },
         protocol: ProtocolChoice::Auto,
     })
 }
@@ -63,7 +66,10 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
 const INIT: &str = include_str!("init.sh");
 const POWEROFF: &str = "poweroff -f\n";
 // cttyhack gives the shell a controlling terminal, so that Ctrl-C and job control work.
-const SHELL: &str = "echo 'A shell in the guest; poweroff -f ends it.'\nsetsid cttyhack sh\npoweroff -f\n";
+const SHELL: &str = "for word in $(cat /proc/cmdline); do
+  case $word in systemd.tty.rows.ttyS0=*) stty rows ${word##*=};; systemd.tty.columns.ttyS0=*) stty cols ${word##*=};; esac
+done
+echo 'A shell in the guest; poweroff -f ends it.'\nsetsid cttyhack sh\npoweroff -f\n";
 
 /// The init script of the demo.
 pub fn init_script(interactive: bool) -> String {

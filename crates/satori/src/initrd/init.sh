@@ -10,6 +10,13 @@ mkdir -p /dev/pts /dev/shm /run
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
+# The size of the terminal that the console is on, as systemd has it.
+for word in $(cat /proc/cmdline); do
+    case $word in
+    systemd.tty.rows.ttyS0=*) stty rows "${word##*=}" ;;
+    systemd.tty.columns.ttyS0=*) stty cols "${word##*=}" ;;
+    esac
+done
 if [ -f /lib/modules/load ]; then
     while read -r module; do
         insmod $module || echo "satori initrd: insmod $module failed"

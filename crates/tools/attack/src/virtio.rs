@@ -168,6 +168,7 @@ pub fn virtio(data: &[u8]) {
         pin: Arc::new(Nobody),
         // On this thread, so that the same bytes do the same.
         determined: true,
+        moved: Arc::default(),
     };
     let function = VirtioFunction::new("attacked", device, wiring);
     function.config_write(COMMAND as u16, 2, 6);

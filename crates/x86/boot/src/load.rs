@@ -64,6 +64,9 @@ pub enum Cmdline {
     /// What is added to [`DEFAULT_CMDLINE`], or to nothing for a multiboot kernel: it is told
     /// only what it asked for.
     Added(String),
+    /// The same, for a guest whose console is a terminal of these rows and columns, of which a serial line tells
+    /// nothing: in the words of systemd 254 and later (kernel-command-line(7)), which other inits may read.
+    On(String, (u16, u16)),
 }
 
 impl Default for Cmdline {
@@ -77,7 +80,13 @@ impl Cmdline {
     fn text(&self, protocol: BootProtocol) -> String {
         match self {
             Cmdline::Whole(text) => text.clone(),
-            Cmdline::Added(text) if protocol == BootProtocol::Multiboot => text.clone(),
+            Cmdline::Added(text) | Cmdline::On(text, _) if protocol == BootProtocol::Multiboot => {
+                text.clone()
+            }
+            Cmdline::On(text, (rows, columns)) => format!(
+                "{} systemd.tty.rows.ttyS0={rows} systemd.tty.columns.ttyS0={columns}",
+                Cmdline::Added(text.clone()).text(protocol)
+            ),
             Cmdline::Added(text) if text.is_empty() => DEFAULT_CMDLINE.into(),
             Cmdline::Added(text) => format!("{DEFAULT_CMDLINE} {text}"),
         }
@@ -329,6 +338,9 @@ mod tests {
         let linux = |cmdline: Cmdline| cmdline.text(BootProtocol::Pvh);
         assert_eq!(linux(Cmdline::default()), "console=ttyS0");
         assert_eq!(linux(Cmdline::Added("quiet".into())), "console=ttyS0 quiet");
+        let on = Cmdline::On("quiet".into(), (24, 80));
+        let told = "console=ttyS0 quiet systemd.tty.rows.ttyS0=24 systemd.tty.columns.ttyS0=80";
+        assert_eq!((linux(on.clone()).as_str(), on.text(BootProtocol::Multiboot).as_str()), (told, "quiet"));
         assert_eq!(linux(Cmdline::Whole(String::new())), "");
         assert_eq!(Cmdline::Added("quiet".into()).text(BootProtocol::Multiboot), "quiet");
         assert_eq!(Cmdline::default().text(BootProtocol::Multiboot), "");
