@@ -24,12 +24,13 @@ pub fn command(spec: &Spec, control: &Control) -> Result<(), Failure> {
     command.args(arguments).env_clear().envs(spec.environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(error));
     let (uid, gid, groups, umask) = (spec.uid, spec.gid, spec.groups.clone(), spec.umask);
-    let (folder, on_terminal) = (sys::path(&spec.folder), terminal.is_some());
+    let (root, folder, on_terminal) = (sys::path("/".as_ref()), sys::path(&spec.folder), terminal.is_some());
     let become_caller = move || {
         sys::new_session(on_terminal)?;
         sys::become_user(uid, gid, &groups)?;
         sys::set_umask(umask);
         // A folder that the guest does not have is told of below.
+        let _ = sys::change_folder(&root);
         let _ = sys::change_folder(&folder);
         Ok(())
     };

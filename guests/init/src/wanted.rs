@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::sys;
+
 /// The first and the longest pause between two looks.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 /// Descriptors of a poll that are looked at.
@@ -63,29 +65,30 @@ const CALLS: &[(u64, Wait)] = &[
 pub struct Others(BTreeSet<OsString>);
 
 impl Others {
-    /// Looks for them.
+    /// Looks for them. From here on this process' folder is /proc: a path from the root would ask the host's file
+    /// server for its first name again and again.
     pub fn now() -> Others {
+        let _ = sys::change_folder(&sys::path("/proc".as_ref()));
         Others(processes().collect())
     }
 }
 
 /// Waits until a process waits for what is written to `pipe`.
 pub fn wait(pipe: &impl AsRawFd, others: &Others) {
-    let Ok(pipe) = fs::read_link(format!("/proc/self/fd/{}", pipe.as_raw_fd())) else { return };
+    let Ok(pipe) = fs::read_link(format!("self/fd/{}", pipe.as_raw_fd())) else { return };
     // A kernel that does not tell, or a root without /proc: the input is taken at once.
-    if fs::read("/proc/self/syscall").is_err() {
+    if fs::read("self/syscall").is_err() {
         return;
     }
     let [mut pause, longest] = PAUSES;
-    while !processes().any(|process| !others.0.contains(&process) && waits(&Path::new("/proc").join(process), &pipe))
-    {
+    while !processes().any(|process| !others.0.contains(&process) && waits(Path::new(&process), &pipe)) {
         std::thread::sleep(pause);
         pause = (pause * 2).min(longest);
     }
 }
 
 fn processes() -> impl Iterator<Item = OsString> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let entries = fs::read_dir(".").into_iter().flatten().flatten();
     entries
         .map(|entry| entry.file_name())
         .filter(|name| name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())))
@@ -130,7 +133,9 @@ fn polled(process: &Path, at: u64, count: u64) -> Option<Vec<u64>> {
     let count = usize::try_from(count).ok()?.min(DESCRIPTORS);
     let bytes = memory(process, at, count * 8)?;
     let wanted = bytes.chunks_exact(8).filter(|entry| entry[4] & POLLIN != 0);
-    Some(wanted.map(|entry| u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))).collect())
+    Some(
+        wanted.map(|entry| u64::from(u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]))).collect(),
+    )
 }
 
 /// The descriptors below `count` in an `fd_set`.
@@ -144,5 +149,7 @@ fn selected(process: &Path, count: u64, at: u64) -> Option<Vec<u64>> {
 /// The descriptors that an epoll descriptor watches.
 fn watched(process: &Path, epoll: u64) -> Vec<u64> {
     let text = fs::read_to_string(process.join(format!("fdinfo/{epoll}"))).unwrap_or_default();
-    text.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok()).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok())
+        .collect()
 }

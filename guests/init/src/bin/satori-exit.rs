@@ -30,7 +30,9 @@ fn main() {
     };
     if refused {
         let why = std::io::Error::last_os_error();
-        eprintln!("satori-exit: port 0xf4 is not permitted ({why}): call it as root, on a kernel that is not locked down");
+        eprintln!(
+            "satori-exit: port 0xf4 is not permitted ({why}): call it as root, on a kernel that is not locked down"
+        );
         std::process::exit(1);
     }
     // SAFETY: OUT writes no memory of ours and no flag; the port is open to us.
