@@ -14,7 +14,7 @@ const INTERPRETER: &[Feature] = &[
     Ssse3, Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap,
     Umip, Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm, Aes, Pclmulqdq, ShaNi, Rdrand,
     Rdseed, Rdpid, Clflushopt, Clwb, Cldemote, Wbnoinvd, Serialize, Xsave, Xsaveopt, Xsavec, Xgetbv1, Xsaves,
-    Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq,
+    Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq, Vmx,
 ];
 
 /// What a machine that is to have a virtual clock, or not, needs of its engine; the error says what is missing.

@@ -66,6 +66,11 @@ fn chosen(flags: &cli::Processor, foreign: bool) -> Result<Processors> {
         choice.apply("--cpu", &option.wishes)?;
         cpu = option.rest;
     }
+    match flags.nested {
+        Some(cli::Nested::Vmx) => cpu.push_str(",+vmx"),
+        Some(cli::Nested::Off) => cpu.push_str(",-vmx"),
+        None => {}
+    }
     let of_file = domain.topology.map(|(topology, _)| topology);
     let of_file = of_file.or(domain.vcpus.map(|(vcpus, _)| Topology::flat(vcpus)));
     let topology = flags.cpus.or(of_file).unwrap_or_default();
@@ -89,7 +94,8 @@ fn read(path: &Path, foreign: bool) -> Result<Domain> {
         .map_err(|_| anyhow!("--libvirt {shown} is no text in UTF-8: name a domain's XML file"))?;
     // Time is none of a feature's matters; the virtual clock is at hand at once.
     let max = Processor::new(&Config { clock: ClockMode::VIRTUAL, ..Config::default() })?.cpuid;
-    let offered = |feature: Feature| max.has(feature);
+    // What max leaves to those who ask for it can be asked for here, too.
+    let offered = |feature: Feature| max.has(feature) || feature == Feature::Vmx;
     let read = if foreign { satori_libvirt::read_foreign } else { satori_libvirt::read };
     Ok(read(&shown, &text, &offered)?)
 }

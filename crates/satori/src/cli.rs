@@ -379,11 +379,24 @@ pub struct Processor {
     /// [default: skylake]
     #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
     pub vmx: Option<satori_machine::VmxProcessor>,
+    /// Whether the guest can run guests of its own: vmx is Intel's way, for /dev/kvm by kvm_intel; the same as
+    /// vmx among --cpu's features [default: off]
+    #[arg(long, value_name = "off|vmx")]
+    pub nested: Option<Nested>,
     /// A domain's XML, whole or in part: processors, enlightenments, memory, kernel and threads' processors
     /// are taken from it, as far as the other options do not say otherwise. What cannot be honoured
     /// is told with line and column
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub libvirt: Option<PathBuf>,
+}
+
+/// `--nested`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Nested {
+    /// No virtualisation
+    Off,
+    /// VMX
+    Vmx,
 }
 
 /// `--clock`.

@@ -49,6 +49,11 @@ const SIDEWAYS: &[(&str, &str, &str)] = &[
         "satori-seam",
         "an instruction set's side of the seam is an implementation of its family",
     ),
+    (
+        "satori-cpuid",
+        "satori-vmx",
+        "the MSR table has the capability registers, which follow from the controls",
+    ),
     ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
 ];
 

@@ -17,6 +17,7 @@ const CR4: &[(u64, Feature)] = &[
     (cr4::OSXMMEXCPT, Feature::Sse),
     (cr4::UMIP, Feature::Umip),
     (cr4::LA57, Feature::La57),
+    (cr4::VMXE, Feature::Vmx),
     (cr4::FSGSBASE, Feature::Fsgsbase),
     (cr4::PCIDE, Feature::Pcid),
     (cr4::OSXSAVE, Feature::Xsave),

@@ -43,6 +43,14 @@ pub enum Error {
     /// A `+feature` that the engine cannot execute.
     #[error("the engine does not implement the CPU feature '{0}'; leave it out of --cpu")]
     NotImplemented(&'static str),
+    /// A `+feature` that the processors of the vendor do not have.
+    #[error("a processor of {vendor} has no '{feature}'; leave it out, or leave vendor= out")]
+    VendorLacks {
+        /// The feature's name.
+        feature: &'static str,
+        /// The vendor's string.
+        vendor: String,
+    },
     /// A `+feature` without what it builds on, which QEMU would leave out with a warning.
     #[error("the CPU feature '{feature}' needs what this processor does not have: say {} as well, or leave it out", added(.missing))]
     FeatureNeeds {
@@ -131,7 +139,8 @@ impl CpuModel {
             CpuModel::V1 => V1.contains(&feature) || feature == Pse36,
             CpuModel::V2 => CpuModel::V1.offers(feature) || V2.contains(&feature),
             CpuModel::V3 => CpuModel::V2.offers(feature) || V3.contains(&feature),
-            CpuModel::Max => true,
+            // Virtualisation is for those who ask for it.
+            CpuModel::Max => feature != Vmx,
         }
     }
 

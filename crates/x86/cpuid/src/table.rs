@@ -186,6 +186,10 @@ impl CpuidTable {
                     false => Error::NotImplemented(feature.name()),
                 });
             }
+            if on && feature == Feature::Vmx && vendor == Vendor::Amd {
+                let vendor = String::from_utf8_lossy(&identity.vendor).into_owned();
+                return Err(Error::VendorLacks { feature: feature.name(), vendor });
+            }
             table.change(feature, on);
         }
         for &(feature, _) in changes.iter().filter(|(feature, on)| *on && table.has(*feature)) {

@@ -18,6 +18,7 @@ use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::jit::{self, Context, Jit};
 use crate::mmu::{Mode, Tlb};
+use crate::vmx::Vmx;
 use crate::world::World;
 
 /// Why an instruction did not complete; the details are in the [`Cpu`].
@@ -116,7 +117,10 @@ pub struct Cpu {
     pub(crate) injected: Option<Event>,
     /// Look around before the next block.
     pub(crate) attention: bool,
+    /// Somebody waits for a window: see [`Cpu::choose_windows`]. Translated code looks at this.
     pub(crate) interrupt_window: bool,
+    /// The machine asked for [`Exit::InterruptWindow`].
+    pub(crate) machine_window: bool,
     /// Half of where the last STI of translated code led: it keeps no shadow.
     pub(crate) behind_sti: u32,
     pub(crate) nmi_window: bool,
@@ -128,6 +132,8 @@ pub struct Cpu {
     pub(crate) doing: Arc<Whereabouts>,
     /// An event is being delivered: nothing can be asked of the machine.
     pub(crate) delivering: bool,
+    /// VMX operation.
+    pub vmx: Box<Vmx>,
     /// Breakpoints.
     pub debug: Debug,
     /// PAUSEs in a row.
@@ -179,6 +185,7 @@ impl Cpu {
             injected: None,
             attention: false,
             interrupt_window: false,
+            machine_window: false,
             behind_sti: 0,
             nmi_window: false,
             time,
@@ -186,6 +193,7 @@ impl Cpu {
             kick: Arc::default(),
             doing: Arc::default(),
             delivering: false,
+            vmx: Box::default(),
             debug: Debug::new(),
             pauses: 0,
             last_pause: 0,
@@ -352,7 +360,8 @@ impl Cpu {
     pub fn tsc(&mut self) -> u64 {
         let retired = self.retired_now();
         self.tell_retired(retired);
-        self.time.guest_tsc().wrapping_add(self.state.tsc_offset)
+        let tsc = self.time.guest_tsc().wrapping_add(self.state.tsc_offset);
+        if self.vmx.guest { self.nested_tsc(tsc) } else { tsc }
     }
 
     /// Sets the task priority; the machine looks if it fell below its threshold.

@@ -9,7 +9,7 @@ use iced_x86::{Code, CpuidFeature, Decoder, DecoderError, DecoderOptions, Instru
 use satori_cpuid::{Feature, Offered, Vendor};
 
 use crate::cpu::{Cpu, Handler};
-use crate::insn;
+use crate::{insn, vmx};
 
 /// Bytes of an instruction at most (SDM volume 2, 2.3.11).
 pub const MAX_LENGTH: usize = 15;
@@ -89,7 +89,13 @@ impl Isa {
 
     /// What executes `insn`; #UD if the guest is not offered it.
     pub fn handler(&self, insn: &Instruction) -> Handler {
-        if self.exists(insn) { insn::handler(insn) } else { insn::undefined }
+        if !self.exists(insn) {
+            return insn::undefined;
+        }
+        if self.offered.has(Feature::Vmx) && vmx::intercepted(insn) {
+            return vmx::execute;
+        }
+        insn::handler(insn)
     }
 
     /// Whether the guest is offered `insn`. What is invalid exists nowhere.

@@ -24,6 +24,7 @@ mod system;
 #[cfg(test)]
 mod testing;
 mod vcpu;
+mod vmx;
 mod world;
 
 pub use simd::host_lacks;

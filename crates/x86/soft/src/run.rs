@@ -4,6 +4,8 @@ use iced_x86::{Instruction, Mnemonic};
 use satori_defs::x86::{dr6, rflags, vector};
 use satori_engine::{Doing, Event, Exception, Exit, Resume, Until};
 use satori_state::Activity;
+use satori_vmx::control::proc;
+use satori_vmx::event::{Interruption, kind};
 
 use crate::block::{BLOCK_RIP, Flow};
 use crate::cpu::{Cpu, Exec, Handler, Stop};
@@ -11,6 +13,7 @@ use crate::debug;
 use crate::jit::reason;
 use crate::mmu::Mode;
 use crate::system::{self, InterruptKind};
+use crate::vmx;
 
 /// Instructions between two looks at the clock.
 const CLOCK_INTERVAL: u64 = 8192;
@@ -42,6 +45,7 @@ impl Cpu {
     /// Executes until something needs the machine.
     pub fn run(&mut self, until: Until) -> Exit {
         self.flags.set_bits(self.state.rflags);
+        self.forget_vmx();
         self.mode_changed();
         self.arm();
         if self.jit.is_some() {
@@ -91,7 +95,6 @@ impl Cpu {
             return exit;
         }
         if let Some(event) = self.injected.take() {
-            self.state.activity = Activity::Active;
             if let Some(exit) = self.deliver(event) {
                 return exit;
             }
@@ -273,19 +276,31 @@ impl Cpu {
             self.attention = true;
             return self.step();
         }
+        if let Some(exit) = self.guest_look() {
+            self.vmx.exit = Some(exit);
+            self.vm_exit();
+            return None;
+        }
         if self.state.tpr >> 4 < self.controls.tpr_threshold {
             return Some(Exit::TprBelowThreshold);
         }
         if self.nmi_window {
             self.attention = true;
-            if !self.state.nmi_blocked {
+            if self.nmis_open() {
                 return Some(Exit::NmiWindow);
             }
         }
         if self.interrupt_window {
             self.attention = true;
-            if self.state.rflags & rflags::IF != 0 {
+            if self.machine_window && self.interrupts_open() {
                 return Some(Exit::InterruptWindow);
+            }
+            if self.state.rflags & rflags::IF != 0
+                && !self.vmx.guest
+                && let Some(vector) = self.vmx.held.take()
+            {
+                self.choose_windows();
+                return self.deliver(Event::Interrupt(vector));
             }
         }
         // Interrupts come between single steps as well.
@@ -308,7 +323,7 @@ impl Cpu {
             || self.task_switches > 0
             || state.tpr >> 4 < self.controls.tpr_threshold
             || self.nmi_window
-            || self.interrupt_window && state.rflags & rflags::IF != 0)
+            || self.interrupt_window && (state.rflags & rflags::IF != 0 || self.vmx.guest))
     }
 
     /// Whether the next instruction has to be executed by itself, and looked at.
@@ -317,6 +332,8 @@ impl Cpu {
         state.interrupt_shadow
             || state.rflags & (rflags::TF | rflags::RF) != 0
             || state.pending_debug != 0
+            || self.vmx.trap
+            || self.vmx.proc & proc::MONITOR_TRAP != 0
             || self.debug.steps()
     }
 
@@ -327,6 +344,7 @@ impl Cpu {
         self.blocks.counts.steps += 1;
         let (shadow, ss_shadow) = (self.state.interrupt_shadow, self.state.ss_shadow);
         let held = self.state.pending_debug;
+        let guest = self.vmx.guest;
         let (resume, single) = (self.state.rflags & rflags::RF, self.state.rflags & rflags::TF != 0);
         // An instruction that was answered has passed its breakpoints before it asked. A load of
         // SS masks them as RF does (SDM 6.8.3).
@@ -342,6 +360,7 @@ impl Cpu {
             }
         }
         (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
+        self.vmx.in_ss_shadow = ss_shadow;
         // RF is for one instruction; those that load it set it again.
         self.state.rflags &= !rflags::RF;
         self.debug.begin();
@@ -362,7 +381,11 @@ impl Cpu {
             Err(Stop::Exit) => (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.wanted)),
             Err(stop) => {
                 self.debug.end(false);
-                if let Stop::Fault = stop {
+                if self.fault == Some(vmx::EXIT) {
+                    // A VM exit leaves the instruction as if it had not begun.
+                    (self.state.interrupt_shadow, self.state.ss_shadow) = (shadow, ss_shadow);
+                    self.state.rflags |= resume;
+                } else if let Stop::Fault = stop {
                     self.lose(held);
                 }
                 return self.stopped(stop);
@@ -380,6 +403,9 @@ impl Cpu {
         if mnemonic == Mnemonic::Int1 {
             // It is an exception, unlike INT n, INT3 and INTO.
             self.lose(held);
+        }
+        if guest && self.vmx.proc & proc::MONITOR_TRAP != 0 {
+            self.vmx.trap = true;
         }
         let single = single_steps(mnemonic, single, self.state.rflags & rflags::TF != 0);
         // A load of SS suppresses its single step, and holds back its data breakpoints.
@@ -435,6 +461,10 @@ impl Cpu {
                 // It stands for the instruction that did not complete: a guest whose handlers
                 // fault at their first instruction must not stop time, nor outrun its budget.
                 self.retired += 1;
+                if exception == vmx::EXIT {
+                    self.vm_exit();
+                    return None;
+                }
                 self.deliver(Event::Exception(exception))
             }
         }
@@ -446,6 +476,15 @@ impl Cpu {
             // What comes between two iterations finds RF set (SDM 17.3.1.1).
             self.state.rflags |= rflags::RF;
         }
+        if self.vmx.guest
+            && let Some(exit) = self.event_exit(event)
+        {
+            self.vmx.exit = Some(exit);
+            self.vm_exit();
+            return None;
+        }
+        self.vmx.vectoring = if self.vmx.guest { vectoring(event) } else { Interruption::default() };
+        self.state.activity = Activity::Active;
         self.delivering = true;
         let outcome = match event {
             Event::Exception(exception) => {
@@ -466,8 +505,15 @@ impl Cpu {
         self.state.pending_debug |= self.debug.delivered();
         self.attention = true;
         match outcome {
-            Ok(()) => None,
-            Err(system::Shutdown) => {
+            Ok(()) => {
+                self.vmx.vectoring = Interruption::default();
+                None
+            }
+            outcome if self.vmx.guest => {
+                self.undelivered(outcome);
+                None
+            }
+            Err(_) => {
                 self.state.activity = Activity::Shutdown;
                 Some(Exit::TripleFault)
             }
@@ -482,6 +528,15 @@ impl Cpu {
             (Exit::EptViolation { .. }, Resume::Done) => {}
             (_, answer) => self.answers.push(answer),
         }
+    }
+}
+
+/// What a VM exit on the way of `event` has to tell of it. Exceptions say so themselves.
+fn vectoring(event: Event) -> Interruption {
+    match event {
+        Event::Interrupt(vector) => Interruption::new(vector, kind::EXTERNAL_INTERRUPT, None),
+        Event::Nmi => Interruption::new(vector::NMI, kind::NMI, None),
+        Event::Exception(_) => Interruption::default(),
     }
 }
 

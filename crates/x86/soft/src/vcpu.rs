@@ -138,9 +138,21 @@ impl Vcpu<X86> for Cpu {
 
     fn request_window(&mut self, window: Window, wanted: bool) {
         match window {
-            Window::Interrupt => self.interrupt_window = wanted,
+            Window::Interrupt => {
+                self.machine_window = wanted;
+                self.choose_windows();
+            }
             Window::Nmi => self.nmi_window = wanted,
         }
+    }
+
+    fn can_take(&self, window: Window) -> bool {
+        let state = &self.state;
+        let open = match window {
+            Window::Interrupt => self.interrupts_open(),
+            Window::Nmi => self.nmis_open(),
+        };
+        open && !state.interrupt_shadow && state.pending_debug == 0
     }
 
     fn state(&self) -> &CpuState {

@@ -6,7 +6,7 @@ use crate::field::{FIELDS, Field};
 /// Where fields begin in the region; the revision, the abort indicator and the launch state come first.
 const DATA: usize = 64;
 /// Where the launch state is.
-const LAUNCH: usize = 8;
+pub const LAUNCH: usize = 8;
 /// Bytes of a region that are used.
 pub const USED: usize = DATA + 8 * FIELDS;
 

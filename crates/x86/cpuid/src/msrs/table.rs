@@ -6,8 +6,8 @@ use satori_rules::mtrr;
 
 use super::Setup;
 use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
-use crate::ARCH_CAPABILITIES;
 use crate::Feature::{self, *};
+use crate::{ARCH_CAPABILITIES, controls};
 use Needs::{Amd, Hyperv, Intel, Nothing, One};
 use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
@@ -72,6 +72,19 @@ fn ratio(setup: &Setup<'_>) -> u64 {
     (setup.tsc_hz / 100_000_000).clamp(1, 0xff)
 }
 
+/// IA32_FEATURE_CONTROL as firmware leaves it.
+fn feature_control(setup: &Setup<'_>) -> u64 {
+    FEATURE_CONTROL_LOCKED | if setup.cpuid.has(Vmx) { FEATURE_CONTROL_VMX } else { 0 }
+}
+
+/// The row of a VMX capability register.
+const fn capability<const REGISTER: u32>(name: &'static str, reads: &'static str) -> Row {
+    let value = |setup: &Setup<'_>| {
+        satori_vmx::capability::msr(REGISTER, controls::cr4(|feature| setup.cpuid.has(feature)))
+    };
+    row(one(REGISTER), name, One(&[Vmx]), (value, reads), Refused, "SDM appendix A")
+}
+
 fn spec_ctrl(setup: &Setup<'_>) -> u64 {
     let bits: [(u64, [Feature; 2]); 3] =
         [(1 << 0, [SpecCtrl, Ibrs]), (1 << 1, [Stibp, AmdStibp]), (1 << 2, [Ssbd, AmdSsbd])];
@@ -88,6 +101,8 @@ const MTRRCAP_FIX: u64 = 1 << 8;
 const MTRRCAP_WC: u64 = 1 << 10;
 const MICROCODE: u64 = 1 << 32;
 const FEATURE_CONTROL_LOCKED: u64 = 1 << 0;
+/// VMXON outside SMX operation.
+const FEATURE_CONTROL_VMX: u64 = 1 << 2;
 const PRED_CMD_IBPB: u64 = 1 << 0;
 const DEBUGCTL_LBR_BTF: u64 = 0b11;
 /// HWCR: TscFreqSel, the TSC counts at the P0 frequency.
@@ -152,7 +167,7 @@ pub const TABLE: &[Row] = &[
         one(IA32_FEATURE_CONTROL),
         "IA32_FEATURE_CONTROL",
         Intel,
-        (|_| FEATURE_CONTROL_LOCKED, "locked, VMX off"),
+        (feature_control, "locked; VMX on if it is offered, else off"),
         Refused,
         "as firmware leaves it; writes to a locked one #GP",
     ),
@@ -376,6 +391,26 @@ pub const TABLE: &[Row] = &[
         Bank,
         "nothing raises #MC (SDM 16.3.2)",
     ),
+    capability::<0x480>(
+        "IA32_VMX_BASIC",
+        "the revision and size of a VMCS, what exits tell, the TRUE registers",
+    ),
+    capability::<0x481>("IA32_VMX_PINBASED_CTLS", "which pin-based controls there are"),
+    capability::<0x482>("IA32_VMX_PROCBASED_CTLS", "which primary processor-based controls there are"),
+    capability::<0x483>("IA32_VMX_EXIT_CTLS", "which VM-exit controls there are"),
+    capability::<0x484>("IA32_VMX_ENTRY_CTLS", "which VM-entry controls there are"),
+    capability::<0x485>("IA32_VMX_MISC", "the preemption timer's shift, activity states, CR3 targets"),
+    capability::<0x486>("IA32_VMX_CR0_FIXED0", "bits of CR0 that are 1 in VMX operation"),
+    capability::<0x487>("IA32_VMX_CR0_FIXED1", "bits of CR0 that may be 1"),
+    capability::<0x488>("IA32_VMX_CR4_FIXED0", "bits of CR4 that are 1 in VMX operation"),
+    capability::<0x489>("IA32_VMX_CR4_FIXED1", "bits of CR4 that may be 1, by what is offered"),
+    capability::<0x48a>("IA32_VMX_VMCS_ENUM", "the highest index of a field"),
+    capability::<0x48b>("IA32_VMX_PROCBASED_CTLS2", "which secondary controls there are"),
+    capability::<0x48c>("IA32_VMX_EPT_VPID_CAP", "what of EPT and VPID there is"),
+    capability::<0x48d>("IA32_VMX_TRUE_PINBASED_CTLS", "which pin-based controls there are"),
+    capability::<0x48e>("IA32_VMX_TRUE_PROCBASED_CTLS", "which primary controls there are"),
+    capability::<0x48f>("IA32_VMX_TRUE_EXIT_CTLS", "which VM-exit controls there are"),
+    capability::<0x490>("IA32_VMX_TRUE_ENTRY_CTLS", "which VM-entry controls there are"),
     row(one(MSR_RAPL_POWER_UNIT), "MSR_RAPL_POWER_UNIT", Intel, ZERO, Refused, RAPL),
     row(one(MSR_PKG_ENERGY_STATUS), "MSR_PKG_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),
     row(one(MSR_DRAM_ENERGY_STATUS), "MSR_DRAM_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),

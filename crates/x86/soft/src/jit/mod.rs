@@ -498,6 +498,7 @@ impl Cpu {
             && self.code_mode & (CODE_64 | CODE_32) != 0
             && !self.aligned
             && !self.debug.hinders()
+            && !self.intercepts_time()
     }
 
     /// The translation of `block` at RIP, made now if the block has become hot.

@@ -12,19 +12,21 @@ impl Cpu {
         let paging = Paging::of(&self.state);
         let fits = if paging == Paging::FourLevel { canonical(linear) } else { linear >> 32 == 0 };
         if !fits || paging == Paging::None {
-            return fits.then_some(linear);
+            return if fits { self.nested_look_up(linear) } else { None };
         }
         let (mut table, mut level) = self.top(paging, linear)?;
         loop {
             level -= 1;
-            let entry = self.entry_load(table + paging.offset(linear, level), paging.wide())?;
+            let at = self.nested_look_up(table + paging.offset(linear, level))?;
+            let entry = self.entry_load(at, paging.wide())?;
             if entry & pte::P == 0 {
                 return None;
             }
             let large = self.is_large(paging, level, entry);
             if level == 0 || large {
                 let shift = paging.shift(level);
-                return Some(paging.frame(entry, shift, large) | (linear & ((1 << shift) - 1)));
+                return self
+                    .nested_look_up(paging.frame(entry, shift, large) | (linear & ((1 << shift) - 1)));
             }
             table = paging.table(entry);
         }

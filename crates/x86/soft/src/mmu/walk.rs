@@ -8,6 +8,7 @@ use super::paging::Paging;
 use super::rights::{Access, Rights};
 use crate::cpu::Cpu;
 use crate::host::Scalar;
+use crate::vmx::Nested;
 
 /// The outcome of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,14 @@ impl Cpu {
         // An accessed or dirty bit that another vCPU's change beat sends us around again.
         loop {
             if let Some(outcome) = self.walk_once(linear, access, paging) {
-                return outcome.map(|mapping| Mapping { gpa: self.memory.addressed(mapping.gpa), ..mapping });
+                let mut mapping = outcome?;
+                if self.nested_paging() {
+                    let nested = Nested { write: access.write, fetch: access.fetch, walk: false, linear };
+                    let (gpa, writable) = self.nested_address(mapping.gpa, nested)?;
+                    mapping.gpa = gpa;
+                    mapping.dirty &= writable;
+                }
+                return Ok(Mapping { gpa: self.memory.addressed(mapping.gpa), ..mapping });
             }
         }
     }
@@ -64,7 +72,13 @@ impl Cpu {
         loop {
             level -= 1;
             let shift = paging.shift(level);
-            let at = table + paging.offset(linear, level);
+            let mut at = table + paging.offset(linear, level);
+            if self.nested_paging() {
+                match self.nested_address(at, Nested { write: false, fetch: false, walk: true, linear }) {
+                    Ok((host, _)) => at = host,
+                    Err(exit) => return Some(Err(exit)),
+                }
+            }
             // A table where there is no memory: KVM, which has to read it, finds nothing present.
             let Some(entry) = self.entry_load(at, wide) else { return fault(0) };
             if entry & pte::P == 0 {
@@ -114,7 +128,7 @@ impl Cpu {
     }
 
     /// The entry at a physical address; nothing where there is no memory.
-    pub(super) fn entry_load(&self, at: u64, wide: bool) -> Option<u64> {
+    pub(crate) fn entry_load(&self, at: u64, wide: bool) -> Option<u64> {
         let page = self.memory.page(Gpa(self.memory.addressed(at)))?;
         // SAFETY: entries are naturally aligned, so they lie within the page.
         unsafe {
@@ -124,7 +138,7 @@ impl Cpu {
     }
 
     /// Sets `bits` in the entry at `at` if it still is `old`.
-    fn entry_set(&mut self, at: u64, wide: bool, old: u64, bits: u64) -> bool {
+    pub(crate) fn entry_set(&mut self, at: u64, wide: bool, old: u64, bits: u64) -> bool {
         let Some(page) = self.memory.page(Gpa(self.memory.addressed(at))) else { return true };
         // SAFETY: entries are naturally aligned, so they lie within the page.
         let done = unsafe {

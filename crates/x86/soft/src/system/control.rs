@@ -10,6 +10,7 @@ use satori_state::seg;
 
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::mmu::{MAXPHYADDR, Paging, canonical};
+use crate::vmx::Nested;
 
 /// Bits of CR0 that the guest owns under KVM with EPT.
 const CR0_GUEST: u64 = cr0::TS | cr0::WP;
@@ -21,6 +22,7 @@ const CR4_BITS: u64 = CR4_GUEST
     | cr4::MCE
     | cr4::UMIP
     | cr4::PCIDE
+    | cr4::VMXE
     | cr4::OSXSAVE
     | cr4::SMEP
     | cr4::SMAP
@@ -56,10 +58,10 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
 
 fn read(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = match insn.op1_register() {
-        Register::CR0 => cpu.state.cr0,
+        Register::CR0 => cpu.seen_cr0(),
         Register::CR2 => cpu.state.cr2,
         Register::CR3 => cpu.state.cr3,
-        Register::CR4 => cpu.state.cr4,
+        Register::CR4 => cpu.seen_cr4(),
         Register::CR8 => u64::from(cpu.state.tpr >> 4),
         _ => return Err(cpu.raise(Exception::ud())),
     };
@@ -74,13 +76,13 @@ fn read(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn write(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = cpu.reg(insn.op1_register());
     let change: fn(&mut Cpu, u64) -> Exec<()> = match insn.op0_register() {
-        Register::CR0 => write_cr0,
+        Register::CR0 => |cpu, value| write_cr0(cpu, cpu.owned_cr0(value)),
         Register::CR2 => |cpu, value| {
             cpu.state.cr2 = value;
             Ok(())
         },
         Register::CR3 => write_cr3,
-        Register::CR4 => write_cr4,
+        Register::CR4 => |cpu, value| write_cr4(cpu, cpu.owned_cr4(value)),
         Register::CR8 => write_cr8,
         _ => return Err(cpu.raise(Exception::ud())),
     };
@@ -97,7 +99,10 @@ fn refuse(cpu: &mut Cpu) -> Exec<()> {
 fn read_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<[u64; 4]> {
     let mut entries = [0; 4];
     for (i, entry) in entries.iter_mut().enumerate() {
-        let at = satori_memory::Gpa(cpu.memory.addressed((cr3 & 0xffff_ffe0) + 8 * i as u64));
+        let at = (cr3 & 0xffff_ffe0) + 8 * i as u64;
+        let walk = Nested { write: false, fetch: false, walk: true, linear: 0 };
+        let (at, _) = cpu.nested_address(at, walk).map_err(|exit| cpu.raise(exit))?;
+        let at = satori_memory::Gpa(cpu.memory.addressed(at));
         match cpu.memory.read_u64(at) {
             Ok(found) if rules::cr3::pdpte(found, MAXPHYADDR) => *entry = found,
             _ => return Err(cpu.raise(Exception::gp(0))),
@@ -111,7 +116,7 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
     if (old ^ value) & rules::cr0::EXIST & !CR0_GUEST != 0 {
         cpu.ask(Exit::CrWrite { register: 0, value })?;
     }
-    if !rules::cr0::legal(value) {
+    if !rules::cr0::legal(value) || !cpu.vmx_allows_cr0(value) {
         return refuse(cpu);
     }
     let value = rules::cr0::written(value);
@@ -180,7 +185,7 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Exec<()> {
         cpu.ask(Exit::CrWrite { register: 4, value })?;
     }
     let around = rules::cr4::Around { cr3: cpu.state.cr3, long: cpu.state.long_mode() };
-    if !rules::cr4::legal(old, value, CR4_BITS, around) {
+    if !rules::cr4::legal(old, value, CR4_BITS, around) || !cpu.vmx_allows_cr4(value) {
         return refuse(cpu);
     }
     if changed & CR4_PDPTE != 0 && Paging::select(cpu.state.cr0, value, cpu.state.efer) == Paging::Pae {
@@ -207,7 +212,7 @@ fn write_cr8(cpu: &mut Cpu, value: u64) -> Exec<()> {
 
 fn clts(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_supervisor()?;
-    cpu.state.cr0 &= !cr0::TS;
+    cpu.state.cr0 = cpu.owned_cr0(cpu.state.cr0 & !cr0::TS);
     cpu.mode_changed();
     Ok(())
 }
@@ -217,12 +222,12 @@ fn lmsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let word = cpu.operand(insn, 0)?;
     // LMSW sets PE but does not clear it.
     let value = cpu.state.cr0 & !(MSW & !cr0::PE) | word & MSW;
-    write_cr0(cpu, value)
+    write_cr0(cpu, cpu.owned_cr0(value))
 }
 
 fn smsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_no_umip()?;
-    let value = cpu.state.cr0;
+    let value = cpu.seen_cr0();
     cpu.set_operand(insn, 0, value)
 }
 
@@ -279,6 +284,6 @@ mod tests {
         assert_eq!(CR0_GUEST & !rules::cr0::EXIST, 0);
         assert_eq!(CR4_GUEST & !CR4_BITS, 0);
         assert_eq!(rules::cr0::EXIST & cr0::ET, 0);
-        assert_eq!(CR4_BITS & (cr4::VMXE | cr4::LA57), 0);
+        assert_eq!(CR4_BITS & cr4::LA57, 0);
     }
 }

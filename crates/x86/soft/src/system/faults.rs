@@ -5,10 +5,16 @@ use satori_engine::Exception;
 
 use super::deliver::{Delivery, deliver};
 use crate::cpu::{Cpu, Exec, Stop};
+use crate::vmx;
 
-/// The processor gave up: a triple fault.
+/// Why an event was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shutdown;
+pub enum Undelivered {
+    /// The processor gave up: a triple fault.
+    Shutdown,
+    /// A guest's hypervisor gets it: [`Vmx::exit`](crate::vmx::Vmx::exit).
+    Left,
+}
 
 /// Where an interrupt comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +45,12 @@ fn class(vector: u8) -> Class {
 
 /// What is delivered when `second` occurs during the delivery of an event of class `first`
 /// (SDM table 6-5).
-fn combine(first: Class, second: Exception) -> Result<Exception, Shutdown> {
+fn combine(first: Class, second: Exception) -> Result<Exception, Undelivered> {
+    if second == vmx::EXIT {
+        return Err(Undelivered::Left);
+    }
     match (first, class(second.vector)) {
-        (Class::DoubleFault, Class::Contributory | Class::PageFault) => Err(Shutdown),
+        (Class::DoubleFault, Class::Contributory | Class::PageFault) => Err(Undelivered::Shutdown),
         (Class::Contributory, Class::Contributory)
         | (Class::PageFault, Class::Contributory | Class::PageFault) => {
             Ok(Exception::with_code(vector::DF, 0))
@@ -90,10 +99,13 @@ fn nested(cpu: &mut Cpu, stop: Stop) -> Exception {
 }
 
 /// Delivers `exception`, and what its delivery raises.
-pub fn raise_fault(cpu: &mut Cpu, mut exception: Exception) -> Result<(), Shutdown> {
+pub fn raise_fault(cpu: &mut Cpu, mut exception: Exception) -> Result<(), Undelivered> {
     // Each failed delivery either makes the class graver or is benign first, so this ends: the only
     // benign fault that a delivery raises is an alignment check.
     loop {
+        if cpu.vmx.guest {
+            cpu.guest_exception(exception)?;
+        }
         match deliver_exception(cpu, exception) {
             Ok(()) => return Ok(()),
             Err(stop) => {
@@ -111,20 +123,26 @@ pub fn raise_fault(cpu: &mut Cpu, mut exception: Exception) -> Result<(), Shutdo
 }
 
 /// Delivers an interrupt, and what its delivery raises.
-pub fn interrupt(cpu: &mut Cpu, vector: u8, kind: InterruptKind) -> Result<(), Shutdown> {
+pub fn interrupt(cpu: &mut Cpu, vector: u8, kind: InterruptKind) -> Result<(), Undelivered> {
     let vector = match kind {
         InterruptKind::External => vector,
         InterruptKind::Nmi => vector::NMI,
     };
     let event = Delivery { vector, code: None, software: false, resume: false, rip: cpu.state.rip };
-    match deliver(cpu, &event) {
+    inject(cpu, &event, false)
+}
+
+/// Delivers `event`, and what its delivery raises; `fault`: it is a hardware exception, which may make that a double fault.
+pub fn inject(cpu: &mut Cpu, event: &Delivery, fault: bool) -> Result<(), Undelivered> {
+    match deliver(cpu, event) {
         Ok(rip) => {
             cpu.state.rip = rip;
             Ok(())
         }
         // Interrupts are benign: what their delivery raises is delivered in their place.
         Err(stop) => {
-            let exception = nested(cpu, stop);
+            let first = if fault { class(event.vector) } else { Class::Benign };
+            let exception = combine(first, nested(cpu, stop))?;
             raise_fault(cpu, exception)
         }
     }
@@ -148,8 +166,8 @@ mod tests {
             (Class::PageFault, benign, Ok(benign)),
             (Class::PageFault, contributory, Ok(double)),
             (Class::PageFault, page, Ok(double)),
-            (Class::DoubleFault, contributory, Err(Shutdown)),
-            (Class::DoubleFault, page, Err(Shutdown)),
+            (Class::DoubleFault, contributory, Err(Undelivered::Shutdown)),
+            (Class::DoubleFault, page, Err(Undelivered::Shutdown)),
         ] {
             assert_eq!(combine(first, second), expected, "{first:?} then {second:?}");
         }

@@ -29,8 +29,9 @@ mod v86;
 use iced_x86::Instruction;
 
 use crate::cpu::Handler;
+pub use deliver::Delivery;
 pub use fast::{CODE64, DATA, DPL3, SYSRET_FLAGS};
-pub use faults::{InterruptKind, Shutdown, interrupt, raise_fault};
+pub use faults::{InterruptKind, Undelivered, inject, interrupt, raise_fault};
 
 /// The implementation of a system instruction.
 pub fn handler(insn: &Instruction) -> Option<Handler> {

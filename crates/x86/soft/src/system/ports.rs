@@ -76,6 +76,7 @@ fn input(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let (register, port) = (insn.op0_register(), port(cpu, insn, 1));
     let size = register.size() as u8;
     require_ports(cpu, port, size)?;
+    cpu.port_exit(insn, port, size, None)?;
     let value = ask_read(cpu, port, size)?;
     cpu.set_reg(register, truncate_bytes(value, size));
     Ok(())
@@ -85,6 +86,7 @@ fn output(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let (register, port) = (insn.op1_register(), port(cpu, insn, 0));
     let size = register.size() as u8;
     require_ports(cpu, port, size)?;
+    cpu.port_exit(insn, port, size, None)?;
     let value = cpu.reg(register) as u32;
     cpu.ask(Exit::IoWrite { port, size, value })?;
     cpu.watch_ports(port, size);
@@ -157,6 +159,7 @@ fn string_input(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
         return Ok(());
     }
     let linear = cpu.ea_write(insn, 0)?;
+    cpu.port_exit(insn, port, size, Some(linear))?;
     // A fault must come before the device is read.
     cpu.probe_write(linear, size.into())?;
     let value = ask_read(cpu, port, size)?;
@@ -174,6 +177,7 @@ fn string_output(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
         return Ok(());
     }
     let linear = cpu.ea(insn, 1)?;
+    cpu.port_exit(insn, port, size, Some(linear))?;
     let value = cpu.read_sized(linear, size.into())? as u32;
     cpu.ask(Exit::IoWrite { port, size, value })?;
     cpu.watch_ports(port, size);

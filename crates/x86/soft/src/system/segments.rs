@@ -13,7 +13,7 @@ const PARAGRAPH_RIGHTS: u32 = 0x93;
 
 impl Cpu {
     /// Real-address or virtual-8086 mode: selectors are paragraphs.
-    pub(super) fn paragraph_selectors(&self) -> bool {
+    pub(crate) fn paragraph_selectors(&self) -> bool {
         self.state.cr0 & cr0::PE == 0 || self.state.rflags & rflags::VM != 0
     }
 

@@ -1,0 +1,190 @@
+//! VM entry (SDM chapter 26).
+
+use satori_defs::vmx::ExitReason;
+use satori_defs::x86::{cr0, efer};
+use satori_state::{Activity, DescriptorTable, Segment, reg};
+use satori_vmx::Field::{
+    EntryControls, EntryErrorCode, EntryInstructionLength, EntryInterruption, ExitQualification,
+    GuestActivity, GuestCr0, GuestCr3, GuestCr4, GuestDr7, GuestEfer, GuestEs, GuestEsBase, GuestEsLimit,
+    GuestEsRights, GuestGdtrBase, GuestGdtrLimit, GuestIdtrBase, GuestIdtrLimit, GuestInterruptibility,
+    GuestPat, GuestPdpte0, GuestPendingDebug, GuestRflags, GuestRip, GuestRsp, GuestSysenterCs,
+    GuestSysenterEip, GuestSysenterEsp, PinControls, PreemptionTimer, ProcControls,
+};
+use satori_vmx::capability::TIMER_SHIFT;
+use satori_vmx::control::{activity, entry, interruptibility, pin, proc2};
+use satori_vmx::event::{Interruption, VALID};
+use satori_vmx::{ENTRY_FAILURE, Field, check, error};
+
+use super::{NONE, VmExit};
+use crate::cpu::{Cpu, Exec};
+use crate::mmu::Paging;
+
+/// Bits of CR0 that VM entry and VM exit load: others keep their value (SDM 26.3.2.1, 27.5.1).
+pub(super) const CR0_LOADED: u64 = satori_rules::cr0::EXIST & !(cr0::CD | cr0::NW);
+
+impl Cpu {
+    /// VMLAUNCH and VMRESUME.
+    pub(super) fn vm_entry(&mut self, launch: bool) -> Exec<()> {
+        self.require_vmx_mode()?;
+        if !self.vmx.on {
+            return Err(self.raise(satori_engine::Exception::ud()));
+        }
+        self.require_supervisor()?;
+        // Everything that may follow ends this instruction somewhere else.
+        self.execute_alone()?;
+        let vmcs = &self.vmx.vmcs;
+        let refused = if self.vmx.current == NONE {
+            Some(0)
+        } else if self.vmx.in_ss_shadow {
+            Some(error::ENTRY_MOV_SS)
+        } else if launch && vmcs.launched {
+            Some(error::VMLAUNCH_NOT_CLEAR)
+        } else if !launch && !vmcs.launched {
+            Some(error::VMRESUME_NOT_LAUNCHED)
+        } else if !check::controls(vmcs) {
+            Some(error::ENTRY_CONTROLS)
+        } else if !check::host(vmcs, self.around()) {
+            Some(error::ENTRY_HOST_STATE)
+        } else {
+            None
+        };
+        if let Some(number) = refused {
+            self.conclude(Err(number));
+            return Ok(());
+        }
+        if let Err(qualification) = check::guest(&self.vmx.vmcs, self.around()) {
+            self.entry_failed(ExitReason::InvalidState, qualification);
+            return Ok(());
+        }
+        let before = self.state.clone();
+        self.load_guest();
+        if let Err(qualification) = self.load_entry_list() {
+            // As if guest state had never been loaded; what the list loaded before stays.
+            self.state.cr0 = before.cr0;
+            self.entry_failed(ExitReason::MsrLoadFail, qualification);
+            return Ok(());
+        }
+        self.vmx.vmcs.launched = true;
+        self.vmx.entries += 1;
+        self.begin_guest();
+        Ok(())
+    }
+
+    /// A VM entry that failed behind its first checks: host state is loaded, guest state not saved (SDM 26.8).
+    fn entry_failed(&mut self, reason: ExitReason, qualification: u64) {
+        let vmcs = &mut self.vmx.vmcs;
+        vmcs.set(Field::ExitReason, u64::from(reason as u32 | ENTRY_FAILURE));
+        vmcs.set(ExitQualification, qualification);
+        self.vmx.exits[reason as usize] += 1;
+        self.load_host();
+        self.next_rip = self.state.rip;
+    }
+
+    /// The guest state area becomes the processor's (SDM 26.3.2).
+    fn load_guest(&mut self) {
+        let vmcs = &self.vmx.vmcs;
+        let get = |field| vmcs.get(field);
+        let controls = vmcs.get32(EntryControls);
+        let wide = controls & entry::IA32E != 0;
+        let state = &mut self.state;
+        state.cr0 = state.cr0 & !CR0_LOADED | get(GuestCr0) & CR0_LOADED | cr0::ET;
+        state.cr3 = get(GuestCr3);
+        state.cr4 = get(GuestCr4);
+        state.efer = if controls & entry::LOAD_EFER != 0 {
+            get(GuestEfer)
+        } else {
+            let lme = match (state.cr0 & cr0::PG != 0, wide) {
+                (true, true) => efer::LME,
+                (true, false) => 0,
+                (false, _) => state.efer & efer::LME,
+            };
+            state.efer & !(efer::LMA | efer::LME) | lme | if wide { efer::LMA } else { 0 }
+        };
+        if controls & entry::LOAD_PAT != 0 {
+            state.pat = get(GuestPat);
+        }
+        if controls & entry::LOAD_DEBUG != 0 {
+            state.dr7 = get(GuestDr7);
+        }
+        state.sysenter_cs = get(GuestSysenterCs);
+        state.sysenter_esp = get(GuestSysenterEsp);
+        state.sysenter_eip = get(GuestSysenterEip);
+        let segment = |index: usize| Segment {
+            selector: get(GuestEs.plus(index)) as u16,
+            rights: vmcs.get32(GuestEsRights.plus(index)),
+            limit: vmcs.get32(GuestEsLimit.plus(index)),
+            base: get(GuestEsBase.plus(index)),
+        };
+        state.seg = std::array::from_fn(segment);
+        (state.ldtr, state.tr) = (segment(6), segment(7));
+        let table = |base, limit| DescriptorTable { base: get(base), limit: get(limit) as u16 };
+        state.gdtr = table(GuestGdtrBase, GuestGdtrLimit);
+        state.idtr = table(GuestIdtrBase, GuestIdtrLimit);
+        state.gpr[reg::RSP] = get(GuestRsp);
+        state.rip = get(GuestRip);
+        let shadow = vmcs.get32(GuestInterruptibility);
+        state.ss_shadow = shadow & interruptibility::MOV_SS != 0;
+        state.interrupt_shadow = state.ss_shadow || shadow & interruptibility::STI != 0;
+        self.vmx.host_nmi_blocked = state.nmi_blocked;
+        state.nmi_blocked = shadow & interruptibility::NMI != 0;
+        // Bit 12 only says that a breakpoint of bits 3:0 was enabled.
+        state.pending_debug = get(GuestPendingDebug) & 0x400f;
+        state.activity =
+            if vmcs.get32(GuestActivity) == activity::HLT { Activity::Halted } else { Activity::Active };
+        self.vmx.pin = vmcs.get32(PinControls);
+        self.vmx.proc = vmcs.get32(ProcControls);
+        self.vmx.proc2 = check::secondary(vmcs);
+        self.vmx.guest = true;
+        let flags = get(GuestRflags);
+        self.load_pdptes();
+        self.switched(flags);
+    }
+
+    /// The PDPTEs of a guest with PAE paging: from the VMCS with EPT, else from memory.
+    fn load_pdptes(&mut self) {
+        if Paging::of(&self.state) != Paging::Pae {
+            return;
+        }
+        for index in 0..4 {
+            self.state.pdpte[index] = if self.vmx.proc2 & proc2::EPT != 0 {
+                self.vmx.vmcs.get(GuestPdpte0.plus(index))
+            } else {
+                let at = (self.state.cr3 & 0xffff_ffe0) + 8 * index as u64;
+                self.memory.read_u64(satori_memory::Gpa(self.memory.addressed(at))).unwrap_or(0)
+            };
+        }
+    }
+
+    /// What follows a change between root and non-root operation: no translation is of the other side.
+    pub(super) fn switched(&mut self, flags: u64) {
+        self.flush_tlb(false);
+        self.choose_windows();
+        self.arm();
+        self.set_rflags(flags);
+        self.attention = true;
+    }
+
+    /// The guest begins: the event that VM entry injects is delivered before anything else (SDM 26.6.1).
+    fn begin_guest(&mut self) {
+        let vmcs = &self.vmx.vmcs;
+        self.vmx.timer = (self.vmx.pin & pin::PREEMPTION_TIMER != 0).then(|| {
+            let value = vmcs.get(PreemptionTimer);
+            let now = self.time.tsc();
+            // It counts where bits of the TSC change.
+            ((now >> TIMER_SHIFT) + value) << TIMER_SHIFT
+        });
+        let event = Interruption { info: vmcs.get32(EntryInterruption), code: vmcs.get32(EntryErrorCode) };
+        let length = vmcs.get(EntryInstructionLength);
+        self.vmx.trap = false;
+        if event.info & VALID != 0 {
+            self.inject_event(event, length);
+        }
+        self.next_rip = self.state.rip;
+    }
+
+    /// Raises the exit of the preemption timer, if that has expired (SDM 25.5.1).
+    pub(super) fn timer_expired(&self) -> Option<VmExit> {
+        let expired = self.vmx.timer.is_some_and(|at| self.time.tsc() >= at);
+        expired.then(|| VmExit { reason: ExitReason::PreemptionTimer as u32, ..VmExit::default() })
+    }
+}

@@ -1,0 +1,122 @@
+//! The second translation: a guest's physical addresses through the EPT (SDM 28.3).
+
+use satori_defs::vmx::ExitReason;
+use satori_engine::Exception;
+use satori_vmx::Field::Eptp;
+use satori_vmx::ept::{self, Entry, violation};
+
+use super::{EXIT, VmExit};
+use crate::cpu::Cpu;
+
+/// What an access to a guest-physical address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nested {
+    /// It writes.
+    pub write: bool,
+    /// It fetches an instruction.
+    pub fetch: bool,
+    /// It is of a page walk for the linear address, not of the translation's result.
+    pub walk: bool,
+    /// The linear address.
+    pub linear: u64,
+}
+
+impl Cpu {
+    /// Where `gpa` of a guest is, and whether it may be written without another look. Addresses of others are what they are.
+    pub fn nested_address(&mut self, gpa: u64, access: Nested) -> Result<(u64, bool), Exception> {
+        if !self.nested_paging() {
+            return Ok((gpa, true));
+        }
+        // An entry that another vCPU changed under way sends us around again.
+        loop {
+            if let Some(outcome) = self.nested_once(gpa, access) {
+                return outcome.map_err(|exit| {
+                    self.vmx.exit = Some(exit);
+                    EXIT
+                });
+            }
+        }
+    }
+
+    fn nested_once(&mut self, gpa: u64, access: Nested) -> Option<Result<(u64, bool), VmExit>> {
+        let eptp = self.vmx.vmcs.get(Eptp);
+        let bits = eptp & ept::EPTP_ACCESSED_DIRTY != 0;
+        // With accessed and dirty bits on, page walks count as writes (SDM 28.3.5).
+        let write = access.write || access.walk && bits;
+        let wanted = if access.fetch {
+            ept::EXECUTE
+        } else if write && !access.write {
+            ept::READ | ept::WRITE
+        } else if write {
+            ept::WRITE
+        } else {
+            ept::READ
+        };
+        let (mut table, mut level, mut allowed) = (eptp & ept::ADDRESS, 4, ept::RIGHTS);
+        loop {
+            level -= 1;
+            let shift = 12 + 9 * level;
+            let at = table + (gpa >> shift & 0x1ff) * 8;
+            // Where there is no memory, all bits read as one: nothing that an entry can be.
+            let entry = self.entry_load(at, true).unwrap_or(u64::MAX);
+            let kind = ept::classify(entry, level);
+            let frame = match kind {
+                Entry::Absent => return Some(Err(refused(gpa, access, write, 0))),
+                Entry::Misconfigured => {
+                    let reason = ExitReason::EptMisconfig as u32;
+                    return Some(Err(VmExit { reason, gpa, ..VmExit::default() }));
+                }
+                Entry::Table(next) => {
+                    allowed &= entry;
+                    if bits && entry & ept::ACCESSED == 0 && !self.entry_set(at, true, entry, ept::ACCESSED) {
+                        return None;
+                    }
+                    table = next;
+                    continue;
+                }
+                Entry::Leaf(frame) => frame,
+            };
+            allowed &= entry;
+            if allowed & wanted != wanted {
+                return Some(Err(refused(gpa, access, write, allowed)));
+            }
+            let marks = ept::ACCESSED | if write { ept::DIRTY } else { 0 };
+            if bits && entry & marks != marks && !self.entry_set(at, true, entry, marks) {
+                return None;
+            }
+            let writable = allowed & ept::WRITE != 0 && (!bits || (entry | marks) & ept::DIRTY != 0);
+            return Some(Ok((frame | gpa & ((1 << shift) - 1), writable)));
+        }
+    }
+
+    /// Where `gpa` of a guest is, for a debugger: nothing changes, and no right is asked for.
+    pub fn nested_look_up(&self, gpa: u64) -> Option<u64> {
+        if !self.nested_paging() {
+            return Some(gpa);
+        }
+        let (mut table, mut level) = (self.vmx.vmcs.get(Eptp) & ept::ADDRESS, 4);
+        loop {
+            level -= 1;
+            let shift = 12 + 9 * level;
+            match ept::classify(self.entry_load(table + (gpa >> shift & 0x1ff) * 8, true)?, level) {
+                Entry::Table(next) if level > 0 => table = next,
+                Entry::Leaf(frame) => return Some(frame | gpa & ((1 << shift) - 1)),
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// An EPT violation (SDM table 27-7).
+fn refused(gpa: u64, access: Nested, write: bool, allowed: u64) -> VmExit {
+    let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+    let read = !access.fetch && !access.write;
+    let qualification = bit(read, violation::READ)
+        | bit(write, violation::WRITE)
+        | bit(access.fetch, violation::FETCH)
+        | (allowed & ept::RIGHTS) << violation::ALLOWED_SHIFT
+        | violation::LINEAR_VALID
+        | bit(!access.walk, violation::FINAL);
+    let reason = ExitReason::EptViolation as u32;
+    VmExit { reason, qualification, gpa, linear: access.linear, ..VmExit::default() }
+}

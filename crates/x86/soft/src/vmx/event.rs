@@ -1,0 +1,174 @@
+//! Events of a guest: which leave it, how VM entry injects them, and the windows for those that wait (SDM 25.2, 26.6, 26.7).
+
+use satori_defs::vmx::ExitReason;
+use satori_defs::x86::{rflags, vector};
+use satori_engine::{Event, Exception};
+use satori_state::Activity;
+use satori_vmx::Field::{ExceptionBitmap, ExitControls, PfMask, PfMatch};
+use satori_vmx::control::{exit, pin, proc};
+use satori_vmx::event::{Interruption, kind};
+
+use super::{EXIT, VmExit};
+use crate::cpu::{Cpu, Stop};
+use crate::system::{self, Undelivered};
+
+/// An exception as interruption information.
+pub fn interruption(exception: Exception) -> Interruption {
+    Interruption::new(exception.vector, kind::HARDWARE_EXCEPTION, exception.code)
+}
+
+impl Cpu {
+    /// The exit that `exception` is, if the exception bitmap has it (SDM 25.2).
+    pub fn exception_exit(&self, exception: Exception) -> Option<VmExit> {
+        if !self.vmx.guest {
+            return None;
+        }
+        let vmcs = &self.vmx.vmcs;
+        let mut bit = vmcs.get(ExceptionBitmap) >> (exception.vector & 31) & 1 != 0;
+        if exception.vector == vector::PF {
+            let code = exception.code.unwrap_or(0);
+            // A page fault whose error code does not match means the opposite.
+            bit ^= code & vmcs.get32(PfMask) != vmcs.get32(PfMatch);
+        }
+        bit.then(|| VmExit {
+            reason: ExitReason::ExceptionNmi as u32,
+            qualification: match exception.vector {
+                vector::PF | vector::DB => exception.payload,
+                _ => 0,
+            },
+            event: interruption(exception),
+            ..VmExit::default()
+        })
+    }
+
+    /// An exception of a guest is about to be delivered: it may be its hypervisor's instead.
+    pub fn guest_exception(&mut self, exception: Exception) -> Result<(), Undelivered> {
+        if exception == EXIT {
+            return Err(Undelivered::Left);
+        }
+        if let Some(exit) = self.exception_exit(exception) {
+            if exception.vector == vector::DF {
+                // As if the double fault were the first event (SDM 27.2.4).
+                self.vmx.vectoring = Interruption::default();
+            }
+            self.vmx.exit = Some(exit);
+            return Err(Undelivered::Left);
+        }
+        self.vmx.vectoring = interruption(exception);
+        Ok(())
+    }
+
+    /// The exit of INT3, INTO or INT1, if the exception bitmap has it.
+    pub fn software_exception_exit(&self, vector: u8, length: u32) -> Option<VmExit> {
+        let kind =
+            if vector == vector::DB { kind::PRIVILEGED_SOFTWARE_EXCEPTION } else { kind::SOFTWARE_EXCEPTION };
+        let exits = self.vmx.guest && self.vmx.vmcs.get(ExceptionBitmap) >> vector & 1 != 0;
+        exits.then(|| VmExit {
+            reason: ExitReason::ExceptionNmi as u32,
+            event: Interruption::new(vector, kind, None),
+            length,
+            ..VmExit::default()
+        })
+    }
+
+    /// A guest is about to switch tasks: by CALL, IRET, JMP or an event, as the qualification numbers them.
+    pub fn task_exit(&mut self, selector: u16, source: u64) -> Stop {
+        // An event has the length of an instruction only if that caused it, which then is executed again.
+        let length = if self.delivering { 0 } else { self.next_rip.wrapping_sub(self.state.rip) as u32 };
+        let qualification = u64::from(selector) | source << 30;
+        self.leave(VmExit {
+            reason: ExitReason::TaskSwitch as u32,
+            qualification,
+            length,
+            ..VmExit::default()
+        })
+    }
+
+    /// The exit that an event of the machine is, if the pin-based controls have it. Activity is as the event finds it.
+    pub fn event_exit(&mut self, event: Event) -> Option<VmExit> {
+        match event {
+            Event::Interrupt(vector) if self.vmx.pin & pin::EXTERNAL_INTERRUPT != 0 => {
+                let told = self.vmx.vmcs.get32(ExitControls) & exit::ACKNOWLEDGE != 0;
+                if !told {
+                    self.vmx.held = Some(vector);
+                }
+                let event = Interruption::new(vector, kind::EXTERNAL_INTERRUPT, None);
+                let event = if told { event } else { Interruption::default() };
+                Some(VmExit { reason: ExitReason::ExternalInterrupt as u32, event, ..VmExit::default() })
+            }
+            Event::Nmi if self.vmx.pin & pin::NMI != 0 => Some(VmExit {
+                reason: ExitReason::ExceptionNmi as u32,
+                event: Interruption::new(vector::NMI, kind::NMI, None),
+                ..VmExit::default()
+            }),
+            _ => None,
+        }
+    }
+
+    /// What comes between two instructions of a guest before anything of the machine's: expired timer, trap flag, windows.
+    pub fn guest_look(&mut self) -> Option<VmExit> {
+        if !self.vmx.guest {
+            return None;
+        }
+        let plain = |reason: ExitReason| Some(VmExit { reason: reason as u32, ..VmExit::default() });
+        if std::mem::take(&mut self.vmx.trap) {
+            return plain(ExitReason::MonitorTrapFlag);
+        }
+        if let Some(exit) = self.timer_expired() {
+            return Some(exit);
+        }
+        let state = &self.state;
+        if state.interrupt_shadow || state.pending_debug != 0 {
+            return None;
+        }
+        if self.vmx.proc & proc::NMI_WINDOW != 0 && !state.nmi_blocked {
+            return plain(ExitReason::NmiWindow);
+        }
+        if self.vmx.proc & proc::INTERRUPT_WINDOW != 0 && state.rflags & rflags::IF != 0 {
+            return plain(ExitReason::InterruptWindow);
+        }
+        None
+    }
+
+    /// Delivers what VM entry injects: no bitmap is looked at, and neither CR2 nor DR6 is changed.
+    pub(super) fn inject_event(&mut self, event: Interruption, length: u64) {
+        let vector = event.vector();
+        if event.kind() == kind::OTHER {
+            self.vmx.trap = true;
+            return;
+        }
+        let software = matches!(event.kind(), kind::SOFTWARE_INTERRUPT | kind::SOFTWARE_EXCEPTION);
+        let behind = software || event.kind() == kind::PRIVILEGED_SOFTWARE_EXCEPTION;
+        let rip = if behind { self.state.rip.wrapping_add(length) } else { self.state.rip };
+        let delivery = system::Delivery { vector, code: event.error_code(), software, resume: false, rip };
+        self.state.activity = Activity::Active;
+        self.vmx.vectoring = event;
+        self.delivering = true;
+        let outcome = system::inject(self, &delivery, event.kind() == kind::HARDWARE_EXCEPTION);
+        self.delivering = false;
+        if event.kind() == kind::NMI {
+            self.state.nmi_blocked = true;
+        }
+        (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
+        self.undelivered(outcome);
+    }
+
+    /// What becomes of a delivery in a guest that did not end at a handler. Whether it did not.
+    pub fn undelivered(&mut self, outcome: Result<(), Undelivered>) -> bool {
+        match outcome {
+            Ok(()) => {
+                self.vmx.vectoring = Interruption::default();
+                return false;
+            }
+            Err(Undelivered::Left) => {}
+            Err(Undelivered::Shutdown) => {
+                self.vmx.vectoring = Interruption::default();
+                let reason = ExitReason::TripleFault as u32;
+                self.vmx.exit = Some(VmExit { reason, ..VmExit::default() });
+            }
+        }
+        self.fault = None;
+        self.vm_exit();
+        true
+    }
+}

@@ -1,0 +1,220 @@
+//! VM exit (SDM chapter 27).
+
+use satori_defs::vmx::ExitReason;
+use satori_defs::x86::{cr0, efer, rflags};
+use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
+use satori_vmx::Field::{
+    self, EntryControls, EntryInterruption, ExitControls, ExitErrorCode, ExitInstructionInfo,
+    ExitInstructionLength, ExitInterruption, ExitQualification, GuestActivity, GuestCr0, GuestCr3, GuestCr4,
+    GuestDr7, GuestEfer, GuestEs, GuestEsBase, GuestEsLimit, GuestEsRights, GuestGdtrBase, GuestGdtrLimit,
+    GuestIdtrBase, GuestIdtrLimit, GuestInterruptibility, GuestLinearAddress, GuestPat, GuestPdpte0,
+    GuestPendingDebug, GuestPhysicalAddress, GuestRflags, GuestRip, GuestRsp, GuestSysenterCs,
+    GuestSysenterEip, GuestSysenterEsp, HostCr0, HostCr3, HostCr4, HostEfer, HostEs, HostFsBase,
+    HostGdtrBase, HostGsBase, HostIdtrBase, HostPat, HostRip, HostRsp, HostSysenterCs, HostSysenterEip,
+    HostSysenterEsp, HostTrBase, IdtVectoring, IdtVectoringErrorCode, PreemptionTimer,
+};
+use satori_vmx::capability::TIMER_SHIFT;
+use satori_vmx::control::{activity, entry, exit, interruptibility, proc2};
+use satori_vmx::event::{Interruption, VALID};
+
+use super::enter::CR0_LOADED;
+use super::{REASONS, VmExit};
+use crate::cpu::Cpu;
+use crate::mmu::Paging;
+
+/// A flat 64-bit or 32-bit segment as VM exit loads it: accessed, present, DPL 0 (SDM 27.5.2).
+const CODE64: u32 = 0xa09b;
+const CODE32: u32 = 0xc09b;
+const DATA: u32 = 0xc093;
+/// A busy TSS.
+const TSS: u32 = 0x8b;
+
+impl Cpu {
+    /// The VM exit behind [`super::EXIT`]: RIP and all other registers are as the guest's hypervisor is to find them.
+    #[cold]
+    pub fn vm_exit(&mut self) {
+        let Some(exit) = self.vmx.exit.take() else { return };
+        if !self.vmx.guest {
+            return;
+        }
+        self.vmx.exits[(exit.reason as usize).min(REASONS - 1)] += 1;
+        let vectoring = std::mem::take(&mut self.vmx.vectoring);
+        self.tell(&exit, vectoring);
+        self.save_guest();
+        if !self.store_exit_list() {
+            return self.abort();
+        }
+        let nmi = exit.reason == ExitReason::ExceptionNmi as u32 && exit.event.vector() == 2;
+        self.load_host();
+        if !self.load_exit_list() {
+            return self.abort();
+        }
+        self.state.nmi_blocked = self.vmx.host_nmi_blocked || nmi;
+    }
+
+    /// The exit-information fields (SDM 27.2). An exit that has nothing to say of a field leaves it, but for those that say
+    /// whether they are valid.
+    fn tell(&mut self, exit: &VmExit, vectoring: Interruption) {
+        let vmcs = &mut self.vmx.vmcs;
+        for (field, value) in [
+            (Field::ExitReason, exit.reason.into()),
+            (ExitQualification, exit.qualification),
+            (ExitInstructionLength, exit.length.into()),
+            (ExitInstructionInfo, exit.info.into()),
+            (ExitInterruption, exit.event.info.into()),
+            (ExitErrorCode, exit.event.code.into()),
+            (IdtVectoring, vectoring.info.into()),
+            (IdtVectoringErrorCode, vectoring.code.into()),
+            (GuestLinearAddress, exit.linear),
+        ] {
+            vmcs.set(field, value);
+        }
+        if matches!(exit.reason, 48 | 49) {
+            vmcs.set(GuestPhysicalAddress, exit.gpa);
+        }
+        // What was injected is not injected again.
+        let injected = vmcs.get(EntryInterruption);
+        vmcs.set(EntryInterruption, injected & !u64::from(VALID));
+    }
+
+    /// The processor's state goes to the guest-state area (SDM 27.3).
+    fn save_guest(&mut self) {
+        let flags = self.rflags();
+        let now = self.time.tsc();
+        let timer = self.vmx.timer;
+        let (state, vmcs) = (&self.state, &mut self.vmx.vmcs);
+        let controls = vmcs.get32(ExitControls);
+        for (field, value) in [
+            (GuestCr0, state.cr0),
+            (GuestCr3, state.cr3),
+            (GuestCr4, state.cr4),
+            (GuestSysenterCs, state.sysenter_cs),
+            (GuestSysenterEsp, state.sysenter_esp),
+            (GuestSysenterEip, state.sysenter_eip),
+            (GuestRsp, state.gpr[reg::RSP]),
+            (GuestRip, state.rip),
+            (GuestRflags, flags),
+            (GuestGdtrBase, state.gdtr.base),
+            (GuestGdtrLimit, state.gdtr.limit.into()),
+            (GuestIdtrBase, state.idtr.base),
+            (GuestIdtrLimit, state.idtr.limit.into()),
+            (
+                GuestActivity,
+                if state.activity == Activity::Halted { activity::HLT } else { activity::ACTIVE }.into(),
+            ),
+        ] {
+            vmcs.set(field, value);
+        }
+        let segments = state.seg.iter().chain([&state.ldtr, &state.tr]);
+        for (index, segment) in segments.enumerate() {
+            vmcs.set(GuestEs.plus(index), segment.selector.into());
+            vmcs.set(GuestEsBase.plus(index), segment.base);
+            vmcs.set(GuestEsLimit.plus(index), segment.limit.into());
+            vmcs.set(GuestEsRights.plus(index), segment.rights.into());
+        }
+        if controls & exit::SAVE_DEBUG != 0 {
+            vmcs.set(GuestDr7, state.dr7);
+        }
+        if controls & exit::SAVE_PAT != 0 {
+            vmcs.set(GuestPat, state.pat);
+        }
+        if controls & exit::SAVE_EFER != 0 {
+            vmcs.set(GuestEfer, state.efer);
+        }
+        if controls & exit::SAVE_TIMER != 0
+            && let Some(at) = timer
+        {
+            vmcs.set(PreemptionTimer, (at.saturating_sub(now) >> TIMER_SHIFT).min(u32::MAX.into()));
+        }
+        if self.vmx.proc2 & proc2::UNRESTRICTED != 0 {
+            let long = if state.efer & efer::LMA != 0 { entry::IA32E } else { 0 };
+            let old = vmcs.get32(EntryControls);
+            vmcs.set(EntryControls, u64::from(old & !entry::IA32E | long));
+        }
+        let shadow = match (state.interrupt_shadow, state.ss_shadow) {
+            (_, true) => interruptibility::MOV_SS,
+            (true, false) => interruptibility::STI,
+            _ => 0,
+        };
+        let blocked = if state.nmi_blocked { interruptibility::NMI } else { 0 };
+        vmcs.set(GuestInterruptibility, (shadow | blocked).into());
+        vmcs.set(GuestPendingDebug, pending(state.pending_debug));
+        if self.vmx.proc2 & proc2::EPT != 0 && Paging::of(state) == Paging::Pae {
+            for index in 0..4 {
+                vmcs.set(GuestPdpte0.plus(index), state.pdpte[index]);
+            }
+        }
+    }
+
+    /// The host-state area becomes the processor's (SDM 27.5).
+    pub(super) fn load_host(&mut self) {
+        let vmcs = &self.vmx.vmcs;
+        let get = |field| vmcs.get(field);
+        let controls = vmcs.get32(ExitControls);
+        let wide = controls & exit::HOST_64 != 0;
+        let state = &mut self.state;
+        state.cr0 = state.cr0 & !CR0_LOADED | get(HostCr0) & CR0_LOADED | cr0::ET;
+        state.cr3 = get(HostCr3);
+        state.cr4 = get(HostCr4);
+        state.efer = if controls & exit::LOAD_EFER != 0 {
+            get(HostEfer)
+        } else {
+            state.efer & !(efer::LMA | efer::LME) | if wide { efer::LMA | efer::LME } else { 0 }
+        };
+        if controls & exit::LOAD_PAT != 0 {
+            state.pat = get(HostPat);
+        }
+        state.dr7 = 0x400;
+        state.sysenter_cs = get(HostSysenterCs);
+        state.sysenter_esp = get(HostSysenterEsp);
+        state.sysenter_eip = get(HostSysenterEip);
+        for index in 0..6 {
+            let selector = get(HostEs.plus(index)) as u16;
+            let rights = if index != seg::CS {
+                DATA
+            } else if wide {
+                CODE64
+            } else {
+                CODE32
+            };
+            // A null selector makes a data segment unusable.
+            let unusable = if selector == 0 && index != seg::CS { Segment::UNUSABLE } else { 0 };
+            state.seg[index] = Segment::flat(selector, rights | unusable);
+        }
+        state.seg[seg::FS].base = get(HostFsBase);
+        state.seg[seg::GS].base = get(HostGsBase);
+        state.tr =
+            Segment { selector: get(HostEs.plus(6)) as u16, rights: TSS, limit: 0x67, base: get(HostTrBase) };
+        state.ldtr = Segment { selector: 0, rights: Segment::UNUSABLE, limit: 0, base: 0 };
+        state.gdtr = DescriptorTable { base: get(HostGdtrBase), limit: 0xffff };
+        state.idtr = DescriptorTable { base: get(HostIdtrBase), limit: 0xffff };
+        state.gpr[reg::RSP] = get(HostRsp);
+        state.rip = get(HostRip);
+        (state.interrupt_shadow, state.ss_shadow, state.pending_debug) = (false, false, 0);
+        state.activity = Activity::Active;
+        let vmx = &mut self.vmx;
+        (vmx.guest, vmx.pin, vmx.proc, vmx.proc2, vmx.timer, vmx.trap) = (false, 0, 0, 0, None, false);
+        if Paging::of(&self.state) == Paging::Pae {
+            let at = self.state.cr3 & 0xffff_ffe0;
+            for index in 0..4 {
+                let at = satori_memory::Gpa(self.memory.addressed(at + 8 * index as u64));
+                self.state.pdpte[index] = self.memory.read_u64(at).unwrap_or(0);
+            }
+        }
+        self.switched(rflags::FIXED);
+    }
+
+    /// A VMX abort: the processor shuts down, and says why in the VMCS region (SDM 27.7).
+    fn abort(&mut self) {
+        /// Saving or loading an MSR failed.
+        const MSRS: u32 = 4;
+        self.store_region(self.vmx.current, MSRS);
+        self.load_host();
+        self.state.activity = Activity::Shutdown;
+    }
+}
+
+/// Pending debug traps as the VMCS has them: bit 12 tells that one of bits 3:0 was enabled.
+fn pending(traps: u64) -> u64 {
+    traps & 0x400f | if traps & 0xf != 0 { 1 << 12 } else { 0 }
+}
