@@ -16,6 +16,11 @@ macro_rules! exit_reasons {
             pub const fn name(self) -> &'static str {
                 match self { $(ExitReason::$ident => $name,)* }
             }
+
+            /// What an engine's counter of such exits of a guest's guest is called.
+            pub const fn nested(self) -> &'static str {
+                match self { $(ExitReason::$ident => concat!("exits of L2: ", $name),)* }
+            }
         }
     };
 }

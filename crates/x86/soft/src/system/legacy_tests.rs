@@ -6,7 +6,7 @@ use satori_memory::Gpa;
 use satori_state::{DescriptorTable, Segment, reg, seg};
 
 use super::descriptor::system_type;
-use super::{InterruptKind, Shutdown, interrupt, raise_fault, v86};
+use super::{InterruptKind, Undelivered, interrupt, raise_fault, v86};
 use crate::cpu::{Cpu, Exec};
 use crate::insn;
 use crate::testing::{decode, execute, fault_of, machine32};
@@ -428,7 +428,7 @@ fn a_double_fault_has_a_task_of_its_own() {
     assert_eq!((sp, get32(&cpu, sp)), (u64::from(STACK3) - 4, 0), "the error code");
     assert_ne!(cpu.rflags() & rflags::NT, 0);
     // A second one finds the task busy.
-    assert_eq!(raise_fault(&mut cpu, Exception::with_code(vector::DF, 0)), Err(Shutdown));
+    assert_eq!(raise_fault(&mut cpu, Exception::with_code(vector::DF, 0)), Err(Undelivered::Shutdown));
 }
 
 #[test]

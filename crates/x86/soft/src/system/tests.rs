@@ -7,7 +7,7 @@ use satori_memory::Gpa;
 use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
 
 use super::descriptor::system_type;
-use super::{InterruptKind, Shutdown, interrupt, raise_fault};
+use super::{InterruptKind, Undelivered, interrupt, raise_fault};
 use crate::cpu::{Cpu, Exec, Stop};
 use crate::insn;
 use crate::testing::{decode, execute, fault_of, machine, machine32, machine64};
@@ -162,7 +162,7 @@ fn a_fault_during_a_fault_is_a_double_fault_and_then_the_end() {
 
     let mut cpu = long_machine(true);
     let before = cpu.state.clone();
-    assert_eq!(raise_fault(&mut cpu, Exception::gp(0)), Err(Shutdown));
+    assert_eq!(raise_fault(&mut cpu, Exception::gp(0)), Err(Undelivered::Shutdown));
     assert_eq!(cpu.state, before);
 }
 

@@ -16,6 +16,7 @@ mod shadow;
 mod tests;
 
 use satori_cpuid::{Feature, controls};
+use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr4, efer, rflags};
 use satori_engine::Exception;
 use satori_memory::Gpa;
@@ -94,8 +95,8 @@ pub struct Vmx {
     pub exits: [u64; REASONS],
 }
 
-/// Basic exit reasons that are counted apart; the last is for those beyond.
-pub const REASONS: usize = 70;
+/// More than the highest basic exit reason.
+pub const REASONS: usize = 76;
 
 impl Default for Vmx {
     fn default() -> Self {
@@ -132,6 +133,14 @@ impl Cpu {
     /// Whether this is the guest of the guest, with `control` among the primary controls in force.
     pub fn guest_exits(&self, control: u32) -> bool {
         self.vmx.proc & control != 0
+    }
+
+    /// How often the guest's guest left for which reason, as far as it did.
+    pub fn nested_exits(&self) -> impl Iterator<Item = (ExitReason, u64)> {
+        let counts = ExitReason::ALL.iter().map(|reason| (*reason, self.vmx.exits.get(*reason as usize)));
+        counts.filter_map(|(reason, count)| {
+            count.copied().filter(|count| *count != 0).map(|count| (reason, count))
+        })
     }
 
     /// VMX operation ends with the reset that cleared CR4.VMXE: nothing else can.

@@ -1,0 +1,107 @@
+//! Guests that run guests: stock Debian with kvm_intel, and this very program as the user of its /dev/kvm.
+
+mod common;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use kvm_bindings::kvm_userspace_memory_region;
+use kvm_ioctls::{Kvm, VcpuExit};
+
+use common::{fetch, satori};
+
+/// The folder of the kernel modules of the package that `kernel` is from: where a run of a command takes those from that it needs.
+fn modules(kernel: &str) -> PathBuf {
+    let file = Path::new(kernel).file_name().unwrap().to_string_lossy().into_owned();
+    let release = file.split('_').next().unwrap().strip_prefix("linux-image-").unwrap();
+    Path::new(&format!("{kernel}.tree")).join("lib/modules").join(release).join("kernel")
+}
+
+/// Runs the ignored test `name` of this program in Debian's `series` with VMX; what it says.
+fn in_guest(series: &str, options: &[&str], name: &str) -> String {
+    let kernel = fetch(&["kernel", series]);
+    let modules = modules(&kernel);
+    let program = std::env::current_exe().unwrap();
+    let mut words = vec!["run", "--kernel", &kernel, "--nested", "vmx", "--timeout", "5m"];
+    words.extend(options);
+    let setting = format!("MODULES={}", modules.display());
+    words.extend([
+        "--",
+        "env",
+        &setting,
+        program.to_str().unwrap(),
+        "--ignored",
+        "--exact",
+        "--nocapture",
+        name,
+    ]);
+    let ended = satori(&words);
+    assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+    ended.console
+}
+
+#[test]
+fn stock_debian_runs_a_guest_of_its_own() {
+    let said = in_guest("6.1", &[], "client");
+    assert!(said.contains("the guest said Hi!"), "{said}");
+}
+
+/// Loads kvm_intel and what it needs.
+fn load_modules() {
+    let folder = PathBuf::from(std::env::var("MODULES").expect("it is run by another test"));
+    for module in ["virt/lib/irqbypass.ko", "arch/x86/kvm/kvm.ko", "arch/x86/kvm/kvm-intel.ko"] {
+        let file = File::open(folder.join(module)).unwrap();
+        // SAFETY: the arguments are a descriptor and a string that ends.
+        let status = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+        assert_eq!(status, 0, "{module}: {}", std::io::Error::last_os_error());
+    }
+}
+
+/// Executed in the guest: a guest of its own in real mode that uses CPUID, a port, a device in memory, and HLT.
+#[test]
+#[ignore = "stock_debian_runs_a_guest_of_its_own runs it in a guest"]
+fn client() {
+    load_modules();
+    let vm = Kvm::new().unwrap().create_vm().unwrap();
+    const LEN: usize = 0x1_0000;
+    let layout = std::alloc::Layout::from_size_align(LEN, 0x1000).unwrap();
+    // SAFETY: the layout is not empty.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    let region = kvm_userspace_memory_region {
+        slot: 0,
+        guest_phys_addr: 0,
+        memory_size: LEN as u64,
+        userspace_addr: memory as u64,
+        flags: 0,
+    };
+    // SAFETY: the memory stays until this process ends.
+    unsafe { vm.set_user_memory_region(region) }.unwrap();
+    // XOR EAX,EAX; CPUID; MOV DX,3f8; MOV AL,'H'; OUT DX,AL; MOV AL,'i'; OUT DX,AL; MOV AX,a000; MOV DS,AX;
+    // MOV BYTE [10],5a; MOV AL,[20]; OUT DX,AL; HLT.
+    let code: &[u8] = &[
+        0x66, 0x31, 0xc0, 0x0f, 0xa2, 0xba, 0xf8, 0x03, 0xb0, b'H', 0xee, 0xb0, b'i', 0xee, 0xb8, 0x00, 0xa0,
+        0x8e, 0xd8, 0xc6, 0x06, 0x10, 0x00, 0x5a, 0xa0, 0x20, 0x00, 0xee, 0xf4,
+    ];
+    // SAFETY: the guest does not run yet, and the code fits.
+    unsafe { memory.add(0x1000).copy_from(code.as_ptr(), code.len()) };
+    let mut vcpu = vm.create_vcpu(0).unwrap();
+    let mut segments = vcpu.get_sregs().unwrap();
+    (segments.cs.base, segments.cs.selector) = (0, 0);
+    vcpu.set_sregs(&segments).unwrap();
+    let mut registers = vcpu.get_regs().unwrap();
+    (registers.rip, registers.rsp, registers.rflags) = (0x1000, 0x8000, 2);
+    vcpu.set_regs(&registers).unwrap();
+    let (mut said, mut stored) = (String::new(), Vec::new());
+    loop {
+        match vcpu.run().unwrap() {
+            VcpuExit::IoOut(0x3f8, bytes) => said.extend(bytes.iter().map(|byte| char::from(*byte))),
+            VcpuExit::MmioWrite(address, bytes) => stored.push((address, bytes.to_vec())),
+            VcpuExit::MmioRead(0xa_0020, bytes) => bytes[0] = b'!',
+            VcpuExit::Hlt => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(stored, [(0xa_0010, vec![0x5a])]);
+    println!("the guest said {said}");
+}
