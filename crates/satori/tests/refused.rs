@@ -123,7 +123,9 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpu", "max,+popcount"], &["did you mean popcnt?"]);
     refused(&["--kernel", &kernel, "--cpu", "max,+avx512f"], &["does not implement", "avx512f"]);
     refused(&["--kernel", &kernel, "--cpu", "x86-64-v1,+avx2"], &["'avx2' needs", "say +xsave,+avx as well"]);
-    refused(&["--kernel", &kernel, "--cpu", "max,+vmx"], &["does not implement", "vmx"]);
+    refused(&["--kernel", &kernel, "--cpu", "max,+svm"], &["does not implement", "svm"]);
+    let amd = ["--kernel", &kernel, "--nested", "vmx", "--cpu", "max,vendor=AuthenticAMD"];
+    refused(&amd, &["AuthenticAMD", "has no 'vmx'"]);
     refused(&["--kernel", &kernel, "--cpu", "max,popcnt"], &["+popcnt"]);
     refused(&["--kernel", &kernel, "--cpu", "max,vendor=Intel"], &["twelve characters"]);
     refused(&["--kernel", &kernel, "--cpu", "x86-64-v4"], &["AVX-512", "not implement yet", "x86-64-v3"]);
