@@ -94,10 +94,10 @@ impl Cpu {
         {
             return exit;
         }
-        if let Some(event) = self.injected.take() {
-            if let Some(exit) = self.deliver(event) {
-                return exit;
-            }
+        if let Some(event) = self.injected.take()
+            && let Some(exit) = self.deliver(event)
+        {
+            return exit;
         }
         let mut before = None;
         let mut after = After::Nothing;

@@ -55,7 +55,7 @@ impl Cpu {
         }
         let vmcs = &self.vmx.vmcs;
         let scaled = if self.vmx.proc2 & proc2::TSC_SCALING != 0 {
-            (u128::from(tsc) * u128::from(vmcs.get(TscMultiplier)) >> 48) as u64
+            ((u128::from(tsc) * u128::from(vmcs.get(TscMultiplier))) >> 48) as u64
         } else {
             tsc
         };

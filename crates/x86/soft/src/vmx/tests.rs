@@ -137,27 +137,27 @@ const PROC2: u32 = proc2::RDTSCP | proc2::INVPCID | proc2::XSAVES;
 #[test]
 fn each_instruction_leaves_by_its_control_and_only_by_that() {
     // Code, primary and secondary controls, reason, qualification, length. Each ends in VMCALL.
-    let cases: &[(&[u8], u32, u32, u64, u64, u64)] = &[
-        (&[0x0f, 0xa2], 0, 0, 10, 0, 2),
-        (&[0x0f, 0x01, 0xc1], 0, 0, 18, 0, 3),
-        (&[0xf4], proc::HLT, 0, 12, 0, 1),
-        (&[0x0f, 0x01, 0x3c, 0x25, 0x34, 0x12, 0, 0], proc::INVLPG, 0, 14, 0x1234, 8),
-        (&[0x0f, 0x31], proc::RDTSC, 0, 16, 0, 2),
-        (&[0x0f, 0x01, 0xf9], proc::RDTSC, 0, 51, 0, 3),
-        (&[0xf3, 0x90], proc::PAUSE, 0, 40, 0, 2),
-        (&[0x0f, 0x09], 0, proc2::WBINVD, 54, 0, 2),
-        (&[0x0f, 0xc7, 0xf0], 0, proc2::RDRAND, 57, 0, 3),
-        (&[0x0f, 0x22, 0xdb], proc::CR3_LOAD, 0, 28, 0x303, 3),
-        (&[0x0f, 0x20, 0xda], proc::CR3_STORE, 0, 28, 0x213, 3),
-        (&[0x44, 0x0f, 0x20, 0xc0], proc::CR8_STORE, 0, 28, 0x18, 4),
-        (&[0x0f, 0x23, 0xf8], proc::MOV_DR, 0, 29, 7, 3),
-        (&[0xe6, 0x80], proc::UNCONDITIONAL_IO, 0, 30, 0x80_0040, 2),
-        (&[0xed], proc::UNCONDITIONAL_IO, 0, 30, 0xb, 1),
-        (&[0x0f, 0x01, 0x14, 0x25, 0, 0, 7, 0], 0, proc2::DESCRIPTOR_TABLES, 46, 0x7_0000, 8),
-        (&[0x0f, 0x01, 0xc3], 0, 0, 24, 0, 3),
+    let cases: &[(&[u8], [u32; 2], [u64; 3])] = &[
+        (&[0x0f, 0xa2], [0, 0], [10, 0, 2]),
+        (&[0x0f, 0x01, 0xc1], [0, 0], [18, 0, 3]),
+        (&[0xf4], [proc::HLT, 0], [12, 0, 1]),
+        (&[0x0f, 0x01, 0x3c, 0x25, 0x34, 0x12, 0, 0], [proc::INVLPG, 0], [14, 0x1234, 8]),
+        (&[0x0f, 0x31], [proc::RDTSC, 0], [16, 0, 2]),
+        (&[0x0f, 0x01, 0xf9], [proc::RDTSC, 0], [51, 0, 3]),
+        (&[0xf3, 0x90], [proc::PAUSE, 0], [40, 0, 2]),
+        (&[0x0f, 0x09], [0, proc2::WBINVD], [54, 0, 2]),
+        (&[0x0f, 0xc7, 0xf0], [0, proc2::RDRAND], [57, 0, 3]),
+        (&[0x0f, 0x22, 0xdb], [proc::CR3_LOAD, 0], [28, 0x303, 3]),
+        (&[0x0f, 0x20, 0xda], [proc::CR3_STORE, 0], [28, 0x213, 3]),
+        (&[0x44, 0x0f, 0x20, 0xc0], [proc::CR8_STORE, 0], [28, 0x18, 4]),
+        (&[0x0f, 0x23, 0xf8], [proc::MOV_DR, 0], [29, 7, 3]),
+        (&[0xe6, 0x80], [proc::UNCONDITIONAL_IO, 0], [30, 0x80_0040, 2]),
+        (&[0xed], [proc::UNCONDITIONAL_IO, 0], [30, 0xb, 1]),
+        (&[0x0f, 0x01, 0x14, 0x25, 0, 0, 7, 0], [0, proc2::DESCRIPTOR_TABLES], [46, 0x7_0000, 8]),
+        (&[0x0f, 0x01, 0xc3], [0, 0], [24, 0, 3]),
     ];
     both(|translates| {
-        for (code, procs, procs2, reason, qualification, length) in cases {
+        for (code, [procs, procs2], [reason, qualification, length]) in cases {
             let controls = [
                 (Field::ProcControls, u64::from(PROC | procs)),
                 (Field::ProcControls2, u64::from(PROC2 | procs2)),
