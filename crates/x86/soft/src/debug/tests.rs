@@ -1,7 +1,7 @@
 //! The rules of SDM 6.8.3, 6.9 and 17.2 to 17.3, each by a few instructions that run.
 
 use satori_defs::x86::{cr4, dr6, dr7, rflags, vector};
-use satori_engine::{DebugCause, DebugPlan, Exit, Resume, Until, Vcpu, WatchAccess, Watchpoint};
+use satori_engine::{DebugCause, DebugPlan, Exit, Resume, Until, Vcpu, WatchAccess, Watchpoint, Window};
 use satori_memory::Gpa;
 use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
 
@@ -524,13 +524,13 @@ fn traps_of_an_instruction_come_together_and_before_interrupts() {
     arm(&mut cpu, 3, DATA, ACCESS, 0);
     arm(&mut cpu, 1, CODE + 2, EXECUTE, 0);
     cpu.state.rflags |= rflags::TF | rflags::IF;
-    cpu.request_interrupt_window(true);
+    cpu.request_window(Window::Interrupt, true);
     // Else the window would be open before the first instruction.
     cpu.state.interrupt_shadow = true;
     assert_eq!(trap(&mut cpu), (2, dr6::BS | 9), "the code breakpoint is of the next instruction");
     go_back(&mut cpu, |flags| flags & !rflags::TF);
     assert_eq!(cpu.run(Until::default()), Exit::InterruptWindow, "which comes before that");
-    cpu.request_interrupt_window(false);
+    cpu.request_window(Window::Interrupt, false);
     assert_eq!(trap(&mut cpu), (2, dr6::BS | 2), "BS is sticky");
 }
 

@@ -1,7 +1,7 @@
 //! A hypervisor of a few instructions: VMXON, VMPTRLD, VMLAUNCH, and HLT where exits lead to. Both engines.
 
 use satori_defs::x86::{cr4, efer, rflags};
-use satori_engine::{Event, Exit, Until};
+use satori_engine::{Event, Exit, Until, Vcpu, Window};
 use satori_memory::Gpa;
 use satori_vmx::capability::{self, REVISION};
 use satori_vmx::control::{entry, exit, pin, proc, proc2};
@@ -336,7 +336,7 @@ fn an_interrupt_leaves_a_guest_that_masks_it_and_is_acknowledged() {
         // JMP to itself, with IF clear.
         let mut cpu = hypervisor(translates, &[0xeb, 0xfe], &changes);
         assert_eq!(cpu.run(Until { tsc: None, instructions: Some(5_000) }), Exit::Budget);
-        assert!(cpu.vmx.guest && satori_engine::Vcpu::can_take_interrupt(&cpu));
+        assert!(cpu.vmx.guest && cpu.can_take(Window::Interrupt));
         cpu.injected = Some(Event::Interrupt(0x31));
         run(&mut cpu);
         let vmcs = &cpu.vmx.vmcs;
