@@ -231,12 +231,12 @@ fn xen_boots_linux_to_its_init() {
         "--panic-pattern",
         "Hardware Dom0 halted",
         "--timeout",
-        "4m",
+        "8m",
     ]);
     assert_eq!(ended.status, 120, "{}\n{}", ended.console, ended.messages);
     for said in [
         "Brought up 2 CPUs",
-        "*** Building a PV Dom0 ***",
+        "Dom0 has maximum 2 VCPUs",
         "Booting kernel on Xen",
         "Run /init as init process",
     ] {
