@@ -485,6 +485,10 @@ pub struct Demo {
     /// A statically linked busybox [default: Debian's busybox-static]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub busybox: Option<PathBuf>,
+    /// Boot a whole Debian with systemd from a disk that is made of this machine's packages, once, to its login; with a network, and ssh at port
+    /// 2222 of this host, unless --net says otherwise. What it changes is forgotten
+    #[arg(long, conflicts_with = "interactive")]
+    pub system: bool,
     /// End in a shell in the guest instead of powering off
     #[arg(short, long)]
     pub interactive: bool,

@@ -28,6 +28,7 @@ demo needs no root, installs nothing, and keeps what it fetched in satori/ under
 Examples:
   satori demo                            boot, show, power off, report
   satori demo --kernel 6.12 --cpus 4     the newer kernel on four vCPUs
+  satori demo --system                   a whole Debian with systemd, to its login, reached by ssh
   satori demo --interactive              end in a shell; 'poweroff -f' or Ctrl-A x leaves it";
 
 /// Of 'satori run', with the table of exit statuses.

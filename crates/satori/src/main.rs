@@ -79,7 +79,7 @@ fn flushed(status: Status) -> Status {
 fn perform(command: Command) -> Status {
     match command {
         Command::Run(flags) => run::run(&flags),
-        Command::Demo(flags) => demo::demo(&flags),
+        Command::Demo(flags) => demo::demo(flags),
         Command::Bench(flags) => match bench::bench(&flags) {
             Ok(status) => status,
             Err(error) => done(Err(error)),

@@ -4,6 +4,7 @@ pub mod apt;
 pub mod cache;
 pub mod cpio;
 pub mod initramfs;
+mod system;
 
 use std::io::{IsTerminal, stdin};
 
@@ -17,9 +18,11 @@ use crate::status::Status;
 use crate::{choose, cli, terminal};
 
 /// Does what `satori demo` was told.
-pub fn demo(flags: &cli::Demo) -> Status {
-    let prepared =
-        choose::processors(&flags.machine.processor).and_then(|chosen| Ok((prepare(flags)?, chosen)));
+pub fn demo(mut flags: cli::Demo) -> Status {
+    let prepared = choose::processors(&flags.machine.processor).and_then(|chosen| {
+        let boot = if flags.system { system::prepare(&mut flags)? } else { prepare(&flags)? };
+        Ok((boot, chosen))
+    });
     match prepared {
         Ok((boot, chosen)) => run::start(boot, &flags.machine, &chosen),
         Err(error) => run::refuse(&error),
