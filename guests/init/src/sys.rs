@@ -266,10 +266,8 @@ pub fn add_route(gateway: Ipv4Addr) -> Result<()> {
 pub fn bind(source: &Path, target: &Path) -> Result<()> {
     let (source, target) = (path(source.as_os_str()), path(target.as_os_str()));
     // SAFETY: three strings that end with NUL; the options are not looked at.
-    check(unsafe {
-        c_mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), MS_BIND, std::ptr::null())
-    })
-    .map(drop)
+    check(unsafe { c_mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), MS_BIND, std::ptr::null()) })
+        .map(drop)
 }
 
 pub fn change_owner(file: &OwnedFd, uid: u32, gid: u32) -> Result<()> {
