@@ -9,9 +9,9 @@
 //! 10.0.2.3    the name server: questions go to the host's own resolvers
 //! ```
 //!
-//! and the same in IPv6 where the host has it ([`addresses`]). A TCP connection ends here, and a connection of the host's
-//! goes on from here ([`tcp`]); so do datagrams and pings ([`datagram`]). What a guest must not reach stands in
-//! [`addresses::Policy`]: it is this host itself and what is link-local, unless options say otherwise. Nothing that a frame holds is
+//! and the same in IPv6 where the host has it (`addresses`). A TCP connection ends here, and a connection of the host's
+//! goes on from here (`tcp`); so do datagrams and pings (`datagram`). What a guest must not reach stands in
+//! `addresses::Policy`: it is this host itself and what is link-local, unless options say otherwise. Nothing that a frame holds is
 //! trusted, and everything that grows has an end.
 
 #![forbid(unsafe_code)]
