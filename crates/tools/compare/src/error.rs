@@ -22,6 +22,13 @@ pub enum Error {
     /// Guest memory cannot be made.
     #[error(transparent)]
     Memory(#[from] satori_memory::Error),
+    /// No case can be executed.
+    #[error(
+        "nothing can be compared on this host: a child process cannot execute even UD2 at the cases' addresses. \
+         vm.mmap_min_addr, SELinux or seccomp may forbid its memory, whose code pages are shared and executable; an \
+         emulator of programs may not give it the signals. Run it where these permit it"
+    )]
+    Unable,
     /// Nothing is left to compare.
     #[error("no instruction that can be compared matches '{0}'")]
     NoForm(String),

@@ -12,7 +12,8 @@ fn comparison(engine: &dyn Engine<X86>) -> Comparison {
     for limit in host::get().limits() {
         eprintln!("not compared here: {limit}");
     }
-    Comparison::new(engine).expect("a child process and guest memory can be had")
+    // Its text says what the host forbids.
+    Comparison::new(engine).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Tells what the processor of this host took out of the comparison.

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use crate::case::{Case, Ending, Outcome};
 use crate::error::Error;
+use satori_defs::x86::vector;
 use shared::{Mapping, Shared};
 
 pub use shared::BATCH;
@@ -31,7 +32,21 @@ impl Native {
     pub fn new() -> Result<Self, Error> {
         let mut native = Native { shared: Mapping::new()?, child: 0, lost: 0 };
         native.start()?;
+        native.try_out()?;
         Ok(native)
+    }
+
+    /// Has the child execute UD2: where no case can be executed, each would cost our patience.
+    fn try_out(&mut self) -> Result<(), Error> {
+        let mut case = Case::new(64);
+        case.set_code(&[0x0f, 0x0b]);
+        self.cases()[0] = case;
+        self.execute(1)?;
+        let outcome = &self.outcomes()[0];
+        if self.lost > 0 || (outcome.ending, outcome.vector) != (Ending::Exception, u32::from(vector::UD)) {
+            return Err(Error::Unable);
+        }
+        Ok(())
     }
 
     fn start(&mut self) -> Result<(), Error> {
