@@ -120,6 +120,11 @@ impl Devices {
         Ok(())
     }
 
+    /// Which port's output the host did not take, as on a full disk, and what it said. Asked once, at the end.
+    pub fn lost(&self) -> Option<(String, std::io::Error)> {
+        self.0.iter().find_map(|(_, device)| device.lost())
+    }
+
     /// Waits until what the guest gave away has left, or somebody does not want to wait any longer.
     pub fn finish(&self, give_up: &dyn Fn() -> bool) {
         self.0.iter().for_each(|(_, device)| device.finish(give_up));

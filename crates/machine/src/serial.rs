@@ -50,6 +50,8 @@ impl SerialEnd {
 pub struct SerialPorts(Arc<Vec<Arc<Port>>>);
 
 const PLACES: [Com; 3] = [Com::Com2, Com::Com3, Com::Com4];
+/// What Linux calls them.
+const NAMES: [&str; 3] = ["ttyS1", "ttyS2", "ttyS3"];
 
 impl SerialPorts {
     /// Ports that lead there.
@@ -75,6 +77,12 @@ impl SerialPorts {
             SerialEnd::Socket(listener) => Some(listener.as_raw_fd()),
         };
         self.0.iter().filter_map(descriptor).collect()
+    }
+
+    /// Why a file has not all that the guest sent to its port, if one has not: the port's name and what the host said.
+    pub fn lost(&self) -> Option<(&'static str, io::Error)> {
+        let lost = |port: &Arc<Port>| lock(&port.line).lost.take();
+        self.0.iter().zip(NAMES).find_map(|(port, name)| Some((name, lost(port)?)))
     }
 
     /// Refuses what makes no two runs the same.
@@ -157,8 +165,8 @@ struct Line {
     peer: Option<Arc<UnixStream>>,
     /// The port of the guest's current life.
     uart: Weak<Uart>,
-    /// That the file cannot be written was told.
-    told: bool,
+    /// Why the file could not be written, the first time.
+    lost: Option<io::Error>,
 }
 
 struct Port {
@@ -233,10 +241,9 @@ impl ByteSink for Sink {
         match &port.end {
             SerialEnd::Nowhere => {}
             SerialEnd::File(file) => {
-                if let Err(why) = (&*file).write_all(bytes)
-                    && !std::mem::replace(&mut lock(&port.line).told, true)
-                {
-                    tracing::warn!("what the guest sends to a --serial port is lost: {why}");
+                if let Err(why) = (&*file).write_all(bytes) {
+                    // Said once, when the guest has ended, and the first is what is wrong.
+                    lock(&port.line).lost.get_or_insert(why);
                 }
             }
             SerialEnd::Socket(_) => {

@@ -81,14 +81,7 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool
         outcome.screen.iter().for_each(|row| line(format_args!("  {}", printable(row))));
     }
     if let Some(traced) = &outcome.traced {
-        let lost = match traced.dropped {
-            0 => String::new(),
-            dropped => format!("; {dropped} were LOST, as they came faster than the file took them"),
-        };
-        say(format_args!("trace: {} events{lost}", traced.written));
-        if let Some(error) = &traced.error {
-            say(format_args!("trace: it is not complete ({error}): make room, or name another place"));
-        }
+        trace(traced);
     }
     if let Some(symbols) = &outcome.symbols {
         tracing::info!("{} functions' names from {}", symbols.len(), symbols.origin());
@@ -117,6 +110,25 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool
             line(format_args!("The console's last lines:"));
         }
         last.iter().for_each(|text| line(format_args!("  {}", printable(text))));
+    }
+}
+
+/// Whether the trace is not complete because it could not be written.
+pub fn is_cut(outcome: &Outcome) -> bool {
+    outcome.traced.as_ref().is_some_and(|traced| traced.error.is_some())
+}
+
+/// What became of the trace. What a failed write left out did not come too fast.
+pub fn trace(traced: &satori_trace::Told) {
+    let (written, dropped) = (traced.written, traced.dropped);
+    match &traced.error {
+        Some(why) => say(format_args!(
+            "trace: it is not complete ({why}), {written} events are in it and {dropped} LOST: make room, or name another place"
+        )),
+        None if dropped > 0 => say(format_args!(
+            "trace: {written} events; {dropped} were LOST, as they came faster than the file took them"
+        )),
+        None => say(format_args!("trace: {written} events")),
     }
 }
 

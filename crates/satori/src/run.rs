@@ -12,7 +12,7 @@ use satori_hyperv::choice::Mistakes;
 use satori_libvirt::OnReboot;
 use satori_machine::{
     Charges, ClockMode, Cmdline, CodeNames, Config, EngineKind, Event, GdbListener, Handle, KERNEL_MAX,
-    Machine, Module, OnReset, PerfFile, ProtocolChoice, Sinks, SymbolSource, WatchListener,
+    Machine, Module, OnReset, PerfFile, ProtocolChoice, SerialPorts, Sinks, SymbolSource, WatchListener,
 };
 use satori_sandbox::{Measure, Mode, Needs};
 use satori_symbols::Symbols;
@@ -175,10 +175,12 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     let console = output.shared();
     let written = console.clone();
     let (mut names, mut opened) = (None, devices::Opened::default());
+    let mut serials = SerialPorts::default();
     let prepared = config(boot, flags, chosen).and_then(|mut config| {
         config.devices = devices::devices(flags)?;
         config.input = input(flags)?;
-        config.serials = devices::serials(flags, &mut opened)?;
+        serials = devices::serials(flags, &mut opened)?;
+        config.serials = serials.clone();
         report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
         // The debug console is the guest's console too: what has no serial driver prints there.
@@ -306,10 +308,17 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
         Event::Stopped => stopped.map_or(Status::User, |stop| stop.status()),
         Event::Failed(_) => Status::Internal,
     };
-    report::tell(&outcome, status, broken.as_deref(), shown && broken.is_none());
     // What is missing in a file that was asked for is our failure, where the guest has none of its own.
-    let lost = broken.is_some() || outcome.traced.as_ref().is_some_and(|traced| traced.error.is_some());
-    let status = if lost && status == Status::Ok { Status::Internal } else { status };
+    let cut = serials.lost();
+    let lost = broken.is_some() || cut.is_some() || report::is_cut(&outcome);
+    let status = status.or_lost(lost);
+    report::tell(&outcome, status, broken.as_deref(), shown && broken.is_none());
+    if let Some((port, why)) = cut {
+        say(format_args!(
+            "what the guest sent to {port} is not complete ({}): make room, or name another place",
+            plain(&why)
+        ));
+    }
     let (form, vcpu) = (flags.report, flags.report_vcpu);
     let wanted = report::Wanted {
         form,
@@ -322,8 +331,9 @@ pub fn start(boot: Boot, flags: &cli::Machine, chosen: &Processors) -> Status {
     match report::write(&outcome, status, &wanted, file) {
         Ok(()) => status,
         Err(error) => {
-            say(format_args!("cannot write the report: {}", plain(&error)));
-            if status == Status::Ok { Status::Internal } else { status }
+            let status = status.or_lost(true);
+            say(format_args!("cannot write the report: {}; exit status {}", plain(&error), status.code()));
+            status
         }
     }
 }

@@ -60,6 +60,11 @@ impl Status {
 }
 
 impl Status {
+    /// The status where something that was asked for could not be written: ours, unless the guest's tells of a failure.
+    pub const fn or_lost(self, lost: bool) -> Status {
+        if lost && self.code() == 0 { Status::Internal } else { self }
+    }
+
     /// What `git bisect run` is told: 0 for a good revision, 1 for a bad one, 125 for one that cannot be judged.
     /// Its user's end is none of these and stops it.
     pub const fn for_bisect(self) -> u8 {
@@ -110,6 +115,14 @@ mod tests {
         assert_eq!(bad.map(Status::for_bisect), [1; 5]);
         assert_eq!(Status::ExitValue(0x100).for_bisect(), 0, "a debug exit can mean success");
         assert_eq!(Status::ExitValue(125).for_bisect(), 1, "the guest's number, not ours");
+    }
+
+    #[test]
+    fn what_is_lost_is_no_success_and_hides_no_failure() {
+        for good in [Status::Ok, Status::Command(0), Status::ExitValue(256)] {
+            assert_eq!([good.or_lost(true), good.or_lost(false)], [Status::Internal, good]);
+        }
+        assert_eq!(Status::Command(3).or_lost(true), Status::Command(3));
     }
 
     #[test]

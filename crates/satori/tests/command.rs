@@ -209,6 +209,31 @@ fn a_reader_that_goes_ends_the_command_as_a_pipe_does() {
 }
 
 #[test]
+fn what_a_full_disk_took_is_no_success() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let why = "(No space left on device";
+    let ended: Ended = guest(&[], &["echo", "text"]).stdout(full()).output().unwrap().into();
+    assert_eq!(ended.status, 125, "{ended:?}");
+    assert!(ended.messages.contains(&format!("standard output cannot be written {why}")), "{ended:?}");
+    let files = ["--trace", "--report-file", "--status-file"];
+    let options = [&files.map(|flag| [flag, "/dev/null"]).concat()[..], &["--report", "json"]].concat();
+    for (flag, what) in files.iter().zip([
+        "trace: it is not complete",
+        "the report cannot be written",
+        "--status-file cannot be written",
+    ]) {
+        let mut options = options.clone();
+        let at = options.iter().position(|word| word == flag).unwrap();
+        options[at + 1] = "/dev/full";
+        let ended = shell(&options, "exit 0");
+        assert_eq!(ended.status, 125, "{flag}: {ended:?}");
+        assert!(ended.messages.contains(&format!("{what} {why}")), "{ended:?}");
+    }
+    // The command's own failure comes first.
+    assert_eq!(shell(&["--trace", "/dev/full"], "exit 7").status, 7);
+}
+
+#[test]
 fn folders_are_changed_where_that_is_said() {
     let (work, other) = (folder("rw"), folder("ro"));
     let path = work.to_str().unwrap();

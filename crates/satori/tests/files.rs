@@ -111,7 +111,8 @@ fn an_output_that_is_an_input_or_another_output_is_refused() {
 fn what_a_full_disk_took_is_told_with_a_status() {
     let off = file("off", &pvh::power_off("text\n"));
     let run = |words: &[&str], stdout: Stdio| -> Ended {
-        let words = [&["run", "--kernel", &off, "-m", "128M", "--timeout", "60s"], words].concat();
+        let kernel: &[&str] = if words.contains(&"--kernel") { &[] } else { &["--kernel", &off] };
+        let words = [&["run", "-m", "128M", "--timeout", "60s"], kernel, words].concat();
         Command::new(SATORI)
             .args(words)
             .stdin(Stdio::null())
@@ -128,10 +129,27 @@ fn what_a_full_disk_took_is_told_with_a_status() {
     let ended = run(&["--trace", "/dev/full"], Stdio::piped());
     assert_eq!(ended.status, 125, "{ended:?}");
     assert!(ended.messages.contains("trace: it is not complete (No space left on device"), "{ended:?}");
+    assert!(ended.messages.contains("powered off; exit status 125\n"), "{ended:?}");
+    assert!(!ended.messages.contains("faster"), "{ended:?}");
+
+    let sends = file("sends", &pvh::power_off_at(0x2f8, "text\n"));
+    let ended = run(&["--kernel", &sends, "--serial", "/dev/full"], Stdio::piped());
+    assert_eq!(ended.status, 125, "{ended:?}");
+    let what = "what the guest sent to ttyS1 is not complete (No space left on device): ";
+    assert!(ended.messages.contains(what), "{ended:?}");
+    assert!(!ended.messages.contains("WARN"), "{ended:?}");
+
+    // Also where the guest's own number is its status.
+    let exits = file("exits", &pvh::print_and_exit("text\n", 0));
+    let ended = run(&["--kernel", &exits, "--testdev", "exit=value", "--trace", "/dev/full"], Stdio::piped());
+    assert_eq!(ended.status, 125, "{ended:?}");
 
     let ended = run(&["--report-file", "/dev/full"], Stdio::piped());
     assert_eq!(ended.status, 125, "{ended:?}");
-    assert!(ended.messages.contains("cannot write the report: No space left on device\n"), "{ended:?}");
+    assert!(
+        ended.messages.contains("cannot write the report: No space left on device; exit status 125\n"),
+        "{ended:?}"
+    );
 
     let ended = run(&[], full());
     assert_eq!(ended.status, 125, "{ended:?}");

@@ -199,6 +199,10 @@ impl Device for Console {
         self.ports.iter().for_each(|port| port.finish(give_up));
     }
 
+    fn lost(&self) -> Option<(String, std::io::Error)> {
+        self.ports.iter().find_map(|port| port.lost())
+    }
+
     fn undetermined(&self) -> Option<String> {
         let port = self.ports.iter().find(|port| port.undetermined())?;
         Some(format!("what comes in at port {} is not the same every time: let it be a file", port.name()))

@@ -50,6 +50,10 @@ pub trait Device: Send + Sync {
     /// The guest ended by itself: what it gave away is brought to its end, if that takes time, unless `give_up`
     /// says that nobody wants to wait.
     fn finish(&self, _give_up: &dyn Fn() -> bool) {}
+    /// Which of its ports' outputs the host did not take, as on a full disk, and what it said.
+    fn lost(&self) -> Option<(String, std::io::Error)> {
+        None
+    }
     /// Why it cannot be had in a run that is the same every time, if it cannot.
     fn undetermined(&self) -> Option<String> {
         None

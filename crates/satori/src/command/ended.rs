@@ -66,7 +66,12 @@ impl End {
 /// Says what is wrong, if something is.
 pub fn tell(end: &End, outcome: &Outcome, status: Status) {
     match end {
-        End::Exited(_) | End::Killed(_) | End::PoweredOff => {}
+        // Nobody waits for good news.
+        End::Exited(_) | End::Killed(_) | End::PoweredOff => outcome
+            .traced
+            .iter()
+            .filter(|told| told.error.is_some() || told.dropped > 0)
+            .for_each(report::trace),
         End::Failed(_, why) => say(format_args!("{why}")),
         End::Stopped(_) => {
             report::tell(outcome, status, None, false);
@@ -110,16 +115,14 @@ impl StatusFile {
     }
 
     /// Writes how it ended, as one JSON object.
-    pub fn write(self, end: &End, status: Status) {
+    pub fn write(self, end: &End, status: Status) -> std::io::Result<()> {
         let (who, how, number) = end.told();
         let why = if let End::Failed(_, why) = end { Some(why) } else { None };
         let object = serde_json::json!({
             "format": "satori-status", "version": 1,
             "who": who, "how": how, "number": number, "why": why, "status": status.code(),
         });
-        if let Err(why) = writeln!(self.0.begin(), "{object}") {
-            say(format_args!("cannot write --status-file ({why})"));
-        }
+        writeln!(self.0.begin(), "{object}")
     }
 }
 

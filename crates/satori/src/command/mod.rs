@@ -20,10 +20,11 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail};
 use satori_bus::ByteSink;
 use satori_machine::{
-    Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, Share, Sinks,
+    Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, SerialPorts, Share, Sinks,
 };
 
 use crate::devices::{Opened, emptied};
+use crate::late::plain;
 use crate::network::NetSpec;
 use crate::places::unix_socket;
 use crate::run::{self, Boot};
@@ -75,6 +76,7 @@ struct Prepared {
     chosen: choose::Processors,
     /// The machine's devices.
     devices: Devices,
+    serials: SerialPorts,
     control: UnixStream,
     /// Where typed bytes go, if the streams are one terminal.
     typed: Option<OwnedFd>,
@@ -134,10 +136,11 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
         config.memory = MEMORY;
     }
     config.devices = devices.clone();
-    config.serials = crate::devices::serials(&flags.machine, opened)?;
+    let serials = crate::devices::serials(&flags.machine, opened)?;
+    config.serials = serials.clone();
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
     let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
-    Ok(Prepared { machine, chosen, devices, control, typed, costs, bare, origin })
+    Ok(Prepared { machine, chosen, devices, serials, control, typed, costs, bare, origin })
 }
 
 /// The size of the terminal, if standard input, output and error are one.
@@ -213,7 +216,7 @@ fn start(
     status_file: &mut Option<StatusFile>,
     opened: &mut Opened,
 ) -> Result<Status> {
-    let Prepared { mut machine, chosen, devices, control, typed, costs, bare, origin } = prepared;
+    let Prepared { mut machine, chosen, devices, serials, control, typed, costs, bare, origin } = prepared;
     let on_terminal = typed.is_some();
     let report_file = flags.machine.report_file.as_deref();
     let report_file = report_file.map(|path| opened.file("--report-file", path)).transpose()?;
@@ -258,9 +261,6 @@ fn start(
             "no modules of kernel {release} were found, beside it or in /lib/modules: name their folder with --modules DIR"
         ));
     }
-    if let Some(file) = status_file.take() {
-        file.write(&end, status);
-    }
     let wanted = report::Wanted {
         form: flags.machine.report,
         vcpu: flags.machine.report_vcpu,
@@ -269,8 +269,25 @@ fn start(
         costs: &costs,
         origin,
     };
-    if let Err(error) = report::write(&outcome, status, &wanted, report_file.map(emptied)) {
-        say(format_args!("cannot write the report: {error:#}"));
+    let told = |what: &str, why: &std::io::Error| {
+        say(format_args!("{what} cannot be written ({}): make room, or name another place", plain(why)));
+    };
+    let port = devices.lost().map(|(port, why)| match port.as_str() {
+        "satori.stderr" => ("standard error".to_owned(), why),
+        _ => ("standard output".to_owned(), why),
+    });
+    let serial = serials.lost().map(|(port, why)| (format!("--serial's {port}"), why));
+    let cut: Vec<_> = port.into_iter().chain(serial).collect();
+    cut.iter().for_each(|(what, why)| told(what, why));
+    let mut status = status.or_lost(!cut.is_empty() || report::is_cut(&outcome));
+    if let Err(why) = report::write(&outcome, status, &wanted, report_file.map(emptied)) {
+        told("the report", &why);
+        status = status.or_lost(true);
+    }
+    // The last, as it tells the status.
+    if let Some(Err(why)) = status_file.take().map(|file| file.write(&end, status)) {
+        told("--status-file", &why);
+        status = status.or_lost(true);
     }
     Ok(status)
 }

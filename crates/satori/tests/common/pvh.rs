@@ -90,7 +90,12 @@ pub fn print_and_exit(text: &str, value: u8) -> Vec<u8> {
 
 /// Prints `text` on the serial port, then powers off: SLP_EN and the type of S5 to the PM1a control block.
 pub fn power_off(text: &str) -> Vec<u8> {
-    let print = text.bytes().flat_map(|byte| out(0x3f8, byte));
+    power_off_at(0x3f8, text)
+}
+
+/// The same at another serial port.
+pub fn power_off_at(port: u16, text: &str) -> Vec<u8> {
+    let print = text.bytes().flat_map(|byte| out(port, byte));
     // mov $0x3400, %ax; mov $0x604, %dx; out %ax, %dx
     let off = [0x66, 0xb8, 0x00, 0x34, 0x66, 0xba, 0x04, 0x06, 0x66, 0xef];
     kernel(&print.chain(off).collect::<Vec<_>>())

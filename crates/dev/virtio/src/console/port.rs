@@ -35,6 +35,8 @@ struct State {
     /// The input ended; the output was refused.
     ended: bool,
     refused: bool,
+    /// Why the output was refused, if its reader is not merely gone.
+    lost: Option<std::io::Error>,
     /// The device is gone, and its threads have to go.
     over: bool,
     /// Whether threads were started, and wait.
@@ -193,19 +195,25 @@ impl Host {
 
     fn put(&self, bytes: &[u8]) {
         let Some(mut output) = self.output.as_ref().filter(|_| !lock(&self.state).refused) else { return };
-        let mut left = bytes;
+        let (mut left, mut lost) = (bytes, None);
         while !left.is_empty() {
             match output.write(left) {
                 Ok(0) => break,
                 Ok(count) => left = &left[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for_room(output),
-                Err(_) => break,
+                Err(error) => {
+                    let gone = matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+                    lost = (!gone).then_some(error);
+                    break;
+                }
             }
         }
         if !left.is_empty() {
             // The guest's writers find nobody there, as those of a closed pipe do.
-            lock(&self.state).refused = true;
+            let mut state = lock(&self.state);
+            (state.refused, state.lost) = (true, lost);
+            drop(state);
             (self.tell)(Told::Closed);
         }
     }
@@ -327,6 +335,11 @@ impl Host {
         state.over = true;
         self.reader.notify_one();
         self.writer.notify_one();
+    }
+
+    /// Why the host did not take what the guest wrote, if that is no reader's doing.
+    pub fn lost(&self) -> Option<(String, std::io::Error)> {
+        Some((self.name.clone(), lock(&self.state).lost.take()?))
     }
 
     /// Waits until what the guest wrote has left.
