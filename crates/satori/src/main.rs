@@ -39,7 +39,7 @@ fn main() {
             let status = flushed(status);
             if bisect { status.for_bisect() } else { status.code() }
         }
-        Err(error) if usage::is_help(&error) => {
+        Err(error) if usage::is_help(&error, &std::env::args_os().skip(1).collect::<Vec<_>>()) => {
             flushed(done(Out.write_all(help(&error).as_bytes()).map_err(Into::into))).code()
         }
         Err(error) if usage::is_empty(&error) => {

@@ -9,8 +9,14 @@ use clap::error::ErrorKind;
 use crate::cli::Cli;
 
 /// Whether `error` is a wish for help or a version, which goes to standard output.
-pub fn is_help(error: &clap::Error) -> bool {
-    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+pub fn is_help(error: &clap::Error, typed: &[OsString]) -> bool {
+    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) && !is_qemus_disk(typed)
+}
+
+/// Whether a guest's `-hda` is among the words, which is no -h.
+fn is_qemus_disk(typed: &[OsString]) -> bool {
+    let mut words = typed.iter().take_while(|word| *word != "--");
+    words.next().is_some_and(|word| word == "run") && words.any(|word| word == "-hda" || word == "-hdb")
 }
 
 /// Whether `error` only says that nothing was asked for; it then is the help's text.
@@ -32,7 +38,9 @@ pub fn line(error: &clap::Error, typed: &[OsString]) -> String {
     let mut words = Vec::new();
     for paragraph in error.render().to_string().split("\n\n") {
         let joined = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        if !joined.starts_with("Usage:") && !joined.starts_with("For more information") {
+        // What stands behind '--' is a command of the guest's, and never what was meant.
+        let noise = ["Usage:", "For more information", "tip: to pass"];
+        if !noise.iter().any(|noise| joined.starts_with(noise)) {
             words.push(joined.trim_start_matches("error: ").to_string());
         }
     }
@@ -52,6 +60,19 @@ const QEMU: &[(&str, &str)] = &[
     ("device", "leave it out: the machine has its devices, and --testdev those for tests"),
     ("drive", "write --disk FILE"),
     ("hda", "write --disk FILE"),
+    ("hdb", "write --disk FILE"),
+    ("cdrom", "write --disk FILE,readonly"),
+    ("snapshot", "write --disk FILE,snapshot"),
+    ("bios", "leave it out: kernels are booted without firmware"),
+    ("M", "leave it out: there is one machine"),
+    ("nodefaults", "leave it out: what no flag asks for is not there"),
+    ("vga", "leave it out: there is no display, the console is on standard output"),
+    ("monitor", "leave it out: --gdb and --stats-socket look into the guest"),
+    ("qmp", "leave it out: --gdb and --stats-socket look into the guest"),
+    ("chardev", "write --serial FILE"),
+    ("debugcon", "leave it out: port e9 is on standard output"),
+    ("virtfs", "write --share DIR:TAG"),
+    ("fsdev", "write --share DIR:TAG"),
     ("netdev", "write --net user"),
     ("nic", "write --net user"),
     ("icount", "write --clock virtual"),
@@ -151,10 +172,17 @@ mod tests {
             (&["-no-reboot"], "--on-reset exit"),
             (&["-enable-kvm"], "satori engines"),
             (&["-d", "int"], "--trace"),
+            (&["-hda", "x"], "write --disk FILE"),
+            (&["-monitor", "none"], "-monitor is QEMU's: leave it out"),
+            (&["-virtfs", "x"], "write --share"),
         ] {
             let line = refused(&[&["run", "--kernel", "k"], words].concat());
             assert!(line.contains(told) && line.ends_with("see 'satori run --help'"), "{words:?}: {line}");
         }
+        let words = ["run", "-hda", "x"].map(OsString::from);
+        let help = Cli::try_parse_from(["satori", "run", "-hda", "x"]).expect_err("clap reads -h");
+        assert!(!is_help(&help, &words) && is_help(&help, &words[..1]));
+        assert!(!refused(&["run", "--kernel", "k", "-y"]).contains("'--"));
         let line = refused(&["run", "-kernel", "k"]);
         assert!(line.starts_with("-kernel is QEMU's spelling: write --kernel;"), "{line}");
         let line = refused(&["run", "--kernel", "k", "-mmuch"]);
