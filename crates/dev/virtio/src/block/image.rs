@@ -31,8 +31,8 @@ impl Image {
         let bytes = file.seek(SeekFrom::End(0)).map_err(host)?;
         if bytes == 0 || !bytes.is_multiple_of(SECTOR) {
             return Err(Error::Config(format!(
-                "{name} has {bytes} bytes, which are no whole sectors of {SECTOR}: make it as long as a disk \
-                 ('truncate -s 1G {name}')"
+                "{name} has {bytes} bytes, which are no whole sectors of {SECTOR}: name an image, or make it as \
+                 long as a disk by truncate(1)"
             )));
         }
         // A lock is the file's as long as this descriptor is open, and other users of images look for it.
@@ -41,7 +41,7 @@ impl Image {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Config(format!(
-                    "{name} is in use by another process: end that, or use 'snapshot' in both"
+                    "{name} is in use, by another process or twice in this run: end one, or use 'snapshot' in both"
                 )));
             }
             Err(TryLockError::Error(why)) => return Err(host(why)),

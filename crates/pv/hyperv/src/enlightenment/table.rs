@@ -136,7 +136,7 @@ enlightenments! {
         hypercalls: &[],
         needs: &[Enlightenment::Base],
         default: Auto::WithApicv,
-        why: "where the modelled processor virtualises the APIC (--processor haswell, which is the default, and later) the APIC's own registers are the faster ones; elsewhere they are not",
+        why: "where the modelled processor virtualises the APIC (--processor haswell and later, as the default is) the APIC's own registers are the faster ones; elsewhere they are not",
         brings: "no SINT with auto-EOI, which turns APICv off for all of a machine, and no APIC MSRs, which bypass it",
         costs: "takes the enlightened APIC of vapic away",
         proof: "dmesg: Hyper-V: ... hints 0x..., with bit 9 and without bit 3; no Using enlightened APIC",
@@ -479,7 +479,7 @@ enlightenments! {
         why: "nothing to be had yet",
         brings: "exits of a nested guest with fewer VMREADs and VMWRITEs",
         costs: "no posted interrupts, preemption timer, VMFUNC, PML or TSC scaling in the nested hypervisor",
-        refused: Some("it speeds up guests of guests, and this version's processor has no VMX to nest with"),
+        refused: Some("it speeds up guests of guests, and the VMX of --nested vmx has no such thing"),
         proof: "dmesg in the guest hypervisor: KVM: vmx: using Hyper-V Enlightened VMCS",
     };
     /// The enlightened MSR bitmap.
@@ -492,7 +492,7 @@ enlightenments! {
         why: "nothing to be had yet",
         brings: "the hypervisor looks at a nested guest's MSR bitmap only when it changed",
         costs: "nothing beside evmcs",
-        refused: Some("it is a part of evmcs, and this version's processor has no VMX to nest with"),
+        refused: Some("it is a part of evmcs, and the VMX of --nested vmx has no such thing"),
         proof: "Hyper-V: Nested features: 0x..., with bit 19",
     };
     /// TLB flushes of a nested guest that the lowest hypervisor serves.
@@ -505,7 +505,7 @@ enlightenments! {
         why: "nothing to be had yet",
         brings: "a nested guest's flush takes one exit instead of several",
         costs: "nothing beside evmcs",
-        refused: Some("it serves guests of guests, and this version's processor has no VMX to nest with"),
+        refused: Some("it serves guests of guests, and the VMX of --nested vmx has no such thing"),
         proof: "Hyper-V: Nested features: 0x..., with bit 17",
     };
     /// Synthetic debugging.
