@@ -46,7 +46,8 @@ const COLOURS: &[(&str, &[&str])] = &[
     ("#d9b44a", &["EOI_INDUCED"]),
     ("#7a2e2e", &["PAUSE_INSTRUCTION", "pause"]),
     ("#27496d", &["DR_ACCESS", "read_dr7", "write_dr7"]),
-    ("#94c5cc", &["CR_ACCESS", "XSETBV", "xsetbv"]),
+    ("#94c5cc", &["CR_ACCESS"]),
+    ("#c7e05a", &["XSETBV", "xsetbv"]),
     ("#e3a6a1", &["EXCEPTION_NMI", "nmi"]),
     ("#51504f", &["VMRESUME", "vmrun"]),
 ];
@@ -446,4 +447,21 @@ fn exits(body: &mut String, name: &str, run: &Report, palette: &Palette) {
         );
     }
     *body += "</table></section>";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_that_stand_on_one_page_have_a_colour_each() {
+        let intel = |name: &&str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        for (colour, names) in COLOURS {
+            let mut own: Vec<_> = names.iter().copied().filter(intel).collect();
+            // The same reason before and after Linux 5.6, and those of ARM's processors.
+            own.retain(|name| !["PENDING_INTERRUPT", "DABT_LOW", "IABT_LOW", "IRQ"].contains(name));
+            assert!(own.len() <= 1, "{colour}: {own:?}");
+            assert_eq!(COLOURS.iter().filter(|(other, _)| other == colour).count(), 1, "{colour}");
+        }
+    }
 }
