@@ -114,7 +114,7 @@ fn wrong_properties_are_told_one_by_one() {
         ("max,hv-vendor-id=a,hv-vendor-id=b", "contradicts"),
         ("max,hv-vendor-id", "write hv-vendor-id=KVM Hv"),
         ("max,hv-syndbg", "cannot be had: it carries Windows' kernel debugger"),
-        ("max,hv-evmcs=on", "no VMX"),
+        ("max,hv-evmcs=on", "the VMX of --nested vmx"),
         ("max,hv-enforce-cpuid=off", "always refused"),
         ("max,hv-version-id-major=65536", "0 to 65535"),
         ("max,hv-version-id-patch=1", "hv-version-id-snumber"),
