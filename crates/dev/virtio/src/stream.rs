@@ -51,39 +51,56 @@ impl Outgoing {
     }
 }
 
-/// Replies as they come, in pieces of any size.
+/// What came, in pieces of any size, and was not handed out yet.
 #[derive(Default)]
-pub struct Replies {
+pub struct Incoming {
     bytes: Vec<u8>,
-    /// Where the first one begins that was not handed out.
+    /// Where that begins.
     begin: usize,
 }
 
-impl Replies {
-    /// Reads once.
-    pub fn read(&mut self, mut socket: &UnixStream) -> std::io::Result<usize> {
+impl Incoming {
+    /// Reads once, at most `piece` bytes.
+    pub fn read(&mut self, mut socket: &UnixStream, piece: usize) -> std::io::Result<usize> {
         self.bytes.drain(..std::mem::take(&mut self.begin));
         let have = self.bytes.len();
-        self.bytes.resize(have + PIECE, 0);
+        self.bytes.resize(have + piece, 0);
         let result = socket.read(&mut self.bytes[have..]);
         self.bytes.truncate(have + *result.as_ref().unwrap_or(&0));
         result
     }
 
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.begin..]
+    }
+
+    /// Hands out the first `len` bytes of the rest, which has as many.
+    pub fn take(&mut self, len: usize) -> &mut [u8] {
+        let begin = self.begin;
+        self.begin += len;
+        &mut self.bytes[begin..begin + len]
+    }
+}
+
+/// Replies as they come.
+#[derive(Default)]
+pub struct Replies(Incoming);
+
+impl Replies {
+    /// Reads once.
+    pub fn read(&mut self, socket: &UnixStream) -> std::io::Result<usize> {
+        self.0.read(socket, PIECE)
+    }
+
     /// The next whole reply. The error is what is wrong with it: nothing behind it can be understood.
     pub fn next(&mut self) -> Result<Option<&mut [u8]>, String> {
-        let left = self.bytes.len() - self.begin;
-        let Some(head) = self.bytes.get(self.begin..self.begin + 4) else { return Ok(None) };
-        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let rest = self.0.rest();
+        let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*head) as usize;
         if !(OUT_HEADER..=REPLY_MAX).contains(&len) {
             return Err(format!("it sent a reply of {len} bytes"));
         }
-        if left < len {
-            return Ok(None);
-        }
-        let begin = self.begin;
-        self.begin += len;
-        Ok(Some(&mut self.bytes[begin..begin + len]))
+        Ok((rest.len() >= len).then(|| self.0.take(len)))
     }
 }
 

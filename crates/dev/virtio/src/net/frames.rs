@@ -1,8 +1,9 @@
 //! Ethernet frames on a stream, each behind its length as a big-endian word: the form that passt(1) and QEMU's
 //! `-netdev stream` have.
 
-use std::io::Read;
 use std::os::unix::net::UnixStream;
+
+use crate::stream::Incoming;
 
 /// Bytes of the shortest and of the longest frame: an Ethernet header, and a packet of 64 KiB behind one.
 pub const SHORTEST: usize = 14;
@@ -10,30 +11,20 @@ pub const LONGEST: usize = SHORTEST + 4 + (64 << 10);
 /// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
 
-/// Frames as they come, in pieces of any size.
+/// Frames as they come.
 #[derive(Default)]
-pub struct Frames {
-    bytes: Vec<u8>,
-    /// Where the first one begins that was not handed out.
-    begin: usize,
-}
+pub struct Frames(Incoming);
 
 impl Frames {
     /// Reads once.
-    pub fn read(&mut self, mut socket: &UnixStream) -> std::io::Result<usize> {
-        self.bytes.drain(..std::mem::take(&mut self.begin));
-        let have = self.bytes.len();
-        self.bytes.resize(have + PIECE, 0);
-        let result = socket.read(&mut self.bytes[have..]);
-        self.bytes.truncate(have + *result.as_ref().unwrap_or(&0));
-        result
+    pub fn read(&mut self, socket: &UnixStream) -> std::io::Result<usize> {
+        self.0.read(socket, PIECE)
     }
 
     /// The next whole frame, which stays the next one until [`Frames::pass`]. The error is what is wrong with it:
     /// nothing behind it can be understood.
     pub fn peek(&self) -> Result<Option<&[u8]>, String> {
-        let rest = &self.bytes[self.begin..];
-        let Some((head, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+        let Some((head, rest)) = self.0.rest().split_first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_be_bytes(*head) as usize;
         if !(SHORTEST..=LONGEST).contains(&len) {
             return Err(format!("it sent a frame of {len} bytes"));
@@ -44,7 +35,8 @@ impl Frames {
     /// Leaves behind what [`Frames::peek`] showed.
     pub fn pass(&mut self) {
         if let Ok(Some(frame)) = self.peek() {
-            self.begin += 4 + frame.len();
+            let len = 4 + frame.len();
+            self.0.take(len);
         }
     }
 }
