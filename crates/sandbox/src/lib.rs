@@ -17,6 +17,7 @@
 pub mod calls;
 mod filter;
 mod folder;
+pub mod helper;
 mod namespaces;
 mod network;
 mod sys;
@@ -37,6 +38,24 @@ pub enum Mode {
     Auto,
     /// All of it, or nothing runs.
     Require,
+}
+
+impl Mode {
+    const ALL: [Mode; 3] = [Mode::Off, Mode::Auto, Mode::Require];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::Auto => "auto",
+            Mode::Require => "require",
+        }
+    }
+
+    /// The mode that `word` names.
+    pub fn of(word: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == word)
+    }
 }
 
 /// What the process needs in the sandbox.

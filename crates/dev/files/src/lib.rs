@@ -24,7 +24,8 @@ mod server;
 mod tests;
 mod wire;
 
-pub use process::{COMMAND, Error, Helper, Share, main, start};
+pub use process::{COMMAND, Error, Share, main, start};
+pub use satori_sandbox::helper::Helper;
 
 /// What a guest may do with a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -29,4 +29,5 @@ mod tests;
 mod wire;
 
 pub use options::{Forward, Options};
-pub use process::{COMMAND, Error, Helper, main, start};
+pub use process::{COMMAND, Error, main, start};
+pub use satori_sandbox::helper::Helper;

@@ -1,16 +1,15 @@
 //! The network's process: how it is started, what it gives away, what it tells before it serves.
 
-use std::io::{Read, Write, stdin, stdout};
+use std::io::stdin;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use rustix::net::SocketType;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use satori_sandbox::{Measure, Mode as Sandbox, enter_network};
+use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
+use satori_sandbox::{Mode as Sandbox, enter_network};
 use smoltcp::wire::EthernetAddress;
 
 use crate::Options;
@@ -20,12 +19,6 @@ use crate::stack::{Doors, Stack};
 
 /// The word that makes our own binary a user network; no row of the table of commands.
 pub const COMMAND: &str = "__net";
-
-/// What a network that cannot serve exits with.
-const FAILED: i32 = 125;
-
-/// What it says last before it serves.
-const READY: &str = "ready";
 
 /// Bytes that the socket to the machine should take: some frames of 64 KiB.
 const SOCKET: usize = 1 << 20;
@@ -44,23 +37,6 @@ pub enum Error {
     Refused(String),
 }
 
-/// A running network. It ends when the other end of its socket is closed.
-#[derive(Debug)]
-pub struct Helper {
-    /// Carries frames.
-    pub socket: UnixStream,
-    /// What became of its sandbox, and what it cannot do here, a line each.
-    pub measures: Vec<String>,
-    child: Child,
-}
-
-impl Helper {
-    /// The network's process.
-    pub fn process(&self) -> u32 {
-        self.child.id()
-    }
-}
-
 /// Starts `program`, which is this binary, as the network of the guest with card `mac`. Returns when it serves.
 pub fn start(program: &Path, options: &Options, mac: [u8; 6], sandbox: Sandbox) -> Result<Helper, Error> {
     let (ours, theirs) = UnixStream::pair().map_err(Error::Start)?;
@@ -68,31 +44,12 @@ pub fn start(program: &Path, options: &Options, mac: [u8; 6], sandbox: Sandbox) 
         // The host's limit may be less, which costs time and nothing else.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET);
     }
-    let sandbox = match sandbox {
-        Sandbox::Off => "off",
-        Sandbox::Auto => "auto",
-        Sandbox::Require => "require",
-    };
-    let mut child = Command::new(program)
-        .args([COMMAND, sandbox, &EthernetAddress(mac).to_string()])
-        .args(options.words())
-        .env_clear()
-        // Ctrl-C at the terminal is the guest's.
-        .process_group(0)
-        .stdin(OwnedFd::from(theirs))
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(Error::Start)?;
-    let mut said = String::new();
-    // It closes its standard output when it serves, or ends.
-    child.stdout.take().into_iter().for_each(|mut out| drop(out.read_to_string(&mut said)));
-    let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
-    if lines.pop().as_deref() != Some(READY) {
-        let why = said.lines().last().unwrap_or("its process ended without a word").to_owned();
-        let _ = child.wait();
-        return Err(Error::Refused(why));
-    }
-    Ok(Helper { socket: ours, measures: lines, child })
+    let mut command = Command::new(program);
+    command.args([COMMAND, sandbox.name(), &EthernetAddress(mac).to_string()]).args(options.words());
+    Helper::start(&mut command, ours, theirs).map_err(|why| match why {
+        Unstarted::Start(error) => Error::Start(error),
+        Unstarted::Refused(_) => Error::Refused(why.to_string()),
+    })
 }
 
 /// The network's own process: `arguments` as [`start`] gives them, the socket as standard input. Returns its
@@ -104,21 +61,14 @@ pub fn main(arguments: &[std::ffi::OsString]) -> i32 {
             // Who is at the other end sees that the socket is closed.
             Err(_) => FAILED,
         },
-        Err(why) => {
-            let _ = writeln!(stdout(), "{why}");
-            FAILED
-        }
+        Err(why) => say_why(&why),
     }
 }
 
 fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Stack, UnixStream), String> {
     let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let [sandbox, mac, words @ ..] = &words[..] else { return Err("two arguments are wanted".into()) };
-    let sandbox = match *sandbox {
-        "off" => Sandbox::Off,
-        "require" => Sandbox::Require,
-        _ => Sandbox::Auto,
-    };
+    let sandbox = Sandbox::of(sandbox).ok_or("no such sandbox")?;
     let mac = mac.parse::<EthernetAddress>().map_err(|()| "no such address of a card")?;
     let mut options = Options::default();
     words.iter().try_for_each(|word| options.word(word))?;
@@ -129,28 +79,17 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Stack, UnixStream), Stri
         Some(dns) => vec![dns],
         None => resolvers(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default()),
     };
-    let limits = limits(&resolvers);
+    let mut limits = limits(&resolvers);
     let routed6 = routed6();
     let keep: Vec<_> = (doors.tcp.iter().map(|(door, _)| door.as_raw_fd()))
         .chain(doors.udp.iter().map(|(door, _)| door.as_raw_fd()))
         .chain([socket.as_raw_fd()])
         .collect();
     let measures = enter_network(sandbox, &keep, FAILED).map_err(|why| why.to_string())?;
-    let mut out = stdout().lock();
-    for Measure { name, outcome } in measures {
-        let _ = match outcome {
-            Ok(what) => writeln!(out, "{name}: {what}"),
-            Err(why) => writeln!(out, "{name}: NOT had: {why}"),
-        };
-    }
-    limits.iter().for_each(|line| drop(writeln!(out, "{line}")));
     if !routed6 {
-        let _ = writeln!(out, "IPv6: this host has no way out, so the guest is given none");
+        limits.push("IPv6: this host has no way out, so the guest is given none".into());
     }
-    writeln!(out, "{READY}").and_then(|()| out.flush()).map_err(|why| why.to_string())?;
-    drop(out);
-    // Standard output becomes standard error, so that who reads it sees its end.
-    let _ = rustix::stdio::dup2_stdout(std::io::stderr());
+    say_ready(&measures, &limits).map_err(|why| why.to_string())?;
     let policy = Policy { restrict: options.restrict, loopback: options.loopback, resolvers };
     Ok((Stack::new(mac, policy, routed6, doors), socket.into()))
 }
@@ -205,12 +144,6 @@ fn routed6() -> bool {
     let outside = SocketAddr::new(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1).into(), 53);
     datagram::open(outside.ip(), SocketType::DGRAM, false)
         .is_ok_and(|socket| rustix::net::connect(socket, &outside).is_ok())
-}
-
-/// A guest may have many connections, each of which is one open socket here.
-fn more_files() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 #[cfg(test)]
