@@ -101,19 +101,9 @@ impl Apt {
     /// Downloads `package` into `folder`, which must be empty, and tells where it is.
     pub fn download(&self, package: &Package, folder: &Path) -> Result<PathBuf> {
         let wanted = format!("{}={}", package.name, package.version);
-        let output = self
-            .command("apt-get")
-            .args(["-q", "download", &wanted])
-            .current_dir(folder)
-            .stdout(stderr().as_fd().try_clone_to_owned()?)
-            .stderr(Stdio::piped())
-            .spawn()?
-            .wait_with_output()?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let why = text.lines().find(|l| l.starts_with("E:")).unwrap_or("apt-get download failed");
-            bail!("cannot download {} ({why}): go online, or {WITHOUT}", package.name);
-        }
+        let mut command = self.command("apt-get");
+        command.args(["-q", "download", &wanted]).current_dir(folder);
+        fetch(command, &package.name, &format!("go online, or {WITHOUT}"))?;
         find(folder, &|path| path.extension().is_some_and(|e| e == "deb"))
             .with_context(|| format!("apt-get downloaded no file for {wanted}"))
     }
@@ -121,22 +111,10 @@ impl Apt {
     /// Downloads `packages` and all that they depend on into `folder`.
     pub fn download_all(&self, packages: &[&str], folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder.join("partial"))?;
-        let output = self
-            .command("apt-get")
-            .arg("-o")
-            .arg(format!("Dir::Cache::archives={}", folder.display()))
-            .args(["-q", "-y", "--no-install-recommends", "--download-only", "install"])
-            .args(packages)
-            .stdout(stderr().as_fd().try_clone_to_owned()?)
-            .stderr(Stdio::piped())
-            .spawn()?
-            .wait_with_output()?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let why = text.lines().find(|l| l.starts_with("E:")).unwrap_or("apt-get install failed");
-            bail!("cannot download {} ({why}): go online, and make room", packages.join(", "));
-        }
-        Ok(())
+        let mut command = self.command("apt-get");
+        command.arg("-o").arg(format!("Dir::Cache::archives={}", folder.display()));
+        command.args(["-q", "-y", "--no-install-recommends", "--download-only", "install"]).args(packages);
+        fetch(command, &packages.join(", "), "go online, and make room")
     }
 
     fn command(&self, program: &str) -> Command {
@@ -152,6 +130,19 @@ impl Apt {
         command.args(["-o", &option("Dir::Cache", "cache")]).stdin(Stdio::null());
         command
     }
+}
+
+/// Runs `command`, an apt-get that downloads `what`; `then` is what to do where it fails. Its progress goes to standard
+/// error.
+fn fetch(mut command: Command, what: &str, then: &str) -> Result<()> {
+    command.stdout(stderr().as_fd().try_clone_to_owned()?).stderr(Stdio::piped());
+    let output = command.spawn()?.wait_with_output()?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let why = text.lines().find(|l| l.starts_with("E:")).unwrap_or("apt-get failed");
+        bail!("cannot download {what} ({why}): {then}");
+    }
+    Ok(())
 }
 
 /// Read after the host's own configuration. Its hooks would work on the system's cache; the
