@@ -6,7 +6,7 @@ use std::time::Duration;
 use satori_bus::{Clock, InterruptLine, MsiSink, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
-use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Topology, Vendor, crystal_hz};
+use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Vendor, crystal_hz};
 use satori_engine::{Engine, Kick, PartitionParts, TimeSource, VcpuParts, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
@@ -22,7 +22,7 @@ use crate::runtime::ThreadTime;
 use crate::shared::{Bells, Shared};
 use crate::tsc_change::Planned;
 use crate::x86::{Vp, after_reset};
-use crate::{Error, Event, VirtualClock};
+use crate::{Config, Error, Event, VirtualClock};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
 pub(crate) const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
@@ -43,36 +43,27 @@ pub(crate) struct Begin {
     pub firmware: bool,
 }
 
-/// What every life of a machine is made from.
+/// What every life of a machine is made from: what was asked for, and what is made of it once.
 pub(crate) struct Blueprint {
+    /// Without the kernel and its modules, which the [`Loader`] holds.
+    pub config: Config,
     pub engine: Arc<dyn Engine<X86>>,
     pub features: &'static [satori_cpuid::Feature],
     /// Those of them that this host does not have.
     pub host_lacks: Vec<satori_cpuid::Feature>,
+    /// `config.cpu_model`, read.
     pub cpu: CpuSpec,
-    pub hyperv: satori_hyperv::Config,
-    pub pins: crate::Pins,
-    pub topology: Topology,
     pub regions: Vec<Region>,
     pub time: Time,
-    pub profile: bool,
-    pub engine_stats: bool,
-    /// The modelled VMX processor.
-    pub processor: satori_engine::Processor,
     /// How many processors of the host there are.
     pub processors: usize,
-    /// Ticks a second of the modelled host.
-    pub host_tick: u32,
-    /// Guest time of exits under a virtual clock.
+    /// `config.charges`, which all vCPUs share.
     pub charges: Option<Arc<crate::Charges>>,
     pub guest_timeout: Option<Arc<GuestTimeout>>,
     pub tsc_changes: Vec<Planned>,
     pub shared: Arc<Shared>,
     pub console: Console,
     pub debugcon: Option<DebugSink>,
-    pub testdev: bool,
-    pub devices: crate::Devices,
-    pub serials: crate::SerialPorts,
 }
 
 /// Ends the run at a time of the guest's clock.
@@ -217,17 +208,17 @@ impl Life {
         let entry = load(&memory)?;
         let tsc_hz = clock.tsc_hz();
         let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
-        let cpus = plan.topology.cpus();
-        let apic_bus = ApicBus::new(&plan.topology.apic_ids().collect::<Vec<_>>());
+        let cpus = plan.config.topology.cpus();
+        let apic_bus = ApicBus::new(&plan.config.topology.apic_ids().collect::<Vec<_>>());
         let parallel = matches!(plan.time, Time::Real(_)) && cpus > 1;
         let cpuid = CpuidTable::new(Params {
             cpu: &plan.cpu,
             engine_features: plan.features,
             host_lacks: &plan.host_lacks,
-            topology: plan.topology,
+            topology: plan.config.topology,
             tsc_hz,
             physical_bits: PHYSICAL_BITS,
-            hypervisor: plan.hyperv.leaves(cpus),
+            hypervisor: plan.config.hyperv.leaves(cpus),
         })?;
         let parts = PartitionParts { memory, time: source, parallel, offered: cpuid.offered() };
         let partition = plan.engine.create_partition(parts).map_err(Error::Engine)?;
@@ -263,7 +254,7 @@ impl Life {
                 ecam: true,
                 debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
                 post: entry.firmware,
-                testdev: plan.testdev.then_some(cpus),
+                testdev: plan.config.testdev.then_some(cpus),
                 ..Options::default()
             },
         })?;
@@ -272,15 +263,15 @@ impl Life {
         let shared = plan.shared.clone();
         chipset.com1.on_ready(move |room| shared.set_ready(room));
 
-        plan.serials.wire(&chipset, &plan.shared.moved)?;
+        plan.config.serials.wire(&chipset, &plan.shared.moved)?;
         let messages: Arc<dyn MsiSink> = apic_bus.clone();
         let determined = matches!(plan.time, Time::Virtual(_));
-        plan.devices.wire(&chipset, &memory, &messages, determined, &plan.shared.moved)?;
+        plan.config.devices.wire(&chipset, &memory, &messages, determined, &plan.shared.moved)?;
 
-        let hyperv = match plan.hyperv.set.is_empty() {
+        let hyperv = match plan.config.hyperv.set.is_empty() {
             true => None,
             false => {
-                let config = plan.hyperv.clone();
+                let config = plan.config.hyperv.clone();
                 let partition = Partition::new(config, memory.clone(), clock.clone(), clocks.timer_hz)?;
                 let processors = vcpus.iter().map(|vcpu| interrupt(vcpu.kick())).collect();
                 let partition = partition.with_processors(processors);
@@ -291,7 +282,7 @@ impl Life {
                 Some(Arc::new(partition.with_synic(cpus, Arc::new(Sources(apic_bus.clone())))))
             }
         };
-        if let Some(partition) = hyperv.as_ref().filter(|_| plan.testdev) {
+        if let Some(partition) = hyperv.as_ref().filter(|_| plan.config.testdev) {
             let (port, device) = (TestDevice::PORT, TestDevice::new(partition.clone()));
             chipset
                 .ports
@@ -326,9 +317,17 @@ impl Life {
             let lapic = Lapic::new(apic_bus.clone(), index, clocks, PHYSICAL_BITS);
             let pic = (index == 0).then(|| chipset.pic.clone());
             let timing = if matches!(plan.time, Time::Virtual(_)) { Timing::Each } else { Timing::Sampled };
-            let meter = Meter::new(plan.profile, timing);
-            let mut vp =
-                Vp::new(index, vcpu, lapic, msrs.clone(), platform.clone(), pic, meter, plan.processor);
+            let meter = Meter::new(plan.config.profile, timing);
+            let mut vp = Vp::new(
+                index,
+                vcpu,
+                lapic,
+                msrs.clone(),
+                platform.clone(),
+                pic,
+                meter,
+                plan.config.processor,
+            );
             vp.set_charges(plan.charges.clone().filter(|_| timing == Timing::Each));
             vp.set_state(match index {
                 0 => entry.state.clone(),

@@ -26,8 +26,8 @@ use crate::shared::Shared;
 use crate::tsc_change::{Planned, SLOWEST};
 use crate::x86::Vp;
 use crate::{
-    ClockMode, Config, EngineKind, Error, Event, Handle, OnReset, Outcome, RealClock, SymbolSource,
-    VirtualClock, crash_dump, real, sampler, screen, virtual_time, watch,
+    ClockMode, Config, EngineKind, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock,
+    crash_dump, real, sampler, screen, virtual_time, watch,
 };
 
 /// Where a guest's output goes.
@@ -47,13 +47,10 @@ pub struct Machine {
     /// What loads its next life; none if a reset is the end.
     load: Option<Loader>,
     control: Arc<Control<Vp>>,
-    timeout: Option<Duration>,
     engine: String,
     gdb: Option<gdb::Plan>,
-    symbols: SymbolSource,
     trace: Option<(File, satori_trace::Filter)>,
     watch: Option<watch::WatchListener>,
-    names: bool,
     crash_dump: Option<File>,
 }
 
@@ -86,11 +83,11 @@ impl Machine {
             regions,
             load,
         };
-        Self::assemble(&config, sinks, parts, engine)
+        Self::assemble(config, sinks, parts, engine)
     }
 
     pub(crate) fn assemble(
-        config: &Config,
+        config: Config,
         sinks: Sinks,
         parts: Parts,
         engine: String,
@@ -117,46 +114,34 @@ impl Machine {
         suffices(&*parts.engine, matches!(config.clock, ClockMode::Virtual { .. }))?;
         let shared = Shared::new();
         shared.set_script(config.input.clone());
+        let restarts = config.on_reset == OnReset::Restart;
         let plan = Blueprint {
             engine: parts.engine,
             features: parts.features,
             host_lacks: parts.host_lacks,
             cpu: config.cpu_model.as_deref().unwrap_or("max").parse()?,
-            hyperv: config.hyperv.clone(),
-            topology: config.topology,
-            pins: config.pins.clone(),
             regions: parts.regions,
             time,
-            profile: config.profile,
-            engine_stats: config.engine_stats,
-            processor: config.processor,
             processors: host_processors().len().max(1),
-            host_tick: config.host_tick,
             charges: config.charges.clone().map(Arc::new),
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
             tsc_changes: config.tsc_changes.iter().copied().map(Planned::new).collect(),
             shared,
             console: Console::new(sinks.console, &config.panic_pattern),
             debugcon: sinks.debugcon.map(DebugSink::new),
-            testdev: config.testdev,
-            devices: config.devices.clone(),
-            serials: config.serials.clone(),
+            config,
         };
         let life = Life::new(&plan, &parts.load)?;
         let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
-        let (timeout, symbols, names) = (config.timeout, config.symbols.clone(), config.names);
         Ok(Machine {
             plan,
             life,
-            load: (config.on_reset == OnReset::Restart).then_some(parts.load),
+            load: restarts.then_some(parts.load),
             control,
-            timeout,
             engine,
             gdb: None,
-            symbols,
             trace: None,
             watch: None,
-            names,
             crash_dump: None,
         })
     }
@@ -168,7 +153,7 @@ impl Machine {
 
     /// Descriptors of its devices, which a sandbox has to keep open.
     pub fn files(&self) -> Vec<RawFd> {
-        self.plan.devices.files().into_iter().chain(self.plan.serials.files()).collect()
+        self.plan.config.devices.files().into_iter().chain(self.plan.config.serials.files()).collect()
     }
 
     /// Frequency of the guest's TSC in Hz.
@@ -205,28 +190,16 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine {
-            plan,
-            life,
-            load,
-            control,
-            timeout,
-            gdb,
-            symbols: source,
-            crash_dump,
-            trace,
-            watch,
-            names,
-            ..
-        } = self;
+        let Machine { plan, life, load, control, gdb, crash_dump, trace, watch, .. } = self;
         let start = Instant::now();
-        let end = timeout.and_then(|timeout| start.checked_add(timeout));
+        let source = &plan.config.symbols;
+        let end = plan.config.timeout.and_then(|timeout| start.checked_add(timeout));
         let mut sum = Sum::default();
         let mut symbols = None;
         let mut screen = Vec::new();
         let patient = matches!(plan.time, Time::Virtual(_));
         let start_trace =
-            |(file, filter)| satori_trace::Tracer::start(file, filter, plan.topology.cpus(), patient);
+            |(file, filter)| satori_trace::Tracer::start(file, filter, plan.config.topology.cpus(), patient);
         let (tracer, no_trace) = match trace.map(start_trace).transpose() {
             Ok(tracer) => (tracer, None),
             Err(error) => (None, Some(Error::Thread(error))),
@@ -236,7 +209,7 @@ impl Machine {
             tracing::warn!("nobody can watch: {}", Error::Thread(error));
             None
         });
-        let serving = plan.serials.start();
+        let serving = plan.config.serials.start();
         if let Err(error) = &serving {
             tracing::warn!("nobody can reach a --serial socket: {error}");
         }
@@ -266,7 +239,7 @@ impl Machine {
             if !matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_)) {
                 // What the guest wrote before it ended is not lost with it.
                 let over = || end.is_some_and(|end| end <= Instant::now());
-                plan.devices.finish(&|| over() || plan.shared.stop_asked());
+                plan.config.devices.finish(&|| over() || plan.shared.stop_asked());
             }
             if matches!(event, Event::Panic(_) | Event::TripleFault { .. })
                 && let Some(file) = &crash_dump
@@ -278,7 +251,7 @@ impl Machine {
             }
             let load = load.as_ref().filter(|_| matches!(event, Event::Reset(_)));
             let Some(load) = load else {
-                if names || matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
+                if plan.config.names || matches!(event, Event::Panic(_) | Event::TripleFault { .. }) {
                     symbols = life.vps.first().and_then(|vp| source.of(vp.memory()));
                 }
                 if plan.console.tail().is_empty() {
@@ -384,7 +357,7 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, control: &Contr
         shared.feed_script(|bytes| com1.offer(bytes));
     };
     let vps = &mut life.vps;
-    let sampled: Option<Vec<_>> = plan.engine_stats.then(|| vps.iter().map(Vp::whereabouts).collect());
+    let sampled: Option<Vec<_>> = plan.config.engine_stats.then(|| vps.iter().map(Vp::whereabouts).collect());
     let mut shares = sampled.as_ref().map(|_| Shares::default());
     std::thread::scope(|scope| {
         if let (Some(vcpus), Some(shares)) = (sampled, &mut shares) {
@@ -392,9 +365,9 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, control: &Contr
         }
         match &plan.time {
             Time::Virtual(clock) => {
-                let cpus = plan.pins.all(vps.len());
-                let tick =
-                    (plan.host_tick > 0).then(|| 1_000_000_000 / u64::from(plan.host_tick).min(1_000_000));
+                let cpus = plan.config.pins.all(vps.len());
+                let tick = (plan.config.host_tick > 0)
+                    .then(|| 1_000_000_000 / u64::from(plan.config.host_tick).min(1_000_000));
                 start(scope, shared, "vcpus", move || {
                     pin(&cpus);
                     virtual_time::run(vps, timers, clock, shared, &feed, control, tick)
@@ -403,18 +376,18 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, control: &Contr
             Time::Real(_) => {
                 let (clock, alone) = (&*clock, vps.len() == 1);
                 // Who pinned them has shared out the processors.
-                let few = plan.processors < vps.len() && !plan.pins.any();
+                let few = plan.processors < vps.len() && !plan.config.pins.any();
                 let cores = few.then(|| Arc::new(Cores::new(plan.processors, bells)));
                 for (vp, bell) in vps.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vp.index());
-                    let cpus = plan.pins.vcpu(vp.index());
+                    let cpus = plan.config.pins.vcpu(vp.index());
                     let cores = cores.clone();
                     start(scope, shared, &name, move || {
                         pin(&cpus);
                         real::run_vp(vp, bell, alone, cores.as_deref(), clock, shared, control);
                     });
                 }
-                let cpus = &plan.pins.timers;
+                let cpus = &plan.config.pins.timers;
                 start(scope, shared, "timers", move || {
                     pin(cpus);
                     real::run_timers(timers, clock, shared, &feed);

@@ -291,7 +291,7 @@ pub fn machine_on(
         load: Box::new(|_| Ok(Begin { state: CpuState::default(), firmware: false })),
     };
     let sinks = Sinks { console: Box::new(console.clone()), debugcon: None, code: None };
-    Machine::assemble(config, sinks, parts, String::new()).map(|machine| (machine, log, console))
+    Machine::assemble(config.clone(), sinks, parts, String::new()).map(|machine| (machine, log, console))
 }
 
 /// Stops the machine of `handle` after `time`.
