@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-memory", 1),
     ("satori-state", 1),
     ("satori-rules", 1),
+    ("satori-arm-isa", 1),
     ("satori-bus", 1),
     ("satori-sandbox", 1),
     ("satori-seam", 2),
