@@ -17,7 +17,7 @@ use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::jit::{self, Context, Jit};
-use crate::mmu::{Mode, Tlb};
+use crate::mmu::{Mode, Space, Tlb};
 use crate::vmx::Vmx;
 use crate::world::World;
 
@@ -146,6 +146,10 @@ pub struct Cpu {
     pub(crate) task_switches: u32,
     /// Loads of CR3.
     pub cr3_loads: u64,
+    /// The current address space.
+    pub space: Space,
+    /// What decided rights in it ([`Cpu::manner`]) since it was entered or last lost all.
+    pub(crate) space_manner: u64,
     /// Exceptions delivered, by vector.
     pub exceptions: [u64; 32],
 }
@@ -200,6 +204,8 @@ impl Cpu {
             entropy,
             task_switches: 0,
             cr3_loads: 0,
+            space: Space::default(),
+            space_manner: 0,
             exceptions: [0; 32],
         };
         cpu.mode_changed();
@@ -325,13 +331,14 @@ impl Cpu {
         self.attention = true;
     }
 
-    /// Drops cached translations.
+    /// Drops cached translations, also those of address spaces that are not current.
     pub fn flush_tlb(&mut self, keep_global: bool) {
+        (self.space, self.space_manner) = (self.named_space(), self.manner());
         self.tlb.flush(keep_global);
         self.blocks.flush_translations(keep_global);
     }
 
-    /// Drops the translation of one page.
+    /// Drops the translation of one page of the current address space, or a global one.
     pub fn flush_page(&mut self, linear: u64) {
         self.tlb.counts.page_flushes += 1;
         self.tlb.flush_page(linear);

@@ -173,6 +173,8 @@ impl Vcpu<X86> for Cpu {
 
     fn flush_page(&mut self, linear: u64) {
         Cpu::flush_page(self, linear);
+        // Whoever asks from outside means each address space.
+        self.forget_spaces(|_| true, true);
     }
 
     fn flush_non_global(&mut self) {
@@ -217,6 +219,7 @@ impl Vcpu<X86> for Cpu {
             ("TLB flushes, local", tlb.flushes),
             ("TLB flushes, full", tlb.full_flushes),
             ("TLB flushes, one page", tlb.page_flushes),
+            ("translations kept of address spaces that returned", tlb.returned),
             ("CR3 loads", self.cr3_loads),
             ("page faults delivered", self.exceptions[14]),
             ("exceptions delivered", self.exceptions.iter().sum()),

@@ -7,7 +7,7 @@ use super::credit::Credit;
 use super::fetch::{Fetch, NO_FETCH};
 use super::fetched::Fetched;
 use super::{BUCKETS, Block, Jump, NO_JUMP, Scope, bucket, op};
-use crate::mmu::{LargePages, Reach};
+use crate::mmu::{Change, Kept, LargePages, Part, Reach, Space};
 
 const JUMPS: usize = 8192;
 pub(super) const FETCHES: usize = 512;
@@ -16,6 +16,8 @@ pub(super) const MAX_MEMORY: usize = 96 << 20;
 /// Host memory that blocks may take before those are looked for whose pages were written since: a little more than
 /// a boot of Linux leaves, so that none pays for the look.
 const SWEEP: usize = if cfg!(test) { 16 << 10 } else { 40 << 20 };
+/// Between the stamps of two address spaces: more than pages are dropped in one.
+const STAMP: u64 = 1 << 32;
 /// What a block takes beside its contents: its places in tables, and the allocator's share.
 pub(super) const OVERHEAD: usize = 128;
 
@@ -72,10 +74,15 @@ pub struct BlockCounts {
 pub struct Blocks {
     pub(super) jumps: Box<[Jump; JUMPS]>,
     pub(super) fetches: Box<[Fetch; FETCHES]>,
-    /// By [`Scope`], and then by [`bucket`] of the page. They only grow, so that an entry is void
-    /// when their sum is another than when it was made.
+    /// By [`Scope`], and then by [`bucket`] of the page: an entry is void when their sum is another than when it was made.
+    /// The former are multiples of [`STAMP`], each given once, and those of an address space return with it.
     stamps: [u64; 2],
     page_stamps: [[u64; BUCKETS]; 2],
+    last_stamp: u64,
+    /// By [`Scope`], how often another stamp came into force.
+    epochs: [u64; 2],
+    /// Stamps of parts of address spaces that are not current, and where code was fetched there.
+    kept: Kept<(u64, Box<[u64]>)>,
     /// Buckets of which a page was dropped since [`Blocks::take_flushed`], by [`Scope`].
     flushed: [u64; 2],
     pub(super) fetched: Fetched,
@@ -112,8 +119,11 @@ impl Blocks {
         Blocks {
             jumps: boxed(NO_JUMP),
             fetches: boxed(NO_FETCH),
-            stamps: [1, 1],
+            stamps: [STAMP, STAMP],
             page_stamps: [[0; BUCKETS]; 2],
+            last_stamp: STAMP,
+            epochs: [1, 1],
+            kept: Kept::new(),
             flushed: [0; 2],
             fetched: Fetched::new(),
             large: LargePages::new(),
@@ -130,8 +140,9 @@ impl Blocks {
         }
     }
 
-    /// Address-space and privilege dependent translations are void now.
+    /// Address-space and privilege dependent translations are void now, also those of other address spaces.
     pub fn flush_translations(&mut self, keep_global: bool) {
+        self.kept.clear();
         self.bump(Scope::Local);
         if !keep_global {
             self.bump(Scope::Global);
@@ -140,8 +151,32 @@ impl Blocks {
     }
 
     fn bump(&mut self, scope: Scope) {
-        self.stamps[scope as usize] += 1;
+        self.epochs[scope as usize] += 1;
+        self.last_stamp += STAMP;
+        self.stamps[scope as usize] = self.last_stamp;
         self.fetched.clear(scope);
+    }
+
+    /// Another address space becomes current.
+    pub fn change(&mut self, change: &Change) {
+        if change.only_flushes() {
+            self.bump(Scope::Local);
+        }
+        for (from, to) in change.parts() {
+            let scope = if matches!(from, Part::Local(_)) { Scope::Local } else { Scope::Global };
+            let fetched = self.fetched.take(scope);
+            self.kept.put(from, change, (self.stamps[scope as usize], fetched));
+            self.bump(scope);
+            if let Some((stamp, fetched)) = self.kept.take(to, change) {
+                self.stamps[scope as usize] = stamp;
+                self.fetched.put_back(scope, fetched);
+            }
+        }
+    }
+
+    /// Forgets what is kept of other address spaces; see [`Kept::forget`].
+    pub fn forget(&mut self, which: impl Fn(Space) -> bool, all: bool) {
+        self.kept.forget(which, all);
     }
 
     /// The translation of one page is void now, however large the page is.
@@ -183,10 +218,10 @@ impl Blocks {
         block.ops.iter().take_while(|op| u64::from(op.offset) < offset).map(|op| u64::from(op.count)).sum()
     }
 
-    /// Values that change when all translations of a [`Scope`] become void.
+    /// Values that change when all translations of a [`Scope`] become void, or are those of another address space.
     #[inline(always)]
-    pub fn stamps(&self) -> [u64; 2] {
-        self.stamps
+    pub fn epochs(&self) -> [u64; 2] {
+        self.epochs
     }
 
     /// Buckets of which a page was dropped, as a set of bits for each [`Scope`].

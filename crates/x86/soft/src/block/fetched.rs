@@ -46,6 +46,23 @@ impl Fetched {
         Self::places(set, linear).into_iter().all(|(word, bit)| set[word] & bit != 0)
     }
 
+    /// Takes out the pages of `scope`.
+    pub fn take(&mut self, scope: Scope) -> Box<[u64]> {
+        let none = Fetched::new();
+        match scope {
+            Scope::Local => std::mem::replace(&mut self.local, none.local),
+            Scope::Global => std::mem::replace(&mut self.global, none.global),
+        }
+    }
+
+    /// Has what [`Fetched::take`] took out of `scope` again.
+    pub fn put_back(&mut self, scope: Scope, pages: Box<[u64]>) {
+        match scope {
+            Scope::Local => self.local = pages,
+            Scope::Global => self.global = pages,
+        }
+    }
+
     /// All translations of `scope` are void.
     pub fn clear(&mut self, scope: Scope) {
         self.set(scope).fill(0);

@@ -483,7 +483,7 @@ impl Cpu {
     /// Whether translations became void since the code was entered.
     pub(crate) fn translations_changed(&self) -> bool {
         let changed = |jit: &Jit| {
-            jit.stamps != self.blocks.stamps()
+            jit.stamps != self.blocks.epochs()
                 || self.blocks.flushed() != [0; 2]
                 || jit.written != PageState::invalidations()
         };
@@ -545,7 +545,7 @@ impl Cpu {
     /// Brings the translations up to date with what happened outside.
     #[inline(always)]
     fn refresh(&mut self, jit: &mut Jit) {
-        let stamps = self.blocks.stamps();
+        let stamps = self.blocks.epochs();
         if jit.stamps != stamps {
             for scope in [Scope::Local, Scope::Global] {
                 if jit.stamps[scope as usize] != stamps[scope as usize] {

@@ -12,6 +12,7 @@ mod model;
 mod paging;
 mod rights;
 mod slow;
+mod spaces;
 mod stack;
 #[cfg(test)]
 mod tests;
@@ -22,4 +23,5 @@ pub use large::{LargePages, Reach};
 pub use paging::{MAXPHYADDR, Paging};
 pub use rights::Access;
 pub use satori_rules::canonical;
+pub use spaces::{Change, Kept, Part, Space, World};
 pub use tlb::{Mode, Tlb};

@@ -6,6 +6,7 @@ use satori_memory::PageState;
 
 use super::keys::KeyedSlots;
 use super::large::{LargePages, Reach};
+use super::spaces::{Change, Kept, Part, Space};
 
 /// Whose rights an access is checked against. A processor changes between these often, so one
 /// entry holds the answers for all of them.
@@ -48,6 +49,49 @@ impl Entry {
     const fn empty(slot: usize) -> Self {
         Entry { tag: [never(slot); 6], addend: 0, state: std::ptr::null() }
     }
+
+    /// Takes back the right to write.
+    fn forbid_writes(&mut self, slot: usize) {
+        for tag in self.tag.iter_mut().skip(1).step_by(2) {
+            *tag = never(slot);
+        }
+    }
+}
+
+/// A set of slots.
+#[derive(Clone, Copy)]
+struct Slots([u64; ENTRIES / 64]);
+
+impl Slots {
+    const NONE: Slots = Slots([0; ENTRIES / 64]);
+
+    fn insert(&mut self, slot: usize) {
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    fn remove(&mut self, slot: usize) {
+        self.0[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    /// Takes all out.
+    fn drain(&mut self) -> impl Iterator<Item = usize> + use<> {
+        let words = std::mem::replace(self, Slots::NONE).0;
+        words.into_iter().enumerate().flat_map(|(index, word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(64 * index + bit)
+            })
+        })
+    }
+}
+
+/// A slot's content, put aside.
+struct Aside {
+    slot: u16,
+    key: Option<u8>,
+    entry: Entry,
 }
 
 /// Counts of what the TLB did, for the engine's statistics.
@@ -61,6 +105,8 @@ pub struct TlbCounts {
     pub full_flushes: u64,
     /// Single pages dropped.
     pub page_flushes: u64,
+    /// Translations put back with the address space that they are of.
+    pub returned: u64,
 }
 
 /// A vCPU's data TLB.
@@ -71,8 +117,13 @@ pub struct Tlb {
     aside: Option<Box<[Entry; ENTRIES]>>,
     hidden: bool,
     keys: KeyedSlots,
-    /// Slots filled with non-global pages since the last flush.
-    local: Vec<u16>,
+    /// Slots filled with pages that are not global, and with those that are: one of both, or neither if it is empty.
+    local: Slots,
+    global: Slots,
+    /// The key that decided of the page in each slot.
+    key: Box<[Option<u8>; ENTRIES]>,
+    /// What address spaces that are not current had in their slots, and PKRU then.
+    kept: Kept<(u32, Vec<Aside>)>,
     /// What [`mark_of`] says of the page that each slot was last filled with.
     marks: Box<[u8; ENTRIES]>,
     large: LargePages,
@@ -130,7 +181,10 @@ impl Tlb {
             aside: None,
             hidden: false,
             keys: KeyedSlots::new(),
-            local: Vec::with_capacity(ENTRIES),
+            local: Slots::NONE,
+            global: Slots::NONE,
+            key: Box::new([None; ENTRIES]),
+            kept: Kept::new(),
             marks: Box::new([0; ENTRIES]),
             large: LargePages::new(),
             counts: TlbCounts::default(),
@@ -194,9 +248,8 @@ impl Tlb {
             }
         }
         self.real()[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
-        if !fill.global && self.local.len() < ENTRIES {
-            self.local.push(slot as u16);
-        }
+        self.fill_slot(slot, fill.global);
+        self.key[slot] = fill.key;
         self.marks[slot] = mark_of(fill.state);
         self.keys.note(fill.key, slot);
         self.large.insert(page, fill.shift);
@@ -207,9 +260,7 @@ impl Tlb {
         for (slot, entry) in self.real().iter_mut().enumerate() {
             // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
             if unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
-                for tag in entry.tag.iter_mut().skip(1).step_by(2) {
-                    *tag = never(slot);
-                }
+                entry.forbid_writes(slot);
             }
         }
     }
@@ -231,30 +282,93 @@ impl Tlb {
                 }
                 let entry = &mut self.real()[slot];
                 if entry.state == state {
-                    for tag in entry.tag.iter_mut().skip(1).step_by(2) {
-                        *tag = never(slot);
-                    }
+                    entry.forbid_writes(slot);
                 }
             }
         }
     }
 
-    /// Drops everything, or everything but global pages.
+    fn fill_slot(&mut self, slot: usize, global: bool) {
+        let (of, other) =
+            if global { (&mut self.global, &mut self.local) } else { (&mut self.local, &mut self.global) };
+        of.insert(slot);
+        other.remove(slot);
+    }
+
+    /// Drops everything, or everything but global pages. Nothing of other address spaces is kept.
     pub fn flush(&mut self, keep_global: bool) {
-        if keep_global && self.local.len() < ENTRIES {
-            self.counts.flushes += 1;
-            while let Some(slot) = self.local.pop() {
-                self.real()[usize::from(slot)] = Entry::empty(slot.into());
-            }
+        self.kept.clear();
+        if keep_global {
+            self.flush_local();
         } else {
             self.counts.full_flushes += 1;
             for (slot, entry) in self.real().iter_mut().enumerate() {
                 *entry = Entry::empty(slot);
             }
-            self.local.clear();
+            (self.local, self.global) = (Slots::NONE, Slots::NONE);
             self.keys.clear();
             self.large = LargePages::new();
         }
+    }
+
+    fn flush_local(&mut self) {
+        self.counts.flushes += 1;
+        for slot in self.local.drain() {
+            self.real()[slot] = Entry::empty(slot);
+        }
+    }
+
+    /// Another address space becomes current.
+    pub fn change(&mut self, change: &Change) {
+        if change.only_flushes() {
+            self.flush_local();
+        }
+        for (from, to) in change.parts() {
+            let aside = self.put_aside(matches!(from, Part::Global(_)));
+            self.kept.put(from, change, (self.keys.pkru(), aside));
+            if let Some((pkru, entries)) = self.kept.take(to, change)
+                && pkru == self.keys.pkru()
+            {
+                self.put_back(entries, matches!(to, Part::Global(_)), change.translates);
+            }
+        }
+    }
+
+    /// Takes out all pages that are global, or not.
+    fn put_aside(&mut self, global: bool) -> Vec<Aside> {
+        self.counts.flushes += 1;
+        let slots = if global { self.global.drain() } else { self.local.drain() };
+        let take = |slot: usize| {
+            let entry = std::mem::replace(&mut self.real()[slot], Entry::empty(slot));
+            Aside { slot: slot as u16, key: self.key[slot], entry }
+        };
+        slots.map(take).filter(|aside| !aside.entry.state.is_null()).collect()
+    }
+
+    /// Puts back what [`Tlb::put_aside`] took out.
+    fn put_back(&mut self, entries: Vec<Aside>, global: bool, translates: bool) {
+        for Aside { slot, key, mut entry } in entries {
+            let slot = usize::from(slot);
+            // What is there is of the other part, and was used since.
+            if !self.real()[slot].state.is_null() {
+                continue;
+            }
+            // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
+            if translates && unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
+                entry.forbid_writes(slot);
+            }
+            self.counts.returned += 1;
+            self.real()[slot] = entry;
+            self.fill_slot(slot, global);
+            self.key[slot] = key;
+            self.marks[slot] = mark_of(entry.state);
+            self.keys.note(key, slot);
+        }
+    }
+
+    /// Forgets what is kept of other address spaces; see [`Kept::forget`].
+    pub fn forget(&mut self, which: impl Fn(Space) -> bool, all: bool) {
+        self.kept.forget(which, all);
     }
 
     /// Drops the translation of the page at `linear`, however large it is.

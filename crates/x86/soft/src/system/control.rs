@@ -145,31 +145,30 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Exec<()> {
 }
 
 fn write_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
-    let mut value = value;
+    let (mut value, mut keep) = (value, false);
     if cpu.state.long_mode() {
         if cpu.state.cr4 & cr4::PCIDE != 0 {
+            keep = value & rules::cr3::KEEP != 0;
             value &= !rules::cr3::KEEP;
         }
         if !rules::cr3::legal(value, MAXPHYADDR) {
             return refuse(cpu);
         }
     }
-    load_cr3(cpu, value)
+    load_cr3(cpu, value, keep)
 }
 
 /// Loads CR3, and with PAE paging the PDPTEs, or changes nothing: the part of MOV to CR3 that a
-/// task switch does too. Outside long mode the register has 32 bits.
-pub(super) fn load_cr3(cpu: &mut Cpu, value: u64) -> Exec<()> {
+/// task switch does too. Outside long mode the register has 32 bits. With `keep`, translations of the
+/// new address space need not go (SDM 4.10.4.1).
+pub(super) fn load_cr3(cpu: &mut Cpu, value: u64, keep: bool) -> Exec<()> {
     let value = if cpu.state.long_mode() { value } else { value & 0xffff_ffff };
     if Paging::of(&cpu.state) == Paging::Pae {
         cpu.state.pdpte = read_pdptes(cpu, value)?;
     }
     cpu.state.cr3 = value;
     cpu.cr3_loads += 1;
-    // The software TLB has no PCIDs: translations of the address space that is left go, also
-    // where the processor might keep them.
-    let keep_global = cpu.state.cr4 & cr4::PGE != 0;
-    cpu.flush_tlb(keep_global);
+    cpu.enter_space(keep);
     Ok(())
 }
 
@@ -263,14 +262,16 @@ fn invpcid(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     {
         return refuse(cpu);
     }
-    // Only the current address space has translations here; the others have nothing to drop.
-    let current = !pcids || pcid == cpu.state.cr3 & rules::cr3::PCID;
+    let (space, current) = (cpu.space, u64::from(cpu.space.pcid) == pcid);
     match kind {
         0 if current => cpu.flush_page(address),
-        1 if current => cpu.flush_tlb(true),
+        1 if current => cpu.enter_space(false),
+        // More than the one page.
+        0 | 1 => {
+            cpu.forget_spaces(|other| other.world == space.world && u64::from(other.pcid) == pcid, false)
+        }
         2 => cpu.flush_tlb(false),
-        3 => cpu.flush_tlb(true),
-        _ => {}
+        _ => cpu.flush_tlb(true),
     }
     Ok(())
 }

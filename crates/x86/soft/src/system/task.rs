@@ -316,7 +316,7 @@ fn enter(cpu: &mut Cpu, switch: &Switch, task: &Task) -> Exec<()> {
     if let Some(cr3) = task.cr3
         && cpu.state.cr0 & cr0::PG != 0
     {
-        load_cr3(cpu, cr3)?;
+        load_cr3(cpu, cr3, false)?;
     }
     load_ldt(cpu, task.ldt, switch.ext)?;
     if !virtual_8086 {

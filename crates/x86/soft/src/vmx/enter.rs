@@ -155,9 +155,9 @@ impl Cpu {
         }
     }
 
-    /// What follows a change between root and non-root operation: no translation is of the other side.
+    /// What follows a change between root and non-root operation. Translations are told apart by VPID, or else dropped (SDM 28.3.3.1).
     pub(super) fn switched(&mut self, flags: u64) {
-        self.flush_tlb(false);
+        self.enter_space(check::secondary(&self.vmx.vmcs) & proc2::VPID != 0);
         self.choose_windows();
         self.arm();
         self.set_rflags(flags);

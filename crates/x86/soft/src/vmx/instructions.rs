@@ -9,7 +9,7 @@ use satori_vmx::{Field, capability, check, error};
 
 use super::NONE;
 use crate::cpu::{Cpu, Exec, Handler};
-use crate::mmu::canonical;
+use crate::mmu::{Space, World, canonical};
 
 /// The implementation of a VMX instruction.
 pub fn handler(insn: &Instruction) -> Option<Handler> {
@@ -198,7 +198,7 @@ fn invalidation(cpu: &mut Cpu, insn: &Instruction) -> Exec<(u64, u64, u64)> {
     Ok((kind, descriptor as u64, (descriptor >> 64) as u64))
 }
 
-/// What INVEPT drops is gone since the last VM exit, as nothing of a guest survives one.
+/// In root operation no translation of a guest is in use; those that are kept are dropped.
 fn invept(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
     let (kind, eptp, reserved) = invalidation(cpu, insn)?;
@@ -207,11 +207,16 @@ fn invept(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         2 => true,
         _ => false,
     };
+    if legal {
+        let tables = |ept: u64| ept & satori_vmx::ept::ADDRESS;
+        let named = |ept| kind == 2 || tables(ept) == tables(eptp);
+        cpu.forget_spaces(|space| matches!(space.world, World::Guest { ept, .. } if named(ept)), true);
+    }
     cpu.conclude(if legal { Ok(()) } else { Err(error::INVALID_OPERAND) });
     Ok(())
 }
 
-/// As INVEPT: nothing is left to drop.
+/// As INVEPT. A single address costs all that is kept of the VPID.
 fn invvpid(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
     let (kind, vpid, linear) = invalidation(cpu, insn)?;
@@ -222,6 +227,12 @@ fn invvpid(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         2 => vpid >> 16 == 0,
         _ => false,
     };
+    if legal {
+        let named = |this: u16| kind == 2 || u64::from(this) == vpid;
+        let of_guest = |space: Space| matches!(space.world, World::Guest { vpid, .. } if named(vpid));
+        // Type 3 keeps what is global.
+        cpu.forget_spaces(of_guest, kind != 3);
+    }
     cpu.conclude(if legal { Ok(()) } else { Err(error::INVALID_OPERAND) });
     Ok(())
 }

@@ -20,13 +20,14 @@ use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr4, efer, rflags};
 use satori_engine::Exception;
 use satori_memory::Gpa;
-use satori_vmx::check::Around;
+use satori_vmx::check::{self, Around};
 use satori_vmx::control::{pin, proc, proc2};
 use satori_vmx::event::Interruption;
 use satori_vmx::vmcs::USED;
-use satori_vmx::{MAXPHYADDR, Vmcs};
+use satori_vmx::{Field, MAXPHYADDR, Vmcs};
 
 use crate::cpu::{Cpu, Stop};
+use crate::mmu::World;
 pub use ept::Nested;
 use instructions::handler;
 pub use intercept::{execute, intercepted};
@@ -93,6 +94,18 @@ pub struct Vmx {
     pub entries: u64,
     /// VM exits by basic reason.
     pub exits: [u64; REASONS],
+}
+
+impl Vmx {
+    /// Whose translations are in use.
+    pub fn world(&self) -> World {
+        if !self.guest {
+            return World::Root;
+        }
+        let proc2 = check::secondary(&self.vmcs);
+        let of = |control: u32, field: Field| if proc2 & control != 0 { self.vmcs.get(field) } else { 0 };
+        World::Guest { vpid: of(proc2::VPID, Field::Vpid) as u16, ept: of(proc2::EPT, Field::Eptp) }
+    }
 }
 
 /// More than the highest basic exit reason.
