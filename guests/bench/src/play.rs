@@ -1,4 +1,4 @@
-//! The load of the talk on the traps of Hyper-V features, as a program of Linux: what `guests/src/bin/game.rs` does by
+//! The load of the talk on the traps of Hyper-V features, as a program of Linux: what `guests/bare/src/bin/game/` does by
 //! itself, this asks the kernel for. Groups of three processors render; each thread reads the clock and interrupts the two
 //! others of its group, so many times a second. When it does so goes by the time-stamp counter, which exits nowhere.
 

@@ -20,7 +20,7 @@ pub fn spin() -> Result<&'static [u8], Error> {
 const GAME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/game"));
 const GAME_MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/game-missing"));
 
-/// The bytes of `guests/src/bin/game.rs`: a kernel with a PVH note.
+/// The bytes of `guests/bare/src/bin/game/`: a kernel with a PVH note.
 pub fn game() -> Result<&'static [u8], Error> {
     if GAME.is_empty() { Err(Error::NoProgram(GAME_MISSING)) } else { Ok(GAME) }
 }

@@ -181,7 +181,20 @@ fn instructions(t: &mut Test) {
             t.event((name, user), &s.run(), if there { Expect::done() } else { UD });
         }
     }
-    // At level 0 alone.
+    privileged(t, place, xsave);
+    if xsave {
+        set_xcr0(all_components());
+        // Without the state enabled there is no AVX.
+        if avx {
+            without_state(t);
+        }
+        set_xcr0(1);
+    }
+    reset_fpu();
+}
+
+/// At level 0 alone.
+fn privileged(t: &mut Test, place: u64, xsave: bool) {
     for (name, there, code) in [
         ("INVPCID", has(7, 0, EBX, 10), code!("mov eax, 2" => "invpcid rax, [rdi]")),
         ("XSAVES", has(0xd, 1, EAX, 3), code!("xor eax, eax", "xor edx, edx" => "xsaves [rdi]")),
@@ -200,22 +213,17 @@ fn instructions(t: &mut Test) {
         t.event(name, &Subject::kernel(code).run(), if there { Expect::done() } else { UD });
         t.event((name, "in user mode"), &Subject::user(code).run(), UD);
     }
-    if xsave {
-        set_xcr0(all_components());
-        // Without the state enabled there is no AVX.
-        if avx {
-            set_xcr0(3);
-            let s = Subject::user(code!("vaddps xmm0, xmm0, xmm0")).cr4(cr4::OSXSAVE, 0);
-            t.event("AVX without its state", &s.run(), UD);
-            set_xcr0(7);
-            t.event("AVX with its state", &s.run(), Expect::done());
-            t.event("AVX without OSXSAVE", &s.cr4(0, cr4::OSXSAVE).run(), UD);
-            t.event("AVX and TS", &s.cr0(cr0::TS, 0).run(), Expect::fault(vector::NM));
-            t.event("AVX and EM", &s.cr0(cr0::EM, 0).run(), Expect::done());
-        }
-        set_xcr0(1);
-    }
-    reset_fpu();
+}
+
+fn without_state(t: &mut Test) {
+    set_xcr0(3);
+    let s = Subject::user(code!("vaddps xmm0, xmm0, xmm0")).cr4(cr4::OSXSAVE, 0);
+    t.event("AVX without its state", &s.run(), UD);
+    set_xcr0(7);
+    t.event("AVX with its state", &s.run(), Expect::done());
+    t.event("AVX without OSXSAVE", &s.cr4(0, cr4::OSXSAVE).run(), UD);
+    t.event("AVX and TS", &s.cr0(cr0::TS, 0).run(), Expect::fault(vector::NM));
+    t.event("AVX and EM", &s.cr0(cr0::EM, 0).run(), Expect::done());
 }
 
 /// Where an extension is absent whose encoding is an old instruction with a prefix, that is what runs.

@@ -6,6 +6,12 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+mod controller;
+mod hostile;
+
+use controller::operation::*;
+use controller::*;
+use hostile::{hostile_requests, hostile_slots};
 use satori_guests::apic::{self, bit};
 use satori_guests::defs::apic::{IRR, ISR};
 use satori_guests::defs::hyperv::synic::message::{HYPERVISOR, PAYLOAD, PENDING, SENDER, SIZE_AND_FLAGS};
@@ -14,7 +20,7 @@ use satori_guests::defs::hyperv::{PAGE_ENABLE, Status, call as code, msr};
 use satori_guests::hyperv::bit::{POST_MESSAGES, SIGNAL_EVENTS, SYNIC};
 use satori_guests::hyperv::{self as hv, Control, call, fill, filled, interrupt_within, peek, peek32, poke};
 use satori_guests::msr::{get, kept, refused, set};
-use satori_guests::{Test, guest, harness, insn, paging, smp};
+use satori_guests::{Test, guest, insn, paging, smp};
 
 guest!(
     "hv_synic",
@@ -34,109 +40,6 @@ guest!(
     hostile_slots,
     hostile_requests,
 );
-
-const SUCCESS: u64 = 0;
-const PORT: u16 = 0x3000;
-/// Time in which nothing comes, and in which something surely does, in ticks of the TSC.
-const LONG: u64 = 200_000;
-const SOON: u64 = 400_000_000;
-
-/// Operations of hyperv-testdev; from 8 on Satori's own.
-mod operation {
-    pub const CREATE_ROUTE: u32 = 1;
-    pub const DESTROY_ROUTE: u32 = 2;
-    pub const RAISE: u32 = 3;
-    pub const CREATE_MESSAGES: u32 = 4;
-    pub const DESTROY_MESSAGES: u32 = 5;
-    pub const CREATE_EVENTS: u32 = 6;
-    pub const DESTROY_EVENTS: u32 = 7;
-    pub const CREATE_OWN_MESSAGES: u32 = 8;
-    pub const DESTROY_OWN_MESSAGES: u32 = 9;
-    pub const CREATE_OWN_EVENTS: u32 = 10;
-    pub const DESTROY_OWN_EVENTS: u32 = 11;
-    pub const DELETE_MESSAGE_PORT: u32 = 12;
-    pub const DELETE_EVENT_PORT: u32 = 13;
-}
-use operation::*;
-
-fn request(operation: u32, connection: u32, vp: u64, sint: u32) {
-    insn::out32(PORT, connection << 24 | operation << 16 | (vp as u32) << 8 | sint);
-}
-
-/// Whether the test device is there; without it nothing can come in.
-fn testdev() -> bool {
-    SYNIC.offered() && harness::option("testdev") == Some("on")
-}
-
-fn skipped(t: &mut Test) {
-    t.eq("no controller, no registers", get(msr::SCONTROL).is_some(), SYNIC.offered());
-}
-
-/// A controller that is on, with pages for messages and events.
-struct Pages {
-    messages: u64,
-    events: u64,
-}
-
-impl Pages {
-    fn slot(&self, sint: u32) -> u64 {
-        self.messages + SLOT_BYTES * u64::from(sint)
-    }
-
-    fn flags(&self, sint: u32) -> u64 {
-        self.events + SLOT_BYTES * u64::from(sint)
-    }
-
-    /// Takes the message of `sint`: its type and first payload word, if there is one. Tells the host if
-    /// others wait.
-    fn take(&self, sint: u32) -> Option<(u32, u64)> {
-        let slot = self.slot(sint);
-        let found = (peek32(slot), peek(slot + PAYLOAD));
-        if found.0 == 0 {
-            return None;
-        }
-        // SAFETY: the slot is this processor's to empty.
-        unsafe { (slot as *mut u32).write_volatile(0) };
-        insn::mfence();
-        if peek32(slot + SIZE_AND_FLAGS) & PENDING != 0 {
-            insn::wrmsr(msr::EOM, 0);
-        }
-        Some(found)
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        for sint in 0..SINTS as u32 {
-            insn::wrmsr(msr::SINT0 + sint, SINT_MASKED);
-            while self.take(sint).is_some() {}
-        }
-        for register in [msr::SIMP, msr::SIEFP, msr::SCONTROL] {
-            insn::wrmsr(register, 0);
-        }
-    }
-}
-
-fn turn_on() -> Pages {
-    let pages = Pages { messages: paging::page(), events: paging::page() };
-    insn::wrmsr(msr::SIMP, pages.messages | PAGE_ENABLE);
-    insn::wrmsr(msr::SIEFP, pages.events | PAGE_ENABLE);
-    for sint in 0..SINTS as u64 {
-        // What an earlier case left in the pages, which keep what they hold.
-        fill(pages.messages, 0);
-        fill(pages.events, 0);
-        insn::wrmsr(msr::SINT0 + sint as u32, SINT_MASKED);
-    }
-    insn::wrmsr(msr::SCONTROL, 1);
-    pages
-}
-
-/// The next interrupt, ended.
-fn came() -> Option<u8> {
-    let vector = interrupt_within(LONG)?;
-    apic::eoi();
-    Some(vector)
-}
 
 fn registers(t: &mut Test) {
     if !SYNIC.offered() {
@@ -265,21 +168,6 @@ fn auto_eoi(t: &mut Test) {
     t.holds("is in service", bit(ISR, 0x62));
     apic::eoi();
     request(DESTROY_ROUTE, 0, own, 2);
-}
-
-/// Posts a message of `size` bytes, all `byte`, through `connection`.
-fn post(page: u64, block: u64, connection: u32, kind: u32, size: u32, byte: u8) -> u64 {
-    poke(block, connection.into());
-    poke(block + 8, u64::from(size) << 32 | u64::from(kind));
-    for at in (16..256).step_by(8) {
-        poke(block + at, u64::from(byte) * 0x0101_0101_0101_0101);
-    }
-    call(page, Control::new(code::POST_MESSAGE), block, 0).unwrap_or(u64::MAX)
-}
-
-fn signal(page: u64, connection: u32, flag: u32) -> u64 {
-    let word = u64::from(flag) << 32 | u64::from(connection);
-    call(page, Control::new(code::SIGNAL_EVENT).fast(), word, 0).unwrap_or(u64::MAX)
 }
 
 fn message_slots(t: &mut Test) {
@@ -607,82 +495,4 @@ fn pages_apart(t: &mut Test) {
         insn::wrmsr(register, 0);
         t.holds((register, "given back again"), filled(memory, 0x4242));
     }
-}
-
-/// The guest writes nonsense into its own slots and flags.
-fn hostile_slots(t: &mut Test) {
-    if !testdev() || !POST_MESSAGES.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
-    insn::wrmsr(msr::SINT0 + 3, 0x63);
-    request(CREATE_OWN_MESSAGES, 9, own, 3);
-    request(CREATE_OWN_EVENTS, 9, own, 3);
-    for garbage in [u64::MAX, 0x0101_0101_0101_0101, 1] {
-        fill(pages.messages, garbage);
-        fill(pages.events, garbage);
-        t.eq(("waits behind garbage", garbage), post(page, block, 9, 4, 8, 4), SUCCESS);
-        t.eq("no interrupt", came(), None);
-        t.holds("marked", peek32(pages.slot(3) + SIZE_AND_FLAGS) & PENDING != 0);
-        for _ in 0..100 {
-            insn::wrmsr(msr::EOM, 0);
-        }
-        t.eq("still behind it", came(), None);
-        fill(pages.messages, 0);
-        insn::wrmsr(msr::EOM, 0);
-        t.eq("now it comes", (came(), pages.take(3).map(|m| m.0)), (Some(0x63), Some(4)));
-        t.holds("an event", signal(page, 9, 1) == SUCCESS);
-        came();
-    }
-    // Both pages in one place, and both over the hypercall page.
-    for place in [pages.messages, page] {
-        insn::wrmsr(msr::SIMP, place | PAGE_ENABLE);
-        insn::wrmsr(msr::SIEFP, place | PAGE_ENABLE);
-        let direct = Control::new(code::SIGNAL_EVENT).fast();
-        let vmcall = satori_guests::Subject::kernel(satori_guests::code!("vmcall"));
-        use satori_guests::subject::reg;
-        for word in [9, 9 | 1 << 32] {
-            vmcall.with(reg::RCX, direct.0).with(reg::RDX, word).run();
-            poke(block, 9);
-            poke(block + 8, 8 << 32 | 4);
-            vmcall.with(reg::RCX, code::POST_MESSAGE.into()).with(reg::RDX, block).run();
-        }
-        insn::wrmsr(msr::SIMP, 0);
-        insn::wrmsr(msr::SIEFP, 0);
-    }
-    while came().is_some() {}
-    t.eq("the hypercall page is whole", call(page, Control::new(0xfff0), 0, 0), Ok(2));
-    request(DESTROY_OWN_MESSAGES, 9, own, 3);
-    request(DESTROY_OWN_EVENTS, 9, own, 3);
-}
-
-/// Requests that name processors, sources and operations which do not exist.
-fn hostile_requests(t: &mut Test) {
-    if !testdev() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let page = hv::hypercall_page();
-    for operation in 0..=0xff {
-        for (connection, vp, sint) in [(0, 0xff, 0), (0xff, 0, 16), (0xff, 0, 0xff), (1, 0xee, 0xee)] {
-            request(operation, connection, vp, sint);
-        }
-    }
-    for connection in [0, 1, 0xff] {
-        let status = signal(page, connection, 0);
-        t.holds(
-            ("a connection to nowhere", connection, status),
-            status != SUCCESS || peek(pages.flags(0)) != 0,
-        );
-    }
-    for connection in [0, 1, 0xff] {
-        for operation in [DESTROY_ROUTE, DESTROY_MESSAGES, DESTROY_EVENTS] {
-            for (vp, sint) in [(0xff, 0), (0, 16), (0, 0xff), (0xee, 0xee)] {
-                request(operation, connection, vp, sint);
-            }
-        }
-    }
-    t.eq("nothing came", came(), None);
 }
