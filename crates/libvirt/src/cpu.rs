@@ -2,7 +2,7 @@
 
 use satori_cpuid::{CpuModel, Feature, MAX_CPUS, Topology};
 
-use crate::domain::Reader;
+use crate::reader::Reader;
 use crate::tree::Node;
 use crate::values::count;
 

@@ -3,7 +3,7 @@
 use satori_hyperv::Enlightenment;
 use satori_hyperv::choice::{Base, What, retries, vendor};
 
-use crate::domain::Reader;
+use crate::reader::Reader;
 use crate::names::{self, Spelled, by_spelling};
 use crate::schema;
 use crate::tree::Node;

@@ -10,11 +10,15 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod cpu;
 mod domain;
+mod elements;
 mod hyperv;
 mod names;
 mod place;
+mod processors;
+mod reader;
 mod schema;
 mod tree;
 mod values;
