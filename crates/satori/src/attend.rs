@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use satori_machine::Handle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{emulate_default_handler, pipe};
 
@@ -50,6 +51,33 @@ pub trait Guest: Send + 'static {
     fn moved(&self) -> u64;
     /// Makes the run end soon.
     fn stop(&mut self);
+}
+
+impl Guest for Handle {
+    fn input(&mut self, bytes: &[u8]) -> usize {
+        Handle::input(self, bytes)
+    }
+    fn send_break(&mut self) {
+        Handle::send_break(self);
+    }
+    fn ready(&self) -> usize {
+        Handle::ready(self)
+    }
+    fn on_ready(&self, told: Box<dyn Fn() + Send>) {
+        Handle::on_ready(self, told);
+    }
+    fn suspend(&mut self) {
+        Handle::suspend(self);
+    }
+    fn go_on(&mut self) {
+        Handle::go_on(self);
+    }
+    fn moved(&self) -> u64 {
+        Handle::moved(self)
+    }
+    fn stop(&mut self) {
+        Handle::stop(self);
+    }
 }
 
 /// How long a run may last.

@@ -9,7 +9,7 @@ use satori_libvirt::{Domain, Whose};
 use satori_machine::{ClockMode, Config, Pins, Processor, host_processors};
 
 use crate::cli;
-use crate::run;
+use crate::inputs;
 use crate::say::say;
 use crate::units;
 
@@ -88,7 +88,7 @@ fn chosen(flags: &cli::Processor, foreign: bool) -> Result<Processors> {
 }
 
 fn read(path: &Path, foreign: bool) -> Result<Domain> {
-    let bytes = run::read("--libvirt", path)?;
+    let bytes = inputs::read("--libvirt", path)?;
     let shown = path.display().to_string();
     let text = String::from_utf8(bytes)
         .map_err(|_| anyhow!("--libvirt {shown} is no text in UTF-8: name a domain's XML file"))?;

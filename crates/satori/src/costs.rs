@@ -9,8 +9,8 @@ use satori_report::costs::{Costs, is_processor};
 use serde_json::Value;
 
 use crate::cli::Form;
+use crate::inputs::read;
 use crate::reports::{Input, load, save};
-use crate::run::read;
 
 /// `satori costs`.
 #[derive(Debug, Subcommand)]

@@ -2,14 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 
-use crate::late::{self, LateFile};
+use crate::late;
+use crate::opened::Opened;
 use crate::places::unix_socket;
 use crate::{cli, network};
 
@@ -77,47 +77,6 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
 /// The disks of the flags. Opens images, and changes none.
 pub fn disks(flags: &cli::Machine) -> Result<Vec<Disk>> {
     flags.disk.iter().map(open).collect()
-}
-
-/// What was made for a guest, to be taken back where none runs.
-#[derive(Debug, Default)]
-pub struct Opened {
-    files: Vec<LateFile>,
-    sockets: Vec<PathBuf>,
-}
-
-impl Opened {
-    /// Descriptors that a sandbox has to keep open.
-    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        self.files.iter().map(|late| late.file.as_raw_fd())
-    }
-
-    /// Opens a file that the run writes at its end; what is in it stays until [`emptied`].
-    pub fn file(&mut self, flag: &str, path: &Path) -> Result<File> {
-        let late = LateFile::open(flag, path)?;
-        let file = late.file.try_clone()?;
-        self.files.push(late);
-        Ok(file)
-    }
-
-    /// A socket was made at `path`.
-    pub fn socket(&mut self, path: &Path) -> Result<()> {
-        self.sockets.push(std::path::absolute(path)?);
-        Ok(())
-    }
-
-    /// No guest ran: no file is left behind.
-    pub fn take_back(self) {
-        self.files.into_iter().for_each(LateFile::take_back);
-        self.sockets.iter().for_each(|path| drop(std::fs::remove_file(path)));
-    }
-}
-
-/// A file of [`Opened::file`], without what a former run left in it.
-pub fn emptied(file: File) -> File {
-    // A pipe or a terminal has no content.
-    let _ = file.set_len(0);
-    file
 }
 
 /// The serial ports of `--serial`; files that they lead to are `opened`, and emptied when the guest begins.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use satori_machine::Module;
 
-use crate::run::{Room, full};
+use crate::inputs::{Room, full};
 
 /// The files that one `--initrd` names: one, or as QEMU has it for multiboot kernels several,
 /// `"FILE ARGS,FILE"`, where `,,` is a comma. A name that exists as it stands is one file.

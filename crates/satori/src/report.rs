@@ -186,6 +186,20 @@ pub struct Wanted<'a> {
     pub origin: Origin,
 }
 
+impl<'a> Wanted<'a> {
+    /// That of the flags.
+    pub fn of(flags: &cli::Machine, costs: &'a Costs, origin: Origin) -> Self {
+        Wanted {
+            form: flags.report,
+            vcpu: flags.report_vcpu,
+            counters: flags.engine_stats,
+            processor: flags.processor.vmx.unwrap_or_default().to_string(),
+            costs,
+            origin,
+        }
+    }
+}
+
 /// Writes the report to `file`, or to standard error.
 pub fn write(outcome: &Outcome, status: Status, wanted: &Wanted, file: Option<File>) -> io::Result<()> {
     if wanted.form == cli::Report::Off {

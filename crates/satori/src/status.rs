@@ -1,5 +1,9 @@
 //! Exit statuses, all of them.
 
+use satori_machine::Event;
+
+use crate::cli::Testdev;
+
 /// How `satori` ends, as the shell sees it.
 ///
 /// Odd numbers below 118 and most above belong to the guest's debug exit, as QEMU gives them;
@@ -38,6 +42,21 @@ pub enum Status {
 }
 
 impl Status {
+    /// What a machine's end comes to with these words of `--testdev`; none if it was told to end, by whoever knows why.
+    pub fn of(event: &Event, testdev: &[Testdev]) -> Option<Status> {
+        Some(match event {
+            Event::PowerOff => Status::Ok,
+            Event::Reset(_) => Status::Reset,
+            Event::DebugExit(value) if testdev.contains(&Testdev::ExitValue) => Status::ExitValue(*value),
+            Event::DebugExit(value) => Status::DebugExit(*value),
+            Event::Panic(_) => Status::Panic,
+            Event::TripleFault { .. } => Status::TripleFault,
+            Event::Timeout => Status::Timeout,
+            Event::Failed(_) => Status::Internal,
+            Event::Stopped => return None,
+        })
+    }
+
     /// The number given to exit(2).
     pub const fn code(self) -> u8 {
         match self {

@@ -26,9 +26,10 @@ use self::talks::Talks;
 use crate::cli;
 use crate::demo::cache::{self, Wanted};
 use crate::demo::cpio::Cpio;
+use crate::inputs::read;
 use crate::late::{LateFile, plain};
 use crate::origin;
-use crate::run::{engine, read};
+use crate::run::engine;
 use crate::say::{Out, say};
 use crate::status::Status;
 

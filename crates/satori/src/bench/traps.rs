@@ -13,7 +13,8 @@ use satori_machine::VmxProcessor;
 
 use super::{Scratch, ramdisk, stop_on_signals};
 use crate::demo::cache::{self, Wanted};
-use crate::run::{engine, read};
+use crate::inputs::read;
+use crate::run::engine;
 use crate::say::{Out, say};
 use crate::status::Status;
 use crate::{cli, costs, units};

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::demo::apt;
 use crate::demo::cache::{self, Wanted};
-use crate::run::read;
+use crate::inputs::read;
 
 use super::modules::Modules;
 

@@ -14,7 +14,7 @@ mod options;
 
 use std::fs::File;
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail};
@@ -23,11 +23,10 @@ use satori_machine::{
     Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, SerialPorts, Share, Sinks,
 };
 
-use crate::devices::{Opened, emptied};
 use crate::late::plain;
 use crate::network::NetSpec;
-use crate::places::unix_socket;
-use crate::run::{self, Boot};
+use crate::opened::Opened;
+use crate::run::{self, Boot, Watchers};
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
@@ -56,15 +55,8 @@ pub fn run(flags: &cli::Run) -> Status {
         status_file = flags.command.status_file.as_deref().map(StatusFile::open).transpose()?;
         Ok(prepared)
     });
-    let status = match prepared {
-        Ok(prepared) => start(flags, prepared, &mut status_file, &mut opened),
-        Err(error) => {
-            opened.take_back();
-            return run::refuse(&error);
-        }
-    };
+    let status = prepared.and_then(|prepared| start(flags, prepared, &mut status_file, &mut opened));
     status.unwrap_or_else(|error| {
-        opened.take_back();
         status_file.into_iter().for_each(StatusFile::take_back);
         run::refuse(&error)
     })
@@ -222,37 +214,34 @@ fn start(
     let report_file = report_file.map(|path| opened.file("--report-file", path)).transpose()?;
     let dump =
         flags.machine.crash_dump.as_deref().map(|path| opened.file("--crash-dump", path)).transpose()?;
-    let (watching, listening) = watchers(&flags.machine, &mut machine, opened)?;
+    let watchers = Watchers::open(&flags.machine, &mut machine, opened)?;
+    chosen.warn();
+    watchers.tell(&flags.machine);
     let raw = if on_terminal { RawMode::enter() } else { None };
     let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.limits());
     let attendant = attendant.context("cannot watch the terminal and signals")?;
     let written = status_file.iter().map(StatusFile::descriptor);
     let files = report_file.iter().chain(&dump).map(AsRawFd::as_raw_fd).chain(opened.descriptors());
-    let others = files.chain(watching).chain(written);
+    let others = files.chain(watchers.keep).chain(written);
     let keep: Vec<_> = machine.files().into_iter().chain(attendant.files()).chain(others).collect();
-    run::sandbox(&flags.machine, &keep, listening, chosen.pins.any())?;
+    run::sandbox(&flags.machine, &keep, watchers.listening, chosen.pins.any())?;
+    opened.begin(flags.machine.sandbox != cli::Sandbox::Off);
     if let Some(dump) = dump {
-        machine.crash_dump(emptied(dump));
+        machine.crash_dump(dump);
     }
     let attendant = attendant.start().context("cannot start a thread")?;
     let outcome = machine.run();
     let told = attendant.finish();
     // Terminal first: everything below is ordinary text.
     drop(raw);
-    let end = told.end.unwrap_or(match (&outcome.event, told.stopped) {
-        (Event::Stopped, Some(stop)) => End::Stopped(stop.status()),
-        (Event::PowerOff, _) if told.started => End::PoweredOff,
-        (Event::PowerOff, _) => End::Vanished,
-        (Event::Reset(_), _) => End::Machine(Status::Reset),
-        (Event::DebugExit(value), _) if flags.machine.testdev.contains(&cli::Testdev::ExitValue) => {
-            End::Machine(Status::ExitValue(*value))
+    let end = told.end.unwrap_or_else(|| {
+        match (&outcome.event, Status::of(&outcome.event, &flags.machine.testdev)) {
+            (Event::PowerOff, _) if told.started => End::PoweredOff,
+            (Event::PowerOff, _) => End::Vanished,
+            (Event::Timeout, _) => End::Stopped(Status::Timeout),
+            (_, Some(status)) => End::Machine(status),
+            (_, None) => End::Stopped(told.stopped.map_or(Status::User, |stop| stop.status())),
         }
-        (Event::DebugExit(value), _) => End::Machine(Status::DebugExit(*value)),
-        (Event::Panic(_), _) => End::Machine(Status::Panic),
-        (Event::TripleFault { .. }, _) => End::Machine(Status::TripleFault),
-        (Event::Timeout, _) => End::Stopped(Status::Timeout),
-        (Event::Stopped, None) => End::Stopped(Status::User),
-        (Event::Failed(_), _) => End::Machine(Status::Internal),
     });
     let status = end.status();
     ended::tell(&end, &outcome, status);
@@ -261,14 +250,7 @@ fn start(
             "no modules of kernel {release} were found, beside it or in /lib/modules: name their folder with --modules DIR"
         ));
     }
-    let wanted = report::Wanted {
-        form: flags.machine.report,
-        vcpu: flags.machine.report_vcpu,
-        counters: flags.machine.engine_stats,
-        processor: flags.machine.processor.vmx.unwrap_or_default().to_string(),
-        costs: &costs,
-        origin,
-    };
+    let wanted = report::Wanted::of(&flags.machine, &costs, origin);
     let told = |what: &str, why: &std::io::Error| {
         say(format_args!("{what} cannot be written ({}): make room, or name another place", plain(why)));
     };
@@ -280,7 +262,7 @@ fn start(
     let cut: Vec<_> = port.into_iter().chain(serial).collect();
     cut.iter().for_each(|(what, why)| told(what, why));
     let mut status = status.or_lost(!cut.is_empty() || report::is_cut(&outcome));
-    if let Err(why) = report::write(&outcome, status, &wanted, report_file.map(emptied)) {
+    if let Err(why) = report::write(&outcome, status, &wanted, report_file) {
         told("the report", &why);
         status = status.or_lost(true);
     }
@@ -290,21 +272,6 @@ fn start(
         status = status.or_lost(true);
     }
     Ok(status)
-}
-
-/// Lets a debugger and others look on, as the flags say: what a sandbox has to keep for it, and whether connections come.
-fn watchers(flags: &cli::Machine, machine: &mut Machine, opened: &mut Opened) -> Result<(Vec<RawFd>, bool)> {
-    let listener = run::gdb(flags)?;
-    flags.gdb.as_deref().and_then(unix_socket).map(|path| opened.socket(path)).transpose()?;
-    let mut keep = run::observers(flags, machine)?;
-    flags.stats_socket.as_deref().map(|path| opened.socket(path)).transpose()?;
-    let listening = listener.is_some() || run::listens(flags);
-    if let Some(listener) = listener {
-        keep.push(listener.as_fd().as_raw_fd());
-        say(format_args!("gdb: 'target remote {}' connects", listener.address()));
-        machine.debug(listener, flags.gdb_wait);
-    }
-    Ok((keep, listening))
 }
 
 /// The kernel's console, of which the machine keeps the last lines; at `-v` standard error shows it.

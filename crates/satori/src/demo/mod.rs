@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use satori_machine::{Cmdline, Module, ProtocolChoice};
 
 use self::cache::Wanted;
+use crate::inputs;
 use crate::run::{self, Boot};
 use crate::say::say;
 use crate::status::Status;
@@ -45,14 +46,14 @@ fn prepare(flags: &cli::Demo) -> Result<Boot> {
         Some(file) => file.clone(),
     };
     flags.places().reads("the kernel", [&kernel]).reads("busybox", [&busybox]).check()?;
-    let program = run::read("--busybox", &busybox)?;
+    let program = inputs::read("--busybox", &busybox)?;
     if !program.starts_with(b"\x7fELF") {
         bail!("--busybox {} is no ELF program: name a statically linked busybox", busybox.display());
     }
     say(format_args!("kernel {}", kernel.display()));
     say(format_args!("busybox {}", busybox.display()));
     Ok(Boot {
-        kernel: run::read("--kernel", &kernel)?,
+        kernel: inputs::read("--kernel", &kernel)?,
         kernel_name: kernel.display().to_string(),
         initrds: vec![Module {
             data: initramfs::build(&program, &init_script(flags.interactive), &[]),

@@ -15,7 +15,8 @@ use satori_machine::{Module, ProtocolChoice};
 use super::cache::{self, Wanted};
 use super::cpio::Cpio;
 use crate::command::kernel;
-use crate::run::{self, Boot};
+use crate::inputs;
+use crate::run::Boot;
 use crate::say::say;
 use crate::{cli, devices, network};
 
@@ -104,7 +105,7 @@ pub fn prepare(flags: &mut cli::Demo) -> Result<Boot> {
     let append = flags.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
     Ok(Boot {
         initrds: vec![Module {
-            data: initramfs(&kernel, &run::read("--busybox", &busybox)?)?,
+            data: initramfs(&kernel, &inputs::read("--busybox", &busybox)?)?,
             ..Module::default()
         }],
         kernel_name: kernel.path.display().to_string(),

@@ -11,8 +11,8 @@ use clap::{Args, ValueHint};
 use crate::command::kernel;
 use crate::demo::cache::{self, Wanted};
 use crate::demo::cpio::Cpio;
+use crate::inputs::read;
 use crate::late::plain;
-use crate::run::read;
 use crate::say::say;
 
 /// The init of archives that have none of their own, for busybox' shell.
