@@ -3,8 +3,8 @@
 use satori_hyperv::Enlightenment;
 use satori_hyperv::choice::{Base, What, retries, vendor};
 
-use crate::reader::Reader;
 use crate::names::{self, Spelled, by_spelling};
+use crate::reader::Reader;
 use crate::schema;
 use crate::tree::Node;
 
