@@ -57,6 +57,7 @@ pub use pins::{Pins, host_processors};
 pub use processor::Processor;
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module, ProtocolChoice};
 pub use satori_engine::{CONTROLS, Processor as VmxProcessor, Vmx, VmxRow};
+pub use satori_image as image;
 pub use satori_symbols::Symbols;
 pub use satori_virtio::{Disk, Nic, Port, Share};
 pub use serial::{SerialEnd, SerialPorts};

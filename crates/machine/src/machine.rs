@@ -236,11 +236,10 @@ impl Machine {
                 sum.profile.shares.get_or_insert_default().merge(&shares);
             }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
-            if !matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_)) {
-                // What the guest wrote before it ended is not lost with it.
-                let over = || end.is_some_and(|end| end <= Instant::now());
-                plan.config.devices.finish(&|| over() || plan.shared.stop_asked());
-            }
+            // What the guest wrote before it ended is not lost with it. Who ended it waits for nobody.
+            let hurry = matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_));
+            let over = || hurry || end.is_some_and(|end| end <= Instant::now());
+            plan.config.devices.finish(&|| over() || plan.shared.stop_asked());
             if matches!(event, Event::Panic(_) | Event::TripleFault { .. })
                 && let Some(file) = &crash_dump
             {

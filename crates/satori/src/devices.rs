@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
+use satori_machine::image::{Access, Format, Image, Source};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 
 use crate::late;
@@ -13,18 +14,21 @@ use crate::opened::Opened;
 use crate::places::unix_socket;
 use crate::{cli, network};
 
-/// One `--disk`: `FILE[,format=raw][,readonly][,snapshot][,serial=TEXT]`.
+/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,serial=TEXT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// The image.
     pub file: PathBuf,
-    readonly: bool,
-    snapshot: bool,
+    format: Format,
+    /// The folder that what a qcow2 image is based on has to lie in, if that is not the image's.
+    backing: Option<PathBuf>,
+    access: Access,
     serial: String,
 }
 
 /// What a part behind the file's name may be.
-const PARTS: &str = "format=raw, readonly, snapshot or serial=TEXT (a comma in a name is two)";
+const PARTS: &str =
+    "format=raw|qcow2, backing=DIR, readonly, snapshot or serial=TEXT (a comma in a name is two)";
 
 /// Reads one `--disk`; the file is not looked at.
 pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
@@ -33,24 +37,44 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
     if file.as_os_str().is_empty() {
         return Err("name an image: --disk FILE".into());
     }
-    let mut disk = DiskSpec { file, readonly: false, snapshot: false, serial: String::new() };
+    let (mut readonly, mut snapshot) = (false, false);
+    let mut disk =
+        DiskSpec { file, format: Format::Raw, backing: None, access: Access::Write, serial: String::new() };
     for part in parts {
+        if let Some(folder) = part.as_bytes().strip_prefix(b"backing=") {
+            disk.backing = Some(OsStr::from_bytes(folder).into());
+            continue;
+        }
         let part = part.to_string_lossy().into_owned();
         match part.split_once('=').unwrap_or((&part, "")) {
-            ("readonly", "") => disk.readonly = true,
-            ("snapshot", "") => disk.snapshot = true,
+            ("readonly", "") => readonly = true,
+            ("snapshot", "") => snapshot = true,
             ("serial", serial) => disk.serial = serial.into(),
-            ("format", "raw") | ("bus", "virtio") => {}
+            ("bus", "virtio") => {}
+            ("format", "raw") => disk.format = Format::Raw,
+            ("format", "qcow2") => disk.format = Format::Qcow2,
             ("format", other) => {
                 return Err(format!(
-                    "this version reads raw images, not '{other}': 'qemu-img convert -O raw' makes one"
+                    "images are read as raw or qcow2, not as '{other}': 'qemu-img convert -O qcow2' makes one"
                 ));
             }
             _ => return Err(format!("'{part}' is none of {PARTS}")),
         }
     }
-    if disk.readonly && disk.snapshot {
-        return Err("a snapshot takes writes, and 'readonly' refuses them: leave one of the two out".into());
+    disk.access = match (readonly, snapshot) {
+        (true, true) => {
+            return Err(
+                "a snapshot takes writes, and 'readonly' refuses them: leave one of the two out".into()
+            );
+        }
+        (true, false) => Access::ReadOnly,
+        (false, true) => Access::Snapshot,
+        (false, false) => Access::Write,
+    };
+    if disk.backing.is_some() && disk.format == Format::Raw {
+        return Err(
+            "only a qcow2 image is based on others: write 'format=qcow2', or leave 'backing' out".into()
+        );
     }
     Ok(disk)
 }
@@ -103,7 +127,7 @@ pub fn serials(flags: &cli::Machine, opened: &mut Opened) -> Result<SerialPorts>
 
 fn open(spec: &DiskSpec) -> Result<Disk> {
     let shown = spec.file.display();
-    let written = !spec.readonly && !spec.snapshot;
+    let written = spec.access == Access::Write;
     let file = File::options().read(true).write(written).open(&spec.file).map_err(|why| {
         anyhow!("cannot open --disk {shown} ({}): name another image", plain(&why, written))
     })?;
@@ -113,8 +137,13 @@ fn open(spec: &DiskSpec) -> Result<Disk> {
     }) {
         bail!("--disk {shown} is neither a file nor a block device: name an image");
     }
-    let DiskSpec { readonly, snapshot, serial, .. } = spec.clone();
-    Ok(Disk { name: format!("--disk {shown}"), file, readonly, snapshot, serial })
+    let DiskSpec { format, access, backing, serial, .. } = spec.clone();
+    let here = spec.file.parent().map(|folder| match folder.as_os_str().is_empty() {
+        true => PathBuf::from("."),
+        false => folder.into(),
+    });
+    let image = Image::open(Source { name: format!("--disk {shown}"), file, format, access, here, backing })?;
+    Ok(Disk { image, serial })
 }
 
 fn plain(why: &std::io::Error, written: bool) -> String {
@@ -133,10 +162,14 @@ mod tests {
         let read = |text: &str| disk(OsStr::new(text));
         let spec = read("a,,b.img,readonly,serial=x,format=raw").unwrap();
         assert_eq!(spec.file, PathBuf::from("a,b.img"));
-        assert!(spec.readonly && !spec.snapshot && spec.serial == "x");
+        assert!(spec.access == Access::ReadOnly && spec.serial == "x");
+        let spec = read("a,format=qcow2,backing=/b,snapshot").unwrap();
+        assert!(spec.format == Format::Qcow2 && spec.access == Access::Snapshot);
+        assert_eq!(spec.backing, Some("/b".into()));
         for (wrong, told) in [
             ("", "name an image"),
-            ("a,format=qcow2", "qemu-img convert"),
+            ("a,format=vmdk", "qemu-img convert"),
+            ("a,backing=/b", "format=qcow2"),
             ("a,ro", "readonly"),
             ("a,readonly,snapshot", "leave one"),
             ("a,snapshot=on", "snapshot"),

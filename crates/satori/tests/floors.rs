@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-boot", 2),
     ("satori-symbols", 2),
     ("satori-pci", 2),
+    ("satori-image", 2),
     ("satori-vmx", 2),
     ("satori-soft", 3),
     ("satori-libvirt", 3),

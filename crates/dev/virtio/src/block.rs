@@ -1,22 +1,20 @@
-//! Block device (virtio 1.2, 5.2) on a raw image.
+//! Block device (virtio 1.2, 5.2) on an image.
 //!
 //! What the host has in its memory is read on the vCPU's thread; what may have to wait for a disk is done in order by
 //! a thread of the device's own. A flush is told to the guest when fdatasync has returned. A reset waits until what
 //! the thread has in its hands is done, so that no write of a former driver comes behind one of the next.
 
-mod image;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use satori_defs::virtio::{block::*, kind};
+use satori_image::Image;
 
 use crate::{Chain, Device, Error, Link, lock};
-use image::Image;
 
 /// Queues, and descriptors of each.
 const QUEUES: u16 = 4;
@@ -37,14 +35,8 @@ const PHYSICAL_EXPONENT: u8 = 3;
 /// A disk.
 #[derive(Debug)]
 pub struct Disk {
-    /// How messages call it.
-    pub name: String,
-    /// The image, opened for writing unless it is never written.
-    pub file: File,
-    /// The guest cannot write it.
-    pub readonly: bool,
-    /// What the guest writes is kept in memory and forgotten at the end.
-    pub snapshot: bool,
+    /// Its image, which the guest cannot write if it is read-only.
+    pub image: Image,
     /// What the guest finds as the disk's serial, up to 20 bytes.
     pub serial: String,
 }
@@ -83,7 +75,6 @@ struct Shared {
 /// The device.
 pub struct Block {
     serial: String,
-    readonly: bool,
     shared: Arc<Shared>,
 }
 
@@ -150,15 +141,14 @@ impl Shared {
 }
 
 impl Block {
-    /// A device for `disk`, whose image is locked: for this process alone if it may be written.
+    /// A device for `disk`.
     pub fn new(disk: Disk) -> Result<Arc<Self>, Error> {
-        let Disk { name, file, readonly, snapshot, serial } = disk;
+        let Disk { image, serial } = disk;
         if serial.len() > ID || serial.contains('\0') {
             return Err(Error::Config(format!("'{serial}' is no serial of a disk: use up to {ID} bytes")));
         }
-        let image = Image::new(&name, file, readonly, snapshot)?;
         let (state, bell, done) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Ok(Arc::new(Block { serial, readonly, shared: Arc::new(Shared { image, state, bell, done }) }))
+        Ok(Arc::new(Block { serial, shared: Arc::new(Shared { image, state, bell, done }) }))
     }
 
     /// What a chain asks for; the error is its status.
@@ -175,12 +165,12 @@ impl Block {
         };
         match u32::from_le_bytes([t0, t1, t2, t3]) {
             IN if fits(room) => Ok(Work::Read { at, len: room }),
-            OUT if fits(data) && !self.readonly => {
+            OUT if fits(data) && !self.shared.image.readonly() => {
                 Ok(Work::Write { at, data: chain.read(link.memory(), HEADER, data) })
             }
             IN | OUT => Err(IOERR),
             FLUSH_OUT => Ok(Work::Flush),
-            DISCARD_OUT | WRITE_ZEROES_OUT if self.readonly => Err(IOERR),
+            DISCARD_OUT | WRITE_ZEROES_OUT if self.shared.image.readonly() => Err(IOERR),
             DISCARD_OUT => Ok(Work::Discard(self.ranges(link, chain, data, 0)?)),
             WRITE_ZEROES_OUT => Ok(Work::Zero(self.ranges(link, chain, data, UNMAP)?)),
             _ => Err(UNSUPP),
@@ -229,6 +219,14 @@ impl Block {
         }
     }
 
+    /// Waits until the thread has nothing more in its hands.
+    fn idle(&self) {
+        let mut state = lock(&self.shared.state);
+        while state.busy || !state.jobs.is_empty() {
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Whether `work` could be done without waiting, and its result.
     fn at_once(&self, work: &Work) -> Option<Result<Vec<u8>, u8>> {
         match work {
@@ -252,7 +250,7 @@ impl Device for Block {
 
     fn features(&self) -> u64 {
         let common = SIZE_MAX | SEG_MAX | BLK_SIZE | TOPOLOGY | MQ | FLUSH;
-        if self.readonly { common | RO } else { common | DISCARD | WRITE_ZEROES }
+        if self.shared.image.readonly() { common | RO } else { common | DISCARD | WRITE_ZEROES }
     }
 
     fn queues(&self) -> Vec<u16> {
@@ -308,15 +306,20 @@ impl Device for Block {
     }
 
     fn reset(&self) {
-        let mut state = lock(&self.shared.state);
-        state.jobs.clear();
-        while state.busy {
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        lock(&self.shared.state).jobs.clear();
+        self.idle();
     }
 
     fn files(&self) -> Vec<RawFd> {
-        vec![self.shared.image.file().as_raw_fd()]
+        self.shared.image.files()
+    }
+
+    /// What the guest wrote and did not flush is its file's when the process ends, as it is with a raw image.
+    fn finish(&self, _give_up: &dyn Fn() -> bool) {
+        self.idle();
+        if let Err(error) = self.shared.image.settle() {
+            tracing::warn!("a disk could not be written at the end: {error}");
+        }
     }
 }
 

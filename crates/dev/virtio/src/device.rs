@@ -11,6 +11,9 @@ pub enum Error {
     /// A part of what it is made of makes no sense.
     #[error("{0}")]
     Config(String),
+    /// Its image cannot be used.
+    #[error(transparent)]
+    Image(#[from] satori_image::Error),
     /// The host refused something that it needs.
     #[error("cannot prepare {what}: {why}")]
     Host {
@@ -47,7 +50,7 @@ pub trait Device: Send + Sync {
     fn files(&self) -> Vec<RawFd> {
         Vec::new()
     }
-    /// The guest ended by itself: what it gave away is brought to its end, if that takes time, unless `give_up`
+    /// The guest ended, or was ended: what it gave away is brought to its end, if that takes time, unless `give_up`
     /// says that nobody wants to wait.
     fn finish(&self, _give_up: &dyn Fn() -> bool) {}
     /// Which of its ports' outputs the host did not take, as on a full disk, and what it said.

@@ -10,6 +10,7 @@ use arbitrary::{Result, Unstructured};
 use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink};
 use satori_defs::pci::{BAR0, COMMAND};
 use satori_defs::virtio::pci::common::*;
+use satori_image::{Access, Format, Image, Source};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_pci::PciFunction;
 use satori_virtio::{BAR_BYTES, Block, Console, Device, Disk, Fs, Port, Rng, Share, VirtioFunction, Wiring};
@@ -66,8 +67,15 @@ fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
             (Console::new(vec![null("in", true), null("out", false)]).expect("ports"), None)
         }
         2 => {
-            let (name, serial) = ("image".into(), "serial".into());
-            let disk = Disk { name, file: image(), readonly: false, snapshot: true, serial };
+            let source = Source {
+                name: "image".into(),
+                file: image(),
+                format: Format::Raw,
+                access: Access::Snapshot,
+                here: None,
+                backing: None,
+            };
+            let disk = Disk { image: Image::open(source).expect("an image"), serial: "serial".into() };
             (Block::new(disk).expect("a disk"), None)
         }
         _ => {

@@ -1,0 +1,266 @@
+//! An image in either format, and what a snapshot keeps of it in memory.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::{File, TryLockError};
+use std::io::Result as IoResult;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use satori_defs::virtio::block::SECTOR;
+
+use crate::qcow2::Qcow2;
+use crate::store::at_once;
+use crate::{Error, HostFile, Store};
+
+/// Bytes of the pieces that a snapshot keeps.
+const PIECE: u64 = 64 << 10;
+/// Zeroes that are written at once where the file system cannot make them.
+const ZEROES: usize = 1 << 20;
+
+/// How an image's bytes are laid out in its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// As they are.
+    #[default]
+    Raw,
+    /// QEMU's copy-on-write format, versions 2 and 3.
+    Qcow2,
+}
+
+/// What becomes of what a guest writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// It is written.
+    #[default]
+    Write,
+    /// It is refused.
+    ReadOnly,
+    /// It is kept in memory and forgotten at the end.
+    Snapshot,
+}
+
+/// Where an image is.
+#[derive(Debug)]
+pub struct Source {
+    /// How messages call it.
+    pub name: String,
+    /// The file, opened for writing if access is [`Access::Write`].
+    pub file: File,
+    /// Its format.
+    pub format: Format,
+    /// What becomes of writes.
+    pub access: Access,
+    /// The folder that the file lies in; what it is based on is found from there.
+    pub here: Option<PathBuf>,
+    /// The folder that what it is based on has to lie in; without it, the one that it lies in.
+    pub backing: Option<PathBuf>,
+}
+
+enum Base {
+    Raw(Arc<dyn Store>),
+    Qcow2(Qcow2),
+}
+
+/// An image: the bytes of a disk.
+pub struct Image {
+    base: Base,
+    bytes: u64,
+    readonly: bool,
+    /// Pieces that were written, by their number.
+    kept: Option<Mutex<BTreeMap<u64, Box<[u8]>>>>,
+    files: Vec<RawFd>,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image").field("bytes", &self.bytes).field("readonly", &self.readonly).finish()
+    }
+}
+
+impl Image {
+    /// Opens it, and locks its file: for this process alone if it may be written.
+    pub fn open(source: Source) -> Result<Self, Error> {
+        let Source { name, file, format, access, here, backing } = source;
+        let host = |why| Error::Host { name: name.clone(), why };
+        // A lock is the file's as long as this descriptor is open, and other users of images look for it.
+        let locked = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Error::Locked(name)),
+            Err(TryLockError::Error(why)) => return Err(host(why)),
+        }
+        let store: Arc<dyn Store> = Arc::new(HostFile::new(file).map_err(host)?);
+        match format {
+            Format::Raw => Image::raw(&name, store, access),
+            Format::Qcow2 => {
+                let image =
+                    Qcow2::open(&name, store, access == Access::Write, here.as_deref(), backing.as_deref())?;
+                Ok(Image::new(image.bytes(), image.files(), Base::Qcow2(image), access))
+            }
+        }
+    }
+
+    /// The bytes of `store`, as they are.
+    pub fn raw(name: &str, store: Arc<dyn Store>, access: Access) -> Result<Self, Error> {
+        let bytes = store.len();
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR) {
+            return Err(Error::Length { name: name.into(), bytes });
+        }
+        Ok(Image::new(bytes, store.files(), Base::Raw(store), access))
+    }
+
+    /// The qcow2 image in `store`, which is based on no other.
+    pub fn qcow2(name: &str, store: Arc<dyn Store>, access: Access) -> Result<Self, Error> {
+        let image = Qcow2::open(name, store, access == Access::Write, None, None)?;
+        Ok(Image::new(image.bytes(), image.files(), Base::Qcow2(image), access))
+    }
+
+    fn new(bytes: u64, files: Vec<RawFd>, base: Base, access: Access) -> Self {
+        let kept = (access == Access::Snapshot).then(Mutex::default);
+        Image { base, bytes, readonly: access == Access::ReadOnly, kept, files }
+    }
+
+    /// Descriptors of the host that it uses.
+    pub fn files(&self) -> Vec<RawFd> {
+        self.files.clone()
+    }
+
+    /// Bytes of the disk, a multiple of a sector's.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it is never written.
+    pub fn readonly(&self) -> bool {
+        self.readonly
+    }
+
+    /// What a snapshot keeps, and is locked meanwhile.
+    fn kept(&self) -> Option<MutexGuard<'_, BTreeMap<u64, Box<[u8]>>>> {
+        self.kept.as_ref().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn read_base(&self, at: u64, data: &mut [u8]) -> IoResult<()> {
+        match &self.base {
+            Base::Raw(store) => store.read(at, data),
+            Base::Qcow2(image) => image.read(at, data),
+        }
+    }
+
+    /// Reads bytes of the disk, all of which are within it.
+    pub fn read(&self, at: u64, data: &mut [u8]) -> IoResult<()> {
+        self.read_base(at, data)?;
+        if let Some(kept) = self.kept() {
+            pieces(at, data.len(), |piece, begin, range| {
+                if let Some(bytes) = kept.get(&piece) {
+                    let len = range.len();
+                    data[range].copy_from_slice(&bytes[begin..begin + len]);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads what the host has in memory; false if that is not all.
+    pub fn read_at_once(&self, at: u64, data: &mut [u8]) -> bool {
+        self.kept.is_none()
+            && match &self.base {
+                Base::Raw(store) => at_once(|| store.read(at, data)).is_ok(),
+                Base::Qcow2(image) => image.read_at_once(at, data),
+            }
+    }
+
+    /// Writes bytes of the disk, all of which are within it.
+    pub fn write(&self, at: u64, data: &[u8]) -> IoResult<()> {
+        let Some(mut kept) = self.kept() else {
+            return match &self.base {
+                Base::Raw(store) => store.write(at, data),
+                Base::Qcow2(image) => image.write(at, data),
+            };
+        };
+        let mut result = Ok(());
+        pieces(at, data.len(), |piece, begin, range| {
+            let start = piece * PIECE;
+            if let Entry::Vacant(place) = kept.entry(piece) {
+                let mut bytes = vec![0; PIECE.min(self.bytes - start) as usize].into_boxed_slice();
+                match self.read_base(start, &mut bytes) {
+                    Ok(()) => {
+                        place.insert(bytes);
+                    }
+                    Err(error) => result = Err(error),
+                }
+            }
+            if let Some(bytes) = kept.get_mut(&piece) {
+                bytes[begin..begin + range.len()].copy_from_slice(&data[range]);
+            }
+        });
+        result
+    }
+
+    /// What was written is on the disk when this returns. A snapshot is nowhere.
+    pub fn flush(&self) -> IoResult<()> {
+        match &self.base {
+            _ if self.kept.is_some() || self.readonly => Ok(()),
+            Base::Raw(store) => store.sync(),
+            Base::Qcow2(image) => image.flush(),
+        }
+    }
+
+    /// What was written is with the host when this returns, and outlives this process.
+    pub fn settle(&self) -> IoResult<()> {
+        match &self.base {
+            Base::Qcow2(image) if self.kept.is_none() && !self.readonly => image.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The guest does not need these bytes any more.
+    pub fn discard(&self, at: u64, len: u64) -> IoResult<()> {
+        match &self.base {
+            _ if self.kept.is_some() || len == 0 => Ok(()),
+            Base::Raw(store) => {
+                // A file system that cannot keeps them, which is as good.
+                let _ = store.punch(at, len);
+                Ok(())
+            }
+            Base::Qcow2(image) => image.discard(at, len),
+        }
+    }
+
+    /// Makes these bytes zero.
+    pub fn zero(&self, at: u64, len: u64) -> IoResult<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match &self.base {
+            _ if self.kept.is_some() => {}
+            Base::Raw(store) if store.punch(at, len).is_ok() => return Ok(()),
+            Base::Raw(_) => {}
+            Base::Qcow2(image) => return image.zero(at, len),
+        }
+        let zeroes = vec![0; ZEROES.min(len as usize)];
+        let mut done = 0;
+        while done < len {
+            let count = (len - done).min(zeroes.len() as u64);
+            self.write(at + done, &zeroes[..count as usize])?;
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+/// Calls `each` with the number of every piece that `len` bytes at `at` touch, where they begin in it, and
+/// which of the bytes these are.
+fn pieces(at: u64, len: usize, mut each: impl FnMut(u64, usize, Range<usize>)) {
+    let mut done = 0;
+    while done < len {
+        let here = at + done as u64;
+        let begin = (here % PIECE) as usize;
+        let count = (PIECE as usize - begin).min(len - done);
+        each(here / PIECE, begin, done..done + count);
+        done += count;
+    }
+}

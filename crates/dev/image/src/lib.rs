@@ -1,0 +1,19 @@
+//! Disk images: raw files and qcow2, as bytes that are read, written, flushed, given up and zeroed.
+//!
+//! An [`Image`] stands on [`Store`]s, the files of the host: one for a raw image; for qcow2 one for the image and each
+//! that it is based on. The format is told and never probed, since a guest can write any header into a raw image.
+//! What an image's tables say is hostile input: an error, and never more.
+
+mod delayed;
+mod error;
+mod image;
+mod qcow2;
+mod storage;
+mod store;
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use image::{Access, Format, Image, Source};
+pub use store::{HostFile, Store};
