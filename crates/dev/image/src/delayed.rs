@@ -22,7 +22,7 @@ use crate::Store;
 /// Longest piece of the file that is kept as one; also a cluster's length, if that is shorter.
 const PIECE_MAX: u64 = 4096;
 /// Bytes of the longest table that the library takes.
-const TABLE_MAX: u64 = 8 * 4 << 20;
+const TABLE_MAX: u64 = 32 << 20;
 /// Longest write.
 const RUN: usize = 1 << 20;
 /// Places of the header's fields (docs/interop/qcow2.rst).
@@ -39,6 +39,8 @@ const PLACE: u64 = 0x00ff_ffff_ffff_fe00;
 
 /// The pieces that were written, by where they begin.
 type Pieces = BTreeMap<u64, Box<[u8]>>;
+/// The same of one stage, in order.
+type List = Vec<(u64, Box<[u8]>)>;
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -104,7 +106,7 @@ impl Delayed {
         }
         let before = Tables::read(&|at, data| self.store.read(at, data))?;
         let after = Tables::read(&|at, data| self.read_over(&pending, at, data))?;
-        let mut stages: BTreeMap<Stage, Vec<(u64, Box<[u8]>)>> = BTreeMap::new();
+        let mut stages: BTreeMap<Stage, List> = BTreeMap::new();
         let mut lowered = Vec::new();
         for (&at, bytes) in &pending.pieces {
             let stage = after.stage(at);
@@ -129,7 +131,7 @@ impl Delayed {
     }
 
     /// Writes pieces, which are in order, as few long ones.
-    fn write_runs(&self, pieces: Vec<(u64, Box<[u8]>)>) -> Result<()> {
+    fn write_runs(&self, pieces: List) -> Result<()> {
         let (mut begin, mut run) = (0, Vec::new());
         for (at, bytes) in pieces {
             if begin + run.len() as u64 != at || run.len() >= RUN {
