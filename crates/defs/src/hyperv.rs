@@ -115,9 +115,36 @@ pub mod call {
     pub const POST_MESSAGE: u16 = 0x5c;
     /// HvCallSignalEvent.
     pub const SIGNAL_EVENT: u16 = 0x5d;
+    /// The calls that flush TLBs.
+    pub const FLUSHES: [u16; 4] = [
+        FLUSH_VIRTUAL_ADDRESS_SPACE,
+        FLUSH_VIRTUAL_ADDRESS_LIST,
+        FLUSH_VIRTUAL_ADDRESS_SPACE_EX,
+        FLUSH_VIRTUAL_ADDRESS_LIST_EX,
+    ];
     /// HvExtCallQueryCapabilities, the first of the extended calls.
     pub const EXT_QUERY_CAPABILITIES: u16 = 0x8001;
 }
+
+/// CPUID leaf 0x40000004, EAX bit 14: nested hypervisors should use the enlightened VMCS.
+pub const EVMCS_RECOMMENDED: u32 = 1 << 14;
+/// CPUID leaf 0x4000000A, EAX 15:0: versions 1 to 1 of the enlightened VMCS.
+pub const EVMCS_VERSIONS: u32 = 0x0101;
+
+/// The VP assist page (TLFS, HV_VP_ASSIST_PAGE): offsets of what nested hypervisors put there.
+pub mod assist {
+    /// HV_NESTED_ENLIGHTENMENTS_CONTROL, whose features are its first four bytes.
+    pub const NESTED_CONTROL: u64 = 32;
+    /// In it: hypercalls of nested guests may be served below their hypervisor.
+    pub const DIRECT_HYPERCALL: u32 = 1 << 0;
+    /// A byte: VM entries take the enlightened VMCS.
+    pub const ENLIGHTEN_VM_ENTRY: u64 = 40;
+    /// Its guest-physical address.
+    pub const CURRENT_NESTED_VMCS: u64 = 48;
+}
+
+/// Partition assist page: a u32 that is not 0 while the nested hypervisor wants to hear of each flush that was served for it.
+pub const TLB_LOCK_COUNT: u64 = 0;
 
 /// EOI assist bit 0, in the first four bytes of the VP assist page: no EOI is required.
 pub const NO_EOI_REQUIRED: u32 = 1 << 0;

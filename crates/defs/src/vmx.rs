@@ -21,8 +21,67 @@ macro_rules! exit_reasons {
             pub const fn nested(self) -> &'static str {
                 match self { $(ExitReason::$ident => concat!("exits of L2: ", $name),)* }
             }
+
+            /// What its counter of those is called of which the guest that is a hypervisor knows nothing.
+            pub const fn nested_kept(self) -> &'static str {
+                match self { $(ExitReason::$ident => concat!("exits of L2 that L1 does not see: ", $name),)* }
+            }
+
+            /// What its counter of `work` of the hypervisor that handles such exits is called.
+            pub const fn nested_work(self, work: NestedWork) -> &'static str {
+                match self { $(ExitReason::$ident => match work {
+                    NestedWork::VmreadShadowed => concat!("L1 for ", $name, ": VMREAD, of shadowed fields"),
+                    NestedWork::Vmread => concat!("L1 for ", $name, ": VMREAD"),
+                    NestedWork::VmwriteShadowed => concat!("L1 for ", $name, ": VMWRITE, of shadowed fields"),
+                    NestedWork::Vmwrite => concat!("L1 for ", $name, ": VMWRITE"),
+                    NestedWork::Entry => concat!("L1 for ", $name, ": VMLAUNCH and VMRESUME"),
+                    NestedWork::Switch => concat!("L1 for ", $name, ": VMPTRLD and VMCLEAR"),
+                    NestedWork::Invalidate => concat!("L1 for ", $name, ": INVEPT and INVVPID"),
+                    NestedWork::Other => concat!("L1 for ", $name, ": other exits"),
+                },)* }
+            }
         }
     };
+}
+
+/// Hyper-V's synthetic exit reason behind a flush that was served for a nested hypervisor (TLFS,
+/// HV_VMX_SYNTHETIC_EXIT_REASON_TRAP_AFTER_FLUSH).
+pub const TRAP_AFTER_FLUSH: u32 = 0x1000_0031;
+
+/// What a hypervisor that is a guest executes between an exit of its guest and the next entry, each of which would be an exit
+/// to whoever is below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NestedWork {
+    /// VMREAD of a field that a shadow VMCS holds where Linux is below: no exit there.
+    VmreadShadowed,
+    /// VMREAD of another field.
+    Vmread,
+    /// VMWRITE of a field that a shadow VMCS holds.
+    VmwriteShadowed,
+    /// VMWRITE of another field.
+    Vmwrite,
+    /// VMLAUNCH, VMRESUME.
+    Entry,
+    /// VMPTRLD, VMPTRST, VMCLEAR, VMXON, VMXOFF.
+    Switch,
+    /// INVEPT, INVVPID.
+    Invalidate,
+    /// What is none of VMX's instructions: exits of its own, while it handles one.
+    Other,
+}
+
+impl NestedWork {
+    /// Every kind.
+    pub const ALL: &'static [NestedWork] = &[
+        NestedWork::VmreadShadowed,
+        NestedWork::Vmread,
+        NestedWork::VmwriteShadowed,
+        NestedWork::Vmwrite,
+        NestedWork::Entry,
+        NestedWork::Switch,
+        NestedWork::Invalidate,
+        NestedWork::Other,
+    ];
 }
 
 exit_reasons! {

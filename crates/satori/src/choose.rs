@@ -74,7 +74,9 @@ fn chosen(flags: &cli::Processor, foreign: bool) -> Result<Processors> {
     let of_file = domain.topology.map(|(topology, _)| topology);
     let of_file = of_file.or(domain.vcpus.map(|(vcpus, _)| Topology::flat(vcpus)));
     let topology = flags.cpus.or(of_file).unwrap_or_default();
-    let hyperv = choice.finish()?;
+    // What another program's guests can be is not known here.
+    let nested = foreign || cpu.parse::<CpuSpec>().is_ok_and(|spec| spec.asks(Feature::Vmx));
+    let hyperv = choice.nested(nested).finish()?;
     let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).chain(not_ours).collect();
     if foreign && let Err(why) = cpu.parse::<CpuSpec>() {
         warnings.push(format!("{why}; only Hyper-V's part of it is judged"));

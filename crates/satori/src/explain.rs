@@ -36,6 +36,13 @@ struct Kind {
 
 const KINDS: &[Kind] = &[
     Kind {
+        name: "subject",
+        page: |name| name.eq_ignore_ascii_case("nested").then(nested),
+        near: |name| {
+            matches!(name.to_ascii_lowercase().as_str(), "nesting" | "l2" | "vmx").then(|| "nested".into())
+        },
+    },
+    Kind {
         name: "enlightenment",
         page: |name| Enlightenment::by_name(name).map(enlightenment),
         near: |name| meant(name).map(|one| one.name().into()),
@@ -93,6 +100,36 @@ fn processor(processor: VmxProcessor) -> Page {
     ];
     let facts = facts.into_iter().filter(|(_, lines): &(_, Vec<String>)| !lines.is_empty()).collect();
     Page { title: format!("processor {processor}"), facts }
+}
+
+/// Guests that run guests.
+fn nested() -> Page {
+    let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+    let for_them = Enlightenment::ALL.iter().map(|one| one.row()).filter(|row| row.nested);
+    let facts = vec![
+        (
+            "turned on by",
+            lines(&["--nested vmx, --cpu ..,+vmx, <feature policy='require' name='vmx'/>; off by default"]),
+        ),
+        (
+            "what is what",
+            lines(&[
+                "L1: the guest, which finds Intel's VMX and can be a hypervisor; L2: its guests",
+                "L0: whoever is below L1 on hardware; here Satori's processor, which takes L1's instructions of VMX itself",
+            ]),
+        ),
+        (
+            "costs on hardware",
+            lines(&[
+                "each exit of L2 comes to L0, which hands it to L1; each VMREAD, VMWRITE and VMRESUME of L1 is one more",
+                "a shadow VMCS spares L0 the exits of most fields; an enlightened VMCS those of all, and the copying",
+                "--report has a section on L2 that counts them by the reason of L2's exit",
+            ]),
+        ),
+        ("on Hyper-V", for_them.map(|row| format!("--hyperv auto,{}: {}", row.name, row.brings)).collect()),
+        ("documented in", lines(&["docs/nested.md"])),
+    ];
+    Page { title: "subject nested".into(), facts }
 }
 
 /// A row of the table of controls.

@@ -8,6 +8,7 @@ use satori_hyperv::{Crash, Used};
 use satori_machine::{Event, Outcome};
 use satori_report::costs::Costs;
 use satori_report::crashes;
+use satori_report::nested::Nested;
 use satori_report::{Origin, Report};
 
 use crate::cli;
@@ -277,6 +278,9 @@ const MOST: usize = 3;
 fn text(outcome: &Outcome, report: &Report, wanted: &Wanted) -> String {
     let mut text = summary(outcome, report);
     text += &satori_report::text(report, wanted.vcpu.map(u64::from));
+    if let Some(nested) = Nested::of(report) {
+        text += &format!("\n{}", nested.text());
+    }
     if outcome.hyperv.iter().any(|one| one.offered) {
         text += &format!("\n{}", hyperv(&outcome.hyperv));
     }
@@ -313,6 +317,11 @@ fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
         (one.what.name().to_owned(), told)
     });
     report["hyperv"] = hyperv.collect::<serde_json::Map<_, _>>().into();
+    let stats = &outcome.profile.stats;
+    let stat = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
+    if let Some(nested) = Nested::of_stats(stat) {
+        report["nested"] = serde_json::json!(nested);
+    }
     if let Some(shares) = &outcome.profile.shares {
         report["engine_time"] = shares.json();
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VcpuExit};
 
-use common::{fetch, satori};
+use common::{Ended, fetch, satori};
 
 /// The folder of the kernel modules of the package that `kernel` is from: where a run of a command takes those from that it needs.
 fn modules(kernel: &str) -> PathBuf {
@@ -19,7 +19,7 @@ fn modules(kernel: &str) -> PathBuf {
 }
 
 /// Runs the ignored test `name` of this program in Debian's `series` with VMX; what it says.
-fn in_guest(series: &str, options: &[&str], name: &str) -> String {
+fn in_guest(series: &str, options: &[&str], name: &str) -> Ended {
     let kernel = fetch(&["kernel", series]);
     let modules = modules(&kernel);
     let program = std::env::current_exe().unwrap();
@@ -38,13 +38,33 @@ fn in_guest(series: &str, options: &[&str], name: &str) -> String {
     ]);
     let ended = satori(&words);
     assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
-    ended.console
+    ended
 }
 
 #[test]
 fn stock_debian_runs_a_guest_of_its_own() {
-    let said = in_guest("6.1", &[], "client");
-    assert!(said.contains("the guest said Hi!"), "{said}");
+    let ended = in_guest("6.1", &["--report", "text"], "client");
+    assert!(ended.console.contains("the guest said Hi!"), "{ended:?}");
+    let row = cpuid_row(&ended);
+    assert!(row[1] >= 1.0 && row[3] > 1.0, "L1 reads the VMCS by VMREAD: {row:?}");
+}
+
+/// The report's row on CPUID exits of L2, from behind its name: to L1, by L0, VMREADs, VMWRITEs.
+fn cpuid_row(ended: &Ended) -> Vec<f64> {
+    let section = ended.messages.split("Guests of the guest (L2)").nth(1).expect("a section on L2");
+    let row = section.lines().find(|line| line.trim_start().starts_with("CPUID ")).expect("a CPUID exit");
+    row.split_whitespace().map(|word| word.parse().unwrap_or(0.0)).collect()
+}
+
+#[test]
+fn stock_debian_on_hyper_v_uses_the_enlightened_vmcs() {
+    let options = ["--hyperv", "auto,evmcs,emsr_bitmap,tlbflush_direct", "--report", "text"];
+    let ended = in_guest("6.1", &options, "client");
+    assert!(ended.console.contains("the guest said Hi!"), "{ended:?}");
+    assert!(ended.console.contains("using Hyper-V Enlightened VMCS"), "{ended:?}");
+    let row = cpuid_row(&ended);
+    assert_eq!((row[3], row[4]), (0.0, 0.0), "neither VMREAD nor VMWRITE: {row:?}");
+    assert!(!ended.messages.contains(" 0 with an enlightened VMCS"), "{}", ended.messages);
 }
 
 /// Loads kvm_intel and what it needs.
@@ -104,4 +124,15 @@ fn client() {
     }
     assert_eq!(stored, [(0xa_0010, vec![0x5a])]);
     println!("the guest said {said}");
+    log().lines().filter(|line| line.contains("Enlightened VMCS")).for_each(|line| println!("{line}"));
+}
+
+/// The kernel's log.
+fn log() -> String {
+    const READ_ALL: libc::c_int = 3;
+    let mut log = vec![0_u8; 1 << 18];
+    // SAFETY: the buffer is as long as is said.
+    let length = unsafe { libc::klogctl(READ_ALL, log.as_mut_ptr().cast(), log.len() as libc::c_int) };
+    log.truncate(usize::try_from(length).expect("root may read it"));
+    String::from_utf8_lossy(&log).into_owned()
 }

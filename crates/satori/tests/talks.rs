@@ -151,7 +151,7 @@ fn the_first_talks_files_run_as_they_stand() {
     assert!(told.iter().any(|line| line.contains(today)), "{told:?}");
     let told = refused(&["--libvirt", &xml(snippet!("evmcs"))]);
     assert!(
-        told.len() == 1 && told[0].contains("<evmcs> cannot be had: it speeds up guests of guests"),
+        told.len() == 1 && told[0].contains("hv-evmcs is for guests that run guests: say --nested vmx"),
         "{told:?}"
     );
 }
@@ -267,7 +267,7 @@ fn qemus_flags_without_hyphens_are_told_and_with_them_run() {
         assert!(told.iter().all(|line| line.starts_with("--cpu, column ")), "the column: {told:#?}");
         offers(&["--hyperv", "off", "--cpu", meant], names);
     }
-    for (printed, meant) in [("max,hv-tlblush", "hv-tlbflush"), ("max,hv-evmcs", "guests of guests")] {
+    for (printed, meant) in [("max,hv-tlblush", "hv-tlbflush"), ("max,hv-evmcs", "guests that run guests")] {
         let told = refused(&["--cpu", printed]);
         assert!(told.len() == 1 && told[0].contains(meant), "{told:?}");
     }

@@ -11,7 +11,7 @@ use satori_engine::{
     DebugPlan, Doing, Exit, Kick, Parts, Processor, Resume, Until, Vcpu, Vmx, Whereabouts, Window, X86,
 };
 use satori_exits::{Asked, Context, Platform, View, dispatch};
-use satori_hyperv::{Flush, Partition};
+use satori_hyperv::{Enlightenment, Flush, Partition};
 use satori_lapic::Lapic;
 use satori_memory::{ALL_LINES, GuestMemory};
 use satori_profile::{Meter, Recorded, Watched};
@@ -67,6 +67,9 @@ impl Vp {
             controls.ple_window = 0;
         }
         controls.apic_access_page = lapic.mmio_base();
+        let offers = |one| platform.hyperv.as_ref().is_some_and(|hyperv| hyperv.config().set.has(one));
+        controls.nesting.evmcs = offers(Enlightenment::Evmcs);
+        controls.nesting.direct_flush = offers(Enlightenment::TlbflushDirect);
         Vp {
             index,
             hyperv: satori_hyperv::Vp::new(index),
@@ -257,6 +260,7 @@ impl Vp {
         }
         let known = self.view(false).apic_accesses();
         self.vcpu.controls_mut().virtualize_apic_accesses = known;
+        self.vcpu.controls_mut().nesting.assist = self.hyperv.assist();
         let threshold = self.lapic.tpr_threshold();
         if threshold != self.tpr_threshold {
             self.tpr_threshold = threshold;

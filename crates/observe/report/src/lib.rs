@@ -12,6 +12,7 @@ pub mod diff;
 pub mod html;
 mod json;
 mod model;
+pub mod nested;
 mod perf;
 pub mod reasons;
 mod text;

@@ -18,6 +18,11 @@ impl Vp {
         self.assist & PAGE_ENABLE != 0
     }
 
+    /// Where its VP assist page is, while that is enabled.
+    pub fn assist(&self) -> Option<u64> {
+        (self.assist & PAGE_ENABLE != 0).then(|| self.assist_page().0)
+    }
+
     fn assist_page(&self) -> Gpa {
         Gpa(self.assist).page()
     }

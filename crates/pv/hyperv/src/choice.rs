@@ -51,7 +51,7 @@ impl Base {
         match self {
             Base::Nothing => Config::off(),
             Base::Auto => Config::auto_on(apicv),
-            Base::All => Config::all(),
+            Base::All => Config::all_nested(),
         }
     }
 }
@@ -85,6 +85,8 @@ pub enum By {
     Needed(Enlightenment),
     /// It is off because this one is.
     GoneWith(Enlightenment),
+    /// It is off because the guest cannot have guests.
+    WithoutGuests,
 }
 
 impl std::fmt::Display for By {
@@ -98,6 +100,7 @@ impl std::fmt::Display for By {
             By::Words { within, words, place: Some(place) } => write!(f, "{within} {words} ({place})"),
             By::Needed(one) => write!(f, "needed by {}", one.name()),
             By::GoneWith(one) => write!(f, "goes with {}", one.name()),
+            By::WithoutGuests => f.write_str("for --nested vmx only"),
         }
     }
 }
@@ -110,6 +113,7 @@ pub struct Choice {
     base: By,
     by: BTreeMap<Enlightenment, By>,
     apicv: bool,
+    nested: bool,
 }
 
 impl Default for Choice {
@@ -152,7 +156,19 @@ impl std::fmt::Display for Added {
 impl Choice {
     /// What is chosen without a word, for a processor that virtualises the APIC or not.
     pub fn on(apicv: bool) -> Self {
-        Choice { config: Config::auto_on(apicv), base: By::Default, by: BTreeMap::new(), apicv }
+        Choice {
+            config: Config::auto_on(apicv),
+            base: By::Default,
+            by: BTreeMap::new(),
+            apicv,
+            nested: false,
+        }
+    }
+
+    /// The same for a guest that can have guests, or not.
+    #[must_use]
+    pub fn nested(self, nested: bool) -> Self {
+        Choice { nested, ..self }
     }
 
     /// Takes what `within`, an option or a file, asks for.
@@ -189,6 +205,9 @@ impl Choice {
 
     /// Adds what is needed, and refuses what cannot be.
     pub fn finish(mut self) -> Result<Chosen, Mistakes> {
+        if !self.nested {
+            self.drop_what_is_nested()?;
+        }
         self.drop_what_lost_its_needs()?;
         let asked = self.config.set;
         let added = self.add_needs();
@@ -210,6 +229,27 @@ impl Choice {
         });
         let by = by.collect();
         Ok(Chosen { config: self.config, by, added, conflicts })
+    }
+
+    /// What is for hypervisors goes if it was not asked for by name.
+    fn drop_what_is_nested(&mut self) -> Result<(), Mistakes> {
+        let nested: Vec<_> = self.config.set.iter().filter(|one| one.row().nested).collect();
+        for one in nested {
+            if let Some(by) = self.by.get(&one) {
+                let (within, place) = match by {
+                    By::Words { within, place, .. } => (within.clone(), *place),
+                    _ => ("Hyper-V".into(), None),
+                };
+                let text = format!(
+                    "{} is for guests that run guests: say --nested vmx as well, or leave it out",
+                    one.property()
+                );
+                return Err(Mistakes(vec![Mistake { within, place, text }]));
+            }
+            self.config.set = self.config.set.without(one);
+            self.by.insert(one, By::WithoutGuests);
+        }
+        Ok(())
     }
 
     /// Who turned `one` off by name.

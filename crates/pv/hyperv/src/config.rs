@@ -107,9 +107,22 @@ impl Config {
         Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().default.on(apicv)).collect())
     }
 
-    /// Everything that there is.
+    /// Everything that there is for a guest that is no hypervisor.
     pub fn all() -> Self {
+        let all = Config::all_nested();
+        Config { set: all.set.iter().filter(|one| !one.row().nested).collect(), ..all }
+    }
+
+    /// Everything that there is.
+    pub fn all_nested() -> Self {
         Config::of(Enlightenment::ALL.iter().copied().filter(|one| one.row().refused.is_none()).collect())
+    }
+
+    /// What there is for guests that are hypervisors.
+    #[cfg(test)]
+    pub(crate) fn of_nested() -> Self {
+        let set: Set = Enlightenment::ALL.iter().copied().filter(|one| one.row().nested).collect();
+        Config::of(set.closed())
     }
 
     /// No Hyper-V at all.

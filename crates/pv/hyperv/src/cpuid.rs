@@ -1,7 +1,7 @@
 //! The CPUID leaves, built from the table.
 
 use satori_cpuid::{Leaf, Registers};
-use satori_defs::hyperv::{INTERFACE_SIGNATURE, leaf};
+use satori_defs::hyperv::{EVMCS_VERSIONS, INTERFACE_SIGNATURE, leaf};
 
 use crate::{Config, CpuidBit, Enlightenment, SPIN_NEVER, Version};
 
@@ -33,6 +33,9 @@ impl Config {
         for bit in self.set.iter().flat_map(|one| one.row().cpuid).filter(offered) {
             *leaves[(bit.leaf - leaf::VENDOR) as usize].value.get_mut(bit.register) |= 1 << bit.bit;
         }
+        if self.set.has(Enlightenment::Evmcs) {
+            leaves[(leaf::NESTED - leaf::VENDOR) as usize].value.eax |= EVMCS_VERSIONS;
+        }
         leaves
     }
 }
@@ -56,6 +59,14 @@ mod tests {
         );
         assert_eq!((value(0x4000_0004).eax, value(0x4000_0004).ebx), (0xc2c, 4095));
         assert_eq!(value(0x4000_000a), Registers::default());
+    }
+
+    #[test]
+    fn a_hypervisor_among_guests_finds_the_version_and_the_features_for_it() {
+        let config = Config::of_nested();
+        let value = |number: u32| config.leaves(1).iter().find(|l| l.leaf == number).unwrap().value;
+        assert_eq!(value(leaf::RECOMMENDATIONS).eax >> 14 & 1, 1);
+        assert_eq!(value(leaf::NESTED).eax, 1 << 19 | 1 << 17 | 0x0101);
     }
 
     #[test]

@@ -111,6 +111,8 @@ pub struct Row {
     pub measured: &'static [&'static str],
     /// Why it cannot be had, if it cannot.
     pub refused: Option<&'static str>,
+    /// It is for hypervisors among guests: nothing for others, which are not offered it.
+    pub nested: bool,
     /// How a guest shows that it uses it.
     pub proof: &'static str,
 }
@@ -134,6 +136,7 @@ impl Row {
         costs: "",
         measured: &[],
         refused: None,
+        nested: false,
         proof: "",
     };
 }

@@ -101,6 +101,44 @@ pub(crate) fn sparse(partition: &Partition, vp: &mut Vp, request: &Request<'_>) 
     run(partition, vp, request, flags, VpSet::sparse(format, valid, banks))
 }
 
+/// The calls of a nested guest, whose processors are its hypervisor's matter: all of the partition's drop all that they have,
+/// which they may, as any of them can have been one of the guest's.
+pub(crate) fn nested(partition: &Partition, vp: &mut Vp, request: &Request<'_>) -> Completion {
+    let &[_, flags, _] = request.header else { return Completion::status(Status::InvalidHypercallInput) };
+    drop_all(partition, vp, request, flags, Ok(VpSet::ALL))
+}
+
+/// The same with a sparse set of processors.
+pub(crate) fn nested_ex(partition: &Partition, vp: &mut Vp, request: &Request<'_>) -> Completion {
+    let &[_, flags, format, valid, ref banks @ ..] = request.header else {
+        return Completion::status(Status::InvalidHypercallInput);
+    };
+    drop_all(partition, vp, request, flags, VpSet::sparse(format, valid, banks))
+}
+
+fn drop_all(
+    partition: &Partition,
+    vp: &Vp,
+    request: &Request<'_>,
+    flags: u64,
+    named: Result<VpSet, Status>,
+) -> Completion {
+    const DEFINED: u64 =
+        flags::ALL_PROCESSORS | flags::ALL_VIRTUAL_ADDRESS_SPACES | flags::NON_GLOBAL_MAPPINGS_ONLY;
+    match named {
+        _ if flags & !DEFINED != 0 => return Completion::status(Status::InvalidParameter),
+        Err(status) if flags & flags::ALL_PROCESSORS == 0 => return Completion::status(status),
+        _ => {}
+    }
+    partition.slots.flush(vp.index(), &VpSet::ALL, &Flush::All);
+    Completion {
+        status: Status::Success,
+        done: request.elements.len() as u16,
+        output: Vec::new(),
+        outcome: Outcome::Done,
+    }
+}
+
 /// Windows asks for lists with [`flags::NON_GLOBAL_MAPPINGS_ONLY`], which the TLFS calls invalid
 /// for them, and Hyper-V serves it: there it means nothing.
 fn run(

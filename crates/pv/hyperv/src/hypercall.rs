@@ -17,6 +17,7 @@ use parameters::{Abi, MAX_WORDS, Refusal, block, fast_output, read_fast, read_sl
 
 pub use input::Input;
 pub(crate) use table::CALLS;
+use table::NESTED_CALLS;
 pub use table::{CallRow, Completion, Request, call_name};
 
 /// The outcome of a hypercall that does not exist for its caller: #UD.
@@ -37,6 +38,14 @@ pub enum Hypercall {
 /// Elements of a rep call that are done at once, so that a long list holds up no interrupt: the
 /// TLFS wants control given back after 50 us.
 const ELEMENTS_AT_ONCE: u16 = 64;
+
+/// Whose call it is.
+struct Caller<'a> {
+    /// The calls that exist for it.
+    table: &'a [CallRow],
+    /// A nested guest's: where its input block is. What that guest is offered is its hypervisor's matter.
+    block: Option<u64>,
+}
 
 /// What a call leaves beside its status.
 struct Reply {
@@ -65,9 +74,20 @@ impl Partition {
         if self.config.set.is_empty() || !possible || self.guest_os_id.load(Ordering::SeqCst) == 0 {
             return Err(Ud);
         }
+        self.call(vp, cpu, &Caller { table: CALLS, block: None })
+    }
+
+    /// VMCALL of a nested guest whose hypervisor lets flushes of its TLBs be served for it: the same, but for an input block
+    /// that is at `block` in the partition's memory.
+    pub fn nested_flush(&self, vp: &mut Vp, cpu: &mut CpuState, block: Option<u64>) -> Result<Hypercall, Ud> {
+        // Where the guest's address leads nowhere no block is aligned.
+        self.call(vp, cpu, &Caller { table: NESTED_CALLS, block: Some(block.unwrap_or(u64::MAX)) })
+    }
+
+    fn call(&self, vp: &mut Vp, cpu: &mut CpuState, caller: &Caller<'_>) -> Result<Hypercall, Ud> {
         let abi = Abi::of(cpu);
         let input = Input(abi.control(cpu));
-        let reply = match self.serve(CALLS, vp, cpu, abi, input) {
+        let reply = match self.serve(caller, vp, cpu, abi, input) {
             Ok(reply) => reply,
             Err(Refusal::Ud) => return Err(Ud),
             Err(Refusal::Status(status)) => Reply::refused(status),
@@ -84,23 +104,24 @@ impl Partition {
         Ok(Hypercall::Done(outcome))
     }
 
-    /// Looks `input` up in `table`, checks what all calls share, and runs the call.
+    /// Looks `input` up in the caller's table, checks what all calls share, and runs the call.
     ///
     /// The TLFS leaves the order of errors open, but prefers the one that tells least.
     fn serve(
         &self,
-        table: &[CallRow],
+        caller: &Caller<'_>,
         vp: &mut Vp,
         cpu: &mut CpuState,
         abi: Abi,
         input: Input,
     ) -> Result<Reply, Refusal> {
         let refuse = |status| Err(Refusal::Status(status));
-        let Some(row) = table.iter().find(|row| row.code == input.code()) else {
+        let Some(row) = caller.table.iter().find(|row| row.code == input.code()) else {
             return refuse(Status::InvalidHypercallCode);
         };
         let owner = Enlightenment::of_hypercall(row.code);
-        if owner.is_some_and(|owner| !self.config.set.has(owner)) {
+        let own = caller.block.is_none();
+        if own && owner.is_some_and(|owner| !self.config.set.has(owner)) {
             return refuse(Status::AccessDenied);
         }
         let rep = row.element != 0;
@@ -121,7 +142,7 @@ impl Partition {
             let xmm = self.config.set.has(Enlightenment::XmmOutput);
             if row.output == 0 { 0 } else { fast_output(words, row.output, xmm, abi)? }
         } else {
-            read_slow(&self.memory, first, buffer)?;
+            read_slow(&self.memory, caller.block.unwrap_or(first), buffer)?;
             if row.output != 0 {
                 let gpa = block(&self.memory, second, row.output)?;
                 let bytes = |words: usize| 8 * words as u64;
@@ -154,7 +175,11 @@ impl Partition {
         }
         let more = rep && completion.status == Status::Success && reps < input.reps();
         if !more {
-            self.used_call(row.code, input.fast() && words > 2);
+            if own {
+                self.used_call(row.code, input.fast() && words > 2);
+            } else {
+                self.used(Enlightenment::TlbflushDirect);
+            }
         }
         Ok(Reply { completion, reps, rep, more })
     }

@@ -195,6 +195,11 @@ impl std::str::FromStr for CpuSpec {
 }
 
 impl CpuSpec {
+    /// Whether `feature`, which no model has by itself, is asked for.
+    pub fn asks(&self, feature: Feature) -> bool {
+        self.changes.iter().rev().find(|(one, _)| *one == feature).is_some_and(|(_, on)| *on)
+    }
+
     fn change(&mut self, part: &str) -> Result<(), Error> {
         let feature = |name: &str| {
             let unknown = || Error::UnknownFeature { name: name.into(), near: Feature::near(name) };

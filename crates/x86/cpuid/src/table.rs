@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use satori_defs::cpuid::{self, HYPERVISOR};
+use satori_defs::hyperv;
 use satori_defs::msr::misc_enable;
 use satori_defs::x86::cr4;
 
@@ -311,6 +312,11 @@ impl CpuidTable {
     pub fn has(&self, feature: Feature) -> bool {
         let (leaf, subleaf, register, bit) = feature.place();
         self.rows.get(&(leaf, subleaf)).is_some_and(|row| row.value.get(register) & 1 << bit != 0)
+    }
+
+    /// Whether Hyper-V's interface recommends the enlightened VMCS (TLFS 2.4.5), which not every control goes with.
+    pub fn enlightened_vmcs(&self) -> bool {
+        self.value(hyperv::leaf::RECOMMENDATIONS, 0).eax & hyperv::EVMCS_RECOMMENDED != 0
     }
 
     /// What the table offers, for the engine to enforce. The bits that the answer takes from the

@@ -135,6 +135,12 @@ pub enum Exit {
     /// VMCALL or VMMCALL. The handler works on the registers; answered by [`Resume::Done`],
     /// which moves RIP past the instruction, or by a fault.
     Vmcall,
+    /// VMCALL of a nested guest, a hypercall that flushes its TLBs and that its hypervisor lets be served for it. As
+    /// [`Exit::Vmcall`] on the registers; answered by [`Resume::Done`] or, to be executed again, [`Resume::Continue`].
+    NestedFlush {
+        /// Where in the partition's memory the input's address leads, if it leads anywhere.
+        block: Option<u64>,
+    },
     /// MOV to CR0 or CR4 of bits that the host owns, or to CR8 without a TPR shadow; answered by
     /// [`Resume::Done`] (the engine then makes the change) or a fault.
     CrWrite {
@@ -202,7 +208,7 @@ impl Exit {
             Exit::ApicRead { .. } | Exit::ApicWrite { .. } => ExitReason::ApicAccess,
             Exit::EptViolation { .. } => ExitReason::EptViolation,
             Exit::Hlt => ExitReason::Hlt,
-            Exit::Vmcall => ExitReason::Vmcall,
+            Exit::Vmcall | Exit::NestedFlush { .. } => ExitReason::Vmcall,
             Exit::CrWrite { .. } | Exit::Cr8Read => ExitReason::CrAccess,
             Exit::DrAccess => ExitReason::DrAccess,
             Exit::Xsetbv { .. } => ExitReason::Xsetbv,

@@ -58,6 +58,20 @@ pub struct Controls {
     pub tpr_shadow: bool,
     /// The last stop was no VM exit: what an exit takes from the guest, it still has.
     pub continued: bool,
+    /// What Hyper-V's interface gives a hypervisor among the guests.
+    pub nesting: Nesting,
+}
+
+/// What of Hyper-V's interface the processor takes part in where a guest's hypervisor enters guests of its own (TLFS,
+/// "Nested Virtualization").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nesting {
+    /// VM entry may take an enlightened VMCS.
+    pub evmcs: bool,
+    /// A nested guest's hypercalls that flush TLBs may be served here.
+    pub direct_flush: bool,
+    /// The VP assist page, while it is enabled.
+    pub assist: Option<u64>,
 }
 
 impl Default for Controls {
@@ -69,6 +83,7 @@ impl Default for Controls {
             ple_window: 512,
             tpr_shadow: true,
             continued: false,
+            nesting: Nesting::default(),
         }
     }
 }

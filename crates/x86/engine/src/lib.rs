@@ -12,7 +12,7 @@ mod isa;
 mod processor;
 
 pub use exit::{CpuidResult, Exception, Exit, Resume};
-pub use isa::{Controls, Event, Window, X86};
+pub use isa::{Controls, Event, Nesting, Window, X86};
 pub use processor::{CONTROLS, NoProcessor, Processor, Vmx, VmxRow};
 pub use satori_seam::{
     Capabilities, Capability, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa, Kick, Made,

@@ -50,6 +50,7 @@ pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
         Exit::Hlt => hlt::halt(),
         Exit::Pause => hlt::pause(),
         Exit::Vmcall => vmcall::call(context),
+        Exit::NestedFlush { block } => vmcall::nested_flush(context, block),
         Exit::CrWrite { register, value } => cr::write(context, register, value),
         Exit::Cr8Read => cr::read_priority(),
         Exit::DrAccess => dr::access(),

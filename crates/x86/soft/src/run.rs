@@ -60,6 +60,7 @@ impl Cpu {
         self.doing.set(Doing::Interpreting);
         let executing = self.parallel.then(|| self.world.enter(&self.kick));
         let exit = self.run_inner(&mut horizon);
+        self.account(&exit);
         drop(executing);
         self.doing.set(Doing::Exit);
         self.blocks.leave();

@@ -224,10 +224,7 @@ impl Vcpu<X86> for Cpu {
             ("page faults delivered", self.exceptions[14]),
             ("exceptions delivered", self.exceptions.iter().sum()),
         ];
-        if self.vmx.entries != 0 {
-            stats.push(("entries of L2", self.vmx.entries));
-            stats.extend(self.nested_exits().map(|(reason, count)| (reason.nested(), count)));
-        }
+        stats.extend(self.vmx.account.stats());
         if let Some(jit) = &self.jit {
             let (counting, met) = (jit.counting(), self.context.met());
             let jit = &jit.counts;

@@ -18,6 +18,8 @@ pub struct Around {
     pub cr4: u64,
     /// The bits of IA32_EFER that exist, LMA among them.
     pub efer: u64,
+    /// The controls that are offered.
+    pub controls: &'static capability::Controls,
 }
 
 /// Qualifications of an entry that failed for its guest state (SDM 26.8).
@@ -58,15 +60,15 @@ fn list(vmcs: &Vmcs, count: Field, address: Field) -> bool {
 }
 
 /// VM-execution, VM-exit and VM-entry controls (SDM 26.2.1): error 7 where not.
-pub fn controls(vmcs: &Vmcs) -> bool {
+pub fn controls(vmcs: &Vmcs, around: Around) -> bool {
     let get = |field| vmcs.get32(field);
     let (pins, procs, procs2) = (get(PinControls), get(ProcControls), secondary(vmcs));
     let words: [(Pair, u32); 5] = [
-        (capability::PIN, pins),
-        (capability::PROC, procs),
-        (capability::PROC2, procs2),
-        (capability::EXIT, get(ExitControls)),
-        (capability::ENTRY, get(EntryControls)),
+        (around.controls.pin, pins),
+        (around.controls.proc, procs),
+        (around.controls.proc2, procs2),
+        (around.controls.exit, get(ExitControls)),
+        (around.controls.entry, get(EntryControls)),
     ];
     let implies = |a: bool, b: bool| !a || b;
     let (on, on2) = (|bit| procs & bit != 0, |bit| procs2 & bit != 0);

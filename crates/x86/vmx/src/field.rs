@@ -81,6 +81,20 @@ fields! {
     HostRip 0x6c16;
 }
 
+/// Whether Linux as L0 lets the fields with this encoding be read and written in a shadow VMCS, without an exit
+/// (arch/x86/kvm/vmx/vmcs_shadow_fields.h).
+pub const fn shadowed(encoding: u64) -> bool {
+    matches!(
+        encoding,
+        0x810 | 0x812 | 0xc08 | 0xc0a | 0x2400 | 0x2401
+            | 0x4000 | 0x4002 | 0x4004 | 0x4016 | 0x4018 | 0x401a | 0x401c
+            | 0x4402..=0x440c
+            | 0x4816 | 0x4818 | 0x4824 | 0x482e
+            | 0x6000 | 0x6004 | 0x6006 | 0x6400 | 0x640a
+            | 0x6800..=0x6804 | 0x681c..=0x6820 | 0x6c06 | 0x6c08
+    )
+}
+
 /// How many fields there are.
 pub const FIELDS: usize = Field::ALL.len();
 

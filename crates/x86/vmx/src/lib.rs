@@ -1,5 +1,5 @@
 //! The VMX that guests are offered (SDM volume 3, chapters 24 to 31), as values: fields of the VMCS by encoding, capability
-//! MSRs, the checks of VM entry, interruption information and EPT entries.
+//! MSRs, the checks of VM entry, interruption information, EPT entries, and Hyper-V's enlightened VMCS.
 //!
 //! Nothing here has a processor or memory. The processor asks these functions where it executes VMLAUNCH, as the handlers
 //! of exits do where it reads IA32_VMX_BASIC: what is offered and what is checked are one table.
@@ -11,6 +11,7 @@ pub mod check;
 pub mod control;
 pub mod ept;
 pub mod event;
+pub mod evmcs;
 pub mod field;
 pub mod vmcs;
 

@@ -63,7 +63,7 @@ fn wish(word: &str, whole: &str) -> Result<Vec<What>, String> {
 }
 
 fn known() -> String {
-    let names: Vec<_> = Config::all().set.iter().map(Enlightenment::name).collect();
+    let names: Vec<_> = Config::all_nested().set.iter().map(Enlightenment::name).collect();
     format!("auto, off, all, {}", names.join(", "))
 }
 

@@ -55,7 +55,7 @@ fn wrong_lists_are_told_word_by_word() {
         ("", "a name is missing"),
         ("auto,vendor_id=thirteen-char", "more than 12"),
         ("vendor_id=\u{e4}", "more than 12"),
-        ("evmcs", "'evmcs' cannot be had: it speeds up guests of guests"),
+        ("evmcs", "column 1: hv-evmcs is for guests that run guests: say --nested vmx as well"),
         ("time,-time", "column 6: '-time' contradicts 'time' at column 1"),
         ("auto,-vpindex", "needs hv-vpindex, which is off (--hyperv -vpindex (column 6)): say --hyperv off"),
     ] {
@@ -114,7 +114,8 @@ fn wrong_properties_are_told_one_by_one() {
         ("max,hv-vendor-id=a,hv-vendor-id=b", "contradicts"),
         ("max,hv-vendor-id", "write hv-vendor-id=KVM Hv"),
         ("max,hv-syndbg", "cannot be had: it carries Windows' kernel debugger"),
-        ("max,hv-evmcs=on", "the VMX of --nested vmx"),
+        ("max,hv-evmcs=on", "column 5: hv-evmcs is for guests that run guests"),
+        ("max,hv-tlbflush-direct", "say --nested vmx"),
         ("max,hv-enforce-cpuid=off", "always refused"),
         ("max,hv-version-id-major=65536", "0 to 65535"),
         ("max,hv-version-id-patch=1", "hv-version-id-snumber"),
@@ -132,6 +133,22 @@ fn wrong_properties_are_told_one_by_one() {
     );
     // These are the processor's.
     assert!(of_cpu("max,+ht,hypervisor=on,-hle").is_ok());
+}
+
+#[test]
+fn what_is_for_hypervisors_comes_with_all_where_there_can_be_one() {
+    let all = |nested: bool| {
+        let mut choice = Choice::default().nested(nested);
+        choice.apply("--hyperv", &list("all").unwrap()).unwrap();
+        choice.finish().unwrap()
+    };
+    assert_eq!(all(true).config, Config::all_nested());
+    assert_eq!(all(false).config, Config::all());
+    let by = all(false).by.into_iter().find(|(one, _)| *one == Enlightenment::Evmcs).unwrap().1;
+    assert_eq!(by.to_string(), "for --nested vmx only");
+    let mut choice = Choice::default().nested(true);
+    choice.apply("--hyperv", &list("emsr_bitmap").unwrap()).unwrap();
+    assert!(choice.finish().unwrap().config.set.has(Enlightenment::Evmcs));
 }
 
 #[test]

@@ -476,10 +476,10 @@ enlightenments! {
         libvirt: Some("<evmcs state='on'/>"),
         cpuid: &[hint(14)],
         needs: &[Enlightenment::Vapic],
-        why: "nothing to be had yet",
-        brings: "exits of a nested guest with fewer VMREADs and VMWRITEs",
+        why: "it is for hypervisors only, and takes VMX's preemption timer and TSC scaling from them",
+        brings: "a nested hypervisor reads and writes its guest's VMCS in memory: no VMREAD, no VMWRITE",
         costs: "no posted interrupts, preemption timer, VMFUNC, PML or TSC scaling in the nested hypervisor",
-        refused: Some("it speeds up guests of guests, and the VMX of --nested vmx has no such thing"),
+        nested: true,
         proof: "dmesg in the guest hypervisor: KVM: vmx: using Hyper-V Enlightened VMCS",
     };
     /// The enlightened MSR bitmap.
@@ -489,10 +489,10 @@ enlightenments! {
         libvirt: Some("<emsr_bitmap state='on'/>"),
         cpuid: &[nested(19)],
         needs: &[Enlightenment::Evmcs],
-        why: "nothing to be had yet",
-        brings: "the hypervisor looks at a nested guest's MSR bitmap only when it changed",
+        why: "it is a part of evmcs",
+        brings: "a hypervisor below looks at a nested guest's MSR bitmap only when it changed",
         costs: "nothing beside evmcs",
-        refused: Some("it is a part of evmcs, and the VMX of --nested vmx has no such thing"),
+        nested: true,
         proof: "Hyper-V: Nested features: 0x..., with bit 19",
     };
     /// TLB flushes of a nested guest that the lowest hypervisor serves.
@@ -502,10 +502,10 @@ enlightenments! {
         libvirt: Some("<tlbflush state='on'><direct state='on'/></tlbflush>"),
         cpuid: &[nested(17)],
         needs: &[Enlightenment::Vapic],
-        why: "nothing to be had yet",
+        why: "a nested hypervisor has to ask for it, with an enlightened VMCS",
         brings: "a nested guest's flush takes one exit instead of several",
         costs: "nothing beside evmcs",
-        refused: Some("it serves guests of guests, and the VMX of --nested vmx has no such thing"),
+        nested: true,
         proof: "Hyper-V: Nested features: 0x..., with bit 17",
     };
     /// Synthetic debugging.

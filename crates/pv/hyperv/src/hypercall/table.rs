@@ -153,6 +153,27 @@ pub(crate) const CALLS: &[CallRow] = &[
     },
 ];
 
+/// The calls of a nested guest that are served for its hypervisor (TLFS, "Direct Virtual Flush").
+pub(crate) const NESTED_CALLS: &[CallRow] = &[
+    CallRow { code: call::FLUSH_VIRTUAL_ADDRESS_SPACE, input: 3, run: flush::nested, ..ROW },
+    CallRow { code: call::FLUSH_VIRTUAL_ADDRESS_LIST, input: 3, element: 1, run: flush::nested, ..ROW },
+    CallRow {
+        code: call::FLUSH_VIRTUAL_ADDRESS_SPACE_EX,
+        input: 4,
+        header: true,
+        run: flush::nested_ex,
+        ..ROW
+    },
+    CallRow {
+        code: call::FLUSH_VIRTUAL_ADDRESS_LIST_EX,
+        input: 4,
+        header: true,
+        element: 1,
+        run: flush::nested_ex,
+        ..ROW
+    },
+];
+
 /// The name of call `code` in the TLFS, if it exists here.
 pub fn call_name(code: u16) -> Option<&'static str> {
     CALLS.iter().find(|row| row.code == code).map(|row| row.name)

@@ -80,7 +80,8 @@ fn feature_control(setup: &Setup<'_>) -> u64 {
 /// The row of a VMX capability register.
 const fn capability<const REGISTER: u32>(name: &'static str, reads: &'static str) -> Row {
     let value = |setup: &Setup<'_>| {
-        satori_vmx::capability::msr(REGISTER, controls::cr4(|feature| setup.cpuid.has(feature)))
+        let offered = satori_vmx::capability::Controls::of(setup.cpuid.enlightened_vmcs());
+        satori_vmx::capability::msr(REGISTER, controls::cr4(|feature| setup.cpuid.has(feature)), offered)
     };
     row(one(REGISTER), name, One(&[Vmx]), (value, reads), Refused, "SDM appendix A")
 }

@@ -1,6 +1,6 @@
 //! VM entry (SDM chapter 26).
 
-use satori_defs::vmx::ExitReason;
+use satori_defs::vmx::{ExitReason, NestedWork};
 use satori_defs::x86::{cr0, efer};
 use satori_state::{Activity, DescriptorTable, Segment, reg};
 use satori_vmx::Field::{
@@ -15,7 +15,7 @@ use satori_vmx::control::{activity, entry, interruptibility, pin, proc2};
 use satori_vmx::event::{Interruption, VALID};
 use satori_vmx::{ENTRY_FAILURE, Field, check, error};
 
-use super::{NONE, VmExit};
+use super::VmExit;
 use crate::cpu::{Cpu, Exec};
 use crate::mmu::Paging;
 
@@ -32,16 +32,25 @@ impl Cpu {
         self.require_supervisor()?;
         // Everything that may follow ends this instruction somewhere else.
         self.execute_alone()?;
+        self.vmx.account.worked(NestedWork::Entry);
+        let enlightened = match self.choose_vmcs(launch)? {
+            Ok(enlightened) => enlightened,
+            Err(number) => {
+                self.vmx.account.failed += 1;
+                self.conclude(Err(number));
+                return Ok(());
+            }
+        };
         let vmcs = &self.vmx.vmcs;
-        let refused = if self.vmx.current == NONE {
+        let refused = if !self.has_vmcs() {
             Some(0)
         } else if self.vmx.in_ss_shadow {
             Some(error::ENTRY_MOV_SS)
-        } else if launch && vmcs.launched {
+        } else if !enlightened && launch && vmcs.launched {
             Some(error::VMLAUNCH_NOT_CLEAR)
-        } else if !launch && !vmcs.launched {
+        } else if !enlightened && !launch && !vmcs.launched {
             Some(error::VMRESUME_NOT_LAUNCHED)
-        } else if !check::controls(vmcs) {
+        } else if !check::controls(vmcs, self.around()) {
             Some(error::ENTRY_CONTROLS)
         } else if !check::host(vmcs, self.around()) {
             Some(error::ENTRY_HOST_STATE)
@@ -49,6 +58,7 @@ impl Cpu {
             None
         };
         if let Some(number) = refused {
+            self.vmx.account.failed += 1;
             self.conclude(Err(number));
             return Ok(());
         }
@@ -65,7 +75,7 @@ impl Cpu {
             return Ok(());
         }
         self.vmx.vmcs.launched = true;
-        self.vmx.entries += 1;
+        self.vmx.account.entries += 1;
         self.begin_guest();
         Ok(())
     }
@@ -75,7 +85,9 @@ impl Cpu {
         let vmcs = &mut self.vmx.vmcs;
         vmcs.set(Field::ExitReason, u64::from(reason as u32 | ENTRY_FAILURE));
         vmcs.set(ExitQualification, qualification);
-        self.vmx.exits[reason as usize] += 1;
+        self.vmx.account.failed += 1;
+        self.vmx.account.left(reason as u32);
+        self.store_enlightened();
         self.load_host();
         self.next_rip = self.state.rip;
     }

@@ -16,9 +16,10 @@ use satori_vmx::Field::{
 use satori_vmx::capability::TIMER_SHIFT;
 use satori_vmx::control::{activity, entry, exit, interruptibility, proc2};
 use satori_vmx::event::{Interruption, VALID};
+use satori_vmx::evmcs;
 
+use super::VmExit;
 use super::enter::CR0_LOADED;
-use super::{REASONS, VmExit};
 use crate::cpu::Cpu;
 use crate::mmu::Paging;
 
@@ -37,13 +38,14 @@ impl Cpu {
         if !self.vmx.guest {
             return;
         }
-        self.vmx.exits[(exit.reason as usize).min(REASONS - 1)] += 1;
+        self.vmx.account.left(exit.reason);
         let vectoring = std::mem::take(&mut self.vmx.vectoring);
         self.tell(&exit, vectoring);
         self.save_guest();
         if !self.store_exit_list() {
             return self.abort();
         }
+        self.store_enlightened();
         let nmi = exit.reason == ExitReason::ExceptionNmi as u32 && exit.event.vector() == 2;
         self.load_host();
         if !self.load_exit_list() {
@@ -208,7 +210,11 @@ impl Cpu {
     fn abort(&mut self) {
         /// Saving or loading an MSR failed.
         const MSRS: u32 = 4;
-        self.store_region(self.vmx.current, MSRS);
+        if self.vmx.enlightened.is_some() {
+            self.note_enlightened(evmcs::ABORT, MSRS);
+        } else {
+            self.store_region(self.vmx.current, MSRS);
+        }
         self.load_host();
         self.state.activity = Activity::Shutdown;
     }

@@ -2,6 +2,7 @@
 
 use iced_x86::{Code, Instruction};
 use satori_cpuid::Feature;
+use satori_defs::vmx::NestedWork;
 use satori_defs::x86::{cr4, rflags};
 use satori_engine::Exception;
 use satori_memory::Gpa;
@@ -50,9 +51,9 @@ impl Cpu {
     pub(super) fn conclude(&mut self, outcome: Result<(), u32>) {
         let flags = match outcome {
             Ok(()) => 0,
-            Err(number) if number == 0 || self.vmx.current == NONE => rflags::CF,
+            Err(number) if number == 0 || !self.has_vmcs() => rflags::CF,
             Err(number) => {
-                self.vmx.vmcs.set(Field::InstructionError, number.into());
+                self.tell_error(number);
                 rflags::ZF
             }
         };
@@ -86,6 +87,7 @@ fn vmxon(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         return Ok(());
     }
     cpu.vmx.on = true;
+    cpu.vmx.account.worked(NestedWork::Switch);
     cpu.vmx.region = region;
     cpu.vmx.current = NONE;
     cpu.conclude(Ok(()));
@@ -94,7 +96,9 @@ fn vmxon(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn vmxoff(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
+    cpu.vmx.account.worked(NestedWork::Switch);
     cpu.store_vmcs();
+    cpu.release_enlightened();
     cpu.vmx.on = false;
     cpu.vmx.current = NONE;
     cpu.conclude(Ok(()));
@@ -104,12 +108,15 @@ fn vmxoff(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 fn vmclear(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
     let at = cpu.pointer(insn)?;
+    cpu.vmx.account.worked(NestedWork::Switch);
     let outcome = if !Cpu::region_address(at) {
         Err(error::VMCLEAR_ADDRESS)
     } else if at == cpu.vmx.region {
         Err(error::VMCLEAR_VMXON_POINTER)
     } else {
-        clear(cpu, at);
+        if !cpu.clear_enlightened(at) {
+            clear(cpu, at);
+        }
         Ok(())
     };
     cpu.conclude(outcome);
@@ -131,6 +138,7 @@ fn clear(cpu: &mut Cpu, at: u64) {
 fn vmptrld(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
     let at = cpu.pointer(insn)?;
+    cpu.vmx.account.worked(NestedWork::Switch);
     let revision = || cpu.memory.read_u32(Gpa(cpu.memory.addressed(at))).ok();
     let outcome = if !Cpu::region_address(at) {
         Err(error::VMPTRLD_ADDRESS)
@@ -139,6 +147,7 @@ fn vmptrld(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     } else if revision() != Some(capability::REVISION) {
         Err(error::VMPTRLD_REVISION)
     } else {
+        cpu.release_enlightened();
         if at != cpu.vmx.current {
             cpu.store_vmcs();
             cpu.load_vmcs(at);
@@ -153,6 +162,7 @@ fn vmptrst(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
     let linear = cpu.ea_write(insn, 0)?;
     cpu.write(linear, cpu.vmx.current)?;
+    cpu.vmx.account.worked(NestedWork::Switch);
     cpu.conclude(Ok(()));
     Ok(())
 }
@@ -161,6 +171,7 @@ fn vmread(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
     let encoding = cpu.reg(insn.op1_register());
     let outcome = match Field::find(encoding) {
+        // An enlightened VMCS is read and written in memory.
         _ if cpu.vmx.current == NONE => Err(0),
         None => Err(error::UNSUPPORTED_COMPONENT),
         Some((field, high)) => {
@@ -169,6 +180,7 @@ fn vmread(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
             Ok(())
         }
     };
+    cpu.vmx.account.accessed(encoding, false);
     cpu.conclude(outcome);
     Ok(())
 }
@@ -186,6 +198,7 @@ fn vmwrite(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
             Ok(())
         }
     };
+    cpu.vmx.account.accessed(encoding, true);
     cpu.conclude(outcome);
     Ok(())
 }
@@ -195,6 +208,7 @@ fn invalidation(cpu: &mut Cpu, insn: &Instruction) -> Exec<(u64, u64, u64)> {
     let kind = cpu.reg(insn.op0_register());
     let linear = cpu.ea(insn, 1)?;
     let descriptor: u128 = cpu.read(linear)?;
+    cpu.vmx.account.worked(NestedWork::Invalidate);
     Ok((kind, descriptor as u64, (descriptor >> 64) as u64))
 }
 

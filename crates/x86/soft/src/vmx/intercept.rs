@@ -85,7 +85,7 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Lmsw, Supervisor, Asked(lmsw), Why::CrAccess),
         (Is::Rdmsr, Supervisor, Asked(rdmsr), Why::MsrRead),
         (Is::Wrmsr, Supervisor, Asked(wrmsr), Why::MsrWrite),
-        (Is::Vmcall, Any, Always, Why::Vmcall),
+        (Is::Vmcall, Any, Asked(vmcall), Why::Vmcall),
         (Is::Vmclear, Any, Asked(vmx), Why::Vmclear),
         (Is::Vmlaunch, Any, Asked(vmx), Why::Vmlaunch),
         (Is::Vmptrld, Any, Asked(vmx), Why::Vmptrld),
@@ -114,6 +114,9 @@ pub fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         && let Some((_, level, when, reason)) = ROWS.iter().find(|row| row.0 == insn.mnemonic())
     {
         cpu.intercept(insn, *level, *when, *reason)?;
+        if std::mem::take(&mut cpu.vmx.served) {
+            return Ok(());
+        }
     }
     let handler = super::handler(insn).unwrap_or_else(|| insn::handler(insn));
     handler(cpu, insn)
@@ -243,6 +246,12 @@ fn rdmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn wrmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let exits = cpu.msr_exits(cpu.state.gpr[reg::RCX] as u32, true);
     if exits { Err(cpu.leave_at(insn, ExitReason::MsrWrite, 0, 0)) } else { Ok(()) }
+}
+
+/// VMCALL, which always exits, unless it is served for the guest's hypervisor.
+fn vmcall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.vmx.served = cpu.direct_flush(insn.len() as u32)?;
+    if cpu.vmx.served { Ok(()) } else { Err(cpu.leave_at(insn, ExitReason::Vmcall, 0, 0)) }
 }
 
 /// A VMX instruction: where it is #UD it does not exit.

@@ -4,6 +4,8 @@
 //! is and gives [`Stop::Fault`](crate::cpu::Stop); whoever delivers faults finds [`EXIT`] and calls [`Cpu::vm_exit`]. The
 //! machine never sees it. What the guest's hypervisor does not intercept goes on as if there were one level less.
 
+mod account;
+mod enlightened;
 mod enter;
 mod ept;
 mod event;
@@ -16,7 +18,6 @@ mod shadow;
 mod tests;
 
 use satori_cpuid::{Feature, controls};
-use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr4, efer, rflags};
 use satori_engine::Exception;
 use satori_memory::Gpa;
@@ -24,10 +25,12 @@ use satori_vmx::check::{self, Around};
 use satori_vmx::control::{pin, proc, proc2};
 use satori_vmx::event::Interruption;
 use satori_vmx::vmcs::USED;
-use satori_vmx::{Field, MAXPHYADDR, Vmcs};
+use satori_vmx::{Field, MAXPHYADDR, Vmcs, capability};
 
 use crate::cpu::{Cpu, Stop};
 use crate::mmu::World;
+use account::Account;
+use enlightened::Enlightened;
 pub use ept::Nested;
 use instructions::handler;
 pub use intercept::{execute, intercepted};
@@ -90,10 +93,12 @@ pub struct Vmx {
     pub trap: bool,
     /// An external interrupt that an exit did not acknowledge: its vector.
     pub held: Option<u8>,
-    /// VM entries that succeeded.
-    pub entries: u64,
-    /// VM exits by basic reason.
-    pub exits: [u64; REASONS],
+    /// The intercepted instruction is done: there is nothing left to execute.
+    served: bool,
+    /// The enlightened VMCS, while it is what [`Vmx::vmcs`] comes from.
+    enlightened: Option<Box<Enlightened>>,
+    /// What is counted.
+    pub account: Account,
 }
 
 impl Vmx {
@@ -108,8 +113,8 @@ impl Vmx {
     }
 }
 
-/// More than the highest basic exit reason.
-pub const REASONS: usize = 76;
+/// One more than the highest basic exit reason, and one.
+pub const REASONS: usize = 77;
 
 impl Default for Vmx {
     fn default() -> Self {
@@ -129,8 +134,9 @@ impl Default for Vmx {
             in_ss_shadow: false,
             trap: false,
             held: None,
-            entries: 0,
-            exits: [0; REASONS],
+            served: false,
+            enlightened: None,
+            account: Account::default(),
         }
     }
 }
@@ -148,19 +154,11 @@ impl Cpu {
         self.vmx.proc & control != 0
     }
 
-    /// How often the guest's guest left for which reason, as far as it did.
-    pub fn nested_exits(&self) -> impl Iterator<Item = (ExitReason, u64)> {
-        let counts = ExitReason::ALL.iter().map(|reason| (*reason, self.vmx.exits.get(*reason as usize)));
-        counts.filter_map(|(reason, count)| {
-            count.copied().filter(|count| *count != 0).map(|count| (reason, count))
-        })
-    }
-
     /// VMX operation ends with the reset that cleared CR4.VMXE: nothing else can.
     pub fn forget_vmx(&mut self) {
         if self.vmx.on && self.state.cr4 & cr4::VMXE == 0 {
-            let (entries, exits) = (self.vmx.entries, self.vmx.exits);
-            *self.vmx = Vmx { entries, exits, ..Vmx::default() };
+            let account = std::mem::take(&mut self.vmx.account);
+            *self.vmx = Vmx { account, ..Vmx::default() };
             self.choose_windows();
         }
     }
@@ -172,6 +170,7 @@ impl Cpu {
             lma: self.state.efer & efer::LMA != 0,
             cr4: controls::cr4(has),
             efer: controls::efer(has) | efer::LMA,
+            controls: capability::Controls::of(self.controls.nesting.evmcs),
         }
     }
 

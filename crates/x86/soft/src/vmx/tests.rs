@@ -7,6 +7,8 @@ use satori_vmx::capability::{self, REVISION};
 use satori_vmx::control::{entry, exit, pin, proc, proc2};
 use satori_vmx::{ENTRY_FAILURE, Field, Vmcs, error};
 
+mod enlightened;
+
 use super::NONE;
 use crate::cpu::Cpu;
 use crate::jit::{Host, Jit, Manner, Pool};
@@ -167,7 +169,7 @@ fn each_instruction_leaves_by_its_control_and_only_by_that() {
             assert_eq!(run(&mut cpu), HANDLER + 1, "{code:x?}");
             assert_eq!(told(&cpu), (*reason, *qualification, *length), "{code:x?}");
             assert_eq!(cpu.vmx.vmcs.get(Field::GuestRip), GUEST, "RIP stays at it");
-            assert_eq!((cpu.vmx.entries, cpu.vmx.exits[*reason as usize]), (1, 1));
+            assert_eq!((cpu.vmx.account.entries, cpu.vmx.account.exits[*reason as usize]), (1, 1));
             assert!(!cpu.vmx.guest && cpu.vmx.current == VMCS);
         }
     });

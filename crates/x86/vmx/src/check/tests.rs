@@ -1,7 +1,11 @@
 use super::*;
 
-const AROUND: Around =
-    Around { lma: true, cr4: 0x37_27ff, efer: efer::SCE | efer::LME | efer::LMA | efer::NXE };
+const AROUND: Around = Around {
+    lma: true,
+    cr4: 0x37_27ff,
+    efer: efer::SCE | efer::LME | efer::LMA | efer::NXE,
+    controls: &capability::Controls::ALL,
+};
 
 /// A 64-bit guest of a 64-bit host, that every check passes.
 fn fine() -> Vmcs {
@@ -62,7 +66,7 @@ enum Verdict {
 }
 
 fn verdict(vmcs: &Vmcs) -> Verdict {
-    if !controls(vmcs) {
+    if !controls(vmcs, AROUND) {
         return Verdict::Controls;
     }
     if !host(vmcs, AROUND) {
