@@ -175,6 +175,10 @@ impl Vcpu<X86> for FrugalVcpu {
     fn retired(&self) -> u64 {
         self.inner.retired()
     }
+    fn wakes_at(&self) -> Option<u64> {
+        self.inner.wakes_at()
+    }
+
     fn stats(&self) -> Vec<Stat> {
         self.inner.stats()
     }

@@ -73,6 +73,11 @@ pub trait Vcpu<I: Isa>: Send {
     /// delivered: time passes for a guest that does nothing else.
     fn retired(&self) -> u64;
 
+    /// While it sleeps: at which time of the partition's counter it has to run again by itself, if at any.
+    fn wakes_at(&self) -> Option<u64> {
+        None
+    }
+
     /// The engine's own counters.
     fn stats(&self) -> Vec<Stat>;
 }

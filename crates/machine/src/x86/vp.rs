@@ -379,7 +379,8 @@ impl Runs for Vp {
         // What comes after that look kicks, and so comes behind the answer: an instruction that asks again, or
         // faults, must not find an event injected before it.
         let injected = !quiet && !self.owed && self.inject();
-        if activity == Activity::Halted && !injected {
+        let wakes = || self.vcpu.wakes_at().is_some_and(|at| at <= self.platform.clock.tsc());
+        if activity == Activity::Halted && !injected && !wakes() {
             return Entry::Sleep { deadline: self.deadline() };
         }
         self.set_controls();
@@ -406,9 +407,12 @@ impl Runs for Vp {
         self.observer.finish(now);
     }
 
-    /// The local APIC's timer, or a synthetic one.
+    /// The local APIC's timer, a synthetic one, or what the engine's vCPU waits for by itself.
     fn deadline(&self) -> Option<u64> {
-        [self.lapic.deadline_tsc(), self.hyperv.deadline_tsc()].into_iter().flatten().min()
+        [self.lapic.deadline_tsc(), self.hyperv.deadline_tsc(), self.vcpu.wakes_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn retired(&self) -> u64 {

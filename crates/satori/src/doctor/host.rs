@@ -14,7 +14,7 @@ use crate::{engines, probe};
 pub fn findings() -> Vec<Finding> {
     let mut findings = vec![clocksource(), tsc(), processors(), memory()];
     findings.extend(processor_features());
-    findings.extend([membarrier(), sandbox(), faults(), kvm(), perf()]);
+    findings.extend([membarrier(), sandbox(), faults(), kvm(), nested(), perf()]);
     findings
 }
 
@@ -194,6 +194,16 @@ fn kvm() -> Finding {
     let told = engines::probe(probe::KVM);
     let state = if told.starts_with(probe::WORKS) { Good } else { Worse };
     finding("kvm", state, format!("/dev/kvm was tried: {}", told.replace('\n', "; ")), costs)
+}
+
+/// What guests that run guests need.
+fn nested() -> Finding {
+    finding(
+        "guests of guests",
+        Good,
+        "--nested vmx gives a guest Intel's VMX; nothing of this host is needed",
+        "",
+    )
 }
 
 fn perf() -> Finding {

@@ -100,6 +100,13 @@ impl Cpu {
         {
             return exit;
         }
+        // A guest that sleeps in HLT is left for its timer and its windows as any other (SDM 25.2, 25.5.1).
+        if self.state.activity == Activity::Halted
+            && let Some(exit) = self.guest_look()
+        {
+            self.vmx.exit = Some(exit);
+            self.vm_exit();
+        }
         let mut before = None;
         let mut after = After::Nothing;
         loop {
@@ -484,7 +491,7 @@ impl Cpu {
             self.vm_exit();
             return None;
         }
-        self.vmx.vectoring = if self.vmx.guest { vectoring(event) } else { Interruption::default() };
+        self.vmx.vectoring = if self.vmx.guest { self.vectoring(event) } else { Interruption::default() };
         self.state.activity = Activity::Active;
         self.delivering = true;
         let outcome = match event {
@@ -521,6 +528,16 @@ impl Cpu {
         }
     }
 
+    /// What a VM exit on the way of `event` has to tell of it. Exceptions say so themselves; one that came of the delivery of INT n
+    /// leaves what is told of that.
+    fn vectoring(&self, event: Event) -> Interruption {
+        match event {
+            Event::Interrupt(vector) => Interruption::new(vector, kind::EXTERNAL_INTERRUPT, None),
+            Event::Nmi => Interruption::new(vector::NMI, kind::NMI, None),
+            Event::Exception(_) => self.vmx.vectoring,
+        }
+    }
+
     /// Takes the answer to the last exit.
     pub fn resume(&mut self, answer: Resume) {
         match (self.wanted, answer) {
@@ -529,15 +546,6 @@ impl Cpu {
             (Exit::EptViolation { .. }, Resume::Done) => {}
             (_, answer) => self.answers.push(answer),
         }
-    }
-}
-
-/// What a VM exit on the way of `event` has to tell of it. Exceptions say so themselves.
-fn vectoring(event: Event) -> Interruption {
-    match event {
-        Event::Interrupt(vector) => Interruption::new(vector, kind::EXTERNAL_INTERRUPT, None),
-        Event::Nmi => Interruption::new(vector::NMI, kind::NMI, None),
-        Event::Exception(_) => Interruption::default(),
     }
 }
 

@@ -201,6 +201,10 @@ impl Vcpu<X86> for Cpu {
         self.retired
     }
 
+    fn wakes_at(&self) -> Option<u64> {
+        self.timer_expires()
+    }
+
     fn stats(&self) -> Vec<Stat> {
         let (tlb, blocks) = (&self.tlb.counts, &self.blocks.counts);
         let mut stats = vec![

@@ -60,6 +60,7 @@ pub const PROC: Pair = Pair::new(
         | proc::CR3_STORE
         | proc::CR8_LOAD
         | proc::CR8_STORE
+        | proc::TPR_SHADOW
         | proc::NMI_WINDOW
         | proc::MOV_DR
         | proc::UNCONDITIONAL_IO
@@ -81,7 +82,9 @@ pub const PROC2: Pair = Pair::new(
         | proc2::UNRESTRICTED
         | proc2::RDRAND
         | proc2::INVPCID
+        | proc2::VM_FUNCTIONS
         | proc2::RDSEED
+        | proc2::PML
         | proc2::XSAVES
         | proc2::TSC_SCALING,
 );
@@ -119,11 +122,11 @@ pub struct Controls {
 impl Controls {
     /// All that the processor has.
     pub const ALL: Controls = Controls { pin: PIN, proc: PROC, proc2: PROC2, exit: EXIT, entry: ENTRY };
-    /// What a hypervisor may see that is offered the enlightened VMCS: the preemption timer has no field in its version 1, and
-    /// that of the TSC multiplier is one that KVM uses for nothing. Linux 6.1 does not leave them out by itself.
+    /// What a hypervisor may see that is offered the enlightened VMCS: the preemption timer, PML and VM functions have no field in
+    /// its version 1, and that of the TSC multiplier is one that KVM uses for nothing. Linux 6.1 does not leave them out by itself.
     pub const ENLIGHTENED: Controls = Controls {
         pin: PIN.without(pin::PREEMPTION_TIMER),
-        proc2: PROC2.without(proc2::TSC_SCALING),
+        proc2: PROC2.without(proc2::TSC_SCALING | proc2::VM_FUNCTIONS | proc2::PML),
         exit: EXIT.without(exit::SAVE_TIMER),
         ..Controls::ALL
     };
@@ -164,10 +167,15 @@ pub const EPT_VPID: u64 = 0xf01 << 32
     | 1 << 6
     | 1 << 0;
 
+/// IA32_VMX_VMFUNC, and VM function 0: EPTP switching.
+pub const EPTP_SWITCHING: u64 = 1 << 0;
+/// EPTPs of the list of EPTP switching.
+pub const EPTPS: u64 = 512;
+
 /// The first capability MSR, IA32_VMX_BASIC.
 pub const FIRST_MSR: u32 = 0x480;
-/// How many there are: up to IA32_VMX_TRUE_ENTRY_CTLS.
-pub const MSRS: u32 = 0x11;
+/// How many there are: up to IA32_VMX_VMFUNC.
+pub const MSRS: u32 = 0x12;
 
 /// The highest index of a field, in bits 9:1.
 const fn highest_index() -> u64 {
@@ -202,6 +210,7 @@ pub const fn msr(number: u32, cr4: u64, controls: &Controls) -> u64 {
         0xe => controls.proc.msr(),
         0xf => controls.exit.msr(),
         0x10 => controls.entry.msr(),
+        0x11 if controls.proc2.may & proc2::VM_FUNCTIONS != 0 => EPTP_SWITCHING,
         _ => 0,
     }
 }
@@ -248,7 +257,11 @@ mod tests {
             let gone = match number & 0x1f {
                 0x01 | 0x0d => pin::PREEMPTION_TIMER,
                 0x03 | 0x0f => exit::SAVE_TIMER,
-                0x0b => proc2::TSC_SCALING,
+                0x0b => proc2::TSC_SCALING | proc2::VM_FUNCTIONS | proc2::PML,
+                0x11 => {
+                    assert_eq!((all, some), (EPTP_SWITCHING, 0));
+                    continue;
+                }
                 _ => 0,
             };
             assert_eq!(all ^ some, u64::from(gone) << 32, "{number:#x}");

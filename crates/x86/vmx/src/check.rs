@@ -84,12 +84,24 @@ pub fn controls(vmcs: &Vmcs, around: Around) -> bool {
         && implies(on2(proc2::VPID), vmcs.get(Vpid) != 0)
         && implies(on2(proc2::EPT), ept::eptp(vmcs.get(Eptp)))
         && implies(on2(proc2::UNRESTRICTED), on2(proc2::EPT))
+        && implies(on2(proc2::PML), on2(proc2::EPT) && placed(vmcs.get(PmlAddress), 0xfff))
+        && implies(
+            on(proc::TPR_SHADOW),
+            placed(vmcs.get(VirtualApic), 0xfff) && get(TprThreshold) & !0xf == 0,
+        )
+        && implies(on2(proc2::VM_FUNCTIONS), functions(vmcs, on2(proc2::EPT)))
         && implies(get(ExitControls) & exit::SAVE_TIMER != 0, pins & pin::PREEMPTION_TIMER != 0)
         && list(vmcs, ExitMsrStoreCount, ExitMsrStore)
         && list(vmcs, ExitMsrLoadCount, ExitMsrLoad)
         && list(vmcs, EntryMsrLoadCount, EntryMsrLoad)
         && injection(vmcs)
         && get(EntryControls) & (entry::SMM | entry::DEACTIVATE_DUAL) == 0
+}
+
+fn functions(vmcs: &Vmcs, ept: bool) -> bool {
+    let on = vmcs.get(VmFunctions);
+    let switching = on & capability::EPTP_SWITCHING != 0;
+    on & !capability::EPTP_SWITCHING == 0 && (!switching || ept && placed(vmcs.get(EptpList), 0xfff))
 }
 
 fn injection(vmcs: &Vmcs) -> bool {

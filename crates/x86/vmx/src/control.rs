@@ -23,6 +23,7 @@ pub mod proc {
     pub const CR3_STORE: u32 = 1 << 16;
     pub const CR8_LOAD: u32 = 1 << 19;
     pub const CR8_STORE: u32 = 1 << 20;
+    pub const TPR_SHADOW: u32 = 1 << 21;
     pub const NMI_WINDOW: u32 = 1 << 22;
     pub const MOV_DR: u32 = 1 << 23;
     pub const UNCONDITIONAL_IO: u32 = 1 << 24;
@@ -45,7 +46,9 @@ pub mod proc2 {
     pub const UNRESTRICTED: u32 = 1 << 7;
     pub const RDRAND: u32 = 1 << 11;
     pub const INVPCID: u32 = 1 << 12;
+    pub const VM_FUNCTIONS: u32 = 1 << 13;
     pub const RDSEED: u32 = 1 << 16;
+    pub const PML: u32 = 1 << 17;
     pub const XSAVES: u32 = 1 << 20;
     pub const TSC_SCALING: u32 = 1 << 25;
 }

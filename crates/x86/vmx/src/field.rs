@@ -46,10 +46,11 @@ macro_rules! fields {
 fields! {
     Vpid 0x0000;
     GuestEs 0x0800; GuestCs 0x0802; GuestSs 0x0804; GuestDs 0x0806; GuestFs 0x0808; GuestGs 0x080a;
-    GuestLdtr 0x080c; GuestTr 0x080e;
+    GuestLdtr 0x080c; GuestTr 0x080e; PmlIndex 0x0812;
     HostEs 0x0c00; HostCs 0x0c02; HostSs 0x0c04; HostDs 0x0c06; HostFs 0x0c08; HostGs 0x0c0a; HostTr 0x0c0c;
     IoBitmapA 0x2000; IoBitmapB 0x2002; MsrBitmap 0x2004; ExitMsrStore 0x2006; ExitMsrLoad 0x2008;
-    EntryMsrLoad 0x200a; ExecutiveVmcs 0x200c; TscOffset 0x2010; Eptp 0x201a; XssExitingBitmap 0x202c;
+    EntryMsrLoad 0x200a; ExecutiveVmcs 0x200c; PmlAddress 0x200e; TscOffset 0x2010; VirtualApic 0x2012;
+    VmFunctions 0x2018; Eptp 0x201a; EptpList 0x2024; XssExitingBitmap 0x202c;
     TscMultiplier 0x2032;
     GuestPhysicalAddress 0x2400;
     LinkPointer 0x2800; GuestDebugctl 0x2802; GuestPat 0x2804; GuestEfer 0x2806;
@@ -58,7 +59,7 @@ fields! {
     PinControls 0x4000; ProcControls 0x4002; ExceptionBitmap 0x4004; PfMask 0x4006; PfMatch 0x4008;
     Cr3TargetCount 0x400a; ExitControls 0x400c; ExitMsrStoreCount 0x400e; ExitMsrLoadCount 0x4010;
     EntryControls 0x4012; EntryMsrLoadCount 0x4014; EntryInterruption 0x4016; EntryErrorCode 0x4018;
-    EntryInstructionLength 0x401a; ProcControls2 0x401e; PleGap 0x4020; PleWindow 0x4022;
+    EntryInstructionLength 0x401a; TprThreshold 0x401c; ProcControls2 0x401e; PleGap 0x4020; PleWindow 0x4022;
     InstructionError 0x4400; ExitReason 0x4402; ExitInterruption 0x4404; ExitErrorCode 0x4406;
     IdtVectoring 0x4408; IdtVectoringErrorCode 0x440a; ExitInstructionLength 0x440c; ExitInstructionInfo 0x440e;
     GuestEsLimit 0x4800; GuestCsLimit 0x4802; GuestSsLimit 0x4804; GuestDsLimit 0x4806; GuestFsLimit 0x4808;

@@ -21,6 +21,7 @@ pub use vmcs::Vmcs;
 /// VM-instruction error numbers (SDM 31.4).
 pub mod error {
     #![allow(missing_docs, reason = "the manual's list, in its order")]
+    pub const VMCALL_IN_ROOT: u32 = 1;
     pub const VMCLEAR_ADDRESS: u32 = 2;
     pub const VMCLEAR_VMXON_POINTER: u32 = 3;
     pub const VMLAUNCH_NOT_CLEAR: u32 = 4;

@@ -412,6 +412,7 @@ pub const TABLE: &[Row] = &[
     capability::<0x48e>("IA32_VMX_TRUE_PROCBASED_CTLS", "which primary controls there are"),
     capability::<0x48f>("IA32_VMX_TRUE_EXIT_CTLS", "which VM-exit controls there are"),
     capability::<0x490>("IA32_VMX_TRUE_ENTRY_CTLS", "which VM-entry controls there are"),
+    capability::<0x491>("IA32_VMX_VMFUNC", "which VM functions there are"),
     row(one(MSR_RAPL_POWER_UNIT), "MSR_RAPL_POWER_UNIT", Intel, ZERO, Refused, RAPL),
     row(one(MSR_PKG_ENERGY_STATUS), "MSR_PKG_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),
     row(one(MSR_DRAM_ENERGY_STATUS), "MSR_DRAM_ENERGY_STATUS", Intel, ZERO, Refused, RAPL),

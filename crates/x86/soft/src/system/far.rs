@@ -10,7 +10,9 @@ use super::descriptor::{Descriptor, Found, null, rpl, selector_fault, system_typ
 use super::stack::Stack;
 use super::task::{self, Cause};
 use super::v86::{self, Route};
-use crate::cpu::{Cpu, Exec, Handler};
+use satori_vmx::event::Interruption;
+
+use crate::cpu::{Cpu, Exec, Handler, Stop};
 use crate::mmu::canonical;
 use crate::operands::truncate;
 
@@ -52,7 +54,13 @@ fn software_interrupt(cpu: &mut Cpu, insn: &Instruction, vector: u8, software: b
         return Err(cpu.leave(exit));
     }
     let event = Delivery { vector, code: None, software, resume: false, rip: cpu.next_ip(insn) };
-    cpu.next_rip = deliver(cpu, &event)?;
+    cpu.software_vectoring(insn, vector);
+    let outcome = deliver(cpu, &event);
+    // A fault of the delivery, and only that, has something to tell of the event.
+    if outcome != Err(Stop::Fault) {
+        cpu.vmx.vectoring = Interruption::default();
+    }
+    cpu.next_rip = outcome?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use satori_engine::{Exception, Exit, Resume};
 use satori_state::{Activity, reg};
 
 use super::msr::{edx_eax, set_edx_eax};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec, Handler, Stop};
 use crate::simd;
 
 /// The instructions of this file. UD0, UD1, UD2 and RSM outside system-management mode are #UD,
@@ -22,7 +22,8 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         Mnemonic::Pause => pause,
         Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => |cpu, _| ask_supervisor(cpu, Exit::Wbinvd),
         Mnemonic::Invd => |cpu, _| ask_supervisor(cpu, Exit::Invd),
-        Mnemonic::Vmcall | Mnemonic::Vmmcall => |cpu, _| cpu.ask(Exit::Vmcall).map(drop),
+        Mnemonic::Vmcall => vmcall,
+        Mnemonic::Vmmcall => |cpu, _| cpu.ask(Exit::Vmcall).map(drop),
         Mnemonic::Monitor => |cpu, _| ask_wait(cpu, Exit::Monitor),
         Mnemonic::Mwait => |cpu, _| ask_wait(cpu, Exit::Mwait),
         Mnemonic::Xsetbv => xsetbv,
@@ -35,6 +36,14 @@ pub fn handler(insn: &Instruction) -> Option<Handler> {
         Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb => flush_line,
         _ => return vmx(insn.code()),
     })
+}
+
+/// A hypercall. Where nobody serves it, a guest in VMX root operation finds what a processor without a second monitor does.
+fn vmcall(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    match cpu.ask(Exit::Vmcall) {
+        Err(Stop::Fault) if cpu.fault == Some(Exception::ud()) && cpu.in_vmx_root() => cpu.vmcall_in_root(),
+        outcome => outcome.map(drop),
+    }
 }
 
 /// VMX instructions: outside VMX operation as the guest sees it, the machine answers #UD.

@@ -127,7 +127,10 @@ fn retf(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 fn unblocking(cpu: &mut Cpu, insn: &Instruction, size: u32) -> Exec<()> {
     let outcome = iret(cpu, insn, size);
     if outcome != Err(Stop::Exit) {
-        cpu.state.nmi_blocked = false;
+        cpu.unblock_nmis();
+    }
+    if outcome.is_ok() {
+        cpu.vmx.nmi_unblocked = false;
     }
     outcome
 }

@@ -2,6 +2,8 @@
 
 use satori_defs::vmx::{ExitReason, NestedWork};
 use satori_defs::x86::{cr0, efer};
+use satori_engine::Exit;
+use satori_memory::Gpa;
 use satori_state::{Activity, DescriptorTable, Segment, reg};
 use satori_vmx::Field::{
     EntryControls, EntryErrorCode, EntryInstructionLength, EntryInterruption, ExitQualification,
@@ -11,11 +13,12 @@ use satori_vmx::Field::{
     GuestSysenterEip, GuestSysenterEsp, PinControls, PreemptionTimer, ProcControls,
 };
 use satori_vmx::capability::TIMER_SHIFT;
-use satori_vmx::control::{activity, entry, interruptibility, pin, proc2};
+use satori_vmx::control::{activity, entry, interruptibility, pin, proc, proc2};
 use satori_vmx::event::{Interruption, VALID};
 use satori_vmx::{ENTRY_FAILURE, Field, check, error};
 
 use super::VmExit;
+use super::intercept::VTPR;
 use crate::cpu::{Cpu, Exec};
 use crate::mmu::Paging;
 
@@ -50,7 +53,7 @@ impl Cpu {
             Some(error::VMLAUNCH_NOT_CLEAR)
         } else if !enlightened && !launch && !vmcs.launched {
             Some(error::VMRESUME_NOT_LAUNCHED)
-        } else if !check::controls(vmcs, self.around()) {
+        } else if !check::controls(vmcs, self.around()) || !self.threshold_fits() {
             Some(error::ENTRY_CONTROLS)
         } else if !check::host(vmcs, self.around()) {
             Some(error::ENTRY_HOST_STATE)
@@ -77,7 +80,19 @@ impl Cpu {
         self.vmx.vmcs.launched = true;
         self.vmx.account.entries += 1;
         self.begin_guest();
+        // Nothing was injected that would have woken it.
+        if self.vmx.guest && self.state.activity == Activity::Halted {
+            return Err(self.exit(Exit::Hlt));
+        }
         Ok(())
+    }
+
+    /// Whether the TPR threshold is not above the virtual task priority (SDM 26.2.1.1; APIC accesses are not virtualised).
+    fn threshold_fits(&self) -> bool {
+        let vmcs = &self.vmx.vmcs;
+        let at = Gpa(self.memory.addressed(vmcs.get(Field::VirtualApic) + VTPR));
+        let priority = || u64::from(self.memory.read_u32(at).unwrap_or(0) >> 4 & 0xf);
+        vmcs.get32(ProcControls) & proc::TPR_SHADOW == 0 || vmcs.get(Field::TprThreshold) & 0xf <= priority()
     }
 
     /// A VM entry that failed behind its first checks: host state is loaded, guest state not saved (SDM 26.8).
@@ -162,7 +177,7 @@ impl Cpu {
                 self.vmx.vmcs.get(GuestPdpte0.plus(index))
             } else {
                 let at = (self.state.cr3 & 0xffff_ffe0) + 8 * index as u64;
-                self.memory.read_u64(satori_memory::Gpa(self.memory.addressed(at))).unwrap_or(0)
+                self.memory.read_u64(Gpa(self.memory.addressed(at))).unwrap_or(0)
             };
         }
     }
@@ -192,6 +207,11 @@ impl Cpu {
             self.inject_event(event, length);
         }
         self.next_rip = self.state.rip;
+    }
+
+    /// When the preemption timer of a guest in HLT expires, in the partition's time; one that executes looks by itself.
+    pub(crate) fn timer_expires(&self) -> Option<u64> {
+        self.vmx.timer.filter(|_| self.state.activity == Activity::Halted)
     }
 
     /// Raises the exit of the preemption timer, if that has expired (SDM 25.5.1).

@@ -2,7 +2,8 @@
 
 use satori_defs::vmx::ExitReason;
 use satori_engine::Exception;
-use satori_vmx::Field::Eptp;
+use satori_vmx::Field::{Eptp, PmlAddress, PmlIndex};
+use satori_vmx::control::proc2;
 use satori_vmx::ept::{self, Entry, violation};
 
 use super::{EXIT, VmExit};
@@ -81,12 +82,34 @@ impl Cpu {
                 return Some(Err(refused(gpa, access, write, allowed)));
             }
             let marks = ept::ACCESSED | if write { ept::DIRTY } else { 0 };
-            if bits && entry & marks != marks && !self.entry_set(at, true, entry, marks) {
-                return None;
+            if bits && entry & marks != marks {
+                if marks & !entry & ept::DIRTY != 0 && !self.log_page(gpa) {
+                    let reason = ExitReason::PmlFull as u32;
+                    return Some(Err(VmExit { reason, ..VmExit::default() }));
+                }
+                if !self.entry_set(at, true, entry, marks) {
+                    return None;
+                }
             }
             let writable = allowed & ept::WRITE != 0 && (!bits || (entry | marks) & ept::DIRTY != 0);
             return Some(Ok((frame | gpa & ((1 << shift) - 1), writable)));
         }
+    }
+
+    /// Page-modification logging of a page whose dirty flag is about to be set; whether there was room (SDM 28.3.6).
+    fn log_page(&mut self, gpa: u64) -> bool {
+        if self.vmx.proc2 & proc2::PML == 0 {
+            return true;
+        }
+        let index = self.vmx.vmcs.get(PmlIndex);
+        if index >= 512 {
+            return false;
+        }
+        let at = self.memory.addressed(self.vmx.vmcs.get(PmlAddress) + 8 * index);
+        let _ = self.memory.write(satori_memory::Gpa(at), &(gpa & !0xfff).to_le_bytes());
+        self.code_written();
+        self.vmx.vmcs.set(PmlIndex, index.wrapping_sub(1));
+        true
     }
 
     /// Where `gpa` of a guest is, for a debugger: nothing changes, and no right is asked for.

@@ -1,5 +1,6 @@
 //! Events of a guest: which leave it, how VM entry injects them, and the windows for those that wait (SDM 25.2, 26.6, 26.7).
 
+use iced_x86::{Instruction, Mnemonic};
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{rflags, vector};
 use satori_engine::{Event, Exception};
@@ -55,6 +56,8 @@ impl Cpu {
             return Err(Undelivered::Left);
         }
         self.vmx.vectoring = interruption(exception);
+        // A later exit is not the IRET's.
+        self.vmx.nmi_unblocked = false;
         Ok(())
     }
 
@@ -69,6 +72,19 @@ impl Cpu {
             length,
             ..VmExit::default()
         })
+    }
+
+    /// An INT n, INT3, INTO or INT1 of a guest is about to be delivered.
+    pub fn software_vectoring(&mut self, insn: &Instruction, vector: u8) {
+        if self.vmx.guest {
+            let kind = match insn.mnemonic() {
+                Mnemonic::Int => kind::SOFTWARE_INTERRUPT,
+                Mnemonic::Int1 => kind::PRIVILEGED_SOFTWARE_EXCEPTION,
+                _ => kind::SOFTWARE_EXCEPTION,
+            };
+            self.vmx.vectoring = Interruption::new(vector, kind, None);
+            self.vmx.vectoring_length = insn.len() as u32;
+        }
     }
 
     /// A guest is about to switch tasks: by CALL, IRET, JMP or an event, as the qualification numbers them.
@@ -143,6 +159,7 @@ impl Cpu {
         let delivery = system::Delivery { vector, code: event.error_code(), software, resume: false, rip };
         self.state.activity = Activity::Active;
         self.vmx.vectoring = event;
+        self.vmx.vectoring_length = length as u32;
         self.delivering = true;
         let outcome = system::inject(self, &delivery, event.kind() == kind::HARDWARE_EXCEPTION);
         self.delivering = false;

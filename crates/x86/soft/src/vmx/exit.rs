@@ -1,7 +1,7 @@
 //! VM exit (SDM chapter 27).
 
 use satori_defs::vmx::ExitReason;
-use satori_defs::x86::{cr0, efer, rflags};
+use satori_defs::x86::{cr0, efer, rflags, vector};
 use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
 use satori_vmx::Field::{
     self, EntryControls, EntryInterruption, ExitControls, ExitErrorCode, ExitInstructionInfo,
@@ -15,7 +15,8 @@ use satori_vmx::Field::{
 };
 use satori_vmx::capability::TIMER_SHIFT;
 use satori_vmx::control::{activity, entry, exit, interruptibility, proc2};
-use satori_vmx::event::{Interruption, VALID};
+use satori_vmx::ept::violation;
+use satori_vmx::event::{Interruption, NMI_UNBLOCKED, VALID, kind};
 use satori_vmx::evmcs;
 
 use super::VmExit;
@@ -40,6 +41,8 @@ impl Cpu {
         }
         self.vmx.account.left(exit.reason);
         let vectoring = std::mem::take(&mut self.vmx.vectoring);
+        let unblocked = std::mem::take(&mut self.vmx.nmi_unblocked) && vectoring.info & VALID == 0;
+        let exit = self.completed(exit, vectoring, unblocked);
         self.tell(&exit, vectoring);
         self.save_guest();
         if !self.store_exit_list() {
@@ -52,6 +55,26 @@ impl Cpu {
             return self.abort();
         }
         self.state.nmi_blocked = self.vmx.host_nmi_blocked || nmi;
+    }
+
+    /// What an exit says beside its own reason: of the software event in whose delivery it came its length, and that an IRET
+    /// ended the blocking of NMIs (SDM 27.2.3, 27.2.5).
+    fn completed(&self, mut exit: VmExit, vectoring: Interruption, unblocked: bool) -> VmExit {
+        let software = matches!(
+            vectoring.kind(),
+            kind::SOFTWARE_INTERRUPT | kind::PRIVILEGED_SOFTWARE_EXCEPTION | kind::SOFTWARE_EXCEPTION
+        );
+        if vectoring.info & VALID != 0 && software && exit.length == 0 {
+            exit.length = self.vmx.vectoring_length;
+        }
+        if unblocked {
+            match exit.reason {
+                0 if exit.event.vector() != vector::DF => exit.event.info |= NMI_UNBLOCKED,
+                48 | 62 => exit.qualification |= violation::NMI_UNBLOCKED,
+                _ => {}
+            }
+        }
+        exit
     }
 
     /// The exit-information fields (SDM 27.2). An exit that has nothing to say of a field leaves it, but for those that say

@@ -60,6 +60,20 @@ impl Cpu {
         self.flags.set_bits(flags);
     }
 
+    /// Whether this is VMX root operation.
+    pub fn in_vmx_root(&self) -> bool {
+        self.vmx.on && !self.vmx.guest
+    }
+
+    /// VMCALL in VMX root operation, which has no second monitor (SDM chapter 30, VMCALL).
+    pub fn vmcall_in_root(&mut self) -> Exec<()> {
+        self.fault = None;
+        self.require_vmx_mode()?;
+        self.require_supervisor()?;
+        self.conclude(Err(error::VMCALL_IN_ROOT));
+        Ok(())
+    }
+
     fn pointer(&mut self, insn: &Instruction) -> Exec<u64> {
         let linear = self.ea(insn, 0)?;
         self.read(linear)

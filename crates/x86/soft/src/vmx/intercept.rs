@@ -7,11 +7,15 @@ use iced_x86::{CodeSize, Instruction, Mnemonic, OpKind, Register};
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, cr4};
 use satori_engine::Exception;
+use satori_memory::Gpa;
 use satori_state::reg;
 use satori_vmx::Field::{
-    Cr0Mask, Cr0Shadow, Cr3Target0, Cr3TargetCount, Cr4Mask, Cr4Shadow, IoBitmapA, IoBitmapB, MsrBitmap,
+    Cr0Mask, Cr0Shadow, Cr3Target0, Cr3TargetCount, Cr4Mask, Cr4Shadow, Eptp, EptpList, IoBitmapA, IoBitmapB,
+    MsrBitmap, TprThreshold, VirtualApic, VmFunctions,
 };
+use satori_vmx::capability::EPTPS;
 use satori_vmx::control::{proc, proc2};
+use satori_vmx::ept;
 
 use super::VmExit;
 use crate::cpu::{Cpu, Exec};
@@ -86,6 +90,7 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Rdmsr, Supervisor, Asked(rdmsr), Why::MsrRead),
         (Is::Wrmsr, Supervisor, Asked(wrmsr), Why::MsrWrite),
         (Is::Vmcall, Any, Asked(vmcall), Why::Vmcall),
+        (Is::Vmfunc, Any, Asked(vmfunc), Why::Vmfunc),
         (Is::Vmclear, Any, Asked(vmx), Why::Vmclear),
         (Is::Vmlaunch, Any, Asked(vmx), Why::Vmlaunch),
         (Is::Vmptrld, Any, Asked(vmx), Why::Vmptrld),
@@ -248,6 +253,28 @@ fn wrmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     if exits { Err(cpu.leave_at(insn, ExitReason::MsrWrite, 0, 0)) } else { Ok(()) }
 }
 
+/// VMFUNC: function 0 takes another EPTP of the list (SDM 25.5.6).
+fn vmfunc(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let (function, index) = (cpu.state.gpr[reg::RAX] as u32, cpu.state.gpr[reg::RCX] as u32);
+    if cpu.vmx.proc2 & proc2::VM_FUNCTIONS == 0 || function > 63 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    let vmcs = &cpu.vmx.vmcs;
+    let at = vmcs.get(EptpList) + u64::from(index) * 8;
+    let eptp = if vmcs.get(VmFunctions) >> function & 1 != 0 && u64::from(index) < EPTPS {
+        cpu.memory.read_u64(Gpa(cpu.memory.addressed(at))).ok().filter(|eptp| ept::eptp(*eptp))
+    } else {
+        None
+    };
+    let Some(eptp) = eptp else { return Err(cpu.leave_at(insn, ExitReason::Vmfunc, 0, 0)) };
+    if eptp != vmcs.get(Eptp) {
+        cpu.vmx.vmcs.set(Eptp, eptp);
+        cpu.flush_tlb(false);
+    }
+    cpu.vmx.served = true;
+    Ok(())
+}
+
 /// VMCALL, which always exits, unless it is served for the guest's hypervisor.
 fn vmcall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.vmx.served = cpu.direct_flush(insn.len() as u32)?;
@@ -260,6 +287,9 @@ fn vmx(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let reason = ROWS.iter().find(|row| row.0 == insn.mnemonic()).map_or(ExitReason::Vmcall, |row| row.3);
     Err(cpu.leave_at(insn, reason, insn.memory_displacement64(), information(insn)))
 }
+
+/// Where the virtual-APIC page has the task-priority register.
+pub(super) const VTPR: u64 = 0x80;
 
 /// How MOV accesses a control register: bits 5:4 of the qualification.
 const FROM: u64 = 1 << 4;
@@ -291,11 +321,41 @@ fn moved(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         _ => false,
     };
     if !exits {
-        return Ok(());
+        return if number == 8 && cpu.guest_exits(proc::TPR_SHADOW) {
+            shadowed_priority(cpu, insn, general, read)
+        } else {
+            Ok(())
+        };
     }
     let register = (general.full_register().number() as u64) << 8;
     let how = if read { FROM } else { 0 };
     Err(cpu.leave_at(insn, ExitReason::CrAccess, number | how | register, 0))
+}
+
+/// MOV to and from CR8 with a TPR shadow: the virtual task priority is in the virtual-APIC page (SDM 29.3).
+fn shadowed_priority(cpu: &mut Cpu, insn: &Instruction, general: Register, read: bool) -> Exec<()> {
+    let at = Gpa(cpu.memory.addressed(cpu.vmx.vmcs.get(VirtualApic) + VTPR));
+    cpu.vmx.served = true;
+    if read {
+        let priority = cpu.memory.read_u32(at).unwrap_or(0) >> 4 & 0xf;
+        cpu.set_reg(general, priority.into());
+        return Ok(());
+    }
+    let priority = cpu.reg(general);
+    if priority > 15 {
+        cpu.vmx.served = false;
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    let _ = cpu.memory.write(at, &((priority as u32) << 4).to_le_bytes());
+    cpu.code_written();
+    // A trap: the instruction is complete (SDM 29.1.2).
+    if priority < cpu.vmx.vmcs.get(TprThreshold) & 0xf {
+        cpu.vmx.served = false;
+        cpu.arrive_and_fault(cpu.next_ip(insn));
+        let reason = ExitReason::TprBelowThreshold as u32;
+        return Err(cpu.leave(VmExit { reason, ..VmExit::default() }));
+    }
+    Ok(())
 }
 
 fn moved_debug(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {

@@ -51,6 +51,10 @@ impl Cpu {
             let at = area + u64::from(index) * 16;
             let word = |offset| self.memory.read_u64(Gpa(self.memory.addressed(at + offset))).ok();
             let (Some(number), Some(value)) = (word(0), word(8)) else { return failed };
+            if number == u64::from(msr::IA32_TSC) {
+                self.state.tsc_offset = value.wrapping_sub(self.time.guest_tsc());
+                continue;
+            }
             match u32::try_from(number).ok().and_then(|number| self.listed(number, value)) {
                 Some((register, true)) => *register = value,
                 _ => return failed,

@@ -83,6 +83,10 @@ pub struct Vmx {
     pub exit: Option<VmExit>,
     /// The event that is being delivered, if an exit would have to tell.
     pub vectoring: Interruption,
+    /// The length of the instruction behind it, if it is a software event.
+    pub vectoring_length: u32,
+    /// The instruction is an IRET that ended the blocking of NMIs.
+    pub nmi_unblocked: bool,
     /// The host's blocking of NMIs, while a guest with virtual NMIs has its own.
     host_nmi_blocked: bool,
     /// The partition's TSC at which the preemption timer expires.
@@ -129,6 +133,8 @@ impl Default for Vmx {
             proc2: 0,
             exit: None,
             vectoring: Interruption::default(),
+            vectoring_length: 0,
+            nmi_unblocked: false,
             host_nmi_blocked: false,
             timer: None,
             in_ss_shadow: false,
@@ -221,6 +227,14 @@ impl Cpu {
     /// Whether an NMI can come: a guest's own blocking, which is virtual, does not hold those that leave it.
     pub fn nmis_open(&self) -> bool {
         !self.state.nmi_blocked || self.vmx.pin & pin::VIRTUAL_NMIS != 0
+    }
+
+    /// IRET ends the blocking of NMIs; of a guest that NMIs leave only that which is its own (SDM 25.3).
+    pub fn unblock_nmis(&mut self) {
+        if self.vmx.pin & (pin::NMI | pin::VIRTUAL_NMIS) != pin::NMI {
+            self.vmx.nmi_unblocked = self.vmx.guest && self.state.nmi_blocked;
+            self.state.nmi_blocked = false;
+        }
     }
 
     /// Whether a guest's guest addresses pass an EPT.

@@ -8,6 +8,7 @@ use satori_vmx::control::{entry, exit, pin, proc, proc2};
 use satori_vmx::{ENTRY_FAILURE, Field, Vmcs, error};
 
 mod enlightened;
+mod features;
 
 use super::NONE;
 use crate::cpu::Cpu;

@@ -111,7 +111,7 @@ fn a_refused_entry_tells_its_number_in_memory() {
 
 #[test]
 fn vmclear_leaves_the_structure_alone() {
-    let mut cpu = on_hyper_v(false, &[0x0f, 0xa2], &[]);
+    let mut cpu = on_hyper_v(false, &[0x0f, 0xa2], &[(Field::HostEs, 16)]);
     run(&mut cpu);
     let before = in_memory(&cpu, Field::HostEs);
     assert_ne!(before, 0);
