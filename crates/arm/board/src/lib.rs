@@ -1,0 +1,55 @@
+//! The board of an AArch64 machine: where things are, interrupt controller, serial port, and what a kernel is told.
+
+#![forbid(unsafe_code)]
+
+mod gic;
+mod image;
+mod map;
+mod pl011;
+mod psci;
+mod rtc;
+mod tree;
+
+pub use gic::{Gic, Wake};
+pub use image::{Begin, Boot, Error, load};
+pub use map::{Ppi, RAM, regions};
+pub use pl011::Pl011;
+pub use psci::{Call, Power, psci};
+pub use rtc::Pl031;
+
+use std::sync::Arc;
+
+use satori_bus::{ByteSink, MmioMap, Overlap};
+
+/// The devices of a machine.
+pub struct Board {
+    /// Where they are.
+    pub mmio: MmioMap,
+    /// The interrupt controller.
+    pub gic: Arc<Gic>,
+    /// The serial port.
+    pub serial: Arc<Pl011>,
+}
+
+impl Board {
+    /// Those of a machine of so many vCPUs, whose console is `console`; the wall clock is `epoch` seconds at the start, and `now` the
+    /// seconds since.
+    pub fn new(
+        vcpus: u32,
+        console: Box<dyn ByteSink>,
+        wake: Wake,
+        now: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Result<Self, Overlap> {
+        let mmio = MmioMap::default();
+        let gic = Gic::new(vcpus, wake);
+        let line = gic.clone();
+        let serial = Pl011::new(console, Box::new(move |level| line.set_spi(map::SERIAL_SPI, level)));
+        let end = |base: u64, size: u64| base + size - 1;
+        mmio.add("gicd", map::GICD, end(map::GICD, 0x1_0000), gic.distributor())?;
+        let frames = 0x2_0000 * u64::from(vcpus);
+        mmio.add("gicr", map::GICR, end(map::GICR, frames), gic.redistributors())?;
+        mmio.add("pl011", map::SERIAL, end(map::SERIAL, 0x1000), serial.clone())?;
+        mmio.add("pl031", map::RTC, end(map::RTC, 0x1000), Arc::new(Pl031::new(now)))?;
+        Ok(Board { mmio, gic, serial })
+    }
+}

@@ -1,0 +1,36 @@
+//! Where things are: as on QEMU's `virt`, which kernels know.
+
+use satori_memory::{Gpa, Region};
+
+/// The distributor.
+pub(crate) const GICD: u64 = 0x0800_0000;
+/// The redistributors, two frames of 64 KiB each.
+pub(crate) const GICR: u64 = 0x080a_0000;
+/// The serial port, its size 4 KiB.
+pub(crate) const SERIAL: u64 = 0x0900_0000;
+/// Its interrupt: of those that are shared.
+pub(crate) const SERIAL_SPI: u32 = 1;
+/// The clock.
+pub(crate) const RTC: u64 = 0x0901_0000;
+/// The first byte of RAM.
+pub const RAM: u64 = 0x4000_0000;
+
+/// Private interrupts by what signals them, as INTID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(clippy::enum_variant_names, reason = "all private interrupts that are wired are timers'")]
+pub enum Ppi {
+    /// CNTHP: EL2's physical timer.
+    HypervisorTimer = 26,
+    /// CNTV.
+    VirtualTimer = 27,
+    /// CNTHV.
+    HypervisorVirtualTimer = 28,
+    /// CNTP.
+    PhysicalTimer = 30,
+}
+
+/// The RAM of a machine with so many bytes.
+pub fn regions(bytes: u64) -> Vec<Region> {
+    vec![Region { start: Gpa(RAM), len: bytes }]
+}

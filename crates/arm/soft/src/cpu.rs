@@ -1,0 +1,210 @@
+//! A vCPU: its registers, its tables, and what it asks of the machine.
+
+use std::sync::Arc;
+
+use satori_arm_engine::{Answer, Controls, Exit, Offered};
+use satori_arm_state::{CpuState, El, Sys};
+use satori_memory::GuestMemory;
+use satori_seam::{DebugPlan, Kick, TimeSource};
+
+use crate::code::Code;
+use crate::mmu::Tlb;
+use crate::shoot::Everyone;
+
+/// How an instruction went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The next one follows.
+    Next,
+    /// It set the program counter.
+    Jump,
+}
+
+/// Why the run of instructions is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// An exception was taken: the program counter is at its vector.
+    Exception,
+    /// It needs the machine ([`Cpu::exit`]), and will be executed again.
+    Ask,
+    /// It is complete, and what follows may be seen differently: translation, level, masks, code.
+    Synchronise,
+    /// It is complete, and the machine has to look ([`Cpu::exit`]).
+    Leave,
+}
+
+/// What LDXR noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exclusive {
+    /// Address, bytes and value.
+    pub address: u64,
+    pub size: u32,
+    pub value: u128,
+}
+
+/// A vCPU.
+pub(crate) struct Cpu {
+    pub s: CpuState,
+    pub memory: GuestMemory,
+    pub time: Arc<dyn TimeSource>,
+    pub offered: Offered,
+    pub controls: Controls,
+    /// No other vCPU runs at the same time.
+    pub alone: bool,
+    pub index: u32,
+    pub kick: Arc<Kick>,
+    pub everyone: Arc<Everyone>,
+    pub tlb: Tlb,
+    pub code: Code,
+    /// What stopped the run.
+    pub exit: Option<Exit>,
+    answers: Vec<Answer>,
+    answered: usize,
+    pub exclusive: Option<Exclusive>,
+    /// The event register of WFE.
+    pub event: bool,
+    /// Whether using the floating-point unit traps nowhere.
+    pub fp_ok: bool,
+    /// Translation regime and rights of accesses as they are now ([`crate::mmu::Mode`]), and those of LDTR and STTR.
+    pub mode: usize,
+    pub user_mode: usize,
+    /// Instructions left until the run looks around, and how many it got.
+    pub left: u64,
+    pub granted: u64,
+    pub retired: u64,
+    /// How many of them the time source was told of.
+    pub told: u64,
+    pub debug: DebugPlan,
+    /// Exceptions taken one behind the other without an instruction between.
+    pub hopeless: u32,
+    /// AT of stage 1: stage 2 is left out.
+    pub tlb_bypass: bool,
+}
+
+impl Cpu {
+    pub fn new(
+        memory: GuestMemory,
+        time: Arc<dyn TimeSource>,
+        offered: Offered,
+        alone: bool,
+        index: u32,
+        everyone: Arc<Everyone>,
+    ) -> Self {
+        let el = if offered.el2 { El::Two } else { El::One };
+        let mut s = CpuState::reset(el, index);
+        s.set(Sys::CNTFRQ_EL0, offered.counter_hz);
+        if offered.el2 {
+            s.set(Sys::ID_AA64PFR0_EL1, s.get(Sys::ID_AA64PFR0_EL1) | 1 << 8);
+        }
+        if !offered.vhe {
+            s.set(Sys::ID_AA64MMFR1_EL1, s.get(Sys::ID_AA64MMFR1_EL1) & !0xf00);
+        }
+        let mut cpu = Cpu {
+            s,
+            memory,
+            time,
+            offered,
+            controls: Controls::default(),
+            alone,
+            index,
+            kick: Arc::default(),
+            everyone,
+            tlb: Tlb::new(),
+            code: Code::default(),
+            exit: None,
+            answers: Vec::new(),
+            answered: 0,
+            exclusive: None,
+            event: false,
+            fp_ok: false,
+            mode: 0,
+            user_mode: 0,
+            left: 0,
+            granted: 0,
+            retired: 0,
+            told: 0,
+            debug: DebugPlan::default(),
+            hopeless: 0,
+            tlb_bypass: false,
+        };
+        cpu.synchronise();
+        cpu
+    }
+
+    /// Asks the machine: the answer, if it is there already; otherwise the instruction stops before it changed anything.
+    pub fn ask(&mut self, exit: Exit) -> Result<Answer, Stop> {
+        match self.answers.get(self.answered) {
+            Some(&answer) => {
+                self.answered += 1;
+                Ok(answer)
+            }
+            None => {
+                self.exit = Some(exit);
+                Err(Stop::Ask)
+            }
+        }
+    }
+
+    /// Keeps an answer for when the instruction is executed again.
+    pub fn answer(&mut self, answer: Answer) {
+        self.answers.push(answer);
+    }
+
+    /// An instruction begins anew: answers are replayed from the first.
+    pub fn replay(&mut self) -> bool {
+        self.answered = 0;
+        !self.answers.is_empty()
+    }
+
+    /// The instruction that asked is over.
+    pub fn forget_answers(&mut self) {
+        self.answers.clear();
+        self.answered = 0;
+    }
+
+    /// Tells the time source of all instructions that were retired.
+    pub fn tell_time(&mut self) {
+        let now = self.retired + (self.granted - self.left);
+        self.time.retired(now - self.told);
+        self.told = now;
+    }
+
+    /// The physical counter.
+    pub fn counter(&mut self) -> u64 {
+        self.tell_time();
+        self.time.tsc()
+    }
+
+    /// HCR_EL2, which is 0 where EL2 is not.
+    #[inline(always)]
+    pub fn hcr(&self) -> u64 {
+        if self.offered.el2 { self.s.get(Sys::HCR_EL2) } else { 0 }
+    }
+
+    /// HCR_EL2.E2H.
+    pub fn e2h(&self) -> bool {
+        self.hcr() & hcr::E2H != 0
+    }
+
+    /// HCR_EL2.TGE.
+    pub fn tge(&self) -> bool {
+        self.hcr() & hcr::TGE != 0
+    }
+}
+
+/// Bits of HCR_EL2.
+pub(crate) mod hcr {
+    pub const VM: u64 = 1 << 0;
+    pub const FMO: u64 = 1 << 3;
+    pub const IMO: u64 = 1 << 4;
+    pub const FB: u64 = 1 << 9;
+    pub const DC: u64 = 1 << 12;
+    pub const TWI: u64 = 1 << 13;
+    pub const TWE: u64 = 1 << 14;
+    pub const TSC: u64 = 1 << 19;
+    pub const TVM: u64 = 1 << 26;
+    pub const TGE: u64 = 1 << 27;
+    pub const HCD: u64 = 1 << 29;
+    pub const TRVM: u64 = 1 << 30;
+    pub const E2H: u64 = 1 << 34;
+}

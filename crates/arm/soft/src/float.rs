@@ -1,0 +1,13 @@
+//! Floating-point numbers as bits.
+
+/// VFPExpandImm to a single.
+pub(crate) const fn expand32(imm8: u32) -> u32 {
+    let (sign, b, rest) = (imm8 >> 7, imm8 >> 6 & 1, imm8 & 0x3f);
+    sign << 31 | (b ^ 1) << 30 | (if b != 0 { 0x1f } else { 0 }) << 25 | rest << 19
+}
+
+/// The same to a double.
+pub(crate) const fn expand64(imm8: u32) -> u64 {
+    let (sign, b, rest) = ((imm8 >> 7) as u64, (imm8 >> 6 & 1) as u64, (imm8 & 0x3f) as u64);
+    sign << 63 | (b ^ 1) << 62 | (if b != 0 { 0xff } else { 0 }) << 54 | rest << 48
+}

@@ -1,0 +1,214 @@
+//! The tables of translations.
+
+use satori_seam::Stat;
+
+use super::{MODES, Regime};
+use crate::host::HostPage;
+
+/// What a translation permits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub user_read: bool,
+    pub user_write: bool,
+    pub user_execute: bool,
+    pub read: bool,
+    pub write: bool,
+    pub execute: bool,
+}
+
+/// A translation, of both stages if there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    /// Physical address of the page of 4 KiB.
+    pub page: u64,
+    pub rights: Rights,
+    /// Device memory by its attributes: no unaligned access.
+    pub device: bool,
+    /// It is for all ASIDs.
+    pub global: bool,
+    /// Bits of an address that it translates with one descriptor: 12, 21 or 30.
+    pub shift: u8,
+}
+
+/// Which translation: all that [`Mapping`] depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context {
+    pub regime: Regime,
+    pub vmid: u16,
+    pub asid: u16,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    /// Address over `shift`.
+    number: u64,
+    context: Context,
+    mapping: Mapping,
+}
+
+/// A page that the current context accesses without further looks.
+#[derive(Clone, Copy)]
+struct Fast {
+    /// Address of the page whose loads may use it, or nothing.
+    read: u64,
+    write: u64,
+    page: HostPage,
+}
+
+/// No page has this address.
+const NOTHING: u64 = 1;
+const FAST: usize = 256;
+const CODE: usize = 256;
+
+/// Entries by the size of what they translate.
+const LEVELS: [(u8, usize); 3] = [(12, 4096), (21, 512), (30, 64)];
+
+/// The tables of a vCPU.
+pub(crate) struct Tlb {
+    fast: Box<[[Fast; FAST]; MODES.len()]>,
+    code: Box<[[(u64, u32); CODE]; MODES.len()]>,
+    entries: [Vec<Option<Entry>>; 3],
+    walks: u64,
+    invalidations: u64,
+}
+
+const fn slot(address: u64) -> usize {
+    (address >> 12) as usize % FAST
+}
+
+impl Tlb {
+    pub fn new() -> Self {
+        let none = Fast { read: NOTHING, write: NOTHING, page: HostPage::NONE };
+        Tlb {
+            fast: Box::new([[none; FAST]; MODES.len()]),
+            code: Box::new([[(NOTHING, 0); CODE]; MODES.len()]),
+            entries: LEVELS.map(|(_, size)| vec![None; size]),
+            walks: 0,
+            invalidations: 0,
+        }
+    }
+
+    /// The page for a load at `address` of `len` bytes that stay in it.
+    #[inline(always)]
+    pub fn load(&self, mode: usize, address: u64) -> Option<HostPage> {
+        let entry = &self.fast[mode][slot(address)];
+        (entry.read == address & !0xfff).then_some(entry.page)
+    }
+
+    /// The page for a store.
+    #[inline(always)]
+    pub fn store(&self, mode: usize, address: u64) -> Option<HostPage> {
+        let entry = &self.fast[mode][slot(address)];
+        (entry.write == address & !0xfff).then_some(entry.page)
+    }
+
+    /// Keeps a page for loads or, with `write`, for both.
+    pub fn keep(&mut self, mode: usize, address: u64, page: HostPage, read: bool, write: bool) {
+        let at = address & !0xfff;
+        let tag = |may: bool| if may { at } else { NOTHING };
+        self.fast[mode][slot(address)] = Fast { read: tag(read), write: tag(write), page };
+    }
+
+    /// The slot of the decoded page at `address`.
+    #[inline(always)]
+    pub fn code(&self, mode: usize, address: u64) -> Option<usize> {
+        let (tag, number) = self.code[mode][slot(address)];
+        (tag == address & !0xfff && address & 3 == 0).then_some(number as usize)
+    }
+
+    pub fn set_code(&mut self, mode: usize, address: u64, number: usize) {
+        self.code[mode][slot(address)] = (address & !0xfff, number as u32);
+    }
+
+    /// Forgets which pages are decoded.
+    pub fn forget_code(&mut self) {
+        *self.code = [[(NOTHING, 0); CODE]; MODES.len()];
+    }
+
+    /// Drops what was kept for the current context.
+    pub fn context_changed(&mut self) {
+        for table in self.fast.iter_mut() {
+            for entry in table {
+                (entry.read, entry.write) = (NOTHING, NOTHING);
+            }
+        }
+        self.forget_code();
+    }
+
+    /// Drops of it what is about the page of `address`.
+    pub fn page_changed(&mut self, address: u64) {
+        for table in self.fast.iter_mut() {
+            let entry = &mut table[slot(address)];
+            (entry.read, entry.write) = (NOTHING, NOTHING);
+        }
+        for table in self.code.iter_mut() {
+            table[slot(address)].0 = NOTHING;
+        }
+    }
+
+    fn index(number: u64, size: usize) -> usize {
+        (number ^ number >> 9) as usize % size
+    }
+
+    /// The translation of `address`, if it is cached.
+    pub fn find(&self, context: Context, address: u64) -> Option<Mapping> {
+        LEVELS.iter().zip(&self.entries).find_map(|(&(shift, size), entries)| {
+            let number = address >> shift;
+            let entry = entries[Self::index(number, size)].as_ref()?;
+            let same = entry.number == number
+                && entry.context.regime == context.regime
+                && entry.context.vmid == context.vmid
+                && (entry.mapping.global || entry.context.asid == context.asid);
+            let within = address & ((1 << shift) - 1) & !0xfff;
+            same.then_some(Mapping { page: entry.mapping.page | within, ..entry.mapping })
+        })
+    }
+
+    /// Caches a translation.
+    pub fn insert(&mut self, context: Context, address: u64, mapping: Mapping) {
+        self.walks += 1;
+        for (&(shift, size), entries) in LEVELS.iter().zip(&mut self.entries) {
+            if shift == mapping.shift {
+                let number = address >> shift;
+                let page = mapping.page & !((1 << shift) - 1);
+                let mapping = Mapping { page, ..mapping };
+                entries[Self::index(number, size)] = Some(Entry { number, context, mapping });
+            }
+        }
+    }
+
+    /// Drops all translations that `which` names.
+    pub fn drop_all(&mut self, which: impl Fn(Context, bool) -> bool) {
+        self.invalidations += 1;
+        for entry in self.entries.iter_mut().flatten() {
+            if entry.is_some_and(|entry| which(entry.context, entry.mapping.global)) {
+                *entry = None;
+            }
+        }
+        self.context_changed();
+    }
+
+    /// Drops the translations of `address` that `which` names.
+    pub fn drop_address(&mut self, address: u64, which: impl Fn(Context, bool) -> bool) {
+        self.invalidations += 1;
+        let mut large = false;
+        for (&(shift, size), entries) in LEVELS.iter().zip(&mut self.entries) {
+            let number = address >> shift;
+            let entry = &mut entries[Self::index(number, size)];
+            let found = entry
+                .is_some_and(|entry| entry.number == number && which(entry.context, entry.mapping.global));
+            if found {
+                *entry = None;
+                large |= shift != 12;
+            }
+        }
+        match large {
+            true => self.context_changed(),
+            false => self.page_changed(address),
+        }
+    }
+
+    pub fn stats(&self) -> Vec<Stat> {
+        vec![("tlb walks", self.walks), ("tlb invalidations", self.invalidations)]
+    }
+}
