@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use satori_cpuid::Feature::{self, *};
 use satori_engine::{Capability, CodeWatcher, Engine, X86};
-use satori_soft::{Interpreter, Translator, host_lacks};
+use satori_jit::Translator;
+use satori_soft::{Interpreter, host_lacks};
 
 use crate::{Config, EngineKind, Error};
 

@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-vmx", 2),
     ("satori-soft", 3),
     ("satori-arm-soft", 3),
+    ("satori-jit", 3),
     ("satori-libvirt", 3),
     ("satori-report", 3),
     ("satori-virtio", 3),
@@ -62,6 +63,7 @@ const SIDEWAYS: &[(&str, &str, &str)] = &[
         "satori-vmx",
         "the MSR table has the capability registers, which follow from the controls",
     ),
+    ("satori-jit", "satori-soft", "the translator executes a processor's blocks in a better way"),
     ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
 ];
 

@@ -8,8 +8,9 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 use satori_compare::{next_instruction, undefined};
 use satori_defs::x86::pte;
 use satori_engine::{Exit, Parts, Until, Vcpu, X86};
+use satori_jit::Translator;
 use satori_memory::{Gpa, GuestMemory, Region};
-use satori_soft::{Interpreter, Translator};
+use satori_soft::Interpreter;
 use satori_state::{Activity, CpuState, reg};
 
 use super::instructions::{Case, HANDLERS, Mode, PML4, RAM, answered, case_in, vcpu};

@@ -10,7 +10,8 @@ use satori_compare::{
     Comparison, Error, Exclusion, Failure, Generator, When, describe, host, read_line, write_line,
 };
 use satori_engine::{Engine, X86};
-use satori_soft::{Interpreter, Translator};
+use satori_jit::Translator;
+use satori_soft::Interpreter;
 
 /// Compares an engine with this machine's processor
 #[derive(Debug, Parser)]

@@ -2,7 +2,8 @@
 
 use satori_compare::{Comparison, Exclusion, Failure, Generator, When, describe, host, read_line};
 use satori_engine::{Engine, X86};
-use satori_soft::{Interpreter, Translator};
+use satori_jit::Translator;
+use satori_soft::Interpreter;
 
 const SEED: u64 = 0x5361_746f;
 const CASES: u64 = 200_000;

@@ -1,6 +1,7 @@
 //! The virtual processor as the interpreter holds it: the register file, lazy flags, and what
 //! is derived from them.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use iced_x86::Instruction;
@@ -12,14 +13,20 @@ use satori_engine::{
 use satori_memory::GuestMemory;
 use satori_state::{CpuState, seg};
 
-use crate::block::Blocks;
+use crate::code_mode;
 use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
-use crate::jit::{self, Context, Jit};
-use crate::mmu::{Mode, Space, Tlb};
+use crate::mmu::{Fetches, Mode, Space, Tlb};
 use crate::vmx::Vmx;
 use crate::world::World;
+
+/// A pointer to what is executed.
+#[derive(Clone, Copy)]
+struct Noted(NonNull<dyn Running>);
+
+// SAFETY: it is noted and forgotten within a run, which is one thread's (`Cpu::enter_block`, `Cpu::leave_block`).
+unsafe impl Send for Noted {}
 
 /// Why an instruction did not complete; the details are in the [`Cpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +45,23 @@ pub type Exec<T> = Result<T, Stop>;
 /// The generic implementation of an instruction.
 pub type Handler = fn(&mut Cpu, &Instruction) -> Exec<()>;
 
-/// In [`Cpu::code_mode`]: RFLAGS.AC at privilege levels 0 to 2.
-pub(crate) const CODE_AC: u64 = 1 << 55;
-/// The bit for code at privilege level 3, and that for levels 1 and 2.
-pub(crate) const CODE_USER: u64 = 1 << 52;
-pub(crate) const CODE_LOW: u64 = 1 << 56;
+/// Decoded code that is being executed. It is told when its own vCPU writes to a page that holds decoded code: asking
+/// behind each operation whether that happened would cost each of them.
+pub trait Running {
+    /// What is left of it must not be executed if it is of a page that was written.
+    fn code_written(&self);
+}
 
 /// An instruction that asked the machine, as it was decoded: with the answer it is executed again.
 #[derive(Clone, Copy)]
-pub(crate) struct Asking {
+pub struct Asking {
+    /// Its address.
     pub rip: u64,
+    /// The mode that it was decoded for ([`Cpu::code_mode`]).
     pub code_mode: u64,
+    /// Its generic implementation.
     pub handler: Handler,
+    /// The instruction.
     pub insn: Instruction,
 }
 
@@ -64,30 +76,28 @@ pub struct Cpu {
     pub mode: Mode,
     /// The alignment of data is checked (CR0.AM and RFLAGS.AC at privilege level 3): then no
     /// access is answered by the TLB alone.
-    pub(crate) aligned: bool,
+    pub aligned: bool,
     /// 64-bit code.
     pub code64: bool,
-    /// What beside its address tells code apart: of 32-bit code which segments are flat in bits 37:32, privilege 3 in bit 52,
-    /// 64-bit code in bit 53,
-    /// 16-bit code in bit 54, RFLAGS.AC at privilege levels 0 to 2 in bit 55,
-    /// privilege levels 1 and 2 in bit 56, and in bits 58:57 how vector instructions are
-    /// translated. Bits 63:52 of a canonical address say nothing that bit 51 does not.
-    pub(crate) code_mode: u64,
+    /// What beside its address tells code apart ([`code_mode`]). It follows from the registers; translated code, which
+    /// changes only privilege and RFLAGS.AC, keeps it up to date by itself.
+    pub code_mode: u64,
     /// Segment bases by segment register, for 64-bit code: 0 but for FS and GS; the last
     /// slots are 0 too.
     pub segment_base: [u64; 8],
     /// Data translations.
     pub tlb: Tlb,
-    /// Decoded code.
-    pub blocks: Blocks,
-    /// What translated code needs beside the registers.
-    pub(crate) context: Context,
-    /// Translated code, if this vCPU translates.
-    pub(crate) jit: Option<Box<Jit>>,
-    /// Instructions that translated code was given, less those counted in [`Cpu::retired`].
-    pub(crate) started: i64,
-    /// Pages that had become code when the TLB last looked.
-    pub(crate) marks: u64,
+    /// Translations of addresses that code was fetched from.
+    pub fetches: Fetches,
+    /// The decoded code that is being executed, if any. It lives as long as it is here.
+    running: Option<Noted>,
+    /// Instructions of that which were retired and are not in [`Cpu::retired`]. True while an instruction is executed by
+    /// its generic implementation, and once an operation stopped; operations that go on say nothing.
+    pub(crate) before: u64,
+    /// Writes by this vCPU that hit decoded code.
+    pub code_writes: u64,
+    /// Instructions executed one at a time.
+    pub steps: u64,
     /// Guest RAM.
     pub memory: GuestMemory,
     /// The modelled processor's controls.
@@ -103,33 +113,36 @@ pub struct Cpu {
     /// The exit of the last [`Stop::Exit`].
     pub wanted: Exit,
     /// The instruction that wants it, if translated code called it.
-    pub(crate) asking: Option<Asking>,
+    pub asking: Option<Asking>,
     /// Answers to the exits of the instruction at RIP, in order.
     pub(crate) answers: Vec<Resume>,
     answer_next: usize,
     /// Where the current instruction goes on.
-    pub(crate) next_rip: u64,
+    pub next_rip: u64,
     /// Instructions retired, or ended by a fault that was delivered, before the current block.
-    pub(crate) retired: u64,
+    pub retired: u64,
     /// Of those, how many [`TimeSource::retired`] was told.
     pub(crate) told: u64,
     /// Event to deliver before the next instruction.
     pub(crate) injected: Option<Event>,
     /// Look around before the next block.
-    pub(crate) attention: bool,
+    pub attention: bool,
     /// Somebody waits for a window: see [`Cpu::choose_windows`]. Translated code looks at this.
-    pub(crate) interrupt_window: bool,
+    pub interrupt_window: bool,
     /// The machine asked for [`Exit::InterruptWindow`].
     pub(crate) machine_window: bool,
     /// Half of where the last STI of translated code led: it keeps no shadow.
-    pub(crate) behind_sti: u32,
-    pub(crate) nmi_window: bool,
-    pub(crate) time: Arc<dyn TimeSource>,
+    pub behind_sti: u32,
+    /// The machine asked for [`Exit::NmiWindow`].
+    pub nmi_window: bool,
+    /// The clock that it reads, and tells of what it retired.
+    pub time: Arc<dyn TimeSource>,
     /// The partition's vCPUs, for instructions during which no other may execute.
-    pub(crate) world: Arc<World>,
-    pub(crate) kick: Arc<Kick>,
+    pub world: Arc<World>,
+    /// By which others make it look around.
+    pub kick: Arc<Kick>,
     /// Where it says what it is doing.
-    pub(crate) doing: Arc<Whereabouts>,
+    pub doing: Arc<Whereabouts>,
     /// An event is being delivered: nothing can be asked of the machine.
     pub(crate) delivering: bool,
     /// VMX operation.
@@ -168,11 +181,11 @@ impl Cpu {
             code_mode: 0,
             segment_base: [0; 8],
             tlb: Tlb::new(),
-            blocks: Blocks::new(),
-            context: Context::new(),
-            jit: None,
-            started: 0,
-            marks: 0,
+            fetches: Fetches::new(),
+            running: None,
+            before: 0,
+            code_writes: 0,
+            steps: 0,
             memory,
             controls: Controls::default(),
             isa: Isa::new(offered),
@@ -247,20 +260,20 @@ impl Cpu {
 
     /// Starts an instruction: answers are replayed from the first.
     #[inline(always)]
-    pub(crate) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.answer_next = 0;
     }
 
     /// Ends `insn` early: RIP moves past it, for exits that follow completion.
     pub fn complete(&mut self, insn: &Instruction) {
         self.state.rip = self.next_ip(insn);
+        self.before += 1;
     }
 
     /// For an instruction that completes and faults at its target: RIP is `target` from here on,
     /// and tells no more how much of the block was executed.
     pub(crate) fn arrive_and_fault(&mut self, target: u64) {
-        self.retired += self.blocks.executed_in_current(self.state.rip);
-        self.blocks.leave();
+        self.settle_block();
         self.state.rip = target;
     }
 
@@ -304,24 +317,12 @@ impl Cpu {
         } else {
             Mode::Supervisor
         };
-        let code_mode = jit::vector_mode(&self.state)
-            | if self.mode == Mode::User { CODE_USER } else { 0 }
-            | if self.code64 { jit::CODE_64 } else { jit::segment_mode(&self.state) }
-            | u64::from(self.bits() == 16) << 54
-            | if self.mode == Mode::SupervisorAc { CODE_AC } else { 0 }
-            | if matches!(self.state.cpl(), 1 | 2) { CODE_LOW } else { 0 };
-        // The table of targets is for each `mode`, which says less.
-        if (self.code_mode ^ code_mode) & (jit::VECTOR_MODE | CODE_LOW) != 0
-            && let Some(jit) = &mut self.jit
-        {
-            jit.forget_targets(&mut self.context);
-        }
-        if !self.code64
-            && let Some(jit) = &mut self.jit
-        {
-            jit.choose_targets(&mut self.context, code_mode);
-        }
-        self.code_mode = code_mode;
+        self.code_mode = code_mode::of_vectors(&self.state)
+            | if self.mode == Mode::User { code_mode::USER } else { 0 }
+            | if self.code64 { code_mode::BITS_64 } else { code_mode::of_segments(&self.state) }
+            | if self.bits() == 16 { code_mode::BITS_16 } else { 0 }
+            | if self.mode == Mode::SupervisorAc { code_mode::AC } else { 0 }
+            | if matches!(self.state.cpl(), 1 | 2) { code_mode::LOW } else { 0 };
         self.aligned =
             self.mode == Mode::User && self.state.rflags & rflags::AC != 0 && self.state.cr0 & cr0::AM != 0;
         self.tlb.hide(self.aligned);
@@ -335,21 +336,48 @@ impl Cpu {
     pub fn flush_tlb(&mut self, keep_global: bool) {
         (self.space, self.space_manner) = (self.named_space(), self.manner());
         self.tlb.flush(keep_global);
-        self.blocks.flush_translations(keep_global);
+        self.fetches.flush(keep_global);
     }
 
     /// Drops the translation of one page of the current address space, or a global one.
     pub fn flush_page(&mut self, linear: u64) {
         self.tlb.counts.page_flushes += 1;
         self.tlb.flush_page(linear);
-        self.blocks.flush_page(linear);
+        self.fetches.flush_page(linear);
     }
 
     /// Decoded code was overwritten by this vCPU.
     #[cold]
     #[inline(never)]
-    pub(crate) fn code_written(&mut self) {
-        self.blocks.code_written();
+    pub fn code_written(&mut self) {
+        self.code_writes += 1;
+        if let Some(running) = self.running {
+            // SAFETY: whoever notes what runs keeps it until it is noted no more (`Cpu::enter_block`).
+            unsafe { running.0.as_ref() }.code_written();
+        }
+    }
+
+    /// Notes that `running` is executed from here on.
+    ///
+    /// # Safety
+    /// It must live until [`Cpu::leave_block`], which every look-up and every instruction by itself comes behind.
+    #[inline(always)]
+    pub(crate) unsafe fn enter_block(&mut self, running: NonNull<dyn Running>) {
+        self.running = Some(Noted(running));
+    }
+
+    /// Notes that no decoded code is executed.
+    #[inline(always)]
+    pub fn leave_block(&mut self) {
+        self.running = None;
+        self.before = 0;
+    }
+
+    /// Counts what was retired of the decoded code that is executed, which ends here.
+    #[inline(always)]
+    pub(crate) fn settle_block(&mut self) {
+        self.retired += self.before;
+        self.leave_block();
     }
 
     /// Tells the time source what was retired since it was told last.
@@ -358,9 +386,9 @@ impl Cpu {
         self.told = retired;
     }
 
-    /// Instructions retired, including those of the current block before `self.state.rip`.
+    /// Instructions retired before the one that is executed.
     pub(crate) fn retired_now(&self) -> u64 {
-        self.retired + self.blocks.executed_in_current(self.state.rip)
+        self.retired + self.before
     }
 
     /// The guest's time-stamp counter.

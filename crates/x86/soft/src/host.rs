@@ -190,6 +190,24 @@ impl Scalar for u128 {
     }
 }
 
+/// Copies code bytes from `offset` of a page of guest memory, where others may be writing.
+///
+/// # Safety
+/// `host` must be the first byte of such a page, and the range must lie within it.
+pub unsafe fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
+    debug_assert!(offset + buffer.len() <= 4096);
+    let (words, rest) = buffer.as_chunks_mut::<8>();
+    let whole = 8 * words.len();
+    for (i, word) in words.iter_mut().enumerate() {
+        // SAFETY: the range lies within the page at `host`.
+        *word = unsafe { u64::load(host.add(offset + 8 * i)) }.to_le_bytes();
+    }
+    for (i, byte) in rest.iter_mut().enumerate() {
+        // SAFETY: as above.
+        *byte = unsafe { u8::load(host.add(offset + whole + i)) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

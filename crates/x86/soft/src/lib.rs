@@ -1,31 +1,37 @@
 //! The software CPU: an x86 processor as a library, with no hardware virtualisation beneath.
 //!
-//! [`Interpreter`] and [`Translator`] implement [`satori_engine::Engine`]. Guest code is decoded once
-//! into blocks of small operations (`block`), data goes through a software TLB (`mmu`), and every
-//! instruction has a generic implementation (`integer`, `system`, `simd`, `fpu`) that the
-//! specialised operations must agree with. The translator makes host code of blocks that run often
-//! (`jit`), and leaves the rest to the interpreter.
+//! Its rooms, each of which knows only those above it in this list:
+//!
+//! - [`cpu`]: the processor, its registers and what follows from them; [`isa`] and `insn` lead from an instruction to the
+//!   generic implementation of it, in `integer`, `system`, `simd`, `fpu` and `vmx`.
+//! - [`mmu`]: linear memory. Data goes through a software TLB; what was fetched at an address is void when its stamp changed.
+//! - `run`: what may happen between two instructions, and an instruction by itself.
+//! - [`block`]: code that is decoded once, into blocks of small operations, which the generic implementations agree with.
+//! - [`execute`]: the loop that executes blocks. [`Interpreter`] is the engine that does nothing else.
+//!
+//! The translator is a crate of its own above this one.
 
-mod block;
-mod cpu;
+pub mod block;
+pub mod code_mode;
+pub mod cpu;
 mod debug;
+pub mod execute;
 mod flags;
-mod fpu;
-mod host;
+pub mod fpu;
+pub mod host;
 mod insn;
 mod integer;
-mod isa;
-mod jit;
-mod mmu;
+pub mod isa;
+pub mod mmu;
 mod operands;
-mod run;
+pub mod run;
 mod simd;
-mod system;
-#[cfg(test)]
-mod testing;
-mod vcpu;
+pub mod system;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod vcpu;
 mod vmx;
-mod world;
+pub mod world;
 
 pub use simd::host_lacks;
-pub use vcpu::{Interpreter, Translator};
+pub use vcpu::Interpreter;

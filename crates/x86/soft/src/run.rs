@@ -1,76 +1,81 @@
-//! The loop that executes blocks, and what may happen between them.
+//! What may happen between two instructions: events, looks at the clock, instructions by themselves.
 
 use iced_x86::{Instruction, Mnemonic};
 use satori_defs::x86::{dr6, rflags, vector};
-use satori_engine::{Doing, Event, Exception, Exit, Resume, Until};
+use satori_engine::{Doing, Event, Exception, Exit, Resume, Until, Window};
 use satori_state::Activity;
 use satori_vmx::control::proc;
 use satori_vmx::event::{Interruption, kind};
 
-use crate::block::{BLOCK_RIP, Flow};
+use crate::block::BLOCK_RIP;
 use crate::cpu::{Cpu, Exec, Handler, Stop};
 use crate::debug;
-use crate::jit::reason;
-use crate::mmu::Mode;
 use crate::system::{self, InterruptKind};
 use crate::vmx;
 
-/// Instructions between two looks at the clock.
-const CLOCK_INTERVAL: u64 = 8192;
-
-/// The same for translated code, which executes more of them in the same time.
-const TRANSLATED_INTERVAL: u64 = 32768;
-/// Instructions of a translated block at most.
-const SLACK: u64 = 128;
-
 /// When to look up from executing.
-struct Horizon {
+pub struct Horizon {
     until: Until,
     /// Retired instructions at which to look.
-    look: u64,
+    pub look: u64,
     /// Retired instructions at which the budget ends.
-    end: u64,
-}
-
-/// What to do with the next translated block that is found.
-enum After {
-    Nothing,
-    /// Let this link lead there.
-    Link(u32),
-    /// Let indirect branches from code of this mode find it.
-    Branch(Mode),
+    pub end: u64,
+    interval: u64,
 }
 
 impl Cpu {
-    /// Executes until something needs the machine.
-    pub fn run(&mut self, until: Until) -> Exit {
+    /// Gets ready to execute until something needs the machine; the clock is looked at every `interval` instructions.
+    pub(crate) fn begin_run(&mut self, until: Until, interval: u64) -> Horizon {
         self.flags.set_bits(self.state.rflags);
         self.forget_vmx();
         self.mode_changed();
         self.arm();
-        if self.jit.is_some() {
-            self.notice_code();
-        }
+        self.notice_code();
         self.counted = until.instructions.is_some();
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
-        let mut horizon = Horizon { until, look: end.min(self.retired + self.interval()), end };
+        let look = end.min(self.retired + interval);
         if std::mem::take(&mut self.controls.continued) {
             self.debug.owned = self.debug.lent;
         }
         self.doing.set(Doing::Interpreting);
-        let executing = self.parallel.then(|| self.world.enter(&self.kick));
-        let exit = self.run_inner(&mut horizon);
-        self.account(&exit);
-        drop(executing);
+        Horizon { until, look, end, interval }
+    }
+
+    /// Brings the register file up to date behind a run that ended with `exit`.
+    pub(crate) fn end_run(&mut self, exit: Exit) {
         self.doing.set(Doing::Exit);
-        self.blocks.leave();
+        self.leave_block();
         self.keep_shadow(exit);
         self.tell_retired(self.retired);
         self.state.rflags = self.rflags();
         if exit.reason().is_some() {
             self.debug.lent = std::mem::take(&mut self.debug.owned);
         }
-        exit
+    }
+
+    /// What comes before the first block of a run: an instruction that was answered, an event that was injected.
+    pub(crate) fn go_on(&mut self) -> Option<Exit> {
+        if self.state.activity == Activity::Shutdown {
+            return Some(Exit::TripleFault);
+        }
+        if !self.answers.is_empty()
+            && let Some(exit) = self.step()
+        {
+            return Some(exit);
+        }
+        if let Some(event) = self.injected.take()
+            && let Some(exit) = self.deliver(event)
+        {
+            return Some(exit);
+        }
+        // A guest that sleeps in HLT is left for its timer and its windows as any other (SDM 25.2, 25.5.1).
+        if self.state.activity == Activity::Halted
+            && let Some(exit) = self.guest_look()
+        {
+            self.vmx.exit = Some(exit);
+            self.vm_exit();
+        }
+        None
     }
 
     /// Gives the shadow of an STI of translated code to a run that ends behind it: an interrupt that came between
@@ -86,155 +91,10 @@ impl Cpu {
         }
     }
 
-    fn run_inner(&mut self, horizon: &mut Horizon) -> Exit {
-        if self.state.activity == Activity::Shutdown {
-            return Exit::TripleFault;
-        }
-        if !self.answers.is_empty()
-            && let Some(exit) = self.step()
-        {
-            return exit;
-        }
-        if let Some(event) = self.injected.take()
-            && let Some(exit) = self.deliver(event)
-        {
-            return exit;
-        }
-        // A guest that sleeps in HLT is left for its timer and its windows as any other (SDM 25.2, 25.5.1).
-        if self.state.activity == Activity::Halted
-            && let Some(exit) = self.guest_look()
-        {
-            self.vmx.exit = Some(exit);
-            self.vm_exit();
-        }
-        let mut before = None;
-        let mut after = After::Nothing;
-        loop {
-            if self.attention || self.kick.pending() || self.retired >= horizon.look {
-                self.blocks.leave();
-                before = None;
-                let steps = self.blocks.counts.steps;
-                if let Some(exit) = self.look_around(horizon) {
-                    return exit;
-                }
-                // It may have executed an instruction: what that left, and what its shadow held
-                // back, has to be looked at before the next one.
-                if self.blocks.counts.steps != steps || self.special() || self.retired >= horizon.look {
-                    continue;
-                }
-            }
-            let found = match before.take() {
-                Some((block, rip)) => self.find_next(block, rip),
-                None => self.find_block(),
-            };
-            let block = match found {
-                Ok(Some(block)) => block,
-                Ok(None) => {
-                    if let Some(exit) = self.step() {
-                        return exit;
-                    }
-                    continue;
-                }
-                Err(stop) => {
-                    if let Some(exit) = self.stopped(stop) {
-                        return exit;
-                    }
-                    continue;
-                }
-            };
-            // SAFETY: blocks are freed only while one is looked up.
-            let (instructions, mut op) = unsafe { ((*block).instructions, (*block).ops()) };
-            if self.translates()
-                && let Some(code) = self.translation(block)
-            {
-                match self.run_hot(code, horizon, &mut after) {
-                    Some(exit) => return exit,
-                    None => continue,
-                }
-            }
-            if self.retired + u64::from(instructions) > horizon.look {
-                if let Some(exit) = self.step() {
-                    return exit;
-                }
-                continue;
-            }
-            let rip = self.state.rip;
-            self.state.gpr[BLOCK_RIP] = rip;
-            self.blocks.enter(block, rip);
-            self.blocks.counts.executed += 1;
-            let flow = loop {
-                // SAFETY: the last operation of a block never returns Next.
-                let flow = unsafe { ((*op).run.get())(self, &*op) };
-                if flow != Flow::Next {
-                    break flow;
-                }
-                // SAFETY: as above, so another operation follows.
-                op = unsafe { op.add(1) };
-            };
-            if flow == Flow::Jump {
-                self.retired += u64::from(instructions);
-                before = Some((block, rip));
-                continue;
-            }
-            self.retired += self.blocks.executed_in_current(self.state.rip);
-            self.blocks.leave();
-            let stopped = match flow {
-                Flow::Fault => self.stopped(Stop::Fault),
-                Flow::Exit => self.stopped(Stop::Exit),
-                Flow::Generic => self.step(),
-                Flow::Next | Flow::Jump | Flow::Stale => None,
-            };
-            if let Some(exit) = stopped {
-                return exit;
-            }
-        }
-    }
-
-    /// Runs translated code from `code`, and does what it was left for.
-    #[inline(always)]
-    fn run_hot(&mut self, code: u64, horizon: &Horizon, after: &mut After) -> Option<Exit> {
-        match std::mem::replace(after, After::Nothing) {
-            After::Nothing => {}
-            After::Link(link) => self.link(link, self.state.rip, code),
-            After::Branch(mode) => {
-                self.note_target(mode, self.state.rip, code);
-            }
-        }
-        self.blocks.leave();
-        let before = self.retired;
-        // Where only the clock waits to be looked at, a block may end a little later.
-        let budget = (horizon.look - before).max(SLACK).min(horizon.end - before);
-        let why = self.run_translated(code, budget);
-        let kind = why & ((1 << reason::BITS) - 1);
-        if let Some(jit) = &mut self.jit {
-            jit.counts.left[kind as usize & 7] += 1;
-        }
-        match kind {
-            // The budget is too small for a whole block.
-            reason::DISPATCH if self.retired == before => self.step(),
-            reason::DISPATCH => None,
-            reason::LINK => {
-                *after = After::Link(why >> reason::BITS);
-                None
-            }
-            reason::ARRIVE => {
-                *after = After::Branch(self.mode);
-                None
-            }
-            reason::BRANCH => {
-                *after = After::Branch(self.mode);
-                self.step()
-            }
-            reason::FAULT => self.stopped(Stop::Fault),
-            reason::EXIT => self.stopped(Stop::Exit),
-            _ => self.step(),
-        }
-    }
-
     /// Looks at everything that can come between two instructions.
     #[cold]
     #[inline(never)]
-    fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
+    pub(crate) fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
         self.attention = false;
         if let Some(exit) = self.debug.report() {
             self.attention = true;
@@ -264,7 +124,7 @@ impl Cpu {
             if self.retired >= horizon.end {
                 return Some(Exit::Budget);
             }
-            horizon.look = horizon.end.min(self.retired + self.interval());
+            horizon.look = horizon.end.min(self.retired + horizon.interval);
             self.attention = false;
         }
         if self.task_switches > 0 {
@@ -319,12 +179,8 @@ impl Cpu {
         None
     }
 
-    fn interval(&self) -> u64 {
-        if self.jit.is_some() { TRANSLATED_INTERVAL } else { CLOCK_INTERVAL }
-    }
-
     /// Whether [`Cpu::look_around`] would find nothing that comes before the next instruction.
-    pub(crate) fn nothing_to_see(&self) -> bool {
+    pub fn nothing_to_see(&self) -> bool {
         let state = &self.state;
         !(self.kick.pending()
             || self.special()
@@ -335,7 +191,7 @@ impl Cpu {
     }
 
     /// Whether the next instruction has to be executed by itself, and looked at.
-    fn special(&self) -> bool {
+    pub(crate) fn special(&self) -> bool {
         let state = &self.state;
         state.interrupt_shadow
             || state.rflags & (rflags::TF | rflags::RF) != 0
@@ -347,9 +203,9 @@ impl Cpu {
 
     /// Executes the one instruction at RIP by its generic implementation, with all that concerns
     /// single instructions: breakpoints, shadows, and the trap flag.
-    pub(crate) fn step(&mut self) -> Option<Exit> {
-        self.blocks.leave();
-        self.blocks.counts.steps += 1;
+    pub fn step(&mut self) -> Option<Exit> {
+        self.leave_block();
+        self.steps += 1;
         let (shadow, ss_shadow) = (self.state.interrupt_shadow, self.state.ss_shadow);
         let held = self.state.pending_debug;
         let guest = self.vmx.guest;
@@ -458,7 +314,7 @@ impl Cpu {
     }
 
     /// Handles an instruction's early end: delivers its exception, or leaves.
-    fn stopped(&mut self, stop: Stop) -> Option<Exit> {
+    pub fn stopped(&mut self, stop: Stop) -> Option<Exit> {
         match stop {
             Stop::Exit => Some(self.wanted),
             // Only blocks end so, and they go on in [`Cpu::step`].
@@ -538,6 +394,32 @@ impl Cpu {
         }
     }
 
+    /// Has `event` delivered before the next instruction.
+    pub fn inject(&mut self, event: Event) {
+        self.injected = Some(event);
+    }
+
+    /// Whether the machine is to hear when it can inject.
+    pub fn request_window(&mut self, window: Window, wanted: bool) {
+        match window {
+            Window::Interrupt => {
+                self.machine_window = wanted;
+                self.choose_windows();
+            }
+            Window::Nmi => self.nmi_window = wanted,
+        }
+    }
+
+    /// Whether it could inject now.
+    pub fn can_take(&self, window: Window) -> bool {
+        let state = &self.state;
+        let open = match window {
+            Window::Interrupt => self.interrupts_open(),
+            Window::Nmi => self.nmis_open(),
+        };
+        open && !state.interrupt_shadow && state.pending_debug == 0
+    }
+
     /// Takes the answer to the last exit.
     pub fn resume(&mut self, answer: Resume) {
         match (self.wanted, answer) {
@@ -565,14 +447,14 @@ fn single_steps(mnemonic: Mnemonic, before: bool, after: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::machine64;
+    use crate::testing::{Machine, machine64};
     use satori_defs::x86::efer;
     use satori_memory::Gpa;
     use satori_state::{DescriptorTable, reg};
 
     const CODE: u64 = 0x5_0000;
 
-    fn at_code(bytes: &[u8]) -> Cpu {
+    fn at_code(bytes: &[u8]) -> Machine {
         let mut cpu = machine64();
         cpu.memory.write(Gpa(CODE), bytes).unwrap();
         for piece in 0..2u64 {

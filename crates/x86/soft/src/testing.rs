@@ -1,18 +1,22 @@
-//! Help for the tests of this crate: a machine in 64-bit mode, a generator of numbers, and the
+//! Help for the tests of this crate and of those above it: a machine in 64-bit mode, a generator of numbers, and the
 //! real processor to compare with.
 
+#[cfg(test)]
 pub mod native;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use satori_cpuid::Offered;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
-use satori_engine::{Entropy, Exception, PartitionParts, TimeSource, VcpuParts};
+use satori_engine::{Entropy, Exception, Exit, PartitionParts, TimeSource, Until, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Segment, seg};
 
 use crate::cpu::{Cpu, Exec, Handler, Stop};
+pub use crate::execute::Interpreting as Machine;
+use crate::execute::run;
 
 /// First address of RAM that tests may use as they like; host programs have nothing there.
 pub const SCRATCH: u64 = 0x2000_0000;
@@ -25,6 +29,27 @@ const PML4: u64 = 0x1000;
 const PDPT: u64 = 0x2000;
 /// The page directory, which maps two megabytes an entry.
 pub const PD: u64 = 0x3000;
+
+impl Deref for Machine {
+    type Target = Cpu;
+
+    fn deref(&self) -> &Cpu {
+        &self.cpu
+    }
+}
+
+impl DerefMut for Machine {
+    fn deref_mut(&mut self) -> &mut Cpu {
+        &mut self.cpu
+    }
+}
+
+impl Machine {
+    /// Executes until something needs the machine.
+    pub fn run(&mut self, until: Until) -> Exit {
+        run(self, until)
+    }
+}
 
 /// Time that stands still.
 struct Frozen;
@@ -49,26 +74,26 @@ pub fn memory() -> GuestMemory {
 }
 
 /// A processor in its reset state on [`memory`], with everything offered.
-pub fn machine() -> Cpu {
+pub fn machine() -> Machine {
     machine_with(Offered::EVERYTHING)
 }
 
 /// A processor in its reset state on [`memory`], of which the guest is offered `offered`.
-pub fn machine_with(offered: Offered) -> Cpu {
-    Cpu::new(
+pub fn machine_with(offered: Offered) -> Machine {
+    Machine::new(Cpu::new(
         PartitionParts { memory: memory(), time: Arc::new(Frozen), parallel: false, offered },
         VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
-    )
+    ))
 }
 
 /// A processor at privilege level 0 of 64-bit mode, RIP at 0x10000, with flat segments and the
 /// first 4 GiB mapped to themselves, writable and open to privilege level 3.
-pub fn machine64() -> Cpu {
+pub fn machine64() -> Machine {
     machine64_with(Offered::EVERYTHING)
 }
 
 /// As [`machine64`], with `offered`.
-pub fn machine64_with(offered: Offered) -> Cpu {
+pub fn machine64_with(offered: Offered) -> Machine {
     let mut cpu = machine_with(offered);
     let entry = |at: u64, value: u64| {
         cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("tables are in RAM");
@@ -96,7 +121,7 @@ pub fn machine64_with(offered: Offered) -> Cpu {
 }
 
 /// A processor at privilege level 0 of 32-bit protected mode without paging.
-pub fn machine32() -> Cpu {
+pub fn machine32() -> Machine {
     let mut cpu = machine();
     cpu.state.cr0 = cr0::PE | cr0::ET;
     cpu.state.seg = [Segment::flat(0x10, 0xc093); 6];

@@ -4,7 +4,7 @@ use iced_x86::{Code, DecoderError, FlowControl, Instruction, Mnemonic};
 
 use super::fast;
 use super::op::{Generic, Op, fall_through, generic, generic_last};
-use crate::host::Scalar;
+use crate::host::copy;
 use crate::isa::{Isa, drop_override};
 
 /// Bytes of a block at most; offsets are bytes.
@@ -13,21 +13,6 @@ const MAX_BYTES: usize = 240;
 pub const MAX_REACH: u64 = MAX_BYTES as u64 + 14;
 /// Instructions of a block at most.
 pub const MAX_INSTRUCTIONS: usize = 48;
-
-/// Copies code bytes out of guest memory, where others may be writing.
-pub fn copy(host: *const u8, offset: usize, buffer: &mut [u8]) {
-    debug_assert!(offset + buffer.len() <= 4096);
-    let (words, rest) = buffer.as_chunks_mut::<8>();
-    let whole = 8 * words.len();
-    for (i, word) in words.iter_mut().enumerate() {
-        // SAFETY: the range lies within the page at `host`.
-        *word = unsafe { u64::load(host.add(offset + 8 * i)) }.to_le_bytes();
-    }
-    for (i, byte) in rest.iter_mut().enumerate() {
-        // SAFETY: as above.
-        *byte = unsafe { u8::load(host.add(offset + whole + i)) };
-    }
-}
 
 /// Whether nothing may follow `insn` in its block: it branches, or it changes how the following
 /// ones are fetched, translated or interrupted.
@@ -72,6 +57,7 @@ pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
     if !last {
         let mut end = Op::new(fall_through, len, 0);
         end.count = 0;
+        end.before = 1;
         ops.push(end);
     }
     (ops.into_boxed_slice(), generics)
@@ -82,7 +68,8 @@ pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
 pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
-    copy(host, offset, &mut buffer[..len]);
+    // SAFETY: blocks are decoded from pages of guest memory; `len` bytes are left of this one.
+    unsafe { copy(host, offset, &mut buffer[..len]) };
     let mut decoder = isa.decoder(&buffer[..len], bits);
     let mut ops: Vec<Op> = Vec::with_capacity(8);
     let mut generics: Vec<(usize, Generic)> = Vec::new();
@@ -130,6 +117,11 @@ pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<De
         let mut op = Op::new(fall_through, end, 0);
         op.count = 0;
         ops.push(op);
+    }
+    let mut before = 0;
+    for op in &mut ops {
+        op.before = before;
+        before += op.count;
     }
     let places: Vec<usize> = generics.iter().map(|(place, _)| *place).collect();
     let generics: Box<[Generic]> = generics.into_iter().map(|(_, generic)| generic).collect();

@@ -1,133 +1,115 @@
 //! Finding the block at an address, and decoding it where there is none.
 
-use satori_memory::PageState;
 use std::cell::Cell;
 
 use satori_state::seg;
 
-use super::blocks::{MAX_MEMORY, jump_slot};
-use super::fetch::Fetch;
-use super::{ALONE, Block, Crossing, Jump, NO_JUMP, Scope, copy, decode};
+use super::blocks::{Blocks, jump_slot};
+use super::{ALONE, Block, Crossing, Jump, NO_JUMP, decode};
+use crate::code_mode;
 use crate::cpu::{Cpu, Exec};
+use crate::host::copy;
 use crate::isa::MAX_LENGTH;
-use crate::jit;
+use crate::mmu::{Fetch, Scope};
 
-impl Cpu {
-    /// Code address and the mode bits that it is executed under, as one word.
-    #[inline(always)]
-    pub fn code_key(&self, linear: u64) -> u64 {
-        linear ^ self.code_mode
-    }
+/// What there is at RIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A block.
+    Block(*mut Block),
+    /// An instruction to be executed by itself.
+    Alone,
+    /// There may be a block once there is room for it ([`Blocks::wants_room`]).
+    NoRoom,
+}
 
-    /// The block at RIP; nothing if the instruction there crosses into the next page.
+impl Blocks {
+    /// The block at RIP.
     #[inline(always)]
-    pub fn find_block(&mut self) -> Exec<Option<*mut Block>> {
-        let linear = self.code_linear(self.state.rip);
-        let key = self.code_key(linear);
-        let entry = &self.blocks.jumps[jump_slot(key)];
-        if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
+    pub fn find(&mut self, cpu: &mut Cpu) -> Exec<Found> {
+        let linear = linear_of(cpu, cpu.state.rip);
+        let key = cpu.code_key(linear);
+        let entry = &self.jumps[jump_slot(key)];
+        if entry.key == key && entry.stamp == cpu.fetches.stamp(entry.scope, key) {
             let block = entry.block;
             // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
             if unsafe { (*block).valid() } {
-                return Ok(Some(block));
+                return Ok(Found::Block(block));
             }
         }
-        self.find_block_slow(linear)
+        self.find_slow(cpu, linear)
     }
 
     /// The block that follows `before`, which stood at `from`. Most blocks go on where they went
     /// before, so that is tried first.
     #[inline(always)]
-    pub fn find_next(&mut self, before: *mut Block, from: u64) -> Exec<Option<*mut Block>> {
-        let rip = self.state.rip;
-        let key = self.code_key(self.code_linear(rip));
-        // SAFETY: `before` has just run, and only a look-up frees blocks.
+    pub(crate) fn find_next(&mut self, cpu: &mut Cpu, before: *mut Block, from: u64) -> Exec<Found> {
+        let rip = cpu.state.rip;
+        let key = cpu.code_key(linear_of(cpu, rip));
+        // SAFETY: `before` has just run, and only making room frees blocks.
         let next = unsafe { (*before).successor(from, rip).get() };
-        if next.key == key && next.stamp == self.blocks.stamp(next.scope, key) {
+        if next.key == key && next.stamp == cpu.fetches.stamp(next.scope, key) {
             // SAFETY: successors point to blocks in storage, and are forgotten when some are freed.
             if unsafe { (*next.block).valid() } {
-                return Ok(Some(next.block));
+                return Ok(Found::Block(next.block));
             }
         }
-        let freed = self.blocks.freed;
-        let found = self.find_block()?;
-        let entry = self.blocks.jumps[jump_slot(key)];
-        if freed == self.blocks.freed && entry.key == key && Some(entry.block) == found {
-            // SAFETY: nothing was freed meanwhile.
+        let found = self.find(cpu)?;
+        let entry = self.jumps[jump_slot(key)];
+        if entry.key == key && Found::Block(entry.block) == found {
+            // SAFETY: a look-up frees nothing.
             unsafe { (*before).successor(from, rip).set(entry) };
         }
         Ok(found)
     }
 
-    /// The linear address of `rip`, or one that no block has ([`ALONE`]).
-    #[inline(always)]
-    pub fn code_linear(&self, rip: u64) -> u64 {
-        if self.code64 { rip } else { self.segmented_code_linear(rip) }
-    }
-
-    /// A block knows nothing of segment limits. So where one could reach beyond that of CS,
-    /// there are none, and instructions are executed one by one.
-    #[inline]
-    fn segmented_code_linear(&self, rip: u64) -> u64 {
-        let cs = &self.state.seg[seg::CS];
-        let linear = rip.wrapping_add(cs.base) & 0xffff_ffff;
-        let near_end = cs.limit != u32::MAX && rip.saturating_add(decode::MAX_REACH) > u64::from(cs.limit);
-        if near_end { linear | ALONE } else { linear }
-    }
-
     #[cold]
     #[inline(never)]
-    fn find_block_slow(&mut self, linear: u64) -> Exec<Option<*mut Block>> {
-        if !self.code64 && linear & ALONE != 0 {
-            return Ok(None);
+    fn find_slow(&mut self, cpu: &mut Cpu, linear: u64) -> Exec<Found> {
+        if !cpu.code64 && linear & ALONE != 0 {
+            return Ok(Found::Alone);
         }
-        self.blocks.counts.jump_misses += 1;
-        if self.debug.code_page(linear) {
+        self.counts.jump_misses += 1;
+        if cpu.debug.code_page(linear) {
             // A breakpoint comes before the fetch that its page may not allow.
-            return Ok(None);
+            return Ok(Found::Alone);
         }
-        let fetch = self.fetch_page(linear)?;
-        if let Some(block) = self.same_block(linear, fetch) {
-            return Ok(Some(block));
+        let fetch = cpu.fetch_page(linear)?;
+        if let Some(block) = self.same_block(cpu, linear, fetch) {
+            return Ok(Found::Block(block));
         }
-        let bits = self.bits();
+        let bits = cpu.bits();
         let physical = fetch.page | (linear & 0xfff);
         // Physical addresses have fewer than 52 bits.
         let key = physical | u64::from(bits) << 56;
-        if let Some(&block) = self.blocks.table.get(&key) {
+        if let Some(&block) = self.table.get(&key) {
             // SAFETY: the table points to blocks in storage.
             if unsafe { (*block).valid() } {
-                self.remember(linear, fetch.scope, block);
-                return Ok(Some(block));
+                self.remember(cpu, linear, fetch.scope, block);
+                return Ok(Found::Block(block));
             }
-            self.blocks.counts.stale += 1;
+            self.counts.stale += 1;
         }
-        if self.blocks.memory > self.blocks.sweep_at {
-            let needed = self.jit.as_ref().map(|jit| jit.translated()).unwrap_or_default();
-            self.blocks.sweep(&needed);
+        if self.wants_room() {
+            return Ok(Found::NoRoom);
         }
-        if self.blocks.memory > MAX_MEMORY {
-            if let Some(jit) = &mut self.jit {
-                jit.reset(&mut self.context);
-            }
-            self.blocks.reset();
-        }
-        if !self.blocks.credit.any(self.retired) {
-            return Ok(None);
+        if !self.credit.any(cpu.retired) {
+            return Ok(Found::Alone);
         }
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*fetch.state };
-        let value = self.mark_code(state);
+        let value = cpu.mark_code(state);
         let offset = (linear & 0xfff) as usize;
-        let Some((ops, generics)) = decode::decode(&self.isa, fetch.host, offset, bits) else {
-            return Ok(self.crossing_block(linear, fetch, value));
+        let Some((ops, generics)) = decode::decode(&cpu.isa, fetch.host, offset, bits) else {
+            let crossing = self.crossing_block(cpu, linear, fetch, value);
+            return Ok(crossing.map_or(Found::Alone, Found::Block));
         };
         let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
-        self.blocks.credit.spend(instructions);
+        self.credit.spend(instructions);
         let len = ops.last().map_or(0, |op| op.offset + op.len);
-        self.blocks.counts.decoded += 1;
-        self.blocks.counts.instructions += u64::from(instructions);
-        let block = self.blocks.store(Block {
+        self.counts.decoded += 1;
+        self.counts.instructions += u64::from(instructions);
+        let block = self.store(Block {
             ops,
             generics,
             instructions,
@@ -141,35 +123,17 @@ impl Cpu {
             translation: Cell::new((0, 0)),
             moving: Cell::new((0, 0, 0)),
         });
-        self.blocks.table.insert(key, block);
-        self.remember(linear, fetch.scope, block);
-        Ok(Some(block))
-    }
-
-    /// Code is about to be decoded from the page with `state`: its value from now on.
-    fn mark_code(&mut self, state: &PageState) -> u32 {
-        if self.jit.is_none() {
-            return state.mark_code(!self.parallel);
-        }
-        let known = state.has_code();
-        // What others mark meanwhile is noticed later, with all the rest of it.
-        let others = PageState::marks() != self.marks;
-        let value = state.mark_code(!self.parallel);
-        if !known {
-            self.tlb.protect(state);
-            if !others && PageState::marks() == self.marks + 1 {
-                self.marks += 1;
-            }
-        }
-        value
+        self.table.insert(key, block);
+        self.remember(cpu, linear, fetch.scope, block);
+        Ok(Found::Block(block))
     }
 
     /// The block of the one instruction at `linear` that crosses into the next page. Nothing where it
     /// has to be executed by itself, to fault for example.
-    fn crossing_block(&mut self, linear: u64, here: Fetch, value: u32) -> Option<*mut Block> {
-        let bits = self.bits();
-        let whole = self.code64 || self.code_mode & jit::CODE_32 != 0 && linear >> 12 != 0xf_ffff;
-        if !whole || self.jit.is_none() {
+    fn crossing_block(&mut self, cpu: &mut Cpu, linear: u64, here: Fetch, value: u32) -> Option<*mut Block> {
+        let bits = cpu.bits();
+        let whole = cpu.code64 || cpu.code_mode & code_mode::FLAT_32 != 0 && linear >> 12 != 0xf_ffff;
+        if !whole || !self.with_crossings {
             return None;
         }
         let room = 0x1000 - (linear & 0xfff);
@@ -178,12 +142,12 @@ impl Cpu {
             return None;
         }
         let next = linear.wrapping_add(room);
-        let there = self.fetch_page(next);
-        self.fault = None;
+        let there = cpu.fetch_page(next);
+        cpu.fault = None;
         let there = there.ok()?;
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*there.state };
-        let other_value = self.mark_code(state);
+        let other_value = cpu.mark_code(state);
         let scope = if here.scope == Scope::Local || there.scope == Scope::Local {
             Scope::Local
         } else {
@@ -191,30 +155,32 @@ impl Cpu {
         };
         if scope == Scope::Local {
             // Either page, if global, is one of an address space here.
-            self.blocks.fetched.insert(scope, linear);
-            self.blocks.fetched.insert(scope, next);
+            cpu.fetches.note(scope, linear);
+            cpu.fetches.note(scope, next);
         }
         let key = (here.page | (linear & 0xfff), there.page | u64::from(bits) << 56);
-        if let Some(&block) = self.blocks.crossings.get(&key) {
+        if let Some(&block) = self.crossings.get(&key) {
             // SAFETY: the table points to blocks in storage.
             if unsafe { (*block).valid() } {
-                self.remember(linear, scope, block);
+                self.remember(cpu, linear, scope, block);
                 return Some(block);
             }
         }
         let mut bytes = [0; MAX_LENGTH];
         let first = (room as usize).min(MAX_LENGTH);
-        copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]);
-        copy(there.host, 0, &mut bytes[first..]);
-        let insn = self.isa.one(&bytes, bits)?;
+        // SAFETY: fetch entries point to pages of guest memory; `first` bytes are left of this one.
+        unsafe { copy(here.host, (linear & 0xfff) as usize, &mut bytes[..first]) };
+        // SAFETY: as above.
+        unsafe { copy(there.host, 0, &mut bytes[first..]) };
+        let insn = cpu.isa.one(&bytes, bits)?;
         if insn.is_invalid() || insn.len() <= first {
             return None;
         }
-        let (ops, generics) = decode::single(&self.isa, insn);
-        self.blocks.credit.spend(1);
-        self.blocks.counts.decoded += 1;
-        self.blocks.counts.instructions += 1;
-        let block = self.blocks.store(Block {
+        let (ops, generics) = decode::single(&cpu.isa, insn);
+        self.credit.spend(1);
+        self.counts.decoded += 1;
+        self.counts.instructions += 1;
+        let block = self.store(Block {
             ops,
             generics,
             instructions: 1,
@@ -228,57 +194,50 @@ impl Cpu {
             translation: Cell::new((0, 0)),
             moving: Cell::new((0, 0, 0)),
         });
-        self.blocks.crossings.insert(key, block);
-        self.remember(linear, scope, block);
+        self.crossings.insert(key, block);
+        self.remember(cpu, linear, scope, block);
         Some(block)
     }
 
     /// The block of code at `rip` that was decoded before, without side effects that the guest
     /// could tell from those of a fetch that was predicted.
-    pub fn known_block(&mut self, rip: u64) -> Option<*mut Block> {
-        let key = self.code_key(rip);
-        let entry = self.blocks.jumps[jump_slot(key)];
-        if entry.key == key && entry.stamp == self.blocks.stamp(entry.scope, key) {
+    pub fn known(&mut self, cpu: &mut Cpu, rip: u64) -> Option<*mut Block> {
+        let key = cpu.code_key(rip);
+        let entry = self.jumps[jump_slot(key)];
+        if entry.key == key && entry.stamp == cpu.fetches.stamp(entry.scope, key) {
             // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
             return unsafe { (*entry.block).valid() }.then_some(entry.block);
         }
-        let fetch = self.fetch_page(rip);
-        self.fault = None;
+        let fetch = cpu.fetch_page(rip);
+        cpu.fault = None;
         let fetch = fetch.ok()?;
-        if let Some(block) = self.same_block(rip, fetch) {
+        if let Some(block) = self.same_block(cpu, rip, fetch) {
             return Some(block);
         }
-        let block = *self.blocks.table.get(&(fetch.page | (rip & 0xfff) | u64::from(self.bits()) << 56))?;
+        let block = *self.table.get(&(fetch.page | (rip & 0xfff) | u64::from(cpu.bits()) << 56))?;
         // SAFETY: as above.
         unsafe { (*block).valid() }.then(|| {
-            self.remember(rip, fetch.scope, block);
+            self.remember(cpu, rip, fetch.scope, block);
             block
         })
     }
 
     /// The block of code at `rip`, if that is known at once.
-    pub fn block_at(&self, rip: u64) -> Option<&Block> {
-        let key = self.code_key(rip);
-        let entry = self.blocks.jumps[jump_slot(key)];
-        if entry.key != key || entry.stamp != self.blocks.stamp(entry.scope, key) {
+    pub fn at(&self, cpu: &Cpu, rip: u64) -> Option<&Block> {
+        let key = cpu.code_key(rip);
+        let entry = self.jumps[jump_slot(key)];
+        if entry.key != key || entry.stamp != cpu.fetches.stamp(entry.scope, key) {
             return None;
         }
         // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
         unsafe { entry.block.as_ref() }.filter(|block| block.valid())
     }
 
-    /// Whom the translation of `linear` for fetches belongs to, if it leads to the page at `host`.
-    pub fn scope_of_page(&mut self, linear: u64, host: *const u8) -> Option<Scope> {
-        let fetch = self.fetch_page(linear);
-        self.fault = None;
-        fetch.ok().filter(|fetch| std::ptr::eq(fetch.host, host)).map(|fetch| fetch.scope)
-    }
-
     /// The block that was found at `linear` last, if its page is still there: most flushes of
     /// translations change few of them.
-    fn same_block(&mut self, linear: u64, fetch: Fetch) -> Option<*mut Block> {
-        let key = self.code_key(linear);
-        let entry = self.blocks.jumps[jump_slot(key)];
+    fn same_block(&mut self, cpu: &Cpu, linear: u64, fetch: Fetch) -> Option<*mut Block> {
+        let key = cpu.code_key(linear);
+        let entry = self.jumps[jump_slot(key)];
         if entry.key != key {
             return None;
         }
@@ -286,14 +245,30 @@ impl Cpu {
         let block = unsafe { entry.block.as_ref() }?;
         let same = std::ptr::eq(block.host, fetch.host) && block.crossing.is_none() && block.valid();
         same.then(|| {
-            self.remember(linear, fetch.scope, entry.block);
+            self.remember(cpu, linear, fetch.scope, entry.block);
             entry.block
         })
     }
 
-    fn remember(&mut self, linear: u64, scope: Scope, block: *mut Block) {
-        let key = self.code_key(linear);
-        let stamp = self.blocks.stamp(scope, key);
-        self.blocks.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
+    fn remember(&mut self, cpu: &Cpu, linear: u64, scope: Scope, block: *mut Block) {
+        let key = cpu.code_key(linear);
+        let stamp = cpu.fetches.stamp(scope, key);
+        self.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
     }
+}
+
+/// The linear address of `rip`, or one that no block has ([`ALONE`]).
+#[inline(always)]
+fn linear_of(cpu: &Cpu, rip: u64) -> u64 {
+    if cpu.code64 { rip } else { segmented_linear_of(cpu, rip) }
+}
+
+/// A block knows nothing of segment limits. So where one could reach beyond that of CS,
+/// there are none, and instructions are executed one by one.
+#[inline]
+fn segmented_linear_of(cpu: &Cpu, rip: u64) -> u64 {
+    let cs = &cpu.state.seg[seg::CS];
+    let linear = rip.wrapping_add(cs.base) & 0xffff_ffff;
+    let near_end = cs.limit != u32::MAX && rip.saturating_add(decode::MAX_REACH) > u64::from(cs.limit);
+    if near_end { linear | ALONE } else { linear }
 }

@@ -8,8 +8,6 @@ mod blocks;
 mod credit;
 mod decode;
 mod fast;
-mod fetch;
-mod fetched;
 mod find;
 mod op;
 
@@ -17,8 +15,12 @@ use std::cell::Cell;
 
 use satori_memory::PageState;
 
+use crate::cpu::Running;
+use crate::mmu::Scope;
+
 pub use blocks::{AddressHasher, Addresses, Blocks};
-pub use decode::{copy, ends_block};
+pub use decode::ends_block;
+pub use find::Found;
 pub use op::{BLOCK_RIP, Flow, Op};
 
 /// A straight run of decoded instructions.
@@ -49,8 +51,11 @@ pub struct Block {
 /// The rest of an instruction that begins at the end of a page.
 #[derive(Clone, Copy)]
 pub struct Crossing {
+    /// The other page's first byte on the host.
     pub host: *const u8,
+    /// The state of that page.
     pub state: *const PageState,
+    /// The value of that under which the instruction is valid.
     pub value: u32,
 }
 
@@ -151,12 +156,14 @@ impl Block {
     }
 }
 
-/// Translations belong to an address space, or to all of them.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Scope {
-    Local = 0,
-    Global = 1,
+impl Running for Block {
+    fn code_written(&self) {
+        if !self.valid() {
+            for op in &self.ops {
+                op.run.set(op::stale);
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -170,15 +177,6 @@ struct Jump {
 /// In an address of code: the instruction there is executed by itself. Linear addresses of 32-bit
 /// code have no such bit.
 const ALONE: u64 = 1 << 62;
-
-/// Sets of pages whose translations are dropped together when one of them is.
-pub const BUCKETS: usize = 64;
-
-/// The bucket of an address or key.
-#[inline(always)]
-pub fn bucket(linear: u64) -> usize {
-    (linear >> 12) as usize % BUCKETS
-}
 
 const NO_JUMP: Jump = Jump { key: 0, stamp: 0, scope: Scope::Local, block: std::ptr::null_mut() };
 

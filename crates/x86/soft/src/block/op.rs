@@ -66,6 +66,8 @@ pub struct Op {
     pub count: u8,
     /// Condition code.
     pub condition: u8,
+    /// Instructions of the block before this operation's.
+    pub before: u8,
 }
 
 const _: () = assert!(size_of::<Op>() == 32, "two operations fill a cache line");
@@ -93,16 +95,24 @@ impl Op {
             len,
             count: 1,
             condition: 0,
+            before: 0,
         }
     }
 }
 
 impl Cpu {
+    /// Everything before `op` was retired, and RIP is its instruction's.
+    #[inline(always)]
+    fn arrive_at(&mut self, op: &Op) {
+        self.state.rip = self.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+        self.before = op.before.into();
+    }
+
     /// Ends a block at `op` because of `stop`.
     #[cold]
     #[inline(never)]
     pub fn stop_at(&mut self, op: &Op, stop: Stop) -> Flow {
-        self.state.rip = self.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+        self.arrive_at(op);
         match stop {
             // Which exception an address that is not canonical raises depends on its segment;
             // the generic implementation knows.
@@ -121,7 +131,7 @@ impl Cpu {
 pub fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
     // SAFETY: decoding stored a pointer to a Generic that the block owns.
     let generic = unsafe { &*(op.imm as *const Generic) };
-    cpu.state.rip = cpu.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+    cpu.arrive_at(op);
     cpu.begin();
     match (generic.handler)(cpu, &generic.insn) {
         Ok(()) => Flow::Next,
@@ -135,7 +145,7 @@ pub fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
 pub fn generic_last(cpu: &mut Cpu, op: &Op) -> Flow {
     // SAFETY: decoding stored a pointer to a Generic that the block owns.
     let generic = unsafe { &*(op.imm as *const Generic) };
-    cpu.state.rip = cpu.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
+    cpu.arrive_at(op);
     cpu.next_rip = cpu.next_ip(&generic.insn);
     cpu.begin();
     match (generic.handler)(cpu, &generic.insn) {
@@ -161,5 +171,6 @@ pub fn fall_through(cpu: &mut Cpu, op: &Op) -> Flow {
 /// Stands in every place of a block that was overwritten while it ran.
 pub fn stale(cpu: &mut Cpu, op: &Op) -> Flow {
     fall_through(cpu, op);
+    cpu.before = op.before.into();
     Flow::Stale
 }

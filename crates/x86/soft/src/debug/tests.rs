@@ -1,12 +1,12 @@
 //! The rules of SDM 6.8.3, 6.9 and 17.2 to 17.3, each by a few instructions that run.
 
 use satori_defs::x86::{cr4, dr6, dr7, rflags, vector};
-use satori_engine::{DebugCause, DebugPlan, Exit, Resume, Until, Vcpu, WatchAccess, Watchpoint, Window};
+use satori_engine::{DebugCause, DebugPlan, Exit, Resume, Until, WatchAccess, Watchpoint, Window};
 use satori_memory::Gpa;
 use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
 
 use crate::cpu::Cpu;
-use crate::testing::{SCRATCH, machine64};
+use crate::testing::{Machine, SCRATCH, machine64};
 
 const CODE: u64 = 0x5_0000;
 const GDT: u64 = 0x2_0000;
@@ -22,7 +22,7 @@ const USER_CODE: u16 = 0x1b;
 const USER_DATA: u16 = 0x23;
 
 /// A 64-bit machine about to execute `bytes`, with handlers for everything.
-fn machine(bytes: &[u8]) -> Cpu {
+fn machine(bytes: &[u8]) -> Machine {
     let mut cpu = machine64();
     let put = |at: u64, value: u64| cpu.memory.write(Gpa(at), &value.to_le_bytes()).unwrap();
     let flat = |rights: u64| 0xf << 48 | 0xffff | rights << 40;
@@ -79,7 +79,7 @@ fn get(cpu: &Cpu, at: u64) -> u64 {
 }
 
 /// Runs until a handler halts; nothing else may exit.
-fn run(cpu: &mut Cpu) -> Entered {
+fn run(cpu: &mut Machine) -> Entered {
     let exit = cpu.run(Until { tsc: None, instructions: Some(10_000) });
     assert_eq!(exit, Exit::Hlt, "at {:#x}", cpu.state.rip);
     let vector = (cpu.state.rip - 1 - HANDLERS) / 16;
@@ -91,7 +91,7 @@ fn run(cpu: &mut Cpu) -> Entered {
 
 /// Runs to a #DB: where, and with which bits of DR6 beyond the fixed ones.
 #[track_caller]
-fn trap(cpu: &mut Cpu) -> (u64, u64) {
+fn trap(cpu: &mut Machine) -> (u64, u64) {
     let entered = run(cpu);
     assert_eq!(entered.vector, u64::from(vector::DB), "{entered:x?}");
     (entered.rip - CODE, cpu.state.dr6 & !dr6::FIXED)
@@ -576,7 +576,7 @@ fn a_debugger_outside_steps_instructions_iterations_and_deliveries() {
     // REP STOSB; CPUID; UD2.
     let mut cpu = machine(&[0xf3, 0xaa, 0x0f, 0xa2, 0x0f, 0x0b]);
     cpu.state.gpr[reg::RCX] = 2;
-    let step = |cpu: &mut Cpu| {
+    let step = |cpu: &mut Machine| {
         cpu.debug.set_plan(plan(&[], &[], true));
         let exit = cpu.run(Until::default());
         (exit == Exit::Debug(DebugCause::Step)).then_some(cpu.state.rip)

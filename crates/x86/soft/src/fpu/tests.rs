@@ -10,7 +10,7 @@ use satori_state::reg;
 use super::{is_pending, top};
 use crate::cpu::{Cpu, Exec};
 use crate::insn::handler;
-use crate::testing::{SCRATCH, decode, execute, fault_of, machine, machine64};
+use crate::testing::{Machine, SCRATCH, decode, execute, fault_of, machine, machine64};
 
 const FNINIT: [u8; 2] = [0xdb, 0xe3];
 const FNCLEX: [u8; 2] = [0xdb, 0xe2];
@@ -44,7 +44,7 @@ fn fault(cpu: &mut Cpu, bytes: &[u8]) -> Exception {
     fault_of(cpu, outcome)
 }
 
-fn initialised() -> Cpu {
+fn initialised() -> Machine {
     let mut cpu = machine64();
     cpu.state.gpr[reg::RAX] = SCRATCH;
     fine(&mut cpu, &FNINIT);

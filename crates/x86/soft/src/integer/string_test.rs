@@ -9,7 +9,7 @@ use satori_memory::Gpa;
 use satori_state::reg;
 
 use crate::cpu::Cpu;
-use crate::testing::{Numbers, SCRATCH, SCRATCH_LEN, machine32, machine64, memory};
+use crate::testing::{Machine, Numbers, SCRATCH, SCRATCH_LEN, machine32, machine64, memory};
 
 const CODE: u64 = 0x5_0000;
 
@@ -109,7 +109,7 @@ impl TimeSource for Kicker {
 #[test]
 fn a_kick_interrupts_a_long_repetition() {
     let time = Arc::new(Kicker::default());
-    let mut cpu = Cpu::new(
+    let mut cpu = Machine::new(Cpu::new(
         PartitionParts {
             memory: memory(),
             time: time.clone(),
@@ -117,7 +117,7 @@ fn a_kick_interrupts_a_long_repetition() {
             offered: Offered::EVERYTHING,
         },
         VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
-    );
+    ));
     time.0.set(cpu.kick.clone()).expect("it is set once");
     cpu.state = machine32().state.clone();
     cpu.mode_changed();

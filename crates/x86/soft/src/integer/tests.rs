@@ -10,7 +10,7 @@ use satori_state::{reg, seg};
 
 use super::handler;
 use crate::cpu::{Cpu, Exec, Stop};
-use crate::testing::{SCRATCH, decode, execute, fault_of, machine32, machine64};
+use crate::testing::{Machine, SCRATCH, decode, execute, fault_of, machine32, machine64};
 
 /// An address without RAM.
 const DEVICE: u64 = 0x3000_0000;
@@ -234,7 +234,7 @@ fn locked_forms_are_atomic_among_processors() {
     let mut second = machine64();
     second.memory = memory.clone();
     // LOCK INC word; LOCK XADD; LOCK BTC; LOCK CMPXCHG loops: all on one cache line.
-    let worker = |mut cpu: Cpu| {
+    let worker = |mut cpu: Machine| {
         cpu.state.gpr[reg::RBX] = SCRATCH;
         for _ in 0..ROUNDS {
             run(&mut cpu, &[0xf0, 0x66, 0xff, 0x03]).unwrap();

@@ -7,8 +7,7 @@ use satori_memory::Gpa;
 use satori_state::reg;
 
 use super::MAX_LENGTH;
-use crate::cpu::Cpu;
-use crate::testing::{machine64, machine64_with};
+use crate::testing::{Machine, machine64, machine64_with};
 
 const CODE: u64 = 0x5_0000;
 
@@ -25,7 +24,7 @@ enum Outcome {
 }
 
 /// Runs one instruction from the bytes at `at`, through the block decoder where it fits a page.
-fn run_at(cpu: &mut Cpu, at: u64, code: &[u8]) -> Outcome {
+fn run_at(cpu: &mut Machine, at: u64, code: &[u8]) -> Outcome {
     cpu.memory.write(Gpa(at), code).unwrap();
     cpu.memory.page(Gpa(at)).unwrap().state.touch();
     cpu.state.rip = at;
@@ -35,7 +34,7 @@ fn run_at(cpu: &mut Cpu, at: u64, code: &[u8]) -> Outcome {
     go(cpu)
 }
 
-fn go(cpu: &mut Cpu) -> Outcome {
+fn go(cpu: &mut Machine) -> Outcome {
     let before = cpu.exceptions;
     match cpu.run(Until { tsc: None, instructions: Some(1) }) {
         Exit::Budget => Outcome::Done,
@@ -48,7 +47,7 @@ fn go(cpu: &mut Cpu) -> Outcome {
     }
 }
 
-fn run(cpu: &mut Cpu, code: &[u8]) -> Outcome {
+fn run(cpu: &mut Machine, code: &[u8]) -> Outcome {
     run_at(cpu, CODE, code)
 }
 

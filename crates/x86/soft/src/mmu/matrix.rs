@@ -8,7 +8,7 @@ use satori_state::seg;
 use super::Mode;
 use super::model::{Asked, Controls, Outcome, translate};
 use crate::cpu::{Cpu, Stop};
-use crate::testing::{Numbers, machine32, machine64};
+use crate::testing::{Machine, Numbers, machine32, machine64};
 
 /// Where the tables stand, the highest first. None of them is a table of [`machine64`].
 const TABLES: [u64; 4] = [0x2_0000, 0x2_1000, 0x2_2000, 0x2_3000];
@@ -100,7 +100,7 @@ impl Layout {
         }
     }
 
-    fn machine(&self) -> Cpu {
+    fn machine(&self) -> Machine {
         let mut cpu = if self.kind == Kind::FourLevel { machine64() } else { machine32() };
         let pdpte = TABLES[0] | P;
         for i in 0..4 {

@@ -2,6 +2,9 @@
 
 mod access;
 mod device;
+mod fetch;
+mod fetched;
+mod guard;
 mod inspect;
 mod keys;
 mod large;
@@ -19,7 +22,8 @@ mod tests;
 mod tlb;
 mod walk;
 
-pub use large::{LargePages, Reach};
+pub(crate) use fetch::Fetch;
+pub use fetch::{BUCKETS, Fetches, Scope, bucket};
 pub use paging::{MAXPHYADDR, Paging};
 pub use rights::Access;
 pub use satori_rules::canonical;

@@ -293,7 +293,7 @@ impl Cpu {
             Err(fault) => {
                 // A page fault drops what was cached for its address (SDM 4.10.4.1).
                 self.tlb.flush_page(linear);
-                self.blocks.flush_page(linear);
+                self.fetches.flush_page(linear);
                 return Err(self.raise(fault));
             }
         };
@@ -301,8 +301,8 @@ impl Cpu {
         let (host, state, code) = (page.host, std::ptr::from_ref(page.state), page.state.has_code());
         self.back(mapping.gpa)?;
         let mut allowed = self.allowed_everywhere(&mapping);
-        if self.jit.is_some() && code {
-            // Translated code does not look whether it writes to code.
+        if code && self.tlb.guards_code() {
+            // Whoever stores through it does not look.
             allowed.iter_mut().skip(1).step_by(2).for_each(|write| *write = false);
         }
         self.tlb.fill(&Fill {

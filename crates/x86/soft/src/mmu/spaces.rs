@@ -5,9 +5,6 @@
 //! out when another one becomes current, and put back when the first returns with the leave to use it. What is kept of others is
 //! reached by each invalidation that may concern it, or is forgotten.
 
-#[cfg(test)]
-mod tests;
-
 use satori_defs::x86::{cr0, cr4, efer};
 use satori_rules as rules;
 
@@ -55,7 +52,9 @@ pub struct Change {
 /// Which part of a cache a change exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// What is not global in an address space.
     Local(Space),
+    /// What is global in a world.
     Global(World),
 }
 
@@ -79,7 +78,7 @@ pub struct Kept<T>(Vec<(Part, u64, T)>);
 
 impl<T> Kept<T> {
     /// Nothing.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Kept(Vec::new())
     }
 
@@ -121,9 +120,9 @@ impl Cpu {
         let (to, manner) = (self.named_space(), self.manner());
         let from = std::mem::replace(&mut self.space, to);
         let manners = (std::mem::replace(&mut self.space_manner, manner), manner);
-        let change = Change { from, to, keep, manners, translates: self.jit.is_some() };
+        let change = Change { from, to, keep, manners, translates: self.tlb.guards_code() };
         self.tlb.change(&change);
-        self.blocks.change(&change);
+        self.fetches.change(&change);
     }
 
     /// The address space that registers and VMX controls name.
@@ -137,7 +136,7 @@ impl Cpu {
     /// what is global in worlds that are not current too, of which `which` is asked with PCID 0.
     pub fn forget_spaces(&mut self, which: impl Fn(Space) -> bool, globals: bool) {
         self.tlb.forget(&which, globals);
-        self.blocks.forget(&which, globals);
+        self.fetches.forget(&which, globals);
     }
 
     /// What rights depend on beside page tables and the kind of access: a cached translation has their outcome.

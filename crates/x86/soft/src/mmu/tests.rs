@@ -12,7 +12,7 @@ use satori_state::{reg, seg};
 use super::{Access, Mode};
 use crate::cpu::{Cpu, Stop};
 use crate::insn;
-use crate::testing::{Numbers, decode, execute, machine32, machine64};
+use crate::testing::{Machine, Numbers, decode, execute, machine32, machine64};
 use crate::world::World;
 
 /// Where pages of 4 KiB are mapped one by one, and the tables for that.
@@ -34,7 +34,7 @@ fn get(cpu: &Cpu, at: u64) -> u64 {
 }
 
 /// A 64-bit machine with pages at [`L`], the first two mapped, at a privilege level.
-fn paged(cpl: u8) -> Cpu {
+fn paged(cpl: u8) -> Machine {
     let mut cpu = machine64();
     put(&cpu, cpu.state.cr3 + 8, PDPT | OPEN);
     put(&cpu, PDPT, PD | OPEN);
@@ -61,7 +61,7 @@ fn generic(cpu: &mut Cpu, bytes: &[u8]) -> Option<Exception> {
 }
 
 /// Executes one instruction as the first of a block; the vector of its exception.
-fn in_block(cpu: &mut Cpu, bytes: &[u8]) -> Option<u8> {
+fn in_block(cpu: &mut Machine, bytes: &[u8]) -> Option<u8> {
     let mut code = bytes.to_vec();
     // CPUID ends the block.
     code.extend([0x0f, 0xa2]);
@@ -376,7 +376,7 @@ fn without_its_feature_a_page_size_does_not_exist() {
 }
 
 /// A vCPU of its own on the memory and with the registers of another.
-fn sibling(cpu: &Cpu, world: &Arc<World>) -> Cpu {
+fn sibling(cpu: &Cpu, world: &Arc<World>) -> Machine {
     let mut other = Cpu::new(
         PartitionParts {
             memory: cpu.memory.clone(),
@@ -388,7 +388,7 @@ fn sibling(cpu: &Cpu, world: &Arc<World>) -> Cpu {
     );
     other.world = world.clone();
     other.state = cpu.state.clone();
-    other
+    Machine::new(other)
 }
 
 #[test]

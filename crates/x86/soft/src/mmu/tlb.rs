@@ -127,6 +127,10 @@ pub struct Tlb {
     /// What [`mark_of`] says of the page that each slot was last filled with.
     marks: Box<[u8; ENTRIES]>,
     large: LargePages,
+    /// How many pages had become code when it was last looked which of them are here, if those are kept from stores
+    /// that do not look ([`PageState::marks`]).
+    pub(super) seen_marks: Option<u64>,
+    /// What it did.
     pub counts: TlbCounts,
 }
 
@@ -175,6 +179,8 @@ impl Tlb {
     /// Where the pointer to the page's state is.
     pub const STATE_OFFSET: usize = offset_of!(Entry, state);
 
+    /// Nothing is cached yet.
+    #[expect(clippy::new_without_default, reason = "a table of this size is made on purpose")]
     pub fn new() -> Self {
         Tlb {
             entries: std::array::from_fn(Entry::empty),
@@ -187,6 +193,7 @@ impl Tlb {
             kept: Kept::new(),
             marks: Box::new([0; ENTRIES]),
             large: LargePages::new(),
+            seen_marks: None,
             counts: TlbCounts::default(),
         }
     }
@@ -253,6 +260,11 @@ impl Tlb {
         self.marks[slot] = mark_of(fill.state);
         self.keys.note(fill.key, slot);
         self.large.insert(page, fill.shift);
+    }
+
+    /// Whether pages of decoded code are kept from stores.
+    pub(super) fn guards_code(&self) -> bool {
+        self.seen_marks.is_some()
     }
 
     /// Takes back the right to write pages that hold decoded code, so that such writes are seen.

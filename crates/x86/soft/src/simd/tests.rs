@@ -8,7 +8,7 @@ use satori_state::{Ymm, reg};
 
 use crate::cpu::{Cpu, Exec};
 use crate::insn::handler;
-use crate::testing::{SCRATCH, decode, execute, fault_of, machine32, machine64};
+use crate::testing::{Machine, SCRATCH, decode, execute, fault_of, machine32, machine64};
 
 const ADDPS: [u8; 3] = [0x0f, 0x58, 0xc1];
 const DIVSD: [u8; 4] = [0xf2, 0x0f, 0x5e, 0xc1];
@@ -98,7 +98,7 @@ fn ldmxcsr_refuses_reserved_bits() {
 }
 
 /// A processor whose FPU registers all differ.
-fn filled() -> Cpu {
+fn filled() -> Machine {
     let mut cpu = machine64();
     cpu.state.gpr[reg::RAX] = SCRATCH;
     let state = &mut cpu.state.fpu;

@@ -9,7 +9,7 @@ use super::descriptor::system_type;
 use super::{InterruptKind, Undelivered, interrupt, raise_fault, v86};
 use crate::cpu::{Cpu, Exec};
 use crate::insn;
-use crate::testing::{decode, execute, fault_of, machine32};
+use crate::testing::{Machine, decode, execute, fault_of, machine32};
 
 const GDT: u64 = 0x2_0000;
 const IDT: u64 = 0x2_1000;
@@ -69,7 +69,7 @@ fn idt(cpu: &Cpu, vector: u8, gate: u64) {
 }
 
 /// 32-bit protected mode at privilege level 0 in task A, with a second 32-bit task B at level 3.
-fn protected() -> Cpu {
+fn protected() -> Machine {
     let mut cpu = machine32();
     describe(&cpu, CODE0, descriptor(0, 0xf_ffff, 0xc09a));
     describe(&cpu, DATA0, descriptor(0, 0xf_ffff, 0xc092));
@@ -106,7 +106,7 @@ fn task_b(cpu: &Cpu, flags: u32) {
 }
 
 /// Virtual-8086 mode: code at 0x1000:0, stack at 0x2000:0x8000.
-fn virtual_8086(iopl: u64, extensions: bool) -> Cpu {
+fn virtual_8086(iopl: u64, extensions: bool) -> Machine {
     let mut cpu = protected();
     cpu.state.seg = [0x3000, 0x1000, 0x2000, 0x4000, 0x5000, 0x6000].map(v86::segment);
     cpu.state.rip = 0;
@@ -253,7 +253,8 @@ fn the_extensions_give_the_program_a_virtual_interrupt_flag() {
     cpu.state.gpr[reg::RSP] = 0x8000;
     put32(&cpu, 0x2_8000, 0x100);
     assert_eq!(fault(&mut cpu, &[0x9d]), Exception::gp(0));
-    cpu.set_rflags(cpu.rflags() & !rflags::VIF | rflags::VIP);
+    let rflags = cpu.rflags();
+    cpu.set_rflags(rflags & !rflags::VIF | rflags::VIP);
     put32(&cpu, 0x2_8000, 0x200);
     assert_eq!(fault(&mut cpu, &[0x9d]), Exception::gp(0));
     assert_eq!(fault(&mut cpu, &[0xfb]), Exception::gp(0));

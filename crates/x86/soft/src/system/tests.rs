@@ -10,7 +10,7 @@ use super::descriptor::system_type;
 use super::{InterruptKind, Undelivered, interrupt, raise_fault};
 use crate::cpu::{Cpu, Exec, Stop};
 use crate::insn;
-use crate::testing::{decode, execute, fault_of, machine, machine32, machine64};
+use crate::testing::{Machine, decode, execute, fault_of, machine, machine32, machine64};
 
 const GDT: u64 = 0x2_0000;
 const IDT: u64 = 0x2_1000;
@@ -49,7 +49,7 @@ fn long_gate(cpu: &Cpu, vector: u8, kind: u32, dpl: u64, ist: u64, rip: u64) {
 }
 
 /// A 64-bit machine with Linux's kind of tables; privilege level 3 if `user`.
-fn long_machine(user: bool) -> Cpu {
+fn long_machine(user: bool) -> Machine {
     let mut cpu = machine64();
     for (i, descriptor) in [
         0,
@@ -417,7 +417,8 @@ fn the_bitmap_of_the_task_opens_ports_to_level_3() {
     assert_eq!(cpu.state.gpr[reg::RAX], 0xff);
     assert_eq!(fault(&mut cpu, &[0xe4, 0x44]), Exception::gp(0));
     assert_eq!(fault(&mut cpu, &[0x66, 0xe5, 0x43]), Exception::gp(0), "a word needs both");
-    cpu.set_rflags(cpu.rflags() | rflags::IOPL);
+    let rflags = cpu.rflags();
+    cpu.set_rflags(rflags | rflags::IOPL);
     let exit = Exit::IoWrite { port: 0x44, size: 1, value: 0xff };
     run_asking(&mut cpu, &[0xe6, 0x44], exit, Resume::Done).unwrap();
 }

@@ -14,8 +14,6 @@ mod instructions;
 mod intercept;
 mod lists;
 mod shadow;
-#[cfg(test)]
-mod tests;
 
 use satori_cpuid::{Feature, controls};
 use satori_defs::x86::{cr4, efer, rflags};
@@ -64,11 +62,11 @@ pub struct VmExit {
 #[derive(Debug)]
 pub struct Vmx {
     /// In VMX operation.
-    on: bool,
+    pub on: bool,
     /// The VMXON region.
     region: u64,
     /// The current VMCS, or [`NONE`].
-    current: u64,
+    pub current: u64,
     /// The current VMCS's fields; memory has them once it is current no more.
     pub vmcs: Vmcs,
     /// In VMX non-root operation. The controls below are 0 outside.

@@ -9,7 +9,9 @@ use satori_memory::Gpa;
 use satori_state::{Ymm, reg};
 
 use crate::cpu::{Cpu, Exec, Stop};
-use crate::testing::{LOW_LEN, PD, SCRATCH, decode, execute, fault_of, machine32, machine64, machine64_with};
+use crate::testing::{
+    LOW_LEN, Machine, PD, SCRATCH, decode, execute, fault_of, machine32, machine64, machine64_with,
+};
 
 const VADDPS_YMM: [u8; 4] = [0xc5, 0xf4, 0x58, 0xc2];
 const VADDPS_XMM: [u8; 4] = [0xc5, 0xf0, 0x58, 0xc2];
@@ -33,7 +35,7 @@ fn allow(cpu: &mut Cpu) {
     cpu.mode_changed();
 }
 
-fn processor() -> Cpu {
+fn processor() -> Machine {
     let mut cpu = machine64();
     allow(&mut cpu);
     for (i, ymm) in cpu.state.fpu.ymm.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use satori_memory::Gpa;
 use satori_state::{Segment, reg, seg};
 
 use crate::cpu::{Cpu, Exec};
-use crate::testing::{SCRATCH, SCRATCH_LEN, decode, execute, fault_of, machine64, machine64_with};
+use crate::testing::{Machine, SCRATCH, SCRATCH_LEN, decode, execute, fault_of, machine64, machine64_with};
 
 const XSAVE: [u8; 4] = [0x48, 0x0f, 0xae, 0x20];
 const XSAVEOPT: [u8; 4] = [0x48, 0x0f, 0xae, 0x30];
@@ -25,7 +25,7 @@ const PAGE_DIRECTORY: u64 = 0x3000;
 /// PKRU's place in the standard format.
 const PKRU_AT: usize = 2688;
 
-fn processor() -> Cpu {
+fn processor() -> Machine {
     let mut cpu = machine64();
     cpu.state.cr4 |= cr4::OSXSAVE;
     cpu.state.xcr0 = X87 | SSE | PKRU;

@@ -11,7 +11,7 @@ fn conforming(cpu: &Cpu) {
 }
 
 /// At privilege level 3, on a stack that every push finds misaligned.
-fn misaligned() -> Cpu {
+fn misaligned() -> Machine {
     let mut cpu = protected();
     conforming(&cpu);
     cpu.state.cr0 |= cr0::AM;

@@ -8,7 +8,7 @@ const SYSCALL: &[u8] = &[0x0f, 0x05];
 const SYSRET: &[u8] = &[0x0f, 0x07];
 
 /// In compatibility mode at privilege level 3.
-fn compatible(vendor: Vendor) -> Cpu {
+fn compatible(vendor: Vendor) -> Machine {
     let mut cpu = long_machine(true);
     cpu.isa.offered.vendor = vendor;
     cpu.state.seg[seg::CS] = Segment::flat(USER_CODE32, 0xc0fb);

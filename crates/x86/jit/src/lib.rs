@@ -1,0 +1,529 @@
+//! Translation: guest code becomes host code.
+//!
+//! A block that was executed often enough is translated for the address that it is executed at.
+//! Most guest registers live in host registers, vector registers and flags included; GS points to
+//! the vCPU ([`Translating`]), where the rest is. What is not worth translating calls its generic implementation,
+//! and whatever is unusual (a fault, a device, a page crossing) leaves translated code with the
+//! state as it is before the instruction, which is then executed by itself. So the interpreter
+//! remains the one place where faults and exits are made.
+
+mod arena;
+mod asm;
+mod calls;
+mod cold;
+mod context;
+mod copy;
+mod engine;
+mod flags;
+mod flow;
+mod generic;
+mod homes;
+mod host;
+mod links;
+mod lower;
+mod memory;
+mod moving;
+mod narrow;
+#[cfg(test)]
+mod nested;
+mod pieces;
+#[cfg(test)]
+mod promptness;
+mod reach;
+#[cfg(test)]
+mod spaces;
+mod strings;
+mod stubs;
+mod system;
+mod targets;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod vcpu;
+mod vector;
+#[cfg(test)]
+mod warm;
+mod window;
+mod x87;
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
+use std::sync::{Arc, Mutex};
+
+use satori_engine::{CodeWatcher, Made, Origin};
+use satori_memory::PageState;
+use satori_soft::block::{AddressHasher, Addresses as BlockAddresses, Block};
+use satori_soft::code_mode;
+use satori_soft::mmu::{BUCKETS, Fetches, Mode, Scope, bucket};
+
+use arena::Arena;
+use asm::Asm;
+use context::Context;
+pub use engine::Translator;
+use host::Host;
+use moving::{Groups, Parts};
+use pieces::Place;
+use reach::{Page, Reach, jump};
+use stubs::Stubs;
+use targets::Targets;
+use vcpu::Translating;
+
+/// Executions of a block before it is translated.
+const HOT: u32 = 12;
+/// Instructions between two looks at whether somebody wants something of the vCPU.
+const CHUNK: i64 = 2048;
+
+/// Why translated code was left. The rest of the word is the number of a link.
+mod reason {
+    /// Go on at RIP.
+    pub const DISPATCH: u32 = 0;
+    /// Execute the instruction at RIP by itself.
+    pub const STEP: u32 = 1;
+    /// Go on at RIP, and let the link whose number follows lead there directly.
+    pub const LINK: u32 = 2;
+    /// Execute the instruction at RIP by itself; it branches, to where the table shall lead next time.
+    pub const BRANCH: u32 = 3;
+    /// A generic implementation raised an exception.
+    pub const FAULT: u32 = 4;
+    /// A generic implementation needs the machine.
+    pub const EXIT: u32 = 5;
+    /// Go on at RIP, and let the table lead there next time.
+    pub const ARRIVE: u32 = 6;
+    /// Bits of the reason.
+    pub const BITS: u32 = 8;
+}
+
+/// Counts of what translation did.
+#[derive(Clone, Copy, Debug, Default)]
+struct JitCounts {
+    /// Blocks translated.
+    pub translated: u64,
+    /// Instructions in them.
+    pub instructions: u64,
+    /// Of those, how many call their generic implementation.
+    pub generic: u64,
+    /// Bytes of code made.
+    pub bytes: u64,
+    /// Times that translated code was entered.
+    pub entered: u64,
+    /// Times that it was left, by [`reason`].
+    pub left: [u64; 8],
+    /// Jumps that were led directly to their target.
+    pub linked: u64,
+    /// Translated blocks whose page was written.
+    pub dropped: u64,
+    /// Times that all code was forgotten.
+    pub resets: u64,
+    /// Times that the oldest piece of the code memory was emptied.
+    pub pieces: u64,
+    /// Data translations filled in for translated code.
+    pub misses: u64,
+    /// Instructions executed through calls of generic implementations.
+    pub helped: u64,
+    /// Indirect branches whose target was not in the table.
+    pub unmet: u64,
+    /// Pages whose translations were given another linear address.
+    pub moved: u64,
+    /// Bytes of the code memory that were in use at once, at most.
+    pub most: u64,
+}
+
+/// A translated block.
+struct Translated {
+    block: *mut Block,
+    /// Offset of its first instruction in the code memory.
+    entry: usize,
+    /// Offset of what leaves the code at its address.
+    leave: usize,
+    /// Where it stood when it was made, and in which mode it runs.
+    rip: u64,
+    mode: Mode,
+    /// Its address then, and mode.
+    key: u64,
+    /// It is the rest of one whose windows failed.
+    rest: bool,
+    /// The number of that one, or its own.
+    whole: u32,
+    /// Links that were led here.
+    incoming: Vec<u32>,
+    /// Where it is, if that is in more than its own page.
+    reach: Option<Box<Reach>>,
+    /// What it is made of beside its code.
+    parts: Parts,
+}
+
+impl Translated {
+    /// Whether none of its pages was written since.
+    fn valid(&self) -> bool {
+        // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
+        let valid = unsafe { (*self.block).valid() };
+        valid && self.reach.as_ref().is_none_or(|reach| reach.pages.iter().all(Page::valid))
+    }
+
+    /// Whether it is in use, and goes on in another page.
+    fn reaches(&self) -> bool {
+        self.reach.as_ref().is_some_and(|reach| reach.check != self.leave)
+    }
+
+    /// Whether it has code of the page with `state`.
+    fn made_of(&self, state: *const PageState) -> bool {
+        // SAFETY: as above.
+        let own = unsafe { (*self.block).state() };
+        own == state
+            || self.reach.as_ref().is_some_and(|reach| reach.pages.iter().any(|page| page.state == state))
+    }
+}
+
+/// A jump from one block to another.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Where it goes, and in which mode; unless it is fixed, from where the block was made.
+    key: u64,
+    /// Offset of the jump's distance, or of the slot that it goes through.
+    place: usize,
+    /// What goes to the dispatcher.
+    unlinked: usize,
+    /// The target is in another page, whose translation may change: there is a slot.
+    slot: bool,
+    /// Where it was led last, and the number of that block, which knows of it.
+    code: u64,
+    target: u32,
+    /// The number of the block that jumps.
+    source: u32,
+    /// The target stays where it is when the block is elsewhere.
+    fixed: bool,
+}
+
+/// What leads to pages by their linear addresses.
+#[derive(Default)]
+struct Dependents {
+    /// Links to other pages.
+    slots: Vec<u32>,
+    /// Targets in use: table and set.
+    targets: Vec<(u8, u16)>,
+    /// Blocks that go on there.
+    blocks: Vec<u32>,
+}
+
+/// Arenas that no vCPU uses, for those of the machine's next life.
+type Pool = Arc<Mutex<Vec<Arena>>>;
+
+/// Bytes from an access to the first that a window for it may have, and behind the last; nothing at all if both are 0.
+type Extent = (i64, i64);
+
+/// Addresses in modes.
+type Addresses = HashSet<u64, BuildHasherDefault<AddressHasher>>;
+
+/// How translation is done.
+#[derive(Clone, Debug)]
+struct Manner {
+    /// Executions of a block before it is translated.
+    pub hot: u32,
+    /// Translated code counts the branches that met a known target.
+    pub counting: bool,
+    /// Who is told of what is made.
+    pub watcher: Option<Arc<dyn CodeWatcher>>,
+    pub host: Host,
+}
+
+/// The translator of one vCPU.
+struct Jit {
+    arena: Option<Arena>,
+    pool: Pool,
+    stubs: Stubs,
+    /// Where the next block comes.
+    place: Place,
+    asm: Asm,
+    blocks: pieces::Blocks,
+    links: pieces::Links,
+    /// What is moved together, and by page on the host.
+    groups: Groups,
+    /// Flushes of what belongs to an address space.
+    epoch: u64,
+    /// How far the windows of instructions may reach, in bytes from the access to the first and behind the last, where they
+    /// crossed pages again and again.
+    extents: HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
+    /// Loops whose accesses are in another page every other round: they look for pages that lie together.
+    wide: Addresses,
+    /// Those where that does not help.
+    scattered: Addresses,
+    /// How often blocks were made in vain that go on in other pages, by address and mode.
+    in_vain: HashMap<u64, u8, BuildHasherDefault<AddressHasher>>,
+    /// Translations by mode, address and block.
+    table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
+    /// The same of what goes on without windows in the middle of a block.
+    rests: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
+    /// Translated blocks by the address of their code.
+    by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
+    pages: HashMap<*const PageState, Vec<u32>, BuildHasherDefault<AddressHasher>>,
+    /// What depends on translations of linear addresses, by [`Scope`] and [`bucket`].
+    dependents: Box<[[Dependents; BUCKETS]; 2]>,
+    /// The state of things that all this was last brought up to date with.
+    stamps: [u64; 2],
+    written: u64,
+    /// The segments of 32-bit code that targets are known for, of the kernel and of the user.
+    segments: [u64; 2],
+    /// The mode that the tables of targets are of.
+    code_mode: u64,
+    manner: Manner,
+    pub counts: JitCounts,
+}
+
+// SAFETY: the pointers are to blocks and page states that the owning Cpu keeps; see `Blocks`.
+unsafe impl Send for Jit {}
+
+impl Drop for Jit {
+    fn drop(&mut self) {
+        if let Some(arena) = self.arena.take() {
+            self.pool.lock().unwrap_or_else(|e| e.into_inner()).push(arena);
+        }
+    }
+}
+
+impl Jit {
+    /// A translator with code memory from `pool`, or fresh. Nothing if the host refuses any.
+    pub fn new(pool: &Pool, manner: Manner) -> Option<Box<Self>> {
+        let spare = pool.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let mut arena = match spare {
+            Some(arena) => arena,
+            None => Arena::new().ok()?,
+        };
+        let mut asm = Asm::new(arena.address(0));
+        let stubs = Stubs::emit(&mut asm, &manner.host);
+        arena.write(0, &asm.code);
+        let free = asm.code.len().next_multiple_of(64);
+        if let Some(watcher) = &manner.watcher {
+            let origin = Origin::Engine("calls and looks around");
+            watcher.made(&Made { address: arena.address(0), code: &asm.code, origin });
+        }
+        Some(Box::new(Jit {
+            arena: Some(arena),
+            pool: pool.clone(),
+            stubs,
+            place: Place::new(free),
+            asm,
+            blocks: pieces::Blocks::default(),
+            links: pieces::Links::default(),
+            groups: Groups::default(),
+            epoch: 0,
+            extents: HashMap::default(),
+            wide: HashSet::default(),
+            scattered: HashSet::default(),
+            in_vain: HashMap::default(),
+            table: HashMap::default(),
+            rests: HashMap::default(),
+            by_code: HashMap::default(),
+            pages: HashMap::default(),
+            dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
+            stamps: [0; 2],
+            written: 0,
+            segments: [0; 2],
+            code_mode: 0,
+            manner,
+            counts: JitCounts::default(),
+        }))
+    }
+
+    /// Whether translated code counts the branches that met a known target.
+    pub fn counting(&self) -> bool {
+        self.manner.counting
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        self.arena.as_mut().expect("only a drop takes it")
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.arena.as_ref().expect("only a drop takes it").address(offset)
+    }
+
+    /// Where the byte at `offset` of the code that is being made will be in the code memory.
+    fn placed(&self, offset: usize) -> usize {
+        (self.asm.address(offset) - self.address(0)) as usize
+    }
+
+    /// The blocks that were translated, as long as that is not forgotten.
+    pub fn translated(&self) -> BlockAddresses {
+        self.blocks.iter().map(|one| one.block).collect()
+    }
+
+    /// Forgets all code.
+    pub fn reset(&mut self, context: &mut Context) {
+        self.counts.resets += 1;
+        for one in self.blocks.iter() {
+            // SAFETY: blocks live until `Blocks::reset`, which resets this first.
+            unsafe { (*one.block).forget_translation() };
+        }
+        self.blocks.clear();
+        self.links.clear();
+        self.groups = Groups::default();
+        self.extents.clear();
+        self.wide.clear();
+        self.scattered.clear();
+        self.in_vain.clear();
+        self.table.clear();
+        self.rests.clear();
+        self.by_code.clear();
+        self.pages.clear();
+        self.dependents.as_flattened_mut().fill_with(Dependents::default);
+        context.targets.iter_mut().for_each(Targets::clear_all);
+        self.place = Place::new(self.stubs.end);
+    }
+
+    /// Takes note of the mode that code is executed in from here on. The tables of targets say less of it than translations
+    /// depend on, so they are of this one only.
+    #[inline(always)]
+    fn notice_mode(&mut self, context: &mut Context, code_mode: u64) {
+        if self.code_mode != code_mode {
+            self.change_mode(context, code_mode);
+        }
+    }
+
+    #[inline(never)]
+    fn change_mode(&mut self, context: &mut Context, code_mode: u64) {
+        let before = std::mem::replace(&mut self.code_mode, code_mode);
+        if (before ^ code_mode) & (code_mode::VECTORS | code_mode::LOW) != 0 {
+            self.forget_tables(context, |_| true);
+        }
+        if code_mode & code_mode::BITS_64 == 0 {
+            self.choose_targets(context, code_mode);
+        }
+    }
+
+    /// Forgets the targets of indirect branches in those tables that `which` picks.
+    fn forget_tables(&mut self, context: &mut Context, which: impl Fn(u8) -> bool) {
+        for dependents in self.dependents.iter_mut().flatten() {
+            for (table, set) in dependents.targets.extract_if(.., |(table, _)| which(*table)) {
+                context.targets[usize::from(table)].clear(set.into());
+            }
+        }
+    }
+
+    /// Sees to it that targets of 32-bit code are of `code_mode`, which says more than the choice of their table.
+    fn choose_targets(&mut self, context: &mut Context, code_mode: u64) {
+        let segments = code_mode & code_mode::SEGMENTS;
+        let user = code_mode & code_mode::USER != 0;
+        if std::mem::replace(&mut self.segments[usize::from(user)], segments) != segments {
+            self.forget_tables(context, |table| targets::narrow(table) == Some(user));
+        }
+    }
+
+    /// Whether translations became void since this was last brought up to date.
+    fn is_behind(&self, fetches: &Fetches) -> bool {
+        self.stamps != fetches.epochs()
+            || fetches.flushed() != [0; 2]
+            || self.written != PageState::invalidations()
+    }
+
+    /// Brings the translations up to date with what happened outside, for code of `code_mode`.
+    #[inline(always)]
+    fn refresh(&mut self, context: &mut Context, fetches: &mut Fetches, code_mode: u64) {
+        self.notice_mode(context, code_mode);
+        let stamps = fetches.epochs();
+        if self.stamps != stamps {
+            for scope in [Scope::Local, Scope::Global] {
+                if self.stamps[scope as usize] != stamps[scope as usize] {
+                    self.flush(context, scope, 0..BUCKETS);
+                    self.epoch += u64::from(scope == Scope::Local);
+                }
+            }
+            self.stamps = stamps;
+        }
+        if fetches.flushed() != [0; 2] {
+            let flushed = fetches.take_flushed();
+            for scope in [Scope::Local, Scope::Global] {
+                let buckets = (0..BUCKETS).filter(|bucket| flushed[scope as usize] & 1 << bucket != 0);
+                self.flush(context, scope, buckets);
+            }
+        }
+        if self.written != PageState::invalidations() {
+            self.drop_written(context);
+        }
+    }
+
+    /// Unlinks what leads to translations of `scope` in one of `buckets`, which are void now.
+    fn flush(&mut self, context: &mut Context, scope: Scope, buckets: impl Iterator<Item = usize>) {
+        for bucket in buckets {
+            let dependents = &mut self.dependents[scope as usize][bucket];
+            for (table, set) in dependents.targets.drain(..) {
+                context.targets[usize::from(table)].clear(set.into());
+            }
+            let (links, blocks) =
+                (std::mem::take(&mut dependents.slots), std::mem::take(&mut dependents.blocks));
+            links.into_iter().for_each(|link| self.unlink(link));
+            blocks.into_iter().for_each(|number| self.guard(number, bucket));
+        }
+    }
+
+    /// Lets a link go to the dispatcher again.
+    fn unlink(&mut self, link: u32) {
+        // Those of a piece that was emptied need nothing.
+        let Some(&Link { place, unlinked, slot, .. }) = self.links.get(link) else { return };
+        if slot {
+            let unlinked = self.address(unlinked);
+            self.arena().write(place, &unlinked.to_le_bytes());
+        } else {
+            let distance = unlinked as i32 - (place as i32 + 4);
+            self.arena().write(place, &distance.to_le_bytes());
+        }
+    }
+
+    /// Takes translated blocks of pages that were written out of use: nothing leads to them any more,
+    /// and who is about to enter one leaves at once.
+    fn drop_written(&mut self, context: &mut Context) {
+        let mut stale: Vec<u32> = Vec::new();
+        let mut written = Vec::new();
+        if PageState::invalidated_since(&mut self.written, |page| written.push(page)) {
+            for page in written {
+                let Some(mut blocks) = self.pages.remove(&page) else { continue };
+                // What was made of the page since is kept.
+                let valid = |one: &u32| self.blocks[*one].valid();
+                stale.extend(blocks.iter().filter(|one| !valid(one)));
+                blocks.retain(valid);
+                if !blocks.is_empty() {
+                    self.pages.insert(page, blocks);
+                }
+            }
+        } else {
+            self.pages.retain(|_, blocks| {
+                let valid = |one: &u32| self.blocks[*one].valid();
+                stale.extend(blocks.iter().filter(|one| !valid(one)));
+                blocks.retain(valid);
+                !blocks.is_empty()
+            });
+        }
+        for one in stale {
+            self.counts.dropped += 1;
+            if self.blocks[one].reaches() {
+                self.note_in_vain(one);
+            }
+            self.retire(context, one);
+        }
+    }
+
+    /// Takes one translated block out of use.
+    fn retire(&mut self, context: &mut Context, number: u32) {
+        let Translated { block, entry, leave, rip, mode, key, rest, .. } = self.blocks[number];
+        let (place, now) =
+            (moving::place_in_table(key, rip, block, self.group_of(number).is_some()), self.rip_of(number));
+        for link in std::mem::take(&mut self.blocks[number].incoming) {
+            self.unlink_for_good(link);
+        }
+        context.targets[targets::table(mode, key ^ rip)].forget(now);
+        if let Some(reach) = &mut self.blocks[number].reach {
+            // It may be running, and is made of those pages until it ends.
+            reach.check = leave;
+        }
+        self.arena().write(entry, &jump(entry, leave));
+        // It may have been taken out of use before, and another one be in its place.
+        let code = self.address(entry);
+        let table = if rest { &mut self.rests } else { &mut self.table };
+        if table.get(&place) == Some(&code) {
+            table.remove(&place);
+        }
+        // SAFETY: as in `reset`.
+        unsafe { (*block).forget_translation() };
+    }
+}

@@ -1,0 +1,130 @@
+//! What leads from block to block: jumps that are linked, and the targets of indirect branches.
+
+use super::moving::may_move;
+use super::targets::{self, Target};
+use super::{Jit, Link, Translating, bucket};
+use satori_soft::mmu::{Mode, Scope, canonical};
+
+impl Translating {
+    /// The translation of the code at `rip`, if there is one already.
+    fn known_code(&mut self, rip: u64) -> Option<u64> {
+        if !canonical(rip) {
+            return None;
+        }
+        let block = self.blocks.known(&mut self.cpu, rip)?;
+        let key = self.cpu.code_key(rip);
+        // SAFETY: `block` was just looked up.
+        let found = unsafe { (*block).translation(key) };
+        found.or_else(|| self.jit.find(&mut self.context, block, key, rip, true))
+    }
+
+    /// The code that `link` leads to, if there is some already; the link leads there directly then, where
+    /// it can.
+    pub(super) fn follow(&mut self, link: u32) -> Option<u64> {
+        let rip = self.jit.key_of_link(link)? ^ self.cpu.code_mode;
+        let code = self.known_code(rip)?;
+        self.link(link, rip, code);
+        Some(code)
+    }
+
+    /// Where the table has the code at `rip`, if there is some already, or else what leaves for that address, if
+    /// code can be there.
+    pub(super) fn find_target(&mut self, rip: u64) -> Option<*const Target> {
+        if !canonical(rip) {
+            return None;
+        }
+        if let Some(code) = self.known_code(rip)
+            && self.note_target(self.cpu.mode, rip, code)
+        {
+            return Some(self.context.targets[self.table()].place_of(rip));
+        }
+        self.context.unknown.rip = rip;
+        Some(&raw const self.context.unknown)
+    }
+
+    /// Lets `link` lead to `code`, the translation of the block at `rip`.
+    pub(crate) fn link(&mut self, link: u32, rip: u64, code: u64) {
+        let key = self.cpu.code_key(rip);
+        let scope = self.blocks.scope_of(&self.cpu, key);
+        let jit = &mut self.jit;
+        // A reset may have come between.
+        let Some(wanted) = jit.key_of_link(link) else { return };
+        let Link { place, slot, code: before, target, source, .. } = jit.links[link];
+        if wanted != key || !jit.is_placed(source) {
+            return;
+        }
+        let again = before == code;
+        let target = if again { Some(target) } else { jit.by_code.get(&code).copied() };
+        if slot {
+            let Some(scope) = scope else { return };
+            jit.arena().write(place, &code.to_le_bytes());
+            let moves = may_move(rip, self.cpu.code_mode) || jit.group_of(source).is_some();
+            for scope in scopes(scope, moves) {
+                jit.dependents[*scope as usize][bucket(key)].slots.push(link);
+            }
+        } else {
+            // It is not taken back when the page is executed elsewhere.
+            if target.is_none_or(|target| jit.group_of(target) != jit.group_of(source)) {
+                return;
+            }
+            let distance = code.wrapping_sub(jit.address(place) + 4) as i32;
+            jit.arena().write(place, &distance.to_le_bytes());
+        }
+        if !again && let Some(number) = target {
+            jit.blocks[number].incoming.push(link);
+            jit.links[link] = Link { code, target: number, ..jit.links[link] };
+        }
+        jit.counts.linked += 1;
+    }
+
+    /// The table of the targets of the code that is executed.
+    fn table(&self) -> usize {
+        targets::table(self.cpu.mode, self.cpu.code_mode)
+    }
+
+    /// The code at RIP, if the table of targets has it.
+    pub(crate) fn known_target(&mut self) -> Option<u64> {
+        self.refresh();
+        let rip = self.cpu.state.rip;
+        self.context.targets[self.table()].find(rip)
+    }
+
+    /// Notes `code`, the translation of the block at `rip`, as a target of indirect branches that
+    /// came from code of `mode`; whether it did.
+    pub(crate) fn note_target(&mut self, mode: Mode, rip: u64, code: u64) -> bool {
+        if mode != self.cpu.mode {
+            return false;
+        }
+        let Some(scope) = self.blocks.scope_of(&self.cpu, self.cpu.code_key(rip)) else { return false };
+        let table = self.table();
+        self.context.targets[table].note(rip, code);
+        for scope in scopes(scope, may_move(rip, self.cpu.code_mode)) {
+            let targets = &mut self.jit.dependents[*scope as usize][bucket(rip)].targets;
+            if targets.len() == targets.capacity() {
+                // Targets that push each other out come again and again.
+                targets.sort_unstable();
+                targets.dedup();
+            }
+            targets.push((table as u8, targets::set_of(rip) as u16));
+        }
+        true
+    }
+}
+
+/// The flushes that take back what leads to code of `scope`. What `moves` may be elsewhere in another address space, and is
+/// taken back by each change of that though its mapping is global.
+pub fn scopes(scope: Scope, moves: bool) -> &'static [Scope] {
+    match scope {
+        Scope::Local => &[Scope::Local],
+        Scope::Global if moves => &[Scope::Local, Scope::Global],
+        Scope::Global => &[Scope::Global],
+    }
+}
+
+impl Jit {
+    /// Where `link` goes, and in which mode.
+    fn key_of_link(&self, link: u32) -> Option<u64> {
+        let &Link { key, source, fixed, .. } = self.links.get(link)?;
+        Some(if fixed { key } else { key.wrapping_add(self.distance_of(source)) })
+    }
+}

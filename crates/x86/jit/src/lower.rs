@@ -1,0 +1,674 @@
+//! One block of guest instructions becomes host code.
+//!
+//! At a block's edges the status flags are in [`super::Context`], and between them as often as
+//! possible in the host's: they are put away before code that this module adds would change them, and
+//! brought back before a guest instruction that needs them.
+
+#[cfg(test)]
+mod golden;
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::rc::Rc;
+
+use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
+
+use super::asm::{Alu, Asm, Label, cc};
+use super::cold::{Cold, Seldom};
+use super::flags::{Flags, Recipe, effect};
+use super::generic::Site;
+use super::homes::Homes;
+use super::host::Host;
+use super::moving::{Parts, place_in_table};
+use super::reach::{Page, Reach};
+use super::stubs::{BUDGET, S1, S2, Stubs};
+use super::vector::Units;
+use super::window::{Range, Round, Step, Windows};
+use super::{AddressHasher, Extent, Link, Translated, Translating, narrow, reason, trace, x87};
+use satori_engine::{Made, Origin};
+use satori_soft::block::{Block, ends_block};
+use satori_soft::code_mode;
+use satori_soft::isa::Isa;
+use satori_soft::mmu::Mode;
+
+/// Code memory that a block may take.
+pub const ROOM: usize = 512 << 10;
+
+/// A jump between blocks that is not in memory yet.
+struct NewLink {
+    key: u64,
+    place: usize,
+    unlinked: Label,
+    slot: Option<Label>,
+    fixed: bool,
+}
+
+/// The translation of one block under way.
+pub struct Lower<'a> {
+    pub asm: &'a mut Asm,
+    pub stubs: &'a Stubs,
+    pub host: &'a Host,
+    pub info: InstructionInfoFactory,
+    pub mode: Mode,
+    /// The guest register in memory whose value S2 has too.
+    pub held: Option<usize>,
+    /// The window whose place S1 has, if what may have changed that is still as many as the second value.
+    pub pointer: Option<(usize, u32)>,
+    /// At privilege level 0.
+    pub privileged: bool,
+    /// Other vCPUs run at the same time.
+    pub parallel: bool,
+    /// Branches that met a known target are counted.
+    pub counting: bool,
+    /// The current instruction stores, and has to look behind.
+    pub stores: bool,
+    /// The window through which, if any.
+    pub stored_in: Option<u8>,
+    /// The block's number.
+    pub number: u32,
+    /// That of the one that goes on here without windows, or the same.
+    pub whole: u32,
+    /// The block's instructions.
+    pub all: Rc<[Instruction]>,
+    /// The guest's general registers when it is about to be executed.
+    pub gpr: [u64; 16],
+    /// How far windows may reach, by address and mode.
+    pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
+    /// Accesses may be translated together.
+    pub grouping: bool,
+    pub windows: Rc<Windows>,
+    /// The loop's rounds that code is made for.
+    pub round: Round,
+    /// The start of the block if it is that of a loop, and its first accesses were in two pages.
+    pub paired: Option<Label>,
+    /// Registers that the block changes.
+    pub changed: u16,
+    /// Accesses in a loop remember their pages.
+    pub paged: bool,
+    /// And the pages beside them.
+    pub wide: bool,
+    pub homes: Homes,
+    /// Where the next stretch of code may begin that has them elsewhere.
+    pub stretch: usize,
+    /// Where registers are where code that seldom runs goes back to.
+    pub back_home: Homes,
+    /// The start of the second copy of a loop, and the windows that are open there.
+    again: Option<Label>,
+    kept: Rc<Windows>,
+    /// And where the registers are there.
+    loop_homes: Homes,
+    /// What the instructions do that matters to windows.
+    pub steps: Vec<Step>,
+    /// The current instruction's place among them.
+    pub at: usize,
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    pub ranges: Vec<Box<Range>>,
+    pub code_mode: u64,
+    /// What the block uses, which is loaded from its start on.
+    pub units: Units,
+    /// The instruction behind the current one records itself as the x87's last.
+    pub noted_by_next: bool,
+    /// Address of the block.
+    pub block_rip: u64,
+    /// Address of the current instruction.
+    pub rip: u64,
+    /// Instructions of the block from the current one on.
+    pub rest: u32,
+    pub flags: Flags,
+    /// How they can be made again, wherever they are.
+    pub recipe: Option<Recipe>,
+    /// The recipe for those at the start of the second copy, if they are not put away there.
+    carried: Option<Recipe>,
+    pub cold: Vec<Seldom>,
+    links: Vec<NewLink>,
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    sites: Vec<Box<Site>>,
+    pub first_link: usize,
+}
+
+/// Whether `insn`, the last of its block, goes on where that starts.
+fn goes_back(insn: &Instruction) -> bool {
+    let conditional = insn.is_jcc_short_or_near();
+    let branches = conditional || insn.is_jmp_short_or_near();
+    branches && insn.op0_kind() == OpKind::NearBranch64 && insn.near_branch_target() == 0
+        || (conditional || !ends_block(insn)) && insn.next_ip() == 0
+}
+
+impl Translating {
+    /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
+    pub(crate) fn translate(&mut self, block: *mut Block, key: u64) -> Option<u64> {
+        let rip = self.cpu.state.rip;
+        if !self.cpu.code64 && rip >> 12 == 0xf_ffff {
+            // What comes behind it is at address 0.
+            return None;
+        }
+        // SAFETY: the block was just looked up.
+        let block = unsafe { &*block };
+        let mut pages = vec![Page::of(block, rip)];
+        pages.extend(Page::behind(block, rip));
+        match make(self, block, pages.clone(), rip, key, None) {
+            Ok(code) => code,
+            Err(Full) => {
+                self.jit.next_piece(&mut self.context);
+                make(self, block, pages, rip, key, None).unwrap_or(None)
+            }
+        }
+    }
+
+    /// Translates from the instruction at `rip` on without windows, for block `number` that is under way and whose
+    /// range is in several pieces. Nothing if there is no room.
+    pub(crate) fn translate_rest(&mut self, number: u32, rip: u64, key: u64) -> Option<u64> {
+        // What it needs is not known before it is made.
+        if !self.jit.has_room(ROOM / 16, ROOM / 16, 256) {
+            return None;
+        }
+        let whole = self.jit.blocks.get(number)?;
+        // SAFETY: blocks are freed only to make room, when no translated code runs.
+        let block = unsafe { &*whole.block };
+        let pages = match &whole.reach {
+            Some(reach) => {
+                // It may be entered from another block that begins in the same page, and goes on elsewhere.
+                let (own, other): (Vec<Page>, Vec<Page>) = reach.pages.iter().partition(|page| page.has(rip));
+                own.into_iter().chain(other).map(|page| Page { sure: false, ..page }).collect()
+            }
+            None => vec![Page::of(block, rip)],
+        };
+        make(self, block, pages, rip, key, Some(number)).unwrap_or(None)
+    }
+}
+
+/// There is no room in the piece of the code memory that is being filled.
+struct Full;
+
+fn make(
+    vcpu: &mut Translating,
+    block: &Block,
+    pages: Vec<Page>,
+    rip: u64,
+    key: u64,
+    whole: Option<u32>,
+) -> Result<Option<u64>, Full> {
+    let Translating { cpu, blocks, context, jit, .. } = vcpu;
+    let jit = &mut **jit;
+    let rest = whole.is_some();
+    let piece = jit.place.piece;
+    let number = jit.blocks.next(piece);
+    let further = !rest && jit.may_reach(key);
+    let hot = jit.manner.hot;
+    let mut trace = trace::instructions(cpu, blocks, rip, pages.clone(), further, hot);
+    if !jit.make_sure(cpu, number, &mut trace.pages) {
+        trace = trace::instructions(cpu, blocks, rip, pages, false, hot);
+        if !jit.make_sure(cpu, number, &mut trace.pages) {
+            return Ok(None);
+        }
+    }
+    let (all, pages) = (trace.all, trace.pages);
+    // Bytes that changed under way make the block invalid.
+    if all.is_empty() || !block.valid() || !pages.iter().all(Page::valid) {
+        return Ok(None);
+    }
+    let all: Rc<[Instruction]> = all.into();
+    let origin = jit.address(jit.place.often);
+    let group = jit.group_for(context, &pages[0], (rip, key), whole);
+    let base = group.map(|group| jit.base_of(group, cpu.code_mode));
+    jit.asm.restart(origin, jit.address(jit.place.seldom), base);
+    let mut lower = Lower {
+        asm: &mut jit.asm,
+        stubs: &jit.stubs,
+        host: &jit.manner.host,
+        info: InstructionInfoFactory::new(),
+        mode: cpu.mode,
+        held: None,
+        pointer: None,
+        privileged: cpu.cpl() == 0,
+        parallel: cpu.parallel,
+        counting: jit.manner.counting,
+        stores: false,
+        stored_in: None,
+        number,
+        whole: whole.unwrap_or(number),
+        all: all.clone(),
+        gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
+        grouping: !rest,
+        extents: &jit.extents,
+        windows: Rc::default(),
+        round: Round::Only,
+        paired: None,
+        changed: 0,
+        paged: !jit.scattered.contains(&key),
+        wide: jit.wide.contains(&key),
+        homes: Homes::USUAL,
+        stretch: 0,
+        back_home: Homes::USUAL,
+        again: None,
+        loop_homes: Homes::USUAL,
+        kept: Rc::default(),
+        steps: Vec::new(),
+        at: 0,
+        ranges: Vec::new(),
+        code_mode: cpu.code_mode,
+        units: Units::default(),
+        noted_by_next: false,
+        block_rip: rip,
+        rip,
+        rest: all.len() as u32,
+        flags: Flags::Saved,
+        recipe: None,
+        carried: None,
+        cold: Vec::new(),
+        links: Vec::new(),
+        sites: Vec::new(),
+        first_link: jit.links.next(piece) as usize,
+    };
+    let (leave, check) = lower.block(&cpu.isa, &all, &pages);
+    lower.asm.resolve();
+    let leave = lower.asm.offset(leave);
+    let check = check.map(|check| lower.asm.offset(check));
+    let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
+    let ranges = std::mem::take(&mut lower.ranges);
+    let (often, seldom) = (jit.asm.part(), jit.asm.code.len() - jit.asm.part());
+    if !jit.has_room(often, seldom, links.len()) {
+        return Err(Full);
+    }
+    jit.counts.translated += 1;
+    jit.counts.instructions += all.len() as u64;
+    jit.counts.generic += sites.len() as u64;
+    jit.counts.bytes += jit.asm.code.len() as u64;
+    let count = links.len() as u32;
+    for link in links {
+        let place = match link.slot {
+            Some(slot) => jit.asm.offset(slot),
+            None => link.place,
+        };
+        let unlinked = jit.asm.offset(link.unlinked);
+        if link.slot.is_some() {
+            let address = jit.asm.address(unlinked);
+            jit.asm.code[place..place + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        let link = Link {
+            key: link.key,
+            place: jit.placed(place),
+            unlinked: jit.placed(unlinked),
+            slot: link.slot.is_some(),
+            code: 0,
+            target: 0,
+            source: number,
+            fixed: link.fixed,
+        };
+        jit.links.push(piece, link);
+    }
+    let first_link = jit.links.next(piece) - count;
+    let parts = Parts { sites, ranges, links: first_link..first_link + count, group };
+    let (entry, leave) = (jit.place.often, jit.placed(leave));
+    let check = check.map(|check| jit.placed(check));
+    let code = std::mem::take(&mut jit.asm.code);
+    let (often, seldom) = code.split_at(jit.asm.part());
+    let at = jit.place.seldom;
+    jit.arena().write(entry, often);
+    jit.arena().write(at, seldom);
+    jit.place.take(often.len(), seldom.len());
+    jit.counts.most = jit.counts.most.max(jit.place.in_use() as u64);
+    if let Some(watcher) = &jit.manner.watcher {
+        let origin = Origin::Guest { rip, user: cpu.mode == Mode::User, memory: &cpu.memory };
+        watcher.made(&Made { address: jit.address(entry), code: often, origin });
+        watcher.made(&Made { address: jit.address(at), code: seldom, origin });
+    }
+    jit.asm.code = code;
+    for page in &pages {
+        jit.pages.entry(page.state).or_default().push(number);
+    }
+    let head = jit.asm.code.first_chunk().copied().unwrap_or_default();
+    let reach = check.map(|check| Box::new(Reach { pages, rip, head, check }));
+    let (block, mode) = (std::ptr::from_ref(block).cast_mut(), cpu.mode);
+    let whole = whole.unwrap_or(number);
+    jit.blocks.push(
+        piece,
+        Translated { block, entry, leave, rip, mode, key, rest, whole, incoming: Vec::new(), reach, parts },
+    );
+    jit.join(group, number);
+    let place = place_in_table(key, rip, block, group.is_some());
+    if rest { &mut jit.rests } else { &mut jit.table }.insert(place, origin);
+    jit.by_code.insert(origin, number);
+    Ok(Some(origin))
+}
+
+impl Lower<'_> {
+    /// Whether it is 32-bit code.
+    pub fn narrow(&self) -> bool {
+        self.code_mode & code_mode::BITS_64 == 0
+    }
+
+    /// Emits the whole block; returns the labels of what leaves at its address and, if it is in several pages, of what
+    /// looks at them first.
+    fn block(&mut self, isa: &Isa, all: &[Instruction], pages: &[Page]) -> (Label, Option<Label>) {
+        let start = self.asm.bound();
+        let (refill, leave) = (self.asm.label(), self.asm.label());
+        self.head(pages, all.len(), refill, leave);
+        self.units = Units::of(all, self.code_mode);
+        // Loading one loses vectors.
+        let check_x87 = self.units.x87.then(|| self.check_x87());
+        let check_vectors = self.units.vectors.then(|| self.check_vectors());
+        let goes_back = all.last().is_some_and(goes_back);
+        if all.len() > 1 && (self.grouping || goes_back) {
+            let (info, rip, mode) = (&mut self.info, self.block_rip, self.code_mode);
+            self.steps = all.iter().map(|insn| Step::of(info, insn, rip, mode)).collect();
+            self.changed = Step::changes(&self.steps);
+            self.paired = (!self.grouping && self.pairs()).then_some(start);
+            if goes_back && (self.grouping || self.paired.is_some()) {
+                self.round = Round::First;
+            }
+        }
+        self.body(isa, all);
+        let again = self.again.map(|again| {
+            let (refill, gone, round) = (self.asm.label(), self.asm.label(), self.asm.bound());
+            self.head(pages, all.len(), refill, gone);
+            self.round = Round::Next;
+            self.grouping = true;
+            self.windows = self.kept.clone();
+            self.again = Some(round);
+            self.rest = all.len() as u32;
+            self.homes = self.loop_homes;
+            self.recipe = self.carried;
+            self.flags = if self.carried.is_some() { Flags::Recipe } else { Flags::Saved };
+            self.held = None;
+            self.body(isa, all);
+            (refill, gone, again, round)
+        });
+        self.asm.depart();
+        if let Some((refill, _, _, round)) = again {
+            self.asm.bind(refill);
+            self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
+            self.asm.call_to(self.stubs.more);
+            self.asm.jcc(cc::NE, round);
+            self.leave_round();
+            self.asm.jmp(leave);
+        }
+        self.asm.bind(refill);
+        self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
+        self.asm.linear(S2, self.block_rip);
+        self.asm.call_to(self.stubs.poll);
+        self.asm.jmp(start);
+        if let Some((_, gone, again, round)) = again {
+            self.asm.bind(again);
+            self.forget_pages(self.windows.pages);
+            self.homes = Homes::USUAL;
+            self.move_to(self.loop_homes);
+            self.asm.jmp(round);
+            self.asm.bind(gone);
+            self.leave_round();
+        }
+        self.asm.bind(leave);
+        self.asm.linear(S2, self.block_rip);
+        self.asm.constant(S1, reason::DISPATCH.into());
+        self.asm.jmp_to(self.stubs.leave);
+        let check = pages.iter().any(|page| !page.has(self.block_rip)).then(|| {
+            let check = self.asm.bound();
+            self.asm.constant(S1, self.number.into());
+            self.asm.call_to(self.stubs.reaches);
+            self.asm.jcc(cc::NE, start);
+            self.asm.jmp(leave);
+            check
+        });
+        if let Some(check) = check_x87 {
+            self.emit_load(check, self.stubs.load_x87);
+        }
+        if let Some(check) = check_vectors {
+            self.emit_load(check, self.stubs.load_vectors);
+        }
+        self.emit_cold();
+        (leave, check)
+    }
+
+    /// Looks whether the block is still what it was, and pays for it.
+    fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
+        if self.parallel {
+            // Others may have written to the page.
+            for page in pages {
+                self.asm.constant(S1, page.state as u64);
+                self.asm.compare_at(S1, page.value);
+                self.asm.jcc(cc::NE, leave);
+            }
+        }
+        self.asm.alu_imm(Alu::Sub, BUDGET, count as i32);
+        self.asm.jcc(cc::S, refill);
+    }
+
+    /// At the start of the second copy, out of the way: all is where it usually is.
+    fn leave_round(&mut self) {
+        self.homes = self.loop_homes;
+        if self.carried.is_some() {
+            (self.flags, self.recipe) = (Flags::Recipe, self.carried);
+            self.put_flags_away();
+        }
+        self.come_home();
+    }
+
+    /// Emits all instructions.
+    fn body(&mut self, isa: &Isa, all: &[Instruction]) {
+        let mut ended = false;
+        for (i, insn) in all.iter().enumerate() {
+            self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
+            self.rip = self.block_rip.wrapping_add(insn.ip());
+            self.at = i;
+            if self.round == Round::Only || self.round == Round::First && i + 1 < all.len() {
+                self.begin_stretch(i);
+            } else if self.round == Round::First {
+                // The second copy is entered with all at home.
+                self.come_home();
+            }
+            if i + 1 == all.len() {
+                self.plan_loop();
+            }
+            if self.recipe.is_some() {
+                let registers = match self.steps.get(i) {
+                    Some(step) => step.registers(),
+                    None => Step::of(&mut self.info, insn, self.block_rip, self.code_mode).registers(),
+                };
+                self.keep_recipe(insn, registers);
+            }
+            let before = self.recipe;
+            ended = self.instruction(isa, insn);
+            if effect(insn).changes {
+                // However it was done, that is how they can be made again.
+                self.recipe = Recipe::of(insn, before);
+            }
+            if let Some(step) = self.steps.get(i)
+                && self.windows.concerns(step)
+            {
+                Rc::make_mut(&mut self.windows).pass(step);
+            }
+            self.rest -= 1;
+        }
+        if !ended {
+            let next = self.block_rip.wrapping_add(all.last().map_or(0, Instruction::next_ip));
+            // The last of them is the current one still.
+            self.rest = 1;
+            if let Some(again) = self.go_again(next) {
+                self.asm.jmp(again);
+                return;
+            }
+            self.put_flags_away();
+            self.come_home();
+            self.link(next);
+        }
+    }
+
+    /// If the last instruction goes back to the block's start, and windows last that long, there is
+    /// a second copy of the block for all rounds but the first: what does not change on the way around
+    /// is open there, and the other accesses remember their pages.
+    fn plan_loop(&mut self) {
+        if self.round == Round::First
+            && let Some(kept) = self.windows.kept(self.changed)
+        {
+            self.kept = Rc::new(kept);
+            self.again = Some(self.asm.label());
+            if self.sites.is_empty() {
+                self.loop_homes = Homes::for_loop(&mut self.info, &self.all, self.code_mode);
+            }
+        }
+    }
+
+    /// Emits one instruction; returns whether it ends the block.
+    fn instruction(&mut self, isa: &Isa, insn: &Instruction) -> bool {
+        let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| self.host.has(*f));
+        if known {
+            let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
+            let (windows, ranges, sites) = (self.windows.clone(), self.ranges.len(), self.sites.len());
+            let (held, pointer) = (self.held.take(), self.pointer);
+            match self.flow(isa, insn) {
+                Some(ended) => return ended,
+                None => {
+                    self.stores = false;
+                    self.asm.rollback(mark);
+                    self.pointer = pointer;
+                    self.flags = flags;
+                    self.cold.truncate(cold);
+                    self.links.truncate(links);
+                    self.sites.truncate(sites);
+                    self.ranges.truncate(ranges);
+                    self.windows = windows.clone();
+                }
+            }
+            if self.strings(isa, insn) || self.system(isa, insn) {
+                self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+                return false;
+            }
+            if !ends_block(insn) {
+                for way in [Self::copied, Self::bit_string, Self::vector, Self::x87] {
+                    self.held = held;
+                    if way(self, insn) {
+                        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+                        return false;
+                    }
+                    self.stores = false;
+                    self.asm.rollback(mark);
+                    self.pointer = pointer;
+                    self.flags = flags;
+                    self.cold.truncate(cold);
+                    self.ranges.truncate(ranges);
+                    self.windows = windows.clone();
+                }
+            }
+        }
+        self.held = None;
+        self.generic(isa, insn);
+        ends_block(insn)
+    }
+
+    /// Emits a call of the generic implementation.
+    fn generic(&mut self, isa: &Isa, insn: &Instruction) {
+        self.save_flags();
+        Rc::make_mut(&mut self.windows).close_all();
+        let site = self.site(isa, insn);
+        self.call_generic(site);
+    }
+
+    /// What the generic implementation is called with; its address.
+    pub fn site(&mut self, isa: &Isa, insn: &Instruction) -> u64 {
+        let original = if self.narrow() { narrow::narrowed(*insn) } else { *insn };
+        let site = Box::new(Site {
+            handler: isa.handler(&original),
+            insn: original,
+            block: self.number,
+            block_rip: self.block_rip,
+            rip: self.rip,
+            rest: self.rest,
+            last: ends_block(insn),
+        });
+        let address = std::ptr::from_ref(&*site) as u64;
+        self.sites.push(site);
+        address
+    }
+
+    pub fn call_generic(&mut self, site: u64) {
+        let homes = self.homes;
+        self.come_home();
+        self.asm.constant(S1, site);
+        self.asm.call_to(self.stubs.generic);
+        if self.units.x87 {
+            self.asm.call_to(self.stubs.load_x87);
+        }
+        self.reload_vectors();
+        self.move_to(homes);
+    }
+
+    /// Where a jump to `rip` goes until it is linked, and the place of its distance, which is the
+    /// next four bytes to be emitted. Nothing if the target is in another page.
+    fn near_link(&mut self, rip: u64) -> Option<Label> {
+        ((rip ^ self.block_rip) >> 12 == 0).then(|| {
+            let unlinked = self.asm.label();
+            let index = self.links.len();
+            self.seldom(Cold::Link { label: unlinked, slot: None, index, rip, fixed: false });
+            unlinked
+        })
+    }
+
+    fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>, fixed: bool) {
+        self.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot, fixed });
+    }
+
+    /// The second copy of this block, if that is where the last instruction goes back to.
+    fn again_at(&self, rip: u64) -> Option<Label> {
+        self.again.filter(|_| rip == self.block_rip && self.rest == 1)
+    }
+
+    /// Where to go on if that is at the second copy of this block; unless there is a recipe, the flags are put away
+    /// then.
+    pub fn go_again(&mut self, rip: u64) -> Option<Label> {
+        let again = self.again_at(rip)?;
+        if self.round == Round::First {
+            self.carried = self.recipe;
+        }
+        if self.carried.is_none() {
+            self.put_flags_away();
+        } else if self.recipe != self.carried {
+            return None;
+        }
+        Some(again)
+    }
+
+    /// Jumps to the block at `rip`.
+    pub fn link(&mut self, rip: u64) {
+        if let Some(unlinked) = self.near_link(rip) {
+            self.asm.jmp(unlinked);
+            self.note_link(rip, self.asm.here() - 4, unlinked, None, false);
+            return;
+        }
+        self.link_far(rip, false);
+    }
+
+    /// Jumps to the block at `rip` in another page, which stays there if this block is moved and it is `fixed`.
+    pub fn link_far(&mut self, rip: u64, fixed: bool) {
+        let (unlinked, slot) = (self.asm.label(), self.asm.label());
+        self.seldom(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip, fixed });
+        self.asm.jmp_slot(slot);
+        self.note_link(rip, 0, unlinked, Some(slot), fixed);
+    }
+
+    /// Jumps to the block at `rip` if `condition` holds.
+    pub fn link_if(&mut self, condition: u8, rip: u64) {
+        if let Some(unlinked) = self.near_link(rip) {
+            self.asm.jcc(condition, unlinked);
+            self.note_link(rip, self.asm.here() - 4, unlinked, None, false);
+            return;
+        }
+        let over = self.asm.label();
+        self.asm.jcc(condition ^ 1, over);
+        self.link(rip);
+        self.asm.bind(over);
+    }
+
+    /// The label of code that leaves for the current instruction to be executed by itself.
+    pub fn step(&mut self, why: u32) -> Label {
+        let label = self.asm.label();
+        self.seldom(Cold::Step { label, rip: self.rip, rest: self.rest, why });
+        label
+    }
+
+    /// Behind a call of the monitor: loads the vectors again. Flags stay.
+    pub fn reload_vectors(&mut self) {
+        if self.units.vectors {
+            self.asm.call_to(self.stubs.load_vectors);
+        }
+    }
+}

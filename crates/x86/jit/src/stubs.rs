@@ -1,0 +1,421 @@
+//! The code at the edges: into translated code and out of it, calls of the monitor, looks around.
+
+use std::mem::offset_of;
+
+use satori_defs::x86::rflags as rflags_bits;
+use satori_state::{CpuState, Segment, reg, seg};
+
+use super::asm::{Alu, Asm, Mem, Reg, cc, field};
+use super::homes::Homes;
+use super::host::Host;
+use super::targets::{OTHER, Target};
+use super::{CHUNK, Context, vector, x87};
+use crate::Translating;
+use satori_soft::mmu::Tlb;
+
+/// Scratch, and where LAHF puts flags.
+pub const S1: Reg = Reg(0);
+/// Scratch.
+pub const S2: Reg = Reg(15);
+/// Instructions until the next look around.
+pub const BUDGET: Reg = Reg(11);
+/// The guest's RAX.
+pub const GUEST_RAX: Reg = Reg(14);
+/// The guest's RSP.
+pub const GUEST_RSP: Reg = Reg(10);
+
+const HOST_RSP: Reg = Reg(4);
+const ARG1: Reg = Reg(7);
+const ARG2: Reg = Reg(6);
+const ARG3: Reg = Reg(2);
+
+/// Registers that a called function keeps.
+const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
+
+/// The guest's register number `i` in the register file.
+pub fn gpr(i: usize) -> Mem {
+    field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, gpr) + 8 * i)
+}
+
+macro_rules! context {
+    ($($field:ident).+) => {
+        field(offset_of!(Translating, context) + offset_of!(Context, $($field).+))
+    };
+}
+
+pub fn flags() -> Mem {
+    context!(flags)
+}
+/// Where an address that is no sum of registers is.
+pub fn computed() -> Mem {
+    context!(computed)
+}
+pub fn met() -> Mem {
+    context!(met)
+}
+pub fn temporary() -> Mem {
+    context!(temporary)
+}
+pub fn rflags() -> Mem {
+    field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rflags))
+}
+/// Bits 8 to 15 of RFLAGS.
+pub fn rflags_high() -> Mem {
+    field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rflags) + 1)
+}
+pub fn kernel_gs_base() -> Mem {
+    field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, kernel_gs_base))
+}
+/// The base of GS in the register file.
+pub fn gs_base() -> Mem {
+    let gs = seg::GS * size_of::<Segment>() + offset_of!(Segment, base);
+    field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, seg) + gs)
+}
+pub fn mode() -> Mem {
+    field(offset_of!(Translating, cpu.mode))
+}
+pub fn code_mode() -> Mem {
+    field(offset_of!(Translating, cpu.code_mode))
+}
+pub fn interrupt_window() -> Mem {
+    field(offset_of!(Translating, cpu.interrupt_window))
+}
+pub fn behind_sti() -> Mem {
+    field(offset_of!(Translating, cpu.behind_sti))
+}
+pub fn stored() -> Mem {
+    context!(stored)
+}
+pub fn rip() -> Mem {
+    field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rip))
+}
+/// The byte that tells whether vectors are loaded.
+pub fn vectors() -> Mem {
+    context!(vectors)
+}
+pub fn host_mxcsr() -> Mem {
+    context!(host_mxcsr)
+}
+/// Where a vector in two pages is brought together, `offset` bytes behind the start.
+pub fn joined(offset: usize) -> Mem {
+    field(offset_of!(Translating, context) + offset_of!(Context, vector) + offset)
+}
+pub fn spare_vector() -> Mem {
+    context!(spare_vector)
+}
+/// The address of the vCPU.
+pub fn cpu() -> Mem {
+    context!(cpu)
+}
+/// A word that nothing is kept in over an access.
+pub fn spare() -> Mem {
+    context!(spare)
+}
+/// The base of segment `i`.
+pub fn segment_base(i: usize) -> Mem {
+    field(offset_of!(Translating, cpu.segment_base) + 8 * i)
+}
+/// A word of the TLB's entries, at `offset` in the entry that `slot` bytes lead to.
+pub fn tlb(slot: Reg, offset: usize) -> Mem {
+    Mem::table(slot, offset_of!(Translating, cpu.tlb) + Tlb::ENTRIES_OFFSET + offset)
+}
+/// The address of table `number` of branch targets.
+pub fn targets(number: usize) -> Mem {
+    field(offset_of!(Translating, context) + offset_of!(Context, tables) + 8 * number)
+}
+/// The address and the code of the target at `place`.
+pub fn target(place: Reg) -> (Mem, Mem) {
+    let at = |offset: usize| Mem::at(place, offset as i32);
+    (at(offset_of!(Target, rip)), at(offset_of!(Target, code)))
+}
+
+/// Addresses of the code at the edges.
+pub struct Stubs {
+    /// `fn(code)`: enters translated code.
+    pub enter: u64,
+    /// Leaves: R15 is RIP, EAX the reason.
+    pub leave: u64,
+    /// Fills the TLB for the access at R15, described by RAX; ZF is clear if that worked.
+    pub miss: u64,
+    /// Opens a window for the access at R15 with the range at RAX; RAX is the distance to the host's
+    /// memory, and ZF is set if there is none.
+    pub range: u64,
+    /// Tells that the range at RAX crossed pages many times, at last with the access at R15.
+    pub crossed: u64,
+    /// Tells that accesses in loops, at last in the block numbered EAX, left their pages many times.
+    pub scattered: u64,
+    /// Lets the target at R15 and what is in its place, at RAX, change places, if it is in the other one; ZF is
+    /// set then.
+    pub second: u64,
+    /// RAX is what leads to the target at R15, which is not in its place at RAX; ZF is set if nothing does.
+    pub branch: u64,
+    /// Leaves for a target that there was no code for.
+    pub arrive: u64,
+    /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
+    pub resolve: u64,
+    /// The guest's time-stamp counter in RAX, EAX instructions before the end of what was paid for.
+    pub time_stamp: u64,
+    /// Whether the block numbered EAX still goes on where it did; ZF is set if not.
+    pub reaches: u64,
+    /// Calls the generic implementation whose site is in RAX.
+    pub generic: u64,
+    /// Tells that the last store was to a page with code, whose state is at RAX.
+    pub wrote: u64,
+    /// Gets more instructions; ZF is set if there are none, or somebody wants something.
+    pub more: u64,
+    /// Gets more instructions, or leaves for R15.
+    pub poll: u64,
+    /// Loads the guest's vector registers; nothing else changes.
+    pub load_vectors: u64,
+    /// Loads the guest's x87 registers; flags, scratch registers and vectors are lost.
+    pub load_x87: u64,
+    /// Bytes of all that.
+    pub end: usize,
+}
+
+impl Stubs {
+    pub fn emit(asm: &mut Asm, host: &Host) -> Self {
+        let at = |asm: &mut Asm| asm.address(asm.here());
+        let load_vectors = at(asm);
+        vector::emit_load(asm, host.avx);
+        let store_vectors = at(asm);
+        vector::emit_store(asm, host.avx);
+        let load_x87 = at(asm);
+        x87::emit_load(asm, store_vectors);
+        let store_x87 = at(asm);
+        x87::emit_store(asm);
+
+        let enter = at(asm);
+        for kept in KEPT {
+            asm.push(Reg(kept));
+        }
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.mov(S1, ARG1);
+        registers(asm, |_| true, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.jmp_reg(S1);
+
+        let leave = at(asm);
+        asm.store(rip(), S2);
+        asm.store(context!(reason), S1);
+        asm.store(context!(budget), BUDGET);
+        vector::emit_leave(asm, store_vectors);
+        x87::emit_leave(asm, store_x87);
+        registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
+        let out = asm.bound();
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        for kept in KEPT.into_iter().rev() {
+            asm.pop(Reg(kept));
+        }
+        asm.ret();
+
+        let miss = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::memory::miss as *const () as u64, &[S2, S1]);
+        let range = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::window::enter::open as *const () as u64, &[S2, S1]);
+        let wrote = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::memory::wrote as *const () as u64, &[S1]);
+
+        let second = at(asm);
+        emit_second(asm);
+        asm.ret();
+        let branch = at(asm);
+        let unknown = asm.label();
+        emit_second(asm);
+        asm.jcc(cc::NE, unknown);
+        // Clears ZF.
+        asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
+        asm.ret();
+        asm.bind(unknown);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::memory::branch as *const () as u64, &[S2]);
+        let arrive = at(asm);
+        asm.load(S2, context!(unknown.rip));
+        asm.constant(S1, super::reason::ARRIVE.into());
+        asm.jmp_to(leave);
+        let resolve = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::memory::resolve as *const () as u64, &[S1]);
+
+        let reaches = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::reach::reaches as *const () as u64, &[S1]);
+
+        let scattered = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::window::enter::scattered as *const () as u64, &[S1]);
+
+        let crossed = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::window::enter::crossed as *const () as u64, &[S2, S1]);
+
+        let time_stamp = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        call(asm, super::system::time_stamp as *const () as u64, &[S1]);
+
+        let generic = at(asm);
+        vector::emit_leave(asm, store_vectors);
+        x87::emit_leave(asm, store_x87);
+        registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
+        asm.store(context!(budget), BUDGET);
+        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+        asm.load(ARG1, cpu());
+        asm.mov(ARG2, S1);
+        asm.constant(S1, super::generic::call as *const () as u64);
+        asm.call_reg(S1);
+        let (gone, elsewhere) = (asm.label(), asm.label());
+        asm.alu_imm(Alu::Cmp, S1, 1);
+        asm.jcc(cc::B, gone);
+        asm.jcc(cc::NE, elsewhere);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        registers(asm, |_| true, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.ret();
+        asm.bind(elsewhere);
+        // Its place and the return address.
+        asm.alu_imm(Alu::Add, HOST_RSP, 16);
+        registers(asm, |_| true, Asm::load);
+        asm.load(BUDGET, context!(budget));
+        asm.jmp_reg(S1);
+        asm.bind(gone);
+        asm.alu_imm(Alu::Add, HOST_RSP, 16);
+        asm.jmp(out);
+
+        let more = at(asm);
+        let (stop, some) = (asm.label(), asm.label());
+        asm.load(S1, context!(kick));
+        asm.alu_byte(Alu::Cmp, Mem::at(S1, 0), 0);
+        asm.jcc(cc::NE, stop);
+        asm.load(S1, context!(left));
+        asm.alu_imm(Alu::Cmp, S1, CHUNK as i32);
+        asm.jcc(cc::AE, some);
+        asm.alu_imm(Alu::Cmp, S1, 0);
+        asm.jcc(cc::E, stop);
+        asm.alu(Alu::Add, BUDGET, S1);
+        asm.store_imm(context!(left), 0);
+        // Neither is zero.
+        asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
+        asm.ret();
+        asm.bind(some);
+        asm.alu_imm(Alu::Sub, S1, CHUNK as i32);
+        asm.store(context!(left), S1);
+        asm.alu_imm(Alu::Add, BUDGET, CHUNK as i32);
+        asm.ret();
+        asm.bind(stop);
+        asm.alu(Alu::Cmp, S1, S1);
+        asm.ret();
+        let poll = at(asm);
+        let gone = asm.label();
+        asm.call_to(more);
+        asm.jcc(cc::E, gone);
+        asm.ret();
+        asm.bind(gone);
+        asm.alu_imm(Alu::Add, HOST_RSP, 8);
+        asm.constant(S1, super::reason::DISPATCH.into());
+        asm.jmp_to(leave);
+
+        asm.resolve();
+        let end = asm.here().next_multiple_of(64);
+        Stubs {
+            enter,
+            leave,
+            miss,
+            range,
+            crossed,
+            scattered,
+            wrote,
+            second,
+            branch,
+            arrive,
+            resolve,
+            reaches,
+            time_stamp,
+            generic,
+            more,
+            poll,
+            load_vectors,
+            load_x87,
+            end,
+        }
+    }
+}
+
+/// If the other place of the set of the place at S1 has the target at S2, both change places, and ZF is set.
+fn emit_second(asm: &mut Asm) {
+    let missing = asm.label();
+    let [here, there] = [ARG1, ARG2];
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    let (rip, code) = target(S1);
+    asm.alu_mem(Alu::Cmp, S2, rip);
+    asm.jcc(cc::NE, missing);
+    asm.push(here);
+    asm.push(there);
+    asm.load(there, code);
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    asm.load(here, code);
+    asm.store(code, there);
+    asm.load(there, rip);
+    asm.store(rip, S2);
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    asm.store(rip, there);
+    asm.store(code, here);
+    asm.pop(there);
+    asm.pop(here);
+    asm.alu_imm(Alu::Xor, S1, OTHER);
+    asm.alu(Alu::Cmp, S1, S1);
+    asm.bind(missing);
+}
+
+/// Calls `function` with the vCPU and `arguments`, of the scratch registers, keeping all guest registers. RAX is what it
+/// returned, and ZF tells whether that was zero.
+pub fn call(asm: &mut Asm, function: u64, arguments: &[Reg]) {
+    let lost = |register: u8| !KEPT.contains(&register);
+    registers(asm, lost, |asm, register, slot| asm.store(slot, register));
+    asm.store(context!(budget), BUDGET);
+    asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+    asm.load(ARG1, cpu());
+    for (to, from) in [ARG2, ARG3].into_iter().zip(arguments) {
+        asm.mov(to, *from);
+    }
+    asm.constant(S1, function);
+    asm.call_reg(S1);
+    asm.alu_imm(Alu::Add, HOST_RSP, 8);
+    registers(asm, lost, Asm::load);
+    asm.load(BUDGET, context!(budget));
+    asm.alu_imm(Alu::Cmp, S1, 0);
+    asm.ret();
+}
+
+/// Does something with each guest register in a host register that `which` picks.
+fn registers(asm: &mut Asm, which: impl Fn(u8) -> bool, mut each: impl FnMut(&mut Asm, Reg, Mem)) {
+    for (guest, home) in Homes::USUAL.all().filter(|(_, home)| which(home.0)) {
+        each(asm, home, gpr(guest));
+    }
+}
+
+const _: () = assert!(Homes::USUAL.get(reg::RSP).is_some(), "pushes and pops have a short form only for it");
+
+/// The status flags as LAHF and SETO leave them.
+pub fn packed(bits: u64) -> u64 {
+    (bits & 0xd5 | 2) << 8 | u64::from(bits & rflags_bits::OF != 0)
+}
+
+/// The status flags from what LAHF and SETO left.
+pub fn unpacked(packed: u64) -> u64 {
+    packed >> 8 & 0xd5 | if packed & 1 != 0 { rflags_bits::OF } else { 0 }
+}
+
+/// Makes GS point to `vcpu` for the current thread; `direct` by the instruction for it.
+pub fn set_gs(vcpu: *mut Translating, direct: bool) {
+    if direct {
+        // SAFETY: nothing else in the process uses GS; the C library's is FS.
+        unsafe { std::arch::asm!("wrgsbase {}", in(reg) vcpu, options(nostack, preserves_flags)) };
+        return;
+    }
+    const ARCH_SET_GS: libc::c_int = 0x1001;
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, vcpu) };
+}

@@ -1,0 +1,192 @@
+//! Which instructions are translated together.
+//!
+//! They are those that are likely to be executed one after another: behind a conditional
+//! branch on the side that was executed more often, behind a jump or a call at its target, and
+//! behind a return where the call was. They are in one page, or in two next to each other, so that a loop across the end
+//! of a page is a loop. What goes another way leaves the block.
+
+use iced_x86::{Code, DecoderError, FlowControl, Instruction, OpKind};
+
+use super::narrow::widened;
+use super::reach::Page;
+use satori_soft::block::{Block, Blocks, ends_block};
+use satori_soft::cpu::Cpu;
+use satori_soft::isa::drop_override;
+
+/// Bytes of guest code in a translated block at most.
+const MAX_BYTES: usize = 640;
+/// Instructions at most.
+const MAX_INSTRUCTIONS: usize = 128;
+/// Pages at most.
+const MAX_PAGES: usize = 2;
+/// Bytes of guest code that are decoded at a time.
+const PIECE: usize = 128;
+/// An instruction has no more.
+const LONGEST: usize = 15;
+const PAGE: usize = 4096;
+
+/// The instructions of a block, and the pages that they are in, its own first.
+pub struct Trace {
+    pub all: Vec<Instruction>,
+    pub pages: Vec<Page>,
+    /// Where instructions were taken from, by page.
+    met: Vec<[u64; PAGE / 64]>,
+}
+
+/// The instructions from `rip` on, as if that were address 0; `pages` are where they may be, that of `rip` first, and
+/// it may go on in others if `further`. `hot` says how often the first block was executed.
+pub fn instructions(
+    cpu: &Cpu,
+    blocks: &Blocks,
+    rip: u64,
+    pages: Vec<Page>,
+    further: bool,
+    hot: u32,
+) -> Trace {
+    // What was executed less often than the start, by far, is no part of it.
+    let enough = (hot / 2).max(1);
+    let bits = cpu.bits();
+    let met = vec![[0; PAGE / 64]; pages.len()];
+    let mut trace = Trace { all: Vec::with_capacity(16), pages, met };
+    let heat = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).map_or(0, Block::times);
+    let hot_there = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).filter(|block| block.times() >= enough);
+    let mut calls = Vec::new();
+    let mut bytes = 0;
+    // Where it goes on, from the start.
+    let mut next = Some(0);
+    while let Some(at) = next.take() {
+        let begin = rip.wrapping_add(at);
+        if trace.page(begin).is_none()
+            && !(further && hot_there(at).is_some_and(|block| trace.add(Page::of(block, begin))))
+        {
+            return trace;
+        }
+        let mut buffer = [0; PIECE + LONGEST];
+        let len = trace.fill(begin, &mut buffer);
+        let mut decoder = cpu.isa.decoder(&buffer[..len], bits);
+        decoder.set_ip(at);
+        loop {
+            let position = decoder.position();
+            let at = at.wrapping_add(position as u64);
+            let here = rip.wrapping_add(at);
+            if bytes >= MAX_BYTES || trace.all.len() >= MAX_INSTRUCTIONS {
+                return trace;
+            }
+            if position >= PIECE || (here ^ begin) as usize >= PAGE {
+                next = Some(at);
+                break;
+            }
+            if !trace.fresh(here) {
+                return trace;
+            }
+            let insn = decoder.decode();
+            let raw = &buffer[position..len];
+            if decoder.last_error() == DecoderError::NoMoreBytes {
+                let crossing = hot_there(at).and_then(|block| Page::behind(block, here));
+                if further && crossing.is_some_and(|page| trace.add(page)) {
+                    next = Some(at);
+                    break;
+                }
+                return trace;
+            }
+            if insn.is_invalid() && cpu.isa.too_long(&insn, raw, bits) {
+                return trace;
+            }
+            let mut insn = cpu.isa.mended(insn, raw, bits);
+            if bits == 64 {
+                drop_override(&mut insn);
+            } else {
+                insn = widened(insn, rip);
+            }
+            trace.meet(here);
+            bytes += insn.len();
+            trace.all.push(insn);
+            if !ends_block(&insn) {
+                continue;
+            }
+            match behind(&insn, &mut calls, &heat, enough) {
+                Some(on) if on == insn.next_ip() => {}
+                Some(on) if trace.fresh(rip.wrapping_add(on)) => {
+                    next = Some(on);
+                    break;
+                }
+                _ => return trace,
+            }
+        }
+    }
+    trace
+}
+
+impl Trace {
+    /// The number of the page that `rip` is in.
+    fn page(&self, rip: u64) -> Option<usize> {
+        self.pages.iter().position(|page| page.has(rip))
+    }
+
+    /// Goes on in `page` too; whether it can.
+    fn add(&mut self, page: Page) -> bool {
+        let near =
+            self.pages.iter().any(|one| page.linear.wrapping_sub(one.linear).wrapping_add(0x1000) <= 0x2000);
+        let room = self.pages.len() < MAX_PAGES && near && self.page(page.linear).is_none();
+        if room {
+            self.pages.push(Page { sure: false, ..page });
+            self.met.push([0; PAGE / 64]);
+        }
+        room
+    }
+
+    /// Whether no instruction was taken from `rip` yet.
+    fn fresh(&self, rip: u64) -> bool {
+        let place = rip as usize % PAGE;
+        self.page(rip).is_none_or(|page| self.met[page][place / 64] & 1 << (place % 64) == 0)
+    }
+
+    fn meet(&mut self, rip: u64) {
+        let place = rip as usize % PAGE;
+        if let Some(page) = self.page(rip) {
+            self.met[page][place / 64] |= 1 << (place % 64);
+        }
+    }
+
+    /// Copies code from `rip` on, as far as its pages are known; how much.
+    fn fill(&self, rip: u64, buffer: &mut [u8]) -> usize {
+        let mut len = 0;
+        while len < buffer.len()
+            && let from = rip.wrapping_add(len as u64)
+            && let Some(page) = self.page(from)
+        {
+            let offset = from as usize % PAGE;
+            let some = (PAGE - offset).min(buffer.len() - len);
+            // SAFETY: it is a page of guest memory, and `some` bytes are left of it.
+            unsafe { satori_soft::host::copy(self.pages[page].host, offset, &mut buffer[len..len + some]) };
+            len += some;
+        }
+        len
+    }
+}
+
+/// Where it likely goes on behind `insn`, which branches; `calls` are where those on the way come back to.
+fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32, enough: u32) -> Option<u64> {
+    if insn.flow_control() == FlowControl::Return {
+        return if matches!(insn.code(), Code::Retnq | Code::Retnd) { calls.pop() } else { None };
+    }
+    if insn.op_count() == 0 || insn.op0_kind() != OpKind::NearBranch64 {
+        return None;
+    }
+    let (taken, next) = (insn.near_branch_target(), insn.next_ip());
+    match insn.flow_control() {
+        FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
+            let (go, stay) = (heat(taken), heat(next));
+            // What was executed often enough is not counted any more; loops go back then.
+            let back = taken.wrapping_sub(next) as i64 <= 0;
+            let (likely, heat) = if go > stay || go == stay && back { (taken, go) } else { (next, stay) };
+            (heat >= enough).then_some(likely)
+        }
+        FlowControl::UnconditionalBranch => (heat(taken) >= enough).then_some(taken),
+        FlowControl::Call if heat(taken) >= enough => {
+            calls.push(next);
+            Some(taken)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,608 @@
+//! Accesses that are translated together.
+//!
+//! Code reaches the fields of a structure, and what it keeps on its stack, through the same registers
+//! with different displacements. The first of such accesses in a block looks into the TLB for the
+//! range that all of them lie in, and the distance to the host's memory stays in the context for
+//! the others: a *window*. It needs what the first access needs and no more: a range is read only
+//! if some of it is read first, so a window for writing is opened by a write.
+//!
+//! Translations cannot become void within a block, but by an instruction that runs through its generic
+//! implementation, which closes all windows.
+
+pub mod enter;
+mod left;
+mod pair;
+mod step;
+
+use std::cell::Cell;
+use std::mem::offset_of;
+use std::rc::Rc;
+
+pub use pair::{PAIRS, Paired};
+pub use step::Step;
+use step::{Key, Use};
+
+use super::asm::{Alu, Label, Mem, cc, field};
+use super::cold::Cold;
+use super::lower::Lower;
+use super::memory::Address;
+use super::stubs::{self, S1, S2};
+use super::{Context, Extent, reason};
+use crate::Translating;
+use satori_soft::mmu::Tlb;
+
+/// Windows that are open at a time.
+const WINDOWS: usize = 16;
+/// Accesses of a loop that remember their page from one round to the next.
+const PAGES: usize = 16;
+/// Places in the context for both.
+pub const PLACES: usize = WINDOWS + PAGES;
+/// Bytes of a window at most.
+const SPAN: i64 = 1024;
+/// Times that a range crosses pages until it is looked whether that was often.
+const CROSSINGS: i64 = 61;
+/// Times that accesses in loops leave their pages until it is looked whether that was often.
+pub const LEAVINGS: i64 = 64;
+/// Instructions between two such times that make remembering the page worth it.
+const APART: u64 = 48;
+/// And the pages beside it, which takes a call.
+const APART_WIDE: u64 = 400;
+/// Pages beside each other, either way, that are remembered at most.
+const BESIDE: u64 = 31;
+/// Instructions between two such times that make the window worth it.
+const SOON: u64 = 250;
+/// The same where it always is at the same place, as a function's part of the stack.
+const SOON_THERE: u64 = 50_000;
+/// Rounds of a loop between them that do, for an access of it.
+const ROUNDS: u64 = 2;
+
+/// What a window leaves in the context.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Opened {
+    /// The host's address of the range's first byte. In a loop, host address minus linear address, or the host's address of
+    /// the page: see [`Window::place`].
+    place: u64,
+    /// In a loop: the host's address of the range's first byte in this round, if that is of use.
+    now: u64,
+    /// Where the state of the page is, if other vCPUs run. The TLB's entry may be another page's by the time of a store.
+    state: u64,
+    /// In a loop: the page of the last round's access.
+    page: u64,
+    /// How far into the page the range may begin, not included; 0 if no page is known.
+    limit: u64,
+}
+
+/// What of a window leads to the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The host's address of the first byte, in [`Opened::place`].
+    Pointer,
+    /// The same in [`Opened::now`].
+    Now,
+    /// The distance to the host's memory, in [`Opened::place`].
+    Distance,
+    /// That of either page that the range is in; its first byte's address is a multiple of the value.
+    Pair(u8),
+}
+
+/// An open window.
+#[derive(Clone, Copy)]
+struct Window {
+    key: Key,
+    /// Displacements from the first byte to behind the last, from the base's present value.
+    low: i64,
+    high: i64,
+    write: bool,
+    place: Place,
+    /// A place, in bytes from the first, whose address was found to be a multiple of the second value.
+    aligned: Option<(i64, u8)>,
+}
+
+impl Window {
+    /// Whether it ends with an instruction that does this.
+    fn loses(&self, step: &Step) -> bool {
+        self.key.loses(step.changes, step.registers())
+    }
+
+    /// What is added to the register that it is counted from.
+    fn shifts(&self, step: &Step) -> Option<i64> {
+        let (register, amount) = step.shift?;
+        (self.key.base == Some(register as u8)).then_some(amount)
+    }
+}
+
+/// The windows that are open where code is being made.
+#[derive(Clone, Default)]
+pub struct Windows {
+    /// By their places in the context, ascending.
+    open: Vec<(usize, Window)>,
+    /// Where the next one comes.
+    next: usize,
+    /// Accesses that remember their page.
+    pub pages: usize,
+    /// Those places that stay, as a loop relies on them, a bit each.
+    kept: u32,
+    /// One was closed for another one, or all were: none lasts for a round.
+    lost: bool,
+}
+
+impl Windows {
+    pub fn close_all(&mut self) {
+        self.open.clear();
+        self.lost = true;
+    }
+
+    /// What stays open around a loop that changes the registers in `changed`, if the windows last.
+    pub fn kept(&self, changed: u16) -> Option<Self> {
+        if self.lost {
+            return None;
+        }
+        let stays = |(_, window): &&(usize, Window)| window.key.stays(changed);
+        let open: Vec<_> = self.open.iter().filter(stays).copied().collect();
+        let kept = open.iter().fold(0, |kept, (number, _)| kept | 1 << number);
+        Some(Windows { open, kept, ..Windows::default() })
+    }
+
+    /// Gives an access of a loop, or a group of them, a place of its own.
+    fn open_paged(&mut self, window: Window) -> Option<usize> {
+        let number = WINDOWS + self.pages;
+        if number >= PLACES {
+            return None;
+        }
+        self.put(number, window);
+        self.pages += 1;
+        Some(number)
+    }
+
+    /// Whether what an instruction does changes what is open.
+    pub fn concerns(&self, step: &Step) -> bool {
+        self.open.iter().any(|(_, window)| window.loses(step) || window.shifts(step).is_some())
+    }
+
+    /// Brings the windows up to date with what an instruction does.
+    pub fn pass(&mut self, step: &Step) {
+        self.open.retain_mut(|(_, window)| {
+            if window.loses(step) {
+                return false;
+            }
+            if let Some(amount) = window.shifts(step) {
+                window.low = window.low.wrapping_sub(amount);
+                window.high = window.high.wrapping_sub(amount);
+            }
+            true
+        });
+    }
+
+    fn find(&self, wanted: &Use) -> Option<(usize, Window)> {
+        let holds = |(_, window): &&(usize, Window)| {
+            window.key == wanted.key
+                && window.low <= wanted.low
+                && wanted.high <= window.high
+                && (window.write || !wanted.write)
+        };
+        self.open.iter().find(holds).copied()
+    }
+
+    /// Opens `window` in the place of this number, for another one that may be there.
+    fn put(&mut self, number: usize, window: Window) {
+        match self.open.binary_search_by_key(&number, |(number, _)| *number) {
+            Ok(place) => self.open[place].1 = window,
+            Err(place) => self.open.insert(place, (number, window)),
+        }
+    }
+
+    fn close(&mut self, number: usize) {
+        self.open.retain(|(other, _)| *other != number);
+    }
+
+    /// Opens a window in place of the oldest, if not all of them stay.
+    fn open(&mut self, window: Window) -> Option<usize> {
+        let free = |number: &usize| self.kept & 1 << number == 0;
+        let number = (self.next..WINDOWS).chain(0..self.next).find(free)?;
+        self.next = (number + 1) % WINDOWS;
+        self.lost |= self.open.iter().any(|(other, _)| *other == number);
+        self.put(number, window);
+        Some(number)
+    }
+}
+
+/// The range that `first`, an access of the first of `steps`, should open a window for, not beyond `extent`.
+fn range(first: &Use, steps: &[Step], extent: Extent) -> Option<(i64, i64)> {
+    let (mut low, mut high) = (first.low, first.high);
+    let (mut moved, mut others) = (0i64, 0);
+    // The first of its uses may be this access itself.
+    let mut own = true;
+    for step in steps {
+        for one in step.uses().filter(|one| one.key == first.key) {
+            let here = (one.low.wrapping_add(moved), one.high.wrapping_add(moved));
+            if std::mem::take(&mut own) && here == (first.low, first.high) && one.write == first.write {
+                continue;
+            }
+            if one.write && !first.write {
+                return (others > 0).then_some((low, high));
+            }
+            let wider = (low.min(here.0), high.max(here.1));
+            // Displacements of 64 bits may be further apart than one can say.
+            let near = wider.1.checked_sub(wider.0).is_some_and(|span| span <= SPAN);
+            if near && extent.0 <= wider.0 - first.low && wider.1 - first.low <= extent.1 {
+                (low, high) = wider;
+                others += 1;
+            }
+        }
+        own = false;
+        if first.key.loses(step.changes, step.registers()) {
+            break;
+        }
+        if let Some((register, amount)) = step.shift
+            && first.key.base == Some(register as u8)
+        {
+            moved = moved.wrapping_add(amount);
+        }
+    }
+    (others > 0).then_some((low, high))
+}
+
+/// What a look for a window's range is called with if the TLB does not have it.
+#[repr(C)]
+pub struct Range {
+    /// Where code goes on without windows if the range is in two pages; 0 while that is not known.
+    without: Cell<u64>,
+    /// Times that it may cross pages until that is looked at, and when it was last, in instructions.
+    crossings: Cell<i64>,
+    crossed_at: Cell<u64>,
+    /// Where the access was then.
+    crossed_with: Cell<u64>,
+    /// Instructions between two times that make the window worth it, and if both were at the same place.
+    soon: u64,
+    soon_there: u64,
+    size: u8,
+    write: bool,
+    window: u8,
+    /// The access remembers its page, and those beside it if the second is set.
+    paged: bool,
+    wide: bool,
+    /// What it remembers is the host's address of the page.
+    absolute: bool,
+    /// The block's number, and the address of the instruction where that was made.
+    block: u32,
+    rip: u64,
+    /// Bytes from the access to the range's first, and behind its last.
+    low: i64,
+    high: i64,
+}
+
+impl Range {
+    /// What goes on without windows may be gone.
+    pub fn forget(&self) {
+        self.without.set(0);
+    }
+}
+
+fn opened(window: usize, offset: usize) -> Mem {
+    field(
+        offset_of!(Translating, context)
+            + offset_of!(Context, windows)
+            + window * size_of::<Opened>()
+            + offset,
+    )
+}
+
+/// A range that the TLB may not have.
+#[derive(Clone, Copy)]
+pub struct Site {
+    /// What [`enter::open`] is called with for it.
+    range: u64,
+    /// Its first and its last byte, from the access.
+    first: i64,
+    last: i64,
+    write: bool,
+}
+
+/// An access in a loop, and where its code is.
+pub struct Paged {
+    label: Label,
+    retry: Label,
+    have: Label,
+    address: Address,
+    first: i64,
+    last: i64,
+    write: bool,
+    number: usize,
+    absolute: bool,
+}
+
+impl Paged {
+    pub fn label(&mut self) -> &mut Label {
+        &mut self.label
+    }
+}
+
+/// Which rounds of a loop code is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// The block does not go back to its start.
+    Only,
+    First,
+    /// All behind the first.
+    Next,
+}
+
+/// How often accesses in loops may leave their page until that is looked at.
+fn left_pages() -> Mem {
+    field(offset_of!(Translating, context) + offset_of!(Context, left_pages))
+}
+
+/// Where the code that goes on without windows is.
+fn without() -> Mem {
+    field(offset_of!(Translating, context) + offset_of!(Context, without))
+}
+
+/// Where the address of the state of the page of `window` is.
+pub fn state(window: u8) -> Mem {
+    opened(window.into(), offset_of!(Opened, state))
+}
+
+impl Lower<'_> {
+    /// The operand for an access through a window, which may be opened for it; nothing if the access
+    /// stands alone. Flags stay if the window was open.
+    pub fn through_window(
+        &mut self,
+        address: &Address,
+        size: u32,
+        write: bool,
+        align: u32,
+    ) -> Option<(Mem, bool)> {
+        if !self.grouping {
+            return None;
+        }
+        let key = Key::of(address)?;
+        let wanted = Use { key, low: address.disp, high: address.disp.checked_add(size.into())?, write };
+        // It is a power of two, and 64 at most.
+        let by = align as u8;
+        let aligned = |window: &Window| {
+            let place = wanted.low - window.low;
+            let fits = |(known, other): (i64, u8)| other >= by && (place - known) % i64::from(by) == 0;
+            align == 1 || window.aligned.is_some_and(fits)
+        };
+        if self.windows.find(&wanted).is_some_and(|(_, window)| aligned(&window)) {
+            return self.reach(address, &wanted, size);
+        }
+        // What looks at the address changes flags.
+        self.spare_flags();
+        let (mark, cold, pointer) = (self.asm.mark(), self.cold.len(), self.pointer);
+        if align > 1 {
+            // That comes before the page is looked at.
+            let misaligned = self.step(reason::STEP);
+            self.effective(S2, address, 0);
+            self.asm.test_byte(S2, by - 1);
+            self.asm.jcc(cc::NE, misaligned);
+        }
+        let Some(reached) = self.reach(address, &wanted, size) else {
+            self.asm.rollback(mark);
+            self.pointer = pointer;
+            self.cold.truncate(cold);
+            return None;
+        };
+        if let Some((number, window)) = self.windows.find(&wanted) {
+            let aligned = Some((wanted.low - window.low, by));
+            Rc::make_mut(&mut self.windows).put(number, Window { aligned, ..window });
+        }
+        Some(reached)
+    }
+
+    /// How far a window may reach that the instruction at `rip` opens.
+    fn extent(&self, rip: u64) -> Extent {
+        self.extents.get(&(rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
+    }
+
+    /// As [`Lower::through_window`], whatever the address is a multiple of.
+    fn reach(&mut self, address: &Address, wanted: &Use, size: u32) -> Option<(Mem, bool)> {
+        let &Use { key, write, .. } = wanted;
+        match self.windows.find(wanted) {
+            Some((number, window)) => {
+                if let Place::Pair(by) = window.place {
+                    return self.through_pair(address, wanted.low - window.low, size, by);
+                }
+                let window = Some(window).filter(|window| window.place != Place::Distance);
+                if address.segment.is_some() && window.is_none() {
+                    // The sum changes flags.
+                    self.spare_flags();
+                }
+                if write && self.parallel {
+                    (self.stores, self.stored_in) = (true, Some(number as u8));
+                }
+                if self.pointer != Some((number, self.asm.changes())) {
+                    let now = window.is_some_and(|window| window.place == Place::Now);
+                    let place = if now { offset_of!(Opened, now) } else { offset_of!(Opened, place) };
+                    self.asm.load(S1, opened(number, place));
+                }
+                self.pointer = Some((number, self.asm.changes()));
+                if let Some(window) = window {
+                    return Some((Mem::at(S1, (wanted.low - window.low) as i32), true));
+                }
+            }
+            None => {
+                let extent = self.extent(self.rip);
+                if extent == (0, 0) {
+                    return None;
+                }
+                let range = range(wanted, &self.steps[self.at..], extent);
+                let alone = (wanted.low, wanted.high);
+                let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
+                if let Some(range) = range.filter(|range| self.is_paired(wanted, size, *range)) {
+                    let by = size as u8;
+                    let number =
+                        Rc::make_mut(&mut self.windows).open_paged(window(range, Place::Pair(by)))?;
+                    self.open_pair(address, write, range, number, by);
+                    return self.through_pair(address, wanted.low - range.0, size, by);
+                }
+                if self.round == Round::Next && self.paged {
+                    let absolute = self.register_only(address).is_none();
+                    let place = if absolute { Place::Now } else { Place::Distance };
+                    let group = range.is_some();
+                    let range = range.unwrap_or(alone);
+                    let number = Rc::make_mut(&mut self.windows).open_paged(window(range, place))?;
+                    self.open_paged(address, size, write, range, number, absolute);
+                    self.pointer = None;
+                    if absolute && !group {
+                        Rc::make_mut(&mut self.windows).close(number);
+                        return Some((Mem::sum(S1, S2, 0), false));
+                    }
+                    if absolute {
+                        self.asm.lea(S1, Mem::sum(S1, S2, 0));
+                        self.asm.store(opened(number, offset_of!(Opened, now)), S1);
+                    }
+                    self.pointer = Some((number, self.asm.changes()));
+                    if absolute {
+                        return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
+                    }
+                } else {
+                    // What a loop comes back to is a group too.
+                    let lasts = self.round == Round::First && key.stays(self.changed);
+                    let range = range.or(lasts.then_some(alone))?;
+                    let number = Rc::make_mut(&mut self.windows).open(window(range, Place::Pointer))?;
+                    self.open_window(address, size, write, range, number);
+                    self.pointer = Some((number, self.asm.changes()));
+                    return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
+                }
+            }
+        }
+        Some(self.operand(address))
+    }
+
+    /// Looks for the range from displacement `low` to `high` in the TLB; S1 is the host's address of its
+    /// first byte then, and the window has it too.
+    fn open_window(
+        &mut self,
+        address: &Address,
+        size: u32,
+        write: bool,
+        (low, high): (i64, i64),
+        number: usize,
+    ) {
+        self.spare_flags();
+        let (miss, have) = (self.asm.label(), self.asm.label());
+        let first = low.wrapping_sub(address.disp);
+        let last = high.wrapping_sub(address.disp) - 1;
+        self.look_for(address, write, (first, last));
+        self.asm.jcc(cc::A, miss);
+        if write && self.parallel {
+            self.note_state(number as u8);
+            (self.stores, self.stored_in) = (true, Some(number as u8));
+        }
+        self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
+        self.asm.bind(have);
+        let direct = self
+            .register_only(address)
+            .and_then(|(base, disp)| Some((base, i32::try_from(i64::from(disp) + first).ok()?)));
+        match direct {
+            Some((base, disp)) => self.asm.lea(S1, Mem::sum(S1, base, disp)),
+            None => {
+                self.effective_beside(S2, S1, address, first);
+                self.asm.lea(S1, Mem::sum(S1, S2, 0));
+            }
+        }
+        self.asm.store(opened(number, offset_of!(Opened, place)), S1);
+        let at = self.range_site(size, write, (first, last), number, None);
+        self.seldom(Cold::Range {
+            label: miss,
+            have,
+            address: *address,
+            site: Site { range: at, first, last, write },
+            rip: self.rip,
+            rest: self.rest,
+        });
+    }
+
+    /// Remembers the state of the page whose entry S1 leads to, for `window`; S2 is lost.
+    fn note_state(&mut self, window: u8) {
+        self.asm.load(S2, stubs::tlb(S1, Tlb::STATE_OFFSET));
+        self.asm.store(state(window), S2);
+    }
+
+    /// Looks for the page with the bytes from `first` to `last`, counted from `address`, in the TLB: the condition
+    /// "above" holds unless it has it. S1 is where its entry is, S2 the first byte's offset into the page.
+    fn look_for(&mut self, address: &Address, write: bool, (first, last): (i64, i64)) {
+        let from = self.compute(address, first);
+        self.look_up_page(from, last - first + 1, write);
+    }
+
+    /// What [`enter::open`] is called with for such a range; its address. `paged` says that the access remembers its page,
+    /// and whether by the host's address.
+    fn range_site(
+        &mut self,
+        size: u32,
+        write: bool,
+        (first, last): (i64, i64),
+        number: usize,
+        paged: Option<bool>,
+    ) -> u64 {
+        let next = self.round == Round::Next;
+        let range = Box::new(Range {
+            without: Cell::new(0),
+            crossings: Cell::new(CROSSINGS),
+            crossed_at: Cell::new(0),
+            crossed_with: Cell::new(0),
+            soon: if next { ROUNDS * self.all.len() as u64 } else { SOON },
+            soon_there: if self.round == Round::Only { SOON_THERE } else { 0 },
+            absolute: paged == Some(true),
+            size: size as u8,
+            write,
+            window: number as u8,
+            paged: paged.is_some(),
+            wide: self.wide && paged.is_some(),
+            block: self.whole,
+            rip: self.rip,
+            low: first,
+            high: last + 1,
+        });
+        let at = std::ptr::from_ref(&*range) as u64;
+        self.ranges.push(range);
+        at
+    }
+
+    /// As [`Lower::open_window`], for an access in a loop: it is likely to be in the page that it was in
+    /// the round before, and so the distance does not have to wait for the address. That is in S1; if `absolute`, the sum
+    /// of both scratch registers is the host's address of the range's first byte.
+    fn open_paged(
+        &mut self,
+        address: &Address,
+        size: u32,
+        write: bool,
+        (low, high): (i64, i64),
+        number: usize,
+        absolute: bool,
+    ) {
+        self.spare_flags();
+        let (first, last) = (low.wrapping_sub(address.disp), high.wrapping_sub(address.disp) - 1);
+        let (miss, have) = (self.asm.label(), self.asm.label());
+        let retry = self.asm.bound();
+        let direct = self
+            .register_only(address)
+            .and_then(|(base, disp)| Some((base, i32::try_from(i64::from(disp) + first).ok()?)));
+        match direct {
+            Some((base, disp)) => self.asm.lea(S2, Mem::at(base, disp)),
+            None => self.effective(S2, address, first),
+        }
+        self.asm.alu_mem(Alu::Sub, S2, opened(number, offset_of!(Opened, page)));
+        self.asm.alu_mem(Alu::Cmp, S2, opened(number, offset_of!(Opened, limit)));
+        self.asm.jcc(cc::AE, miss);
+        if write && self.parallel {
+            (self.stores, self.stored_in) = (true, Some(number as u8));
+        }
+        self.asm.load(S1, opened(number, offset_of!(Opened, place)));
+        self.asm.bind(have);
+        let range = self.range_site(size, write, (first, last), number, Some(absolute));
+        let paged =
+            Paged { label: miss, retry, have, address: *address, first, last, write, number, absolute };
+        self.seldom(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
+    }
+
+    /// Before the first of the rounds that rely on it: no page is known.
+    pub fn forget_pages(&mut self, pages: usize) {
+        for number in WINDOWS..WINDOWS + pages {
+            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
+        }
+    }
+}
