@@ -226,10 +226,10 @@ pub(crate) fn parents(name: &str) -> Vec<&'static str> {
         .filter_map(|outer| {
             let inner = names::within(outer).find(|inner| *inner == name)?;
             let one = names::by_spelling(names::Spelled::Hyperv { outer, inner: Some(inner) })?;
-            Some((one.row().refused.is_some(), outer))
+            Some((one.row().refused.is_some() || one.row().nested, outer))
         })
         .collect();
-    outer.sort_by_key(|(refused, _)| *refused);
+    outer.sort_by_key(|(rare, _)| *rare);
     parents.extend(outer.into_iter().map(|(_, outer)| outer));
     parents
 }
