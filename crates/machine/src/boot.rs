@@ -10,7 +10,7 @@ use satori_memory::Region;
 
 use crate::engines::Chosen;
 use crate::life::{Begin, Loader};
-use crate::processor::long_mode;
+use crate::offered::long_mode;
 use crate::{Config, Error};
 
 /// What the tables announce: the processors, and every device that a life has.

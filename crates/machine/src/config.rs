@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use satori_boot::{Cmdline, Module, ProtocolChoice};
 use satori_cpuid::{Feature, Topology};
-use satori_engine::Processor;
+use satori_engine::VmxProcessor;
 use satori_memory::GuestMemory;
 use satori_symbols::Symbols;
 
@@ -38,7 +38,7 @@ pub struct Config {
     /// What the host's processor is taken not to have, though it may.
     pub host_without: Vec<Feature>,
     /// The modelled VMX processor, which decides what exits.
-    pub processor: Processor,
+    pub processor: VmxProcessor,
     /// Ticks a second of the modelled host under a virtual clock: each is an EXTERNAL_INTERRUPT of
     /// every vCPU that executes. 0 is none.
     pub host_tick: u32,
@@ -91,10 +91,10 @@ impl Default for Config {
             memory: 512 << 20,
             topology: Topology::default(),
             cpu_model: None,
-            hyperv: satori_hyperv::Config::auto_on(Processor::default().apicv()),
+            hyperv: satori_hyperv::Config::auto_on(VmxProcessor::default().apicv()),
             engine: EngineKind::Interpreter,
             host_without: Vec::new(),
-            processor: Processor::default(),
+            processor: VmxProcessor::default(),
             host_tick: 0,
             charges: None,
             pins: Pins::default(),

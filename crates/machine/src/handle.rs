@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::control::Control;
-use crate::x86::Vp;
+use crate::x86::MachineVcpu;
 
 /// A way to reach a machine while it runs; clones reach the same one.
 #[derive(Clone)]
-pub struct Handle(pub(crate) Arc<Control<Vp>>);
+pub struct Handle(pub(crate) Arc<Control<MachineVcpu>>);
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

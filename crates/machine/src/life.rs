@@ -21,7 +21,7 @@ use crate::entropy;
 use crate::runtime::ThreadTime;
 use crate::shared::{Bells, Shared};
 use crate::tsc_change::Planned;
-use crate::x86::{Vp, after_reset};
+use crate::x86::{MachineVcpu, after_reset};
 use crate::{Config, Error, Event, VirtualClock};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
@@ -145,7 +145,7 @@ impl Time {
 }
 
 pub(crate) struct Life {
-    pub vps: Vec<Vp>,
+    pub vps: Vec<MachineVcpu>,
     pub bells: Arc<Bells>,
     pub timers: Arc<TimerQueue>,
     pub com1: Arc<Uart>,
@@ -318,7 +318,7 @@ impl Life {
             let pic = (index == 0).then(|| chipset.pic.clone());
             let timing = if matches!(plan.time, Time::Virtual(_)) { Timing::Each } else { Timing::Sampled };
             let meter = Meter::new(plan.config.profile, timing);
-            let mut vp = Vp::new(
+            let mut vp = MachineVcpu::new(
                 index,
                 vcpu,
                 lapic,

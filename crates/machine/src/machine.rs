@@ -24,7 +24,7 @@ use crate::pins::{host_processors, pin};
 use crate::runs::Runs;
 use crate::shared::Shared;
 use crate::tsc_change::{Planned, SLOWEST};
-use crate::x86::Vp;
+use crate::x86::MachineVcpu;
 use crate::{
     ClockMode, Config, EngineKind, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock,
     crash_dump, real, sampler, screen, virtual_time, watch,
@@ -46,7 +46,7 @@ pub struct Machine {
     life: Life,
     /// What loads its next life; none if a reset is the end.
     load: Option<Loader>,
-    control: Arc<Control<Vp>>,
+    control: Arc<Control<MachineVcpu>>,
     engine: String,
     gdb: Option<gdb::Plan>,
     trace: Option<(File, satori_trace::Filter)>,
@@ -346,7 +346,12 @@ impl Sum {
 
 /// Runs one life on threads of its own, and watches the wall clock. Returns where the engine's time went, if
 /// that is wanted.
-fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, control: &Control<Vp>) -> Option<Shares> {
+fn live(
+    plan: &Blueprint,
+    life: &mut Life,
+    end: Option<Instant>,
+    control: &Control<MachineVcpu>,
+) -> Option<Shares> {
     control.live();
     let shared = &*plan.shared;
     let clock = plan.time.clock();
@@ -356,7 +361,8 @@ fn live(plan: &Blueprint, life: &mut Life, end: Option<Instant>, control: &Contr
         shared.feed_script(|bytes| com1.offer(bytes));
     };
     let vps = &mut life.vps;
-    let sampled: Option<Vec<_>> = plan.config.engine_stats.then(|| vps.iter().map(Vp::whereabouts).collect());
+    let sampled: Option<Vec<_>> =
+        plan.config.engine_stats.then(|| vps.iter().map(MachineVcpu::whereabouts).collect());
     let mut shares = sampled.as_ref().map(|_| Shares::default());
     std::thread::scope(|scope| {
         if let (Some(vcpus), Some(shares)) = (sampled, &mut shares) {

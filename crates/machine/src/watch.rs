@@ -19,7 +19,7 @@ use satori_symbols::Symbols;
 
 use crate::SymbolSource;
 use crate::sockets::listen;
-use crate::x86::Vp;
+use crate::x86::MachineVcpu;
 
 /// Connections at once; more are closed.
 const MOST: usize = 8;
@@ -131,7 +131,7 @@ impl Server {
     }
 
     /// From now on this life is watched.
-    pub fn watch(&self, vps: &mut [Vp]) {
+    pub fn watch(&self, vps: &mut [MachineVcpu]) {
         let vcpus: Vec<_> = vps
             .iter_mut()
             .map(|vp| {

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use satori_cpuid::{CpuSpec, Feature, Topology};
 use satori_hyperv::choice::{self, By, Choice, Chosen};
 use satori_libvirt::{Domain, Whose};
-use satori_machine::{ClockMode, Config, Pins, Processor, host_processors};
+use satori_machine::{ClockMode, Config, OfferedCpu, Pins, host_processors};
 
 use crate::cli;
 use crate::inputs;
@@ -31,16 +31,16 @@ pub struct Processors {
 }
 
 /// What `flags` ask for, of a guest that is to run here.
-pub fn processors(flags: &cli::Processor) -> Result<Processors> {
+pub fn processors(flags: &cli::CpuFlags) -> Result<Processors> {
     chosen(flags, false)
 }
 
 /// What `flags` come to of a guest that another program may run: what that has and Satori does not is a warning.
-pub fn foreign(flags: &cli::Processor) -> Result<Processors> {
+pub fn foreign(flags: &cli::CpuFlags) -> Result<Processors> {
     chosen(flags, true)
 }
 
-fn chosen(flags: &cli::Processor, foreign: bool) -> Result<Processors> {
+fn chosen(flags: &cli::CpuFlags, foreign: bool) -> Result<Processors> {
     let mut choice = Choice::on(flags.vmx.unwrap_or_default().apicv());
     let domain = match &flags.libvirt {
         Some(path) => read(path, foreign)?,
@@ -95,7 +95,7 @@ fn read(path: &Path, foreign: bool) -> Result<Domain> {
     let text = String::from_utf8(bytes)
         .map_err(|_| anyhow!("--libvirt {shown} is no text in UTF-8: name a domain's XML file"))?;
     // Time is none of a feature's matters; the virtual clock is at hand at once.
-    let max = Processor::new(&Config { clock: ClockMode::VIRTUAL, ..Config::default() })?.cpuid;
+    let max = OfferedCpu::new(&Config { clock: ClockMode::VIRTUAL, ..Config::default() })?.cpuid;
     // What max leaves to those who ask for it can be asked for here, too.
     let offered = |feature: Feature| max.has(feature) || feature == Feature::Vmx;
     let read = if foreign { satori_libvirt::read_foreign } else { satori_libvirt::read };
@@ -106,7 +106,7 @@ fn read(path: &Path, foreign: bool) -> Result<Domain> {
 fn pins(
     domain: &Domain,
     topology: Topology,
-    flags: &cli::Processor,
+    flags: &cli::CpuFlags,
     warnings: &mut Vec<String>,
 ) -> Result<Pins> {
     let mut pins = Pins::default();

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use satori_cpuid::{Context, CpuidTable, Feature, Layer, Register, Registers};
-use satori_machine::{Config, Processor};
+use satori_machine::{Config, OfferedCpu};
 use serde_json::{Map, Value, json};
 
 use crate::{choose, cli};
@@ -13,7 +13,7 @@ const REGISTERS: [(Register, &str); 4] =
     [(Register::Eax, "eax"), (Register::Ebx, "ebx"), (Register::Ecx, "ecx"), (Register::Edx, "edx")];
 
 /// The processors that `flags` ask for.
-pub fn processor(flags: &cli::Processor) -> Result<Processor> {
+pub fn processor(flags: &cli::CpuFlags) -> Result<OfferedCpu> {
     let chosen = choose::processors(flags)?;
     let config = Config {
         topology: chosen.topology,
@@ -22,12 +22,12 @@ pub fn processor(flags: &cli::Processor) -> Result<Processor> {
         tsc_hz: chosen.domain.tsc_hz,
         ..Config::default()
     };
-    Ok(Processor::new(&config)?)
+    Ok(OfferedCpu::new(&config)?)
 }
 
 /// Does what `satori cpu` was told.
 pub fn show(flags: &cli::Cpu, out: &mut dyn Write) -> Result<()> {
-    let Processor { cpuid, msrs, tsc_hz } = processor(&flags.processor)?;
+    let OfferedCpu { cpuid, msrs, tsc_hz } = processor(&flags.processor)?;
     let topology = cpuid.topology();
     if flags.vcpu >= topology.cpus() {
         bail!("--vcpu {}: there are {} vCPUs, count from 0", flags.vcpu, topology.cpus());

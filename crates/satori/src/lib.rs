@@ -4,6 +4,8 @@
 //! the same statuses. [`cli`] is the one flag table; [`run`] turns it into a machine and the
 //! machine's outcome into a [`status`].
 
+#![forbid(unsafe_code)]
+
 pub mod attend;
 pub mod bench;
 pub mod choose;

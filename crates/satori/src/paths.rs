@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::bench::flags::{Bench, Other};
-use crate::cli::{Cmdline, Command, Demo, Hyperv, Machine, Processor, Run};
+use crate::cli::{Cmdline, Command, CpuFlags, Demo, Hyperv, Machine, Run};
 use crate::costs;
 use crate::demo::cache;
 use crate::modules;
@@ -140,7 +140,7 @@ impl Machine {
     }
 }
 
-impl Processor {
+impl CpuFlags {
     fn add(&self, all: &mut Places) {
         all.reads("--libvirt", &self.libvirt);
     }

@@ -3,9 +3,7 @@
 //! Some hosts have a device that opens and cannot run a guest. This runs in a child process, which
 //! [`crate::engines`] gives a time limit.
 
-use kvm_bindings::kvm_userspace_memory_region;
-use kvm_ioctls::{Cap, Kvm, VcpuExit};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use satori_host::kvm;
 use satori_sandbox::{Mode, Needs};
 
 /// The hidden command that tries /dev/kvm.
@@ -15,45 +13,16 @@ pub const SANDBOX: &str = "probe-sandbox";
 /// What [`KVM`] says first if all went well.
 pub const WORKS: &str = "it runs guests";
 
-/// `mov ax, 0x1234; add ax, 0x1111; mov [0x800], ax; hlt`, in 16-bit code.
-const PROGRAM: &[u8] = &[0xb8, 0x34, 0x12, 0x05, 0x11, 0x11, 0xa3, 0x00, 0x08, 0xf4];
-const WORD: usize = 0x800;
-const RESULT: u16 = 0x2345;
-const PAGE: usize = 4096;
-
 /// What the hidden command `name` found out, in words; nothing if there is no such command.
 pub fn run(name: &str) -> Option<String> {
     match name {
-        KVM => Some(match attempt() {
-            Ok(()) => format!("{WORKS}\n{}", capabilities()),
-            Err(why) => format!("{why}\n{}", capabilities()),
+        KVM => Some(match kvm::attempt() {
+            Ok(()) => format!("{WORKS}\n{}", kvm::capabilities()),
+            Err(why) => format!("{why}\n{}", kvm::capabilities()),
         }),
         SANDBOX => Some(sandbox()),
         _ => None,
     }
-}
-
-/// What the device says that it can.
-fn capabilities() -> String {
-    let Ok(kvm) = Kvm::new() else { return String::new() };
-    const ASKED: [(Cap, &str); 5] = [
-        (Cap::Hyperv, "Hyper-V"),
-        (Cap::HypervTime, "hv-time"),
-        (Cap::HypervSynic2, "hv-synic"),
-        (Cap::NestedState, "nesting"),
-        (Cap::XenHvm, "Xen"),
-    ];
-    let (has, lacks): (Vec<_>, Vec<_>) = ASKED.iter().partition(|(cap, _)| kvm.check_extension(*cap));
-    let names = |list: &[(Cap, &str)]| match list {
-        [] => "nothing".into(),
-        _ => list.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", "),
-    };
-    format!(
-        "it has up to {} vCPUs; of what Satori asks for it offers {}, and lacks {}",
-        kvm.get_max_vcpus(),
-        names(&has),
-        names(&lacks)
-    )
 }
 
 /// The measures of the sandbox, a line each: `had NAME`, or `not NAME (reason)`.
@@ -68,46 +37,4 @@ fn sandbox() -> String {
         Err(why) => format!("not {} ({why})", measure.name),
     });
     lines.collect::<Vec<_>>().join("\n")
-}
-
-fn attempt() -> Result<(), String> {
-    let failed = |what: &'static str| move |error: kvm_ioctls::Error| format!("{what} failed: {error}");
-    let kvm = Kvm::new().map_err(failed("opening /dev/kvm"))?;
-    let version = kvm.get_api_version();
-    if version != 12 {
-        return Err(format!("it speaks API version {version}, not 12"));
-    }
-    let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
-    // SAFETY: a new anonymous mapping at an address that the kernel chooses.
-    let page = unsafe {
-        mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
-    };
-    let page = page.map_err(|error| format!("a page of memory cannot be had: {error}"))?;
-    // SAFETY: the page is ours, and the program is shorter.
-    unsafe { std::ptr::copy_nonoverlapping(PROGRAM.as_ptr(), page.cast::<u8>(), PROGRAM.len()) };
-    let region = kvm_userspace_memory_region {
-        slot: 0,
-        flags: 0,
-        guest_phys_addr: 0,
-        memory_size: PAGE as u64,
-        userspace_addr: page as u64,
-    };
-    // SAFETY: the page is mapped until the process ends, and the VM is gone before.
-    unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))?;
-    let mut vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
-    let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
-    special.cs.base = 0;
-    special.cs.selector = 0;
-    vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
-    let mut registers = vcpu.get_regs().map_err(failed("KVM_GET_REGS"))?;
-    registers.rip = 0;
-    registers.rflags = 2;
-    vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
-    match vcpu.run().map_err(failed("KVM_RUN"))? {
-        VcpuExit::Hlt => {}
-        other => return Err(format!("instead of halting, its guest ended with {other:?}")),
-    }
-    // SAFETY: within the page, and aligned.
-    let word = unsafe { page.cast::<u8>().add(WORD).cast::<u16>().read_volatile() };
-    if word == RESULT { Ok(()) } else { Err(format!("it ran four instructions wrongly: {word:#x}")) }
 }

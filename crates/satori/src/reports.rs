@@ -14,7 +14,7 @@ use satori_report::{Report, Which, crashes, diff, html, read};
 use serde_json::json;
 
 use crate::choose;
-use crate::cli::{Form, Processor};
+use crate::cli::{CpuFlags, Form};
 use crate::costs;
 use crate::origin;
 use crate::say::say;
@@ -121,7 +121,7 @@ pub struct Advise {
     pub apicv: Option<Apicv>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
-    pub processor: Processor,
+    pub processor: CpuFlags,
     /// How it is printed
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub format: Form,
@@ -281,7 +281,7 @@ fn of_processor(mut setting: Setting, flags: &Advise, own: Option<VmxProcessor>)
 }
 
 /// Whose words the options have: those of the last that is given.
-fn words(told: &Processor) -> Option<Words> {
+fn words(told: &CpuFlags) -> Option<Words> {
     let given = [
         (told.hyperv.is_some(), Words::Satori),
         (told.cpu.is_some(), Words::Qemu),

@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-arm-state", 1),
     ("satori-bus", 1),
     ("satori-sandbox", 1),
+    ("satori-host", 1),
     ("satori-seam", 2),
     ("satori-engine", 2),
     ("satori-arm-engine", 2),
@@ -346,6 +347,158 @@ fn neutral_crates_name_no_x86() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Files beyond [`FILE_LINES`], and why each is one. One that has become shorter has to leave the list.
+const LONG_FILES: &[(&str, &str)] = &[
+    ("jit/asm.rs", "one assembler: a method for each instruction that translations have"),
+    ("jit/lower.rs", "the state that all of the translation's rooms share"),
+];
+
+/// Functions beyond [`FUNCTION_LINES`], by file and name, and why each is one.
+const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
+    (
+        "machine/src/life.rs",
+        "new",
+        "wires each part of a machine once, in the order in which they need one another",
+    ),
+    (
+        "machine/src/machine.rs",
+        "run",
+        "what surrounds all lives of a machine, from the first thread to the last",
+    ),
+    ("report/tests/advice.rs", "each_rule_fires_and_does_not", "a table"),
+    ("features/main.rs", "instructions", "a table"),
+    ("arm/soft/src/exec/integer.rs", "handler", "one match over instructions, a line each"),
+    ("soft/src/run.rs", "run_inner", "one loop, whose steps share its state"),
+    ("jit/copy.rs", "copied", "one match over mnemonics, a line each"),
+    ("jit/flow.rs", "flow", "one match over what leaves a block"),
+    ("jit/lower.rs", "make", "one block from its first instruction to its last"),
+    (
+        "jit/stubs.rs",
+        "emit",
+        "the code that all translations share, in the order in which it stands in memory",
+    ),
+    ("jit/warm.rs", "text", "a text"),
+];
+
+const FILE_LINES: usize = 650;
+const FUNCTION_LINES: usize = 100;
+
+/// `text` with blanks for comments, strings and characters, so that a brace is a brace.
+fn bare(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let at = |from: usize, what: &str| {
+        text[from..].find(what).map_or(bytes.len(), |found| from + found + what.len())
+    };
+    let (mut out, mut i) = (String::new(), 0);
+    while i < bytes.len() {
+        let word = i > 0 && (bytes[i - 1].is_ascii_alphanumeric() || bytes[i - 1] == b'_');
+        let hashes = bytes[i + 1..].iter().take_while(|byte| **byte == b'#').count();
+        let end = match bytes[i] {
+            b'/' if text[i..].starts_with("//") => at(i, "\n") - 1,
+            b'/' if text[i..].starts_with("/*") => at(i, "*/"),
+            b'r' if !word && bytes.get(i + 1 + hashes) == Some(&b'"') => {
+                at(i + hashes + 2, &format!("\"{}", "#".repeat(hashes)))
+            }
+            b'"' => {
+                let mut end = i + 1;
+                while bytes.get(end).is_some_and(|byte| *byte != b'"') {
+                    end += if bytes[end] == b'\\' { 2 } else { 1 };
+                }
+                end + 1
+            }
+            b'\'' if bytes.get(i + 1) == Some(&b'\\') => at(i + 3, "'"),
+            // A lifetime has no second one.
+            b'\'' => match text[i + 1..].char_indices().nth(1) {
+                Some((length, '\'')) => i + length + 2,
+                _ => i + 1,
+            },
+            _ => {
+                out.push(char::from(bytes[i]));
+                i += 1;
+                continue;
+            }
+        };
+        let end = end.min(bytes.len());
+        out.extend(text[i..end].matches('\n'));
+        i = end;
+    }
+    out
+}
+
+/// The functions of a file, and how many lines each has.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let code = bare(text);
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        if code[..at].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_') {
+            continue;
+        }
+        let rest = &code[at + 3..];
+        let name: String =
+            rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+        let (mut depth, mut begun, mut lines) = (0_i32, false, 1);
+        for letter in rest.chars() {
+            match letter {
+                '\n' => lines += 1,
+                '(' | '[' if !begun => depth += 1,
+                ')' | ']' if !begun => depth -= 1,
+                ';' if !begun && depth == 0 => break,
+                '{' if begun || depth == 0 => {
+                    begun = true;
+                    depth += 1;
+                }
+                '}' if begun => {
+                    depth -= 1;
+                    if depth == 0 {
+                        found.push((name, lines));
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn files_and_functions_are_short_or_say_why_not() {
+    let (mut wrong, mut files, mut long) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for file in ["crates", "guests", "fuzz"].iter().flat_map(|part| sources(&root().join(part))) {
+        if file.components().any(|part| part.as_os_str() == "target") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        let shown = file.display();
+        if text.lines().count() > FILE_LINES {
+            match LONG_FILES.iter().position(|(known, _)| file.ends_with(known)) {
+                Some(known) => _ = files.insert(known),
+                None => wrong.push(format!("{shown} has over {FILE_LINES} lines: give it rooms")),
+            }
+        }
+        for (name, lines) in functions(&text).into_iter().filter(|(_, lines)| *lines > FUNCTION_LINES) {
+            match LONG_FUNCTIONS.iter().position(|(known, its, _)| file.ends_with(known) && *its == name) {
+                Some(known) => _ = long.insert(known),
+                None => wrong.push(format!("{shown}: {name} has {lines} lines: divide it")),
+            }
+        }
+    }
+    let gone = LONG_FILES.iter().enumerate().filter(|(at, _)| !files.contains(at));
+    wrong.extend(gone.map(|(_, (file, _))| format!("{file} is short now: take it out of LONG_FILES")));
+    let gone = LONG_FUNCTIONS.iter().enumerate().filter(|(at, _)| !long.contains(at));
+    wrong.extend(gone.map(|(_, (_, name, _))| format!("{name} is short now: take it out of LONG_FUNCTIONS")));
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn lines_of_functions_are_counted_between_their_braces() {
+    let text = "fn a<'a>(x: &'a str) -> [u8; 2] {\n  // }\n  let b = '}'; let c = \"}\\\"\";\n  let d = r#\"}\"#;\n}\n\
+                trait T {\n  fn none(&self);\n  fn one(&self) { match x { _ => {} } }\n}\n";
+    let counted: Vec<_> =
+        functions(text).into_iter().map(|(name, lines)| format!("{name} {lines}")).collect();
+    assert_eq!(counted, ["a 5", "one 1"]);
 }
 
 #[test]

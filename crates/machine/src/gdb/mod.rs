@@ -21,7 +21,7 @@ use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
 
 use crate::Event;
 use crate::control::Control;
-use crate::x86::Vp;
+use crate::x86::MachineVcpu;
 pub use listen::GdbListener;
 use listen::Stream;
 use target::{Target, tid};
@@ -55,7 +55,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts to serve.
-    pub fn start(plan: Plan, control: &Arc<Control<Vp>>) -> std::io::Result<Self> {
+    pub fn start(plan: Plan, control: &Arc<Control<MachineVcpu>>) -> std::io::Result<Self> {
         let (to, inputs) = channel();
         let bell = to.clone();
         let notify = Box::new(move || drop(bell.send(Input::Stopped)));

@@ -27,7 +27,7 @@ use satori_state::CpuState;
 use super::monitor;
 use super::registers::{Image, Number, X86};
 use crate::control::{Action, Control};
-use crate::x86::Vp;
+use crate::x86::MachineVcpu;
 
 /// No error of ours ends a session.
 type Never = std::convert::Infallible;
@@ -36,7 +36,7 @@ type Never = std::convert::Infallible;
 const EFAULT: TargetError<Never> = TargetError::Errno(14);
 
 pub(super) struct Target {
-    pub control: Arc<Control<Vp>>,
+    pub control: Arc<Control<MachineVcpu>>,
     pub clock: Arc<dyn Clock>,
     /// Whether there can be watchpoints; a debugger that is refused one steps instead.
     watches: bool,
@@ -59,7 +59,7 @@ fn vcpu(tid: Tid) -> usize {
 }
 
 impl Target {
-    pub fn new(control: Arc<Control<Vp>>, watches: bool) -> Self {
+    pub fn new(control: Arc<Control<MachineVcpu>>, watches: bool) -> Self {
         Target {
             actions: vec![Action::Continue; control.vcpus()],
             mentioned: Vec::new(),
@@ -143,7 +143,7 @@ fn linear_rip(state: &CpuState) -> u64 {
 /// Goes through `len` bytes at `address`, a page at a time, while `each` finds them in RAM: it is
 /// given the physical address and the range of bytes. Tells how many there were.
 fn pages(
-    vp: &Vp,
+    vp: &MachineVcpu,
     address: u64,
     len: usize,
     mut each: impl FnMut(Gpa, std::ops::Range<usize>) -> bool,

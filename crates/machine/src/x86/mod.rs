@@ -3,14 +3,14 @@
 mod injector;
 mod observer;
 mod reset;
-mod vp;
+mod vcpu;
 
 use satori_lapic::Waker;
 
 use crate::shared::Bells;
 
 pub(crate) use reset::after_reset;
-pub(crate) use vp::Vp;
+pub(crate) use vcpu::MachineVcpu;
 
 /// A local APIC has something for its vCPU.
 impl Waker for Bells {

@@ -3,7 +3,6 @@
 use std::fs::read_to_string;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use satori_machine::host_processors;
 
 use super::State::{Good, Missing, Worse};
@@ -166,12 +165,8 @@ fn sandbox() -> Finding {
 }
 
 fn faults() -> Finding {
-    // UFFD_USER_MODE_ONLY, which needs no right.
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1);
-    // SAFETY: the file is closed again without having been told of any memory.
-    let got = unsafe { userfaultfd(flags) };
-    match got {
-        Ok(_) => finding("userfaultfd", Good, "it works, for faults in user mode", ""),
+    match satori_host::faults() {
+        Ok(()) => finding("userfaultfd", Good, "it works, for faults in user mode", ""),
         Err(error) => finding(
             "userfaultfd",
             Worse,

@@ -13,7 +13,7 @@ mod processor;
 
 pub use exit::{CpuidResult, Exception, Exit, Resume};
 pub use isa::{Controls, Event, Nesting, Window, X86};
-pub use processor::{CONTROLS, NoProcessor, Processor, Vmx, VmxRow};
+pub use processor::{CONTROLS, NoProcessor, Vmx, VmxProcessor, VmxRow};
 pub use satori_seam::{
     Capabilities, Capability, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa, Kick, Made,
     Origin, Partition, PartitionParts, Stat, TimeSource, Until, Vcpu, VcpuParts, WatchAccess, Watchpoint,

@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 /// A processor, by its features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Processor {
+pub struct VmxProcessor {
     name: &'static str,
     on: u32,
 }
@@ -136,16 +136,16 @@ const APICV: u32 =
     bits(&[Vmx::ApicRegisterVirtualization, Vmx::VirtualInterruptDelivery, Vmx::PostedInterrupts]);
 
 /// The named processors. IPI virtualization came with Sapphire Rapids.
-const PRESETS: &[Processor] = &[
-    Processor { name: "haswell", on: OLD | APICV },
-    Processor { name: "skylake", on: OLD | APICV },
-    Processor { name: "sapphire-rapids", on: OLD | APICV | bits(&[Vmx::IpiVirtualization]) },
-    Processor { name: "no-apicv", on: OLD },
+const PRESETS: &[VmxProcessor] = &[
+    VmxProcessor { name: "haswell", on: OLD | APICV },
+    VmxProcessor { name: "skylake", on: OLD | APICV },
+    VmxProcessor { name: "sapphire-rapids", on: OLD | APICV | bits(&[Vmx::IpiVirtualization]) },
+    VmxProcessor { name: "no-apicv", on: OLD },
 ];
 
-impl Processor {
+impl VmxProcessor {
     /// A processor without APICv.
-    pub const NO_APICV: Processor = PRESETS[3];
+    pub const NO_APICV: VmxProcessor = PRESETS[3];
 
     /// The presets' names.
     pub const NAMES: &[&str] = &["haswell", "skylake", "sapphire-rapids", "no-apicv"];
@@ -168,13 +168,13 @@ impl Processor {
 
 /// Skylake's: APICv without IPI virtualization is what servers from Ivy Bridge-EP to Ice Lake have, so most of those that
 /// run guests, and what the talk was measured on; KVM uses it wherever it is. It is what enlightenments have to be right for.
-impl Default for Processor {
+impl Default for VmxProcessor {
     fn default() -> Self {
         PRESETS[1]
     }
 }
 
-impl fmt::Display for Processor {
+impl fmt::Display for VmxProcessor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         let preset = PRESETS.iter().find(|preset| preset.name == self.name).map_or(0, |preset| preset.on);
@@ -200,7 +200,7 @@ fn names() -> String {
     CONTROLS.iter().map(|row| row.name).chain(["apicv"]).collect::<Vec<_>>().join(", ")
 }
 
-impl FromStr for Processor {
+impl FromStr for VmxProcessor {
     type Err = NoProcessor;
 
     /// `NAME[,+FEATURE|-FEATURE]..`; `apicv` is its three parts.
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn parts_make_the_whole() {
-        let parse = |text: &str| text.parse::<Processor>();
+        let parse = |text: &str| text.parse::<VmxProcessor>();
         assert!(parse("haswell").unwrap().apicv());
         for part in ["-posted-interrupts", "-virtual-interrupt-delivery", "-tpr-shadow", "-apicv"] {
             assert!(!parse(&format!("haswell,{part}")).unwrap().apicv(), "{part}");
@@ -245,13 +245,13 @@ mod tests {
 
     #[test]
     fn the_names_are_those_of_the_presets() {
-        assert!(PRESETS.iter().map(|preset| preset.name).eq(Processor::NAMES.iter().copied()));
+        assert!(PRESETS.iter().map(|preset| preset.name).eq(VmxProcessor::NAMES.iter().copied()));
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
         for text in ["", "pentium", "haswell,", "haswell,ple", "haswell,+nothing", "haswell,é"] {
-            assert!(text.parse::<Processor>().is_err(), "{text}");
+            assert!(text.parse::<VmxProcessor>().is_err(), "{text}");
         }
     }
 }

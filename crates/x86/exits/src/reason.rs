@@ -6,14 +6,14 @@
 use satori_defs::apic;
 use satori_defs::msr::X2APIC_BASE;
 use satori_defs::vmx::ExitReason;
-use satori_engine::{Exit, Processor, Vmx};
+use satori_engine::{Exit, Vmx, VmxProcessor};
 use satori_hyperv::Partition;
 use satori_lapic::{Lapic, Mode};
 
 /// What the answer depends on.
 pub struct View<'a> {
     /// The modelled processor.
-    pub processor: Processor,
+    pub processor: VmxProcessor,
     /// The local APIC, before the exit is handled.
     pub lapic: &'a Lapic,
     /// The Hyper-V interface, and which of its virtual processors this is.

@@ -8,7 +8,7 @@ use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::vmx::ExitReason;
 use satori_engine::{
-    DebugPlan, Doing, Exit, Kick, Parts, Processor, Resume, Until, Vcpu, Vmx, Whereabouts, Window, X86,
+    DebugPlan, Doing, Exit, Kick, Parts, Resume, Until, Vcpu, Vmx, VmxProcessor, Whereabouts, Window, X86,
 };
 use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Enlightenment, Flush, Partition};
@@ -24,7 +24,7 @@ use super::reset::after_init;
 use crate::runs::{After, Entry, Runs};
 use crate::{Charges, Event, VirtualClock, tsc_change};
 
-pub(crate) struct Vp {
+pub(crate) struct MachineVcpu {
     index: u32,
     vcpu: Box<dyn Vcpu<X86>>,
     kick: Arc<Kick>,
@@ -35,7 +35,7 @@ pub(crate) struct Vp {
     platform: Arc<Platform>,
     injector: Injector,
     observer: Observer,
-    processor: Processor,
+    processor: VmxProcessor,
     /// An answer was given that the engine takes at the next entry.
     owed: bool,
     /// A debugger steps it: events hold off.
@@ -48,7 +48,7 @@ pub(crate) struct Vp {
     tpr_threshold: u8,
 }
 
-impl Vp {
+impl MachineVcpu {
     #[allow(clippy::too_many_arguments, reason = "what a processor is made of, each of another kind")]
     pub fn new(
         index: u32,
@@ -58,7 +58,7 @@ impl Vp {
         platform: Arc<Platform>,
         pic: Option<Arc<Pic>>,
         meter: Meter,
-        processor: Processor,
+        processor: VmxProcessor,
     ) -> Self {
         let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
         let controls = vcpu.controls_mut();
@@ -70,7 +70,7 @@ impl Vp {
         let offers = |one| platform.hyperv.as_ref().is_some_and(|hyperv| hyperv.config().set.has(one));
         controls.nesting.evmcs = offers(Enlightenment::Evmcs);
         controls.nesting.direct_flush = offers(Enlightenment::TlbflushDirect);
-        Vp {
+        MachineVcpu {
             index,
             hyperv: satori_hyperv::Vp::new(index),
             kick,
@@ -351,7 +351,7 @@ impl Vp {
     }
 }
 
-impl Runs for Vp {
+impl Runs for MachineVcpu {
     fn index(&self) -> u32 {
         self.index
     }

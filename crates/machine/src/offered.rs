@@ -10,7 +10,7 @@ use crate::{ClockMode, Config, Error, RealClock, VirtualClock};
 
 /// What CPUID and the MSRs of a machine answer.
 #[derive(Clone, Debug)]
-pub struct Processor {
+pub struct OfferedCpu {
     /// The layered table.
     pub cpuid: CpuidTable,
     /// The MSRs of one vCPU as firmware leaves them.
@@ -19,7 +19,7 @@ pub struct Processor {
     pub tsc_hz: u64,
 }
 
-impl Processor {
+impl OfferedCpu {
     /// The processors that a machine of `config` has.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tsc_hz = match config.clock {
@@ -30,7 +30,7 @@ impl Processor {
         let setup =
             Setup { cpuid: &cpuid, tsc_hz, physical_bits: PHYSICAL_BITS, uncached: Some(DEVICE_HOLE) };
         let msrs = PlatformMsrs::new(&setup);
-        Ok(Processor { cpuid, msrs, tsc_hz })
+        Ok(OfferedCpu { cpuid, msrs, tsc_hz })
     }
 }
 

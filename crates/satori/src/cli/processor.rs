@@ -1,0 +1,53 @@
+//! The flags that say what a guest's processors are, of commands that run one and of those that only tell.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+use satori_cpuid::Topology;
+
+/// What the guest's processors are.
+#[derive(Debug, Args)]
+pub struct CpuFlags {
+    /// Virtual processors, 1 to 255: a number, or as QEMU's -smp has it, with
+    /// sockets=, dies=, cores= and threads=; what is missing is worked out
+    /// [default: 1]
+    #[arg(long, visible_alias = "smp", value_name = "N[,NAME=N]..")]
+    pub cpus: Option<Topology>,
+    /// The processor's model (x86-64-v1, -v2, -v3, max), features added to or taken from it, and
+    /// vendor=, family=, model=, stepping=, model-id=: x86-64-v2,-popcnt,vendor=AuthenticAMD;
+    /// Hyper-V's as QEMU has them: max,hv-time,hv-crash=off,hv-vendor-id=NAME [default: max]
+    #[arg(long, value_name = "MODEL[,±FEATURE]..")]
+    pub cpu: Option<String>,
+    /// Hyper-V enlightenments: auto (what suits most guests), off, all, or a list of names, which brings
+    /// what these need; one that begins with a sign changes auto: +reset,-crash. What --cpu says comes
+    /// after it. 'satori hyperv list' names them, 'satori hyperv check' tells what options come to
+    /// [default: auto]
+    #[arg(long, value_name = "auto|off|all|LIST", allow_hyphen_values = true)]
+    pub hyperv: Option<String>,
+    /// The modelled VMX processor, which decides what exits: haswell, skylake, sapphire-rapids, no-apicv; features
+    /// with a sign change it: haswell,-posted-interrupts. They are apicv, the sum of
+    /// apic-register-virtualization, virtual-interrupt-delivery and posted-interrupts;
+    /// sint-eoi-exits, ipi-virtualization, tpr-shadow, preemption-timer and ple. With apicv, --hyperv auto deprecates auto-EOI
+    /// and recommends no MSRs for the APIC, so that APICv stays in use
+    /// [default: skylake]
+    #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
+    pub vmx: Option<satori_machine::VmxProcessor>,
+    /// Whether the guest can run guests of its own: vmx is Intel's way, for /dev/kvm by kvm_intel; the same as
+    /// vmx among --cpu's features [default: off]
+    #[arg(long, value_name = "off|vmx")]
+    pub nested: Option<Nested>,
+    /// A domain's XML, whole or in part: processors, enlightenments, memory, kernel and threads' processors
+    /// are taken from it, as far as the other options do not say otherwise. What cannot be honoured
+    /// is told with line and column
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub libvirt: Option<PathBuf>,
+}
+
+/// `--nested`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Nested {
+    /// No virtualisation
+    Off,
+    /// VMX
+    Vmx,
+}
