@@ -41,6 +41,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod translate;
 mod vcpu;
 mod vector;
 #[cfg(test)]

@@ -19,28 +19,29 @@ use super::flags::{Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
-use super::moving::{Parts, place_in_table};
-use super::reach::{Page, Reach};
+use super::reach::Page;
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Range, Round, Step, Windows};
-use super::{AddressHasher, Extent, Link, Translated, Translating, narrow, reason, trace, x87};
-use satori_engine::{Made, Origin};
+use super::{AddressHasher, Extent, Jit, narrow, reason, x87};
 use satori_soft::block::{Block, ends_block};
 use satori_soft::code_mode;
+use satori_soft::cpu::Cpu;
 use satori_soft::isa::Isa;
 use satori_soft::mmu::Mode;
 
-/// Code memory that a block may take.
-pub const ROOM: usize = 512 << 10;
-
 /// A jump between blocks that is not in memory yet.
-struct NewLink {
-    key: u64,
-    place: usize,
-    unlinked: Label,
-    slot: Option<Label>,
-    fixed: bool,
+pub(crate) struct NewLink {
+    /// Where it goes, in its mode.
+    pub key: u64,
+    /// The jump's distance, unless there is a slot.
+    pub place: usize,
+    /// What goes to the dispatcher.
+    pub unlinked: Label,
+    /// The slot that it goes through, if the target is in another page.
+    pub slot: Option<Label>,
+    /// The target stays where it is when the block is elsewhere.
+    pub fixed: bool,
 }
 
 /// The translation of one block under way.
@@ -134,84 +135,44 @@ fn goes_back(insn: &Instruction) -> bool {
         || (conditional || !ends_block(insn)) && insn.next_ip() == 0
 }
 
-impl Translating {
-    /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
-    pub(crate) fn translate(&mut self, block: *mut Block, key: u64) -> Option<u64> {
-        let rip = self.cpu.state.rip;
-        if !self.cpu.code64 && rip >> 12 == 0xf_ffff {
-            // What comes behind it is at address 0.
-            return None;
-        }
-        // SAFETY: the block was just looked up.
-        let block = unsafe { &*block };
-        let mut pages = vec![Page::of(block, rip)];
-        pages.extend(Page::behind(block, rip));
-        match make(self, block, pages.clone(), rip, key, None) {
-            Ok(code) => code,
-            Err(Full) => {
-                self.jit.next_piece(&mut self.context);
-                make(self, block, pages, rip, key, None).unwrap_or(None)
-            }
-        }
-    }
-
-    /// Translates from the instruction at `rip` on without windows, for block `number` that is under way and whose
-    /// range is in several pieces. Nothing if there is no room.
-    pub(crate) fn translate_rest(&mut self, number: u32, rip: u64, key: u64) -> Option<u64> {
-        // What it needs is not known before it is made.
-        if !self.jit.has_room(ROOM / 16, ROOM / 16, 256) {
-            return None;
-        }
-        let whole = self.jit.blocks.get(number)?;
-        // SAFETY: blocks are freed only to make room, when no translated code runs.
-        let block = unsafe { &*whole.block };
-        let pages = match &whole.reach {
-            Some(reach) => {
-                // It may be entered from another block that begins in the same page, and goes on elsewhere.
-                let (own, other): (Vec<Page>, Vec<Page>) = reach.pages.iter().partition(|page| page.has(rip));
-                own.into_iter().chain(other).map(|page| Page { sure: false, ..page }).collect()
-            }
-            None => vec![Page::of(block, rip)],
-        };
-        make(self, block, pages, rip, key, Some(number)).unwrap_or(None)
-    }
+/// Code that was made and is installed nowhere: it stands in the assembler's buffer, from whose start offsets are counted.
+pub(crate) struct Translation {
+    /// Jumps to other blocks.
+    pub links: Vec<NewLink>,
+    /// What generic implementations are called with.
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    pub sites: Vec<Box<Site>>,
+    /// What looks for a window's range are called with.
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    pub ranges: Vec<Box<Range>>,
+    /// What leaves at the block's address.
+    pub leave: usize,
+    /// What looks at the block's pages first, if they are several.
+    pub check: Option<usize>,
 }
 
-/// There is no room in the piece of the code memory that is being filled.
-struct Full;
+/// What a translation is made of.
+pub(crate) struct Order<'a> {
+    pub block: &'a Block,
+    /// The block's instructions, and the pages that they are in.
+    pub all: Rc<[Instruction]>,
+    pub pages: Vec<Page>,
+    /// Where it stands, and that in its mode.
+    pub rip: u64,
+    pub key: u64,
+    /// The number that it will have.
+    pub number: u32,
+    /// That of the block whose rest it is, without windows.
+    pub whole: Option<u32>,
+    /// What it is moved with.
+    pub group: Option<u32>,
+}
 
-fn make(
-    vcpu: &mut Translating,
-    block: &Block,
-    pages: Vec<Page>,
-    rip: u64,
-    key: u64,
-    whole: Option<u32>,
-) -> Result<Option<u64>, Full> {
-    let Translating { cpu, blocks, context, jit, .. } = vcpu;
-    let jit = &mut **jit;
-    let rest = whole.is_some();
-    let piece = jit.place.piece;
-    let number = jit.blocks.next(piece);
-    let further = !rest && jit.may_reach(key);
-    let hot = jit.manner.hot;
-    let mut trace = trace::instructions(cpu, blocks, rip, pages.clone(), further, hot);
-    if !jit.make_sure(cpu, number, &mut trace.pages) {
-        trace = trace::instructions(cpu, blocks, rip, pages, false, hot);
-        if !jit.make_sure(cpu, number, &mut trace.pages) {
-            return Ok(None);
-        }
-    }
-    let (all, pages) = (trace.all, trace.pages);
-    // Bytes that changed under way make the block invalid.
-    if all.is_empty() || !block.valid() || !pages.iter().all(Page::valid) {
-        return Ok(None);
-    }
-    let all: Rc<[Instruction]> = all.into();
-    let origin = jit.address(jit.place.often);
-    let group = jit.group_for(context, &pages[0], (rip, key), whole);
+/// Makes host code of `order`, for the place that is next in the code memory of `jit`.
+pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
+    let &Order { ref all, rip, key, number, whole, group, .. } = order;
     let base = group.map(|group| jit.base_of(group, cpu.code_mode));
-    jit.asm.restart(origin, jit.address(jit.place.seldom), base);
+    jit.asm.restart(jit.address(jit.place.often), jit.address(jit.place.seldom), base);
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
@@ -229,7 +190,7 @@ fn make(
         whole: whole.unwrap_or(number),
         all: all.clone(),
         gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
-        grouping: !rest,
+        grouping: whole.is_none(),
         extents: &jit.extents,
         windows: Rc::default(),
         round: Round::Only,
@@ -258,78 +219,17 @@ fn make(
         cold: Vec::new(),
         links: Vec::new(),
         sites: Vec::new(),
-        first_link: jit.links.next(piece) as usize,
+        first_link: jit.links.next(jit.place.piece) as usize,
     };
-    let (leave, check) = lower.block(&cpu.isa, &all, &pages);
+    let (leave, check) = lower.block(&cpu.isa, all, &order.pages);
     lower.asm.resolve();
-    let leave = lower.asm.offset(leave);
-    let check = check.map(|check| lower.asm.offset(check));
-    let (links, sites) = (std::mem::take(&mut lower.links), std::mem::take(&mut lower.sites));
-    let ranges = std::mem::take(&mut lower.ranges);
-    let (often, seldom) = (jit.asm.part(), jit.asm.code.len() - jit.asm.part());
-    if !jit.has_room(often, seldom, links.len()) {
-        return Err(Full);
+    Translation {
+        leave: lower.asm.offset(leave),
+        check: check.map(|check| lower.asm.offset(check)),
+        links: lower.links,
+        sites: lower.sites,
+        ranges: lower.ranges,
     }
-    jit.counts.translated += 1;
-    jit.counts.instructions += all.len() as u64;
-    jit.counts.generic += sites.len() as u64;
-    jit.counts.bytes += jit.asm.code.len() as u64;
-    let count = links.len() as u32;
-    for link in links {
-        let place = match link.slot {
-            Some(slot) => jit.asm.offset(slot),
-            None => link.place,
-        };
-        let unlinked = jit.asm.offset(link.unlinked);
-        if link.slot.is_some() {
-            let address = jit.asm.address(unlinked);
-            jit.asm.code[place..place + 8].copy_from_slice(&address.to_le_bytes());
-        }
-        let link = Link {
-            key: link.key,
-            place: jit.placed(place),
-            unlinked: jit.placed(unlinked),
-            slot: link.slot.is_some(),
-            code: 0,
-            target: 0,
-            source: number,
-            fixed: link.fixed,
-        };
-        jit.links.push(piece, link);
-    }
-    let first_link = jit.links.next(piece) - count;
-    let parts = Parts { sites, ranges, links: first_link..first_link + count, group };
-    let (entry, leave) = (jit.place.often, jit.placed(leave));
-    let check = check.map(|check| jit.placed(check));
-    let code = std::mem::take(&mut jit.asm.code);
-    let (often, seldom) = code.split_at(jit.asm.part());
-    let at = jit.place.seldom;
-    jit.arena().write(entry, often);
-    jit.arena().write(at, seldom);
-    jit.place.take(often.len(), seldom.len());
-    jit.counts.most = jit.counts.most.max(jit.place.in_use() as u64);
-    if let Some(watcher) = &jit.manner.watcher {
-        let origin = Origin::Guest { rip, user: cpu.mode == Mode::User, memory: &cpu.memory };
-        watcher.made(&Made { address: jit.address(entry), code: often, origin });
-        watcher.made(&Made { address: jit.address(at), code: seldom, origin });
-    }
-    jit.asm.code = code;
-    for page in &pages {
-        jit.pages.entry(page.state).or_default().push(number);
-    }
-    let head = jit.asm.code.first_chunk().copied().unwrap_or_default();
-    let reach = check.map(|check| Box::new(Reach { pages, rip, head, check }));
-    let (block, mode) = (std::ptr::from_ref(block).cast_mut(), cpu.mode);
-    let whole = whole.unwrap_or(number);
-    jit.blocks.push(
-        piece,
-        Translated { block, entry, leave, rip, mode, key, rest, whole, incoming: Vec::new(), reach, parts },
-    );
-    jit.join(group, number);
-    let place = place_in_table(key, rip, block, group.is_some());
-    if rest { &mut jit.rests } else { &mut jit.table }.insert(place, origin);
-    jit.by_code.insert(origin, number);
-    Ok(Some(origin))
 }
 
 impl Lower<'_> {

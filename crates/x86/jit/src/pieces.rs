@@ -10,7 +10,7 @@ use std::ops::{Index, IndexMut};
 use satori_memory::PageState;
 
 use super::moving::place_in_table;
-use super::{Context, Jit, Link, Translated, arena, lower, targets};
+use super::{Context, Jit, Link, Translated, arena, targets, translate};
 
 /// Pieces of the code memory.
 pub const PIECES: usize = 8;
@@ -22,8 +22,9 @@ pub fn piece_of(number: u32) -> usize {
     (number >> BITS) as usize
 }
 
-const _: () =
-    assert!(arena::SELDOM / PIECES > lower::ROOM && (arena::SIZE - arena::SELDOM) / PIECES > lower::ROOM);
+const _: () = assert!(
+    arena::SELDOM / PIECES > translate::ROOM && (arena::SIZE - arena::SELDOM) / PIECES > translate::ROOM
+);
 
 /// What has numbers.
 pub struct Numbered<T>([Vec<T>; PIECES]);

@@ -286,7 +286,7 @@ fn the_longest_block_has_room() {
         }
     }
     let most = largest.0.load(Ordering::Relaxed);
-    assert!((0x4000..super::lower::ROOM / 2).contains(&most), "{most:#x} bytes");
+    assert!((0x4000..super::translate::ROOM / 2).contains(&most), "{most:#x} bytes");
 }
 
 /// Time whose reading of a chosen number makes another vCPU decode code from a page.

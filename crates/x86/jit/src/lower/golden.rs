@@ -73,7 +73,24 @@ fn fields() -> Vec<(String, usize, usize)> {
             size(|state: &CpuState| &state.$field),
         );)* };
     }
-    state!(rip, rflags, kernel_gs_base, fpu, cr0, cr2, cr3, cr4, efer, xcr0, tsc_offset, pkru);
+    state!(
+        rip,
+        rflags,
+        kernel_gs_base,
+        fpu,
+        cr0,
+        cr2,
+        cr3,
+        cr4,
+        efer,
+        xcr0,
+        tsc_offset,
+        tsc_aux,
+        pkru,
+        star,
+        lstar,
+        fmask
+    );
     macro_rules! context {
         ($($field:ident),*) => { $(add(
             stringify!($field).to_owned(),
