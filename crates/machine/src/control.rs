@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 
 use satori_bus::Clock;
-use satori_seam::{DebugCause, DebugPlan};
+use satori_seam::{DebugCause, DebugPlan, Space};
 
 use crate::life::Time;
 use crate::runs::Runs;
@@ -53,8 +53,10 @@ struct State<V> {
     /// What was met and not told yet.
     stops: VecDeque<Stop>,
     ended: bool,
-    /// What each vCPU goes on to do when the machine does, while it is suspended.
-    suspended: Option<Vec<Action>>,
+    /// How many have suspended it and not let it go on.
+    suspends: u32,
+    /// The partition of the machine's life.
+    space: Option<Arc<dyn Space>>,
 }
 
 /// Where those outside and the vCPUs of a machine meet.
@@ -79,7 +81,8 @@ impl<V: Runs> Control<V> {
             step_events: false,
             stops: VecDeque::new(),
             ended: false,
-            suspended: None,
+            suspends: 0,
+            space: None,
         };
         Arc::new(Control {
             state: Mutex::new(state),
@@ -112,7 +115,7 @@ impl<V: Runs> Control<V> {
 
     fn ask(&self, state: &State<V>) {
         let asks = |slot: &Slot<V>| slot.stale || slot.action == Action::Hold;
-        self.asked.store(state.slots.iter().any(asks), Ordering::SeqCst);
+        self.asked.store(state.suspends > 0 || state.slots.iter().any(asks), Ordering::SeqCst);
     }
 
     /// For the thread that runs `vps`: holds still while all of them are held, and brings to
@@ -120,6 +123,7 @@ impl<V: Runs> Control<V> {
     pub fn attend(&self, vps: &mut [V]) {
         let mut state = lock(&self.state);
         loop {
+            let suspended = state.suspends > 0;
             if self.shared.stopping() {
                 vps.iter().for_each(|vp| state.slots[vp.slot()].parked = false);
                 drop(state);
@@ -131,7 +135,7 @@ impl<V: Runs> Control<V> {
                 let plan = state.plan.clone();
                 let step_events = state.step_events;
                 let slot = &mut state.slots[vp.slot()];
-                let held = slot.action == Action::Hold;
+                let held = suspended || slot.action == Action::Hold;
                 if !held && std::mem::take(&mut slot.stale) {
                     let step = slot.action != Action::Continue;
                     vp.set_debug(DebugPlan { step, ..plan }, step && !step_events);
@@ -159,7 +163,14 @@ impl<V: Runs> Control<V> {
         }
     }
 
-    /// Whether `vp` must not be entered.
+    /// Whether `vp` will stand still when it attends.
+    pub fn parks(&self, vp: &V) -> bool {
+        let held = |state: &State<V>| state.suspends > 0 || state.slots[vp.slot()].action == Action::Hold;
+        self.asked() && held(&lock(&self.state))
+    }
+
+    /// Whether `vp` must not be entered: a debugger holds it, at once. Where the machine is suspended, turns of virtual
+    /// time are ended as they would have been.
     pub fn holds(&self, vp: &V) -> bool {
         self.asked() && lock(&self.state).slots[vp.slot()].action == Action::Hold
     }
@@ -192,7 +203,6 @@ impl<V: Runs> Control<V> {
 
     fn hold(&self, state: &mut State<V>) {
         state.slots.iter_mut().for_each(|slot| slot.action = Action::Hold);
-        state.suspended.iter_mut().for_each(|actions| actions.fill(Action::Hold));
         self.bring_out(state);
     }
 
@@ -218,30 +228,48 @@ impl<V: Runs> Control<V> {
         state
     }
 
-    /// Has all vCPUs and the machine's time stand still until [`Control::go_on`], whatever a debugger does meanwhile.
+    /// Has all vCPUs and the machine's time stand still until [`Control::go_on`], whatever a debugger does meanwhile, or
+    /// others who suspend them. A run under a virtual clock is the same run with it.
     pub fn suspend(&self) {
         let mut state = lock(&self.state);
-        if state.suspended.is_none() {
-            let held = |slot: &mut Slot<V>| std::mem::replace(&mut slot.action, Action::Hold);
-            state.suspended = Some(state.slots.iter_mut().map(held).collect());
+        state.suspends += 1;
+        match self.time {
+            Time::Real(_) => self.bring_out(&state),
+            // A kick would be seen: it ends a turn. The turns of now end soon enough.
+            Time::Virtual(_) => {
+                self.ask(&state);
+                self.shared.timer.ring();
+            }
         }
-        self.bring_out(&state);
         drop(self.stand_still(state));
     }
 
-    /// Lets vCPUs do what they did before [`Control::suspend`], or what a debugger has asked for since.
+    /// Lets vCPUs do what they did before [`Control::suspend`], or what a debugger has asked for since, once everybody has who
+    /// suspended them.
     pub fn go_on(&self) {
         let mut state = lock(&self.state);
-        let Some(actions) = state.suspended.take() else { return };
+        let Some(others) = state.suspends.checked_sub(1) else { return };
+        state.suspends = others;
+        if others > 0 {
+            return;
+        }
         // Where a debugger holds all of them, time stands still for it.
-        if actions.iter().any(|action| *action != Action::Hold) {
+        if state.slots.iter().any(|slot| slot.action != Action::Hold) {
             self.time.pause(false);
         }
-        state.slots.iter_mut().zip(actions).for_each(|(slot, action)| slot.action = action);
         self.ask(&state);
         drop(state);
         self.changed.notify_all();
         self.shared.timer.ring();
+    }
+
+    /// Does `work` on the guest's memory while all vCPUs stand still; nothing if no guest lives.
+    pub fn still<R>(&self, work: impl FnOnce(&dyn Space) -> R) -> Option<R> {
+        self.suspend();
+        let space = lock(&self.state).space.clone();
+        let result = space.map(|space| work(&*space));
+        self.go_on();
+        result
     }
 
     /// Lets each vCPU do its action. Call only while all are parked.
@@ -253,11 +281,9 @@ impl<V: Runs> Control<V> {
             return self.ring();
         }
         state.slots.iter_mut().for_each(|slot| slot.stale = true);
-        if let Some(later) = &mut state.suspended {
-            later.copy_from_slice(actions);
-            return;
+        if state.suspends == 0 {
+            self.time.pause(false);
         }
-        self.time.pause(false);
         state.slots.iter_mut().zip(actions).for_each(|(slot, action)| slot.action = *action);
         self.ask(&state);
         drop(state);
@@ -309,9 +335,10 @@ impl<V: Runs> Control<V> {
         lock(&self.state).step_events = on;
     }
 
-    /// The machine lives again, or for the first time: its vCPUs know of nothing.
-    pub fn live(&self) {
+    /// The machine lives again, or for the first time, in `space`: its vCPUs know of nothing.
+    pub fn live(&self, space: Arc<dyn Space>) {
         let mut state = lock(&self.state);
+        state.space = Some(space);
         let debugged = state.plan != DebugPlan::default();
         for slot in &mut state.slots {
             (slot.parked, slot.request) = (false, None);
@@ -327,6 +354,11 @@ impl<V: Runs> Control<V> {
     pub fn look(&self) {
         drop(lock(&self.state));
         self.changed.notify_all();
+    }
+
+    /// The machine's life is over, and its memory is let go.
+    pub fn leave(&self) {
+        lock(&self.state).space = None;
     }
 
     /// The machine has ended.

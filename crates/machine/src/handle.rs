@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use satori_engine::Space;
+
 use crate::control::Control;
 use crate::x86::MachineVcpu;
 
@@ -23,7 +25,8 @@ impl Handle {
         self.0.shared.stop();
     }
 
-    /// Has all vCPUs and the machine's real clock stand still; returns when they do, or the machine has ended.
+    /// Has all vCPUs and the machine's real clock stand still; returns when they do, or the machine has ended. They
+    /// go on when everybody who suspended them says so.
     pub fn suspend(&self) {
         self.0.suspend();
     }
@@ -31,6 +34,14 @@ impl Handle {
     /// Lets go on what [`Handle::suspend`] stopped. The guest has not seen that time passed.
     pub fn go_on(&self) {
         self.0.go_on();
+    }
+
+    /// Does `work` on the guest's memory, its map and its log of writes while all vCPUs stand still; nothing if no guest
+    /// lives now. A guest that is reset lives on with other memory: as at its start, and not logged.
+    ///
+    /// Call it from no thread of the machine's.
+    pub fn still<R>(&self, work: impl FnOnce(&dyn Space) -> R) -> Option<R> {
+        self.0.still(work)
     }
 
     /// Offers bytes to the guest's serial port; returns how many were taken, in order. The rest

@@ -7,7 +7,7 @@ use satori_bus::{Clock, InterruptLine, MsiSink, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
 use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Vendor, crystal_hz};
-use satori_engine::{Engine, Kick, PartitionParts, TimeSource, VcpuParts, X86};
+use satori_engine::{Engine, Kick, PartitionParts, Space, TimeSource, VcpuParts, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::{Interrupts, Partition, TestDevice};
 use satori_lapic::{ApicBus, Clocks, Lapic};
@@ -149,6 +149,8 @@ pub(crate) struct Life {
     pub bells: Arc<Bells>,
     pub timers: Arc<TimerQueue>,
     pub com1: Arc<Uart>,
+    /// The engine's partition.
+    pub space: Arc<dyn Space>,
     /// Timers of the machine itself, which the queue does not keep alive.
     _own_timers: Vec<Arc<dyn Timer>>,
 }
@@ -221,7 +223,8 @@ impl Life {
             hypervisor: plan.config.hyperv.leaves(cpus),
         })?;
         let parts = PartitionParts { memory, time: source, parallel, offered: cpuid.offered() };
-        let partition = plan.engine.create_partition(parts).map_err(Error::Engine)?;
+        let partition: Arc<dyn satori_engine::Partition<X86>> =
+            plan.engine.create_partition(parts).map_err(Error::Engine)?.into();
         let memory = partition.memory().clone();
         let parts = |index| VcpuParts {
             index,
@@ -335,7 +338,14 @@ impl Life {
             });
             vp
         });
-        Ok(Life { vps: vps.collect(), bells, timers, com1: chipset.com1, _own_timers: own_timers })
+        Ok(Life {
+            vps: vps.collect(),
+            bells,
+            timers,
+            com1: chipset.com1,
+            space: partition,
+            _own_timers: own_timers,
+        })
     }
 }
 

@@ -352,7 +352,7 @@ fn live(
     end: Option<Instant>,
     control: &Control<MachineVcpu>,
 ) -> Option<Shares> {
-    control.live();
+    control.live(life.space.clone());
     let shared = &*plan.shared;
     let clock = plan.time.clock();
     let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
@@ -409,6 +409,7 @@ fn live(
         }
         control.look();
     });
+    control.leave();
     shares
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn run_vp<V: Runs>(
     loop {
         vp.take_kick();
         if control.asked() {
-            if let Some(cores) = cores.filter(|_| control.holds(vp)) {
+            if let Some(cores) = cores.filter(|_| control.parks(vp)) {
                 // One that is held keeps no place from those that are not.
                 cores.leave(vp.index());
                 placed = false;

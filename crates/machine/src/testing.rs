@@ -6,7 +6,7 @@ use satori_bus::ByteSink;
 use satori_defs::x86::rflags;
 use satori_engine::{
     Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts,
-    Resume, Stat, TimeSource, Until, Vcpu, VcpuParts, Window, X86,
+    Resume, Space, Stat, TimeSource, Until, Vcpu, VcpuParts, Window, X86,
 };
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Activity, CpuState};
@@ -72,10 +72,13 @@ struct ScriptPartition {
     parts: PartitionParts<X86>,
 }
 
-impl Partition<X86> for ScriptPartition {
+impl Space for ScriptPartition {
     fn memory(&self) -> &GuestMemory {
         &self.parts.memory
     }
+}
+
+impl Partition<X86> for ScriptPartition {
     fn create_vcpu(&self, VcpuParts { index, .. }: VcpuParts) -> Box<dyn Vcpu<X86>> {
         let ScriptEngine { program, log, .. } = self.engine.clone();
         Box::new(Script {

@@ -1,4 +1,4 @@
-//! Guest-physical memory: typed addresses, lazily allocated RAM, and per-page code tracking.
+//! Guest-physical memory: typed addresses, lazily allocated RAM that comes and goes, the dirty log, and per-page code tracking.
 //!
 //! [`GuestMemory`] wraps rust-vmm's regions. Its reads and writes are bounds-checked and
 //! volatile, and every write tells the page's [`PageState`], so that decoded code is dropped
@@ -9,6 +9,8 @@ mod address;
 mod atomic;
 mod barrier;
 mod code;
+mod dirty;
+mod map;
 mod page;
 mod ram;
 

@@ -1,11 +1,11 @@
-//! One page as an engine sees it, and the word that tells whether code was decoded from it.
+//! One page as an engine sees it, and the word that tells whether somebody has to know of writes to it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use crate::heavy_barrier;
 
-/// State of one guest page: code was decoded from it, it was touched, and a generation.
+/// State of one guest page: code was decoded from it, its next write is to be logged, it was touched, and a generation.
 ///
 /// A decoder calls [`PageState::mark_code`] *before* it reads the page's bytes and keeps the
 /// value that it returns; decoded code is valid while [`PageState::value`] still equals it. A
@@ -27,12 +27,17 @@ impl PageState {
     /// The bit of the value that says that code was decoded from the page.
     pub const CODE: u32 = 1;
     const TOUCHED: u32 = 2;
-    const GENERATION: u32 = 4;
+    /// The next write is to be logged: the page was not written since the log was taken.
+    const LOGGED: u32 = 4;
+    const GENERATION: u32 = 8;
+    /// The bits that say that a write is to be noticed: while none of them is set, a store is nobody's business.
+    pub const WATCHED: u32 = Self::CODE | Self::LOGGED;
 
-    /// The current value, for comparison with what [`PageState::mark_code`] returned.
+    /// The current value, for comparison with what [`PageState::mark_code`] returned. Whether writes are logged is
+    /// not part of it.
     #[inline(always)]
     pub fn value(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) & !Self::LOGGED
     }
 
     /// Tells that the page's bytes are about to be decoded. `alone` says that no other thread
@@ -45,23 +50,27 @@ impl PageState {
                 heavy_barrier();
             }
         }
-        before | Self::CODE
+        (before | Self::CODE) & !Self::LOGGED
     }
 
     /// Tells that a store to the page was made. Returns whether decoded code became invalid.
     #[inline(always)]
     pub fn wrote(&self) -> bool {
         compiler_fence(Ordering::SeqCst);
-        if self.0.load(Ordering::Relaxed) & Self::CODE != 0 { self.invalidate() } else { false }
+        if self.0.load(Ordering::Relaxed) & Self::WATCHED != 0 { self.notice() } else { false }
     }
 
+    /// A write that is to be noticed: the page has no decoded code any more, and the log has it.
     #[cold]
     #[inline(never)]
-    fn invalidate(&self) -> bool {
-        let next = |state: u32| {
-            (state & Self::CODE != 0).then(|| (state & !Self::CODE).wrapping_add(Self::GENERATION))
+    fn notice(&self) -> bool {
+        let next = |state: u32| match state & Self::CODE {
+            0 => state & !Self::LOGGED,
+            _ => (state & !Self::WATCHED).wrapping_add(Self::GENERATION),
         };
-        let invalidated = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok();
+        let noticed = |state: u32| (state & Self::WATCHED != 0).then(|| next(state));
+        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, noticed);
+        let invalidated = before.is_ok_and(|before| before & Self::CODE != 0);
         if invalidated {
             let mut recent = RECENT.lock().unwrap_or_else(|e| e.into_inner());
             let count = INVALIDATIONS.load(Ordering::SeqCst);
@@ -92,7 +101,7 @@ impl PageState {
         INVALIDATIONS.load(Ordering::SeqCst)
     }
 
-    /// How often a page became one that holds code, in any memory of this process.
+    /// How often pages became ones whose writes are to be noticed, in any memory of this process.
     #[inline(always)]
     pub fn marks() -> u64 {
         MARKS.load(Ordering::SeqCst)
@@ -101,6 +110,29 @@ impl PageState {
     /// Whether code is decoded from the page now.
     pub fn has_code(&self) -> bool {
         self.value() & Self::CODE != 0
+    }
+
+    /// Whether a write is to be noticed now.
+    pub fn watched(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::WATCHED != 0
+    }
+
+    /// Has the next write logged; returns whether it would have been already, so that none came meanwhile.
+    pub(crate) fn log(&self) -> bool {
+        self.0.fetch_or(Self::LOGGED, Ordering::SeqCst) & Self::LOGGED != 0
+    }
+
+    /// Writes are not logged any more.
+    pub(crate) fn forget_log(&self) {
+        // Pages that nobody touched have no state in the host's memory yet, and need none.
+        if self.0.load(Ordering::Relaxed) & Self::LOGGED != 0 {
+            self.0.fetch_and(!Self::LOGGED, Ordering::SeqCst);
+        }
+    }
+
+    /// Tells that writes to pages are to be noticed that were not before.
+    pub(crate) fn watched_anew() {
+        MARKS.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether the page was touched by the guest.

@@ -1,13 +1,14 @@
 //! The RAM of a partition.
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::code::CodePages;
-use crate::{Gpa, PAGE_SIZE, Page, PageState};
+use crate::map::{Maps, Slot, sound};
+use crate::{Gpa, Page};
 
 /// Every address line: what processors drive unless a board says otherwise.
 pub const ALL_LINES: u64 = u64::MAX;
@@ -31,6 +32,28 @@ pub enum Error {
         /// Bytes of the access.
         len: usize,
     },
+    /// A range that cannot be RAM.
+    #[error(
+        "{region} cannot be RAM: begin at a multiple of 4096, and give a length that is one and no more than the address space has"
+    )]
+    Unsound {
+        /// The range.
+        region: Region,
+    },
+    /// There is RAM already.
+    #[error("{region} would cover the RAM at {there}: choose other addresses, or move or remove that first")]
+    Taken {
+        /// What was asked for.
+        region: Region,
+        /// What is there.
+        there: Region,
+    },
+    /// No RAM begins there.
+    #[error("no RAM begins at {start:#x}: give the first address of a range")]
+    NoRam {
+        /// The address.
+        start: Gpa,
+    },
 }
 
 /// A contiguous range of RAM.
@@ -42,77 +65,129 @@ pub struct Region {
     pub len: u64,
 }
 
-struct Slot {
-    region: Region,
-    host: *mut u8,
-    states: Arc<[PageState]>,
+impl Region {
+    /// Whether a byte is in both.
+    pub fn overlaps(self, other: Region) -> bool {
+        self.start.0 < other.start.0.saturating_add(other.len)
+            && other.start.0 < self.start.0.saturating_add(self.len)
+    }
+}
+
+impl fmt::Display for Region {
+    /// First and last address.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}-{:#x}", self.start, self.start.0.wrapping_add(self.len.wrapping_sub(1)))
+    }
 }
 
 struct Inner {
-    ram: GuestMemoryMmap<CodePages>,
-    slots: Vec<Slot>,
+    maps: Maps,
     /// The address lines that processors drive: the others are held low for them.
     lines: AtomicU64,
+    /// Writes are logged.
+    logging: AtomicBool,
 }
-
-// SAFETY: the raw pointers are into `ram`, which lives as long, and every access through them
-// is volatile or atomic.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
 
 /// The RAM of one partition; clones share it.
 #[derive(Clone)]
 pub struct GuestMemory(Arc<Inner>);
 
 impl GuestMemory {
-    /// Reserves RAM at `regions`, which must be page aligned, sorted and apart. The host
+    /// Reserves RAM at `regions`, which must be page aligned and apart. The host
     /// allocates a page when it is first touched.
     pub fn new(regions: &[Region]) -> Result<Self, Error> {
-        let ranges: Vec<_> = regions.iter().map(|r| (GuestAddress(r.start.0), r.len as usize)).collect();
-        let total = regions.iter().map(|r| r.len).sum();
-        let failed = |why: String| Error::Reserve { bytes: total, why };
-        let (mut mapped, mut states) = (Vec::new(), Vec::new());
-        for &(start, len) in &ranges {
-            let pages = zeroed_states(len / PAGE_SIZE as usize);
-            let region = MmapRegionBuilder::new_with_bitmap(len, CodePages(pages.clone()))
-                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-                .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
-                .build()
-                .map_err(|e| failed(e.to_string()))?;
-            let region = vm_memory::GuestRegionMmap::new(region, start)
-                .ok_or_else(|| failed("the region wraps the address space".into()))?;
-            mapped.push(region);
-            states.push(pages);
-        }
-        let ram = GuestMemoryMmap::from_regions(mapped).map_err(|e| failed(e.to_string()))?;
-        let slots = ram.iter().zip(states).map(|(region, states)| Slot {
-            region: Region { start: Gpa(region.start_addr().0), len: region.len() },
-            host: region.as_ptr(),
-            states,
-        });
-        let slots = slots.collect();
-        Ok(GuestMemory(Arc::new(Inner { ram, slots, lines: AtomicU64::new(ALL_LINES) })))
+        let slots: Result<Vec<_>, _> = regions.iter().map(|region| Slot::new(*region)).collect();
+        let inner = Inner {
+            maps: Maps::new(slots?)?,
+            lines: AtomicU64::new(ALL_LINES),
+            logging: AtomicBool::new(false),
+        };
+        Ok(GuestMemory(Arc::new(inner)))
     }
 
     pub(crate) fn backend(&self) -> &GuestMemoryMmap<CodePages> {
-        &self.0.ram
+        &self.0.maps.now().ram
+    }
+
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.0.maps
+    }
+
+    pub(crate) fn logging(&self) -> &AtomicBool {
+        &self.0.logging
     }
 
     /// The ranges of RAM, ascending.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
-        self.0.slots.iter().map(|slot| slot.region)
+        self.0.maps.now().slots.iter().map(|slot| slot.region)
     }
 
     /// The page that holds `gpa`, or nothing where there is no RAM.
     #[inline]
     pub fn page(&self, gpa: Gpa) -> Option<Page<'_>> {
-        let slot =
-            self.0.slots.iter().find(|slot| gpa.0.wrapping_sub(slot.region.start.0) < slot.region.len)?;
+        let slots = &self.0.maps.now().slots;
+        let slot = slots.iter().find(|slot| gpa.0.wrapping_sub(slot.region.start.0) < slot.region.len)?;
         let index = ((gpa.0 - slot.region.start.0) >> 12) as usize;
         // SAFETY: `index` is within the region, so the page is within its mapping.
         let host = unsafe { slot.host.add(index << 12) };
         Some(Page { host, state: &slot.states[index] })
+    }
+
+    /// Gives the guest more RAM, all zeros.
+    ///
+    /// A vCPU keeps what it translated; an engine looks at [`GuestMemory::changes`] at the start of each run and drops that. So
+    /// vCPUs that have to agree on the map stand outside of their runs while it changes. The same holds for
+    /// [`GuestMemory::relocate`] and [`GuestMemory::remove`].
+    pub fn add(&self, region: Region) -> Result<(), Error> {
+        sound(region)?;
+        let mut changing = self.0.maps.still();
+        let map = self.0.maps.now();
+        if let Some(there) = map.taken(region) {
+            return Err(Error::Taken { region, there });
+        }
+        changing.set(map.slots.iter().cloned().chain([Slot::new(region)?]).collect())
+    }
+
+    /// Moves the RAM that begins at `start`, with what it holds, to `to`. Nothing moves if other RAM is in the way.
+    pub fn relocate(&self, start: Gpa, to: Gpa) -> Result<(), Error> {
+        let mut changing = self.0.maps.still();
+        let (mut slots, mut slot) = self.without(start)?;
+        let region = Region { start: to, ..slot.region };
+        sound(region)?;
+        let others = slots.iter().map(|slot| slot.region);
+        if let Some(there) = others.clone().find(|one| one.overlaps(region)) {
+            return Err(Error::Taken { region, there });
+        }
+        slot.region = region;
+        let moved = slot.clone();
+        slots.push(slot);
+        changing.set(slots)?;
+        moved.left_its_place();
+        Ok(())
+    }
+
+    /// Takes the RAM that begins at `start` away from the guest, with what it holds.
+    pub fn remove(&self, start: Gpa) -> Result<(), Error> {
+        let mut changing = self.0.maps.still();
+        let (slots, gone) = self.without(start)?;
+        changing.set(slots)?;
+        gone.left_its_place();
+        gone.give_back();
+        Ok(())
+    }
+
+    /// The slots but that which begins at `start`, and this.
+    fn without(&self, start: Gpa) -> Result<(Vec<Slot>, Slot), Error> {
+        let mut slots = self.0.maps.now().slots.clone();
+        let at = slots.iter().position(|slot| slot.region.start == start).ok_or(Error::NoRam { start })?;
+        let slot = slots.remove(at);
+        Ok((slots, slot))
+    }
+
+    /// How often RAM came, moved or went.
+    #[inline]
+    pub fn changes(&self) -> u64 {
+        self.0.maps.changes()
     }
 
     /// Lets processors drive these address lines only, the bits of a mask: a gate of the board holds the others low. Each
@@ -134,25 +209,29 @@ impl GuestMemory {
     /// Fills `buf` from guest memory at `gpa`.
     pub fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), Error> {
         let outside = |_| Error::Outside { gpa, len: buf.len() };
-        self.0.ram.check_range(GuestAddress(gpa.0), buf.len()).then_some(()).ok_or(()).map_err(outside)?;
+        self.backend()
+            .check_range(GuestAddress(gpa.0), buf.len())
+            .then_some(())
+            .ok_or(())
+            .map_err(outside)?;
         let len = buf.len();
-        self.0.ram.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| Error::Outside { gpa, len })
+        self.backend().read_slice(buf, GuestAddress(gpa.0)).map_err(|_| Error::Outside { gpa, len })
     }
 
     /// Copies `data` into guest memory at `gpa` and drops code decoded from there. Nothing is
     /// written unless everything fits.
     pub fn write(&self, gpa: Gpa, data: &[u8]) -> Result<(), Error> {
         let outside = || Error::Outside { gpa, len: data.len() };
-        if !self.0.ram.check_range(GuestAddress(gpa.0), data.len()) {
+        if !self.backend().check_range(GuestAddress(gpa.0), data.len()) {
             return Err(outside());
         }
         // The region's bitmap drops the code.
-        self.0.ram.write_slice(data, GuestAddress(gpa.0)).map_err(|_| outside())
+        self.backend().write_slice(data, GuestAddress(gpa.0)).map_err(|_| outside())
     }
 
     /// Whether all of `len` bytes at `gpa` are RAM.
     pub fn has(&self, gpa: Gpa, len: u64) -> bool {
-        usize::try_from(len).is_ok_and(|len| self.0.ram.check_range(GuestAddress(gpa.0), len))
+        usize::try_from(len).is_ok_and(|len| self.backend().check_range(GuestAddress(gpa.0), len))
     }
 
     /// Reads a little-endian u32.
@@ -168,12 +247,6 @@ impl GuestMemory {
         self.read(gpa, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
-}
-
-/// All-zero states without touching their memory: a page's state is allocated with its page.
-fn zeroed_states(pages: usize) -> Arc<[PageState]> {
-    // SAFETY: PageState is a transparent AtomicU32, for which all zeroes is a value.
-    unsafe { Arc::new_zeroed_slice(pages).assume_init() }
 }
 
 #[cfg(test)]
@@ -232,6 +305,64 @@ mod tests {
         assert_eq!(value(high), marks[1]);
         memory.backend().write_obj(7_u64, GuestAddress(high.0 + 0xff8)).unwrap();
         assert_ne!(value(high), marks[1]);
+    }
+
+    #[test]
+    fn ram_comes_moves_and_goes_with_its_code() {
+        let memory = two_regions();
+        let (low, more) = (Gpa(0x1000), Region { start: Gpa(0x10_0000), len: 0x3000 });
+        memory.write(Gpa(0), &[1, 2]).unwrap();
+        assert!(memory.page(more.start).is_none() && memory.changes() == 0);
+        memory.add(more).unwrap();
+        memory.write(more.start, &[7]).unwrap();
+        assert!(
+            matches!(memory.add(Region { start: Gpa(0x10_2000), len: 0x1000 }), Err(Error::Taken { there, .. }) if there == more)
+        );
+        for (start, len) in [(0x20_0800, 0x1000), (0x20_0000, 0), (0x20_0000, 0x800), (!0xfff, 0x1000)] {
+            let refused = memory.add(Region { start: Gpa(start), len });
+            assert!(matches!(refused, Err(Error::Unsound { .. })), "{start:#x} {len:#x}");
+        }
+        let page = memory.page(low).unwrap();
+        let decoded = page.state.mark_code(true);
+        assert!(matches!(memory.relocate(Gpa(0), Gpa(0x10_2000)), Err(Error::Taken { .. })));
+        assert_eq!(page.state.value(), decoded, "nothing moved");
+        memory.relocate(Gpa(0), Gpa(0x2000)).unwrap();
+        assert_ne!(page.state.value(), decoded, "what was decoded belongs to an address");
+        assert_eq!(memory.read_u32(Gpa(0x2000)).unwrap(), 0x201, "over a part of itself");
+        assert!(memory.page(Gpa(0)).is_none() && memory.read_u32(Gpa(0)).is_err());
+        memory.remove(more.start).unwrap();
+        assert!(matches!(memory.remove(more.start), Err(Error::NoRam { .. })));
+        assert!(!memory.has(more.start, 1));
+        memory.add(more).unwrap();
+        assert_eq!((memory.read_u32(more.start).unwrap(), memory.changes()), (0, 4), "other RAM, all zeros");
+        let starts: Vec<_> = memory.regions().map(|region| region.start.0).collect();
+        assert_eq!(starts, [0x2000, 0x10_0000, 0x1_0000_0000]);
+        starts.iter().for_each(|start| memory.remove(Gpa(*start)).unwrap());
+        assert!(memory.regions().next().is_none() && memory.page(Gpa(0x2000)).is_none());
+    }
+
+    #[test]
+    fn who_looks_while_ram_moves_sees_it_at_one_place() {
+        let memory = two_regions();
+        memory.write(Gpa(0x1_0000_0000), &[0x55]).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        assert!(
+                            memory.page(Gpa(0x1_0000_0000)).is_some(),
+                            "what does not move is always there"
+                        );
+                        let places = memory.regions().filter(|region| matches!(region.start.0, 0 | 0x8000));
+                        assert_eq!(places.count(), 1);
+                    }
+                });
+            }
+            for _ in 0..200 {
+                memory.relocate(Gpa(0), Gpa(0x8000)).unwrap();
+                memory.relocate(Gpa(0x8000), Gpa(0)).unwrap();
+            }
+        });
     }
 
     #[test]

@@ -12,7 +12,7 @@ use common::{fetch, trials};
 use satori_bus::ByteSink;
 use satori_engine::{
     Capabilities, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts, Parts, Resume,
-    Stat, Until, Vcpu, VcpuParts, Window, X86,
+    Space, Stat, Until, Vcpu, VcpuParts, Window, X86,
 };
 use satori_machine::{ClockMode, Cmdline, Config, EngineKind, Machine, Module, Outcome, Sinks};
 use satori_memory::GuestMemory;
@@ -34,10 +34,13 @@ impl Engine<X86> for Frugal {
 
 struct FrugalPartition(Box<dyn Partition<X86>>);
 
-impl Partition<X86> for FrugalPartition {
+impl Space for FrugalPartition {
     fn memory(&self) -> &GuestMemory {
         self.0.memory()
     }
+}
+
+impl Partition<X86> for FrugalPartition {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
         let inner = self.0.create_vcpu(parts);
         let mut vcpu =

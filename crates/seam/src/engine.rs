@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use satori_memory::GuestMemory;
 
-use crate::{Capabilities, Isa, TimeSource, Vcpu};
+use crate::{Capabilities, Isa, Space, TimeSource, Vcpu};
 
 /// Where a guest's instructions for random numbers get them: the host under real time, a seeded generator under
 /// virtual time.
@@ -36,10 +36,7 @@ pub struct VcpuParts {
 }
 
 /// What a guest's memory and its vCPUs belong to.
-pub trait Partition<I: Isa>: Send + Sync {
-    /// Its memory.
-    fn memory(&self) -> &GuestMemory;
-
+pub trait Partition<I: Isa>: Space {
     /// Makes a vCPU in its reset state.
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<I>>;
 }

@@ -19,6 +19,7 @@ mod engine;
 mod isa;
 mod kick;
 mod made;
+mod space;
 mod time;
 mod vcpu;
 
@@ -29,5 +30,6 @@ pub use engine::{Engine, Entropy, Partition, PartitionParts, VcpuParts};
 pub use isa::Isa;
 pub use kick::Kick;
 pub use made::{CodeWatcher, Made, Origin};
+pub use space::Space;
 pub use time::{TimeSource, Until};
 pub use vcpu::{Stat, Vcpu};

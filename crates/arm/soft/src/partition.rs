@@ -7,7 +7,7 @@ use satori_arm_engine::{Answer, Arm, Controls, Exit, NoEvent};
 use satori_arm_state::CpuState;
 use satori_memory::GuestMemory;
 use satori_seam::{
-    Capabilities, Capability, DebugPlan, Engine, Kick, Partition, PartitionParts, Stat, Until, Vcpu,
+    Capabilities, Capability, DebugPlan, Engine, Kick, Partition, PartitionParts, Space, Stat, Until, Vcpu,
     VcpuParts,
 };
 
@@ -40,11 +40,13 @@ impl Engine<Arm> for Interpreter {
     }
 }
 
-impl Partition<Arm> for Guest {
+impl Space for Guest {
     fn memory(&self) -> &GuestMemory {
         &self.parts.memory
     }
+}
 
+impl Partition<Arm> for Guest {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<Arm>> {
         let own = self.parts.clone();
         let cpu =

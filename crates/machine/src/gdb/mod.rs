@@ -5,6 +5,7 @@
 //! breakpoints are gone and they go on.
 
 mod listen;
+mod map;
 mod monitor;
 mod registers;
 mod target;

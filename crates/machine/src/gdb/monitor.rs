@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use satori_state::{Activity, CpuState};
 
+use super::map;
 use super::target::{Target, tid};
 use crate::tsc_change::SLOWEST;
 
@@ -13,6 +14,12 @@ monitor info                  the machine's vCPUs and time
 monitor regs [CPU]            system registers of one vCPU, or of all
 monitor translate CPU ADDR    the physical address behind a linear one
 monitor tsc-frequency HZ      has the guest's TSC go on at this frequency, as after a migration
+monitor dirty-log start|stop  logs which pages of RAM are written, by the guest and its devices, or no more
+monitor dirty-log take        the ranges that were, since the start or the last take
+monitor ram                   where the guest has RAM
+monitor ram add ADDR BYTES    gives it more, all zeros; no table of the firmware's tells it
+monitor ram move ADDR TO      moves the range that begins at ADDR
+monitor ram remove ADDR       takes that range away
 monitor step-events on|off    whether interrupts are delivered while a vCPU is stepped [off]
 ";
 
@@ -54,6 +61,8 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
             }
             _ => format!("'{command}' needs a frequency in Hz of at least {SLOWEST}\n"),
         },
+        ["dirty-log", ref asked @ ..] => map::dirty_log(&target.control, asked),
+        ["ram", ref asked @ ..] => map::ram(&target.control, asked),
         ["step-events", word @ ("on" | "off")] => {
             target.control.set_step_events(word == "on");
             format!(
@@ -69,7 +78,7 @@ fn no_such(target: &Target, number: &str) -> String {
     format!("there is no CPU {number}: count from 0 to {}\n", target.control.vcpus() - 1)
 }
 
-fn parse_address(text: &str) -> Option<u64> {
+pub(super) fn parse_address(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),

@@ -22,7 +22,7 @@ use satori_compare::{next_instruction, undefined};
 use satori_defs::x86::rflags;
 use satori_engine::{
     Capabilities, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts, Parts, Resume,
-    Stat, Until, Vcpu, VcpuParts, Window, X86,
+    Space, Stat, Until, Vcpu, VcpuParts, Window, X86,
 };
 use satori_machine::{ClockMode, Config, EngineKind, Handle, Machine, Sinks};
 use satori_memory::{Gpa, GuestMemory};
@@ -298,11 +298,13 @@ struct WatchedPartition {
     watched: Watched,
 }
 
-impl Partition<X86> for WatchedPartition {
+impl Space for WatchedPartition {
     fn memory(&self) -> &GuestMemory {
         self.inner.memory()
     }
+}
 
+impl Partition<X86> for WatchedPartition {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
         let Watched { side, over, handle, .. } = self.watched.clone();
         let tells = matches!(side.lock().unwrap().report, Report::Tell(_));

@@ -16,7 +16,7 @@ pub use isa::{Controls, Event, Nesting, Window, X86};
 pub use processor::{CONTROLS, NoProcessor, Vmx, VmxProcessor, VmxRow};
 pub use satori_seam::{
     Capabilities, Capability, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa, Kick, Made,
-    Origin, Partition, PartitionParts, Stat, TimeSource, Until, Vcpu, VcpuParts, WatchAccess, Watchpoint,
-    Whereabouts,
+    Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu, VcpuParts, WatchAccess,
+    Watchpoint, Whereabouts,
 };
 pub use satori_state::Parts;

@@ -343,7 +343,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Behind an instruction that stored, if it did: looks whether others decoded code from the page.
+    /// Behind an instruction that stored, if it did: looks whether others decoded code from the page, or want to know of writes to it.
     /// They do so behind a barrier that makes either their reads see the store, or this see
     /// their mark. Both scratch registers are lost.
     pub fn look_behind(&mut self, next: u64, last: bool) {
@@ -354,7 +354,7 @@ impl Lower<'_> {
         let (hit, back) = (self.asm.label(), self.asm.label());
         let window = self.stored_in;
         self.load_state(window);
-        self.asm.test_at(Mem::at(S1, 0), PageState::CODE as u8);
+        self.asm.test_at(Mem::at(S1, 0), PageState::WATCHED as u8);
         self.asm.jcc(cc::NE, hit);
         self.asm.bind(back);
         self.seldom(super::cold::Cold::Wrote {

@@ -263,12 +263,13 @@ impl Translating {
     }
 
     /// A store to RAM at `linear` is about to be made by the code of block `number`: if that holds decoded code, but
-    /// not that of the block itself, it is taken out of use now, and the store can be made as any other.
+    /// not that of the block itself, it is taken out of use now, and the store can be made as any other. So can one to a page
+    /// that is logged, behind which nobody looks.
     pub(crate) fn expect_store(&mut self, linear: u64, number: u32) {
         let cpu = &mut self.cpu;
         let Some((_, state)) = cpu.tlb.lookup(linear, 1, cpu.mode, false) else { return };
         // SAFETY: it is the state of a page of guest RAM, which lives as long as that.
-        if cpu.parallel || unsafe { !(*state).has_code() } {
+        if cpu.parallel || unsafe { !(*state).watched() } {
             return;
         }
         if self.jit.blocks.get(number).is_none_or(|own| own.made_of(state)) {

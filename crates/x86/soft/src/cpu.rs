@@ -98,6 +98,8 @@ pub struct Cpu {
     pub code_writes: u64,
     /// Instructions executed one at a time.
     pub steps: u64,
+    /// [`GuestMemory::changes`] when translations were last dropped for it.
+    map_changes: u64,
     /// Guest RAM.
     pub memory: GuestMemory,
     /// The modelled processor's controls.
@@ -186,6 +188,7 @@ impl Cpu {
             before: 0,
             code_writes: 0,
             steps: 0,
+            map_changes: memory.changes(),
             memory,
             controls: Controls::default(),
             isa: Isa::new(offered),
@@ -337,6 +340,15 @@ impl Cpu {
         (self.space, self.space_manner) = (self.named_space(), self.manner());
         self.tlb.flush(keep_global);
         self.fetches.flush(keep_global);
+    }
+
+    /// Drops translations if RAM came, moved or went. Decoded code of such RAM is void by itself.
+    pub(crate) fn notice_map(&mut self) {
+        let changes = self.memory.changes();
+        if self.map_changes != changes {
+            self.map_changes = changes;
+            self.flush_tlb(false);
+        }
     }
 
     /// Drops the translation of one page of the current address space, or a global one.

@@ -29,8 +29,9 @@ impl Cpu {
         self.flags.set_bits(self.state.rflags);
         self.forget_vmx();
         self.mode_changed();
+        self.notice_map();
         self.arm();
-        self.notice_code();
+        self.notice_watched();
         self.counted = until.instructions.is_some();
         let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
         let look = end.min(self.retired + interval);

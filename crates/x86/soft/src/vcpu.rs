@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use satori_engine::{
     Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts,
-    Parts, Resume, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
+    Parts, Resume, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
 };
 use satori_memory::GuestMemory;
 use satori_state::CpuState;
@@ -25,11 +25,13 @@ struct SoftPartition<F> {
     make: F,
 }
 
-impl<F: Fn(Cpu) -> Box<dyn Vcpu<X86>> + Send + Sync> Partition<X86> for SoftPartition<F> {
+impl<F: Send + Sync> Space for SoftPartition<F> {
     fn memory(&self) -> &GuestMemory {
         &self.parts.memory
     }
+}
 
+impl<F: Fn(Cpu) -> Box<dyn Vcpu<X86>> + Send + Sync> Partition<X86> for SoftPartition<F> {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
         let mut cpu = Cpu::new(self.parts.clone(), parts);
         cpu.world = self.world.clone();

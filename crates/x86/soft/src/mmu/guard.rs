@@ -1,4 +1,4 @@
-//! Stores that do not look whether they write to decoded code: the TLB keeps such pages from them.
+//! Stores that do not look whether somebody has to know of them, as of those to decoded code: the TLB keeps such pages from them.
 
 use satori_memory::PageState;
 
@@ -10,12 +10,12 @@ impl Cpu {
         self.tlb.seen_marks = Some(0);
     }
 
-    /// Takes note of pages that others decoded code from.
-    pub fn notice_code(&mut self) {
+    /// Takes note of pages that others decoded code from, or that are logged anew.
+    pub fn notice_watched(&mut self) {
         let marks = PageState::marks();
         if self.tlb.seen_marks.is_some_and(|seen| seen != marks) {
             self.tlb.seen_marks = Some(marks);
-            self.tlb.protect_code();
+            self.tlb.protect_watched();
         }
     }
 

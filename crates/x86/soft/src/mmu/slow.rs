@@ -298,10 +298,10 @@ impl Cpu {
             }
         };
         let Some(page) = self.memory.page(Gpa(mapping.gpa)) else { return Ok(Place::Device(mapping.gpa)) };
-        let (host, state, code) = (page.host, std::ptr::from_ref(page.state), page.state.has_code());
+        let (host, state, noticed) = (page.host, std::ptr::from_ref(page.state), page.state.watched());
         self.back(mapping.gpa)?;
         let mut allowed = self.allowed_everywhere(&mapping);
-        if code && self.tlb.guards_code() {
+        if noticed && self.tlb.guards_code() {
             // Whoever stores through it does not look.
             allowed.iter_mut().skip(1).step_by(2).for_each(|write| *write = false);
         }

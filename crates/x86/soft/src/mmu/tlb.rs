@@ -267,11 +267,11 @@ impl Tlb {
         self.seen_marks.is_some()
     }
 
-    /// Takes back the right to write pages that hold decoded code, so that such writes are seen.
-    pub fn protect_code(&mut self) {
+    /// Takes back the right to write pages whose writes are to be noticed: those that hold decoded code, or are logged.
+    pub fn protect_watched(&mut self) {
         for (slot, entry) in self.real().iter_mut().enumerate() {
             // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
-            if unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
+            if unsafe { entry.state.as_ref() }.is_some_and(PageState::watched) {
                 entry.forbid_writes(slot);
             }
         }
@@ -366,7 +366,7 @@ impl Tlb {
                 continue;
             }
             // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
-            if translates && unsafe { entry.state.as_ref() }.is_some_and(PageState::has_code) {
+            if translates && unsafe { entry.state.as_ref() }.is_some_and(PageState::watched) {
                 entry.forbid_writes(slot);
             }
             self.counts.returned += 1;
