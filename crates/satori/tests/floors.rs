@@ -153,8 +153,11 @@ fn permitted(expression: &str, allowed: &[&str]) -> bool {
 }
 
 /// Crates of others that are there in two versions, and who keeps the older one. One that is no more is an error too.
-const TWICE: &[(&str, &str)] =
-    &[("bitflags", "kvm-bindings, by vmm-sys-util"), ("syn", "acpi_tables, by zerocopy")];
+const TWICE: &[(&str, &str)] = &[
+    ("bitflags", "kvm-bindings, by vmm-sys-util"),
+    ("miniz_oxide", "imago"),
+    ("syn", "acpi_tables, by zerocopy"),
+];
 
 #[test]
 fn other_crates_are_there_in_one_version() {
