@@ -131,20 +131,20 @@ pub struct Seldom {
 impl Lower<'_> {
     /// Has `what` emitted behind the block, for the state of the flags that there is now.
     pub fn seldom(&mut self, what: Cold) {
-        let recipe = self.recipe.filter(|_| self.flags == Flags::Recipe);
-        self.cold.push(Seldom { recipe, homes: self.homes, what });
+        let recipe = self.status.recipe.filter(|_| self.status.flags == Flags::Recipe);
+        self.output.cold.push(Seldom { recipe, homes: self.places.homes, what });
     }
 
     pub fn emit_cold(&mut self) {
-        while !self.cold.is_empty() {
-            for Seldom { recipe, homes, mut what } in std::mem::take(&mut self.cold) {
-                (self.homes, self.back_home) = (homes, homes);
+        while !self.output.cold.is_empty() {
+            for Seldom { recipe, homes, mut what } in std::mem::take(&mut self.output.cold) {
+                (self.places.homes, self.places.back_home) = (homes, homes);
                 if recipe.is_some() || self.moved() {
                     let inner = self.asm.label();
                     self.asm.bind(std::mem::replace(what.label(), inner));
                 }
                 if recipe.is_some() {
-                    (self.flags, self.recipe) = (Flags::Recipe, recipe);
+                    (self.status.flags, self.status.recipe) = (Flags::Recipe, recipe);
                     self.save_flags();
                 }
                 self.come_home();
@@ -155,17 +155,17 @@ impl Lower<'_> {
 
     /// Goes back from code that seldom runs to `label`.
     pub fn go_back(&mut self, label: Label) {
-        self.move_to(self.back_home);
+        self.move_to(self.places.back_home);
         self.asm.jmp(label);
         // What follows comes from elsewhere.
-        self.homes = Homes::USUAL;
+        self.places.homes = Homes::USUAL;
     }
 
     fn emit_one(&mut self, cold: Cold) {
         match cold {
             Cold::Exit { label, flags, rest, target } => {
                 self.asm.bind(label);
-                self.flags = if flags { Flags::Host } else { Flags::Both };
+                self.status.flags = if flags { Flags::Host } else { Flags::Both };
                 self.put_flags_away();
                 self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32));
                 self.link(target);
@@ -183,7 +183,7 @@ impl Lower<'_> {
                     self.asm.bind(again);
                     self.go_back(retry);
                     self.asm.bind(step);
-                } else if self.back_home == Homes::USUAL {
+                } else if self.places.back_home == Homes::USUAL {
                     self.asm.jcc(cc::NE, retry);
                 } else {
                     let step = self.asm.label();
@@ -205,7 +205,7 @@ impl Lower<'_> {
             }
             Cold::Return { label, rip, rest } => {
                 self.asm.bind(label);
-                (self.rip, self.rest, self.flags) = (rip, rest, Flags::Saved);
+                (self.rip, self.rest, self.status.flags) = (rip, rest, Flags::Saved);
                 self.look_up();
                 self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32 - 1));
                 self.jump_back(0);
@@ -237,7 +237,7 @@ impl Lower<'_> {
             }
             Cold::Link { label, slot, index, rip, fixed } => {
                 self.asm.bind(label);
-                let number = (self.first_link + index) as u64;
+                let number = (self.output.first_link + index) as u64;
                 let unknown = self.asm.label();
                 self.asm.constant(S1, number);
                 self.asm.call_to(self.stubs.resolve);

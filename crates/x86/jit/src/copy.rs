@@ -124,7 +124,7 @@ struct Borrowed {
 impl Lower<'_> {
     /// Emits `insn` as a copy of itself; false if that is not possible, whatever was emitted.
     pub fn copied(&mut self, insn: &Instruction) -> bool {
-        let held = self.held.take();
+        let held = self.places.held.take();
         match insn.mnemonic() {
             Mnemonic::Nop
             | Mnemonic::Endbr64
@@ -277,14 +277,14 @@ impl Lower<'_> {
             self.flags_made(insn);
         }
         let now = borrowed.iter().flatten().find(|one| one.scratch == S2).map(|one| one.guest);
-        self.held = now.or(held.filter(|_| address.is_none()));
+        self.places.held = now.or(held.filter(|_| address.is_none()));
         true
     }
 
     /// Whether nobody can see the status flags that the current instruction leaves: another changes all
     /// of them before any place where the code can be left.
     fn overwritten_next(&self) -> bool {
-        for insn in self.all.iter().skip(self.at + 1) {
+        for insn in self.all.iter().skip(self.views.at + 1) {
             if !stays(insn) {
                 return false;
             }

@@ -120,14 +120,16 @@ impl Lower<'_> {
     /// Makes sure that what comes may change the host's flags; S1 is lost. They are put away.
     pub fn save_flags(&mut self) {
         self.put_flags_away();
-        self.flags = Flags::Saved;
+        self.status.flags = Flags::Saved;
     }
 
     /// Makes sure that what comes may change the host's flags; S1 is lost. Code that leaves from here
     /// has to put them away, which [`Lower::seldom`] sees to.
     pub fn spare_flags(&mut self) {
-        match self.flags {
-            Flags::Host if self.recipe.is_some() && self.flags_pass() => self.flags = Flags::Recipe,
+        match self.status.flags {
+            Flags::Host if self.status.recipe.is_some() && self.flags_pass() => {
+                self.status.flags = Flags::Recipe
+            }
             Flags::Recipe => {}
             _ => self.save_flags(),
         }
@@ -139,34 +141,34 @@ impl Lower<'_> {
             let effect = effect(insn);
             effect.changes || effect.reads
         };
-        self.round != Round::Only || self.all.iter().skip(self.at).any(touched)
+        self.views.round != Round::Only || self.all.iter().skip(self.views.at).any(touched)
     }
 
     /// Puts the flags away and leaves them in the host too, unless they were put away before; S1 is lost.
     pub fn put_flags_away(&mut self) {
-        if self.flags == Flags::Recipe {
+        if self.status.flags == Flags::Recipe {
             self.restore_flags();
         }
-        if self.flags == Flags::Host {
+        if self.status.flags == Flags::Host {
             // LAHF; SETO AL.
             self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
             self.asm.store16(stubs::flags(), S1);
-            self.flags = Flags::Both;
+            self.status.flags = Flags::Both;
         }
     }
 
     /// Brings the flags back to the host; S1 is lost.
     pub fn restore_flags(&mut self) {
-        match (self.flags, self.recipe) {
+        match (self.status.flags, self.status.recipe) {
             (Flags::Saved, _) => {
                 self.asm.load16(S1, stubs::flags());
                 // ADD AL, 7Fh sets OF if AL is 1; SAHF.
                 self.asm.bytes(&[0x04, 0x7f, 0x9e]);
-                self.flags = Flags::Both;
+                self.status.flags = Flags::Both;
             }
             (Flags::Recipe, Some(recipe)) => {
                 self.follow(&recipe);
-                self.flags = Flags::Host;
+                self.status.flags = Flags::Host;
             }
             (Flags::Recipe, None) => unreachable!("flags that are nowhere have a recipe"),
             (Flags::Host | Flags::Both, _) => {}
@@ -268,18 +270,18 @@ impl Lower<'_> {
 
     /// The host's flags are those that `insn` made.
     pub fn flags_made(&mut self, insn: &Instruction) {
-        self.flags = Flags::Host;
-        self.recipe = Recipe::of(insn, self.recipe);
+        self.status.flags = Flags::Host;
+        self.status.recipe = Recipe::of(insn, self.status.recipe);
     }
 
     /// Before `insn`, which changes `registers`: flags that are nowhere else are made while that can be done,
     /// unless the instruction makes others.
     pub fn keep_recipe(&mut self, insn: &Instruction, registers: u16) {
-        if self.recipe.is_some_and(|recipe| recipe.uses(registers)) && !replaces(insn) {
-            if self.flags == Flags::Recipe {
+        if self.status.recipe.is_some_and(|recipe| recipe.uses(registers)) && !replaces(insn) {
+            if self.status.flags == Flags::Recipe {
                 self.restore_flags();
             }
-            self.recipe = None;
+            self.status.recipe = None;
         }
     }
 }

@@ -115,7 +115,7 @@ impl Lower<'_> {
                     let (condition, target) =
                         if on == next { (condition, target) } else { (condition ^ 1, next) };
                     self.asm.jcc(condition, label);
-                    let flags = self.flags == Flags::Host;
+                    let flags = self.status.flags == Flags::Host;
                     self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target });
                     return Some(false);
                 }
@@ -187,7 +187,7 @@ impl Lower<'_> {
 
     /// Where the block goes on behind the current instruction, if it does.
     fn goes_on_at(&self) -> Option<u64> {
-        let next = self.all.get(self.at + 1).filter(|_| self.rest > 1)?;
+        let next = self.all.get(self.views.at + 1).filter(|_| self.rest > 1)?;
         Some(self.block_rip.wrapping_add(next.ip()))
     }
 
@@ -449,10 +449,11 @@ impl Lower<'_> {
     /// comparators and other callbacks do. What follows is for when it does not.
     fn expect_target(&mut self, insn: &Instruction, next: u64) {
         let register = insn.op0_register();
-        if insn.op0_kind() != OpKind::Register || !self.grouping {
+        if insn.op0_kind() != OpKind::Register || !self.views.grouping {
             return;
         }
-        let (number, before) = (register.full_register().number(), self.steps.get(..self.at).unwrap_or(&[]));
+        let (number, before) =
+            (register.full_register().number(), self.views.steps.get(..self.views.at).unwrap_or(&[]));
         let target = if self.narrow() { self.gpr[number] & 0xffff_ffff } else { self.gpr[number] };
         if Step::changes(before) & 1 << number != 0 || !canonical(target) {
             return;
@@ -462,14 +463,14 @@ impl Lower<'_> {
         let fixed = target.abs_diff(self.block_rip) >= NEAR;
         self.compare_target(target, fixed);
         self.asm.jcc(cc::NE, other);
-        let (windows, stores) = (self.windows.clone(), (self.stores, self.stored_in));
+        let (windows, stores) = (self.views.windows.clone(), (self.stores, self.views.stored_in));
         self.push_return(next, None);
         if fixed {
             self.link_far(target, true);
         } else {
             self.link(target);
         }
-        (self.windows, (self.stores, self.stored_in)) = (windows, stores);
+        (self.views.windows, (self.stores, self.views.stored_in)) = (windows, stores);
         self.asm.bind(other);
     }
 

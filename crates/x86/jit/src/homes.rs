@@ -128,17 +128,17 @@ fn named(insn: &Instruction, register: Register) -> bool {
 impl Lower<'_> {
     /// Where the host has the guest's register `i`, if it has it in a register.
     pub fn home(&self, i: usize) -> Option<Reg> {
-        self.homes.get(i)
+        self.places.homes.get(i)
     }
 
     /// Whether registers are elsewhere than usual.
     pub fn moved(&self) -> bool {
-        self.homes != Homes::USUAL
+        self.places.homes != Homes::USUAL
     }
 
     /// Moves registers to where `homes` has them; nothing else changes, not even flags.
     pub fn move_to(&mut self, homes: Homes) {
-        let before = std::mem::replace(&mut self.homes, homes);
+        let before = std::mem::replace(&mut self.places.homes, homes);
         let stays = |guest: usize| before.get(guest) == homes.get(guest);
         for (guest, host) in before.all().filter(|(guest, _)| !stays(*guest)) {
             self.asm.store(stubs::gpr(guest), host);
@@ -151,14 +151,14 @@ impl Lower<'_> {
     /// Before instruction `i` of a block that is no loop: moves registers to where a stretch of code has them best, or
     /// back behind one.
     pub fn begin_stretch(&mut self, i: usize) {
-        if i < self.stretch {
+        if i < self.places.stretch {
             return;
         }
         let all = self.all.clone();
         let (count, homes) = Homes::for_stretch(&mut self.info, &all[i..], self.code_mode);
-        self.stretch = i + count.max(1);
-        if homes != self.homes {
-            self.held = None;
+        self.places.stretch = i + count.max(1);
+        if homes != self.places.homes {
+            self.places.held = None;
             self.move_to(homes);
         }
     }

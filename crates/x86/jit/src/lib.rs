@@ -7,6 +7,11 @@
 //! state as it is before the instruction, which is then executed by itself. So the interpreter
 //! remains the one place where faults and exits are made.
 
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "this documentation is for those who work here, and made with private items"
+)]
+
 mod arena;
 mod asm;
 mod calls;

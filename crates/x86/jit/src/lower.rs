@@ -44,87 +44,118 @@ pub(crate) struct NewLink {
     pub fixed: bool,
 }
 
-/// The translation of one block under way.
+/// Where the guest's general registers are in the code that is being emitted.
+pub struct Places {
+    /// The host register of each guest register that has one; the others are in the register file.
+    pub homes: Homes,
+    /// The guest register whose value S2 holds beside the register file, until S2 or that register changes.
+    pub held: Option<usize>,
+    /// The index of the first instruction at which another stretch of code with homes of its own may begin.
+    pub stretch: usize,
+    /// The homes that code off the path was entered with, and goes back to.
+    pub back_home: Homes,
+    /// The homes at the start of the second copy of a loop, which every round but the first is.
+    loop_homes: Homes,
+}
+
+/// Where the guest's status flags are in the code that is being emitted.
+pub struct Status {
+    /// In the host's flags, in the context, or in both.
+    pub flags: Flags,
+    /// The comparison or addition that makes them again from registers that have not changed since, wherever they are.
+    pub recipe: Option<Recipe>,
+    /// The recipe that holds at the start of the second copy of a loop, where they are not in the context.
+    carried: Option<Recipe>,
+}
+
+/// Which ways to host memory accesses share: windows, and pages that loops remember.
+pub struct Views<'a> {
+    /// The windows that are open.
+    pub windows: Rc<Windows>,
+    /// S1 holds the place of window `.0` as long as [`Asm::changes`] is `.1`.
+    pub pointer: Option<(usize, u32)>,
+    /// The window through which the current instruction stored, if through one.
+    pub stored_in: Option<u8>,
+    /// How far windows may reach, by the address and mode of their instruction; others as far as a group of accesses does.
+    pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
+    /// Accesses may share a window at all: not in the rest of a block whose window failed.
+    pub grouping: bool,
+    /// The rounds of a loop that code is being emitted for.
+    pub round: Round,
+    /// The start of a loop whose first accesses were in two pages each, for rounds that find them so again.
+    pub paired: Option<Label>,
+    /// Accesses in a loop remember their pages.
+    pub paged: bool,
+    /// They remember neighbours, too, that lie together with their page on the host.
+    pub wide: bool,
+    /// The start of the second copy of a loop.
+    again: Option<Label>,
+    /// The windows that are open there: those whose registers no instruction of the loop changes.
+    kept: Rc<Windows>,
+    /// What each instruction of the block does that matters to windows.
+    pub steps: Vec<Step>,
+    /// The index of the current instruction, also among `steps`.
+    pub at: usize,
+    /// What looks for a window's range are called with.
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    pub ranges: Vec<Box<Range>>,
+}
+
+/// What is made beside the code on the path.
+pub struct Output {
+    /// Code that seldom runs, to be emitted behind all that is on the path.
+    pub cold: Vec<Seldom>,
+    /// Jumps to other blocks.
+    links: Vec<NewLink>,
+    /// The number that the first of them will have.
+    pub first_link: usize,
+    /// What generic implementations are called with.
+    #[expect(clippy::vec_box, reason = "the code points to them")]
+    sites: Vec<Box<Site>>,
+}
+
+/// The translation of one block under way: the block, the current instruction, and four values that change as code is emitted.
 pub struct Lower<'a> {
     pub asm: &'a mut Asm,
     pub stubs: &'a Stubs,
     pub host: &'a Host,
     pub info: InstructionInfoFactory,
+    pub places: Places,
+    pub status: Status,
+    pub views: Views<'a>,
+    pub output: Output,
+    /// Whose rights accesses have.
     pub mode: Mode,
-    /// The guest register in memory whose value S2 has too.
-    pub held: Option<usize>,
-    /// The window whose place S1 has, if what may have changed that is still as many as the second value.
-    pub pointer: Option<(usize, u32)>,
     /// At privilege level 0.
     pub privileged: bool,
+    /// The mode that the block is translated for ([`Cpu::code_mode`]).
+    pub code_mode: u64,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
     /// Branches that met a known target are counted.
     pub counting: bool,
-    /// The current instruction stores, and has to look behind.
-    pub stores: bool,
-    /// The window through which, if any.
-    pub stored_in: Option<u8>,
     /// The block's number.
     pub number: u32,
-    /// That of the one that goes on here without windows, or the same.
+    /// The number of the block whose rest this is, or its own.
     pub whole: u32,
     /// The block's instructions.
     pub all: Rc<[Instruction]>,
     /// The guest's general registers when it is about to be executed.
     pub gpr: [u64; 16],
-    /// How far windows may reach, by address and mode.
-    pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
-    /// Accesses may be translated together.
-    pub grouping: bool,
-    pub windows: Rc<Windows>,
-    /// The loop's rounds that code is made for.
-    pub round: Round,
-    /// The start of the block if it is that of a loop, and its first accesses were in two pages.
-    pub paired: Option<Label>,
-    /// Registers that the block changes.
+    /// Guest registers that the block changes, a bit each.
     pub changed: u16,
-    /// Accesses in a loop remember their pages.
-    pub paged: bool,
-    /// And the pages beside them.
-    pub wide: bool,
-    pub homes: Homes,
-    /// Where the next stretch of code may begin that has them elsewhere.
-    pub stretch: usize,
-    /// Where registers are where code that seldom runs goes back to.
-    pub back_home: Homes,
-    /// The start of the second copy of a loop, and the windows that are open there.
-    again: Option<Label>,
-    kept: Rc<Windows>,
-    /// And where the registers are there.
-    loop_homes: Homes,
-    /// What the instructions do that matters to windows.
-    pub steps: Vec<Step>,
-    /// The current instruction's place among them.
-    pub at: usize,
-    #[expect(clippy::vec_box, reason = "the code points to them")]
-    pub ranges: Vec<Box<Range>>,
-    pub code_mode: u64,
     /// What the block uses, which is loaded from its start on.
     pub units: Units,
-    /// The instruction behind the current one records itself as the x87's last.
-    pub noted_by_next: bool,
     /// Address of the block.
     pub block_rip: u64,
     /// Address of the current instruction.
     pub rip: u64,
     /// Instructions of the block from the current one on.
     pub rest: u32,
-    pub flags: Flags,
-    /// How they can be made again, wherever they are.
-    pub recipe: Option<Recipe>,
-    /// The recipe for those at the start of the second copy, if they are not put away there.
-    carried: Option<Recipe>,
-    pub cold: Vec<Seldom>,
-    links: Vec<NewLink>,
-    #[expect(clippy::vec_box, reason = "the code points to them")]
-    sites: Vec<Box<Site>>,
-    pub first_link: usize,
+    /// The current instruction stores, and has to look behind.
+    pub stores: bool,
+    /// The instruction behind the current one records itself as the x87's last.
+    pub noted_by_next: bool,
 }
 
 /// Whether `insn`, the last of its block, goes on where that starts.
@@ -178,57 +209,61 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
         stubs: &jit.stubs,
         host: &jit.manner.host,
         info: InstructionInfoFactory::new(),
+        places: Places {
+            homes: Homes::USUAL,
+            held: None,
+            stretch: 0,
+            back_home: Homes::USUAL,
+            loop_homes: Homes::USUAL,
+        },
+        status: Status { flags: Flags::Saved, recipe: None, carried: None },
+        views: Views {
+            windows: Rc::default(),
+            pointer: None,
+            stored_in: None,
+            extents: &jit.extents,
+            grouping: whole.is_none(),
+            round: Round::Only,
+            paired: None,
+            paged: !jit.scattered.contains(&key),
+            wide: jit.wide.contains(&key),
+            again: None,
+            kept: Rc::default(),
+            steps: Vec::new(),
+            at: 0,
+            ranges: Vec::new(),
+        },
+        output: Output {
+            cold: Vec::new(),
+            links: Vec::new(),
+            first_link: jit.links.next(jit.place.piece) as usize,
+            sites: Vec::new(),
+        },
         mode: cpu.mode,
-        held: None,
-        pointer: None,
         privileged: cpu.cpl() == 0,
+        code_mode: cpu.code_mode,
         parallel: cpu.parallel,
         counting: jit.manner.counting,
-        stores: false,
-        stored_in: None,
         number,
         whole: whole.unwrap_or(number),
         all: all.clone(),
         gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
-        grouping: whole.is_none(),
-        extents: &jit.extents,
-        windows: Rc::default(),
-        round: Round::Only,
-        paired: None,
         changed: 0,
-        paged: !jit.scattered.contains(&key),
-        wide: jit.wide.contains(&key),
-        homes: Homes::USUAL,
-        stretch: 0,
-        back_home: Homes::USUAL,
-        again: None,
-        loop_homes: Homes::USUAL,
-        kept: Rc::default(),
-        steps: Vec::new(),
-        at: 0,
-        ranges: Vec::new(),
-        code_mode: cpu.code_mode,
         units: Units::default(),
-        noted_by_next: false,
         block_rip: rip,
         rip,
         rest: all.len() as u32,
-        flags: Flags::Saved,
-        recipe: None,
-        carried: None,
-        cold: Vec::new(),
-        links: Vec::new(),
-        sites: Vec::new(),
-        first_link: jit.links.next(jit.place.piece) as usize,
+        stores: false,
+        noted_by_next: false,
     };
     let (leave, check) = lower.block(&cpu.isa, all, &order.pages);
     lower.asm.resolve();
     Translation {
         leave: lower.asm.offset(leave),
         check: check.map(|check| lower.asm.offset(check)),
-        links: lower.links,
-        sites: lower.sites,
-        ranges: lower.ranges,
+        links: lower.output.links,
+        sites: lower.output.sites,
+        ranges: lower.views.ranges,
     }
 }
 
@@ -249,28 +284,28 @@ impl Lower<'_> {
         let check_x87 = self.units.x87.then(|| self.check_x87());
         let check_vectors = self.units.vectors.then(|| self.check_vectors());
         let goes_back = all.last().is_some_and(goes_back);
-        if all.len() > 1 && (self.grouping || goes_back) {
+        if all.len() > 1 && (self.views.grouping || goes_back) {
             let (info, rip, mode) = (&mut self.info, self.block_rip, self.code_mode);
-            self.steps = all.iter().map(|insn| Step::of(info, insn, rip, mode)).collect();
-            self.changed = Step::changes(&self.steps);
-            self.paired = (!self.grouping && self.pairs()).then_some(start);
-            if goes_back && (self.grouping || self.paired.is_some()) {
-                self.round = Round::First;
+            self.views.steps = all.iter().map(|insn| Step::of(info, insn, rip, mode)).collect();
+            self.changed = Step::changes(&self.views.steps);
+            self.views.paired = (!self.views.grouping && self.pairs()).then_some(start);
+            if goes_back && (self.views.grouping || self.views.paired.is_some()) {
+                self.views.round = Round::First;
             }
         }
         self.body(isa, all);
-        let again = self.again.map(|again| {
+        let again = self.views.again.map(|again| {
             let (refill, gone, round) = (self.asm.label(), self.asm.label(), self.asm.bound());
             self.head(pages, all.len(), refill, gone);
-            self.round = Round::Next;
-            self.grouping = true;
-            self.windows = self.kept.clone();
-            self.again = Some(round);
+            self.views.round = Round::Next;
+            self.views.grouping = true;
+            self.views.windows = self.views.kept.clone();
+            self.views.again = Some(round);
             self.rest = all.len() as u32;
-            self.homes = self.loop_homes;
-            self.recipe = self.carried;
-            self.flags = if self.carried.is_some() { Flags::Recipe } else { Flags::Saved };
-            self.held = None;
+            self.places.homes = self.places.loop_homes;
+            self.status.recipe = self.status.carried;
+            self.status.flags = if self.status.carried.is_some() { Flags::Recipe } else { Flags::Saved };
+            self.places.held = None;
             self.body(isa, all);
             (refill, gone, again, round)
         });
@@ -290,9 +325,9 @@ impl Lower<'_> {
         self.asm.jmp(start);
         if let Some((_, gone, again, round)) = again {
             self.asm.bind(again);
-            self.forget_pages(self.windows.pages);
-            self.homes = Homes::USUAL;
-            self.move_to(self.loop_homes);
+            self.forget_pages(self.views.windows.pages);
+            self.places.homes = Homes::USUAL;
+            self.move_to(self.places.loop_homes);
             self.asm.jmp(round);
             self.asm.bind(gone);
             self.leave_round();
@@ -335,9 +370,9 @@ impl Lower<'_> {
 
     /// At the start of the second copy, out of the way: all is where it usually is.
     fn leave_round(&mut self) {
-        self.homes = self.loop_homes;
-        if self.carried.is_some() {
-            (self.flags, self.recipe) = (Flags::Recipe, self.carried);
+        self.places.homes = self.places.loop_homes;
+        if self.status.carried.is_some() {
+            (self.status.flags, self.status.recipe) = (Flags::Recipe, self.status.carried);
             self.put_flags_away();
         }
         self.come_home();
@@ -349,33 +384,33 @@ impl Lower<'_> {
         for (i, insn) in all.iter().enumerate() {
             self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
-            self.at = i;
-            if self.round == Round::Only || self.round == Round::First && i + 1 < all.len() {
+            self.views.at = i;
+            if self.views.round == Round::Only || self.views.round == Round::First && i + 1 < all.len() {
                 self.begin_stretch(i);
-            } else if self.round == Round::First {
+            } else if self.views.round == Round::First {
                 // The second copy is entered with all at home.
                 self.come_home();
             }
             if i + 1 == all.len() {
                 self.plan_loop();
             }
-            if self.recipe.is_some() {
-                let registers = match self.steps.get(i) {
+            if self.status.recipe.is_some() {
+                let registers = match self.views.steps.get(i) {
                     Some(step) => step.registers(),
                     None => Step::of(&mut self.info, insn, self.block_rip, self.code_mode).registers(),
                 };
                 self.keep_recipe(insn, registers);
             }
-            let before = self.recipe;
+            let before = self.status.recipe;
             ended = self.instruction(isa, insn);
             if effect(insn).changes {
                 // However it was done, that is how they can be made again.
-                self.recipe = Recipe::of(insn, before);
+                self.status.recipe = Recipe::of(insn, before);
             }
-            if let Some(step) = self.steps.get(i)
-                && self.windows.concerns(step)
+            if let Some(step) = self.views.steps.get(i)
+                && self.views.windows.concerns(step)
             {
-                Rc::make_mut(&mut self.windows).pass(step);
+                Rc::make_mut(&mut self.views.windows).pass(step);
             }
             self.rest -= 1;
         }
@@ -397,13 +432,13 @@ impl Lower<'_> {
     /// a second copy of the block for all rounds but the first: what does not change on the way around
     /// is open there, and the other accesses remember their pages.
     fn plan_loop(&mut self) {
-        if self.round == Round::First
-            && let Some(kept) = self.windows.kept(self.changed)
+        if self.views.round == Round::First
+            && let Some(kept) = self.views.windows.kept(self.changed)
         {
-            self.kept = Rc::new(kept);
-            self.again = Some(self.asm.label());
-            if self.sites.is_empty() {
-                self.loop_homes = Homes::for_loop(&mut self.info, &self.all, self.code_mode);
+            self.views.kept = Rc::new(kept);
+            self.views.again = Some(self.asm.label());
+            if self.output.sites.is_empty() {
+                self.places.loop_homes = Homes::for_loop(&mut self.info, &self.all, self.code_mode);
             }
         }
     }
@@ -412,21 +447,23 @@ impl Lower<'_> {
     fn instruction(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         let known = isa.exists(insn) && insn.cpuid_features().iter().all(|f| self.host.has(*f));
         if known {
-            let (mark, flags, cold, links) = (self.asm.mark(), self.flags, self.cold.len(), self.links.len());
-            let (windows, ranges, sites) = (self.windows.clone(), self.ranges.len(), self.sites.len());
-            let (held, pointer) = (self.held.take(), self.pointer);
+            let (mark, flags, cold, links) =
+                (self.asm.mark(), self.status.flags, self.output.cold.len(), self.output.links.len());
+            let (windows, ranges, sites) =
+                (self.views.windows.clone(), self.views.ranges.len(), self.output.sites.len());
+            let (held, pointer) = (self.places.held.take(), self.views.pointer);
             match self.flow(isa, insn) {
                 Some(ended) => return ended,
                 None => {
                     self.stores = false;
                     self.asm.rollback(mark);
-                    self.pointer = pointer;
-                    self.flags = flags;
-                    self.cold.truncate(cold);
-                    self.links.truncate(links);
-                    self.sites.truncate(sites);
-                    self.ranges.truncate(ranges);
-                    self.windows = windows.clone();
+                    self.views.pointer = pointer;
+                    self.status.flags = flags;
+                    self.output.cold.truncate(cold);
+                    self.output.links.truncate(links);
+                    self.output.sites.truncate(sites);
+                    self.views.ranges.truncate(ranges);
+                    self.views.windows = windows.clone();
                 }
             }
             if self.strings(isa, insn) || self.system(isa, insn) {
@@ -435,22 +472,22 @@ impl Lower<'_> {
             }
             if !ends_block(insn) {
                 for way in [Self::copied, Self::bit_string, Self::vector, Self::x87] {
-                    self.held = held;
+                    self.places.held = held;
                     if way(self, insn) {
                         self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
                         return false;
                     }
                     self.stores = false;
                     self.asm.rollback(mark);
-                    self.pointer = pointer;
-                    self.flags = flags;
-                    self.cold.truncate(cold);
-                    self.ranges.truncate(ranges);
-                    self.windows = windows.clone();
+                    self.views.pointer = pointer;
+                    self.status.flags = flags;
+                    self.output.cold.truncate(cold);
+                    self.views.ranges.truncate(ranges);
+                    self.views.windows = windows.clone();
                 }
             }
         }
-        self.held = None;
+        self.places.held = None;
         self.generic(isa, insn);
         ends_block(insn)
     }
@@ -458,7 +495,7 @@ impl Lower<'_> {
     /// Emits a call of the generic implementation.
     fn generic(&mut self, isa: &Isa, insn: &Instruction) {
         self.save_flags();
-        Rc::make_mut(&mut self.windows).close_all();
+        Rc::make_mut(&mut self.views.windows).close_all();
         let site = self.site(isa, insn);
         self.call_generic(site);
     }
@@ -476,12 +513,12 @@ impl Lower<'_> {
             last: ends_block(insn),
         });
         let address = std::ptr::from_ref(&*site) as u64;
-        self.sites.push(site);
+        self.output.sites.push(site);
         address
     }
 
     pub fn call_generic(&mut self, site: u64) {
-        let homes = self.homes;
+        let homes = self.places.homes;
         self.come_home();
         self.asm.constant(S1, site);
         self.asm.call_to(self.stubs.generic);
@@ -497,31 +534,31 @@ impl Lower<'_> {
     fn near_link(&mut self, rip: u64) -> Option<Label> {
         ((rip ^ self.block_rip) >> 12 == 0).then(|| {
             let unlinked = self.asm.label();
-            let index = self.links.len();
+            let index = self.output.links.len();
             self.seldom(Cold::Link { label: unlinked, slot: None, index, rip, fixed: false });
             unlinked
         })
     }
 
     fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>, fixed: bool) {
-        self.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot, fixed });
+        self.output.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot, fixed });
     }
 
     /// The second copy of this block, if that is where the last instruction goes back to.
     fn again_at(&self, rip: u64) -> Option<Label> {
-        self.again.filter(|_| rip == self.block_rip && self.rest == 1)
+        self.views.again.filter(|_| rip == self.block_rip && self.rest == 1)
     }
 
     /// Where to go on if that is at the second copy of this block; unless there is a recipe, the flags are put away
     /// then.
     pub fn go_again(&mut self, rip: u64) -> Option<Label> {
         let again = self.again_at(rip)?;
-        if self.round == Round::First {
-            self.carried = self.recipe;
+        if self.views.round == Round::First {
+            self.status.carried = self.status.recipe;
         }
-        if self.carried.is_none() {
+        if self.status.carried.is_none() {
             self.put_flags_away();
-        } else if self.recipe != self.carried {
+        } else if self.status.recipe != self.status.carried {
             return None;
         }
         Some(again)
@@ -540,7 +577,13 @@ impl Lower<'_> {
     /// Jumps to the block at `rip` in another page, which stays there if this block is moved and it is `fixed`.
     pub fn link_far(&mut self, rip: u64, fixed: bool) {
         let (unlinked, slot) = (self.asm.label(), self.asm.label());
-        self.seldom(Cold::Link { label: unlinked, slot: Some(slot), index: self.links.len(), rip, fixed });
+        self.seldom(Cold::Link {
+            label: unlinked,
+            slot: Some(slot),
+            index: self.output.links.len(),
+            rip,
+            fixed,
+        });
         self.asm.jmp_slot(slot);
         self.note_link(rip, 0, unlinked, Some(slot), fixed);
     }

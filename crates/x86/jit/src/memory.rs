@@ -296,7 +296,7 @@ impl Lower<'_> {
         self.asm.jcc(cc::A, miss);
         if write && self.parallel {
             self.asm.store(stubs::stored(), S1);
-            (self.stores, self.stored_in) = (true, None);
+            (self.stores, self.views.stored_in) = (true, None);
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         let have = self.asm.label();
@@ -352,7 +352,7 @@ impl Lower<'_> {
         }
         self.spare_flags();
         let (hit, back) = (self.asm.label(), self.asm.label());
-        let window = self.stored_in;
+        let window = self.views.stored_in;
         self.load_state(window);
         self.asm.test_at(Mem::at(S1, 0), PageState::WATCHED as u8);
         self.asm.jcc(cc::NE, hit);

@@ -87,7 +87,7 @@ impl Lower<'_> {
         self.asm.jcc(cc::NE, other);
         if self.parallel {
             self.asm.store(stubs::stored(), S1);
-            (self.stores, self.stored_in) = (true, None);
+            (self.stores, self.views.stored_in) = (true, None);
         }
         self.asm.load(S2, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.alu(Alu::Add, RDI, S2);

@@ -179,7 +179,7 @@ impl Lower<'_> {
         if address.short && (!address.narrow || address.segment.is_some()) {
             return false;
         }
-        self.held = None;
+        self.places.held = None;
         self.save_flags();
         self.effective(S2, &address, 0);
         let bit = insn.op1_register().full_register().number();

@@ -4,7 +4,7 @@
 //! in the host's registers of the same names. They are loaded where the first such block starts, and
 //! stored by whatever goes on to code of the monitor. Code is translated so only while MXCSR masks
 //! all exceptions and the instructions may execute at all: that is part of what tells code apart
-//! ([`Cpu::code_mode`]).
+//! ([`Cpu::code_mode`](satori_soft::cpu::Cpu::code_mode)).
 
 use std::mem::offset_of;
 
@@ -142,7 +142,7 @@ impl Lower<'_> {
             let info = this.info.info(insn);
             [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()][op as usize]
         };
-        let held = self.held.take().filter(|_| memory.is_none() && general.is_none() && !lengths);
+        let held = self.places.held.take().filter(|_| memory.is_none() && general.is_none() && !lengths);
         let mut copy = *insn;
         if let Some(op) = memory {
             let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
@@ -161,7 +161,7 @@ impl Lower<'_> {
         }
         if lengths {
             // S1 is RAX.
-            if self.flags == Flags::Host {
+            if self.status.flags == Flags::Host {
                 self.save_flags();
             }
             self.asm.mov(S1, GUEST_RAX);
@@ -191,7 +191,7 @@ impl Lower<'_> {
         if effect.changes {
             self.flags_made(insn);
         }
-        self.held = held;
+        self.places.held = held;
         true
     }
 

@@ -353,7 +353,7 @@ impl Lower<'_> {
         write: bool,
         align: u32,
     ) -> Option<(Mem, bool)> {
-        if !self.grouping {
+        if !self.views.grouping {
             return None;
         }
         let key = Key::of(address)?;
@@ -365,12 +365,12 @@ impl Lower<'_> {
             let fits = |(known, other): (i64, u8)| other >= by && (place - known) % i64::from(by) == 0;
             align == 1 || window.aligned.is_some_and(fits)
         };
-        if self.windows.find(&wanted).is_some_and(|(_, window)| aligned(&window)) {
+        if self.views.windows.find(&wanted).is_some_and(|(_, window)| aligned(&window)) {
             return self.reach(address, &wanted, size);
         }
         // What looks at the address changes flags.
         self.spare_flags();
-        let (mark, cold, pointer) = (self.asm.mark(), self.cold.len(), self.pointer);
+        let (mark, cold, pointer) = (self.asm.mark(), self.output.cold.len(), self.views.pointer);
         if align > 1 {
             // That comes before the page is looked at.
             let misaligned = self.step(reason::STEP);
@@ -380,26 +380,26 @@ impl Lower<'_> {
         }
         let Some(reached) = self.reach(address, &wanted, size) else {
             self.asm.rollback(mark);
-            self.pointer = pointer;
-            self.cold.truncate(cold);
+            self.views.pointer = pointer;
+            self.output.cold.truncate(cold);
             return None;
         };
-        if let Some((number, window)) = self.windows.find(&wanted) {
+        if let Some((number, window)) = self.views.windows.find(&wanted) {
             let aligned = Some((wanted.low - window.low, by));
-            Rc::make_mut(&mut self.windows).put(number, Window { aligned, ..window });
+            Rc::make_mut(&mut self.views.windows).put(number, Window { aligned, ..window });
         }
         Some(reached)
     }
 
     /// How far a window may reach that the instruction at `rip` opens.
     fn extent(&self, rip: u64) -> Extent {
-        self.extents.get(&(rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
+        self.views.extents.get(&(rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
     }
 
     /// As [`Lower::through_window`], whatever the address is a multiple of.
     fn reach(&mut self, address: &Address, wanted: &Use, size: u32) -> Option<(Mem, bool)> {
         let &Use { key, write, .. } = wanted;
-        match self.windows.find(wanted) {
+        match self.views.windows.find(wanted) {
             Some((number, window)) => {
                 if let Place::Pair(by) = window.place {
                     return self.through_pair(address, wanted.low - window.low, size, by);
@@ -410,14 +410,14 @@ impl Lower<'_> {
                     self.spare_flags();
                 }
                 if write && self.parallel {
-                    (self.stores, self.stored_in) = (true, Some(number as u8));
+                    (self.stores, self.views.stored_in) = (true, Some(number as u8));
                 }
-                if self.pointer != Some((number, self.asm.changes())) {
+                if self.views.pointer != Some((number, self.asm.changes())) {
                     let now = window.is_some_and(|window| window.place == Place::Now);
                     let place = if now { offset_of!(Opened, now) } else { offset_of!(Opened, place) };
                     self.asm.load(S1, opened(number, place));
                 }
-                self.pointer = Some((number, self.asm.changes()));
+                self.views.pointer = Some((number, self.asm.changes()));
                 if let Some(window) = window {
                     return Some((Mem::at(S1, (wanted.low - window.low) as i32), true));
                 }
@@ -427,43 +427,43 @@ impl Lower<'_> {
                 if extent == (0, 0) {
                     return None;
                 }
-                let range = range(wanted, &self.steps[self.at..], extent);
+                let range = range(wanted, &self.views.steps[self.views.at..], extent);
                 let alone = (wanted.low, wanted.high);
                 let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
                 if let Some(range) = range.filter(|range| self.is_paired(wanted, size, *range)) {
                     let by = size as u8;
                     let number =
-                        Rc::make_mut(&mut self.windows).open_paged(window(range, Place::Pair(by)))?;
+                        Rc::make_mut(&mut self.views.windows).open_paged(window(range, Place::Pair(by)))?;
                     self.open_pair(address, write, range, number, by);
                     return self.through_pair(address, wanted.low - range.0, size, by);
                 }
-                if self.round == Round::Next && self.paged {
+                if self.views.round == Round::Next && self.views.paged {
                     let absolute = self.register_only(address).is_none();
                     let place = if absolute { Place::Now } else { Place::Distance };
                     let group = range.is_some();
                     let range = range.unwrap_or(alone);
-                    let number = Rc::make_mut(&mut self.windows).open_paged(window(range, place))?;
+                    let number = Rc::make_mut(&mut self.views.windows).open_paged(window(range, place))?;
                     self.open_paged(address, size, write, range, number, absolute);
-                    self.pointer = None;
+                    self.views.pointer = None;
                     if absolute && !group {
-                        Rc::make_mut(&mut self.windows).close(number);
+                        Rc::make_mut(&mut self.views.windows).close(number);
                         return Some((Mem::sum(S1, S2, 0), false));
                     }
                     if absolute {
                         self.asm.lea(S1, Mem::sum(S1, S2, 0));
                         self.asm.store(opened(number, offset_of!(Opened, now)), S1);
                     }
-                    self.pointer = Some((number, self.asm.changes()));
+                    self.views.pointer = Some((number, self.asm.changes()));
                     if absolute {
                         return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
                     }
                 } else {
                     // What a loop comes back to is a group too.
-                    let lasts = self.round == Round::First && key.stays(self.changed);
+                    let lasts = self.views.round == Round::First && key.stays(self.changed);
                     let range = range.or(lasts.then_some(alone))?;
-                    let number = Rc::make_mut(&mut self.windows).open(window(range, Place::Pointer))?;
+                    let number = Rc::make_mut(&mut self.views.windows).open(window(range, Place::Pointer))?;
                     self.open_window(address, size, write, range, number);
-                    self.pointer = Some((number, self.asm.changes()));
+                    self.views.pointer = Some((number, self.asm.changes()));
                     return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
                 }
             }
@@ -489,7 +489,7 @@ impl Lower<'_> {
         self.asm.jcc(cc::A, miss);
         if write && self.parallel {
             self.note_state(number as u8);
-            (self.stores, self.stored_in) = (true, Some(number as u8));
+            (self.stores, self.views.stored_in) = (true, Some(number as u8));
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.bind(have);
@@ -538,27 +538,27 @@ impl Lower<'_> {
         number: usize,
         paged: Option<bool>,
     ) -> u64 {
-        let next = self.round == Round::Next;
+        let next = self.views.round == Round::Next;
         let range = Box::new(Range {
             without: Cell::new(0),
             crossings: Cell::new(CROSSINGS),
             crossed_at: Cell::new(0),
             crossed_with: Cell::new(0),
             soon: if next { ROUNDS * self.all.len() as u64 } else { SOON },
-            soon_there: if self.round == Round::Only { SOON_THERE } else { 0 },
+            soon_there: if self.views.round == Round::Only { SOON_THERE } else { 0 },
             absolute: paged == Some(true),
             size: size as u8,
             write,
             window: number as u8,
             paged: paged.is_some(),
-            wide: self.wide && paged.is_some(),
+            wide: self.views.wide && paged.is_some(),
             block: self.whole,
             rip: self.rip,
             low: first,
             high: last + 1,
         });
         let at = std::ptr::from_ref(&*range) as u64;
-        self.ranges.push(range);
+        self.views.ranges.push(range);
         at
     }
 
@@ -589,7 +589,7 @@ impl Lower<'_> {
         self.asm.alu_mem(Alu::Cmp, S2, opened(number, offset_of!(Opened, limit)));
         self.asm.jcc(cc::AE, miss);
         if write && self.parallel {
-            (self.stores, self.stored_in) = (true, Some(number as u8));
+            (self.stores, self.views.stored_in) = (true, Some(number as u8));
         }
         self.asm.load(S1, opened(number, offset_of!(Opened, place)));
         self.asm.bind(have);

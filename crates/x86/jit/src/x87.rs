@@ -72,7 +72,7 @@ impl Lower<'_> {
         if !self.units.x87 || !is_x87(insn) {
             return false;
         }
-        let held = self.held.take();
+        let held = self.places.held.take();
         let effect = effect(insn);
         let mut copy = *insn;
         if insn.op0_kind() == OpKind::Memory {
@@ -98,7 +98,7 @@ impl Lower<'_> {
             self.asm.mov(S1, GUEST_RAX);
             self.asm.copy(&copy);
             self.asm.mov(GUEST_RAX, S1);
-            self.held = held;
+            self.places.held = held;
         } else {
             if effect.needs {
                 self.restore_flags();
@@ -109,14 +109,14 @@ impl Lower<'_> {
             if effect.changes {
                 self.flags_made(insn);
             }
-            self.held = held;
+            self.places.held = held;
         }
         // Behind a store to code, the next instruction may never come.
         if !is_control(insn) && (self.stores || !self.noted_by_next) {
             match i32::try_from(self.rip as i64) {
                 Ok(short) if !self.asm.moves() => self.asm.store_imm(fpu(offset_of!(FpuState, fip)), short),
                 _ => {
-                    self.held = None;
+                    self.places.held = None;
                     self.asm.linear(S2, self.rip);
                     self.asm.store(fpu(offset_of!(FpuState, fip)), S2);
                 }

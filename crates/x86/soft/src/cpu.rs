@@ -133,7 +133,8 @@ pub struct Cpu {
     pub interrupt_window: bool,
     /// The machine asked for [`Exit::InterruptWindow`].
     pub(crate) machine_window: bool,
-    /// Half of where the last STI of translated code led: it keeps no shadow.
+    /// The lower half of the address behind the last STI that translated code executed, or 0. Such an STI keeps no interrupt
+    /// shadow; a run that ends at that address gives the guest one ([`Cpu::keep_shadow`]).
     pub behind_sti: u32,
     /// The machine asked for [`Exit::NmiWindow`].
     pub nmi_window: bool,

@@ -11,6 +11,11 @@
 //!
 //! The translator is a crate of its own above this one.
 
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "this documentation is for those who work here, and made with private items"
+)]
+
 pub mod block;
 pub mod code_mode;
 pub mod cpu;

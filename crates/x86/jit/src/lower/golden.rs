@@ -4,7 +4,7 @@
 //! A line is the guest's bytes, what they say, and the host's code behind the look at the budget; what
 //! seldom runs is told by its size. `p` in front of the bytes: other vCPUs run at the same time. After a
 //! wanted change, or with new bytes at the end of the file, the text is made again by
-//! `SATORI_GOLDEN=write cargo test -p satori-soft golden`.
+//! `SATORI_GOLDEN=write cargo test -p satori-jit golden`.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -282,7 +282,7 @@ fn host_code_is_what_golden_txt_says() {
     }
     assert!(
         differences.is_empty(),
-        "{} differences; if they are wanted, SATORI_GOLDEN=write cargo test -p satori-soft golden\n{}",
+        "{} differences; if they are wanted, SATORI_GOLDEN=write cargo test -p satori-jit golden\n{}",
         differences.len(),
         differences.join("\n")
     );

@@ -15,7 +15,7 @@ impl Lower<'_> {
     pub fn emit_paged(&mut self, paged: &Paged, range: u64, rip: u64, rest: u32) {
         let &Paged { label, retry, ref address, first, last, write, number, absolute, .. } = paged;
         let site = Site { range, first, last, write };
-        if self.wide {
+        if self.views.wide {
             return self.emit_range(label, paged.have, address, site, (rip, rest), Some(paged));
         }
         let (unknown, often) = (self.asm.label(), self.asm.label());
@@ -117,7 +117,7 @@ impl Lower<'_> {
         let whole = self.asm.label();
         self.asm.bind(label);
         // It may be in two pages, and have been so before.
-        let wide = self.wide && paged.is_some();
+        let wide = self.views.wide && paged.is_some();
         let often = self.asm.label();
         self.in_one_page(address, (first, last), look, look);
         self.asm.constant(S1, range);

@@ -59,10 +59,10 @@ fn distance(index: Reg) -> Mem {
 impl Lower<'_> {
     /// Whether the loop begins with a group of accesses that may be in two pages.
     pub fn pairs(&self) -> bool {
-        let first = self.steps.first().and_then(|step| step.uses().next());
+        let first = self.views.steps.first().and_then(|step| step.uses().next());
         first.is_some_and(|first| {
             let size = (first.high - first.low) as u32;
-            let range = range(first, &self.steps, self.extent(self.block_rip));
+            let range = range(first, &self.views.steps, self.extent(self.block_rip));
             range.is_some_and(|range| self.can_pair(first, size, range))
         })
     }
@@ -70,7 +70,7 @@ impl Lower<'_> {
     fn can_pair(&self, first: &Use, size: u32, (low, _): (i64, i64)) -> bool {
         // Who stores looks at the state of the one page.
         self.host.bmi2
-            && self.paged
+            && self.views.paged
             && !(first.write && self.parallel)
             && size <= LONGEST
             && fits(first.low - low, size, size as u8)
@@ -78,8 +78,8 @@ impl Lower<'_> {
 
     /// Whether a group that is to be opened for `first` is one that may be in two pages.
     pub(super) fn is_paired(&self, first: &Use, size: u32, range: (i64, i64)) -> bool {
-        let begins = self.paired.is_some() && self.round == Round::Next && self.at == 0;
-        begins && self.windows.pages == 0 && self.can_pair(first, size, range)
+        let begins = self.views.paired.is_some() && self.views.round == Round::Next && self.views.at == 0;
+        begins && self.views.windows.pages == 0 && self.can_pair(first, size, range)
     }
 
     /// Makes sure that the distances to both pages are known that the range from displacement `low` to `high` is in.
@@ -91,7 +91,7 @@ impl Lower<'_> {
         number: usize,
         by: u8,
     ) {
-        let Some(without) = self.paired else { return };
+        let Some(without) = self.views.paired else { return };
         self.spare_flags();
         let (first, last) = (low.wrapping_sub(address.disp), high.wrapping_sub(address.disp) - 1);
         let (label, retry) = (self.asm.label(), self.asm.bound());
@@ -172,7 +172,7 @@ impl Lower<'_> {
         self.asm.jmp(without);
         self.asm.bind(whole);
         self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32));
-        self.flags = Flags::Saved;
+        self.status.flags = Flags::Saved;
         self.link(self.block_rip);
     }
 }
