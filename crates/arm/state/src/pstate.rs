@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn saved_state_comes_back_and_reserved_modes_are_none() {
-        for spsr in [0x3c5, 0x6000_0000, 0x2c0_03c9, 0xf0c0_0005] {
+        for spsr in [0x3c5, 0x6000_0000, 0xc0_03c9, 0xf0c0_0005] {
             assert_eq!(Pstate::of_spsr(spsr).map(|state| state.to_spsr()), Some(spsr), "{spsr:#x}");
         }
         for reserved in [0x1, 0x2, 0x6, 0xc, 0xd, 0x10, 0x13] {

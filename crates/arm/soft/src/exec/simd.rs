@@ -15,7 +15,7 @@ use satori_arm_isa::Op;
 use crate::code::{Handler, Insn};
 
 /// The operation of a handler that serves several: its number in the table.
-pub(super) fn op_of(i: &Insn) -> Op {
+pub(in crate::exec) fn op_of(i: &Insn) -> Op {
     satori_arm_isa::ROWS[i.imm as usize].op
 }
 
