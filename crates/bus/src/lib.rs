@@ -11,7 +11,7 @@ mod time;
 
 pub use interrupt::{Msi, MsiSink};
 pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap, WeakMmioMap};
-pub use time::{Clock, Nanos, Timer, TimerQueue};
+pub use time::{Armed, Clock, Nanos, Timer, TimerQueue};
 
 /// A level-sensitive or edge-triggered interrupt line, injected into a device.
 ///

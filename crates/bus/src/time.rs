@@ -47,6 +47,14 @@ pub trait Timer: Send + Sync {
     fn expired(&self, now: Nanos);
 }
 
+/// A time for which a timer is armed, and its rank among all that were armed.
+pub type Armed = (Nanos, u64);
+
+/// Whether both are of one timer.
+fn same(a: &Weak<dyn Timer>, b: &Weak<dyn Timer>) -> bool {
+    std::ptr::addr_eq(a.as_ptr(), b.as_ptr())
+}
+
 struct Entry {
     at: Nanos,
     order: u64,
@@ -104,7 +112,7 @@ impl TimerQueue {
         let earlier = {
             let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
             let earlier = inner.heap.peek().is_none_or(|first| at < first.0.at);
-            inner.order += 1;
+            inner.order = inner.order.saturating_add(1);
             let order = inner.order;
             inner.heap.push(Reverse(Entry { at, order, timer }));
             earlier
@@ -119,9 +127,29 @@ impl TimerQueue {
     pub fn replace(&self, at: Nanos, timer: Weak<dyn Timer>) {
         {
             let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
-            inner.heap.retain(|Reverse(entry)| !std::ptr::addr_eq(entry.timer.as_ptr(), timer.as_ptr()));
+            inner.heap.retain(|Reverse(entry)| !same(&entry.timer, &timer));
         }
         self.arm(at, timer);
+    }
+
+    /// When `timer` is armed for, and which came first of what is armed for one time: for whoever saves it.
+    pub fn armed(&self, timer: &Weak<dyn Timer>) -> Vec<Armed> {
+        let inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        let own = inner.heap.iter().filter(|Reverse(entry)| same(&entry.timer, timer));
+        let mut armed: Vec<_> = own.map(|Reverse(entry)| (entry.at, entry.order)).collect();
+        armed.sort_unstable();
+        armed
+    }
+
+    /// Arms `timer` as it was when [`TimerQueue::armed`] told, and no more for anything else. The order among timers is right again
+    /// once all of them were restored.
+    pub fn restore(&self, timer: &Weak<dyn Timer>, armed: &[Armed]) {
+        let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        inner.heap.retain(|Reverse(entry)| !same(&entry.timer, timer));
+        for &(at, order) in armed {
+            inner.order = inner.order.max(order);
+            inner.heap.push(Reverse(Entry { at, order, timer: timer.clone() }));
+        }
     }
 
     /// The earliest armed time.
@@ -178,6 +206,32 @@ mod tests {
         queue.run(30);
         assert_eq!(*log.0.lock().unwrap(), [7, 20]);
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn restored_timers_expire_in_the_order_in_which_they_were_armed() {
+        let log = Arc::new(M::new(Vec::new()));
+        struct Named(char, Arc<M<Vec<char>>>);
+        impl Timer for Named {
+            fn expired(&self, _now: Nanos) {
+                self.1.lock().unwrap().push(self.0);
+            }
+        }
+        let timers = "abc".chars().map(|name| Arc::new(Named(name, log.clone())) as Arc<dyn Timer>);
+        let timers: Vec<_> = timers.collect();
+        let weak: Vec<_> = timers.iter().map(Arc::downgrade).collect();
+        let queue = TimerQueue::new();
+        for (at, timer) in [(10, 2), (10, 0), (10, 1), (7, 0)] {
+            queue.arm(at, weak[timer].clone());
+        }
+        let armed: Vec<_> = weak.iter().map(|timer| queue.armed(timer)).collect();
+        assert_eq!(armed, [vec![(7, 4), (10, 2)], vec![(10, 3)], vec![(10, 1)]]);
+        let other = TimerQueue::new();
+        other.arm(1, weak[1].clone());
+        weak.iter().zip(&armed).for_each(|(timer, armed)| other.restore(timer, armed));
+        other.arm(10, weak[0].clone());
+        other.run(10);
+        assert_eq!(*log.lock().unwrap(), ['a', 'c', 'a', 'b', 'a']);
     }
 
     #[test]

@@ -34,10 +34,10 @@ pub struct RealClock {
     host_hz: u64,
     nanos: Nanoseconds,
     tsc_hz: u64,
-    epoch: Nanos,
+    epoch: AtomicU64,
     /// Ticks at which it stands still; [`RUNS`] while it does not.
     stands: AtomicU64,
-    /// Ticks that it stood still.
+    /// Ticks that it stood still, modulo 2^64: less than none where it goes on from a state of another clock.
     stood: AtomicU64,
     pub(crate) guest: GuestTsc,
 }
@@ -77,7 +77,7 @@ impl RealClock {
             host_hz,
             nanos: Nanoseconds::at(host_hz),
             tsc_hz: tsc_hz.unwrap_or(host_hz).max(1),
-            epoch,
+            epoch: AtomicU64::new(epoch),
             stands: AtomicU64::new(RUNS),
             stood: AtomicU64::new(0),
             guest: GuestTsc::default(),
@@ -86,7 +86,7 @@ impl RealClock {
 
     fn ticks(&self) -> u64 {
         match self.stands.load(Ordering::Acquire) {
-            RUNS => self.host_ticks().saturating_sub(self.stood.load(Ordering::Relaxed)),
+            RUNS => self.host_ticks().wrapping_sub(self.stood.load(Ordering::Relaxed)),
             ticks => ticks,
         }
     }
@@ -101,11 +101,29 @@ impl RealClock {
         match (pause, self.stands.load(Ordering::Acquire)) {
             (true, RUNS) => self.stands.store(self.ticks(), Ordering::Release),
             (false, ticks) if ticks != RUNS => {
-                self.stood.store(self.host_ticks().saturating_sub(ticks), Ordering::Relaxed);
+                self.stood.store(self.host_ticks().wrapping_sub(ticks), Ordering::Relaxed);
                 self.stands.store(RUNS, Ordering::Release);
             }
             _ => {}
         }
+    }
+}
+
+impl RealClock {
+    /// Nanoseconds that it has run: what it goes on from.
+    pub(crate) fn gone(&self) -> Nanos {
+        self.now()
+    }
+
+    /// Goes on as if it had run so long. The wall clock stays the host's.
+    pub(crate) fn set_gone(&self, ran: Nanos) {
+        let ticks = scale_up(ran, self.host_hz, NANOS_PER_SECOND);
+        let wall = self.epoch.load(Ordering::Relaxed).saturating_add(self.now());
+        match self.stands.load(Ordering::Acquire) {
+            RUNS => self.stood.store(self.host_ticks().wrapping_sub(ticks), Ordering::Relaxed),
+            _ => self.stands.store(ticks, Ordering::Release),
+        }
+        self.epoch.store(wall.saturating_sub(ran), Ordering::Relaxed);
     }
 }
 
@@ -136,7 +154,7 @@ impl Clock for RealClock {
         self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz, begin);
     }
     fn epoch(&self) -> u64 {
-        self.epoch
+        self.epoch.load(Ordering::Relaxed)
     }
 }
 
@@ -234,6 +252,21 @@ impl VirtualClock {
     /// Skips to the first instruction at which the TSC has reached `tsc`.
     pub fn advance_to_tsc(&self, tsc: u64) {
         self.count.fetch_max(self.count_at_tsc(tsc), Ordering::Relaxed);
+    }
+
+    /// Instructions, and instructions that would have fit into skipped time: what it goes on from.
+    pub(crate) fn gone(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Goes on from there.
+    pub(crate) fn set_gone(&self, count: u64) {
+        self.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Instructions a second.
+    pub(crate) fn rate(&self) -> u64 {
+        self.rate
     }
 
     /// Instructions from now until the TSC reaches `tsc`.

@@ -109,6 +109,24 @@ impl Console {
         lock(&self.0).tail.lines()
     }
 
+    /// How much of the panic pattern was matched, and the last lines with whether the last one is open.
+    pub fn save(&self) -> (usize, Vec<Vec<u8>>, bool) {
+        let Inner { matcher, tail, .. } = &*lock(&self.0);
+        (matcher.matched, tail.lines.iter().cloned().collect(), tail.open)
+    }
+
+    /// Takes that back; false if no console has it.
+    pub fn restore(&self, matched: usize, lines: Vec<Vec<u8>>, open: bool) -> bool {
+        let Inner { matcher, tail, .. } = &mut *lock(&self.0);
+        let few = lines.len() <= LINES && lines.iter().all(|line| line.len() <= LINE_BYTES);
+        let fits = few && (matched == 0 || matched < matcher.pattern.len()) && (!open || !lines.is_empty());
+        if fits {
+            matcher.matched = matched;
+            *tail = Tail { lines: lines.into(), open };
+        }
+        fits
+    }
+
     /// The sink for a serial port of a machine with `clock`.
     pub fn port(&self, clock: Arc<dyn Clock>, shared: Arc<Shared>) -> Box<dyn ByteSink> {
         Box::new(Port { console: self.clone(), clock, shared })

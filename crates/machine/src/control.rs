@@ -5,14 +5,15 @@
 //! before each entry.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 
-use satori_bus::Clock;
+use satori_bus::{Clock, Nanos};
 use satori_seam::{DebugCause, DebugPlan, Space};
 
 use crate::life::Time;
 use crate::runs::Runs;
+use crate::saved::Rooms;
 use crate::shared::{Shared, lock};
 
 /// What a released vCPU does.
@@ -33,6 +34,9 @@ pub(crate) struct Stop {
     pub vcpu: usize,
     pub cause: DebugCause,
 }
+
+/// [`Control::rest_at`] where nobody wants it.
+const NEVER: Nanos = Nanos::MAX;
 
 type Request<V> = Box<dyn FnOnce(&mut V) + Send>;
 
@@ -65,6 +69,10 @@ pub(crate) struct Control<V> {
     /// A vCPU may be held, or does not know yet what a debugger asks: each has to attend. Only ever false if none is.
     asked: AtomicBool,
     changed: Condvar,
+    /// Guest time from which on a machine under a virtual clock rests between two rounds of turns; [`NEVER`].
+    rest_at: AtomicU64,
+    /// What this life of the machine has beside its vCPUs, for whoever saves it.
+    rooms: Mutex<Option<Arc<Rooms>>>,
     pub shared: Arc<Shared>,
     time: Time,
     /// Rings the debugger when a vCPU has met something.
@@ -88,6 +96,8 @@ impl<V: Runs> Control<V> {
             state: Mutex::new(state),
             asked: AtomicBool::new(false),
             changed: Condvar::new(),
+            rest_at: AtomicU64::new(NEVER),
+            rooms: Mutex::new(None),
             shared,
             time,
             notify: Mutex::new(None),
@@ -244,6 +254,49 @@ impl<V: Runs> Control<V> {
         drop(self.stand_still(state));
     }
 
+    /// Under a virtual clock: the same between the first two rounds of turns from guest time `at` on. Returns false if the machine
+    /// has ended before.
+    pub fn suspend_at(&self, at: Nanos) -> bool {
+        let state = lock(&self.state);
+        self.rest_at.store(at.min(NEVER - 1), Ordering::SeqCst);
+        self.shared.timer.ring();
+        let mut state = self.stand_still(state);
+        // A debugger may hold them already; otherwise whoever runs them has come to that time.
+        if self.rest_at.swap(NEVER, Ordering::SeqCst) != NEVER && !state.ended {
+            state.suspends += 1;
+            self.ask(&state);
+        }
+        !state.ended
+    }
+
+    /// For the thread that runs all vCPUs, between two rounds of turns: suspends them if somebody wants it at that time.
+    pub fn rest(&self, now: Nanos) {
+        if self.rest_at.load(Ordering::Relaxed) > now {
+            return;
+        }
+        let mut state = lock(&self.state);
+        if self.rest_at.swap(NEVER, Ordering::SeqCst) != NEVER {
+            state.suspends += 1;
+            self.ask(&state);
+        }
+    }
+
+    /// Whether [`Control::suspend`] has them stand still.
+    pub fn suspended(&self) -> bool {
+        let state = lock(&self.state);
+        state.suspends > 0 && !state.ended && state.slots.iter().all(|slot| slot.parked)
+    }
+
+    /// Gives what a life of the machine has beside its vCPUs.
+    pub fn set_rooms(&self, rooms: Arc<Rooms>) {
+        *lock(&self.rooms) = Some(rooms);
+    }
+
+    /// What this life has beside its vCPUs.
+    pub fn rooms(&self) -> Option<Arc<Rooms>> {
+        lock(&self.rooms).clone()
+    }
+
     /// Lets vCPUs do what they did before [`Control::suspend`], or what a debugger has asked for since, once everybody has who
     /// suspended them.
     pub fn go_on(&self) {
@@ -257,6 +310,12 @@ impl<V: Runs> Control<V> {
         if state.slots.iter().any(|slot| slot.action != Action::Hold) {
             self.time.pause(false);
         }
+        // Whoever suspends them next, before their thread has woken, waits until they stand still again.
+        state
+            .slots
+            .iter_mut()
+            .filter(|slot| slot.action != Action::Hold)
+            .for_each(|slot| slot.parked = false);
         self.ask(&state);
         drop(state);
         self.changed.notify_all();

@@ -12,7 +12,8 @@ use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_memory::GuestMemory;
 use satori_virtio::{
-    BAR_BYTES, Block, Console, Device, Disk, Fs, Net, Nic, Port, Rng, Share, VirtioFunction, Wiring,
+    BAR_BYTES, Block, Console, Device, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share, VirtioFunction,
+    Wiring,
 };
 
 use crate::{Error, entropy};
@@ -65,7 +66,7 @@ impl Devices {
             devices.push(("net", Net::new(nic)?));
         }
         if rng {
-            devices.push(("rng", random()));
+            devices.push(("rng", Rng::new(HostBytes(entropy::Seeded::new(u32::MAX)))));
         }
         if devices.len() > SLOTS.count() {
             return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
@@ -132,12 +133,13 @@ impl Devices {
 }
 
 /// Bytes of the host, or the same ones in every run if that is how runs are.
-fn random() -> Arc<Rng> {
-    let mut seeded = entropy::Seeded::new(u32::MAX);
-    Rng::new(move |determined, bytes| {
+struct HostBytes(entropy::Seeded);
+
+impl RandomBytes for HostBytes {
+    fn fill(&mut self, determined: bool, bytes: &mut [u8]) -> bool {
         if determined {
             for piece in bytes.chunks_mut(8) {
-                let number = seeded.next().unwrap_or_default().to_le_bytes();
+                let number = self.0.next().unwrap_or_default().to_le_bytes();
                 piece.copy_from_slice(&number[..piece.len()]);
             }
         } else if let Err(error) = getrandom::fill(bytes) {
@@ -146,7 +148,15 @@ fn random() -> Arc<Rng> {
             return false;
         }
         true
-    })
+    }
+
+    fn seed(&self) -> u64 {
+        self.0.seed().unwrap_or_default()
+    }
+
+    fn set_seed(&mut self, seed: u64) {
+        self.0.set_seed(seed);
+    }
 }
 
 impl fmt::Debug for Devices {

@@ -50,6 +50,14 @@ impl Entropy for Seeded {
         value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         Some(value ^ value >> 31)
     }
+
+    fn seed(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn set_seed(&mut self, seed: u64) {
+        self.0 = seed;
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ pub enum Error {
     /// The engine cannot do what the machine needs of it.
     #[error("{0}")]
     Capability(String),
+    /// A saved state cannot be taken back, or the machine not be saved.
+    #[error(transparent)]
+    Saved(#[from] satori_save::Error),
     /// The host refused the engine.
     #[error("the engine cannot make a machine here: {0}; use --engine interpreter")]
     Engine(std::io::Error),

@@ -3,11 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{scale, scale_up};
 
 /// From when on it runs at which frequency.
-#[derive(Clone, Copy, Debug, Default)]
-struct Since {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Since {
     /// The partition's counter at the change.
     partition: u64,
     /// The guest's at the change.
@@ -80,6 +83,21 @@ impl GuestTsc {
         let partition = tsc();
         let guest = if again { since.guest_at(partition, base_hz) } else { partition };
         *since = Since { partition, guest: begin(partition, guest).max(guest), hz: hz.max(1) };
+    }
+
+    /// The change, for whoever saves it.
+    pub fn save(&self) -> Option<Since> {
+        self.since()
+    }
+
+    /// Takes it back; false if nothing can run at that frequency.
+    pub fn restore(&self, since: Option<Since>) -> bool {
+        let fits = since.is_none_or(|since| since.hz > 0);
+        if fits {
+            *self.since.write().unwrap_or_else(PoisonError::into_inner) = since.unwrap_or_default();
+            self.changed.store(since.is_some(), Ordering::SeqCst);
+        }
+        fits
     }
 
     /// Follows the partition's again, as after power-up.

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use satori_save::Saved;
 
 use satori_engine::Space;
 
 use crate::control::Control;
 use crate::x86::MachineVcpu;
+use crate::{Error, saved};
 
 /// A way to reach a machine while it runs; clones reach the same one.
 #[derive(Clone)]
@@ -29,6 +33,23 @@ impl Handle {
     /// go on when everybody who suspended them says so.
     pub fn suspend(&self) {
         self.0.suspend();
+    }
+
+    /// Under a virtual clock: the same between the first two rounds of turns from guest time `at` on, which is the same place in
+    /// every run. Returns false if the machine has ended before.
+    pub fn suspend_at(&self, at: Duration) -> bool {
+        self.0.suspend_at(at.as_nanos().try_into().unwrap_or(u64::MAX))
+    }
+
+    /// The state of a machine that is suspended. It goes on as if nothing were.
+    pub fn save(&self) -> Result<Saved, Error> {
+        Ok(saved::save(&self.0)?)
+    }
+
+    /// Gives a machine that is suspended the state of one of the same configuration, or an earlier one of its own. One that refuses
+    /// it ends, as half of it may have taken it.
+    pub fn restore(&self, saved: Saved) -> Result<(), Error> {
+        Ok(saved::restore_held(&self.0, saved)?)
     }
 
     /// Lets go on what [`Handle::suspend`] stopped. The guest has not seen that time passed.

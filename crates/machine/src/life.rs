@@ -19,10 +19,11 @@ use crate::console::Console;
 use crate::debugcon::DebugSink;
 use crate::entropy;
 use crate::runtime::ThreadTime;
+use crate::saved::Rooms;
 use crate::shared::{Bells, Shared};
 use crate::tsc_change::Planned;
 use crate::x86::{MachineVcpu, after_reset};
-use crate::{Config, Error, Event, VirtualClock};
+use crate::{Config, Error, Event, VirtualClock, saved};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
 pub(crate) const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
@@ -107,6 +108,11 @@ impl Time {
         }
     }
 
+    /// Whether it is what vCPUs execute.
+    pub fn is_virtual(&self) -> bool {
+        matches!(self, Time::Virtual(_))
+    }
+
     /// Stands still, or goes on. Virtual time does so by itself: it is what vCPUs execute.
     pub fn pause(&self, pause: bool) {
         if let Time::Real(clock) = self {
@@ -151,8 +157,8 @@ pub(crate) struct Life {
     pub com1: Arc<Uart>,
     /// The engine's partition.
     pub space: Arc<dyn Space>,
-    /// Timers of the machine itself, which the queue does not keep alive.
-    _own_timers: Vec<Arc<dyn Timer>>,
+    /// What of it is saved beside the vCPUs; it keeps the machine's own timers alive, which the queue does not.
+    pub rooms: Arc<Rooms>,
 }
 
 /// INTR of the PIC: the BSP has to look.
@@ -285,8 +291,10 @@ impl Life {
                 Some(Arc::new(partition.with_synic(cpus, Arc::new(Sources(apic_bus.clone())))))
             }
         };
+        let mut parts = chipset.parts();
         if let Some(partition) = hyperv.as_ref().filter(|_| plan.config.testdev) {
             let (port, device) = (TestDevice::PORT, TestDevice::new(partition.clone()));
+            parts.push(("hyperv-testdev", device.clone()));
             chipset
                 .ports
                 .add("hyperv-testdev", port, port + 3, device)
@@ -298,6 +306,7 @@ impl Life {
             timers.arm(planned.at(), Arc::downgrade(&timer));
             own_timers.push(timer);
         }
+        own_timers.extend(plan.guest_timeout.clone().map(|timeout| timeout as Arc<dyn Timer>));
         let msrs = PlatformMsrs::new(&Setup {
             cpuid: &cpuid,
             tsc_hz,
@@ -338,14 +347,22 @@ impl Life {
             });
             vp
         });
-        Ok(Life {
-            vps: vps.collect(),
-            bells,
-            timers,
-            com1: chipset.com1,
-            space: partition,
-            _own_timers: own_timers,
-        })
+        let vps = vps.collect();
+        let rooms = Rooms {
+            identity: saved::identity(plan, &platform),
+            time: plan.time.clone(),
+            platform,
+            functions: chipset.pci.functions(),
+            parts,
+            timers: timers.clone(),
+            own_timers,
+            changes: plan.tsc_changes.clone(),
+            turns: Arc::default(),
+            shared: plan.shared.clone(),
+            console: plan.console.clone(),
+        };
+        let rooms = Arc::new(rooms);
+        Ok(Life { vps, bells, timers, com1: chipset.com1, space: partition, rooms })
     }
 }
 

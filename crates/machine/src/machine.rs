@@ -11,6 +11,7 @@ use satori_cpuid::{MAX_CPUS, Topology};
 use satori_engine::{Capability, CodeWatcher, Engine, X86};
 use satori_hyperv::{Crash, Used};
 use satori_profile::{Profile, Shares};
+use satori_save::Saved;
 use satori_state::CpuState;
 
 use crate::console::Console;
@@ -27,7 +28,7 @@ use crate::tsc_change::{Planned, SLOWEST};
 use crate::x86::MachineVcpu;
 use crate::{
     ClockMode, Config, EngineKind, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock,
-    crash_dump, real, sampler, screen, virtual_time, watch,
+    crash_dump, real, sampler, saved, screen, virtual_time, watch,
 };
 
 /// Where a guest's output goes.
@@ -183,6 +184,14 @@ impl Machine {
         self.crash_dump = Some(file);
     }
 
+    /// The same machine in the state of one that was saved, which was made of the same configuration. One that cannot take the
+    /// state back is gone: half of it may be in that state.
+    pub fn restored(mut self, saved: Saved) -> Result<Self, Error> {
+        let life = &mut self.life;
+        saved::restore(&life.rooms, &mut life.vps, saved)?;
+        Ok(self)
+    }
+
     /// A way to reach the machine while it runs.
     pub fn handle(&self) -> Handle {
         Handle(self.control.clone())
@@ -223,6 +232,7 @@ impl Machine {
                 Err(error) => break Event::Failed(error.to_string()),
             };
             plan.shared.set_bells(life.bells.clone());
+            control.set_rooms(life.rooms.clone());
             if let Some(tracer) = &tracer {
                 life.vps.iter_mut().for_each(|vp| vp.set_trace(tracer.vcpu(vp.index())));
             }
@@ -355,7 +365,7 @@ fn live(
     control.live(life.space.clone());
     let shared = &*plan.shared;
     let clock = plan.time.clock();
-    let (timers, com1, bells) = (&life.timers, &life.com1, &life.bells);
+    let (timers, com1, bells, turns) = (&life.timers, &life.com1, &life.bells, &*life.rooms.turns);
     let feed = || {
         shared.feed_input(|bytes| com1.offer(bytes), || com1.offer_break());
         shared.feed_script(|bytes| com1.offer(bytes));
@@ -375,7 +385,7 @@ fn live(
                     .then(|| 1_000_000_000 / u64::from(plan.config.host_tick).min(1_000_000));
                 start(scope, shared, "vcpus", move || {
                     pin(&cpus);
-                    virtual_time::run(vps, timers, clock, shared, &feed, control, tick)
+                    virtual_time::run(vps, timers, clock, shared, &feed, control, tick, turns)
                 });
             }
             Time::Real(_) => {

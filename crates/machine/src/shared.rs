@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent, PowerSink};
 use satori_seam::Kick;
+use serde::{Deserialize, Serialize};
 
 use crate::Event;
 
@@ -109,6 +110,15 @@ pub(crate) struct Shared {
     ready: AtomicUsize,
     /// Who is told when that is more than none.
     on_ready: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+/// See [`Shared::save_input`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedInput {
+    typed: Vec<Option<u8>>,
+    script: Vec<u8>,
+    panic_at: u64,
 }
 
 /// What goes over the line to the guest's serial port.
@@ -296,6 +306,25 @@ impl Shared {
             let taken = take(&block);
             script.drain(..taken);
         }
+    }
+
+    /// What waits to be typed (a break is none), the rest of the script, and when the console ends the run.
+    pub fn save_input(&self) -> SavedInput {
+        let byte = |typed: &Typed| match typed {
+            Typed::Byte(byte) => Some(*byte),
+            Typed::Break => None,
+        };
+        let typed = lock(&self.input).iter().map(byte).collect();
+        let script = lock(&self.script).iter().copied().collect();
+        SavedInput { typed, script, panic_at: self.panic_at.load(Ordering::SeqCst) }
+    }
+
+    /// Takes that back.
+    pub fn restore_input(&self, saved: SavedInput) {
+        let typed = saved.typed.into_iter().take(INPUT_LIMIT);
+        *lock(&self.input) = typed.map(|typed| typed.map_or(Typed::Break, Typed::Byte)).collect();
+        *lock(&self.script) = saved.script.into();
+        self.panic_at.store(saved.panic_at, Ordering::SeqCst);
     }
 
     /// How many bytes the guest is ready to take.

@@ -31,6 +31,16 @@ impl Planned {
         Planned { change, done: Arc::default() }
     }
 
+    /// Whether it was made.
+    pub fn done(&self) -> bool {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// Says whether it was made.
+    pub fn set_done(&self, done: bool) {
+        self.done.store(done, Ordering::SeqCst);
+    }
+
     /// When it is due, in guest time.
     pub fn at(&self) -> Nanos {
         self.change.at.as_nanos().try_into().unwrap_or(Nanos::MAX)

@@ -1,18 +1,36 @@
 //! Virtual time: one host thread runs all vCPUs in turn, and time is the instructions that they
 //! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
 
+use std::sync::Mutex;
+
 use satori_bus::{Clock, Nanos, TimerQueue};
 use satori_seam::{Doing, TimeSource, Until};
 
 use crate::control::Control;
 use crate::runs::{After, Entry, Runs};
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 use crate::{Event, VirtualClock};
 
 /// Instructions of one turn, if nothing ends it sooner.
 const SLICE: u64 = 10_000;
 /// Instructions of a turn out of order, for what an interrupt begins: its vCPU's next turn is shorter by them.
 const SHORT: u64 = 1_000;
+
+/// What a turn of each vCPU lacks, for those beside the loop: it is right between two rounds of turns.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<Vec<u64>>);
+
+impl Turns {
+    /// Instructions of each vCPU that are to be taken from its next turns; none of any that is not named.
+    pub fn get(&self) -> Vec<u64> {
+        lock(&self.0).clone()
+    }
+
+    /// Sets them.
+    pub fn set(&self, debts: Vec<u64>) {
+        *lock(&self.0) = debts;
+    }
+}
 
 /// Who executed more than its turns gave it.
 struct Shares {
@@ -61,6 +79,7 @@ struct Turn {
 }
 
 /// Runs `vps` until the machine stops. `feed` hands typed input to the guest.
+#[allow(clippy::too_many_arguments, reason = "all that vCPUs run beside, each of another kind")]
 pub(crate) fn run<V: Runs>(
     vps: &mut [V],
     timers: &TimerQueue,
@@ -69,13 +88,19 @@ pub(crate) fn run<V: Runs>(
     feed: &dyn Fn(),
     control: &Control<V>,
     tick: Option<Nanos>,
+    turns: &Turns,
 ) {
     let around = Around { timers, clock, shared, control, tick };
-    let mut shares = Shares { debts: vec![0; vps.len()] };
+    let mut shares = Shares { debts: turns.get() };
+    shares.debts.resize(vps.len(), 0);
     while !shared.stopping() {
         feed();
+        control.rest(clock.now());
         if control.asked() {
+            turns.set(std::mem::take(&mut shares.debts));
             control.attend(vps);
+            shares.debts = turns.get();
+            shares.debts.resize(vps.len(), 0);
         }
         let mut ran = false;
         for turn in 0..vps.len() {

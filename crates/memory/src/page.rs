@@ -140,6 +140,14 @@ impl PageState {
         self.value() & Self::TOUCHED != 0
     }
 
+    /// Says whether the page was touched, while no vCPU executes.
+    pub fn set_touched(&self, touched: bool) {
+        match touched {
+            true => self.0.fetch_or(Self::TOUCHED, Ordering::Relaxed),
+            false => self.0.fetch_and(!Self::TOUCHED, Ordering::Relaxed),
+        };
+    }
+
     /// Marks the page as touched; returns whether this was the first time.
     pub fn touch(&self) -> bool {
         self.0.fetch_or(Self::TOUCHED, Ordering::Relaxed) & Self::TOUCHED == 0

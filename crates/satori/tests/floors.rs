@@ -17,6 +17,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-bus", 1),
     ("satori-sandbox", 1),
     ("satori-host", 1),
+    ("satori-save", 1),
     ("satori-seam", 2),
     ("satori-engine", 2),
     ("satori-arm-engine", 2),
@@ -65,6 +66,7 @@ const SIDEWAYS: &[(&str, &str, &str)] = &[
         "the MSR table has the capability registers, which follow from the controls",
     ),
     ("satori-jit", "satori-soft", "the translator executes a processor's blocks in a better way"),
+    ("satori-state", "satori-save", "the register file is saved as it is, its wide numbers as everybody's"),
     ("satori-hyperv", "satori-cpuid", "the interface contributes a layer to the one CPUID table"),
 ];
 
@@ -276,6 +278,7 @@ const NEUTRAL: &[&str] = &[
     "satori-bus",
     "satori-seam",
     "satori-sandbox",
+    "satori-save",
     "satori-symbols",
     "satori-files",
     "satori-net",

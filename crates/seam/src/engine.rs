@@ -12,6 +12,14 @@ use crate::{Capabilities, Isa, Space, TimeSource, Vcpu};
 pub trait Entropy: Send {
     /// The next number; none if there is none now, which the guest sees.
     fn next(&mut self) -> Option<u64>;
+
+    /// What all numbers to come follow from, if they do from anything.
+    fn seed(&self) -> Option<u64> {
+        None
+    }
+
+    /// Goes on from a [`Entropy::seed`]; one whose numbers follow from nothing does not care.
+    fn set_seed(&mut self, _seed: u64) {}
 }
 
 /// What a partition is made of: all that its vCPUs have in common.

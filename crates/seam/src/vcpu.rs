@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use satori_save::{Error, Value};
+
 use crate::{DebugPlan, Isa, Kick, Until, Whereabouts};
 
 /// A counter of an engine: its name and value.
@@ -76,6 +78,17 @@ pub trait Vcpu<I: Isa>: Send {
     /// While it sleeps: at which time of the partition's counter it has to run again by itself, if at any.
     fn wakes_at(&self) -> Option<u64> {
         None
+    }
+
+    /// What it has beside the register file, outside [`Vcpu::run`]: answers that it was given and has not taken, its counts,
+    /// the state of its random numbers. What it derives from registers and memory is not among it.
+    fn save(&self) -> Result<Value, Error> {
+        Err(Error::refused("vCPU", "this engine gives only its registers"))
+    }
+
+    /// Takes that back, before or between runs; the registers are set apart from it. Every cached translation is dropped.
+    fn restore(&mut self, _value: &Value) -> Result<(), Error> {
+        Err(Error::refused("vCPU", "this engine takes back only registers"))
     }
 
     /// The engine's own counters.

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use satori_bus::InterruptLine;
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::lock;
 
@@ -31,5 +33,27 @@ impl A20 {
             *now = on;
             self.line.set(on);
         }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedA20 {
+    on: bool,
+}
+
+impl State for SavedA20 {
+    const NAME: &'static str = "A20 gate";
+    const VERSION: u32 = 1;
+}
+
+impl Save for A20 {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&SavedA20 { on: self.on() })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        self.set(value.state::<SavedA20>()?.on);
+        Ok(())
     }
 }

@@ -1,13 +1,15 @@
 //! The board: every device at its place, from a handful of parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use satori_bus::{
     ByteSink, Clock, InterruptLine, MmioMap, MsiSink, Overlap, PortDevice, PortMap, PowerSink, TimerQueue,
 };
 use satori_defs::chipset::{hpet, ioapic, irq, mmio, port, uart};
 use satori_pci::PciBus;
+use satori_save::Save;
 
+use crate::support::lock;
 use crate::*;
 
 /// What the devices are wired to.
@@ -154,21 +156,38 @@ pub struct Chipset {
     pub com1: Arc<Uart>,
     /// PCI bus 0, for further functions.
     pub pci: Arc<PciBus>,
+    saved: Parted,
+}
+
+/// Devices that have state, in the order in which they are saved and take theirs back.
+#[derive(Default)]
+struct Parted(Mutex<Vec<(&'static str, Arc<dyn Save>)>>);
+
+impl Parted {
+    /// Remembers `device`, and hands it on.
+    fn keep<D: Save + 'static>(&self, name: &'static str, device: Arc<D>) -> Arc<D> {
+        lock(&self.0).push((name, device.clone()));
+        device
+    }
 }
 
 impl Chipset {
     /// Puts the board together.
     pub fn new(parts: Parts) -> Result<Self, Error> {
         let Parts { clock, timers, power, interrupts, intr, a20, com1, options } = parts;
-        let a20 = A20::new(a20);
-        let pic = Pic::new(intr);
-        let ioapic = IoApic::new(interrupts);
-        let router = Arc::new(IrqRouter::new(&pic, &ioapic));
+        let saved = Parted::default();
+        let a20 = saved.keep("A20", A20::new(a20));
+        let pic = saved.keep("PIC", Pic::new(intr));
+        let ioapic = saved.keep("I/O APIC", IoApic::new(interrupts));
+        let router = saved.keep("lines", Arc::new(IrqRouter::new(&pic, &ioapic)));
         let gate = LegacyGate::new();
         let pit = Pit::new(clock.clone(), timers.clone(), gate.line(router.isa(irq::PIT)));
+        let pit = saved.keep("PIT", pit);
         let rtc = Rtc::new(clock.clone(), timers.clone(), gate.line(router.isa(irq::RTC)), options.memory);
+        let rtc = saved.keep("RTC", rtc);
         let pm = AcpiPm::new(clock.clone(), timers.clone(), router.isa(irq::SCI), power.clone());
-        let pci = PciBus::new();
+        let pm = saved.keep("PM", pm);
+        let pci = saved.keep("PCI", PciBus::new());
 
         let ports = PortMap::default();
         let add = |name, first, last, device: Arc<dyn PortDevice>| ports.add(name, first, last, device);
@@ -177,21 +196,18 @@ impl Chipset {
         add("ELCR", port::ELCR, port::ELCR + 1, pic.elcr())?;
         add("PIT", port::PIT, port::PIT + 3, pit.clone())?;
         add("system control B", port::SYSTEM_CONTROL_B, port::SYSTEM_CONTROL_B, pit.port_b())?;
-        add(
-            "system control A",
-            port::SYSTEM_CONTROL_A,
-            port::SYSTEM_CONTROL_A,
-            system_control_a(a20.clone(), power.clone()),
-        )?;
+        let control = saved.keep("system control A", system_control_a(a20.clone(), power.clone()));
+        add("system control A", port::SYSTEM_CONTROL_A, port::SYSTEM_CONTROL_A, control)?;
         add("RTC", port::RTC, port::RTC + 1, rtc)?;
         add("ACPI PM", port::PM1A_EVT, port::PM_TMR + 3, pm.clone())?;
         // One port each: the reset control register hides in the middle of the address register,
         // which takes only dwords.
         add("PCI address", port::PCI_ADDRESS, port::PCI_ADDRESS, pci.address_port())?;
-        add("reset control", port::RESET_CONTROL, port::RESET_CONTROL, reset_control(power.clone()))?;
+        let control = saved.keep("reset control", reset_control(power.clone()));
+        add("reset control", port::RESET_CONTROL, port::RESET_CONTROL, control)?;
         add("PCI data", port::PCI_DATA, port::PCI_DATA + 3, pci.data_port())?;
         if options.i8042 {
-            let i8042 = I8042::new(router.isa(irq::KEYBOARD), a20, power.clone());
+            let i8042 = saved.keep("i8042", I8042::new(router.isa(irq::KEYBOARD), a20, power.clone()));
             add("i8042 data", port::I8042_DATA, port::I8042_DATA, i8042.data())?;
             add("i8042 command", port::I8042_COMMAND, port::I8042_COMMAND, i8042.command())?;
         }
@@ -208,7 +224,7 @@ impl Chipset {
         if options.pvpanic {
             add("pvpanic", port::PVPANIC, port::PVPANIC, Pvpanic::new(power))?;
         }
-        let com1 = map_uart(&ports, &router, Com::Com1, com1)?;
+        let com1 = map_uart(&ports, &router, &saved, Com::Com1, com1)?;
 
         let mmio = MmioMap::default();
         mmio.add("I/O APIC", mmio::IOAPIC, mmio::IOAPIC + (mmio::IOAPIC_SIZE - 1), ioapic.clone())?;
@@ -217,6 +233,7 @@ impl Chipset {
             if let (Some(a), Some(b), Some(c), Some(d)) = (pin(0), pin(1), pin(2), pin(3)) {
                 let legacy = [router.isa(irq::PIT), router.isa(irq::RTC)];
                 let hpet = Hpet::new(clock, timers, HpetLines { legacy, pins: [a, b, c, d] }, gate);
+                let hpet = saved.keep("HPET", hpet);
                 mmio.add("HPET", mmio::HPET, mmio::HPET + (mmio::HPET_SIZE - 1), hpet)?;
             }
         }
@@ -224,31 +241,37 @@ impl Chipset {
             mmio.add("PCI ECAM", mmio::ECAM, mmio::ECAM + (mmio::ECAM_SIZE - 1), pci.ecam())?;
         }
         if let Some(cpus) = options.testdev {
-            map_testdev(&ports, &mmio, &router)?;
+            map_testdev(&ports, &mmio, &router, &saved)?;
             let memory = options.memory.below_4g.saturating_add(options.memory.above_4g);
-            ports.add("fw_cfg", port::FW_CFG, port::FW_CFG + 1, FwCfg::new(cpus, memory))?;
+            let fw_cfg = saved.keep("fw_cfg", FwCfg::new(cpus, memory));
+            ports.add("fw_cfg", port::FW_CFG, port::FW_CFG + 1, fw_cfg)?;
         }
         if options.post {
             post::post(&ports);
         }
-        Ok(Chipset { ports, mmio, pic, ioapic, router, pm, com1, pci })
+        Ok(Chipset { ports, mmio, pic, ioapic, router, pm, com1, pci, saved })
     }
 
     /// Adds another serial port that transmits to `sink`.
     pub fn add_uart(&self, com: Com, sink: Box<dyn ByteSink>) -> Result<Arc<Uart>, Error> {
-        map_uart(&self.ports, &self.router, com, sink)
+        map_uart(&self.ports, &self.router, &self.saved, com, sink)
+    }
+
+    /// The devices that have state, each with its place, in the order in which they take theirs back.
+    pub fn parts(&self) -> Vec<(&'static str, Arc<dyn Save>)> {
+        lock(&self.saved.0).clone()
     }
 }
 
-fn map_testdev(ports: &PortMap, mmio: &MmioMap, router: &IrqRouter) -> Result<(), Error> {
-    let data = TestPorts::new();
+fn map_testdev(ports: &PortMap, mmio: &MmioMap, router: &IrqRouter, saved: &Parted) -> Result<(), Error> {
+    let data = saved.keep("pc-testdev", TestPorts::new());
     ports.add("pc-testdev", port::TESTDEV_DATA, port::TESTDEV_DATA + 3, data.clone())?;
     ports.add("pc-testdev flush", port::TESTDEV_FLUSH, port::TESTDEV_FLUSH + 3, Arc::new(TestFlush))?;
     ports.add("pc-testdev bytes", port::TESTDEV_BYTES, port::TESTDEV_BYTES + 3, data)?;
     let lines: Vec<_> = (0..ioapic::PINS as u8).filter_map(|pin| router.line(pin)).collect();
     let last = port::TESTDEV_IRQ + (lines.len() as u16 - 1);
     ports.add("pc-testdev lines", port::TESTDEV_IRQ, last, TestLines::new(lines))?;
-    let memory = TestMemory::new(mmio::TESTDEV_SIZE);
+    let memory = saved.keep("pc-testdev memory", TestMemory::new(mmio::TESTDEV_SIZE));
     mmio.add("pc-testdev memory", mmio::TESTDEV, mmio::TESTDEV + (mmio::TESTDEV_SIZE - 1), memory)?;
     Ok(())
 }
@@ -256,11 +279,12 @@ fn map_testdev(ports: &PortMap, mmio: &MmioMap, router: &IrqRouter) -> Result<()
 fn map_uart(
     ports: &PortMap,
     router: &IrqRouter,
+    saved: &Parted,
     com: Com,
     sink: Box<dyn ByteSink>,
 ) -> Result<Arc<Uart>, Error> {
     let (name, base, irq) = com.place();
-    let device = Uart::new(router.isa(irq), sink);
+    let device = saved.keep(name, Uart::new(router.isa(irq), sink));
     ports.add(name, base, base + (uart::PORTS - 1), device.clone())?;
     Ok(device)
 }

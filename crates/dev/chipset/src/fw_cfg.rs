@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::PortDevice;
 use satori_defs::chipset::fw_cfg::*;
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::lock;
 
@@ -50,6 +52,28 @@ impl PortDevice for FwCfg {
         if offset == 0 && size == 2 {
             *lock(&self.selected) = (value as u16, 0);
         }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedFwCfg {
+    selected: (u16, usize),
+}
+
+impl State for SavedFwCfg {
+    const NAME: &'static str = "fw_cfg";
+    const VERSION: u32 = 1;
+}
+
+impl Save for FwCfg {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&SavedFwCfg { selected: *lock(&self.selected) })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        *lock(&self.selected) = value.state::<SavedFwCfg>()?.selected;
+        Ok(())
     }
 }
 

@@ -6,8 +6,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use satori_bus::{Clock, InterruptLine, MmioDevice, Nanos, Timer, TimerQueue};
+use satori_bus::{Armed, Clock, InterruptLine, MmioDevice, Nanos, Timer, TimerQueue};
 use satori_defs::chipset::hpet::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{MIN_PERIOD, lock};
 
@@ -17,7 +19,8 @@ const OUTPUTS: usize = 2 + PIN_COUNT;
 const CONF_WRITABLE: u64 =
     TN_INT_TYPE_CNF | TN_INT_ENB_CNF | TN_TYPE_CNF | TN_VAL_SET_CNF | TN_32MODE_CNF | TN_INT_ROUTE_CNF;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Comparator {
     conf: u64,
     /// The accumulator: where the counter will match next.
@@ -68,6 +71,8 @@ impl Comparator {
     }
 }
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct State {
     conf: u64,
     status: u64,
@@ -341,6 +346,47 @@ impl Timer for Hpet {
         }
         self.drive(&mut state);
         self.arm(&state);
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedHpet {
+    state: State,
+    armed: Vec<Armed>,
+}
+
+impl satori_save::State for SavedHpet {
+    const NAME: &'static str = "HPET";
+    const VERSION: u32 = 1;
+}
+
+impl Hpet {
+    fn timer(&self) -> Weak<dyn Timer> {
+        self.me.clone()
+    }
+}
+
+impl Save for Hpet {
+    fn save(&self) -> Result<Value, Error> {
+        let state = lock(&self.state).clone();
+        Value::of(&SavedHpet { state, armed: self.timers.armed(&self.timer()) })
+    }
+
+    /// The gate in the lines of the PIT and the RTC comes back too.
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let SavedHpet { state, armed } = value.state()?;
+        let comparator = |timer: &Comparator| {
+            let within = timer.comparator & !timer.mask() == 0 && timer.period & !timer.mask() == 0;
+            within && timer.conf & !CONF_WRITABLE == 0
+        };
+        let registers = state.conf & !(ENABLE_CNF | LEG_RT_CNF) == 0 && state.status >> TIMERS == 0;
+        let fits = registers && state.timers.iter().all(comparator);
+        Error::unless(fits, "HPET", "a register has bits that do not exist")?;
+        self.gate.0.store(state.conf & LEG_RT_CNF != 0, Ordering::Relaxed);
+        *lock(&self.state) = state;
+        self.timers.restore(&self.timer(), &armed);
+        Ok(())
     }
 }
 

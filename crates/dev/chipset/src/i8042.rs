@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{InterruptLine, PortDevice, PowerEvent, PowerSink};
 use satori_defs::chipset::i8042::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::A20;
 use crate::support::lock;
@@ -178,6 +180,41 @@ impl PortDevice for Command {
 
     fn write(&self, _offset: u16, _size: u8, value: u32) {
         self.0.write(|state| state.write_command(value as u8));
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedI8042 {
+    ram: [u8; 32],
+    output_port: u8,
+    status: u8,
+    command: Option<u8>,
+    answers: VecDeque<(u8, u8)>,
+    last: u8,
+    level: bool,
+}
+
+impl satori_save::State for SavedI8042 {
+    const NAME: &'static str = "i8042";
+    const VERSION: u32 = 1;
+}
+
+impl Save for I8042 {
+    fn save(&self) -> Result<Value, Error> {
+        let State { ram, output_port, a20: _, status, command, ref answers, last, level } =
+            *lock(&self.state);
+        Value::of(&SavedI8042 { ram, output_port, status, command, answers: answers.clone(), last, level })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let saved: SavedI8042 = value.state()?;
+        Error::unless(saved.answers.len() <= ANSWERS, "i8042", "more answers wait than it keeps")?;
+        let mut state = lock(&self.state);
+        let SavedI8042 { ram, output_port, status, command, answers, last, level } = saved;
+        let output_port = output_port & !OUTPUT_A20;
+        *state = State { ram, output_port, a20: state.a20.clone(), status, command, answers, last, level };
+        Ok(())
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use satori_bus::{MmioDevice, Msi, MsiSink};
 use satori_defs::apic::DEFAULT_BASE;
 use satori_defs::chipset::ioapic::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::lock;
 
@@ -18,6 +20,8 @@ const RESERVED: u32 = 3;
 /// Reserved too; of a local APIC's ICR it is start-up (SDM 11.6.1).
 const START_UP: u32 = 6;
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct State {
     id: u32,
     select: u8,
@@ -183,6 +187,30 @@ impl MmioDevice for IoApic {
             }
         };
         self.send(message);
+    }
+}
+
+impl satori_save::State for State {
+    const NAME: &'static str = "I/O APIC";
+    const VERSION: u32 = 1;
+}
+
+impl Save for IoApic {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&*lock(&self.state))
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        const LOW: u64 = 0x1_ffff;
+        let saved: State = value.state()?;
+        let exist = |entry: &u64| entry & 0xffff_ffff & !LOW == 0;
+        // An edge ends with its message, and waits for no EOI.
+        let ended = |entry: &u64| entry & REMOTE_IRR == 0 || entry & TRIGGER_MODE != 0;
+        let entries = saved.entries.iter().all(|entry| exist(entry) && ended(entry));
+        let fits = entries && saved.level >> PINS == 0 && saved.id & !0x0f00_0000 == 0;
+        Error::unless(fits, "I/O APIC", "a register has bits that do not exist, or do not go together")?;
+        *lock(&self.state) = saved;
+        Ok(())
     }
 }
 

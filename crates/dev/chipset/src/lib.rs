@@ -53,7 +53,7 @@ pub use ioapic::IoApic;
 pub use pic::Pic;
 pub use pit::Pit;
 pub use pm::AcpiPm;
-pub use reset::{reset_control, system_control_a};
+pub use reset::{PortA, Register, reset_control, system_control_a};
 pub use router::IrqRouter;
 pub use rtc::{MemorySizes, Rtc};
 pub use testdev::{TestFlush, TestLines, TestMemory, TestPorts};

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, TryLockError};
 use satori_bus::{InterruptLine, PortDevice};
 use satori_defs::chipset::irq::CASCADE;
 use satori_defs::chipset::pic::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{lock, read_bytes, write_bytes};
 
 /// Which initialization command word comes next on the data port.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Expect {
     #[default]
     Ocw1,
@@ -23,7 +25,8 @@ enum Expect {
     Icw4,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Chip {
     irr: u8,
     isr: u8,
@@ -194,6 +197,8 @@ impl Chip {
     }
 }
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Pair {
     master: Chip,
     slave: Chip,
@@ -365,6 +370,34 @@ impl PortDevice for Elcr {
                 chip.elcr = byte & chip.elcr_mask;
             });
         });
+    }
+}
+
+impl satori_save::State for Pair {
+    const NAME: &'static str = "8259A";
+    const VERSION: u32 = 1;
+}
+
+impl Save for Pic {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&*lock(&self.chips))
+    }
+
+    /// INTR is as it was with that state, and is not driven.
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let saved: Pair = value.state()?;
+        let mut chips = lock(&self.chips);
+        let fits = |saved: &Chip, own: &Chip| {
+            let masked = saved.elcr_mask == own.elcr_mask && saved.elcr & !own.elcr_mask == 0;
+            masked && saved.highest < 8 && saved.vector_base & 7 == 0
+        };
+        let fit = fits(&saved.master, &chips.master) && fits(&saved.slave, &chips.slave);
+        Error::unless(fit, "8259A", "a register has bits that do not exist")?;
+        *chips = saved;
+        let asserted = chips.master.pending(true).is_some();
+        self.asserted.store(asserted, Ordering::Release);
+        *lock(&self.driving) = asserted;
+        Ok(())
     }
 }
 

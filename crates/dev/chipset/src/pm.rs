@@ -5,8 +5,10 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use satori_bus::{Clock, InterruptLine, Nanos, PortDevice, PowerEvent, PowerSink, Timer, TimerQueue};
+use satori_bus::{Armed, Clock, InterruptLine, Nanos, PortDevice, PowerEvent, PowerSink, Timer, TimerQueue};
 use satori_defs::chipset::pm::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{lock, nanos, read_bytes, ticks, write_bytes};
 
@@ -15,6 +17,8 @@ const HALF: u64 = 1 << 31;
 
 const ENABLE_WRITABLE: u16 = TMR | GBL | PWRBTN | SLPBTN | RTC;
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct State {
     status: u16,
     enable: u16,
@@ -143,6 +147,40 @@ impl Timer for AcpiPm {
     }
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedPm {
+    state: State,
+    armed: Vec<Armed>,
+}
+
+impl satori_save::State for SavedPm {
+    const NAME: &'static str = "ACPI PM";
+    const VERSION: u32 = 1;
+}
+
+impl AcpiPm {
+    fn timer(&self) -> Weak<dyn Timer> {
+        self.me.clone()
+    }
+}
+
+impl Save for AcpiPm {
+    fn save(&self) -> Result<Value, Error> {
+        let state = lock(&self.state).clone();
+        Value::of(&SavedPm { state, armed: self.timers.armed(&self.timer()) })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let SavedPm { state, armed } = value.state()?;
+        let fits = state.enable & !ENABLE_WRITABLE == 0 && state.control & (SLP_EN | SCI_EN) == 0;
+        Error::unless(fits, "ACPI PM", "a register has bits that do not exist")?;
+        *lock(&self.state) = state;
+        self.timers.restore(&self.timer(), &armed);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,10 +209,10 @@ mod tests {
         let (pm, _, wire, _) = pm();
         pm.press_power_button();
         assert!(!wire.level());
-        pm.write(2, 2, PWRBTN.into());
+        pm.write(2, 2, u32::from(PWRBTN));
         assert!(wire.level());
-        assert_eq!(pm.read(0, 2), PWRBTN.into());
-        pm.write(0, 2, PWRBTN.into());
+        assert_eq!(pm.read(0, 2), u32::from(PWRBTN));
+        pm.write(0, 2, u32::from(PWRBTN));
         assert!(!wire.level());
     }
 

@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{PortDevice, PowerEvent, PowerSink};
 use satori_defs::chipset::reset::*;
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::A20;
 use crate::support::lock;
 
 /// A register one bit of which resets when it goes from 0 to 1.
-struct Register {
+pub struct Register {
     value: Mutex<u8>,
     writable: u8,
     reset: u8,
@@ -32,13 +34,13 @@ impl PortDevice for Register {
 }
 
 /// The reset control register at port 0xcf9.
-pub fn reset_control(power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
+pub fn reset_control(power: Arc<dyn PowerSink>) -> Arc<Register> {
     let writable = SYS_RST | RST_CPU | FULL_RST;
     Arc::new(Register { value: Mutex::new(0), writable, reset: RST_CPU, name: "port cf9", power })
 }
 
 /// System control port A at port 0x92: the A20 gate, and a reset.
-struct PortA {
+pub struct PortA {
     a20: Arc<A20>,
     reset: Register,
 }
@@ -55,9 +57,44 @@ impl PortDevice for PortA {
 }
 
 /// System control port A at port 0x92.
-pub fn system_control_a(a20: Arc<A20>, power: Arc<dyn PowerSink>) -> Arc<dyn PortDevice> {
+pub fn system_control_a(a20: Arc<A20>, power: Arc<dyn PowerSink>) -> Arc<PortA> {
     let (writable, value) = (PORT_A_RESET, Mutex::new(0));
     Arc::new(PortA { a20, reset: Register { value, writable, reset: PORT_A_RESET, name: "port 92", power } })
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedRegister {
+    value: u8,
+}
+
+impl State for SavedRegister {
+    const NAME: &'static str = "reset register";
+    const VERSION: u32 = 1;
+}
+
+impl Save for Register {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&SavedRegister { value: *lock(&self.value) })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let SavedRegister { value } = value.state()?;
+        Error::unless(value & !self.writable == 0, SavedRegister::NAME, "it has bits that do not exist")?;
+        *lock(&self.value) = value;
+        Ok(())
+    }
+}
+
+/// Without the gate, which has a state of its own.
+impl Save for PortA {
+    fn save(&self) -> Result<Value, Error> {
+        self.reset.save()
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        self.reset.restore(value)
+    }
 }
 
 #[cfg(test)]

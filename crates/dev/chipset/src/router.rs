@@ -4,11 +4,13 @@
 //! Sources of one line are OR-ed, as wires are. The line's lock is held while both controllers are
 //! told, so that they agree on the last level; neither calls back (see [`crate::pic`], [`crate::ioapic`]).
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use satori_bus::InterruptLine;
 use satori_defs::chipset::ioapic::{PINS, PIT_PIN};
 use satori_defs::chipset::irq::{CASCADE, PIT};
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::ioapic::IoApic;
 use crate::pic::Pic;
@@ -18,11 +20,27 @@ struct Gsi {
     number: u8,
     /// How many sources assert it.
     asserting: Mutex<u32>,
+    /// The sources that it has, in the order in which they came.
+    sources: Mutex<Vec<Weak<Source>>>,
     pic: Arc<Pic>,
     ioapic: Arc<IoApic>,
 }
 
 impl Gsi {
+    /// Another source of it.
+    fn source(self: &Arc<Self>) -> Arc<dyn InterruptLine> {
+        let source = Arc::new(Source { gsi: self.clone(), asserted: Mutex::new(false) });
+        let mut sources = lock(&self.sources);
+        sources.retain(|source| source.strong_count() > 0);
+        sources.push(Arc::downgrade(&source));
+        source
+    }
+
+    /// Those that are there.
+    fn sources(&self) -> Vec<Arc<Source>> {
+        lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn drive(&self, asserted: bool) {
         if self.number < 16 && self.number != CASCADE {
             self.pic.set(self.number, asserted);
@@ -65,7 +83,7 @@ impl IrqRouter {
     pub fn new(pic: &Arc<Pic>, ioapic: &Arc<IoApic>) -> Self {
         let gsi = |number| {
             let (pic, ioapic) = (pic.clone(), ioapic.clone());
-            Arc::new(Gsi { number, asserting: Mutex::new(0), pic, ioapic })
+            Arc::new(Gsi { number, asserting: Mutex::new(0), sources: Mutex::default(), pic, ioapic })
         };
         IrqRouter { lines: (0..PINS as u8).map(gsi).collect() }
     }
@@ -73,14 +91,45 @@ impl IrqRouter {
     /// A new source of line `number`: an ISA interrupt below 16, else the I/O APIC pin. ISA interrupt
     /// 0 is PIC input 0 and I/O APIC pin 2; line 2 is pin 2 alone. `None` if there is no such pin.
     pub fn line(&self, number: u8) -> Option<Arc<dyn InterruptLine>> {
-        let gsi = self.lines.get(usize::from(number))?.clone();
-        Some(Arc::new(Source { gsi, asserted: Mutex::new(false) }))
+        self.lines.get(usize::from(number)).map(Gsi::source)
     }
 
     /// A new source of an ISA interrupt; the number is taken modulo 16.
     pub fn isa(&self, irq: u8) -> Arc<dyn InterruptLine> {
-        let gsi = self.lines[usize::from(irq & 15)].clone();
-        Arc::new(Source { gsi, asserted: Mutex::new(false) })
+        self.lines[usize::from(irq & 15)].source()
+    }
+}
+
+/// Which sources assert which lines. They are known by the order in which they came, which is that in which a machine is put
+/// together.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedLines {
+    lines: Vec<Vec<bool>>,
+}
+
+impl State for SavedLines {
+    const NAME: &'static str = "interrupt lines";
+    const VERSION: u32 = 1;
+}
+
+impl Save for IrqRouter {
+    fn save(&self) -> Result<Value, Error> {
+        let levels = |gsi: &Arc<Gsi>| gsi.sources().iter().map(|source| *lock(&source.asserted)).collect();
+        Value::of(&SavedLines { lines: self.lines.iter().map(levels).collect() })
+    }
+
+    /// The lines are as they were, and the controllers, which have a state of their own, are told nothing.
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let SavedLines { lines } = value.state()?;
+        let sources: Vec<_> = self.lines.iter().map(|gsi| gsi.sources()).collect();
+        let same = sources.iter().map(Vec::len).eq(lines.iter().map(Vec::len));
+        Error::unless(same, SavedLines::NAME, "other devices share the lines")?;
+        for ((gsi, sources), levels) in self.lines.iter().zip(sources).zip(lines) {
+            sources.iter().zip(&levels).for_each(|(source, level)| *lock(&source.asserted) = *level);
+            *lock(&gsi.asserting) = levels.iter().filter(|level| **level).count() as u32;
+        }
+        Ok(())
     }
 }
 

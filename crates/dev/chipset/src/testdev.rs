@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use satori_bus::{InterruptLine, MmioDevice, PortDevice};
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{lock, read_bytes, write_bytes};
 
@@ -92,6 +94,50 @@ impl MmioDevice for TestMemory {
                 *stored = byte;
             }
         }
+    }
+}
+
+/// The storage behind ports, or in memory space.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedBytes {
+    bytes: Vec<u8>,
+}
+
+impl State for SavedBytes {
+    const NAME: &'static str = "pc-testdev";
+    const VERSION: u32 = 1;
+}
+
+fn state(value: &Value, size: usize) -> Result<Vec<u8>, Error> {
+    let SavedBytes { bytes } = value.state()?;
+    Error::unless(bytes.len() == size, SavedBytes::NAME, "it has another size")?;
+    Ok(bytes)
+}
+
+impl Save for TestPorts {
+    fn save(&self) -> Result<Value, Error> {
+        let bytes = self.0.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        Value::of(&SavedBytes { bytes })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let bytes = state(value, self.0.len())?;
+        self.0.iter().zip(bytes).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+impl Save for TestMemory {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&SavedBytes { bytes: lock(&self.0).to_vec() })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let mut own = lock(&self.0);
+        let bytes = state(value, own.len())?;
+        own.copy_from_slice(&bytes);
+        Ok(())
     }
 }
 

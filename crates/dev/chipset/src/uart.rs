@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{ByteSink, InterruptLine, PortDevice};
 use satori_defs::chipset::uart::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{lock, read_bytes, write_bytes};
 
@@ -337,6 +339,73 @@ impl PortDevice for Uart {
     }
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedUart {
+    /// IER, LCR, MCR, SCR, FCR.
+    registers: [u8; 5],
+    divisor: u16,
+    received: VecDeque<u8>,
+    breaks: VecDeque<usize>,
+    break_told: bool,
+    polls: u32,
+    settled: bool,
+    wanted: usize,
+    overrun: bool,
+    modem_changes: u8,
+    thre_pending: bool,
+    level: bool,
+    refused: bool,
+}
+
+impl satori_save::State for SavedUart {
+    const NAME: &'static str = "16550A";
+    const VERSION: u32 = 1;
+}
+
+impl Save for Uart {
+    fn save(&self) -> Result<Value, Error> {
+        let state = lock(&self.state);
+        Value::of(&SavedUart {
+            registers: [state.ier, state.lcr, state.mcr, state.scr, state.fcr],
+            divisor: state.divisor,
+            received: state.received.clone(),
+            breaks: state.breaks.clone(),
+            break_told: state.break_told,
+            polls: state.polls,
+            settled: state.settled,
+            wanted: state.wanted,
+            overrun: state.overrun,
+            modem_changes: state.modem_changes,
+            thre_pending: state.thre_pending,
+            level: state.level,
+            refused: state.refused,
+        })
+    }
+
+    /// Whoever is told how many bytes the guest is ready to take is told now.
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let saved: SavedUart = value.state()?;
+        let [ier, lcr, mcr, scr, fcr] = saved.registers;
+        let exist =
+            ier & !0x0f == 0 && mcr & !0x1f == 0 && fcr & !0xc9 == 0 && saved.modem_changes & !0x0f == 0;
+        let breaks = saved.breaks.iter().all(|before| *before < saved.received.len());
+        let fits = exist && breaks && saved.received.len() <= FIFO_SIZE && saved.wanted <= FIFO_SIZE;
+        Error::unless(fits, "16550A", "a register or a FIFO holds what it cannot hold")?;
+        let mut state = lock(&self.state);
+        (state.ier, state.lcr, state.mcr, state.scr, state.fcr) = (ier, lcr, mcr, scr, fcr);
+        state.divisor = saved.divisor;
+        (state.received, state.breaks, state.break_told) = (saved.received, saved.breaks, saved.break_told);
+        (state.polls, state.settled, state.wanted) = (saved.polls, saved.settled, saved.wanted);
+        (state.overrun, state.modem_changes) = (saved.overrun, saved.modem_changes);
+        (state.thre_pending, state.level, state.refused) = (saved.thre_pending, saved.level, saved.refused);
+        if let Some(wants) = &state.wants {
+            wants(state.wanted);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,9 +442,9 @@ mod tests {
         let (uart, wire, bytes) = uart();
         uart.write(IER, 1, IER_ETBEI.into());
         assert!(wire.level(), "empty when enabled");
-        assert_eq!(uart.read(IIR, 1), IIR_THRE.into());
+        assert_eq!(uart.read(IIR, 1), u32::from(IIR_THRE));
         assert!(!wire.level());
-        assert_eq!(uart.read(IIR, 1), IIR_NONE.into());
+        assert_eq!(uart.read(IIR, 1), u32::from(IIR_NONE));
         uart.write(DATA, 1, b'a'.into());
         assert!(wire.level());
         uart.write(MCR, 1, 0);
@@ -448,8 +517,8 @@ mod tests {
         assert!(uart.offer_break());
         uart.offer(b"h");
         assert_eq!(uart.read(LSR, 1) & 0x11, 1, "the break is not at the front");
-        assert_eq!(uart.read(DATA, 1), b'a'.into());
-        assert_eq!(uart.read(IIR, 1) & 0x0f, IIR_LINE.into());
+        assert_eq!(uart.read(DATA, 1), u32::from(b'a'));
+        assert_eq!(uart.read(IIR, 1) & 0x0f, u32::from(IIR_LINE));
         assert_eq!(uart.read(LSR, 1) & 0x11, 0x11);
         assert_eq!(uart.read(LSR, 1) & 0x11, 1);
         assert_eq!(uart.read(DATA, 1), 0);
@@ -466,7 +535,7 @@ mod tests {
         uart.write(MCR, 1, (MCR_LOOP | MCR_OUT2).into());
         uart.write(DATA, 1, 0x41);
         uart.write(DATA, 1, 0x42);
-        assert_eq!(uart.read(IIR, 1), IIR_LINE.into());
+        assert_eq!(uart.read(IIR, 1), u32::from(IIR_LINE));
         assert_eq!(uart.read(LSR, 1), 0x63);
         assert_eq!(uart.read(DATA, 1), 0x41);
         assert!(bytes.take().is_empty());

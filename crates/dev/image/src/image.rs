@@ -143,6 +143,34 @@ impl Image {
         self.kept.as_ref().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// What a snapshot keeps: the numbers of its pieces, if it is one, and what is in them, one behind the other.
+    pub fn snapshot(&self) -> (Option<Vec<u64>>, Vec<u8>) {
+        let Some(kept) = self.kept() else { return (None, Vec::new()) };
+        (Some(kept.keys().copied().collect()), kept.values().flatten().copied().collect())
+    }
+
+    /// Has a snapshot keep that instead; false if it is not of this image, and nothing is changed.
+    pub fn set_snapshot(&self, pieces: &Option<Vec<u64>>, mut bytes: &[u8]) -> bool {
+        let (Some(mut kept), Some(pieces)) = (self.kept(), pieces) else {
+            return self.kept.is_none() && pieces.is_none() && bytes.is_empty();
+        };
+        let mut fresh = BTreeMap::new();
+        for &piece in pieces {
+            let left = piece.checked_mul(PIECE).and_then(|start| self.bytes.checked_sub(start));
+            let left = left.map(|left| PIECE.min(left) as usize).filter(|left| *left > 0);
+            let Some((these, rest)) = left.and_then(|left| bytes.split_at_checked(left)) else {
+                return false;
+            };
+            fresh.insert(piece, these.into());
+            bytes = rest;
+        }
+        let all = bytes.is_empty() && fresh.len() == pieces.len();
+        if all {
+            *kept = fresh;
+        }
+        all
+    }
+
     fn read_base(&self, at: u64, data: &mut [u8]) -> IoResult<()> {
         match &self.base {
             Base::Raw(store) => store.read(at, data),

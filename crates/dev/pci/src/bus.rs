@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{MmioDevice, PortDevice};
 use satori_defs::pci::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{ConfigSpace, lock};
 
@@ -18,6 +20,10 @@ pub trait PciFunction: Send + Sync {
     fn config_read(&self, offset: u16, size: u8) -> u32;
     /// A write of `size` (1, 2 or 4) bytes at `offset`, naturally aligned.
     fn config_write(&self, offset: u16, size: u8, value: u32);
+    /// Its state, with that of the device behind it.
+    fn save(&self) -> Result<Value, Error>;
+    /// Takes a state back; base addresses lead where it says.
+    fn restore(&self, value: &Value) -> Result<(), Error>;
 }
 
 /// The host bridge, which only has to be there.
@@ -38,6 +44,14 @@ impl PciFunction for HostBridge {
 
     fn config_write(&self, offset: u16, size: u8, value: u32) {
         lock(&self.0).write(offset, size, value);
+    }
+
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&lock(&self.0).save())
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        lock(&self.0).restore(&value.state()?)
     }
 }
 
@@ -185,6 +199,38 @@ impl MmioDevice for Ecam {
         if let Some((function, register)) = self.at(offset, size) {
             function.config_write(register, size, value as u32);
         }
+    }
+}
+
+/// The address register; functions have states of their own.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedBus {
+    address: u32,
+}
+
+impl satori_save::State for SavedBus {
+    const NAME: &'static str = "PCI bus";
+    const VERSION: u32 = 1;
+}
+
+impl PciBus {
+    /// The functions, each with its place: `00:01.0`.
+    pub fn functions(&self) -> Vec<(String, Arc<dyn PciFunction>)> {
+        let place = |devfn: &u8| format!("00:{:02x}.{}", devfn >> 3, devfn & 7);
+        let functions = &lock(&self.state).functions;
+        functions.iter().map(|(devfn, function)| (place(devfn), function.clone())).collect()
+    }
+}
+
+impl Save for PciBus {
+    fn save(&self) -> Result<Value, Error> {
+        Value::of(&SavedBus { address: lock(&self.state).address })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        lock(&self.state).address = value.state::<SavedBus>()?.address & ADDRESS_WRITABLE;
+        Ok(())
     }
 }
 

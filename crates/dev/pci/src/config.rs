@@ -1,6 +1,8 @@
 //! Configuration space: bytes, of which software may write some bits.
 
 use satori_defs::pci::*;
+use satori_save::{Error, State};
+use serde::{Deserialize, Serialize};
 
 /// 256 bytes of configuration space, and which bits software may write.
 #[derive(Clone)]
@@ -47,5 +49,37 @@ impl ConfigSpace {
         for ((byte, mask), new) in registers.zip(value.to_le_bytes()) {
             *byte = *byte & !mask | new & mask;
         }
+    }
+}
+
+/// What software has made of configuration space.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedConfig {
+    bytes: Vec<u8>,
+}
+
+impl State for SavedConfig {
+    const NAME: &'static str = "PCI configuration space";
+    const VERSION: u32 = 1;
+}
+
+impl ConfigSpace {
+    pub(crate) fn save(&self) -> SavedConfig {
+        SavedConfig { bytes: self.bytes.to_vec() }
+    }
+
+    /// Takes it back: only what software may write can be another than it is.
+    pub(crate) fn restore(&mut self, saved: &SavedConfig) -> Result<(), Error> {
+        let unfit = || Error::unfit(SavedConfig::NAME, "it has 256 bytes");
+        let bytes: [u8; CONFIG_SIZE] = saved.bytes.as_slice().try_into().map_err(|_| unfit())?;
+        // The status register is the function's, and follows from its pin.
+        let fixed = |at: usize| !(STATUS..STATUS + 2).contains(&at);
+        let registers = self.bytes.iter().zip(&bytes).zip(&self.writable).enumerate();
+        let mut kept = registers.filter(|(at, _)| fixed(*at));
+        let fits = kept.all(|(_, ((own, saved), writable))| (own ^ saved) & !writable == 0);
+        Error::unless(fits, SavedConfig::NAME, "what identifies the function is another")?;
+        self.bytes = bytes;
+        Ok(())
     }
 }

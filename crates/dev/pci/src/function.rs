@@ -4,8 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{MmioDevice, WeakMmioMap};
 use satori_defs::pci::*;
+use satori_save::Error;
+use serde::{Deserialize, Serialize};
 
-use crate::{ConfigSpace, Intx, Msix, PciFunction, lock};
+use crate::config::SavedConfig;
+use crate::{ConfigSpace, Intx, Msix, intx, lock, msix};
 
 /// What a function says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,15 +143,50 @@ impl Function {
     }
 }
 
-impl PciFunction for Function {
-    fn config_read(&self, offset: u16, size: u8) -> u32 {
+/// A function's state, without that of the device that it belongs to.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedFunction {
+    space: SavedConfig,
+    intx: intx::State,
+    msix: Option<msix::State>,
+}
+
+impl Function {
+    /// Its state.
+    pub fn save(&self) -> SavedFunction {
+        let state = lock(&self.state);
+        let msix = state.msix.as_ref().map(|(_, msix)| msix.save());
+        SavedFunction { space: state.space.save(), intx: self.intx.save(), msix }
+    }
+
+    /// Takes a state back; base addresses lead where it says, and no interrupt is made.
+    pub fn restore(&self, saved: SavedFunction) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        let SavedFunction { space, intx, msix } = saved;
+        match (&state.msix, msix) {
+            (Some((_, own)), Some(msix)) => own.restore(msix)?,
+            (None, None) => {}
+            _ => return Err(Error::unfit("MSI-X", "one of the two functions has none")),
+        }
+        state.space.restore(&space)?;
+        self.intx.restore(intx);
+        self.place(&mut state);
+        Ok(())
+    }
+}
+
+impl Function {
+    /// A read of configuration space.
+    pub fn config_read(&self, offset: u16, size: u8) -> u32 {
         let mut state = lock(&self.state);
         let interrupt = if self.intx.pending() { STATUS_INTERRUPT } else { 0 };
         state.space.set(STATUS, &[STATUS_CAPABILITIES | interrupt]);
         state.space.read(offset, size)
     }
 
-    fn config_write(&self, offset: u16, size: u8, value: u32) {
+    /// A write of configuration space.
+    pub fn config_write(&self, offset: u16, size: u8, value: u32) {
         let mut state = lock(&self.state);
         state.space.write(offset, size, value);
         let (first, end) = (usize::from(offset), usize::from(offset) + usize::from(size));

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use satori_bus::InterruptLine;
+use serde::{Deserialize, Serialize};
 
 use crate::lock;
 
-#[derive(Default)]
-struct State {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
     /// What the device asks for: the interrupt status bit of its status register.
     pending: bool,
     /// The command register forbids to assert it.
@@ -37,6 +39,15 @@ impl Intx {
         let mut state = lock(&self.state);
         state.disabled = disabled;
         self.line.set(state.pending && !state.disabled);
+    }
+
+    pub(crate) fn save(&self) -> State {
+        lock(&self.state).clone()
+    }
+
+    /// Takes a state back; the line, which has its own, is not driven.
+    pub(crate) fn restore(&self, saved: State) {
+        *lock(&self.state) = saved;
     }
 
     pub(crate) fn pending(&self) -> bool {

@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use bus::{PciBus, PciFunction, SlotTaken};
 pub use config::ConfigSpace;
-pub use function::{Bar, Function, Identity};
+pub use function::{Bar, Function, Identity, SavedFunction};
 pub use intx::Intx;
 pub use msix::Msix;
 

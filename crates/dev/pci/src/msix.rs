@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{Msi, MsiSink};
 use satori_defs::pci::*;
+use satori_save::Error;
+use serde::{Deserialize, Serialize};
 
 use crate::lock;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Vector {
     address: u64,
     data: u32,
@@ -15,7 +18,9 @@ struct Vector {
     pending: bool,
 }
 
-struct State {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
     vectors: Vec<Vector>,
     enabled: bool,
     all_masked: bool,
@@ -125,6 +130,20 @@ impl Msix {
             state.vectors.get(at).is_some_and(|vector| vector.pending)
         });
         bits.fold(0, |value, bit| value | 1 << bit)
+    }
+}
+
+impl Msix {
+    pub(crate) fn save(&self) -> State {
+        lock(&self.state).clone()
+    }
+
+    /// Takes a state back and sends nothing.
+    pub(crate) fn restore(&self, saved: State) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        Error::unless(saved.vectors.len() == state.vectors.len(), "MSI-X", "there are other vectors")?;
+        *state = saved;
+        Ok(())
     }
 }
 

@@ -13,6 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use satori_defs::virtio::{block::*, kind};
 use satori_image::Image;
+use satori_save::{State as _, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{Chain, Device, Error, Link, lock};
 
@@ -321,6 +323,44 @@ impl Device for Block {
             tracing::warn!("a disk could not be written at the end: {error}");
         }
     }
+
+    /// The image itself is not among it, but for what a snapshot keeps in memory: whoever goes on needs it as it was.
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        self.idle();
+        let image = &self.shared.image;
+        image
+            .settle()
+            .map_err(|error| satori_save::Error::refused("a disk", format!("its image: {error}")))?;
+        let (pieces, bytes) = image.snapshot();
+        let (sectors, readonly) = (image.bytes() / SECTOR, image.readonly());
+        Value::with_bytes(&SavedBlock { sectors, readonly, pieces }, bytes)
+    }
+
+    fn restore(&self, _link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
+        let SavedBlock { sectors, readonly, pieces } = value.state()?;
+        let unless = |fits, why| satori_save::Error::unless(fits, SavedBlock::NAME, why);
+        unless(sectors == self.shared.image.bytes() / SECTOR, "the image has another size")?;
+        unless(readonly == self.shared.image.readonly(), "one of the two is read-only")?;
+        unless(
+            self.shared.image.set_snapshot(&pieces, value.bytes()),
+            "what it keeps of a snapshot is not of this disk",
+        )
+    }
+}
+
+/// What of a disk is not its image.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedBlock {
+    sectors: u64,
+    readonly: bool,
+    /// Which pieces of a snapshot were written; there is a list only for one, and the bytes are those of the pieces.
+    pieces: Option<Vec<u64>>,
+}
+
+impl satori_save::State for SavedBlock {
+    const NAME: &'static str = "disk";
+    const VERSION: u32 = 1;
 }
 
 impl Drop for Block {

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
 use satori_defs::virtio::{console::*, kind};
+use satori_save::Value;
 
 use crate::{Device, Error, Link, lock};
 use port::{Host, Told};
@@ -184,6 +185,17 @@ impl Device for Console {
                 None => {}
             },
         }
+    }
+
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        Err(satori_save::Error::refused(
+            "the ports of a virtio console",
+            "what stands behind them is open files and pipes of this process; save a machine without them",
+        ))
+    }
+
+    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
+        self.save().map(drop)
     }
 
     fn reset(&self) {

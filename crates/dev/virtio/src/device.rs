@@ -3,6 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use satori_save::Value;
+
 use crate::Link;
 
 /// Why a device cannot be had; the text says what to do next.
@@ -57,6 +59,10 @@ pub trait Device: Send + Sync {
     fn lost(&self) -> Option<(String, std::io::Error)> {
         None
     }
+    /// Its state beyond the transport's, once nothing is under way any more; no vCPU executes meanwhile.
+    fn save(&self) -> Result<Value, satori_save::Error>;
+    /// Takes a state back, on a way to the driver on which it has started.
+    fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error>;
     /// Why it cannot be had in a run that is the same every time, if it cannot.
     fn undetermined(&self) -> Option<String> {
         None

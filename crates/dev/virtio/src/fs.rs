@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::virtio::{fs::*, kind};
+use satori_save::Value;
 
 use crate::stream::{Outgoing, Replies};
 use crate::{Chain, Device, Error, Link, lock};
@@ -289,6 +290,17 @@ impl Device for Fs {
 
     fn notify(&self, link: &Arc<Link>, queue: u16) {
         self.pump(link, queue);
+    }
+
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        Err(satori_save::Error::refused(
+            "a shared folder",
+            "the folder's server is a process with open files; save a machine without shares",
+        ))
+    }
+
+    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
+        self.save().map(drop)
     }
 
     fn reset(&self) {

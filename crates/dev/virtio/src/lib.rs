@@ -37,7 +37,7 @@ pub use fs::{Fs, Share};
 pub use link::Link;
 pub use net::{MTU, Net, Nic};
 pub use queue::{Broken, Chain, Place, Queue, Span};
-pub use rng::Rng;
+pub use rng::{RandomBytes, Rng};
 pub use transport::{BAR_BYTES, VirtioFunction, Wiring};
 
 /// Locks `mutex`; what it holds is valid between any two statements.

@@ -7,6 +7,8 @@ use satori_defs::virtio::pci::{ISR_CONFIG, ISR_QUEUE, NO_VECTOR};
 use satori_defs::virtio::status::NEEDS_RESET;
 use satori_memory::GuestMemory;
 use satori_pci::{Intx, Msix};
+use satori_save::Error;
+use serde::{Deserialize, Serialize};
 
 use crate::{Broken, Chain, Place, Queue, lock};
 
@@ -207,5 +209,50 @@ impl Link {
             None => Some(&self.config_vector),
             Some(queue) => self.queues.get(usize::from(queue)).map(|slot| &slot.vector),
         }
+    }
+}
+
+/// A link's state; those of MSI-X and the pin are the function's.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedLink {
+    queues: Vec<(u16, Queue)>,
+    features: u64,
+    status: u8,
+    config_vector: u16,
+    generation: u8,
+    isr: u8,
+}
+
+impl Link {
+    pub(crate) fn save(&self) -> SavedLink {
+        let queue = |slot: &Slot| (slot.vector.load(Ordering::Acquire), lock(&slot.queue).clone());
+        SavedLink {
+            queues: self.queues.iter().map(queue).collect(),
+            features: self.features(),
+            status: self.status(),
+            config_vector: self.config_vector.load(Ordering::Acquire),
+            generation: self.generation(),
+            isr: *lock(&self.isr),
+        }
+    }
+
+    /// Takes a state back, of queues with at most so many descriptors, and features of those that are offered.
+    pub(crate) fn restore(&self, saved: SavedLink, most: &[u16], offered: u64) -> Result<(), Error> {
+        let unless = |fits, why| Error::unless(fits, "virtio", why);
+        unless(saved.queues.len() == self.queues.len(), "the device has another number of queues")?;
+        let fit = saved.queues.iter().zip(most).all(|((_, queue), most)| queue.fits(*most));
+        unless(fit, "a queue has a size that none has")?;
+        unless(saved.features & !offered == 0, "its driver accepted what is not offered")?;
+        for (slot, (vector, queue)) in self.queues.iter().zip(saved.queues) {
+            slot.vector.store(vector, Ordering::Release);
+            *lock(&slot.queue) = queue;
+        }
+        self.features.store(saved.features, Ordering::Release);
+        self.status.store(saved.status, Ordering::Release);
+        self.config_vector.store(saved.config_vector, Ordering::Release);
+        self.generation.store(saved.generation, Ordering::Release);
+        *lock(&self.isr) = saved.isr;
+        Ok(())
     }
 }

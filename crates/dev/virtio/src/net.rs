@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::virtio::{kind, net::*};
+use satori_save::Value;
 
 use crate::stream::Outgoing;
 use crate::{Chain, Device, Error, Link, lock};
@@ -384,6 +385,17 @@ impl Device for Net {
         } else if self.starving.load(Ordering::SeqCst) {
             self.ring();
         }
+    }
+
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        Err(satori_save::Error::refused(
+            "a virtio network card",
+            "its connections are in the process of the user network; save a machine without --net",
+        ))
+    }
+
+    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
+        self.save().map(drop)
     }
 
     fn reset(&self) {

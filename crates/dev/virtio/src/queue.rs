@@ -11,6 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use satori_defs::virtio::{feature, split::*};
 use satori_memory::{Gpa, GuestMemory};
+use serde::{Deserialize, Serialize};
 
 /// The guest broke a rule of queues: which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,8 @@ impl Chain {
 }
 
 /// Where a queue is, as the driver set it up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Place {
     /// Descriptors; a power of two.
     pub size: u16,
@@ -99,8 +101,16 @@ pub struct Place {
     pub device: u64,
 }
 
+impl Place {
+    /// Whether a queue of at most `most` descriptors can be there; addresses are checked where they are used.
+    pub(crate) fn fits(&self, most: u16) -> bool {
+        self.size.is_power_of_two() && self.size <= most
+    }
+}
+
 /// A queue while its driver uses it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Queue {
     place: Place,
     live: bool,
@@ -143,14 +153,19 @@ impl Queue {
             indirect: features & feature::INDIRECT_DESC != 0,
             taken: 0,
             given: 0,
-            life: self.life + 1,
+            life: self.life.wrapping_add(1),
         };
     }
 
     /// Ends the life: nothing of it is written to the guest any more.
     pub fn stop(&mut self) {
         self.live = false;
-        self.life += 1;
+        self.life = self.life.wrapping_add(1);
+    }
+
+    /// Whether a queue of at most `most` descriptors can have come to this.
+    pub(crate) fn fits(&self, most: u16) -> bool {
+        !self.live || self.place.fits(most)
     }
 
     /// Whether the driver uses it.

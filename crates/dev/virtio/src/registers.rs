@@ -6,9 +6,13 @@ use satori_defs::virtio::feature::{EVENT_IDX, INDIRECT_DESC, VERSION_1};
 use satori_defs::virtio::pci::common::*;
 use satori_defs::virtio::status::{DRIVER_OK, FEATURES_OK, NEEDS_RESET};
 
+use satori_save::Error;
+use serde::{Deserialize, Serialize};
+
 use crate::{Device, Link, Place};
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct QueueSetup {
     place: Place,
     most: u16,
@@ -16,6 +20,8 @@ struct QueueSetup {
 }
 
 /// The registers' own state; status, features and vectors are the link's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Registers {
     device_select: u32,
     driver_select: u32,
@@ -41,7 +47,21 @@ impl Registers {
         Registers { device_select: 0, driver_select: 0, wanted: 0, queue: 0, setups }
     }
 
-    fn offered(device: &dyn Device) -> u64 {
+    /// The most descriptors of each queue.
+    pub fn most(&self) -> Vec<u16> {
+        self.setups.iter().map(|setup| setup.most).collect()
+    }
+
+    /// Takes a state back, of queues as they are.
+    pub fn restore(&mut self, saved: Registers) -> Result<(), Error> {
+        let fit =
+            saved.most() == self.most() && saved.setups.iter().all(|setup| setup.place.fits(setup.most));
+        Error::unless(fit, "virtio", "a queue has a size that none has")?;
+        *self = saved;
+        Ok(())
+    }
+
+    pub fn offered(device: &dyn Device) -> u64 {
         device.features() | VERSION_1 | INDIRECT_DESC | EVENT_IDX
     }
 
@@ -160,7 +180,6 @@ impl Registers {
     pub fn reset(&mut self, device: &dyn Device, link: &Link) {
         link.clear();
         device.reset();
-        let most: Vec<_> = self.setups.iter().map(|setup| setup.most).collect();
-        *self = Registers::new(&most);
+        *self = Registers::new(&self.most());
     }
 }

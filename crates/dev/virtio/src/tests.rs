@@ -12,13 +12,23 @@ use satori_memory::Gpa;
 use satori_pci::PciFunction;
 
 use crate::testing::*;
-use crate::{Console, Fs, Port, Rng, Share};
+use crate::{Console, Fs, Port, RandomBytes, Rng, Share};
+
+struct Same(u8);
+
+impl RandomBytes for Same {
+    fn fill(&mut self, _determined: bool, bytes: &mut [u8]) -> bool {
+        bytes.fill(self.0);
+        true
+    }
+    fn seed(&self) -> u64 {
+        0
+    }
+    fn set_seed(&mut self, _seed: u64) {}
+}
 
 fn rng() -> Arc<Rng> {
-    Rng::new(|_, bytes| {
-        bytes.fill(0x5a);
-        true
-    })
+    Rng::new(Same(0x5a))
 }
 
 const ALL: u64 = VERSION_1 | INDIRECT_DESC | EVENT_IDX;

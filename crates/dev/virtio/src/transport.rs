@@ -10,8 +10,11 @@ use satori_defs::virtio::pci::*;
 use satori_defs::virtio::status::DRIVER_OK;
 use satori_defs::virtio::{PCI_DEVICE, PCI_VENDOR};
 use satori_memory::GuestMemory;
-use satori_pci::{Bar, Function, Identity, Intx, Msix, PciFunction};
+use satori_pci::{Bar, Function, Identity, Intx, Msix, PciFunction, SavedFunction};
+use satori_save::{Error, State, Value};
+use serde::{Deserialize, Serialize};
 
+use crate::link::SavedLink;
 use crate::registers::Registers;
 use crate::{Device, Link, lock};
 
@@ -165,6 +168,47 @@ impl PciFunction for VirtioFunction {
             None => self.function.config_write(offset, size, value),
         }
     }
+
+    fn save(&self) -> Result<Value, Error> {
+        let Face { device, link, registers, .. } = &*self.face;
+        // What the device still did is in queues and interrupts, which come behind it.
+        let mut device = device.save()?;
+        let bytes = device.take_bytes();
+        let registers = lock(registers).clone();
+        let saved = SavedVirtio { function: self.function.save(), link: link.save(), registers, device };
+        Value::with_bytes(&saved, bytes)
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let saved: SavedVirtio = value.state()?;
+        let Face { device, link, registers, .. } = &*self.face;
+        let mut registers = lock(registers);
+        registers.reset(&**device, link);
+        link.restore(saved.link, &registers.most(), Registers::offered(&**device))?;
+        registers.restore(saved.registers)?;
+        self.function.restore(saved.function)?;
+        if link.status() & DRIVER_OK != 0 {
+            device.start(link);
+        }
+        let mut state = saved.device;
+        state.set_bytes(value.bytes().to_vec());
+        device.restore(link, &state)
+    }
+}
+
+/// A function's whole state. The bytes of the device's value are those of this one's.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedVirtio {
+    function: SavedFunction,
+    link: SavedLink,
+    registers: Registers,
+    device: Value,
+}
+
+impl State for SavedVirtio {
+    const NAME: &'static str = "virtio";
+    const VERSION: u32 = 1;
 }
 
 impl Drop for VirtioFunction {

@@ -81,6 +81,18 @@ impl Injector {
         }
     }
 
+    /// The windows that the engine was asked for: for interrupts, and for NMIs.
+    pub fn windows(&self) -> (bool, bool) {
+        (self.window, self.nmi_window)
+    }
+
+    /// Asks the engine for these windows, and for no others.
+    pub fn ask_windows(&mut self, vcpu: &mut dyn Vcpu<X86>, (window, nmi_window): (bool, bool)) {
+        (self.window, self.nmi_window) = (window, nmi_window);
+        vcpu.request_window(Window::Interrupt, window);
+        vcpu.request_window(Window::Nmi, nmi_window);
+    }
+
     /// A window opened; the exit's handler has withdrawn the request.
     pub fn opened(&mut self, window: Window) {
         match window {

@@ -3,6 +3,7 @@
 mod injector;
 mod observer;
 mod reset;
+mod saved;
 mod vcpu;
 
 use satori_lapic::Waker;
@@ -10,6 +11,7 @@ use satori_lapic::Waker;
 use crate::shared::Bells;
 
 pub(crate) use reset::after_reset;
+pub(crate) use saved::Values;
 pub(crate) use vcpu::MachineVcpu;
 
 /// A local APIC has something for its vCPU.

@@ -137,6 +137,21 @@ impl Observer {
         !first
     }
 
+    /// What it owes the clock, whether the vCPU executes, and the host's next tick.
+    pub fn save(&self) -> (Nanos, bool, Nanos) {
+        (self.stalled, self.inside, self.tick)
+    }
+
+    /// Takes that back.
+    pub fn restore(&mut self, (stalled, inside, tick): (Nanos, bool, Nanos)) {
+        (self.stalled, self.inside, self.tick) = (stalled, inside, tick);
+    }
+
+    /// What counts and times.
+    pub fn meter(&mut self) -> &mut Meter {
+        &mut self.meter
+    }
+
     /// The vCPU is never entered again.
     pub fn finish(&mut self, now: Nanos) {
         self.meter.entry(|| now);

@@ -25,27 +25,27 @@ use crate::runs::{After, Entry, Runs};
 use crate::{Charges, Event, VirtualClock, tsc_change};
 
 pub(crate) struct MachineVcpu {
-    index: u32,
-    vcpu: Box<dyn Vcpu<X86>>,
-    kick: Arc<Kick>,
-    whereabouts: Option<Arc<Whereabouts>>,
-    lapic: Lapic,
-    msrs: PlatformMsrs,
-    hyperv: satori_hyperv::Vp,
-    platform: Arc<Platform>,
-    injector: Injector,
-    observer: Observer,
-    processor: VmxProcessor,
+    pub(super) index: u32,
+    pub(super) vcpu: Box<dyn Vcpu<X86>>,
+    pub(super) kick: Arc<Kick>,
+    pub(super) whereabouts: Option<Arc<Whereabouts>>,
+    pub(super) lapic: Lapic,
+    pub(super) msrs: PlatformMsrs,
+    pub(super) hyperv: satori_hyperv::Vp,
+    pub(super) platform: Arc<Platform>,
+    pub(super) injector: Injector,
+    pub(super) observer: Observer,
+    pub(super) processor: VmxProcessor,
     /// An answer was given that the engine takes at the next entry.
-    owed: bool,
+    pub(super) owed: bool,
     /// A debugger steps it: events hold off.
-    quiet: bool,
+    pub(super) quiet: bool,
     /// It sleeps in the guest idle state.
-    idle: bool,
-    apic_page: Option<u64>,
+    pub(super) idle: bool,
+    pub(super) apic_page: Option<u64>,
     /// The address lines that its translations were made by.
-    lines: u64,
-    tpr_threshold: u8,
+    pub(super) lines: u64,
+    pub(super) tpr_threshold: u8,
 }
 
 impl MachineVcpu {

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use satori_bus::Nanos;
 use satori_defs::vmx::ExitReason;
+use satori_save::Error;
+use serde::{Deserialize, Serialize};
+
+use crate::saved;
 
 /// Places of a set: the last one is for newcomers, the others for those that came more often.
 const WAYS: usize = 8;
@@ -37,7 +41,40 @@ pub struct Place {
     pub time: Nanos,
 }
 
+/// A place in its slot, as plain data.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedPlace {
+    slot: usize,
+    rip: u64,
+    reason: u16,
+    count: u64,
+    time: Nanos,
+}
+
 impl Hot {
+    pub(crate) fn save(&self) -> Vec<SavedPlace> {
+        let place = |(slot, place): (usize, &Option<Slot>)| {
+            let Slot { rip, reason, count, time } = (*place)?;
+            Some(SavedPlace { slot, rip, reason: reason as u16, count, time })
+        };
+        self.slots.iter().enumerate().filter_map(place).collect()
+    }
+
+    pub(crate) fn restore(&mut self, saved: &[SavedPlace]) -> Result<(), Error> {
+        let mut slots = if saved.is_empty() { Vec::new() } else { vec![None; SETS * WAYS] };
+        for place in saved {
+            let slot = slots.get_mut(place.slot);
+            let reason = saved::reason(place.reason)?;
+            saved::unless(slot.is_some(), "there are fewer places in the guest")?;
+            if let Some(slot) = slot {
+                *slot = Some(Slot { rip: place.rip, reason, count: place.count, time: place.time });
+            }
+        }
+        self.slots = slots;
+        Ok(())
+    }
+
     /// Counts an exit at `rip` that took `time` and stands for `weight` of its reason.
     pub fn record(&mut self, reason: ExitReason, rip: u64, time: Nanos, weight: u64) {
         let time = time.saturating_mul(weight);

@@ -14,6 +14,7 @@ mod json;
 mod live;
 mod meter;
 mod sample;
+mod saved;
 mod shares;
 mod text;
 mod timeline;

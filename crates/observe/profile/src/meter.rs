@@ -36,10 +36,10 @@ pub struct Recorded {
 
 /// Exits that were not timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Passed {
-    all: u64,
+pub(crate) struct Passed {
+    pub all: u64,
     /// Those while APICv was not in force.
-    bare: u64,
+    pub bare: u64,
 }
 
 impl Recorded {
@@ -91,11 +91,11 @@ enum Store {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    reason: ExitReason,
-    apicv: bool,
-    rip: u64,
-    since: Nanos,
+pub(crate) struct Running {
+    pub reason: ExitReason,
+    pub apicv: bool,
+    pub rip: u64,
+    pub since: Nanos,
 }
 
 /// Which exits are timed.
@@ -159,7 +159,7 @@ impl Pace {
 #[derive(Debug)]
 pub struct Meter {
     store: Store,
-    running: Option<Running>,
+    pub(crate) running: Option<Running>,
     pace: Pace,
     /// Exits of each reason since the last one that was timed.
     passed: [Passed; REASONS],
@@ -241,14 +241,40 @@ impl Meter {
         }
     }
 
-    /// What was counted so far; empty if the meter is off.
-    pub fn recorded(&self) -> Recorded {
-        let mut recorded = match &self.store {
+    /// What was counted so far, and what was not timed and belongs to none that was.
+    pub(crate) fn counted(&self) -> (Recorded, &[Passed; REASONS]) {
+        let recorded = match &self.store {
             Store::Off => Recorded::default(),
             Store::Own(recorded) => Recorded::clone(recorded),
             Store::Watched(watched) => watched.lock().clone(),
         };
-        ExitReason::ALL.iter().for_each(|reason| recorded.settle(*reason, self.passed[*reason as usize]));
+        (recorded, &self.passed)
+    }
+
+    /// Goes on as if it had counted these.
+    pub(crate) fn go_on_from(
+        &mut self,
+        recorded: Recorded,
+        running: Option<Running>,
+        passed: &[(ExitReason, Passed)],
+    ) {
+        match &mut self.store {
+            Store::Off => return,
+            Store::Own(own) => **own = recorded,
+            Store::Watched(watched) => {
+                let waiting = running.map(|running| (running.reason, running.since));
+                *watched.lock() = Recorded { waiting, ..recorded };
+            }
+        }
+        self.running = running;
+        self.passed = [Passed::default(); REASONS];
+        passed.iter().for_each(|(reason, passed)| self.passed[*reason as usize] = *passed);
+    }
+
+    /// What was counted so far; empty if the meter is off.
+    pub fn recorded(&self) -> Recorded {
+        let (mut recorded, passed) = self.counted();
+        ExitReason::ALL.iter().for_each(|reason| recorded.settle(*reason, passed[*reason as usize]));
         recorded
     }
 }

@@ -2,9 +2,12 @@
 
 use satori_bus::Nanos;
 use satori_defs::vmx::ExitReason;
+use satori_save::wide;
+use serde::{Deserialize, Serialize};
 
 /// Count and times of one kind of exit. Times are nanoseconds of guest time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Samples {
     /// How many.
     pub count: u64,
@@ -19,6 +22,7 @@ pub struct Samples {
     /// The longest.
     pub max: Nanos,
     /// Sum of the squares of the times that were measured.
+    #[serde(with = "wide")]
     pub squares: u128,
     /// How many of all came while APICv was not in force; of EXTERNAL_INTERRUPT only kicks for other vCPUs' interrupts.
     pub without_apicv: u64,
@@ -129,6 +133,11 @@ impl ExitProfile {
     /// Adds another vCPU's.
     pub fn merge(&mut self, other: &ExitProfile) {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(mine, theirs)| mine.merge(theirs));
+    }
+
+    /// Sets the samples of one reason.
+    pub(crate) fn set(&mut self, reason: ExitReason, samples: Samples) {
+        self.0[reason as usize] = samples;
     }
 
     /// The samples of one reason.

@@ -3,7 +3,11 @@
 use satori_bus::Nanos;
 use satori_defs::vmx::ExitReason;
 
+use satori_save::Error;
+use serde::{Deserialize, Serialize};
+
 use crate::sample::REASONS;
+use crate::saved;
 
 /// Buckets of a timeline; it takes a kilobyte for each reason that occurred.
 pub const BUCKETS: usize = 256;
@@ -26,7 +30,39 @@ impl Default for Timeline {
     }
 }
 
+/// A timeline as plain data.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedTimeline {
+    width: Nanos,
+    at: usize,
+    /// By number of the reason, of those that occurred.
+    rows: Vec<(u16, Vec<u32>)>,
+}
+
 impl Timeline {
+    pub(crate) fn save(&self) -> SavedTimeline {
+        let rows =
+            self.exits.iter().zip(0..).filter_map(|(row, number)| Some((number, row.as_deref()?.to_vec())));
+        SavedTimeline { width: self.width, at: self.at, rows: rows.collect() }
+    }
+
+    pub(crate) fn restore(&mut self, saved: &SavedTimeline) -> Result<(), Error> {
+        let doubled = saved.width / FIRST_WIDTH;
+        let width = doubled.is_power_of_two() && doubled < 1 << 40 && saved.width == doubled * FIRST_WIDTH;
+        saved::unless(width, "buckets of the timeline have another width")?;
+        saved::unless(saved.at < BUCKETS, "the timeline has fewer buckets")?;
+        let mut fresh = Timeline { width: saved.width, at: saved.at, ..Timeline::default() };
+        fresh.begin = saved.at as u64 * saved.width;
+        for (number, counts) in &saved.rows {
+            let counts: Option<[u32; BUCKETS]> = counts.as_slice().try_into().ok();
+            saved::unless(counts.is_some(), "the timeline has another number of buckets")?;
+            fresh.exits[saved::reason(*number)? as usize] = counts.map(Box::new);
+        }
+        *self = fresh;
+        Ok(())
+    }
+
     /// Counts `count` exits at `now`.
     pub fn record(&mut self, reason: ExitReason, now: Nanos, count: u64) {
         if now.wrapping_sub(self.begin) >= self.width {

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::partition::Shared;
-use crate::{Flush, Partition, ReferenceClock, SavedSynic};
+use crate::usage::SavedUsage;
+use crate::{Flush, Partition, ReferenceClock, SavedSynic, Vp};
 
 /// Everything of a partition that a guest can change, but for its [`Vp`](crate::Vp)s, which are
 /// plain data themselves. Guest memory, in which overlays show, is saved beside it, and so is the
@@ -21,6 +22,18 @@ pub struct Saved {
     /// What each virtual processor has still to drop.
     flushes: Vec<Flush>,
     synic: SavedSynic,
+    /// What it used of all that is offered.
+    usage: SavedUsage,
+}
+
+impl satori_save::State for Saved {
+    const NAME: &'static str = "Hyper-V partition";
+    const VERSION: u32 = 1;
+}
+
+impl satori_save::State for Vp {
+    const NAME: &'static str = "Hyper-V VP";
+    const VERSION: u32 = 1;
 }
 
 /// What [`Partition::restore`] refuses, and why: a file that holds a partition may come from anywhere.
@@ -37,8 +50,8 @@ pub enum Unfit {
     /// Synthetic interrupt controllers, their messages and ports.
     #[error("the saved Hyper-V state has interrupt controllers that cannot be: it is damaged")]
     Synic,
-    /// Frequencies or flushes.
-    #[error("the saved Hyper-V state has a clock or flushes that cannot be: it is damaged")]
+    /// Frequencies, flushes or counts.
+    #[error("the saved Hyper-V state has a clock, flushes or counts that cannot be: it is damaged")]
     Values,
 }
 
@@ -59,7 +72,8 @@ impl Partition {
         }
         let values = saved.reference.runs()
             && shared.next_tsc_hz.is_none_or(followed)
-            && saved.flushes.iter().all(Flush::fits);
+            && saved.flushes.iter().all(Flush::fits)
+            && saved.usage.fits();
         (!values).then_some(Unfit::Values)
     }
 
@@ -72,6 +86,7 @@ impl Partition {
             shared: self.shared().clone(),
             flushes: self.slots.save(),
             synic: self.save_synic(),
+            usage: self.usage.save(),
         }
     }
 
@@ -87,6 +102,7 @@ impl Partition {
         *self.shared() = saved.shared;
         self.slots.restore(saved.flushes);
         self.restore_synic(saved.synic);
+        self.usage.restore(saved.usage);
         Ok(())
     }
 }

@@ -24,6 +24,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use satori_bus::PortDevice;
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{HostPort, Message, Partition, PortKind, Refusal, Target};
 
@@ -105,5 +107,30 @@ impl PortDevice for TestDevice {
             let [sint, vp, operation, connection] = value.to_le_bytes();
             self.request(operation, connection, vp, sint);
         }
+    }
+}
+
+/// The routes; connections are the partition's.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedRoutes {
+    routes: BTreeSet<(u8, u8)>,
+}
+
+impl State for SavedRoutes {
+    const NAME: &'static str = "hyperv-testdev";
+    const VERSION: u32 = 1;
+}
+
+impl Save for TestDevice {
+    fn save(&self) -> Result<Value, Error> {
+        let routes = self.routes.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        Value::of(&SavedRoutes { routes })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let SavedRoutes { routes } = value.state()?;
+        *self.routes.lock().unwrap_or_else(|e| e.into_inner()) = routes;
+        Ok(())
     }
 }

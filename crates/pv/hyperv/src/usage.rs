@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use satori_bus::Nanos;
+use serde::{Deserialize, Serialize};
 
 use crate::{Config, Enlightenment, call_name};
 
@@ -54,6 +55,20 @@ impl Used {
     }
 }
 
+/// See [`Usage::save`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedUsage(Vec<(u64, Vec<u64>)>);
+
+impl SavedUsage {
+    /// Whether it is of as many enlightenments and ways, each used no more often than can be counted.
+    pub fn fits(&self) -> bool {
+        let counts = |(_, counts): &(u64, Vec<u64>)| {
+            counts.len() == WAYS + 1 && counts.iter().all(|count| count >> 48 == 0)
+        };
+        self.0.len() == Enlightenment::ALL.len() && self.0.iter().all(counts)
+    }
+}
+
 impl Default for Usage {
     fn default() -> Self {
         Usage(std::array::from_fn(|_| Counter {
@@ -100,6 +115,23 @@ impl Usage {
         let counter = &self.0[one as usize];
         let place = way.and_then(|way| counter.ways.get(way)).unwrap_or(&counter.plain);
         counter.count(place, now);
+    }
+
+    /// What was counted, as plain data: by enlightenment when it was first used, and how often in which way.
+    pub(crate) fn save(&self) -> SavedUsage {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all =
+            |one: &Counter| (get(&one.first), [&one.plain].into_iter().chain(&one.ways).map(get).collect());
+        SavedUsage(self.0.iter().map(all).collect())
+    }
+
+    /// Goes on from that.
+    pub(crate) fn restore(&self, SavedUsage(saved): SavedUsage) {
+        for (own, (first, counts)) in self.0.iter().zip(saved) {
+            own.first.store(first, Ordering::Relaxed);
+            let all = [&own.plain].into_iter().chain(&own.ways);
+            all.zip(counts).for_each(|(to, count)| to.store(count, Ordering::Relaxed));
+        }
     }
 
     /// All that was counted, in the order of the table.

@@ -25,6 +25,11 @@ fn built() -> &'static Path {
     })
 }
 
+/// Where the program of a guest is.
+pub fn program(guest: &str) -> PathBuf {
+    built().join(guest)
+}
+
 /// Runs a guest on so many vCPUs, with these words on its command line.
 pub fn run(guest: &str, cpus: u32, words: &str, arguments: &[&str]) -> Ended {
     let kernel = built().join(guest);

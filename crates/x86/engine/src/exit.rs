@@ -2,11 +2,13 @@
 
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::vector;
+use serde::{Deserialize, Serialize};
 
 use crate::DebugCause;
 
 /// An exception, with what is pushed or set along with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Exception {
     /// Vector, 0 to 31.
     pub vector: u8,
@@ -40,7 +42,8 @@ impl Exception {
 }
 
 /// Answer to CPUID.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CpuidResult {
     /// EAX.
     pub eax: u32,
@@ -234,7 +237,7 @@ impl Exit {
 }
 
 /// The answer to an [`Exit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resume {
     /// Nothing is owed: the exit's instruction was completed, or there was none.
     Continue,

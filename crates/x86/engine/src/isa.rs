@@ -4,6 +4,7 @@ use satori_cpuid::Offered;
 use satori_defs::x86::rflags;
 use satori_seam::Isa;
 use satori_state::{CpuState, Parts};
+use serde::{Deserialize, Serialize};
 
 use crate::{Exception, Exit, Resume};
 
@@ -89,7 +90,7 @@ impl Default for Controls {
 }
 
 /// An event injected at the next entry (SDM 26.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// An external interrupt with this vector.
     Interrupt(u8),

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 /// Bits that any thread may change.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBits([AtomicU32; 8]);
@@ -19,6 +21,9 @@ impl SharedBits {
     pub fn word(&self, index: u8) -> u32 {
         self.0[usize::from(index & 7)].load(Ordering::SeqCst)
     }
+    pub fn words(&self) -> [u32; 8] {
+        std::array::from_fn(|index| self.word(index as u8))
+    }
     pub fn highest(&self) -> Option<u8> {
         highest(|index| self.word(index))
     }
@@ -31,7 +36,7 @@ impl SharedBits {
 }
 
 /// Bits of the vCPU's own thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bits([u32; 8]);
 
 impl Bits {

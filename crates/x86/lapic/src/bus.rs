@@ -34,6 +34,7 @@ mod signal {
     pub const SIPI_AND_VECTOR: u32 = 0x1ff;
     pub const INIT: u32 = 1 << 9;
     pub const NMI: u32 = 1 << 10;
+    pub const ALL: u32 = SIPI_AND_VECTOR | INIT | NMI;
 }
 
 /// What one local APIC shows to the others.
@@ -167,6 +168,17 @@ impl Slot {
     }
     pub fn take_errors(&self) -> u32 {
         self.errors.swap(0, Ordering::SeqCst)
+    }
+
+    /// Errors that no write of the ESR has collected, and signals that wait.
+    pub fn waiting(&self) -> (u32, u32) {
+        (self.errors.load(Ordering::SeqCst), self.signals.load(Ordering::SeqCst))
+    }
+
+    /// Sets both, while no vCPU executes.
+    pub fn set_waiting(&self, errors: u32, signals: u32) {
+        self.errors.store(errors, Ordering::SeqCst);
+        self.signals.store(signals & signal::ALL, Ordering::SeqCst);
     }
 
     pub fn signalled(&self) -> bool {

@@ -41,14 +41,14 @@ pub enum Lint {
 }
 
 /// Entries of the local vector table, in the order of their registers.
-const LVT_ENTRIES: usize = 6;
-const TIMER: usize = 0;
+pub(crate) const LVT_ENTRIES: usize = 6;
+pub(crate) const TIMER: usize = 0;
 const LINT0: usize = 3;
 const LINT1: usize = 4;
 const ERROR: usize = 5;
 
 /// The bits of each LVT entry that software may set (SDM 11.5.1).
-const LVT_WRITABLE: [u32; LVT_ENTRIES] = {
+pub(crate) const LVT_WRITABLE: [u32; LVT_ENTRIES] = {
     let common = lvt::VECTOR | lvt::MASKED;
     let pin = common | lvt::MODE | lvt::ACTIVE_LOW | lvt::LEVEL;
     let timer = common | lvt::PERIODIC | lvt::TSC_DEADLINE;
@@ -59,19 +59,19 @@ const LVT_WRITABLE: [u32; LVT_ENTRIES] = {
 pub struct Lapic {
     bus: Arc<ApicBus>,
     vcpu: u32,
-    base: u64,
-    physical_bits: u8,
-    tpr: u8,
-    ldr: u32,
-    dfr: u32,
-    svr: u32,
-    isr: Bits,
-    esr: u32,
-    icr: u64,
-    lvt: [u32; LVT_ENTRIES],
-    timer: Timer,
+    pub(crate) base: u64,
+    pub(crate) physical_bits: u8,
+    pub(crate) tpr: u8,
+    pub(crate) ldr: u32,
+    pub(crate) dfr: u32,
+    pub(crate) svr: u32,
+    pub(crate) isr: Bits,
+    pub(crate) esr: u32,
+    pub(crate) icr: u64,
+    pub(crate) lvt: [u32; LVT_ENTRIES],
+    pub(crate) timer: Timer,
     /// The vector that the last EOI ended, until somebody asks.
-    ended: Option<u8>,
+    pub(crate) ended: Option<u8>,
 }
 
 impl Lapic {
@@ -126,13 +126,18 @@ impl Lapic {
         self.bus.slot(self.vcpu)
     }
 
+    #[cfg(test)]
+    pub(crate) fn slot_bus(&self) -> &ApicBus {
+        &self.bus
+    }
+
     /// Logical x2APIC ID: cluster in \[31:16\], one bit of 16 below (SDM 11.12.10.2).
     fn x2apic_ldr(&self) -> u32 {
         let id = self.slot().id;
         id >> 4 << 16 | 1 << (id & 0xf)
     }
 
-    fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let logical = if self.mode() == Mode::X2apic { self.ldr } else { self.ldr >> 24 };
         // DFR model 1111 is flat, 0000 is cluster.
         let enabled = self.svr & svr::ENABLE != 0;

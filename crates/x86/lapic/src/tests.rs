@@ -9,6 +9,8 @@ use crate::{ApicBus, Clocks, DeliveryMode, InterruptMessage, Lapic, Lint, Mode, 
 
 const CLOCKS: Clocks = Clocks { tsc_hz: 2_000_000_000, timer_hz: 1_000_000_000 };
 
+const NOBODY: [u32; 0] = [];
+
 #[derive(Default)]
 struct Woken(Mutex<Vec<u32>>);
 
@@ -137,17 +139,17 @@ fn a_message_signalled_interrupt_reaches_whom_its_address_names() {
     let mut m = machine(3, false);
     assert_eq!(m.msi(0xfee0_2000, 0x44), [2]);
     assert_eq!(m.msi(0xfeef_f000, 0x44), [0, 1, 2], "the broadcast");
-    assert_eq!(m.msi(0x1234_5678_0000, 0x44), [], "no local APIC is there");
+    assert_eq!(m.msi(0x1234_5678_0000, 0x44), NOBODY, "no local APIC is there");
 }
 
 #[test]
 fn xapic_destinations_physical_flat_and_cluster() {
     let mut m = machine(4, false);
     assert_eq!(m.fixed(2, false), [2]);
-    assert_eq!(m.fixed(4, false), []);
+    assert_eq!(m.fixed(4, false), NOBODY);
     assert_eq!(m.fixed(0xff, false), [0, 1, 2, 3]);
     assert_eq!(m.fixed(0xff, true), [0, 1, 2, 3]);
-    assert_eq!(m.fixed(0x0f, true), [], "no logical IDs yet");
+    assert_eq!(m.fixed(0x0f, true), NOBODY, "no logical IDs yet");
     for (index, apic) in m.apics.iter_mut().enumerate() {
         set(apic, apic::LDR, 1 << (24 + index));
     }
@@ -158,8 +160,8 @@ fn xapic_destinations_physical_flat_and_cluster() {
     }
     assert_eq!(m.fixed(0x13, true), [0, 1]);
     assert_eq!(m.fixed(0x22, true), [3]);
-    assert_eq!(m.fixed(0x31, true), []);
-    assert_eq!(m.fixed(0x1_00ff, false), [], "no 8-bit address");
+    assert_eq!(m.fixed(0x31, true), NOBODY);
+    assert_eq!(m.fixed(0x1_00ff, false), NOBODY, "no 8-bit address");
 }
 
 #[test]
@@ -212,16 +214,16 @@ fn lowest_priority_picks_one_enabled_processor_and_always_the_same() {
 #[test]
 fn init_forgets_older_sipis_and_resets_all_but_the_address() {
     let mut m = machine(2, true);
-    assert_eq!(m.ipi(0, 1, 0x699), []);
-    assert_eq!(m.ipi(0, 1, 0x500 | 0x4000), []);
-    assert_eq!(m.ipi(0, 1, 0x500 | 0x8000), [], "de-assert does nothing");
+    assert_eq!(m.ipi(0, 1, 0x699), NOBODY);
+    assert_eq!(m.ipi(0, 1, 0x500 | 0x4000), NOBODY);
+    assert_eq!(m.ipi(0, 1, 0x500 | 0x8000), NOBODY, "de-assert does nothing");
     assert_eq!(m.apics[1].take_sipi(), None);
     let ap = &mut m.apics[1];
     assert!(ap.signalled() && ap.take_init() && !ap.take_init() && !ap.signalled());
     ap.init();
     assert_eq!((ap.mode(), ap.msr_read(0x80f, 0)), (Mode::X2apic, Ok(0xff)));
     assert_eq!(ap.msr_read(0x80d, 0), Ok(2));
-    assert_eq!(m.ipi(0, 1, 0x49), [], "software-disabled: refused");
+    assert_eq!(m.ipi(0, 1, 0x49), NOBODY, "software-disabled: refused");
     m.ipi(0, 1, 0x698);
     m.ipi(0, 1, 0x69a);
     assert_eq!((m.apics[1].take_sipi(), m.apics[1].take_sipi()), (Some(0x9a), None));
@@ -258,7 +260,7 @@ fn apic_base_transitions_are_those_of_the_manual() {
     assert_eq!(apic.mode(), Mode::Disabled);
     assert!(apic.accepts_extint() && apic.msr_read(0x80f, 0).is_err());
     assert_eq!(apic.write_base(address | base::EN | base::EXTD, true), Err(Gp));
-    assert_eq!(m.fixed(1, false), []);
+    assert_eq!(m.fixed(1, false), NOBODY);
     m.apics[1].write_base(address | base::EN, true).unwrap();
     assert_eq!(get(&mut m.apics[1], apic::SVR), 0xff);
 }
@@ -332,7 +334,7 @@ fn software_disable_masks_the_lvt_and_refuses_messages() {
     assert_eq!(get(apic, apic::LVT_TIMER), 0x60 | lvt::MASKED);
     set(apic, apic::LVT_TIMER, 0x60);
     assert_eq!(get(apic, apic::LVT_TIMER), 0x60 | lvt::MASKED);
-    assert_eq!(m.fixed(0, false), []);
+    assert_eq!(m.fixed(0, false), NOBODY);
     m.bus.deliver(message(0, false, DeliveryMode::Nmi, 0));
     assert!(m.apics[0].take_nmi(), "NMIs pass");
 }

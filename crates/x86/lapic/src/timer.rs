@@ -1,5 +1,7 @@
 //! The APIC timer (SDM 11.5.4), counted in whole ticks of its clock since the partition began.
 
+use serde::{Deserialize, Serialize};
+
 use crate::Clocks;
 
 /// How the timer runs: LVT timer bits 18:17.
@@ -41,7 +43,32 @@ pub(crate) struct Timer {
     deadline_tsc: u64,
 }
 
+/// What of a timer its clocks and its LVT entry do not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedTimer {
+    tsc_offset: u64,
+    divide: u32,
+    initial: u32,
+    expiry: Option<u64>,
+    deadline: u64,
+    deadline_tsc: u64,
+}
+
 impl Timer {
+    pub fn save(&self) -> SavedTimer {
+        let Timer { tsc_offset, divide, initial, expiry, deadline, deadline_tsc, .. } = *self;
+        SavedTimer { tsc_offset, divide, initial, expiry, deadline, deadline_tsc }
+    }
+
+    /// Goes on from `saved`, in the mode of the LVT entry. Whatever numbers they are, the timer works with them.
+    pub fn restore(&mut self, saved: &SavedTimer, mode: TimerMode) {
+        let SavedTimer { tsc_offset, divide, initial, expiry, deadline, deadline_tsc } = *saved;
+        let divide = divide & 0b1011;
+        *self =
+            Timer { clocks: self.clocks, tsc_offset, mode, divide, initial, expiry, deadline, deadline_tsc };
+    }
+
     pub fn new(clocks: Clocks) -> Self {
         Timer {
             clocks: Clocks { tsc_hz: clocks.tsc_hz.max(1), timer_hz: clocks.timer_hz.max(1) },

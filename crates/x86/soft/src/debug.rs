@@ -155,6 +155,11 @@ impl Debug {
         self.repeating = if more { rip } else { NOWHERE };
     }
 
+    /// RIP of a repeated string instruction between two of its iterations; else what is no address.
+    pub fn repeating(&self) -> u64 {
+        self.repeating
+    }
+
     /// Whether the instruction at `rip` is between two iterations.
     pub fn between_iterations(&self, rip: u64) -> bool {
         self.repeating == rip

@@ -30,6 +30,7 @@ pub mod isa;
 pub mod mmu;
 mod operands;
 pub mod run;
+mod saved;
 mod simd;
 pub mod system;
 #[cfg(any(test, feature = "testing"))]

@@ -8,10 +8,12 @@ use satori_engine::{
     Parts, Resume, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
 };
 use satori_memory::GuestMemory;
+use satori_save::Value;
 use satori_state::CpuState;
 
 use crate::cpu::Cpu;
 use crate::execute::{Executor, Interpreting, run};
+use crate::saved;
 use crate::world::World;
 
 /// What the software CPU can do of what not every engine can.
@@ -137,6 +139,14 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
 
     fn wakes_at(&self) -> Option<u64> {
         self.0.cpu().timer_expires()
+    }
+
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        saved::save(self.0.cpu())
+    }
+
+    fn restore(&mut self, value: &Value) -> Result<(), satori_save::Error> {
+        saved::restore(self.cpu(), value)
     }
 
     fn stats(&self) -> Vec<Stat> {

@@ -10,6 +10,8 @@ mod parts;
 pub use parts::Parts;
 
 use satori_defs::x86::{cr0, efer, rflags};
+use satori_save::wide;
+use serde::{Deserialize, Serialize};
 
 /// Indices of the general-purpose registers in [`CpuState::gpr`], in encoding order.
 pub mod reg {
@@ -46,7 +48,8 @@ pub mod seg {
 }
 
 /// A segment register with its hidden part (SDM 3.4.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Segment {
     /// The visible selector.
     pub selector: u16,
@@ -90,7 +93,8 @@ impl Segment {
 }
 
 /// GDTR or IDTR.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DescriptorTable {
     /// Linear base address.
     pub base: u64,
@@ -99,25 +103,30 @@ pub struct DescriptorTable {
 }
 
 /// A vector register.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[repr(C, align(32))]
 pub struct Ymm {
     /// XMMi, the low half.
+    #[serde(with = "wide")]
     pub low: u128,
     /// Bits 255:128, of AVX.
+    #[serde(with = "wide")]
     pub high: u128,
 }
 
 const _: () = assert!(size_of::<Ymm>() == 32);
 
 /// x87, MMX, SSE and AVX state. ST registers stand in stack order ST0..ST7, as FXSAVE stores them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[repr(C, align(64))]
 pub struct FpuState {
     /// YMM0..YMM15, with XMM0..XMM15 in them: each whole in 32 aligned bytes, so that one host
     /// instruction can load or store it.
     pub ymm: [Ymm; 16],
     /// ST0..ST7, 80 bits each in the low bytes (stack order, so `st[0]` is ST(0)).
+    #[serde(with = "wide::eight")]
     pub st: [u128; 8],
     /// Control word.
     pub fcw: u16,
@@ -152,7 +161,7 @@ impl Default for FpuState {
 }
 
 /// What a virtual processor is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activity {
     /// Executing instructions.
     #[default]
@@ -166,7 +175,8 @@ pub enum Activity {
 }
 
 /// The complete architectural state of one virtual processor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CpuState {
     /// RAX..R15 in encoding order; slot [`reg::ZERO`] always holds 0; the last is spare.
     pub gpr: [u64; 18],
@@ -322,4 +332,9 @@ impl CpuState {
     pub const fn code64(&self) -> bool {
         self.long_mode() && self.seg[seg::CS].long()
     }
+}
+
+impl satori_save::State for CpuState {
+    const NAME: &'static str = "x86 registers";
+    const VERSION: u32 = 1;
 }

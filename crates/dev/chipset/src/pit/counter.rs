@@ -2,17 +2,20 @@
 
 use satori_bus::Nanos;
 use satori_defs::chipset::pit::HZ;
+use serde::{Deserialize, Serialize};
 
 use crate::support::{nanos, ticks};
 
 /// How a counter is read and written: RW1 and RW0 of the control word.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Access {
     Low = 1,
     High = 2,
     LowThenHigh = 3,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Counter {
     mode: u8,
     bcd: bool,
@@ -49,6 +52,11 @@ impl Counter {
             latched_count: None,
             latched_status: None,
         }
+    }
+
+    /// Whether a counter can have come to this.
+    pub(super) fn fits(&self) -> bool {
+        self.mode <= 5 && (1..=0x1_0000).contains(&self.initial)
     }
 
     /// A control word for this counter; RW of 00 is the counter latch command.

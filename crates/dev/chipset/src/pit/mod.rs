@@ -7,12 +7,16 @@ mod counter;
 
 use std::sync::{Arc, Mutex, Weak};
 
-use satori_bus::{Clock, InterruptLine, Nanos, PortDevice, Timer, TimerQueue};
+use satori_bus::{Armed, Clock, InterruptLine, Nanos, PortDevice, Timer, TimerQueue};
 use satori_defs::chipset::pit::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{MIN_PERIOD, lock, read_bytes, write_bytes};
 use counter::Counter;
 
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct State {
     counters: [Counter; 3],
     /// When counter 0's OUT rises next.
@@ -132,6 +136,43 @@ impl PortDevice for PortB {
         state.port_b = value as u8 & PORT_B_WRITABLE;
         let gate = state.port_b & PORT_B_GATE2 != 0;
         state.counters[2].set_gate(now, gate);
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedPit {
+    state: State,
+    armed: Vec<Armed>,
+}
+
+impl satori_save::State for SavedPit {
+    const NAME: &'static str = "8254";
+    const VERSION: u32 = 1;
+}
+
+impl Pit {
+    fn timer(&self) -> Weak<dyn Timer> {
+        self.me.clone()
+    }
+}
+
+impl Save for Pit {
+    fn save(&self) -> Result<Value, Error> {
+        let state = lock(&self.state).clone();
+        Value::of(&SavedPit { state, armed: self.timers.armed(&self.timer()) })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let SavedPit { state, armed } = value.state()?;
+        Error::unless(
+            state.counters.iter().all(Counter::fits),
+            "8254",
+            "a counter has a mode or a count that none has",
+        )?;
+        *lock(&self.state) = state;
+        self.timers.restore(&self.timer(), &armed);
+        Ok(())
     }
 }
 

@@ -1,9 +1,11 @@
 //! Seconds since the Unix epoch as the clock's registers, and back.
 
 use satori_defs::chipset::rtc::{B_24, B_DM, PM};
+use serde::{Deserialize, Serialize};
 
 /// What the time registers hold, as plain numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Date {
     pub second: u8,
     pub minute: u8,

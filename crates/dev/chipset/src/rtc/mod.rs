@@ -7,8 +7,10 @@ mod date;
 
 use std::sync::{Arc, Mutex, Weak};
 
-use satori_bus::{Clock, InterruptLine, Nanos, PortDevice, Timer, TimerQueue};
+use satori_bus::{Armed, Clock, InterruptLine, Nanos, PortDevice, Timer, TimerQueue};
 use satori_defs::chipset::rtc::*;
+use satori_save::{Error, Save, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::support::{lock, nanos, read_bytes, ticks, write_bytes};
 use date::{Date, decode, decode_hour, encode, encode_hour};
@@ -325,6 +327,49 @@ impl Timer for Rtc {
             state.deadline = None;
         }
         self.settle(&mut state, now);
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedRtc {
+    index: u8,
+    ram: Vec<u8>,
+    flags: u8,
+    offset: i64,
+    held: Option<Date>,
+    seen: Nanos,
+    deadline: Option<Nanos>,
+    level: bool,
+    armed: Vec<Armed>,
+}
+
+impl satori_save::State for SavedRtc {
+    const NAME: &'static str = "MC146818A";
+    const VERSION: u32 = 1;
+}
+
+impl Rtc {
+    fn timer(&self) -> Weak<dyn Timer> {
+        self.me.clone()
+    }
+}
+
+impl Save for Rtc {
+    fn save(&self) -> Result<Value, Error> {
+        let State { index, ram, flags, offset, held, seen, deadline, level } = *lock(&self.state);
+        let (ram, armed) = (ram.to_vec(), self.timers.armed(&self.timer()));
+        Value::of(&SavedRtc { index, ram, flags, offset, held, seen, deadline, level, armed })
+    }
+
+    fn restore(&self, value: &Value) -> Result<(), Error> {
+        let saved: SavedRtc = value.state()?;
+        let SavedRtc { index, ref ram, flags, offset, held, seen, deadline, level, .. } = saved;
+        let ram = ram.as_slice().try_into().map_err(|_| Error::unfit("MC146818A", "it has 128 registers"))?;
+        Error::unless(index < 128, "MC146818A", "it has 128 registers")?;
+        *lock(&self.state) = State { index, ram, flags, offset, held, seen, deadline, level };
+        self.timers.restore(&self.timer(), &saved.armed);
+        Ok(())
     }
 }
 

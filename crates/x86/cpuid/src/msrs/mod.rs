@@ -8,6 +8,8 @@ mod table;
 
 use satori_defs::msr::{self, Gp};
 use satori_rules::mtrr;
+use satori_save::{Error, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::CpuidTable;
 pub use row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
@@ -144,6 +146,42 @@ impl PlatformMsrs {
             Write::MtrrVariable => when(mtrr::base(value, physical_bits)).map(|()| value)?,
         };
         *slot = kept;
+        Ok(())
+    }
+}
+
+/// The registers' values, in the order of the table.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedMsrs {
+    values: Vec<u64>,
+}
+
+impl State for SavedMsrs {
+    const NAME: &'static str = "platform MSRs";
+    const VERSION: u32 = 1;
+}
+
+impl PlatformMsrs {
+    /// Their state.
+    pub fn save(&self) -> Result<Value, Error> {
+        Value::of(&SavedMsrs { values: self.values.clone() })
+    }
+
+    /// Takes a state back: each register holds what it holds already, or what it can be written with.
+    pub fn restore(&mut self, value: &Value) -> Result<(), Error> {
+        let SavedMsrs { values } = value.state()?;
+        Error::unless(values.len() == self.values.len(), SavedMsrs::NAME, "there are other registers")?;
+        let mut fresh = self.clone();
+        for (row, (at, _)) in TABLE.iter().zip(&self.places) {
+            let Owner::Platform { .. } = row.owner else { continue };
+            for (register, at) in (row.first..=row.last).zip(*at..) {
+                let takes = values[at] == self.values[at] || fresh.write(register, values[at]).is_ok();
+                let kept = takes && fresh.values[at] == values[at];
+                Error::unless(kept, SavedMsrs::NAME, &format!("{} cannot hold {:#x}", row.name, values[at]))?;
+            }
+        }
+        *self = fresh;
         Ok(())
     }
 }

@@ -145,6 +145,13 @@ impl Default for Vmx {
     }
 }
 
+impl Vmx {
+    /// Whether VMXON was executed, and nothing has ended VMX operation since.
+    pub fn in_operation(&self) -> bool {
+        self.on
+    }
+}
+
 impl Cpu {
     /// Ends an instruction or a delivery with a VM exit.
     #[cold]

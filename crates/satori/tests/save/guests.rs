@@ -1,0 +1,151 @@
+//! Who is saved.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use satori::demo::cache::{self, Wanted};
+use satori_cpuid::Topology;
+use satori_machine::image::{Access, Format, Image, Source};
+use satori_machine::{ClockMode, Cmdline, Config, DeviceConfig, Devices, Disk, EngineKind, Module};
+
+use crate::common::{self, bare};
+
+/// A guest, and how it is run.
+pub struct Guest {
+    pub name: &'static str,
+    pub engine: EngineKind,
+    /// Makes the configuration of one more machine: devices belong to one.
+    pub config: fn() -> Config,
+    /// Instants of a run in the gate.
+    pub instants: usize,
+}
+
+/// A bare-metal guest of `guests/bare` with these words on its command line.
+fn bare_metal(name: &str, cpus: u32, words: &str, hyperv: &str) -> Config {
+    Config {
+        kernel: std::fs::read(bare::program(name)).expect("the guest"),
+        cmdline: Cmdline::Whole(format!("{name} cpus={cpus} {words}")),
+        memory: 128 << 20,
+        topology: Topology::flat(cpus),
+        hyperv: hyperv.parse().expect("enlightenments"),
+        clock: ClockMode::VIRTUAL,
+        timeout: Some(Duration::from_secs(600)),
+        ..Config::default()
+    }
+}
+
+fn timers() -> Config {
+    let whole = bare_metal("hv_timers", 2, "clock=virtual", "all");
+    Config { guest_timeout: Some(Duration::from_millis(60)), ..whole }
+}
+
+fn synic() -> Config {
+    Config { testdev: true, ..bare_metal("hv_synic", 4, "testdev=on", "auto,synic") }
+}
+
+fn apic() -> Config {
+    bare_metal("apic", 4, "clock=virtual", "off")
+}
+
+/// Exceptions, debug traps and string instructions that are interrupted.
+fn debug() -> Config {
+    bare_metal("debug", 1, "", "off")
+}
+
+fn debian(cpus: u32) -> Config {
+    let initrd = std::fs::read(common::trials()).expect("the initramfs");
+    Config {
+        kernel: std::fs::read(common::fetch(&["kernel", "6.1"])).expect("the kernel"),
+        initrds: vec![Module { data: initrd, ..Module::default() }],
+        cmdline: Cmdline::Added("panic=-1 satori.seed=1".into()),
+        memory: 256 << 20,
+        topology: Topology::flat(cpus),
+        clock: ClockMode::VIRTUAL,
+        timeout: Some(Duration::from_secs(1200)),
+        ..Config::default()
+    }
+}
+
+/// The beginning of a boot.
+fn beginning() -> Config {
+    Config { guest_timeout: Some(Duration::from_millis(120)), ..debian(1) }
+}
+
+fn boot() -> Config {
+    Config { guest_timeout: Some(Duration::from_millis(1500)), ..debian(2) }
+}
+
+/// Modules that Debian's 6.1 needs for disks and entropy, as files for the initramfs.
+fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
+    let name = kernel.canonicalize().expect("the kernel");
+    let name = name.file_name().expect("a name").to_str().expect("UTF-8").to_string();
+    let (package, _) = name.split_once('_').expect("a package and its version");
+    let release = package.strip_prefix("linux-image-").expect("a kernel's package");
+    let tree = cache::get(Wanted::Package(package), false).expect("the kernel's package");
+    let drivers = tree.join("lib/modules").join(release).join("kernel/drivers");
+    let all = ["virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"];
+    let all = all.into_iter().chain(["virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"]);
+    let all = all.chain(["block/virtio_blk", "char/hw_random/virtio-rng"]);
+    let file = |path: &str| {
+        let path = format!("{path}.ko");
+        let name = path.rsplit('/').next().expect("a name").to_string();
+        (name, std::fs::read(drivers.join(&path)).expect("a module"))
+    };
+    all.map(file).collect()
+}
+
+/// Disks that are written and read, and random bytes. What is written is kept in memory: a new machine starts with the image as
+/// it was, and gets the rest with the state.
+fn disks() -> Config {
+    let kernel = common::fetch(&["kernel", "6.1"]);
+    let modules = modules(Path::new(&kernel));
+    let extra: Vec<(&str, &[u8])> = modules.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
+    let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
+    let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &extra);
+    let image = common::file("disk", &vec![b'.'; 4 << 20]);
+    let disk = |access| Disk {
+        image: Image::open(Source {
+            name: "disk".into(),
+            file: File::open(&image).expect("the image"),
+            format: Format::Raw,
+            access,
+            here: None,
+            backing: None,
+        })
+        .expect("an image"),
+        serial: "saved".into(),
+    };
+    let devices = DeviceConfig {
+        disks: vec![disk(Access::Snapshot), disk(Access::ReadOnly)],
+        rng: true,
+        ..DeviceConfig::default()
+    };
+    Config {
+        kernel: std::fs::read(kernel).expect("the kernel"),
+        initrds: vec![Module { data: initrd, ..Module::default() }],
+        cmdline: Cmdline::Added("panic=-1 quiet".into()),
+        memory: 256 << 20,
+        devices: Devices::new(devices).expect("devices"),
+        clock: ClockMode::VIRTUAL,
+        timeout: Some(Duration::from_secs(1200)),
+        ..Config::default()
+    }
+}
+
+const fn guest(name: &'static str, engine: EngineKind, config: fn() -> Config, instants: usize) -> Guest {
+    Guest { name, engine, config, instants }
+}
+
+/// All of them.
+pub const GUESTS: &[Guest] = &[
+    guest("timers", EngineKind::Translator, timers, 6),
+    guest("timers, interpreted", EngineKind::Interpreter, timers, 3),
+    guest("synic", EngineKind::Translator, synic, 6),
+    guest("apic", EngineKind::Translator, apic, 6),
+    guest("apic, interpreted", EngineKind::Interpreter, apic, 3),
+    guest("debug", EngineKind::EagerTranslator, debug, 4),
+    guest("Debian", EngineKind::Translator, boot, 4),
+    guest("Debian, interpreted", EngineKind::Interpreter, beginning, 2),
+    guest("Debian with disks", EngineKind::Translator, disks, 4),
+];

@@ -1,0 +1,71 @@
+//! Machines that are saved at random instants of their run, thrown away, built anew from the values, and go on: what follows is
+//! byte for byte what follows in a run that nobody disturbed.
+//!
+//! Each guest runs several times under the virtual clock. The first run is left alone. The second is held still at every instant,
+//! saved, and goes on. The third is thrown away at every instant: a new machine of the same configuration takes its state back.
+//! A fourth goes back: late in its run it gets the state that it had at the first instant, and goes on from there.
+//! All must end alike: console, exits with their times and places, instructions, guest time, registers. And shortly
+//! before the end everything that is saved of the second and the third, all of memory included, must be equal.
+//!
+//! Without flags, as in the gate, each guest is tried at instants of a fixed seed; `tools/soak` takes fresh ones, and many.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod damage;
+mod guests;
+mod trial;
+
+use clap::Parser;
+use guests::GUESTS;
+use trial::{Random, Trial};
+
+/// Saves machines at random instants, restores them, and compares what follows
+#[derive(Debug, Parser)]
+struct Flags {
+    /// Chooses the instants; each round takes the next one
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Rounds
+    #[arg(long, default_value_t = 1)]
+    rounds: u64,
+    /// Instants of each run; as many as suit the guest if nothing is said
+    #[arg(long)]
+    instants: Option<usize>,
+    /// Only guests whose names have this in them
+    #[arg(long)]
+    only: Option<String>,
+    /// Values that are damaged
+    #[arg(long, default_value_t = 200)]
+    damaged: u64,
+    /// What cargo's test runner may add
+    #[arg(hide = true)]
+    _filter: Vec<String>,
+}
+
+fn main() {
+    let flags = Flags::parse();
+    let wanted = |name: &str| flags.only.as_deref().is_none_or(|only| name.contains(only));
+    let (mut tried, mut failed) = (0, 0);
+    for seed in flags.seed..flags.seed + flags.rounds {
+        for guest in GUESTS.iter().filter(|guest| wanted(guest.name)) {
+            let mut random = Random::new(seed ^ guest.name.len() as u64);
+            let trial = Trial { guest, instants: flags.instants.unwrap_or(guest.instants) };
+            tried += 1;
+            match trial.run(&mut random) {
+                Ok(told) => println!("save: {}, seed {seed}: {told}", guest.name),
+                Err(different) => {
+                    failed += 1;
+                    eprintln!("save: {}, seed {seed}: DIFFERENT: {different}", guest.name);
+                }
+            }
+        }
+        if wanted("damage") {
+            println!("save: damage, seed {seed}: {}", damage::run(seed, flags.damaged));
+            tried += 1;
+        }
+    }
+    assert!(tried > 0, "no guest is called so");
+    if failed > 0 {
+        std::process::exit(1);
+    }
+}
