@@ -159,6 +159,7 @@ impl Flags {
     }
 
     /// The six flags at their places in RFLAGS.
+    #[inline]
     pub fn bits(&self) -> u64 {
         let bit = |set: bool, flag: u64| if set { flag } else { 0 };
         bit(self.cf(), rflags::CF)
@@ -170,6 +171,7 @@ impl Flags {
     }
 
     /// Takes the six flags from their places in RFLAGS.
+    #[inline]
     pub fn set_bits(&mut self, bits: u64) {
         let is = |flag: u64| bits & flag != 0;
         // A result of 0 has SF clear and PF set; a result of 1 has both clear.

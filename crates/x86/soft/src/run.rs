@@ -181,6 +181,7 @@ impl Cpu {
     }
 
     /// Whether [`Cpu::look_around`] would find nothing that comes before the next instruction.
+    #[inline]
     pub fn nothing_to_see(&self) -> bool {
         let state = &self.state;
         !(self.kick.pending()
@@ -192,6 +193,7 @@ impl Cpu {
     }
 
     /// Whether the next instruction has to be executed by itself, and looked at.
+    #[inline]
     pub(crate) fn special(&self) -> bool {
         let state = &self.state;
         state.interrupt_shadow

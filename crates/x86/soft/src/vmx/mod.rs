@@ -256,6 +256,7 @@ impl Cpu {
     }
 
     /// Whether instructions are intercepted that translated code executes without a look.
+    #[inline]
     pub fn intercepts_time(&self) -> bool {
         self.vmx.guest && (self.vmx.proc & proc::RDTSC != 0 || self.vmx.proc2 & proc2::RDTSCP == 0)
     }
