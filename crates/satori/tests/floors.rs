@@ -356,10 +356,7 @@ fn neutral_crates_name_no_x86() {
 }
 
 /// Files beyond [`FILE_LINES`], and why each is one. One that has become shorter has to leave the list.
-const LONG_FILES: &[(&str, &str)] = &[
-    ("jit/asm.rs", "one assembler: a method for each instruction that translations have"),
-    ("jit/lower.rs", "the state that all of the translation's rooms share"),
-];
+const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Functions beyond [`FUNCTION_LINES`], by file and name, and why each is one.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
@@ -376,16 +373,14 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("report/tests/advice.rs", "each_rule_fires_and_does_not", "a table"),
     ("features/main.rs", "instructions", "a table"),
     ("arm/soft/src/exec/integer.rs", "handler", "one match over instructions, a line each"),
-    ("soft/src/run.rs", "run_inner", "one loop, whose steps share its state"),
-    ("jit/copy.rs", "copied", "one match over mnemonics, a line each"),
-    ("jit/flow.rs", "flow", "one match over what leaves a block"),
-    ("jit/lower.rs", "make", "one block from its first instruction to its last"),
+    ("jit/src/copy.rs", "copied", "one match over mnemonics, a line each"),
+    ("jit/src/flow.rs", "flow", "one match over what leaves a block"),
     (
-        "jit/stubs.rs",
+        "jit/src/stubs.rs",
         "emit",
         "the code that all translations share, in the order in which it stands in memory",
     ),
-    ("jit/warm.rs", "text", "a text"),
+    ("jit/src/warm.rs", "text", "a text"),
 ];
 
 const FILE_LINES: usize = 650;
