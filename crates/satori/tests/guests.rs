@@ -101,6 +101,14 @@ fn model_specific_registers() {
 }
 
 #[test]
+fn guests_of_a_guest() {
+    for engine in ["translator", "eager", "interpreter"] {
+        passes("vmx", 1, &["--nested", "vmx", "--engine", engine]);
+    }
+    passes("vmx", 1, &["--nested", "vmx", "--clock", "virtual"]);
+}
+
+#[test]
 fn modes() {
     passes("modes", 1, &[]);
 }

@@ -1,6 +1,7 @@
 //! Reports as one self-contained HTML file: no script, nothing fetched, charts as SVG.
 
 mod charts;
+mod nested;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -281,6 +282,7 @@ pub fn page(runs: &[(String, Report)]) -> String {
     }
     for (index, (name, run)) in runs.iter().enumerate() {
         exits(&mut body, name, run, &palette);
+        nested::section(&mut body, name, run);
         vcpus(&mut body, &format!("vcpus-{index}"), name, run, &palette);
         charts::timeline(&mut body, name, run, &palette);
         charts::flame(&mut body, name, run, &palette);
