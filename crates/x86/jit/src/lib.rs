@@ -12,6 +12,7 @@
     reason = "this documentation is for those who work here, and made with private items"
 )]
 
+mod again;
 mod arena;
 mod asm;
 mod calls;
@@ -132,6 +133,8 @@ struct JitCounts {
     pub unmet: u64,
     /// Pages whose translations were given another linear address.
     pub moved: u64,
+    /// Jumps and targets that were found again with their pages.
+    pub again: u64,
     /// Bytes of the code memory that were in use at once, at most.
     pub most: u64,
 }
@@ -211,6 +214,8 @@ struct Dependents {
     targets: Vec<(u8, u16)>,
     /// Blocks that go on there.
     blocks: Vec<u32>,
+    /// Pages that move and were found there.
+    groups: Vec<u32>,
 }
 
 /// Arenas that no vCPU uses, for those of the machine's next life.
@@ -452,6 +457,7 @@ impl Jit {
     /// Unlinks what leads to translations of `scope` in one of `buckets`, which are void now.
     fn flush(&mut self, context: &mut Context, scope: Scope, buckets: impl Iterator<Item = usize>) {
         for bucket in buckets {
+            self.forget_places(bucket);
             let dependents = &mut self.dependents[scope as usize][bucket];
             for (table, set) in dependents.targets.drain(..) {
                 context.targets[usize::from(table)].clear(set.into());
@@ -518,6 +524,7 @@ impl Jit {
             self.unlink_for_good(link);
         }
         context.targets[targets::table(mode, key ^ rip)].forget(now);
+        self.forget_target(self.group_of(number), number);
         if let Some(reach) = &mut self.blocks[number].reach {
             // It may be running, and is made of those pages until it ends.
             reach.check = leave;

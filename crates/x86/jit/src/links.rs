@@ -15,7 +15,10 @@ impl Translating {
         let key = self.cpu.code_key(rip);
         // SAFETY: `block` was just looked up.
         let found = unsafe { (*block).translation(key) };
-        found.or_else(|| self.jit.find(&mut self.context, block, key, rip, true))
+        found.or_else(|| {
+            let local = self.blocks.scope_of(&self.cpu, key) == Some(Scope::Local);
+            self.jit.find(&mut self.context, block, (key, rip), local, true)
+        })
     }
 
     /// The code that `link` leads to, if there is some already; the link leads there directly then, where
@@ -49,7 +52,7 @@ impl Translating {
         let jit = &mut self.jit;
         // A reset may have come between.
         let Some(wanted) = jit.key_of_link(link) else { return };
-        let Link { place, slot, code: before, target, source, .. } = jit.links[link];
+        let Link { place, slot, code: before, target, source, fixed, .. } = jit.links[link];
         if wanted != key || !jit.is_placed(source) {
             return;
         }
@@ -73,6 +76,9 @@ impl Translating {
         if !again && let Some(number) = target {
             jit.blocks[number].incoming.push(link);
             jit.links[link] = Link { code, target: number, ..jit.links[link] };
+            if slot && !fixed && scope == Some(Scope::Local) {
+                jit.remember_link(link, source, number, code);
+            }
         }
         jit.counts.linked += 1;
     }
@@ -107,6 +113,7 @@ impl Translating {
             }
             targets.push((table as u8, targets::set_of(rip) as u16));
         }
+        self.jit.remember_target(rip, code, mode, self.cpu.code_mode);
         true
     }
 }

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
+use super::again::{Known, Pair};
 use super::asm::Base;
 use super::pieces::piece_of;
 use super::reach::{Page, jump};
@@ -59,19 +60,27 @@ pub struct Parts {
 }
 
 /// All translations that begin in one page and may be anywhere.
-struct Group {
+pub struct Group {
     /// The linear address of the page now, as its cell has it.
-    linear: u64,
+    pub linear: u64,
     /// The flush since which it is there, by [`Jit::epoch`]. What leads there, and from there to other pages, was found
     /// since.
     epoch: u64,
     blocks: Vec<u32>,
+    /// It was found there by a translation that is not global, and no flush concerned that since.
+    pub sure: bool,
+    /// The pairs that it is one of, and targets in it.
+    pub pairs: Vec<u32>,
+    pub known: Vec<Known>,
 }
 
 /// What is moved together.
 #[derive(Default)]
 pub struct Groups {
-    all: Vec<Group>,
+    pub all: Vec<Group>,
+    /// Pages between which there are jumps, also by both and their distance.
+    pub pairs: Vec<Pair>,
+    pub by_pair: HashMap<(u32, u32, u64), u32, BuildHasherDefault<AddressHasher>>,
     /// By the page's first byte on the host.
     by_page: HashMap<*const u8, u32, BuildHasherDefault<AddressHasher>>,
 }
@@ -112,7 +121,15 @@ impl Jit {
             Some(group) => group,
             None if self.groups.all.len() < arena::PAGES => {
                 let number = self.groups.all.len() as u32;
-                self.groups.all.push(Group { linear: 0, epoch: self.epoch, blocks: Vec::new() });
+                let (blocks, pairs, known) = (Vec::new(), Vec::new(), Vec::new());
+                self.groups.all.push(Group {
+                    linear: 0,
+                    epoch: self.epoch,
+                    blocks,
+                    sure: false,
+                    pairs,
+                    known,
+                });
                 self.groups.by_page.insert(page.host, number);
                 self.place_group(number, linear);
                 number
@@ -136,13 +153,13 @@ impl Jit {
     }
 
     /// The translation of `block` for `key`, at `rip`, if there is one. Its page is there then. If translated code is
-    /// `running`, none is found that had to be taken from elsewhere first.
+    /// `running`, none is found that had to be taken from elsewhere first. The page's translation is `local` if it is not global.
     pub fn find(
         &mut self,
         context: &mut Context,
         block: *mut Block,
-        key: u64,
-        rip: u64,
+        (key, rip): (u64, u64),
+        local: bool,
         running: bool,
     ) -> Option<u64> {
         if may_move(rip, key ^ rip) {
@@ -157,7 +174,13 @@ impl Jit {
                 Some((code, group))
             });
             if let Some((code, group)) = found {
-                return self.bring(context, group, rip & !0xfff, running).then_some(code);
+                if !self.bring(context, group, rip & !0xfff, running) {
+                    return None;
+                }
+                if local && !self.groups.all[group as usize].sure {
+                    self.find_again(context, group, key ^ rip);
+                }
+                return Some(code);
             }
         }
         self.table.get(&place_in_table(key, rip, block, false)).copied()
@@ -181,6 +204,7 @@ impl Jit {
         }
         self.counts.moved += 1;
         self.place_group(group, linear);
+        self.groups.all[group as usize].sure = false;
         true
     }
 

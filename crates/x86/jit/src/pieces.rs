@@ -191,6 +191,7 @@ impl Jit {
             }
         }
         self.links.take(piece);
+        self.forget_piece(piece);
         // What goes on without windows is entered from the block that it belongs to, and asks what that is made of.
         let orphans: Vec<u32> = (0..PIECES as u32)
             .flat_map(|piece| (piece << BITS..self.blocks.next(piece as usize)).collect::<Vec<_>>())

@@ -6,7 +6,7 @@ use satori_soft::block::{Block, Blocks};
 use satori_soft::code_mode;
 use satori_soft::cpu::{Cpu, Stop};
 use satori_soft::execute::{Executor, Ran};
-use satori_soft::mmu::Mode;
+use satori_soft::mmu::{Mode, Scope};
 use satori_soft::run::Horizon;
 
 use crate::{CHUNK, Context, Jit, moving, reason, stubs};
@@ -100,6 +100,7 @@ impl Executor for Translating {
             ("code memory resets", jit.resets),
             ("pieces of code memory emptied", jit.pieces),
             ("pages whose translations moved", jit.moved),
+            ("jumps and targets found again with their pages", jit.again),
             ("data misses of translated code", jit.misses),
             ("instructions called", jit.helped),
             ("bytes of code memory in use, at most", jit.most),
@@ -163,7 +164,8 @@ impl Translating {
         // What is brought to an address is brought there after the last flush.
         self.refresh();
         let rip = self.cpu.state.rip;
-        let code = match self.jit.find(&mut self.context, block, key, rip, false) {
+        let local = self.blocks.scope_of(&self.cpu, key) == Some(Scope::Local);
+        let code = match self.jit.find(&mut self.context, block, (key, rip), local, false) {
             Some(code) => Some(code),
             None => {
                 self.cpu.doing.set(Doing::Translating);

@@ -252,8 +252,8 @@ fn change(cpu: &mut Machine, random: &mut Numbers, narrow: bool) {
 /// Registers and RIP, instructions, and the exit.
 type Left = (Vec<u64>, u64, String);
 
-/// What one vCPU leaves, piece by piece; how many pages were moved, and pieces of code memory emptied.
-fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Left>, [u64; 2]) {
+/// What one vCPU leaves, piece by piece; how many pages were moved, pieces of code memory emptied, and jumps found again.
+fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Left>, [u64; 3]) {
     let narrow = seed % 3 == 2;
     let begin = linear(narrow);
     let mut random = Numbers(seed);
@@ -303,13 +303,13 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
         }
     }
     let counts = cpu.jit().map(|jit| jit.counts).unwrap_or_default();
-    (left, [counts.moved, counts.pieces])
+    (left, [counts.moved, counts.pieces, counts.again])
 }
 
 #[test]
 fn code_that_is_mapped_anywhere_is_as_the_interpreter_has_it() {
     let pool = Pool::default();
-    let (mut moved, mut emptied) = (0, 0);
+    let (mut moved, mut emptied, mut again) = (0, 0, 0);
     let seeds = match std::env::var("SATORI_MOVING") {
         Ok(count) => count.parse().expect("a number of programs"),
         Err(_) => PROGRAMS,
@@ -317,16 +317,18 @@ fn code_that_is_mapped_anywhere_is_as_the_interpreter_has_it() {
     for seed in 0..seeds {
         let (right, _) = execute(seed, None, false, &pool);
         for (hot, parallel) in [(1, false), (3, true)] {
-            let (left, [pages, pieces]) = execute(seed, Some(hot), parallel, &pool);
+            let (left, [pages, pieces, jumps]) = execute(seed, Some(hot), parallel, &pool);
             moved += pages;
+            again += jumps;
             emptied += pieces;
             for (piece, (right, left)) in right.iter().zip(&left).enumerate() {
                 assert_eq!(right, left, "program {seed}, piece {piece}, hot {hot}, parallel {parallel}");
             }
         }
     }
-    println!("{moved} pages moved, {emptied} pieces emptied");
-    assert!(moved > 10 * seeds && emptied > seeds, "{moved} pages moved, {emptied} pieces emptied");
+    let counts = format!("{moved} pages moved, {emptied} pieces emptied, {again} jumps found again");
+    println!("{counts}");
+    assert!(moved > 10 * seeds && emptied > seeds && again > seeds, "{counts}");
 }
 
 /// What `jit` made first, without the addresses of its own data.

@@ -1,0 +1,145 @@
+//! What leads to and from pages that move, found again at once.
+//!
+//! A flush takes back the jumps between pages and the targets of indirect branches, as the pages may be elsewhere in the next
+//! address space, or others be there. Mostly they are not: a library's pages keep their distances. So two pages remember the
+//! jumps between them, a page those of its addresses that were targets, and once both pages were found where they belong
+//! (after that flush, by a translation that the guest's tables gave), all of them lead there again, and none has to be
+//! found one by one.
+
+use super::moving::may_move;
+use super::pieces::piece_of;
+use super::{Context, Jit, targets};
+use satori_soft::mmu::{Mode, Scope, bucket};
+
+/// The jumps from one page to another that is `distance` bytes on.
+pub struct Pair {
+    from: u32,
+    to: u32,
+    distance: u64,
+    /// Their numbers, and where each led.
+    links: Vec<(u32, u64)>,
+}
+
+/// An address in a page that indirect branches led to.
+pub struct Known {
+    offset: u64,
+    /// The mode of the code there, and the number of the block.
+    code_mode: u64,
+    block: u32,
+    code: u64,
+    /// Whose table of targets had it.
+    mode: Mode,
+}
+
+/// Targets that a page remembers.
+const TARGETS: usize = 256;
+
+impl Jit {
+    /// Remembers that `link` leads to `code` of block `target`, in another page, if both are in pages that move.
+    pub fn remember_link(&mut self, link: u32, source: u32, target: u32, code: u64) {
+        let (Some(from), Some(to)) = (self.group_of(source), self.group_of(target)) else { return };
+        if from == to {
+            return;
+        }
+        let distance = self.linear_of(to).wrapping_sub(self.linear_of(from));
+        let next = self.groups.pairs.len() as u32;
+        let number = *self.groups.by_pair.entry((from, to, distance)).or_insert(next);
+        if number == next {
+            self.groups.pairs.push(Pair { from, to, distance, links: Vec::new() });
+            self.groups.all[from as usize].pairs.push(number);
+            self.groups.all[to as usize].pairs.push(number);
+        }
+        let links = &mut self.groups.pairs[number as usize].links;
+        match links.iter_mut().find(|(known, _)| *known == link) {
+            Some(known) => known.1 = code,
+            None => links.push((link, code)),
+        }
+    }
+
+    /// Remembers that `code` at `rip` is a target of indirect branches that look into the table of `mode`.
+    pub fn remember_target(&mut self, rip: u64, code: u64, mode: Mode, code_mode: u64) {
+        if !may_move(rip, code_mode) {
+            return;
+        }
+        let Some(&block) = self.by_code.get(&code) else { return };
+        let Some(group) = self.group_of(block) else { return };
+        let known = Known { offset: rip & 0xfff, code_mode, block, code, mode };
+        let all = &mut self.groups.all[group as usize].known;
+        match all.iter().position(|one| one.offset == known.offset && one.code_mode == code_mode) {
+            Some(place) => all[place] = known,
+            None if all.len() < TARGETS => all.push(known),
+            None => {}
+        }
+    }
+
+    /// The page of `group` was found at its address in the address space, by a translation that is not global; it is executed
+    /// in `code_mode`.
+    pub fn find_again(&mut self, context: &mut Context, group: u32, code_mode: u64) {
+        let linear = self.linear_of(group);
+        let here = bucket(linear);
+        self.groups.all[group as usize].sure = true;
+        self.dependents[Scope::Local as usize][here].groups.push(group);
+        for at in 0..self.groups.all[group as usize].pairs.len() {
+            let pair = self.groups.all[group as usize].pairs[at] as usize;
+            let Pair { from, to, distance, .. } = self.groups.pairs[pair];
+            let (from, to) = (&self.groups.all[from as usize], &self.groups.all[to as usize]);
+            if from.sure && to.sure && to.linear.wrapping_sub(from.linear) == distance {
+                let there = bucket(to.linear);
+                self.lead_again(pair, there);
+            }
+        }
+        for known in &self.groups.all[group as usize].known {
+            if known.code_mode == code_mode {
+                let (rip, table) = (linear | known.offset, targets::table(known.mode, code_mode));
+                self.counts.again += 1;
+                context.targets[table].note(rip, known.code);
+                let target = (table as u8, targets::set_of(rip) as u16);
+                self.dependents[Scope::Local as usize][here].targets.push(target);
+            }
+        }
+    }
+
+    fn lead_again(&mut self, pair: usize, there: usize) {
+        let links = std::mem::take(&mut self.groups.pairs[pair].links);
+        for (link, code) in &links {
+            // It may lead elsewhere since, or its target be gone.
+            if let Some(known) = self.links.get(*link)
+                && known.code == *code
+            {
+                let place = known.place;
+                self.counts.again += 1;
+                self.arena().write(place, &code.to_le_bytes());
+                self.dependents[Scope::Local as usize][there].slots.push(*link);
+            }
+        }
+        self.groups.pairs[pair].links = links;
+    }
+
+    /// Translations of pages in `bucket` are void: none of them is known to be where it was.
+    pub fn forget_places(&mut self, bucket: usize) {
+        for group in std::mem::take(&mut self.dependents[Scope::Local as usize][bucket].groups) {
+            self.groups.all[group as usize].sure = false;
+        }
+    }
+
+    /// Block `number` of `group` is no target any more.
+    pub fn forget_target(&mut self, group: Option<u32>, number: u32) {
+        if let Some(group) = group {
+            self.groups.all[group as usize].known.retain(|known| known.block != number);
+        }
+    }
+
+    /// The blocks and links of `piece` of the code memory are gone.
+    pub fn forget_piece(&mut self, piece: usize) {
+        for pair in &mut self.groups.pairs {
+            pair.links.retain(|(link, _)| piece_of(*link) != piece);
+        }
+        for group in &mut self.groups.all {
+            group.known.retain(|known| piece_of(known.block) != piece);
+        }
+    }
+
+    fn linear_of(&self, group: u32) -> u64 {
+        self.groups.all[group as usize].linear
+    }
+}
