@@ -31,6 +31,10 @@ pub struct Known {
     mode: Mode,
 }
 
+/// Pairs that are remembered: more than programs have, but pages that are at another distance each time would have more.
+const PAIRS: u32 = 1 << 16;
+/// Jumps that a pair remembers.
+const LINKS: usize = 512;
 /// Targets that a page remembers.
 const TARGETS: usize = 256;
 
@@ -42,8 +46,11 @@ impl Jit {
             return;
         }
         let distance = self.linear_of(to).wrapping_sub(self.linear_of(from));
-        let next = self.groups.pairs.len() as u32;
-        let number = *self.groups.by_pair.entry((from, to, distance)).or_insert(next);
+        let (next, key) = (self.groups.pairs.len() as u32, (from, to, distance));
+        if next >= PAIRS && !self.groups.by_pair.contains_key(&key) {
+            return;
+        }
+        let number = *self.groups.by_pair.entry(key).or_insert(next);
         if number == next {
             self.groups.pairs.push(Pair { from, to, distance, links: Vec::new() });
             self.groups.all[from as usize].pairs.push(number);
@@ -52,7 +59,8 @@ impl Jit {
         let links = &mut self.groups.pairs[number as usize].links;
         match links.iter_mut().find(|(known, _)| *known == link) {
             Some(known) => known.1 = code,
-            None => links.push((link, code)),
+            None if links.len() < LINKS => links.push((link, code)),
+            None => {}
         }
     }
 
