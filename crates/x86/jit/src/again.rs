@@ -57,8 +57,8 @@ impl Jit {
             self.groups.all[to as usize].pairs.push(number);
         }
         let links = &mut self.groups.pairs[number as usize].links;
-        match links.iter_mut().find(|(known, _)| *known == link) {
-            Some(known) => known.1 = code,
+        match links.iter().position(|(known, _)| *known == link) {
+            Some(place) => links[place].1 = code,
             None if links.len() < LINKS => links.push((link, code)),
             None => {}
         }
