@@ -85,7 +85,8 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
         Wanted::Memtest => "memtest".into(),
         Wanted::Package(name) => format!("package-{name}"),
         Wanted::I386 { package, .. } => format!("i386-{package}"),
-        Wanted::Userland(..) => "userland".into(),
+        // Another version of Satori may want other packages.
+        Wanted::Userland(packages, _) => format!("userland-{:016x}", digest(packages)),
     });
     let kept = link.canonicalize().ok();
     if let Some(path) = &kept
@@ -185,13 +186,18 @@ fn relink(root: &Path, link: &Path, file: PathBuf) -> Result<PathBuf> {
     Ok(file)
 }
 
+/// Tells lists of texts apart (FNV-1a).
+fn digest(texts: &[impl AsRef<str>]) -> u64 {
+    let bytes = texts.iter().flat_map(|text| text.as_ref().bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// The folder of `packages` in their versions of now, made if it is not there.
 fn userland(apt: &Apt, root: &Path, packages: &[&str], left_out: &[&str]) -> Result<PathBuf> {
-    let mut digest = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a
-    for name in packages {
-        let text = format!("{name} {} {left_out:?}", named(apt, name)?.version);
-        digest = text.bytes().fold(digest, |d, byte| (d ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    }
+    let told = |name: &&str| -> Result<String> {
+        Ok(format!("{name} {} {left_out:?}", named(apt, name)?.version))
+    };
+    let digest = digest(&packages.iter().map(told).collect::<Result<Vec<_>>>()?);
     let file = root.join("files").join(format!("userland_{digest:016x}.tree"));
     if file.exists() {
         return Ok(file);

@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(names(&["chase-*"], &["code"]).0, ["chase-16k", "chase-32m", "patch", "fresh"]);
         assert_eq!(names(&["boot"], &[]), (vec![], true));
         assert_eq!(names(&[], &[]), (ROWS.iter().map(|row| row.name).collect(), true));
-        assert_eq!(names(&["c-*"], &[]).0, ["c-64", "c-32"]);
+        assert_eq!(names(&["c-*"], &[]).0, ["c-musl", "c-64", "c-32"]);
         assert!(names(&[], &["programs"]).0.contains(&"make-2"));
         assert!(rows_named(&["fob".into()], &[]).is_err());
     }

@@ -124,5 +124,8 @@ int main(void) {
     return 0;
 }
 C
-    gcc -O2 "$1" -o "/tmp/mix$1" /tmp/mix.c
+    case $1 in
+    -musl) musl-gcc -O2 -static -o /tmp/mix-musl /tmp/mix.c ;;
+    *) gcc -O2 "$1" -o "/tmp/mix$1" /tmp/mix.c ;;
+    esac
 }
