@@ -239,6 +239,23 @@ fn greater(old: &[u8], new: &[u8], order: u32) -> Box<[u8]> {
     old.iter().zip(new).map(byte).collect()
 }
 
+/// Whether the table of the blocks of counts is filled from its begin without holes, as everybody makes it who appends. For a hole
+/// the library would look for room in each block before it, one within the other, until its stack ends.
+pub fn counts_are_dense(store: &dyn Store) -> Result<bool> {
+    let number = |at: u64, len: usize| {
+        let mut bytes = [0; 8];
+        store.read(at, &mut bytes[8 - len..]).map(|()| u64::from_be_bytes(bytes))
+    };
+    let (bits, place) = (number(CLUSTER_BITS, 4)?, number(COUNTS_PLACE, 8)?);
+    let len = number(COUNTS_CLUSTERS, 4)?.checked_shl(bits as u32).filter(|len| *len <= TABLE_MAX);
+    let Some(len) = len else { return Ok(false) };
+    let mut bytes = vec![0; len as usize];
+    store.read(place, &mut bytes)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    let filled = words.iter().take_while(|word| **word != [0; 8]).count();
+    Ok(filled > 0 && words[filled..].iter().all(|word| *word == [0; 8]))
+}
+
 fn overwritten() -> std::io::Error {
     std::io::Error::other("the image's header was overwritten")
 }

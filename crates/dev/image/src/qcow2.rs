@@ -19,7 +19,7 @@ use imago::raw::Raw;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use satori_defs::virtio::block::SECTOR;
 
-use crate::delayed::Delayed;
+use crate::delayed::{Delayed, counts_are_dense};
 use crate::storage::Layer;
 use crate::store::at_once;
 use crate::{Error, Format, HostFile, Store};
@@ -240,6 +240,11 @@ impl Opening {
         }
         if look.requires_external_data_file() {
             return Err(Error::DataFile(name.into()));
+        }
+        if delayed.is_some() && !counts_are_dense(&*store).map_err(|e| wrong(&e))? {
+            return Err(wrong(
+                &"its table of reference counts has holes: 'qemu-img check -r all' may repair it",
+            ));
         }
         let backing = match (look.implicit_backing_file(), look.implicit_backing_format()) {
             (None, _) => None,

@@ -294,3 +294,16 @@ fn tables_that_make_no_sense_are_errors() {
         }
     }
 }
+
+/// The library's stack would end over it.
+#[test]
+fn an_image_whose_counts_have_holes_is_not_written() {
+    let folder = Folder::new("holes");
+    let mut bytes = qcow2(BYTES, 16, None);
+    let first = bytes[1 << 16..(1 << 16) + 8].to_vec();
+    bytes[1 << 16..(1 << 16) + 8].fill(0);
+    bytes[(1 << 16) + 800..(1 << 16) + 808].copy_from_slice(&first);
+    let path = folder.file("disk", &bytes);
+    assert!(open(&path, Access::Write).unwrap_err().contains("holes"));
+    assert!(all(&open(&path, Access::ReadOnly).unwrap()) == vec![0; BYTES as usize]);
+}

@@ -9,6 +9,7 @@
 
 mod guest;
 mod hyperv;
+mod image;
 mod instructions;
 mod loader;
 mod script;
@@ -18,6 +19,7 @@ mod words;
 
 pub use guest::guest;
 pub use hyperv::hyperv;
+pub use image::image;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
 pub use translator::translator;
@@ -38,6 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("domain", domain),
     ("hyperv", hyperv),
     ("virtio", virtio),
+    ("image", image),
 ];
 
 #[cfg(test)]

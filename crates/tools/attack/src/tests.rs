@@ -91,6 +91,11 @@ fn random_calls_and_registers_leave_the_interface_whole() {
 }
 
 #[test]
+fn random_images_are_refused_or_used() {
+    random(image, 1_500, 600);
+}
+
+#[test]
 fn random_drivers_leave_devices_that_work() {
     random(virtio, 2_000, 2_000);
 }
