@@ -194,9 +194,8 @@ fn digest(texts: &[impl AsRef<str>]) -> u64 {
 
 /// The folder of `packages` in their versions of now, made if it is not there.
 fn userland(apt: &Apt, root: &Path, packages: &[&str], left_out: &[&str]) -> Result<PathBuf> {
-    let told = |name: &&str| -> Result<String> {
-        Ok(format!("{name} {} {left_out:?}", named(apt, name)?.version))
-    };
+    let told =
+        |name: &&str| -> Result<String> { Ok(format!("{name} {} {left_out:?}", named(apt, name)?.version)) };
     let digest = digest(&packages.iter().map(told).collect::<Result<Vec<_>>>()?);
     let file = root.join("files").join(format!("userland_{digest:016x}.tree"));
     if file.exists() {

@@ -4,7 +4,7 @@ use super::pack::{DZC, Env, Format, IXC, Number, OFC, Rounding, UFC};
 
 const fn estimate(a: u64) -> u64 {
     let b = (1 << 19) / (a * 2 + 1);
-    (b + 1) / 2
+    b.div_ceil(2)
 }
 
 const fn root_estimate(a: u64) -> u64 {
@@ -13,7 +13,7 @@ const fn root_estimate(a: u64) -> u64 {
     while a * (b + 1) * (b + 1) < 1 << 28 {
         b += 1;
     }
-    (b + 1) / 2
+    b.div_ceil(2)
 }
 
 /// The fraction as the highest of 52 bits, and the exponent as it is stored.
