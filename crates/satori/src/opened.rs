@@ -15,6 +15,8 @@ use crate::late::LateFile;
 #[derive(Debug, Default)]
 pub struct Opened {
     files: Vec<LateFile>,
+    /// Descriptors of the same files that were handed out.
+    given: Vec<RawFd>,
     sockets: Vec<PathBuf>,
     names: Option<Arc<CodeNames>>,
 }
@@ -24,6 +26,7 @@ impl Opened {
     pub fn file(&mut self, flag: &str, path: &Path) -> Result<File> {
         let late = LateFile::open(flag, path)?;
         let file = late.file.try_clone()?;
+        self.given.push(file.as_raw_fd());
         self.files.push(late);
         Ok(file)
     }
@@ -40,10 +43,11 @@ impl Opened {
         self.names = Some(names);
     }
 
-    /// Descriptors that a sandbox has to keep open.
+    /// Descriptors that a sandbox has to keep open, those of the files that were handed out among them.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let names = self.names.iter().map(|names| names.descriptor());
-        self.files.iter().map(|late| late.file.as_raw_fd()).chain(names)
+        let own = self.files.iter().map(|late| late.file.as_raw_fd());
+        own.chain(self.given.iter().copied()).chain(names)
     }
 
     /// The guest runs: files are emptied of what a former run left, and stay. `confined` tells that from now on there is no
@@ -86,7 +90,11 @@ mod tests {
         let mut opened = Opened::default();
         let files = [&new, &old].map(|path| opened.file("--report-file", path).unwrap());
         opened.socket(&socket).unwrap();
-        assert_eq!(opened.descriptors().count(), files.len());
+        let kept: Vec<_> = opened.descriptors().collect();
+        assert!(
+            files.iter().all(|file| kept.contains(&file.as_raw_fd())),
+            "a sandbox closes what is not kept"
+        );
         drop(opened);
         assert!(!new.exists() && !socket.exists());
         assert_eq!(std::fs::read_to_string(&old).unwrap(), "before");
