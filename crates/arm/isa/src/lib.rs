@@ -1,7 +1,7 @@
 //! The A64 instruction set as one table.
 //!
 //! A [`Row`] is an instruction: its [`Op`], its mnemonics, the pattern of its word, and what of the words that match is
-//! reserved ([`Row::limit`]). Decoding ([`decode`]), messages ([`text`]), random words for comparison and fuzzing
+//! reserved ([`Row::limit`]). Decoding ([`decode()`]), messages ([`text()`]), random words for comparison and fuzzing
 //! ([`Row::sample`]) and the engine's choice of what executes it all come from this table. What is in no row is UNDEFINED.
 //!
 //! The table is of Armv8.2 with LSE, CRC32, RDM, DotProd, AES, SHA-1 and SHA-256. Absent, and so UNDEFINED: AArch32, SVE, arithmetic on
