@@ -40,7 +40,7 @@ const PAN: u64 = 1 << 22;
 const UAO: u64 = 1 << 23;
 const SS: u64 = 1 << 21;
 const IL: u64 = 1 << 20;
-/// M[4]: AArch32.
+/// Bit 4 of M: AArch32.
 const AARCH32: u64 = 1 << 4;
 
 impl Pstate {
