@@ -1,7 +1,7 @@
 //! A helper: a process of our own binary that serves the guest from a sandbox of its own, a folder or a network.
 //!
 //! Its socket to the machine is its standard input. On standard output it says, a line each, what became of its
-//! sandbox and, last, [`READY`], or else why it cannot serve; then it closes it. Where the socket is closed it ends.
+//! sandbox and, last, `READY`, or else why it cannot serve; then it closes it. Where the socket is closed it ends.
 
 use std::io::{Read, Write, stdout};
 use std::os::fd::OwnedFd;

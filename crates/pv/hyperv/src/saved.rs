@@ -9,7 +9,7 @@ use crate::partition::Shared;
 use crate::usage::SavedUsage;
 use crate::{Flush, Partition, ReferenceClock, SavedSynic, Vp};
 
-/// Everything of a partition that a guest can change, but for its [`Vp`](crate::Vp)s, which are
+/// Everything of a partition that a guest can change, but for its [`Vp`]s, which are
 /// plain data themselves. Guest memory, in which overlays show, is saved beside it, and so is the
 /// clock, from which reference time follows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
