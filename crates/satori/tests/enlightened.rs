@@ -13,7 +13,8 @@ fn under_every_choice(guest: &str, cpus: u32) {
         passes(guest, cpus, &["--hyperv", choice]);
     }
     for one in Enlightenment::ALL.iter().filter(|one| one.row().refused.is_none()) {
-        passes(guest, cpus, &["--hyperv", one.name()]);
+        let nested: &[&str] = if one.row().nested { &["--nested", "vmx"] } else { &[] };
+        passes(guest, cpus, &[&["--hyperv", one.name()], nested].concat());
     }
 }
 
