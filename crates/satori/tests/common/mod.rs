@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "shared by several test programs")]
 
 pub mod bare;
+pub mod drivers;
 pub mod pvh;
 
 use std::io::Read;

@@ -12,7 +12,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use satori::demo::cache::{self, Wanted};
 use satori_bus::ByteSink;
 use satori_machine::{
     ClockMode, Cmdline, Config, DeviceConfig, Devices, EngineKind, Event, Machine, Module, Port, Share, Sinks,
@@ -25,25 +24,6 @@ impl ByteSink for Console {
     fn put(&mut self, bytes: &[u8]) {
         self.0.lock().expect("console").extend_from_slice(bytes);
     }
-}
-
-/// Modules that Debian's 6.1 needs for disks and entropy, from its package, as files for the initramfs.
-fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
-    let name = kernel.canonicalize().expect("the kernel");
-    let name = name.file_name().expect("a name").to_str().expect("UTF-8").to_string();
-    let (package, _) = name.split_once('_').expect("a package and its version");
-    let release = package.strip_prefix("linux-image-").expect("a kernel's package");
-    let tree = cache::get(Wanted::Package(package), false).expect("the kernel's package");
-    let drivers = tree.join("lib/modules").join(release).join("kernel/drivers");
-    let all = ["virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"];
-    let all = all.into_iter().chain(["virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"]);
-    let all = all.chain(["block/virtio_blk", "char/hw_random/virtio-rng"]);
-    all.map(|path| {
-        let path = format!("{path}.ko");
-        let name = path.rsplit('/').next().expect("a name").to_string();
-        (name, std::fs::read(drivers.join(&path)).expect("a module"))
-    })
-    .collect()
 }
 
 /// Runs the case `what` of guest.sh in Debian's 6.12 with `devices`; tells what was on the console.
@@ -174,7 +154,7 @@ fn a_folder_is_read_through_a_server_also_by_a_driver_that_comes_back() {
 #[test]
 fn disks_keep_what_was_flushed_and_snapshots_and_readonly_ones_nothing() {
     let kernel = common::fetch(&["kernel", "6.1"]);
-    let modules = modules(Path::new(&kernel));
+    let modules = common::drivers::modules(Path::new(&kernel));
     let programs: Vec<_> = modules.iter().map(|(name, file)| (name.as_str(), file.as_slice())).collect();
     let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
     let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &programs);

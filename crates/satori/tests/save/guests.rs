@@ -4,12 +4,11 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use satori::demo::cache::{self, Wanted};
 use satori_cpuid::Topology;
 use satori_machine::image::{Access, Format, Image, Source};
 use satori_machine::{ClockMode, Cmdline, Config, DeviceConfig, Devices, Disk, EngineKind, Module};
 
-use crate::common::{self, bare};
+use crate::common::{self, bare, drivers};
 
 /// A guest, and how it is run.
 pub struct Guest {
@@ -76,30 +75,11 @@ fn boot() -> Config {
     Config { guest_timeout: Some(Duration::from_millis(1500)), ..debian(2) }
 }
 
-/// Modules that Debian's 6.1 needs for disks and entropy, as files for the initramfs.
-fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
-    let name = kernel.canonicalize().expect("the kernel");
-    let name = name.file_name().expect("a name").to_str().expect("UTF-8").to_string();
-    let (package, _) = name.split_once('_').expect("a package and its version");
-    let release = package.strip_prefix("linux-image-").expect("a kernel's package");
-    let tree = cache::get(Wanted::Package(package), false).expect("the kernel's package");
-    let drivers = tree.join("lib/modules").join(release).join("kernel/drivers");
-    let all = ["virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"];
-    let all = all.into_iter().chain(["virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"]);
-    let all = all.chain(["block/virtio_blk", "char/hw_random/virtio-rng"]);
-    let file = |path: &str| {
-        let path = format!("{path}.ko");
-        let name = path.rsplit('/').next().expect("a name").to_string();
-        (name, std::fs::read(drivers.join(&path)).expect("a module"))
-    };
-    all.map(file).collect()
-}
-
 /// Disks that are written and read, and random bytes. What is written is kept in memory: a new machine starts with the image as
 /// it was, and gets the rest with the state.
 fn disks() -> Config {
     let kernel = common::fetch(&["kernel", "6.1"]);
-    let modules = modules(Path::new(&kernel));
+    let modules = drivers::modules(Path::new(&kernel));
     let extra: Vec<(&str, &[u8])> = modules.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
     let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
     let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &extra);

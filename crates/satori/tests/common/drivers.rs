@@ -1,0 +1,24 @@
+//! Modules of a stock kernel, for tests of devices.
+
+use std::path::Path;
+
+use satori::demo::cache::{self, Wanted};
+
+/// Modules that Debian's 6.1 needs for disks and entropy, as files for the initramfs.
+pub fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
+    let name = kernel.canonicalize().expect("the kernel");
+    let name = name.file_name().expect("a name").to_str().expect("UTF-8").to_string();
+    let (package, _) = name.split_once('_').expect("a package and its version");
+    let release = package.strip_prefix("linux-image-").expect("a kernel's package");
+    let tree = cache::get(Wanted::Package(package), false).expect("the kernel's package");
+    let drivers = tree.join("lib/modules").join(release).join("kernel/drivers");
+    let all = ["virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"];
+    let all = all.into_iter().chain(["virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"]);
+    let all = all.chain(["block/virtio_blk", "char/hw_random/virtio-rng"]);
+    let file = |path: &str| {
+        let path = format!("{path}.ko");
+        let name = path.rsplit('/').next().expect("a name").to_string();
+        (name, std::fs::read(drivers.join(&path)).expect("a module"))
+    };
+    all.map(file).collect()
+}
