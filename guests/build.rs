@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// What cargo is to watch of a guest's folder.
-pub const SOURCES: [&str; 4] = ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
+pub(crate) const SOURCES: [&str; 4] = ["src", "Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
 
 /// The program `name` of the folder `guest`, or why it cannot be had. Needs no network, and of the system nothing but
 /// the static C library, which Debian has in the package that a linker needs anyway.
-pub fn build(guest: &Path, name: &str, target: &Path) -> Result<Vec<u8>, String> {
+pub(crate) fn build(guest: &Path, name: &str, target: &Path) -> Result<Vec<u8>, String> {
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
         return Err("its program is for x86-64 processors only".into());
     }

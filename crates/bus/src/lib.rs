@@ -10,7 +10,7 @@ mod map;
 mod time;
 
 pub use interrupt::{Msi, MsiSink};
-pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap, WeakMmioMap};
+pub use map::{MmioDevice, MmioMap, Overlap, PortDevice, PortMap, WeakMmioMap, WeakPortMap};
 pub use time::{Armed, Clock, Nanos, Timer, TimerQueue};
 
 /// A level-sensitive or edge-triggered interrupt line, injected into a device.

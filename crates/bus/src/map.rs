@@ -1,6 +1,8 @@
 //! Which device answers a port or a physical address.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
+
+use satori_lock::Held;
 
 use arc_swap::ArcSwap;
 
@@ -80,7 +82,7 @@ impl<D: ?Sized> Changing<D> {
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut Ranges<D>) -> Result<R, Overlap>) -> Result<R, Overlap> {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.changing.lock().held();
         let mut next = Ranges(self.now.load().0.clone());
         let result = change(&mut next)?;
         self.now.store(Arc::new(next));
@@ -135,6 +137,22 @@ impl PortMap {
         device: Arc<dyn PortDevice>,
     ) -> Result<(), Overlap> {
         self.0.add(name, first.into(), last.into(), device)
+    }
+
+    /// Takes the range that begins at `first` out of the map; false if none does.
+    pub fn remove(&self, first: u16) -> bool {
+        self.0.remove(first.into())
+    }
+
+    /// Moves the range that begins at `first`, so that it begins at `to`: no look-up finds it at both or
+    /// at neither. False if none begins there; refused, and nothing moved, if others are in the way.
+    pub fn relocate(&self, first: u16, to: u16) -> Result<bool, Overlap> {
+        self.0.relocate(first.into(), to.into())
+    }
+
+    /// The map for a device that is in it and moves itself: it does not keep the map alive.
+    pub fn downgrade(&self) -> WeakPortMap {
+        WeakPortMap(Arc::downgrade(&self.0))
     }
 
     /// Reads `size` bytes at `port`.
@@ -207,6 +225,17 @@ impl MmioMap {
     /// The map for a device that is in it and moves itself: it does not keep the map alive.
     pub fn downgrade(&self) -> WeakMmioMap {
         WeakMmioMap(Arc::downgrade(&self.0))
+    }
+}
+
+/// A [`PortMap`] as long as somebody else has it.
+#[derive(Clone)]
+pub struct WeakPortMap(Weak<Changing<dyn PortDevice>>);
+
+impl WeakPortMap {
+    /// The map, if it still is.
+    pub fn upgrade(&self) -> Option<PortMap> {
+        self.0.upgrade().map(PortMap)
     }
 }
 

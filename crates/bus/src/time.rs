@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, Weak};
 
+use satori_lock::Held;
+
 /// Nanoseconds of guest time since the machine started.
 pub type Nanos = u64;
 
@@ -11,32 +13,32 @@ pub type Nanos = u64;
 pub trait Clock: Send + Sync {
     /// Nanoseconds since the machine started.
     fn now(&self) -> Nanos;
-    /// The partition's time-stamp counter (a vCPU adds its own offset).
-    fn tsc(&self) -> u64;
-    /// Frequency of [`Clock::tsc`] in Hz.
-    fn tsc_hz(&self) -> u64;
-    /// What a guest's time-stamp counter shows at [`Clock::tsc`] `tsc`: the same, until its
+    /// The partition's counter, as its instruction set reads the clock: what a guest finds in its own before a vCPU's offset.
+    fn counter(&self) -> u64;
+    /// Frequency of [`Clock::counter`] in Hz.
+    fn counter_hz(&self) -> u64;
+    /// What a guest's counter shows at [`Clock::counter`] `counter`: the same, until its
     /// frequency was changed.
-    fn to_guest(&self, tsc: u64) -> u64 {
-        tsc
+    fn to_guest(&self, counter: u64) -> u64 {
+        counter
     }
-    /// The first [`Clock::tsc`] at which a guest's counter shows `guest`, as it runs now.
+    /// The first [`Clock::counter`] at which a guest's counter shows `guest`, as it runs now.
     fn of_guest(&self, guest: u64) -> u64 {
         guest
     }
-    /// What a guest's time-stamp counter shows now.
-    fn guest_tsc(&self) -> u64 {
-        self.to_guest(self.tsc())
+    /// What a guest's counter shows now.
+    fn guest_counter(&self) -> u64 {
+        self.to_guest(self.counter())
     }
-    /// Frequency of [`Clock::guest_tsc`] in Hz.
-    fn guest_tsc_hz(&self) -> u64 {
-        self.tsc_hz()
+    /// Frequency of [`Clock::guest_counter`] in Hz.
+    fn guest_counter_hz(&self) -> u64 {
+        self.counter_hz()
     }
     /// Has the guest's counter go on at another frequency, as on the processor that a migration leads
-    /// to. Deadlines stay where they are in [`Clock::tsc`]. `begin` is given that counter and the guest's at the
+    /// to. Deadlines stay where they are in [`Clock::counter`]. `begin` is given that counter and the guest's at the
     /// change, of which nobody has read a later one by the old frequency, and says at what the guest's goes on;
     /// never below where it was.
-    fn set_guest_tsc_hz(&self, _hz: u64, _begin: &mut dyn FnMut(u64, u64) -> u64) {}
+    fn set_guest_counter_hz(&self, _hz: u64, _begin: &mut dyn FnMut(u64, u64) -> u64) {}
     /// Wall clock at machine start, in nanoseconds since the Unix epoch.
     fn epoch(&self) -> u64;
 }
@@ -104,20 +106,20 @@ impl TimerQueue {
 
     /// Sets what is called when an earlier deadline than any before was armed.
     pub fn on_earlier(&self, wake: impl Fn() + Send + 'static) {
-        *self.wake.lock().unwrap_or_else(|e| e.into_inner()) = Some(Box::new(wake));
+        *self.wake.lock().held() = Some(Box::new(wake));
     }
 
     /// Arms `timer` for `at`. A timer dropped before that is forgotten.
     pub fn arm(&self, at: Nanos, timer: Weak<dyn Timer>) {
         let earlier = {
-            let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+            let mut inner = self.inner.lock().held();
             let earlier = inner.heap.peek().is_none_or(|first| at < first.0.at);
             inner.order = inner.order.saturating_add(1);
             let order = inner.order;
             inner.heap.push(Reverse(Entry { at, order, timer }));
             earlier
         };
-        if earlier && let Some(wake) = &*self.wake.lock().unwrap_or_else(|e| e.into_inner()) {
+        if earlier && let Some(wake) = &*self.wake.lock().held() {
             wake();
         }
     }
@@ -126,7 +128,7 @@ impl TimerQueue {
     /// one entry for it, however often a guest changes its mind.
     pub fn replace(&self, at: Nanos, timer: Weak<dyn Timer>) {
         {
-            let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+            let mut inner = self.inner.lock().held();
             inner.heap.retain(|Reverse(entry)| !same(&entry.timer, &timer));
         }
         self.arm(at, timer);
@@ -134,7 +136,7 @@ impl TimerQueue {
 
     /// When `timer` is armed for, and which came first of what is armed for one time: for whoever saves it.
     pub fn armed(&self, timer: &Weak<dyn Timer>) -> Vec<Armed> {
-        let inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        let inner = self.inner.lock().held();
         let own = inner.heap.iter().filter(|Reverse(entry)| same(&entry.timer, timer));
         let mut armed: Vec<_> = own.map(|Reverse(entry)| (entry.at, entry.order)).collect();
         armed.sort_unstable();
@@ -144,7 +146,7 @@ impl TimerQueue {
     /// Arms `timer` as it was when [`TimerQueue::armed`] told, and no more for anything else. The order among timers is right again
     /// once all of them were restored.
     pub fn restore(&self, timer: &Weak<dyn Timer>, armed: &[Armed]) {
-        let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        let mut inner = self.inner.lock().held();
         inner.heap.retain(|Reverse(entry)| !same(&entry.timer, timer));
         for &(at, order) in armed {
             inner.order = inner.order.max(order);
@@ -154,7 +156,7 @@ impl TimerQueue {
 
     /// The earliest armed time.
     pub fn next(&self) -> Option<Nanos> {
-        let inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        let inner = self.inner.lock().held();
         inner.heap.peek().map(|entry| entry.0.at)
     }
 
@@ -162,7 +164,7 @@ impl TimerQueue {
     pub fn run(&self, now: Nanos) {
         loop {
             let due = {
-                let mut inner = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+                let mut inner = self.inner.lock().held();
                 match inner.heap.peek() {
                     Some(entry) if entry.0.at <= now => inner.heap.pop(),
                     _ => None,

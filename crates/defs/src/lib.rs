@@ -13,6 +13,7 @@ pub mod cpuid;
 pub mod elf;
 pub mod fpu;
 pub mod hyperv;
+pub mod kvm;
 pub mod linux;
 pub mod msr;
 pub mod multiboot;

@@ -30,6 +30,8 @@ pub const INTERRUPT_LINE: usize = 0x3c;
 pub const INTERRUPT_PIN: usize = 0x3d;
 /// Where the header of type 0 ends, and capabilities may begin.
 pub const HEADER_END: usize = 0x40;
+/// Command: the function answers at its base addresses in port space.
+pub const COMMAND_IO: u8 = 1 << 0;
 /// Command: the function answers at its base addresses.
 pub const COMMAND_MEMORY: u8 = 1 << 1;
 /// Command: bus master.
@@ -44,6 +46,10 @@ pub const STATUS_CAPABILITIES: u8 = 1 << 4;
 pub const BAR_MEMORY_64: u32 = 0b0100;
 /// Base address register of memory: the bits that are no address.
 pub const BAR_FLAGS: u64 = 0xf;
+/// Base address register: port space.
+pub const BAR_PORT: u32 = 0b01;
+/// Base address register of port space: the bits that are no address.
+pub const BAR_PORT_FLAGS: u64 = 0x3;
 /// Capability of a vendor's own.
 pub const CAP_VENDOR: u8 = 0x09;
 /// Capability: MSI-X.

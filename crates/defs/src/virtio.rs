@@ -15,6 +15,8 @@ pub mod kind {
     pub const CONSOLE: u16 = 3;
     /// Entropy source.
     pub const ENTROPY: u16 = 4;
+    /// 9P transport.
+    pub const PLAN9: u16 = 9;
     /// File system.
     pub const FS: u16 = 26;
 }
@@ -176,6 +178,8 @@ pub mod console {
     pub const PORT_ADD: u16 = 1;
     /// Event: the driver is ready for a port.
     pub const PORT_READY: u16 = 3;
+    /// Event: the port is a console.
+    pub const CONSOLE_PORT: u16 = 4;
     /// Event: somebody opened or closed a port.
     pub const PORT_OPEN: u16 = 6;
     /// Event: a port's name follows.
@@ -196,6 +200,18 @@ pub mod fs {
     pub const INTERRUPT: u32 = 36;
     /// Opcode: as `FORGET`, several.
     pub const BATCH_FORGET: u32 = 42;
+}
+
+/// 9P transport (no chapter of the specification; linux/virtio_9p.h) and what of its messages a device looks at.
+pub mod plan9 {
+    /// Feature: the configuration has the tag, behind its length of 16 bits.
+    pub const MOUNT_TAG: u64 = 1 << 0;
+    /// Bytes of a message's header: length, type, tag.
+    pub const HEADER: usize = 7;
+    /// Where a message has its tag, of 16 bits.
+    pub const MESSAGE_TAG: usize = 5;
+    /// A reply that tells an error, with its number of 32 bits.
+    pub const RLERROR: u8 = 7;
 }
 
 /// Block devices (5.2).

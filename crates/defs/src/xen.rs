@@ -1,4 +1,5 @@
-//! Xen's PVH boot interface (Xen public/arch-x86/hvm/start_info.h, public/elfnote.h).
+//! Xen's guest interface, and its PVH boot (Xen public/xen.h and what it includes, public/arch-x86/hvm/start_info.h,
+//! public/elfnote.h).
 
 /// ELF notes of owner "Xen".
 pub mod elfnote {
@@ -64,3 +65,126 @@ pub mod memmap_entry {
 
 /// Limit of the busy TSS in TR at the PVH entry (Xen docs/misc/pvh.pandoc).
 pub const PVH_TSS_LIMIT: u32 = 0x67;
+
+/// The name in a Xen guest's first leaf.
+pub const SIGNATURE: [u8; 12] = *b"XenVMMXenVMM";
+/// What a domain calls itself.
+pub const DOMID_SELF: u16 = 0x7ff0;
+
+/// Hypercalls, by number (public/xen.h).
+pub mod call {
+    /// Memory of a domain.
+    pub const MEMORY: u64 = 12;
+    /// Several calls at once.
+    pub const MULTICALL: u64 = 13;
+    /// The vCPU's timer.
+    pub const SET_TIMER: u64 = 15;
+    /// Version and features.
+    pub const XEN_VERSION: u64 = 17;
+    /// The hypervisor's own console.
+    pub const CONSOLE_IO: u64 = 18;
+    /// Grant tables.
+    pub const GRANT_TABLE: u64 = 20;
+    /// Assistance that a guest asks for.
+    pub const VM_ASSIST: u64 = 21;
+    /// vCPUs.
+    pub const VCPU: u64 = 24;
+    /// The scheduler.
+    pub const SCHED: u64 = 29;
+    /// Event channels.
+    pub const EVENT_CHANNEL: u64 = 32;
+    /// Physical devices.
+    pub const PHYSDEV: u64 = 33;
+    /// What guests with hardware's memory management have alone.
+    pub const HVM: u64 = 34;
+}
+
+/// Errors, which calls return as negative numbers (public/errno.h).
+pub mod errno {
+    /// Not permitted.
+    pub const EPERM: i64 = -1;
+    /// Nothing there.
+    pub const ENOENT: i64 = -2;
+    /// No such domain.
+    pub const ESRCH: i64 = -3;
+    /// No such address.
+    pub const ENXIO: i64 = -6;
+    /// A buffer is not in the caller's memory.
+    pub const EFAULT: i64 = -14;
+    /// It exists already.
+    pub const EEXIST: i64 = -17;
+    /// An argument cannot be.
+    pub const EINVAL: i64 = -22;
+    /// No room.
+    pub const ENOSPC: i64 = -28;
+    /// No such call.
+    pub const ENOSYS: i64 = -38;
+}
+
+/// Offsets in struct shared_info of 64-bit guests, and in its struct vcpu_info.
+pub mod shared_info {
+    /// Bytes of a vcpu_info, of which the page has 32.
+    pub const VCPU_INFO: u64 = 64;
+    /// How many there are in the page.
+    pub const VCPU_INFOS: u32 = 32;
+    /// u8 of a vcpu_info: an event is pending.
+    pub const UPCALL_PENDING: u64 = 0;
+    /// u64: words of the pending bits in which there is one.
+    pub const PENDING_SEL: u64 = 8;
+    /// The time area.
+    pub const TIME: u64 = 32;
+    /// `u64[64]`: pending ports.
+    pub const EVTCHN_PENDING: u64 = 0x800;
+    /// `u64[64]`: masked ports.
+    pub const EVTCHN_MASK: u64 = 0xa00;
+    /// Version, seconds and nanoseconds of the wall clock at system time 0.
+    pub const WALL_CLOCK: u64 = 0xc00;
+    /// The upper half of the seconds.
+    pub const WALL_CLOCK_SEC_HI: u64 = 0xc0c;
+}
+
+/// Parameters of HVM guests (public/hvm/params.h).
+pub mod param {
+    /// How events are delivered without a vector of the vCPU's own.
+    pub const CALLBACK_IRQ: u32 = 0;
+    /// Frame of the store's page.
+    pub const STORE_PFN: u32 = 1;
+    /// The store's event channel.
+    pub const STORE_EVTCHN: u32 = 2;
+    /// Frame of the console's page.
+    pub const CONSOLE_PFN: u32 = 17;
+    /// The console's event channel.
+    pub const CONSOLE_EVTCHN: u32 = 18;
+}
+
+/// Virtual interrupts.
+pub mod virq {
+    /// The vCPU's timer.
+    pub const TIMER: u32 = 0;
+    /// Debugging.
+    pub const DEBUG: u32 = 1;
+    /// Performance counters.
+    pub const PMU: u32 = 13;
+    /// How many there are.
+    pub const COUNT: u32 = 24;
+}
+
+/// Offsets in the console's page (public/io/console.h).
+pub mod console {
+    /// What goes to the guest.
+    pub const IN: u64 = 0;
+    /// Bytes of it.
+    pub const IN_BYTES: u32 = 1024;
+    /// What comes from the guest.
+    pub const OUT: u64 = 1024;
+    /// Bytes of it.
+    pub const OUT_BYTES: u32 = 2048;
+    /// u32: how far the guest has read.
+    pub const IN_CONS: u64 = 3072;
+    /// u32: how far the host has written.
+    pub const IN_PROD: u64 = 3076;
+    /// u32: how far the host has read.
+    pub const OUT_CONS: u64 = 3080;
+    /// u32: how far the guest has written.
+    pub const OUT_PROD: u64 = 3084;
+}

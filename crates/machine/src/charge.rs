@@ -1,7 +1,7 @@
 //! Guest time that exits take under the virtual clock, as if the modelled hardware handled them.
 
 use satori_bus::Nanos;
-use satori_defs::vmx::ExitReason;
+use satori_seam::Reason;
 
 /// How long an exit of each reason takes; without charges an exit takes no guest time at all.
 ///
@@ -14,33 +14,33 @@ pub struct Charges {
 }
 
 impl Charges {
-    /// `cost` tells the nanoseconds of a reason while APICv is in force or not.
-    pub fn new(cost: impl Fn(ExitReason, bool) -> Nanos) -> Self {
-        let mut nanos = Vec::new();
-        for &reason in ExitReason::ALL {
-            let at = usize::from(reason as u16);
-            if nanos.len() <= at {
-                nanos.resize(at + 1, [0; 2]);
-            }
-            nanos[at] = [cost(reason, true), cost(reason, false)];
+    /// `cost` tells the nanoseconds of each reason of a table while APICv is in force or not.
+    pub fn new(table: &[Reason], cost: impl Fn(Reason, bool) -> Nanos) -> Self {
+        let mut nanos = vec![[0; 2]; Reason::NUMBERS];
+        for &reason in table {
+            nanos[reason.index()] = [cost(reason, true), cost(reason, false)];
         }
         Charges { nanos }
     }
 
     /// What an exit of `reason` takes.
-    pub(crate) fn of(&self, reason: ExitReason, apicv: bool) -> Nanos {
-        self.nanos.get(usize::from(reason as u16)).map_or(0, |pair| pair[usize::from(!apicv)])
+    pub(crate) fn of(&self, reason: Reason, apicv: bool) -> Nanos {
+        self.nanos[reason.index()][usize::from(!apicv)]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use satori_defs::vmx::ExitReason;
+    use satori_engine::{REASONS, reason};
+
     use super::*;
 
     #[test]
     fn each_reason_has_its_own() {
-        let charges = Charges::new(|reason, apicv| u64::from(reason as u16) * 10 + u64::from(apicv));
-        assert_eq!(charges.of(ExitReason::Cpuid, true), 101);
-        assert_eq!(charges.of(ExitReason::ExternalInterrupt, false), 10);
+        let charges =
+            Charges::new(REASONS, |reason, apicv| u64::from(reason.number()) * 10 + u64::from(apicv));
+        assert_eq!(charges.of(reason(ExitReason::Cpuid), true), 101);
+        assert_eq!(charges.of(reason(ExitReason::ExternalInterrupt), false), 10);
     }
 }

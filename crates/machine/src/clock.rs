@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use satori_bus::{Clock, Nanos};
-use satori_seam::TimeSource;
+use satori_seam::{OfHost, TimeSource};
 
-use crate::guest_tsc::GuestTsc;
+use crate::guest_counter::GuestCounter;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -33,13 +33,13 @@ pub struct RealClock {
     start: HostTicks,
     host_hz: u64,
     nanos: Nanoseconds,
-    tsc_hz: u64,
+    counter_hz: u64,
     epoch: AtomicU64,
     /// Ticks at which it stands still; [`RUNS`] while it does not.
     stands: AtomicU64,
     /// Ticks that it stood still, modulo 2^64: less than none where it goes on from a state of another clock.
     stood: AtomicU64,
-    pub(crate) guest: GuestTsc,
+    pub(crate) guest: GuestCounter,
 }
 
 /// Nanoseconds of ticks without a division, which would cost as much as reading the counter.
@@ -68,19 +68,19 @@ impl Nanoseconds {
 const RUNS: u64 = u64::MAX;
 
 impl RealClock {
-    /// A clock that starts now. Without `tsc_hz` the guest's frequency is the host's.
-    pub fn new(tsc_hz: Option<u64>) -> Self {
+    /// A clock that starts now. Without `counter_hz` the guest's frequency is the host's.
+    pub fn new(counter_hz: Option<u64>) -> Self {
         let host_hz = host::hz();
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         RealClock {
             start: host::ticks(),
             host_hz,
             nanos: Nanoseconds::at(host_hz),
-            tsc_hz: tsc_hz.unwrap_or(host_hz).max(1),
+            counter_hz: counter_hz.unwrap_or(host_hz).max(1),
             epoch: AtomicU64::new(epoch),
             stands: AtomicU64::new(RUNS),
             stood: AtomicU64::new(0),
-            guest: GuestTsc::default(),
+            guest: GuestCounter::default(),
         }
     }
 
@@ -131,27 +131,27 @@ impl Clock for RealClock {
     fn now(&self) -> Nanos {
         self.nanos.of(self.ticks())
     }
-    fn tsc(&self) -> u64 {
-        if self.tsc_hz == self.host_hz {
+    fn counter(&self) -> u64 {
+        if self.counter_hz == self.host_hz {
             self.ticks()
         } else {
-            scale(self.ticks(), self.tsc_hz, self.host_hz)
+            scale(self.ticks(), self.counter_hz, self.host_hz)
         }
     }
-    fn tsc_hz(&self) -> u64 {
-        self.tsc_hz
+    fn counter_hz(&self) -> u64 {
+        self.counter_hz
     }
-    fn to_guest(&self, tsc: u64) -> u64 {
-        self.guest.to_guest(tsc, self.tsc_hz)
+    fn to_guest(&self, counter: u64) -> u64 {
+        self.guest.to_guest(counter, self.counter_hz)
     }
     fn of_guest(&self, guest: u64) -> u64 {
-        self.guest.of_guest(guest, self.tsc_hz)
+        self.guest.of_guest(guest, self.counter_hz)
     }
-    fn guest_tsc_hz(&self) -> u64 {
-        self.guest.hz(self.tsc_hz)
+    fn guest_counter_hz(&self) -> u64 {
+        self.guest.hz(self.counter_hz)
     }
-    fn set_guest_tsc_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
-        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz, begin);
+    fn set_guest_counter_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
+        self.guest.set(|| Clock::counter(self), self.counter_hz, hz, begin);
     }
     fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
@@ -159,11 +159,16 @@ impl Clock for RealClock {
 }
 
 impl TimeSource for RealClock {
-    fn tsc(&self) -> u64 {
-        Clock::tsc(self)
+    fn counter(&self) -> u64 {
+        Clock::counter(self)
     }
-    fn guest_tsc(&self) -> u64 {
-        Clock::guest_tsc(self)
+    fn guest_counter(&self) -> u64 {
+        Clock::guest_counter(self)
+    }
+    fn of_host(&self) -> Option<OfHost> {
+        let same = self.counter_hz == self.host_hz && !self.guest.has_changed();
+        let gone = self.start.wrapping_add(self.stood.load(Ordering::Relaxed));
+        same.then_some(OfHost { ahead: gone.wrapping_neg(), hz: self.host_hz })
     }
     fn retired(&self, _instructions: u64) {}
 }
@@ -177,13 +182,13 @@ mod host {
     use super::{CALIBRATION, HostTicks, Instant};
 
     /// The host's time-stamp counter.
-    pub fn ticks() -> HostTicks {
+    pub(super) fn ticks() -> HostTicks {
         // SAFETY: RDTSC is unprivileged on every host we run on and touches no memory.
         unsafe { _rdtsc() }
     }
 
     /// Its frequency: CPUID 15H where the processor tells its crystal (SDM 20.7.3), else measured.
-    pub fn hz() -> u64 {
+    pub(super) fn hz() -> u64 {
         told().unwrap_or_else(measured)
     }
 
@@ -227,20 +232,20 @@ pub struct VirtualClock {
     /// Instructions, and instructions that would have fit into skipped time.
     count: AtomicU64,
     rate: u64,
-    tsc_hz: u64,
-    pub(crate) guest: GuestTsc,
+    counter_hz: u64,
+    pub(crate) guest: GuestCounter,
 }
 
 impl VirtualClock {
-    /// A clock at zero on which `rate` instructions make a second. Without `tsc_hz` the TSC
+    /// A clock at zero on which `rate` instructions make a second. Without `counter_hz` the counter
     /// counts instructions.
-    pub fn new(rate: u64, tsc_hz: Option<u64>) -> Self {
+    pub fn new(rate: u64, counter_hz: Option<u64>) -> Self {
         let rate = rate.max(1);
         VirtualClock {
             count: AtomicU64::new(0),
             rate,
-            tsc_hz: tsc_hz.unwrap_or(rate).max(1),
-            guest: GuestTsc::default(),
+            counter_hz: counter_hz.unwrap_or(rate).max(1),
+            guest: GuestCounter::default(),
         }
     }
 
@@ -249,9 +254,9 @@ impl VirtualClock {
         self.count.fetch_max(self.count_at(at), Ordering::Relaxed);
     }
 
-    /// Skips to the first instruction at which the TSC has reached `tsc`.
-    pub fn advance_to_tsc(&self, tsc: u64) {
-        self.count.fetch_max(self.count_at_tsc(tsc), Ordering::Relaxed);
+    /// Skips to the first instruction at which the counter has reached `counter`.
+    pub fn advance_to_counter(&self, counter: u64) {
+        self.count.fetch_max(self.count_at_counter(counter), Ordering::Relaxed);
     }
 
     /// Instructions, and instructions that would have fit into skipped time: what it goes on from.
@@ -269,9 +274,9 @@ impl VirtualClock {
         self.rate
     }
 
-    /// Instructions from now until the TSC reaches `tsc`.
-    pub fn instructions_until_tsc(&self, tsc: u64) -> u64 {
-        self.count_at_tsc(tsc).saturating_sub(self.count.load(Ordering::Relaxed))
+    /// Instructions from now until the counter reaches `counter`.
+    pub fn instructions_until_counter(&self, counter: u64) -> u64 {
+        self.count_at_counter(counter).saturating_sub(self.count.load(Ordering::Relaxed))
     }
 
     /// Instructions from now until `at` nanoseconds.
@@ -293,8 +298,8 @@ impl VirtualClock {
         scale_up(at, self.rate, NANOS_PER_SECOND)
     }
 
-    fn count_at_tsc(&self, tsc: u64) -> u64 {
-        scale_up(tsc, self.rate, self.tsc_hz)
+    fn count_at_counter(&self, counter: u64) -> u64 {
+        scale_up(counter, self.rate, self.counter_hz)
     }
 }
 
@@ -302,23 +307,23 @@ impl Clock for VirtualClock {
     fn now(&self) -> Nanos {
         scale(self.count.load(Ordering::Relaxed), NANOS_PER_SECOND, self.rate)
     }
-    fn tsc(&self) -> u64 {
-        scale(self.count.load(Ordering::Relaxed), self.tsc_hz, self.rate)
+    fn counter(&self) -> u64 {
+        scale(self.count.load(Ordering::Relaxed), self.counter_hz, self.rate)
     }
-    fn tsc_hz(&self) -> u64 {
-        self.tsc_hz
+    fn counter_hz(&self) -> u64 {
+        self.counter_hz
     }
-    fn to_guest(&self, tsc: u64) -> u64 {
-        self.guest.to_guest(tsc, self.tsc_hz)
+    fn to_guest(&self, counter: u64) -> u64 {
+        self.guest.to_guest(counter, self.counter_hz)
     }
     fn of_guest(&self, guest: u64) -> u64 {
-        self.guest.of_guest(guest, self.tsc_hz)
+        self.guest.of_guest(guest, self.counter_hz)
     }
-    fn guest_tsc_hz(&self) -> u64 {
-        self.guest.hz(self.tsc_hz)
+    fn guest_counter_hz(&self) -> u64 {
+        self.guest.hz(self.counter_hz)
     }
-    fn set_guest_tsc_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
-        self.guest.set(|| Clock::tsc(self), self.tsc_hz, hz, begin);
+    fn set_guest_counter_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
+        self.guest.set(|| Clock::counter(self), self.counter_hz, hz, begin);
     }
     fn epoch(&self) -> u64 {
         VIRTUAL_EPOCH
@@ -326,11 +331,11 @@ impl Clock for VirtualClock {
 }
 
 impl TimeSource for VirtualClock {
-    fn tsc(&self) -> u64 {
-        Clock::tsc(self)
+    fn counter(&self) -> u64 {
+        Clock::counter(self)
     }
-    fn guest_tsc(&self) -> u64 {
-        Clock::guest_tsc(self)
+    fn guest_counter(&self) -> u64 {
+        Clock::guest_counter(self)
     }
     fn retired(&self, instructions: u64) {
         self.count.fetch_add(instructions, Ordering::Relaxed);
@@ -345,15 +350,15 @@ mod tests {
     fn virtual_time_is_instructions_and_skipped_time() {
         let clock = VirtualClock::new(500_000_000, Some(2_000_000_000));
         clock.retired(10);
-        assert_eq!((clock.now(), Clock::tsc(&clock)), (20, 40));
+        assert_eq!((clock.now(), Clock::counter(&clock)), (20, 40));
         clock.advance_to(21);
         assert_eq!(clock.now(), 22, "the first instruction after");
         clock.advance_to(5);
         assert_eq!(clock.now(), 22, "never back");
-        assert_eq!(clock.instructions_until_tsc(48), 1);
+        assert_eq!(clock.instructions_until_counter(48), 1);
         assert_eq!(clock.instructions_until(100), 39);
-        clock.advance_to_tsc(48);
-        assert_eq!(Clock::tsc(&clock), 48);
+        clock.advance_to_counter(48);
+        assert_eq!(Clock::counter(&clock), 48);
         assert_eq!(clock.epoch(), VIRTUAL_EPOCH);
     }
 
@@ -391,7 +396,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         let (host, guest) = (start.elapsed().as_nanos() as f64, (clock.now() - before) as f64);
         assert!((guest / host - 1.0).abs() < 0.1, "{guest} ns here, {host} ns on the host");
-        let (low, tsc, high) = (clock.now(), Clock::tsc(&clock), clock.now());
-        assert!((low..=high).contains(&tsc), "at 1 GHz a tick is a nanosecond");
+        let (low, counter, high) = (clock.now(), Clock::counter(&clock), clock.now());
+        assert!((low..=high).contains(&counter), "at 1 GHz a tick is a nanosecond");
     }
 }

@@ -33,6 +33,10 @@ pub struct Config {
     pub cpu_model: Option<String>,
     /// What is offered of Hyper-V.
     pub hyperv: satori_hyperv::Config,
+    /// What is offered of KVM's guest interface, behind Hyper-V's leaves if there are any.
+    pub kvm: satori_kvm::Config,
+    /// Whether the guest finds Xen's interface, which stands alone.
+    pub xen: bool,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
     /// What the host's processor is taken not to have, though it may.
@@ -80,6 +84,19 @@ pub struct Config {
     pub names: bool,
 }
 
+impl Config {
+    /// The leaves of the paravirtual interfaces, for a TSC of `tsc_hz`: Hyper-V's first, the next behind it.
+    pub(crate) fn personalities(&self, tsc_hz: u64) -> Vec<satori_cpuid::Leaf> {
+        if self.xen {
+            return satori_xen::leaves(tsc_hz);
+        }
+        let mut leaves = self.hyperv.leaves(self.topology.cpus());
+        let base = if leaves.is_empty() { satori_pv::BASE } else { satori_pv::BASE + satori_pv::STEP };
+        leaves.extend(self.kvm.leaves(base));
+        leaves
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -92,6 +109,8 @@ impl Default for Config {
             topology: Topology::default(),
             cpu_model: None,
             hyperv: satori_hyperv::Config::auto_on(VmxProcessor::default().apicv()),
+            kvm: satori_kvm::Config::off(),
+            xen: false,
             engine: EngineKind::Interpreter,
             host_without: Vec::new(),
             processor: VmxProcessor::default(),
@@ -163,6 +182,8 @@ pub enum EngineKind {
     /// The same, which translates all code before its first execution: slower, and for trying
     /// the translation itself.
     EagerTranslator,
+    /// The host's processor, by Linux's /dev/kvm.
+    Kvm,
 }
 
 /// Where time comes from.

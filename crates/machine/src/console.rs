@@ -41,7 +41,7 @@ impl Tail {
     }
 
     /// The lines, oldest first, without empty ones.
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect()
     }
 }
@@ -100,23 +100,23 @@ struct Inner {
 pub(crate) struct Console(Arc<Mutex<Inner>>);
 
 impl Console {
-    pub fn new(sink: Box<dyn ByteSink>, panic_pattern: &str) -> Self {
+    pub(crate) fn new(sink: Box<dyn ByteSink>, panic_pattern: &str) -> Self {
         let matcher = Matcher::new(panic_pattern.as_bytes());
         Console(Arc::new(Mutex::new(Inner { sink, matcher, tail: Tail::default() })))
     }
 
-    pub fn tail(&self) -> Vec<String> {
+    pub(crate) fn tail(&self) -> Vec<String> {
         lock(&self.0).tail.lines()
     }
 
     /// How much of the panic pattern was matched, and the last lines with whether the last one is open.
-    pub fn save(&self) -> (usize, Vec<Vec<u8>>, bool) {
+    pub(crate) fn save(&self) -> (usize, Vec<Vec<u8>>, bool) {
         let Inner { matcher, tail, .. } = &*lock(&self.0);
         (matcher.matched, tail.lines.iter().cloned().collect(), tail.open)
     }
 
     /// Takes that back; false if no console has it.
-    pub fn restore(&self, matched: usize, lines: Vec<Vec<u8>>, open: bool) -> bool {
+    pub(crate) fn restore(&self, matched: usize, lines: Vec<Vec<u8>>, open: bool) -> bool {
         let Inner { matcher, tail, .. } = &mut *lock(&self.0);
         let few = lines.len() <= LINES && lines.iter().all(|line| line.len() <= LINE_BYTES);
         let fits = few && (matched == 0 || matched < matcher.pattern.len()) && (!open || !lines.is_empty());
@@ -128,7 +128,7 @@ impl Console {
     }
 
     /// The sink for a serial port of a machine with `clock`.
-    pub fn port(&self, clock: Arc<dyn Clock>, shared: Arc<Shared>) -> Box<dyn ByteSink> {
+    pub(crate) fn port(&self, clock: Arc<dyn Clock>, shared: Arc<Shared>) -> Box<dyn ByteSink> {
         Box::new(Port { console: self.clone(), clock, shared })
     }
 }

@@ -1,4 +1,5 @@
-//! The control plane of a machine: whoever is outside of it reaches it here, the debugger, signals, who types.
+//! The control plane of a machine: whoever is outside of it reaches it here, the debugger, signals, who types, who looks
+//! at its counters.
 //!
 //! The thread that runs a vCPU owns it. So no other thread ever touches one: it asks for a
 //! stop, and once every vCPU is parked it hands closures to their threads. Until somebody asks, the plane costs a vCPU one load
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 
 use satori_bus::{Clock, Nanos};
+use satori_profile::Watched;
 use satori_seam::{DebugCause, DebugPlan, Space};
 
 use crate::life::Time;
@@ -63,6 +65,13 @@ struct State<V> {
     space: Option<Arc<dyn Space>>,
 }
 
+/// Where each vCPU counts, for who looks without stopping it.
+#[derive(Default)]
+struct Counters {
+    wanted: bool,
+    vcpus: Vec<Watched>,
+}
+
 /// Where those outside and the vCPUs of a machine meet.
 pub(crate) struct Control<V> {
     state: Mutex<State<V>>,
@@ -73,6 +82,8 @@ pub(crate) struct Control<V> {
     rest_at: AtomicU64,
     /// What this life of the machine has beside its vCPUs, for whoever saves it.
     rooms: Mutex<Option<Arc<Rooms>>>,
+    /// What its vCPUs count, as far as somebody looks.
+    counters: Mutex<Counters>,
     pub shared: Arc<Shared>,
     time: Time,
     /// Rings the debugger when a vCPU has met something.
@@ -81,7 +92,7 @@ pub(crate) struct Control<V> {
 
 impl<V: Runs> Control<V> {
     /// That of a machine of so many vCPUs, which run.
-    pub fn new(shared: Arc<Shared>, time: Time, vcpus: usize) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, time: Time, vcpus: usize) -> Arc<Self> {
         let slot = || Slot { action: Action::Continue, parked: false, request: None, stale: false };
         let state = State {
             slots: (0..vcpus).map(|_| slot()).collect(),
@@ -98,6 +109,7 @@ impl<V: Runs> Control<V> {
             changed: Condvar::new(),
             rest_at: AtomicU64::new(NEVER),
             rooms: Mutex::new(None),
+            counters: Mutex::default(),
             shared,
             time,
             notify: Mutex::new(None),
@@ -105,12 +117,12 @@ impl<V: Runs> Control<V> {
     }
 
     /// The machine's clock.
-    pub fn clock(&self) -> Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.time.clock()
     }
 
     /// Lets `notify` ring a debugger. With `wait` no vCPU runs before it lets them.
-    pub fn debugged(&self, wait: bool, notify: Box<dyn Fn() + Send>) {
+    pub(crate) fn debugged(&self, wait: bool, notify: Box<dyn Fn() + Send>) {
         *lock(&self.notify) = Some(notify);
         if wait {
             self.hold(&mut lock(&self.state));
@@ -119,7 +131,7 @@ impl<V: Runs> Control<V> {
 
     /// Whether vCPUs have to attend.
     #[inline]
-    pub fn asked(&self) -> bool {
+    pub(crate) fn asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
     }
 
@@ -130,7 +142,7 @@ impl<V: Runs> Control<V> {
 
     /// For the thread that runs `vps`: holds still while all of them are held, and brings to
     /// them what the debugger asks.
-    pub fn attend(&self, vps: &mut [V]) {
+    pub(crate) fn attend(&self, vps: &mut [V]) {
         let mut state = lock(&self.state);
         loop {
             let suspended = state.suspends > 0;
@@ -174,19 +186,19 @@ impl<V: Runs> Control<V> {
     }
 
     /// Whether `vp` will stand still when it attends.
-    pub fn parks(&self, vp: &V) -> bool {
+    pub(crate) fn parks(&self, vp: &V) -> bool {
         let held = |state: &State<V>| state.suspends > 0 || state.slots[vp.slot()].action == Action::Hold;
         self.asked() && held(&lock(&self.state))
     }
 
     /// Whether `vp` must not be entered: a debugger holds it, at once. Where the machine is suspended, turns of virtual
     /// time are ended as they would have been.
-    pub fn holds(&self, vp: &V) -> bool {
+    pub(crate) fn holds(&self, vp: &V) -> bool {
         self.asked() && lock(&self.state).slots[vp.slot()].action == Action::Hold
     }
 
     /// `vp` met `cause`: all vCPUs stop, unless a range of addresses is stepped through.
-    pub fn met(&self, vp: &V, cause: DebugCause) {
+    pub(crate) fn met(&self, vp: &V, cause: DebugCause) {
         let mut state = lock(&self.state);
         let within = match state.slots[vp.slot()].action {
             Action::StepRange(from, to) => (from..to).contains(&vp.at()),
@@ -224,7 +236,7 @@ impl<V: Runs> Control<V> {
     }
 
     /// Stops all vCPUs and the machine's time. Returns false if the machine has ended.
-    pub fn pause(&self) -> bool {
+    pub(crate) fn pause(&self) -> bool {
         let mut state = lock(&self.state);
         self.hold(&mut state);
         !self.stand_still(state).ended
@@ -240,7 +252,7 @@ impl<V: Runs> Control<V> {
 
     /// Has all vCPUs and the machine's time stand still until [`Control::go_on`], whatever a debugger does meanwhile, or
     /// others who suspend them. A run under a virtual clock is the same run with it.
-    pub fn suspend(&self) {
+    pub(crate) fn suspend(&self) {
         let mut state = lock(&self.state);
         state.suspends += 1;
         match self.time {
@@ -256,7 +268,7 @@ impl<V: Runs> Control<V> {
 
     /// Under a virtual clock: the same between the first two rounds of turns from guest time `at` on. Returns false if the machine
     /// has ended before.
-    pub fn suspend_at(&self, at: Nanos) -> bool {
+    pub(crate) fn suspend_at(&self, at: Nanos) -> bool {
         let state = lock(&self.state);
         self.rest_at.store(at.min(NEVER - 1), Ordering::SeqCst);
         self.shared.timer.ring();
@@ -270,7 +282,7 @@ impl<V: Runs> Control<V> {
     }
 
     /// For the thread that runs all vCPUs, between two rounds of turns: suspends them if somebody wants it at that time.
-    pub fn rest(&self, now: Nanos) {
+    pub(crate) fn rest(&self, now: Nanos) {
         if self.rest_at.load(Ordering::Relaxed) > now {
             return;
         }
@@ -282,24 +294,43 @@ impl<V: Runs> Control<V> {
     }
 
     /// Whether [`Control::suspend`] has them stand still.
-    pub fn suspended(&self) -> bool {
+    pub(crate) fn suspended(&self) -> bool {
         let state = lock(&self.state);
         state.suspends > 0 && !state.ended && state.slots.iter().all(|slot| slot.parked)
     }
 
     /// Gives what a life of the machine has beside its vCPUs.
-    pub fn set_rooms(&self, rooms: Arc<Rooms>) {
+    pub(crate) fn set_rooms(&self, rooms: Arc<Rooms>) {
         *lock(&self.rooms) = Some(rooms);
     }
 
+    /// Lets vCPUs count where [`Control::counted`] looks, in this life and all that follow.
+    pub(crate) fn count(&self) {
+        lock(&self.counters).wanted = true;
+    }
+
+    /// Gives where the vCPUs of this life count, if somebody wants it.
+    pub(crate) fn set_counters(&self, vcpus: impl FnOnce() -> Vec<Watched>) {
+        let mut counters = lock(&self.counters);
+        if counters.wanted {
+            counters.vcpus = vcpus();
+        }
+    }
+
+    /// Where the vCPUs of this life count, and what they have beside them; nothing between two lives. It stops nobody.
+    pub(crate) fn counted(&self) -> Option<(Arc<Rooms>, Vec<Watched>)> {
+        let vcpus = lock(&self.counters).vcpus.clone();
+        Some((self.rooms().filter(|_| !vcpus.is_empty())?, vcpus))
+    }
+
     /// What this life has beside its vCPUs.
-    pub fn rooms(&self) -> Option<Arc<Rooms>> {
+    pub(crate) fn rooms(&self) -> Option<Arc<Rooms>> {
         lock(&self.rooms).clone()
     }
 
     /// Lets vCPUs do what they did before [`Control::suspend`], or what a debugger has asked for since, once everybody has who
     /// suspended them.
-    pub fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         let mut state = lock(&self.state);
         let Some(others) = state.suspends.checked_sub(1) else { return };
         state.suspends = others;
@@ -323,7 +354,7 @@ impl<V: Runs> Control<V> {
     }
 
     /// Does `work` on the guest's memory while all vCPUs stand still; nothing if no guest lives.
-    pub fn still<R>(&self, work: impl FnOnce(&dyn Space) -> R) -> Option<R> {
+    pub(crate) fn still<R>(&self, work: impl FnOnce(&dyn Space) -> R) -> Option<R> {
         self.suspend();
         let space = lock(&self.state).space.clone();
         let result = space.map(|space| work(&*space));
@@ -332,7 +363,7 @@ impl<V: Runs> Control<V> {
     }
 
     /// Lets each vCPU do its action. Call only while all are parked.
-    pub fn release(&self, actions: &[Action]) {
+    pub(crate) fn release(&self, actions: &[Action]) {
         let mut state = lock(&self.state);
         if !state.stops.is_empty() {
             // Another vCPU met something at the same time: that comes first.
@@ -352,12 +383,12 @@ impl<V: Runs> Control<V> {
     }
 
     /// What was met first and not told yet.
-    pub fn take_stop(&self) -> Option<Stop> {
+    pub(crate) fn take_stop(&self) -> Option<Stop> {
         lock(&self.state).stops.pop_front()
     }
 
     /// Does `work` on a vCPU, on its own thread. Nothing if it does not hold still any more.
-    pub fn with<R: Send + 'static>(
+    pub(crate) fn with<R: Send + 'static>(
         &self,
         vcpu: usize,
         work: impl FnOnce(&mut V) -> R + Send + 'static,
@@ -380,22 +411,22 @@ impl<V: Runs> Control<V> {
     }
 
     /// How many vCPUs there are.
-    pub fn vcpus(&self) -> usize {
+    pub(crate) fn vcpus(&self) -> usize {
         lock(&self.state).slots.len()
     }
 
     /// Changes the breakpoints and watchpoints.
-    pub fn change_plan(&self, change: impl FnOnce(&mut DebugPlan)) {
+    pub(crate) fn change_plan(&self, change: impl FnOnce(&mut DebugPlan)) {
         change(&mut lock(&self.state).plan);
     }
 
     /// Whether events are delivered while a vCPU is stepped.
-    pub fn set_step_events(&self, on: bool) {
+    pub(crate) fn set_step_events(&self, on: bool) {
         lock(&self.state).step_events = on;
     }
 
     /// The machine lives again, or for the first time, in `space`: its vCPUs know of nothing.
-    pub fn live(&self, space: Arc<dyn Space>) {
+    pub(crate) fn live(&self, space: Arc<dyn Space>) {
         let mut state = lock(&self.state);
         state.space = Some(space);
         let debugged = state.plan != DebugPlan::default();
@@ -410,18 +441,20 @@ impl<V: Runs> Control<V> {
     }
 
     /// Looks anew whether the machine is stopping.
-    pub fn look(&self) {
+    pub(crate) fn look(&self) {
         drop(lock(&self.state));
         self.changed.notify_all();
     }
 
     /// The machine's life is over, and its memory is let go.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
+        lock(&self.counters).vcpus.clear();
+        *lock(&self.rooms) = None;
         lock(&self.state).space = None;
     }
 
     /// The machine has ended.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.state).ended = true;
         self.changed.notify_all();
     }

@@ -32,20 +32,20 @@ struct Turns {
 
 impl Cores {
     /// So many places for the vCPUs of `bells`.
-    pub fn new(places: usize, bells: &Arc<Bells>) -> Self {
+    pub(crate) fn new(places: usize, bells: &Arc<Bells>) -> Self {
         let turns = Turns { free: places, holders: Vec::new(), waiting: VecDeque::new() };
         Cores { turns: Mutex::new(turns), contended: AtomicBool::new(false), bells: bells.clone() }
     }
 
     /// Whether somebody waits for a place: who has one keeps it for a turn only, and looks whether it is over.
     #[inline]
-    pub fn contended(&self) -> bool {
+    pub(crate) fn contended(&self) -> bool {
         self.contended.load(Ordering::SeqCst)
     }
 
     /// Whether `index` has a place, which it takes if there is one. If not, it first waits for its place's bell,
     /// and asks again.
-    pub fn take(&self, index: u32) -> bool {
+    pub(crate) fn take(&self, index: u32) -> bool {
         if !self.ask(index) {
             self.bells.0[index as usize].place.wait(None);
             return false;
@@ -75,7 +75,7 @@ impl Cores {
     }
 
     /// Hands the place of `index` to whoever waits longest, if anybody does, and lets it wait behind the others.
-    pub fn hand_on(&self, index: u32) -> bool {
+    pub(crate) fn hand_on(&self, index: u32) -> bool {
         let mut turns = lock(&self.turns);
         if turns.waiting.is_empty() {
             return false;
@@ -86,7 +86,7 @@ impl Cores {
     }
 
     /// Leaves the place, or the queue, of `index`.
-    pub fn leave(&self, index: u32) {
+    pub(crate) fn leave(&self, index: u32) {
         let mut turns = lock(&self.turns);
         turns.waiting.retain(|waiting| *waiting != index);
         self.give_up(&mut turns, index);

@@ -10,7 +10,7 @@ use crate::shared::lock;
 pub(crate) struct DebugSink(Arc<Mutex<Box<dyn ByteSink>>>);
 
 impl DebugSink {
-    pub fn new(sink: Box<dyn ByteSink>) -> Self {
+    pub(crate) fn new(sink: Box<dyn ByteSink>) -> Self {
         DebugSink(Arc::new(Mutex::new(sink)))
     }
 }

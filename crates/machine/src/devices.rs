@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use satori_boot::layout;
-use satori_bus::MsiSink;
-use satori_chipset::Chipset;
+use satori_bus::{InterruptLine, MsiSink};
+use satori_chipset::{Chipset, PciTestdev};
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_memory::GuestMemory;
 use satori_virtio::{
-    BAR_BYTES, Block, Console, Device, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share, VirtioFunction,
-    Wiring,
+    BAR_BYTES, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
+    VirtioFunction, Wiring,
 };
 
 use crate::{Error, entropy};
@@ -23,7 +23,7 @@ use crate::{Error, entropy};
 pub struct DeviceConfig {
     /// Streams to and from the guest, as ports of one virtio console.
     pub ports: Vec<Port>,
-    /// Folders, as virtio file systems.
+    /// Folders, as virtio file systems or by 9P.
     pub shares: Vec<Share>,
     /// Disks, in this order.
     pub disks: Vec<Disk>,
@@ -57,7 +57,8 @@ impl Devices {
             )));
         }
         for share in shares {
-            devices.push(("fs", Fs::new(share)?));
+            let name = if share.dialect == Dialect::Plan9 { "9p" } else { "fs" };
+            devices.push((name, Fs::new(share)?));
         }
         for disk in disks {
             devices.push(("disk", Block::new(disk)?));
@@ -102,15 +103,12 @@ impl Devices {
         moved: &Arc<AtomicU64>,
     ) -> Result<(), Error> {
         for ((name, device), slot) in self.0.iter().zip(SLOTS) {
-            let number = layout::pci_interrupt(slot);
-            let line = chipset.router.line(number).filter(|_| usize::from(number) < ioapic::PINS);
-            let no_line = || Error::Config(format!("internal error: no interrupt line {number}"));
             let wiring = Wiring {
                 memory: memory.clone(),
                 map: chipset.mmio.downgrade(),
                 at: layout::PCI_LOW + u64::from(slot) * BAR_BYTES,
                 messages: messages.clone(),
-                pin: line.ok_or_else(no_line)?,
+                pin: pin(chipset, slot)?,
                 determined,
                 // A guest's kernel takes random bytes whatever else it does.
                 moved: if *name == "rng" { Arc::default() } else { moved.clone() },
@@ -130,6 +128,25 @@ impl Devices {
     pub fn finish(&self, give_up: &dyn Fn() -> bool) {
         self.0.iter().for_each(|(_, device)| device.finish(give_up));
     }
+}
+
+/// Where pin INTA of the device in `slot` leads.
+fn pin(chipset: &Chipset, slot: u8) -> Result<Arc<dyn InterruptLine>, Error> {
+    let number = layout::pci_interrupt(slot);
+    let line = chipset.router.line(number).filter(|_| usize::from(number) < ioapic::PINS);
+    line.ok_or_else(|| Error::Config(format!("internal error: no interrupt line {number}")))
+}
+
+/// Port at which pci-testdev is until the guest moves it.
+const TESTDEV_PORT: u16 = 0xc000;
+
+/// Puts QEMU's pci-testdev into the last slot of the bus.
+pub(crate) fn wire_testdev(chipset: &Chipset) -> Result<(), Error> {
+    let slot = *SLOTS.end();
+    let at = layout::PCI_LOW + u64::from(slot) * BAR_BYTES;
+    let (mmio, ports) = (chipset.mmio.downgrade(), chipset.ports.downgrade());
+    let function = PciTestdev::new((mmio, at), (ports, TESTDEV_PORT), pin(chipset, slot)?);
+    chipset.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))
 }
 
 /// Bytes of the host, or the same ones in every run if that is how runs are.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use satori_cpuid::CpuSpec;
 use satori_cpuid::Feature::{self, *};
 use satori_engine::{Capability, CodeWatcher, Engine, X86};
 use satori_jit::Translator;
+use satori_kvm_engine::Kvm;
 use satori_soft::{Interpreter, host_lacks};
 
-use crate::{Config, EngineKind, Error};
+use crate::{ClockMode, Config, EngineKind, Error};
 
 /// What the interpreter executes. Speculation and its repairs do not exist on it.
 const INTERPRETER: &[Feature] = &[
@@ -17,6 +19,30 @@ const INTERPRETER: &[Feature] = &[
     Rdseed, Rdpid, Clflushopt, Clwb, Cldemote, Wbnoinvd, Serialize, Xsave, Xsaveopt, Xsavec, Xgetbv1, Xsaves,
     Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq, Vmx,
 ];
+
+const KVM: &str = "kvm: the guest runs on this host's processor";
+
+/// What `config` asks for that the host's processor does not give; the error names the option.
+fn beyond_kvm(config: &Config) -> Result<(), Error> {
+    let asks = |feature: Feature| {
+        let spec = config.cpu_model.as_deref().and_then(|model| model.parse::<CpuSpec>().ok());
+        spec.is_some_and(|spec| spec.asks(feature))
+    };
+    let beyond = [
+        (matches!(config.clock, ClockMode::Virtual { .. }), "--clock virtual counts instructions"),
+        (!config.tsc_changes.is_empty(), "--tsc-change scales the TSC"),
+        (config.engine_stats, "--engine-stats counts what a software engine does"),
+        (!config.kvm.set.is_empty(), "--guest kvm needs to be told of VMCALL"),
+        (config.xen, "--guest xen-pvh needs to be told of VMCALL"),
+        (asks(Vmx), "--nested vmx keeps the state of guests' guests"),
+    ];
+    match beyond.into_iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(Error::Capability(format!(
+            "{what}, which kvm does not; use --engine translator, or leave it out"
+        ))),
+        None => Ok(()),
+    }
+}
 
 /// What a machine that is to have a virtual clock, or not, needs of its engine; the error says what is missing.
 pub(crate) fn suffices(engine: &dyn Engine<X86>, virtual_clock: bool) -> Result<(), Error> {
@@ -65,12 +91,22 @@ impl EngineKind {
     }
 
     /// The engine that `config` names; it tells `watcher` of the code that it makes.
-    pub(crate) fn choose(config: &Config, watcher: Option<Arc<dyn CodeWatcher>>) -> Chosen {
+    pub(crate) fn choose(config: &Config, watcher: Option<Arc<dyn CodeWatcher>>) -> Result<Chosen, Error> {
         let without = &config.host_without[..];
         let made = |translator: Translator| {
             Arc::new(translator.counting(config.engine_stats).watched(watcher).without(without))
         };
-        match config.engine {
+        Ok(match config.engine {
+            EngineKind::Kvm => {
+                beyond_kvm(config)?;
+                let kvm = Kvm::open()?;
+                Chosen {
+                    host_lacks: kvm.lacks(INTERPRETER)?,
+                    engine: Arc::new(kvm),
+                    features: INTERPRETER,
+                    why: KVM,
+                }
+            }
             EngineKind::Translator => Chosen {
                 engine: made(Translator::default()),
                 features: INTERPRETER,
@@ -89,6 +125,6 @@ impl EngineKind {
                 host_lacks: host_lacks(without),
                 why: "interpreter, Satori's software CPU: one instruction at a time",
             },
-        }
+        })
     }
 }

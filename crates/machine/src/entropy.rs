@@ -9,7 +9,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Host { drawn: [0; 32], left: 0 }
     }
 }
@@ -35,7 +35,7 @@ impl Entropy for Host {
 pub(crate) struct Seeded(u64);
 
 impl Seeded {
-    pub fn new(index: u32) -> Self {
+    pub(crate) fn new(index: u32) -> Self {
         Seeded(STEP ^ u64::from(index) << 32)
     }
 }

@@ -9,6 +9,9 @@ pub enum Error {
     /// The guest cannot be loaded.
     #[error(transparent)]
     Boot(#[from] satori_boot::Error),
+    /// The same of AArch64.
+    #[error(transparent)]
+    ArmBoot(#[from] satori_arm_board::Error),
     /// A 64-bit kernel for processors without long mode.
     #[error(
         "the kernel has 64 bits, and the processor is to have no long mode; leave -lm out of --cpu, or use a kernel of 32 bits"
@@ -38,6 +41,9 @@ pub enum Error {
     /// The host refused the engine.
     #[error("the engine cannot make a machine here: {0}; use --engine interpreter")]
     Engine(std::io::Error),
+    /// This host's KVM cannot run machines.
+    #[error("--engine kvm: {0}, or use --engine auto")]
+    Kvm(#[from] satori_kvm_engine::Error),
     /// The host refused a thread.
     #[error("cannot start a thread: {0}; use fewer --cpus")]
     Thread(std::io::Error),

@@ -3,6 +3,7 @@
 //! The only crate that names engines. [`Config`] says what to build, [`Machine::new`] builds and
 //! loads it, [`Machine::run`] runs it to its [`Outcome`], and a [`Handle`] reaches it meanwhile.
 
+pub mod arm;
 mod boot;
 mod charge;
 mod clock;
@@ -17,11 +18,14 @@ mod engines;
 mod entropy;
 mod error;
 mod gdb;
-mod guest_tsc;
+mod guest_counter;
 mod handle;
 mod life;
+mod live;
+mod lives;
 mod machine;
 mod offered;
+mod onlookers;
 mod outcome;
 mod perf;
 mod pins;
@@ -57,10 +61,10 @@ pub use outcome::{Event, Outcome};
 pub use perf::{CodeNames, PerfFile};
 pub use pins::{Pins, host_processors};
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module, ProtocolChoice};
-pub use satori_engine::{CONTROLS, Vmx, VmxProcessor, VmxRow};
+pub use satori_engine::{CONTROLS, REASONS, Vmx, VmxProcessor, VmxRow};
 pub use satori_image as image;
 pub use satori_save::Saved;
 pub use satori_symbols::Symbols;
-pub use satori_virtio::{Disk, Nic, Port, Share};
+pub use satori_virtio::{Dialect, Disk, Nic, Port, Share};
 pub use serial::{SerialEnd, SerialPorts};
 pub use watch::WatchListener;

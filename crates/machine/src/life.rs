@@ -1,29 +1,31 @@
 //! One life of a machine, from power-up or reset to the next: its memory, devices and processors.
 
+mod interfaces;
+mod processors;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use satori_bus::{Clock, InterruptLine, MsiSink, Nanos, Timer, TimerQueue};
+use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
-use satori_cpuid::msrs::{PlatformMsrs, Setup};
-use satori_cpuid::{CpuSpec, CpuidTable, PHYSICAL_BITS, Params, Vendor, crystal_hz};
-use satori_engine::{Engine, Kick, PartitionParts, Space, TimeSource, VcpuParts, X86};
+use satori_cpuid::CpuSpec;
+use satori_engine::{Engine, Space, TimeSource, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
-use satori_hyperv::{Interrupts, Partition, TestDevice};
-use satori_lapic::{ApicBus, Clocks, Lapic};
+use satori_hyperv::TestDevice;
 use satori_memory::{ALL_LINES, GuestMemory, Region};
-use satori_profile::{Meter, Timing};
-use satori_state::{Activity, CpuState};
+use satori_state::CpuState;
+
+use self::interfaces::Interfaces;
+use self::processors::Processors;
 
 use crate::console::Console;
 use crate::debugcon::DebugSink;
-use crate::entropy;
 use crate::runtime::ThreadTime;
 use crate::saved::Rooms;
 use crate::shared::{Bells, Shared};
 use crate::tsc_change::Planned;
-use crate::x86::{MachineVcpu, after_reset};
-use crate::{Config, Error, Event, VirtualClock, saved};
+use crate::x86::MachineVcpu;
+use crate::{Config, Error, Event, VirtualClock, devices, saved};
 
 /// The hole for devices below 4 GiB, as base and size, which the MTRRs make uncacheable.
 pub(crate) const DEVICE_HOLE: (u64, u64) = (0xc000_0000, 0x4000_0000);
@@ -74,13 +76,19 @@ pub(crate) struct GuestTimeout {
 }
 
 impl GuestTimeout {
-    pub fn new(limit: Duration, shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(limit: Duration, shared: &Arc<Shared>) -> Self {
         let at = limit.as_nanos().try_into().unwrap_or(Nanos::MAX);
         GuestTimeout { at, shared: Arc::downgrade(shared) }
     }
 
+    /// Has `timers` end the run at that time.
+    pub(crate) fn arm(self: &Arc<Self>, timers: &TimerQueue) {
+        let timer: Arc<dyn Timer> = self.clone();
+        timers.arm(self.at, Arc::downgrade(&timer));
+    }
+
     /// Whether the time is over.
-    pub fn is_over(&self, now: Nanos) -> bool {
+    pub(crate) fn is_over(&self, now: Nanos) -> bool {
         self.at <= now
     }
 }
@@ -101,7 +109,7 @@ pub(crate) enum Time {
 }
 
 impl Time {
-    pub fn clock(&self) -> Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         match self {
             Time::Real(clock) => clock.clone(),
             Time::Virtual(clock) => clock.clone(),
@@ -109,26 +117,26 @@ impl Time {
     }
 
     /// Whether it is what vCPUs execute.
-    pub fn is_virtual(&self) -> bool {
+    pub(crate) fn is_virtual(&self) -> bool {
         matches!(self, Time::Virtual(_))
     }
 
     /// Stands still, or goes on. Virtual time does so by itself: it is what vCPUs execute.
-    pub fn pause(&self, pause: bool) {
+    pub(crate) fn pause(&self, pause: bool) {
         if let Time::Real(clock) = self {
             clock.pause(pause);
         }
     }
 
     /// Passes the time of a reset. Real time has passed by itself.
-    pub fn pass_reset(&self) {
+    pub(crate) fn pass_reset(&self) {
         if let Time::Virtual(clock) = self {
             clock.advance_to(clock.now().saturating_add(RESET_TIME));
         }
     }
 
     /// A guest that starts finds the TSC that it is told of.
-    fn reset_guest_tsc(&self) {
+    fn reset_guest_counter(&self) {
         match self {
             Time::Real(clock) => clock.guest.reset(),
             Time::Virtual(clock) => clock.guest.reset(),
@@ -137,12 +145,13 @@ impl Time {
 
     fn runtime(&self) -> Arc<dyn Runtime> {
         match self {
-            Time::Real(_) => Arc::new(ThreadTime),
+            Time::Real(_) => Arc::new(ThreadTime::new()),
             Time::Virtual(clock) => clock.clone(),
         }
     }
 
-    fn source(&self) -> Arc<dyn TimeSource> {
+    /// The same for an engine.
+    pub(crate) fn source(&self) -> Arc<dyn TimeSource> {
         match self {
             Time::Real(clock) => clock.clone(),
             Time::Virtual(clock) => clock.clone(),
@@ -185,21 +194,6 @@ impl InterruptLine for AddressLine {
     }
 }
 
-/// The local APICs, for the sources of the Hyper-V interface.
-struct Sources(Arc<ApicBus>);
-
-impl Interrupts for Sources {
-    fn request(&self, vp: u32, vector: u8, own: bool) {
-        self.0.request(vp, vector, own);
-    }
-    fn requested(&self, vp: u32, vector: u8) -> bool {
-        self.0.requested(vp, vector)
-    }
-    fn set_auto_eoi(&self, vp: u32, vectors: [u32; 8]) {
-        self.0.set_auto_eoi(vp, vectors);
-    }
-}
-
 struct IoApicEoi(Arc<IoApic>);
 
 impl EoiSink for IoApicEoi {
@@ -209,90 +203,17 @@ impl EoiSink for IoApicEoi {
 }
 
 impl Life {
-    pub fn new(plan: &Blueprint, load: &Loader) -> Result<Self, Error> {
-        let (clock, source) = (plan.time.clock(), plan.time.source());
-        plan.time.reset_guest_tsc();
-        let memory = GuestMemory::new(&plan.regions)?;
-        let entry = load(&memory)?;
-        let tsc_hz = clock.tsc_hz();
-        let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
-        let cpus = plan.config.topology.cpus();
-        let apic_bus = ApicBus::new(&plan.config.topology.apic_ids().collect::<Vec<_>>());
-        let parallel = matches!(plan.time, Time::Real(_)) && cpus > 1;
-        let cpuid = CpuidTable::new(Params {
-            cpu: &plan.cpu,
-            engine_features: plan.features,
-            host_lacks: &plan.host_lacks,
-            topology: plan.config.topology,
-            tsc_hz,
-            physical_bits: PHYSICAL_BITS,
-            hypervisor: plan.config.hyperv.leaves(cpus),
-        })?;
-        let parts = PartitionParts { memory, time: source, parallel, offered: cpuid.offered() };
-        let partition: Arc<dyn satori_engine::Partition<X86>> =
-            plan.engine.create_partition(parts).map_err(Error::Engine)?.into();
-        let memory = partition.memory().clone();
-        let parts = |index| VcpuParts {
-            index,
-            entropy: match plan.time {
-                Time::Real(_) => Box::new(entropy::Host::new()),
-                Time::Virtual(_) => Box::new(entropy::Seeded::new(index)),
-            },
-        };
-        let vcpus: Vec<_> = (0..cpus).map(|index| partition.create_vcpu(parts(index))).collect();
-        let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
-        apic_bus.set_waker(bells.clone());
-
-        let timers = TimerQueue::new();
-        let shared = plan.shared.clone();
-        timers.on_earlier(move || shared.timer.ring());
-        if let Some(timeout) = &plan.guest_timeout {
-            let timer: Arc<dyn Timer> = timeout.clone();
-            timers.arm(timeout.at, Arc::downgrade(&timer));
-        }
-        let chipset = Chipset::new(Parts {
-            clock: clock.clone(),
-            timers: timers.clone(),
-            power: plan.shared.clone(),
-            interrupts: apic_bus.clone(),
-            intr: Arc::new(Intr(bells.clone())),
-            a20: Arc::new(AddressLine(memory.clone(), bells.clone())),
-            com1: plan.console.port(clock.clone(), plan.shared.clone()),
-            options: Options {
-                memory: sizes(&plan.regions),
-                ecam: true,
-                debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
-                post: entry.firmware,
-                testdev: plan.config.testdev.then_some(cpus),
-                ..Options::default()
-            },
-        })?;
-        let shared = plan.shared.clone();
-        chipset.com1.on_room(move || shared.timer.ring());
-        let shared = plan.shared.clone();
-        chipset.com1.on_ready(move |room| shared.set_ready(room));
-
-        plan.config.serials.wire(&chipset, &plan.shared.moved)?;
-        let messages: Arc<dyn MsiSink> = apic_bus.clone();
-        let determined = matches!(plan.time, Time::Virtual(_));
-        plan.config.devices.wire(&chipset, &memory, &messages, determined, &plan.shared.moved)?;
-
-        let hyperv = match plan.config.hyperv.set.is_empty() {
-            true => None,
-            false => {
-                let config = plan.config.hyperv.clone();
-                let partition = Partition::new(config, memory.clone(), clock.clone(), clocks.timer_hz)?;
-                let processors = vcpus.iter().map(|vcpu| interrupt(vcpu.kick())).collect();
-                let partition = partition.with_processors(processors);
-                let partition = match cpuid.offered().vendor {
-                    Vendor::Amd => partition.with_vmmcall(),
-                    Vendor::Intel | Vendor::Other => partition,
-                };
-                Some(Arc::new(partition.with_synic(cpus, Arc::new(Sources(apic_bus.clone())))))
-            }
-        };
+    /// A machine that is powered up, with what `load` puts into its memory.
+    pub(crate) fn new(plan: &Blueprint, load: &Loader) -> Result<Self, Error> {
+        plan.time.reset_guest_counter();
+        let clock = plan.time.clock();
+        let (memory, entry) = filled(plan, load)?;
+        let processors = Processors::new(plan, memory)?;
+        let timers = timers(plan);
+        let chipset = chipset(plan, &entry, &processors, &timers)?;
+        let interfaces = Interfaces::new(plan, &processors)?;
         let mut parts = chipset.parts();
-        if let Some(partition) = hyperv.as_ref().filter(|_| plan.config.testdev) {
+        if let Some(partition) = interfaces.hyperv.as_ref().filter(|_| plan.config.testdev) {
             let (port, device) = (TestDevice::PORT, TestDevice::new(partition.clone()));
             parts.push(("hyperv-testdev", device.clone()));
             chipset
@@ -300,58 +221,26 @@ impl Life {
                 .add("hyperv-testdev", port, port + 3, device)
                 .map_err(satori_chipset::Error::from)?;
         }
-        let mut own_timers = Vec::new();
-        for planned in &plan.tsc_changes {
-            let timer = planned.timer(clock.clone(), hyperv.clone());
-            timers.arm(planned.at(), Arc::downgrade(&timer));
-            own_timers.push(timer);
-        }
-        own_timers.extend(plan.guest_timeout.clone().map(|timeout| timeout as Arc<dyn Timer>));
-        let msrs = PlatformMsrs::new(&Setup {
-            cpuid: &cpuid,
-            tsc_hz,
-            physical_bits: PHYSICAL_BITS,
-            uncached: Some(DEVICE_HOLE),
-        });
+        let own_timers = own_timers(plan, &interfaces, &timers);
+        let Interfaces { hyperv, kvm, xen } = interfaces;
         let platform = Arc::new(Platform {
             clock,
-            memory,
+            memory: processors.memory(),
             ports: chipset.ports,
             mmio: chipset.mmio,
-            cpuid,
+            cpuid: processors.cpuid.clone(),
             hyperv,
+            kvm,
+            xen,
             eoi: Arc::new(IoApicEoi(chipset.ioapic)),
             power: plan.shared.clone(),
             runtime: plan.time.runtime(),
             refused: Refused::default(),
         });
-        let vps = vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
-            let lapic = Lapic::new(apic_bus.clone(), index, clocks, PHYSICAL_BITS);
-            let pic = (index == 0).then(|| chipset.pic.clone());
-            let timing = if matches!(plan.time, Time::Virtual(_)) { Timing::Each } else { Timing::Sampled };
-            let meter = Meter::new(plan.config.profile, timing);
-            let mut vp = MachineVcpu::new(
-                index,
-                vcpu,
-                lapic,
-                msrs.clone(),
-                platform.clone(),
-                pic,
-                meter,
-                plan.config.processor,
-            );
-            vp.set_charges(plan.charges.clone().filter(|_| timing == Timing::Each));
-            vp.set_state(match index {
-                0 => entry.state.clone(),
-                _ => CpuState { activity: Activity::WaitForSipi, ..after_reset(platform.cpuid.signature()) },
-            });
-            vp
-        });
-        let vps = vps.collect();
         let rooms = Rooms {
             identity: saved::identity(plan, &platform),
             time: plan.time.clone(),
-            platform,
+            platform: platform.clone(),
             functions: chipset.pci.functions(),
             parts,
             timers: timers.clone(),
@@ -361,14 +250,90 @@ impl Life {
             shared: plan.shared.clone(),
             console: plan.console.clone(),
         };
-        let rooms = Arc::new(rooms);
-        Ok(Life { vps, bells, timers, com1: chipset.com1, space: partition, rooms })
+        Ok(Life {
+            bells: processors.bells.clone(),
+            space: processors.partition.clone(),
+            vps: processors.into_vcpus(plan, &platform, &chipset.pic, entry.state),
+            timers,
+            com1: chipset.com1,
+            rooms: Arc::new(rooms),
+        })
     }
 }
 
-/// What brings a vCPU out of the guest and, as it need not look at anything, does not wake it.
-fn interrupt(kick: Arc<Kick>) -> Box<dyn satori_hyperv::Interrupt> {
-    Box::new(move || kick.kick())
+/// Guest memory as the guest finds it, and how it begins.
+fn filled(plan: &Blueprint, load: &Loader) -> Result<(GuestMemory, Begin), Error> {
+    let memory = GuestMemory::new(&plan.regions)?;
+    let entry = load(&memory)?;
+    if plan.config.xen {
+        // Behind the loader, which tells the guest of RAM alone.
+        memory.add(satori_xen::SPECIAL)?;
+    }
+    Ok((memory, entry))
+}
+
+/// The platform's timers, which bring a timeout of guest time.
+fn timers(plan: &Blueprint) -> Arc<TimerQueue> {
+    let timers = TimerQueue::new();
+    let shared = plan.shared.clone();
+    timers.on_earlier(move || shared.timer.ring());
+    if let Some(timeout) = &plan.guest_timeout {
+        timeout.arm(&timers);
+    }
+    timers
+}
+
+/// The board's devices, wired to processors and console, and those on PCI and behind serial ports that were asked for.
+fn chipset(
+    plan: &Blueprint,
+    entry: &Begin,
+    processors: &Processors,
+    timers: &Arc<TimerQueue>,
+) -> Result<Chipset, Error> {
+    let (clock, memory, bells) = (plan.time.clock(), processors.memory(), &processors.bells);
+    let chipset = Chipset::new(Parts {
+        clock: clock.clone(),
+        timers: timers.clone(),
+        power: plan.shared.clone(),
+        interrupts: processors.messages.clone(),
+        intr: Arc::new(Intr(bells.clone())),
+        a20: Arc::new(AddressLine(memory.clone(), bells.clone())),
+        com1: plan.console.port(clock, plan.shared.clone()),
+        options: Options {
+            memory: sizes(&plan.regions),
+            ecam: true,
+            debugcon: plan.debugcon.clone().map(|sink| Box::new(sink) as _),
+            post: entry.firmware,
+            testdev: plan.config.testdev.then_some(plan.config.topology.cpus()),
+            ..Options::default()
+        },
+    })?;
+    let shared = plan.shared.clone();
+    chipset.com1.on_room(move || shared.timer.ring());
+    let shared = plan.shared.clone();
+    chipset.com1.on_ready(move |room| shared.set_ready(room));
+    let pm = Arc::downgrade(&chipset.pm);
+    plan.shared.on_button(move || pm.upgrade().iter().for_each(|pm| pm.press_power_button()));
+    plan.config.serials.wire(&chipset, &plan.shared.moved)?;
+    let determined = plan.time.is_virtual();
+    plan.config.devices.wire(&chipset, &memory, &processors.messages, determined, &plan.shared.moved)?;
+    if plan.config.testdev {
+        devices::wire_testdev(&chipset)?;
+    }
+    Ok(chipset)
+}
+
+/// Timers of the machine itself: planned changes of the TSC, and the timeout of guest time.
+fn own_timers(plan: &Blueprint, interfaces: &Interfaces, timers: &TimerQueue) -> Vec<Arc<dyn Timer>> {
+    let Interfaces { hyperv, kvm, xen } = interfaces;
+    let mut own = Vec::new();
+    for planned in &plan.tsc_changes {
+        let timer = planned.timer(plan.time.clock(), hyperv.clone(), kvm.clone(), xen.clone());
+        timers.arm(planned.at(), Arc::downgrade(&timer));
+        own.push(timer);
+    }
+    own.extend(plan.guest_timeout.clone().map(|timeout| timeout as Arc<dyn Timer>));
+    own
 }
 
 fn sizes(regions: &[Region]) -> MemorySizes {

@@ -23,10 +23,10 @@ impl OfferedCpu {
     /// The processors that a machine of `config` has.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let tsc_hz = match config.clock {
-            ClockMode::Real => RealClock::new(config.tsc_hz).tsc_hz(),
-            ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).tsc_hz(),
+            ClockMode::Real => RealClock::new(config.tsc_hz).counter_hz(),
+            ClockMode::Virtual { rate } => VirtualClock::new(rate, config.tsc_hz).counter_hz(),
         };
-        let cpuid = table(config, &crate::EngineKind::choose(config, None), tsc_hz)?;
+        let cpuid = table(config, &crate::EngineKind::choose(config, None)?, tsc_hz)?;
         let setup =
             Setup { cpuid: &cpuid, tsc_hz, physical_bits: PHYSICAL_BITS, uncached: Some(DEVICE_HOLE) };
         let msrs = PlatformMsrs::new(&setup);
@@ -43,7 +43,7 @@ fn table(config: &Config, engine: &Chosen, tsc_hz: u64) -> Result<CpuidTable, Er
         topology: config.topology,
         tsc_hz,
         physical_bits: PHYSICAL_BITS,
-        hypervisor: config.hyperv.leaves(config.topology.cpus()),
+        hypervisor: config.personalities(tsc_hz),
     })?)
 }
 

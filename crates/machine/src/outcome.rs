@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent};
-use satori_hyperv::{Crash, Used};
+use satori_hyperv::Crash;
 use satori_profile::Profile;
+use satori_pv::Used;
 use satori_state::CpuState;
 use satori_symbols::Symbols;
 
@@ -26,6 +27,13 @@ pub enum Event {
     TripleFault {
         /// Its index.
         vcpu: u32,
+    },
+    /// This vCPU, of AArch64, takes one exception behind the other, as nothing can be fetched at its vector.
+    Lost {
+        /// Its index.
+        vcpu: u32,
+        /// The vector's address.
+        at: u64,
     },
     /// [`Config::timeout`](crate::Config::timeout) or [`Config::guest_timeout`](crate::Config::guest_timeout)
     /// ran out.
@@ -56,6 +64,8 @@ pub struct Outcome {
     pub profile: Profile,
     /// What was offered to the guest by the Hyper-V interface, and what it used.
     pub hyperv: Vec<Used>,
+    /// What it was offered and used of KVM's guest interface.
+    pub used: Vec<Used>,
     /// What the guest told through the crash MSRs.
     pub crash: Option<Crash>,
     /// Names of the guest's functions, if they could be had and it failed or
@@ -66,7 +76,9 @@ pub struct Outcome {
     /// What [`Machine::crash_dump`](crate::Machine::crash_dump) led to, if the guest crashed: what was
     /// written, or why it could not be.
     pub crash_dump: Option<Result<CrashDump, String>>,
-    /// Each vCPU's last registers.
+    /// What only a machine of AArch64 leaves.
+    pub arm: Option<crate::arm::Left>,
+    /// Each vCPU's last registers, of a machine of x86.
     pub registers: Vec<CpuState>,
     /// The console's last lines, oldest first.
     pub console_tail: Vec<String>,

@@ -111,7 +111,7 @@ impl CodeWatcher for CodeNames {
         let mut inner = lock(&self.inner);
         let name = match made.origin {
             Origin::Engine(what) => format!("satori: {what}"),
-            Origin::Guest { rip, user, memory } => inner.name(rip, user, memory),
+            Origin::Guest { pc, user, memory } => inner.name(pc, user, memory),
         };
         let outcome = match &mut inner.out {
             // One write a line: whoever reads meanwhile sees whole lines.
@@ -157,7 +157,7 @@ mod tests {
 
     fn tell(names: &CodeNames) {
         let memory = GuestMemory::new(&[Region { start: satori_memory::Gpa(0), len: 1 << 20 }]).unwrap();
-        let guest = |rip, user| Origin::Guest { rip, user, memory: &memory };
+        let guest = |pc, user| Origin::Guest { pc, user, memory: &memory };
         for (address, code, origin) in [
             (0x1000, &[0xc3][..], Origin::Engine("enter")),
             (0x2000, &[0x90, 0xc3], guest(0xffff_ffff_8100_0013, false)),

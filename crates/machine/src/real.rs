@@ -28,7 +28,7 @@ pub(crate) fn run_vp<V: Runs>(
     shared: &Shared,
     control: &Control<V>,
 ) {
-    let turn = clock.tsc_hz() / TURNS_A_SECOND;
+    let turn = clock.counter_hz() / TURNS_A_SECOND;
     // Whether it has a place, and since when.
     let (mut placed, mut began) = (false, 0);
     loop {
@@ -48,7 +48,7 @@ pub(crate) fn run_vp<V: Runs>(
         let (mut turn_ends, mut until) = (None, None);
         if let Some(cores) = cores {
             if placed && cores.contended() {
-                let now = clock.tsc();
+                let now = clock.counter();
                 let gone = now.wrapping_sub(began);
                 if gone >= turn {
                     if gone < TURNS_IN_KERNEL * turn && vp.in_kernel() {
@@ -62,24 +62,24 @@ pub(crate) fn run_vp<V: Runs>(
                 vp.does(Doing::Asleep);
                 placed = cores.take(vp.index());
                 vp.does(Doing::Exit);
-                began = clock.tsc();
+                began = clock.counter();
                 continue;
             }
             turn_ends = cores.contended().then(|| until.unwrap_or_else(|| began.saturating_add(turn)));
         }
         let after = match vp.prepare() {
             Entry::Run { deadline } => {
-                let tsc = [deadline, turn_ends].into_iter().flatten().min();
-                vp.enter(Until { tsc, instructions: None })
+                let counter = [deadline, turn_ends].into_iter().flatten().min();
+                vp.enter(Until { counter, instructions: None })
             }
-            Entry::Finish => vp.enter(Until { tsc: None, instructions: Some(1) }),
+            Entry::Finish => vp.enter(Until { counter: None, instructions: Some(1) }),
             Entry::Sleep { deadline } => {
                 if let Some(cores) = cores {
                     cores.leave(vp.index());
                     placed = false;
                 }
                 vp.does(Doing::Asleep);
-                bell.bell.wait(deadline.map(|tsc| time_until(clock, tsc)));
+                bell.bell.wait(deadline.map(|counter| time_until(clock, counter)));
                 vp.does(Doing::Exit);
                 After::Nothing
             }
@@ -101,10 +101,10 @@ pub(crate) fn run_vp<V: Runs>(
     vp.finish(clock.now());
 }
 
-/// Host time until the partition's TSC reaches `tsc`, rounded up.
-fn time_until(clock: &dyn Clock, tsc: u64) -> Duration {
-    let ticks = u128::from(tsc.saturating_sub(clock.tsc()));
-    let nanos = (ticks * 1_000_000_000).div_ceil(u128::from(clock.tsc_hz().max(1)));
+/// Host time until the partition's counter reaches `counter`, rounded up.
+fn time_until(clock: &dyn Clock, counter: u64) -> Duration {
+    let ticks = u128::from(counter.saturating_sub(clock.counter()));
+    let nanos = (ticks * 1_000_000_000).div_ceil(u128::from(clock.counter_hz().max(1)));
     // A deadline beyond the years of a Duration is as good as one of 500 years.
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

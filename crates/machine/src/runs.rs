@@ -1,8 +1,10 @@
 //! A vCPU as those see it that run it: threads, turns of virtual time, a debugger that holds it. They know no instruction set.
 
 use satori_bus::Nanos;
+use satori_save::Saved;
 use satori_seam::{DebugCause, DebugPlan, Doing, Until};
 
+use crate::control::Control;
 use crate::{Event, VirtualClock};
 
 /// What to do with a vCPU next.
@@ -30,7 +32,7 @@ pub(crate) enum After {
 }
 
 /// A vCPU with all that belongs to it.
-pub(crate) trait Runs: Send {
+pub(crate) trait Runs: Send + Sized {
     /// Its number in the partition.
     fn index(&self) -> u32;
 
@@ -86,4 +88,18 @@ pub(crate) trait Runs: Send {
 
     /// Hands on what a debugger asks; events hold off if `quiet`.
     fn set_debug(&mut self, plan: DebugPlan, quiet: bool);
+
+    /// The state of the machine that `control` holds still.
+    fn save_machine(_control: &Control<Self>) -> Result<Saved, satori_save::Error> {
+        Err(unsaved())
+    }
+
+    /// Gives it back to a machine that `control` holds still.
+    fn restore_machine(_control: &Control<Self>, _saved: Saved) -> Result<(), satori_save::Error> {
+        Err(unsaved())
+    }
+}
+
+fn unsaved() -> satori_save::Error {
+    satori_save::Error::refused("a machine of this instruction set", "it has no saved states")
 }

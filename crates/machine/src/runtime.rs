@@ -10,6 +10,15 @@ use crate::VirtualClock;
 /// is done on its behalf.
 pub(crate) struct ThreadTime;
 
+impl ThreadTime {
+    /// Asks the clock for the first time: for that rustix looks where the vDSO is, before Linux 6.4 in a file, which a sandbox does not let it
+    /// open later.
+    pub(crate) fn new() -> Self {
+        let _ = clock_gettime(ClockId::ThreadCPUTime);
+        ThreadTime
+    }
+}
+
 impl Runtime for ThreadTime {
     fn ran(&self, _retired: u64) -> Nanos {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -12,7 +12,7 @@ const UPPER: &str = "\
 αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■ ";
 
 /// Its rows without the blanks at their ends, from the first to the last that holds something.
-pub fn lines(memory: &GuestMemory) -> Vec<String> {
+pub(crate) fn lines(memory: &GuestMemory) -> Vec<String> {
     let mut cells = vec![0; 2 * COLUMNS * ROWS];
     if memory.read(Gpa(START), &mut cells).is_err() {
         return Vec::new();

@@ -2,19 +2,15 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent, PowerSink};
+pub(crate) use satori_lock::lock;
 use satori_seam::Kick;
 use serde::{Deserialize, Serialize};
 
 use crate::Event;
-
-/// Locks, also behind a thread that panicked: the run is then ending, and has to end well.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// A flag that one thread sleeps on. A signal that comes before the sleep ends it at once, so
 /// none is lost between looking and sleeping.
@@ -25,13 +21,13 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         *lock(&self.rung) = true;
         self.condvar.notify_all();
     }
 
     /// Sleeps until rung, or for `limit`; returns whether it was rung.
-    pub fn wait(&self, limit: Option<Duration>) -> bool {
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         let mut rung = lock(&self.rung);
         if !*rung {
             rung = match limit {
@@ -58,13 +54,13 @@ pub(crate) struct VpBell {
 pub(crate) struct Bells(pub Vec<VpBell>);
 
 impl Bells {
-    pub fn new(kicks: impl IntoIterator<Item = Arc<Kick>>) -> Arc<Self> {
+    pub(crate) fn new(kicks: impl IntoIterator<Item = Arc<Kick>>) -> Arc<Self> {
         let bell = |kick| VpBell { kick, bell: Bell::default(), place: Bell::default() };
         Arc::new(Bells(kicks.into_iter().map(bell).collect()))
     }
 
     /// Brings a vCPU out of the guest, or out of its sleep.
-    pub fn wake(&self, vcpu: u32) {
+    pub(crate) fn wake(&self, vcpu: u32) {
         if let Some(vp) = self.0.get(vcpu as usize) {
             vp.kick.kick();
             vp.bell.ring();
@@ -110,6 +106,8 @@ pub(crate) struct Shared {
     ready: AtomicUsize,
     /// Who is told when that is more than none.
     on_ready: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// Presses the power button of the life that there is now.
+    button: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 /// See [`Shared::save_input`].
@@ -135,7 +133,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Shared {
             stopping: AtomicBool::new(false),
             stop_asked: AtomicBool::new(false),
@@ -149,11 +147,24 @@ impl Shared {
             moved: Arc::default(),
             ready: AtomicUsize::new(0),
             on_ready: Mutex::default(),
+            button: Mutex::default(),
         })
     }
 
+    /// Sets what pressing the power button does, from a life's beginning on.
+    pub(crate) fn on_button(&self, press: impl Fn() + Send + 'static) {
+        *lock(&self.button) = Some(Box::new(press));
+    }
+
+    /// Presses the power button; false where there is none.
+    pub(crate) fn press_power_button(&self) -> bool {
+        let button = lock(&self.button);
+        button.iter().for_each(|press| press());
+        button.is_some()
+    }
+
     /// Ends the run, or this life of it, by `event`, unless another came first.
-    pub fn finish(&self, event: Event) {
+    pub(crate) fn finish(&self, event: Event) {
         {
             let mut events = lock(&self.events);
             if let Some(first) = &events.first {
@@ -178,7 +189,7 @@ impl Shared {
     }
 
     /// Brings every vCPU out of the guest or its sleep.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         let bells = lock(&self.bells).clone();
         (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
         bells.0.iter().for_each(|vp| vp.place.ring());
@@ -186,30 +197,30 @@ impl Shared {
     }
 
     /// Ends the run because somebody outside does not want to wait any longer.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop_asked.store(true, Ordering::SeqCst);
         self.finish(Event::Stopped);
     }
 
     /// Whether [`Shared::stop`] was called, also behind the end.
-    pub fn stop_asked(&self) -> bool {
+    pub(crate) fn stop_asked(&self) -> bool {
         self.stop_asked.load(Ordering::SeqCst)
     }
 
     /// Whether every loop must end.
     #[inline]
-    pub fn stopping(&self) -> bool {
+    pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
 
     /// The event that ended this life.
-    pub fn event(&self) -> Option<Event> {
+    pub(crate) fn event(&self) -> Option<Event> {
         lock(&self.events).first.clone()
     }
 
     /// Forgets a reset, so that the machine can live again, unless something from outside came
     /// behind it. Another event than a reset stays.
-    pub fn revive(&self) {
+    pub(crate) fn revive(&self) {
         let mut events = lock(&self.events);
         if let Some(Event::Reset(_)) = events.first {
             events.first = events.behind_reset.take();
@@ -218,7 +229,7 @@ impl Shared {
     }
 
     /// Gives this life's vCPUs.
-    pub fn set_bells(&self, bells: Arc<Bells>) {
+    pub(crate) fn set_bells(&self, bells: Arc<Bells>) {
         *lock(&self.bells) = bells;
         // A stop between two lives has rung the old ones.
         if self.stopping() {
@@ -227,7 +238,7 @@ impl Shared {
     }
 
     /// The console matched the panic pattern at guest time `now`.
-    pub fn console_panicked(&self, now: Nanos) {
+    pub(crate) fn console_panicked(&self, now: Nanos) {
         let at = now.saturating_add(PANIC_GRACE).min(NO_PANIC - 1);
         if self.panic_at.compare_exchange(NO_PANIC, at, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.timer.ring();
@@ -235,13 +246,13 @@ impl Shared {
     }
 
     /// Guest time at which the run ends because of the console.
-    pub fn panic_deadline(&self) -> Option<Nanos> {
+    pub(crate) fn panic_deadline(&self) -> Option<Nanos> {
         let at = self.panic_at.load(Ordering::SeqCst);
         (at != NO_PANIC).then_some(at)
     }
 
     /// Takes bytes for the guest's serial port; returns how many there was room for.
-    pub fn offer_input(&self, bytes: &[u8]) -> usize {
+    pub(crate) fn offer_input(&self, bytes: &[u8]) -> usize {
         let taken = {
             let mut input = lock(&self.input);
             let room = INPUT_LIMIT.saturating_sub(input.len()).min(bytes.len());
@@ -253,7 +264,7 @@ impl Shared {
     }
 
     /// Takes a break for the guest's serial port, behind the bytes that were offered.
-    pub fn offer_break(&self) {
+    pub(crate) fn offer_break(&self) {
         let mut input = lock(&self.input);
         if input.len() < INPUT_LIMIT {
             input.push_back(Typed::Break);
@@ -264,7 +275,7 @@ impl Shared {
 
     /// Lets `take` have the waiting bytes up to the next break, of which it returns how many it took, and `broken`
     /// the break; it returns whether it took that.
-    pub fn feed_input(&self, take: impl Fn(&[u8]) -> usize, broken: impl Fn() -> bool) {
+    pub(crate) fn feed_input(&self, take: impl Fn(&[u8]) -> usize, broken: impl Fn() -> bool) {
         let mut input = lock(&self.input);
         while let Some(first) = input.front() {
             if *first == Typed::Break {
@@ -290,12 +301,12 @@ impl Shared {
     }
 
     /// The guest gets these bytes as it is ready for them.
-    pub fn set_script(&self, bytes: Vec<u8>) {
+    pub(crate) fn set_script(&self, bytes: Vec<u8>) {
         *lock(&self.script) = bytes.into();
     }
 
     /// Lets `take` have as many bytes of the script as the guest is ready for.
-    pub fn feed_script(&self, take: impl FnOnce(&[u8]) -> usize) {
+    pub(crate) fn feed_script(&self, take: impl FnOnce(&[u8]) -> usize) {
         let room = self.ready.load(Ordering::Acquire);
         if room == 0 {
             return;
@@ -309,7 +320,7 @@ impl Shared {
     }
 
     /// What waits to be typed (a break is none), the rest of the script, and when the console ends the run.
-    pub fn save_input(&self) -> SavedInput {
+    pub(crate) fn save_input(&self) -> SavedInput {
         let byte = |typed: &Typed| match typed {
             Typed::Byte(byte) => Some(*byte),
             Typed::Break => None,
@@ -320,7 +331,7 @@ impl Shared {
     }
 
     /// Takes that back.
-    pub fn restore_input(&self, saved: SavedInput) {
+    pub(crate) fn restore_input(&self, saved: SavedInput) {
         let typed = saved.typed.into_iter().take(INPUT_LIMIT);
         *lock(&self.input) = typed.map(|typed| typed.map_or(Typed::Break, Typed::Byte)).collect();
         *lock(&self.script) = saved.script.into();
@@ -328,17 +339,17 @@ impl Shared {
     }
 
     /// How many bytes the guest is ready to take.
-    pub fn ready(&self) -> usize {
+    pub(crate) fn ready(&self) -> usize {
         self.ready.load(Ordering::Acquire)
     }
 
     /// Sets who is told, by a thread that must not wait, when that becomes more than none.
-    pub fn on_ready(&self, told: impl Fn() + Send + 'static) {
+    pub(crate) fn on_ready(&self, told: impl Fn() + Send + 'static) {
         *lock(&self.on_ready) = Some(Box::new(told));
     }
 
     /// The guest is ready to take so many bytes.
-    pub fn set_ready(&self, room: usize) {
+    pub(crate) fn set_ready(&self, room: usize) {
         self.ready.store(room, Ordering::Release);
         if room == 0 {
             return;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::ByteSink;
+use satori_bus::{ByteSink, MsiSink};
 use satori_defs::x86::rflags;
 use satori_engine::{
     Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts,
@@ -17,7 +17,7 @@ use crate::{Config, Error, Handle};
 
 /// One operation; all but [`Op::Work`] are one instruction.
 #[derive(Clone, Copy, Debug)]
-pub enum Op {
+pub(crate) enum Op {
     /// So many instructions.
     Work(u64),
     /// An instruction that exits and takes an answer, if the exit is one that has any.
@@ -37,7 +37,7 @@ pub enum Op {
 
 /// Where a processor begins: at RIP 0 after a SIPI, else wherever the entry state says.
 #[derive(Clone, Default)]
-pub struct Program {
+pub(crate) struct Program {
     pub ops: Vec<Op>,
     /// Where interrupts and NMIs go.
     pub handler: usize,
@@ -46,13 +46,15 @@ pub struct Program {
 }
 
 /// What happened, as `vcpu: what`.
-pub type Log = Arc<Mutex<Vec<String>>>;
+pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
 #[derive(Clone)]
-pub struct ScriptEngine {
+pub(crate) struct ScriptEngine {
     pub program: Program,
     pub log: Log,
     pub capabilities: Capabilities,
+    /// Where messages of devices go, if not to the machine's local APICs.
+    pub routes: Option<Arc<dyn MsiSink>>,
 }
 
 impl Engine<X86> for ScriptEngine {
@@ -75,6 +77,9 @@ struct ScriptPartition {
 impl Space for ScriptPartition {
     fn memory(&self) -> &GuestMemory {
         &self.parts.memory
+    }
+    fn routes(&self) -> Option<Arc<dyn MsiSink>> {
+        self.engine.routes.clone()
     }
 }
 
@@ -167,7 +172,7 @@ impl Vcpu<X86> for Script {
             if self.window && self.state.rflags & rflags::IF != 0 {
                 return Exit::InterruptWindow;
             }
-            if until.tsc.is_some_and(|tsc| self.time.tsc() >= tsc) {
+            if until.counter.is_some_and(|tsc| self.time.counter() >= tsc) {
                 return Exit::PreemptionTimer;
             }
             if self.retired >= end {
@@ -266,7 +271,7 @@ impl Vcpu<X86> for Script {
 
 /// Bytes that stay reachable.
 #[derive(Clone, Default)]
-pub struct Buffer(pub Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Buffer(pub Arc<Mutex<Vec<u8>>>);
 
 impl ByteSink for Buffer {
     fn put(&mut self, bytes: &[u8]) {
@@ -275,20 +280,24 @@ impl ByteSink for Buffer {
 }
 
 /// A machine that runs `program`, its log and its console.
-pub fn machine(config: &Config, program: Program) -> Result<(Machine, Log, Buffer), Error> {
-    machine_on(config, program, Capabilities::of(&[Capability::ExactStop, Capability::GivesPriority]))
+pub(crate) fn machine(config: &Config, program: Program) -> Result<(Machine, Log, Buffer), Error> {
+    let capabilities = Capabilities::of(&[Capability::ExactStop, Capability::GivesPriority]);
+    machine_on(config, program, capabilities, None)
 }
 
-/// The same, on an engine that can do so much.
-pub fn machine_on(
+/// The same, on an engine that can do so much, and to whose routes messages go if it has any.
+pub(crate) fn machine_on(
     config: &Config,
     program: Program,
     capabilities: Capabilities,
+    routes: Option<Arc<dyn MsiSink>>,
 ) -> Result<(Machine, Log, Buffer), Error> {
     let (log, console) = (Log::default(), Buffer::default());
     let parts = Parts {
-        engine: Arc::new(ScriptEngine { program, log: log.clone(), capabilities }),
-        features: crate::EngineKind::choose(&Config::default(), None).features,
+        engine: Arc::new(ScriptEngine { program, log: log.clone(), capabilities, routes }),
+        features: crate::EngineKind::choose(&Config::default(), None)
+            .expect("the interpreter is always there")
+            .features,
         host_lacks: Vec::new(),
         regions: vec![Region { start: Gpa(0), len: 1 << 20 }],
         load: Box::new(|_| Ok(Begin { state: CpuState::default(), firmware: false })),
@@ -298,7 +307,7 @@ pub fn machine_on(
 }
 
 /// Stops the machine of `handle` after `time`.
-pub fn stop_after(handle: Handle, time: std::time::Duration) {
+pub(crate) fn stop_after(handle: Handle, time: std::time::Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(time);
         handle.stop();

@@ -1,11 +1,12 @@
 //! Runs of a scripted processor, on both clocks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use satori_cpuid::Topology;
 use satori_defs::msr;
 use satori_defs::vmx::ExitReason;
-use satori_engine::{Capabilities, Exit};
+use satori_engine::{Capabilities, Capability, Exit};
 
 use crate::testing::{Log, Op, Program, machine, machine_on, stop_after};
 use crate::{ClockMode, Config, Event, OnReset, Outcome};
@@ -60,7 +61,7 @@ fn said(log: &Log) -> Vec<String> {
 }
 
 fn count(outcome: &Outcome, reason: ExitReason) -> u64 {
-    outcome.profile.all().get(reason).count
+    outcome.profile.all().get(satori_engine::reason(reason)).count
 }
 
 /// `body`, and behind it a handler that ends the interrupt and returns.
@@ -119,7 +120,7 @@ fn the_timer_wakes_a_halted_processor() {
     ];
     let (outcome, said) = run(&virtual_clock(), with_handler(body.concat()));
     assert_eq!((outcome.event, said), (Event::DebugExit(3), vec!["0: Interrupt(96)".into()]));
-    let hlt = *outcome.profile.all().get(ExitReason::Hlt);
+    let hlt = *outcome.profile.all().get(satori_engine::reason(ExitReason::Hlt));
     assert_eq!(hlt.count, 1);
     assert!((2_990_000..3_000_000).contains(&hlt.total), "idle time counts as HLT: {hlt:?}");
     assert!(outcome.elapsed < Duration::from_secs(2), "and is skipped");
@@ -199,7 +200,11 @@ fn other_processors_start_by_init_and_sipi_and_interrupt_the_first() {
         assert!(said(&log).iter().all(|line| line.starts_with("0: ")), "only the first is interrupted");
         assert!(said(&log).iter().any(|line| line.contains("Interrupt(112)")));
         for (index, vcpu) in outcome.profile.vcpus.iter().enumerate().skip(1) {
-            assert_eq!(vcpu.get(ExitReason::Hlt).count, 1, "processor {index} went to the end");
+            assert_eq!(
+                vcpu.get(satori_engine::reason(ExitReason::Hlt)).count,
+                1,
+                "processor {index} went to the end"
+            );
             assert_eq!(outcome.registers[index].seg[1].selector, 0x1000);
         }
     }
@@ -256,8 +261,12 @@ fn who_interrupts_and_who_is_interrupted_execute_as_much_as_the_others() {
     assert_eq!(outcome.event, Event::Timeout);
     let of = |vector: u8| said.iter().filter(|line| line.contains(&format!("Interrupt({vector})"))).count();
     assert!(of(0x70) > 5_000 && of(0x71) > 200, "{} and {}", of(0x70), of(0x71));
-    let rounds: Vec<u64> =
-        outcome.profile.vcpus.iter().map(|vcpu| vcpu.get(ExitReason::Cpuid).count).collect();
+    let rounds: Vec<u64> = outcome
+        .profile
+        .vcpus
+        .iter()
+        .map(|vcpu| vcpu.get(satori_engine::reason(ExitReason::Cpuid)).count)
+        .collect();
     let (least, most) = (rounds.iter().min().unwrap(), rounds.iter().max().unwrap());
     assert!(most - least < most / 50, "{rounds:?}");
 }
@@ -378,7 +387,9 @@ fn an_engine_is_asked_for_what_the_machine_needs() {
     let real = Config::default();
     let counted = Config { clock: ClockMode::Virtual { rate: 1_000_000_000 }, ..Config::default() };
     let made = |config: &Config, can: &[_]| {
-        machine_on(config, Program::default(), Capabilities::of(can)).map(drop).map_err(|e| e.to_string())
+        machine_on(config, Program::default(), Capabilities::of(can), None)
+            .map(drop)
+            .map_err(|e| e.to_string())
     };
     assert_eq!(made(&real, &[GivesPriority]), Ok(()));
     let error = made(&counted, &[GivesPriority]).unwrap_err();
@@ -387,4 +398,34 @@ fn an_engine_is_asked_for_what_the_machine_needs() {
     assert!(made(&real, &[ExactStop]).unwrap_err().contains("gives the task priority"));
     let error = made(&real, &[GivesPriority, KeepsInterruptController]).unwrap_err();
     assert!(error.contains("local APICs of its own"), "{error}");
+}
+
+#[test]
+fn messages_of_devices_go_to_the_routes_of_an_engine_that_has_some() {
+    #[derive(Default)]
+    struct Heard(std::sync::Mutex<Vec<satori_bus::Msi>>);
+    impl satori_bus::MsiSink for Heard {
+        fn signal(&self, msi: satori_bus::Msi) {
+            self.0.lock().unwrap().push(msi);
+        }
+    }
+    use satori_defs::chipset::ioapic::{IOREDTBL, IOREGSEL, IOWIN};
+    let ioapic =
+        |register: u64, value: u64| Op::Exit(Exit::MmioWrite { gpa: 0xfec0_0000 + register, size: 4, value });
+    // The serial port's line is pin 4; its interrupt is asked for while it has room for a byte.
+    let pin = u64::from(IOREDTBL) + 2 * 4;
+    let ops = vec![
+        ioapic(IOREGSEL, pin),
+        ioapic(IOWIN, 0x51),
+        Op::Exit(Exit::IoWrite { port: 0x3fc, size: 1, value: 8 }),
+        Op::Exit(Exit::IoWrite { port: 0x3f9, size: 1, value: 2 }),
+        debug_exit(0),
+    ];
+    let program = Program { ops, ..Program::default() };
+    let heard = Arc::new(Heard::default());
+    let can = Capabilities::of(&[Capability::ExactStop, Capability::GivesPriority]);
+    let (machine, ..) = machine_on(&virtual_clock(), program, can, Some(heard.clone())).unwrap();
+    assert_eq!(machine.run().event, Event::DebugExit(0));
+    let data: Vec<_> = heard.0.lock().unwrap().iter().map(|msi| msi.data & 0xff).collect();
+    assert_eq!(data, [0x51]);
 }

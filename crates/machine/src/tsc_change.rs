@@ -12,10 +12,28 @@ use crate::TscChange;
 pub(crate) const SLOWEST: u64 = 20_000_000;
 
 /// Changes the frequency: with the guest's knowledge where it can be told, else at once.
-pub(crate) fn change(hz: u64, clock: &dyn Clock, partition: Option<&Partition>) {
+pub(crate) fn change(
+    hz: u64,
+    clock: &dyn Clock,
+    partition: Option<&Partition>,
+    kvm: Option<&satori_kvm::Partition>,
+    xen: Option<&satori_xen::Partition>,
+) {
     match partition {
         Some(partition) => partition.change_tsc_frequency(hz),
-        None => clock.set_guest_tsc_hz(hz, &mut |_, guest| guest),
+        None => {
+            let mut at = 0;
+            clock.set_guest_counter_hz(hz, &mut |_, guest| {
+                at = guest;
+                guest
+            });
+            if let Some(kvm) = kvm {
+                kvm.tsc_changed(hz, at);
+            }
+            if let Some(xen) = xen {
+                xen.tsc_changed(hz, at);
+            }
+        }
     }
 }
 
@@ -27,28 +45,34 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    pub fn new(change: TscChange) -> Self {
+    pub(crate) fn new(change: TscChange) -> Self {
         Planned { change, done: Arc::default() }
     }
 
     /// Whether it was made.
-    pub fn done(&self) -> bool {
+    pub(crate) fn done(&self) -> bool {
         self.done.load(Ordering::SeqCst)
     }
 
     /// Says whether it was made.
-    pub fn set_done(&self, done: bool) {
+    pub(crate) fn set_done(&self, done: bool) {
         self.done.store(done, Ordering::SeqCst);
     }
 
     /// When it is due, in guest time.
-    pub fn at(&self) -> Nanos {
+    pub(crate) fn at(&self) -> Nanos {
         self.change.at.as_nanos().try_into().unwrap_or(Nanos::MAX)
     }
 
     /// The timer of one life.
-    pub fn timer(&self, clock: Arc<dyn Clock>, partition: Option<Arc<Partition>>) -> Arc<dyn Timer> {
-        Arc::new(Due { planned: self.clone(), clock, partition })
+    pub(crate) fn timer(
+        &self,
+        clock: Arc<dyn Clock>,
+        partition: Option<Arc<Partition>>,
+        kvm: Option<Arc<satori_kvm::Partition>>,
+        xen: Option<Arc<satori_xen::Partition>>,
+    ) -> Arc<dyn Timer> {
+        Arc::new(Due { planned: self.clone(), clock, partition, kvm, xen })
     }
 }
 
@@ -56,6 +80,8 @@ struct Due {
     planned: Planned,
     clock: Arc<dyn Clock>,
     partition: Option<Arc<Partition>>,
+    kvm: Option<Arc<satori_kvm::Partition>>,
+    xen: Option<Arc<satori_xen::Partition>>,
 }
 
 impl Timer for Due {
@@ -63,7 +89,7 @@ impl Timer for Due {
         if !self.planned.done.swap(true, Ordering::SeqCst) {
             let hz = self.planned.change.hz;
             tracing::info!(hz, "the TSC's frequency changes");
-            change(hz, &*self.clock, self.partition.as_deref());
+            change(hz, &*self.clock, self.partition.as_deref(), self.kvm.as_deref(), self.xen.as_deref());
         }
     }
 }

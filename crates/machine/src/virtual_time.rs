@@ -22,12 +22,12 @@ pub(crate) struct Turns(Mutex<Vec<u64>>);
 
 impl Turns {
     /// Instructions of each vCPU that are to be taken from its next turns; none of any that is not named.
-    pub fn get(&self) -> Vec<u64> {
+    pub(crate) fn get(&self) -> Vec<u64> {
         lock(&self.0).clone()
     }
 
     /// Sets them.
-    pub fn set(&self, debts: Vec<u64>) {
+    pub(crate) fn set(&self, debts: Vec<u64>) {
         *lock(&self.0) = debts;
     }
 }
@@ -54,12 +54,13 @@ impl Shares {
 }
 
 /// What vCPUs run beside.
-struct Around<'a, V> {
-    timers: &'a TimerQueue,
-    clock: &'a VirtualClock,
-    shared: &'a Shared,
-    control: &'a Control<V>,
-    tick: Option<Nanos>,
+pub(crate) struct Around<'a, V> {
+    pub timers: &'a TimerQueue,
+    pub clock: &'a VirtualClock,
+    pub shared: &'a Shared,
+    pub control: &'a Control<V>,
+    /// How often the modelled host ticks, if it does.
+    pub tick: Option<Nanos>,
 }
 
 impl<V> Clone for Around<'_, V> {
@@ -78,19 +79,9 @@ struct Turn {
     goes_on: bool,
 }
 
-/// Runs `vps` until the machine stops. `feed` hands typed input to the guest.
-#[allow(clippy::too_many_arguments, reason = "all that vCPUs run beside, each of another kind")]
-pub(crate) fn run<V: Runs>(
-    vps: &mut [V],
-    timers: &TimerQueue,
-    clock: &VirtualClock,
-    shared: &Shared,
-    feed: &dyn Fn(),
-    control: &Control<V>,
-    tick: Option<Nanos>,
-    turns: &Turns,
-) {
-    let around = Around { timers, clock, shared, control, tick };
+/// Runs `vps` until the machine stops, from where `turns` are. `feed` hands typed input to the guest.
+pub(crate) fn run<V: Runs>(vps: &mut [V], around: Around<'_, V>, feed: &dyn Fn(), turns: &Turns) {
+    let Around { clock, shared, control, .. } = around;
     let mut shares = Shares { debts: turns.get() };
     shares.debts.resize(vps.len(), 0);
     while !shared.stopping() {
@@ -122,7 +113,7 @@ pub(crate) fn run<V: Runs>(
             shared.finish(Event::Panic("console"));
         }
         if !ran && !shared.stopping() {
-            skip_idle_time(vps, timers, clock, shared, control);
+            skip_idle_time(vps, around);
         }
     }
     let now = clock.now();
@@ -203,10 +194,10 @@ fn execute<V: Runs>(
         }
         let until = match entry {
             Entry::Sleep { .. } => return ends(used),
-            Entry::Finish => Until { tsc: None, instructions: Some(1) },
+            Entry::Finish => Until { counter: None, instructions: Some(1) },
             Entry::Run { deadline } => {
                 let budget = (most - used).min(until_next_deadline(vps, turn, shares, around));
-                Until { tsc: deadline, instructions: Some(budget.max(1)) }
+                Until { counter: deadline, instructions: Some(budget.max(1)) }
             }
         };
         let vp = &mut vps[turn];
@@ -244,7 +235,7 @@ fn deadline<V: Runs>(vp: &V, control: &Control<V>) -> Option<u64> {
 }
 
 fn due<V: Runs>(vp: &V, clock: &VirtualClock, control: &Control<V>) -> bool {
-    deadline(vp, control).is_some_and(|tsc| clock.instructions_until_tsc(tsc) == 0)
+    deadline(vp, control).is_some_and(|counter| clock.instructions_until_counter(counter) == 0)
 }
 
 /// Whether the timer of another vCPU than `turn` is due: it goes first, if it may.
@@ -263,30 +254,28 @@ fn until_next_deadline<V: Runs>(
     let Around { timers, clock, control, .. } = around;
     let ends = |vp: usize| vp == turn || shares.is_some_and(|shares| shares.may_come(vp));
     let wanted = vps.iter().enumerate().filter(|(vp, _)| ends(*vp));
-    let local =
-        wanted.filter_map(|(_, vp)| deadline(vp, control)).map(|tsc| clock.instructions_until_tsc(tsc));
+    let local = wanted
+        .filter_map(|(_, vp)| deadline(vp, control))
+        .map(|counter| clock.instructions_until_counter(counter));
     let platform = timers.next().map(|at| clock.instructions_until(at));
     local.chain(platform).min().unwrap_or(u64::MAX)
 }
 
 /// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come.
-fn skip_idle_time<V: Runs>(
-    vps: &[V],
-    timers: &TimerQueue,
-    clock: &VirtualClock,
-    shared: &Shared,
-    control: &Control<V>,
-) {
+fn skip_idle_time<V: Runs>(vps: &[V], around: Around<'_, V>) {
+    let Around { timers, clock, shared, control, .. } = around;
     if vps.iter().all(|vp| control.holds(vp)) {
         return;
     }
     let local = vps.iter().filter_map(|vp| deadline(vp, control)).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
-    let to_local = local.map(|tsc| clock.instructions_until_tsc(tsc));
+    let to_local = local.map(|counter| clock.instructions_until_counter(counter));
     let to_platform = platform.map(|at| clock.instructions_until(at));
     match (local, platform) {
-        (Some(tsc), _) if to_local.is_some_and(|n| sooner(n, to_platform)) => clock.advance_to_tsc(tsc),
+        (Some(counter), _) if to_local.is_some_and(|n| sooner(n, to_platform)) => {
+            clock.advance_to_counter(counter)
+        }
         (_, Some(at)) => clock.advance_to(at),
         _ => {
             shared.timer.wait(None);

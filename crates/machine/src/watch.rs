@@ -2,22 +2,24 @@
 //! ([`Live`]).
 //!
 //! The socket is opened before the guest runs. A thread accepts from it, and each connection has one of its own, which
-//! takes copies of what the vCPUs count.
+//! asks the control plane where the vCPUs count, and takes copies.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use satori_exits::Platform;
+use satori_lock::Held;
 use satori_profile::{Live, Watched};
 use satori_symbols::Symbols;
 
 use crate::SymbolSource;
+use crate::control::Control;
+use crate::saved::Rooms;
 use crate::sockets::listen;
 use crate::x86::MachineVcpu;
 
@@ -50,60 +52,64 @@ impl AsFd for WatchListener {
     }
 }
 
-/// A life that is watched.
-struct Source {
-    platform: Arc<Platform>,
-    vcpus: Vec<Watched>,
+/// Names of a life's kernel.
+#[derive(Default)]
+struct Names {
+    /// Of which life.
+    of: Weak<Rooms>,
     symbols: Option<Arc<Symbols>>,
-    /// When symbols were looked for.
+    /// When they were looked for.
     looked: Option<Instant>,
 }
 
 struct Context {
-    /// None between two lives.
-    source: Mutex<Option<Source>>,
+    control: Arc<Control<MachineVcpu>>,
+    names: Mutex<Names>,
     wanted: SymbolSource,
     connections: AtomicUsize,
     ended: AtomicBool,
 }
 
 impl Context {
-    fn source(&self) -> MutexGuard<'_, Option<Source>> {
-        self.source.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A line for who asked.
     fn line(&self) -> String {
-        let mut source = self.source();
-        let live = match &mut *source {
-            Some(source) => source.live(&self.wanted),
+        let live = match self.control.counted() {
+            Some((rooms, vcpus)) => self.live(&rooms, &vcpus),
             None => Live::new(0, &[], |_| None),
         };
-        drop(source);
         // Strings and numbers under string keys.
         let mut line = serde_json::to_string(&live).unwrap_or_default();
         line.push('\n');
         line
     }
-}
 
-impl Source {
-    fn live(&mut self, wanted: &SymbolSource) -> Live {
-        if self.symbols.is_none() && self.looked.is_none_or(|at| at.elapsed() >= AGAIN) {
-            self.symbols = wanted.of(&self.platform.memory);
-            self.looked = Some(Instant::now());
-        }
+    fn live(&self, rooms: &Arc<Rooms>, vcpus: &[Watched]) -> Live {
+        let platform = &rooms.platform;
+        let symbols = self.names.lock().held().of(rooms, &self.wanted);
         // Before the vCPUs are looked at: what they wait for lasted at least until now.
-        let now = self.platform.clock.now();
-        let vcpus: Vec<_> = self.vcpus.iter().map(|vcpu| vcpu.lock().clone()).collect();
-        let name = |rip| self.symbols.as_ref().map(|symbols| symbols.resolve(rip).to_string());
+        let now = platform.clock.now();
+        let vcpus: Vec<_> = vcpus.iter().map(|vcpu| vcpu.lock().clone()).collect();
+        let name = |rip| symbols.as_ref().map(|symbols| symbols.resolve(rip).to_string());
         let mut live = Live::new(now, &vcpus, name);
-        if let Some(partition) = &self.platform.hyperv {
+        if let Some(partition) = &platform.hyperv {
             let used = partition.usage().into_iter().filter(|used| used.count > 0);
-            live.hyperv =
-                used.map(|used| (used.what.name().to_owned(), used.ways.into_iter().collect())).collect();
+            live.hyperv = used.map(|used| (used.name.to_owned(), used.ways.into_iter().collect())).collect();
         }
         live
+    }
+}
+
+impl Names {
+    /// Those of the kernel of this life, if it has any yet.
+    fn of(&mut self, rooms: &Arc<Rooms>, wanted: &SymbolSource) -> Option<Arc<Symbols>> {
+        if !std::ptr::eq(self.of.as_ptr(), Arc::as_ptr(rooms)) {
+            *self = Names { of: Arc::downgrade(rooms), ..Names::default() };
+        }
+        if self.symbols.is_none() && self.looked.is_none_or(|at| at.elapsed() >= AGAIN) {
+            self.symbols = wanted.of(&rooms.platform.memory);
+            self.looked = Some(Instant::now());
+        }
+        self.symbols.clone()
     }
 }
 
@@ -116,9 +122,15 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts to serve.
-    pub fn start(listener: WatchListener, wanted: SymbolSource) -> io::Result<Self> {
+    pub(crate) fn start(
+        listener: WatchListener,
+        wanted: SymbolSource,
+        control: &Arc<Control<MachineVcpu>>,
+    ) -> io::Result<Self> {
+        control.count();
         let context = Arc::new(Context {
-            source: Mutex::new(None),
+            control: Arc::clone(control),
+            names: Mutex::default(),
             wanted,
             connections: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
@@ -130,30 +142,9 @@ impl Server {
         Ok(Server { context, listener, thread })
     }
 
-    /// From now on this life is watched.
-    pub fn watch(&self, vps: &mut [MachineVcpu]) {
-        let vcpus: Vec<_> = vps
-            .iter_mut()
-            .map(|vp| {
-                let watched = Watched::default();
-                vp.set_watched(watched.clone());
-                watched
-            })
-            .collect();
-        let Some(first) = vps.first() else { return };
-        *self.context.source() =
-            Some(Source { platform: first.platform(), vcpus, symbols: None, looked: None });
-    }
-
-    /// The life is over: its memory is let go.
-    pub fn forget(&self) {
-        *self.context.source() = None;
-    }
-
     /// The machine has ended.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         self.context.ended.store(true, Ordering::Release);
-        self.forget();
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         let _ = self.thread.join();
     }

@@ -7,7 +7,9 @@
 //! to the host at once, but for the addresses.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use satori_lock::Held;
 
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
@@ -32,7 +34,7 @@ unsafe impl Sync for Slot {}
 
 impl Slot {
     /// New RAM, all zeros, at `region`. The host allocates a page when it is first touched.
-    pub fn new(region: Region) -> Result<Self, Error> {
+    pub(crate) fn new(region: Region) -> Result<Self, Error> {
         let pages = region.len / PAGE_SIZE;
         let failed = |why: &dyn ToString| Error::Reserve { bytes: region.len, why: why.to_string() };
         let bytes = usize::try_from(region.len).map_err(|e| failed(&e))?;
@@ -58,12 +60,12 @@ impl Slot {
     }
 
     /// It is not where it was: code that was decoded from there is void, and the log has its pages as written.
-    pub fn left_its_place(&self) {
+    pub(crate) fn left_its_place(&self) {
         self.states.iter().filter(|state| state.watched()).for_each(|state| _ = state.wrote());
     }
 
     /// Gives its memory back to the host; what it held is lost, and reads as zeros.
-    pub fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         // SAFETY: the range is a private mapping of ours, which stays one and reads as zeros; nobody keeps a
         // reference to what was there.
         let failed =
@@ -100,7 +102,7 @@ impl Map {
     }
 
     /// The slot that has a byte of `region`.
-    pub fn taken(&self, region: Region) -> Option<Region> {
+    pub(crate) fn taken(&self, region: Region) -> Option<Region> {
         self.slots.iter().map(|slot| slot.region).find(|one| one.overlaps(region))
     }
 }
@@ -115,7 +117,7 @@ pub(crate) struct Maps {
 }
 
 impl Maps {
-    pub fn new(slots: Vec<Slot>) -> Result<Self, Error> {
+    pub(crate) fn new(slots: Vec<Slot>) -> Result<Self, Error> {
         let first = Arc::new(Map::new(slots)?);
         let now = AtomicPtr::new(Arc::as_ptr(&first).cast_mut());
         Ok(Maps { now, kept: Mutex::new(vec![first]), changes: AtomicU64::new(0) })
@@ -123,19 +125,19 @@ impl Maps {
 
     /// The map as it is.
     #[inline]
-    pub fn now(&self) -> &Map {
+    pub(crate) fn now(&self) -> &Map {
         // SAFETY: it points to what an Arc in `kept` holds; none leaves that before `self` goes.
         unsafe { &*self.now.load(Ordering::Acquire) }
     }
 
     /// How often it changed.
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
     /// Has nobody else change the map.
-    pub fn still(&self) -> Changing<'_> {
-        Changing { maps: self, kept: self.kept.lock().unwrap_or_else(PoisonError::into_inner) }
+    pub(crate) fn still(&self) -> Changing<'_> {
+        Changing { maps: self, kept: self.kept.lock().held() }
     }
 }
 
@@ -147,7 +149,7 @@ pub(crate) struct Changing<'m> {
 
 impl Changing<'_> {
     /// The map has these slots from now on.
-    pub fn set(&mut self, slots: Vec<Slot>) -> Result<(), Error> {
+    pub(crate) fn set(&mut self, slots: Vec<Slot>) -> Result<(), Error> {
         let next = Arc::new(Map::new(slots)?);
         self.maps.now.store(Arc::as_ptr(&next).cast_mut(), Ordering::Release);
         self.kept.push(next);

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
+use satori_lock::Held;
+
 use crate::heavy_barrier;
 
 /// State of one guest page: code was decoded from it, its next write is to be logged, it was touched, and a generation.
@@ -72,7 +74,7 @@ impl PageState {
         let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, noticed);
         let invalidated = before.is_ok_and(|before| before & Self::CODE != 0);
         if invalidated {
-            let mut recent = RECENT.lock().unwrap_or_else(|e| e.into_inner());
+            let mut recent = RECENT.lock().held();
             let count = INVALIDATIONS.load(Ordering::SeqCst);
             recent[count as usize % REMEMBERED] = std::ptr::from_ref(self) as usize;
             INVALIDATIONS.store(count + 1, Ordering::SeqCst);
@@ -84,7 +86,7 @@ impl PageState {
     /// `since` invalidations; false if there were more than are remembered. Brings `since` up to
     /// date.
     pub fn invalidated_since(since: &mut u64, mut each: impl FnMut(*const PageState)) -> bool {
-        let recent = RECENT.lock().unwrap_or_else(|e| e.into_inner());
+        let recent = RECENT.lock().held();
         let count = INVALIDATIONS.load(Ordering::SeqCst);
         let first = std::mem::replace(since, count);
         if count - first > REMEMBERED as u64 {

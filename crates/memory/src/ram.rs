@@ -133,6 +133,15 @@ impl GuestMemory {
         Some(Page { host, state: &slot.states[index] })
     }
 
+    /// The page whose state stands for what `gpa` is in of the pieces of `size` bytes, a power of two: the first one there that the
+    /// range of RAM around `gpa` has. Ranges share none, even where they share a piece.
+    #[inline]
+    pub fn piece(&self, gpa: Gpa, size: u64) -> Option<Page<'_>> {
+        let slots = &self.0.maps.now().slots;
+        let slot = slots.iter().find(|slot| gpa.0.wrapping_sub(slot.region.start.0) < slot.region.len)?;
+        self.page(Gpa((gpa.0 & !(size - 1)).max(slot.region.start.0)))
+    }
+
     /// Gives the guest more RAM, all zeros.
     ///
     /// A vCPU keeps what it translated; an engine looks at [`GuestMemory::changes`] at the start of each run and drops that. So

@@ -8,14 +8,14 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 
-use crate::Needs;
 use crate::calls::{ALLOWED, ANSWERED, DEADLY, Row, When};
+use crate::{Needs, kvm};
 
 /// Rules of one system call: any of them suffices, none at all permits everything.
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 /// Installs the filters on every thread. The kernel takes the strictest answer of them all.
-pub fn install(needs: &Needs) -> Result<&'static str, String> {
+pub(crate) fn install(needs: &Needs) -> Result<&'static str, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
     let answered = ANSWERED.iter().map(|&(call, error)| {
         program(unconditional(&[call]), SeccompAction::Allow, SeccompAction::Errno(error.unsigned_abs()))
@@ -30,9 +30,9 @@ pub fn install(needs: &Needs) -> Result<&'static str, String> {
 }
 
 /// Installs filters that permit what `rows` say and nothing else.
-pub fn install_rows(rows: &[Row]) -> Result<&'static str, String> {
+pub(crate) fn install_rows(rows: &[Row]) -> Result<&'static str, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
-    let nobody = Needs { keep: &[], listening: false, pinned: false, status: 0, farewell: || {} };
+    let nobody = Needs { keep: &[], listening: false, pinned: false, kvm: false, status: 0, farewell: || {} };
     let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
     let rest =
         rules(rows, &nobody).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
@@ -43,7 +43,7 @@ pub fn install_rows(rows: &[Row]) -> Result<&'static str, String> {
 }
 
 /// Installs filters that permit `calls` and nothing else.
-pub fn install_list(calls: &[c_long]) -> Result<&'static str, String> {
+pub(crate) fn install_list(calls: &[c_long]) -> Result<&'static str, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
     let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
     let rest = program(unconditional(calls), SeccompAction::Trap, SeccompAction::Allow);
@@ -73,7 +73,8 @@ fn rules(rows: &[Row], needs: &Needs) -> Result<Rules, seccompiler::BackendError
         SeccompCondition::new(at, whole.clone(), SeccompCmpOp::MaskedEq(mask), value)
     };
     let mut rules = Rules::new();
-    for &(call, when, _) in rows {
+    let more = if needs.kvm { kvm::ALLOWED } else { &[] };
+    for &(call, when, _) in rows.iter().chain(more) {
         let any = match when {
             When::Always => Vec::new(),
             When::Listening if needs.listening => Vec::new(),
@@ -87,7 +88,8 @@ fn rules(rows: &[Row], needs: &Needs) -> Result<Rules, seccompiler::BackendError
                 values.iter().map(|&value| equal(at, value)).collect::<Result<_, _>>()?
             }
         };
-        rules.insert(call, any);
+        // A call of both tables is permitted as either says; none is without conditions in one of them only.
+        rules.entry(call).or_default().extend(any);
     }
     Ok(rules)
 }

@@ -18,6 +18,7 @@ pub mod calls;
 mod filter;
 mod folder;
 pub mod helper;
+mod kvm;
 mod namespaces;
 mod network;
 mod sys;
@@ -67,6 +68,8 @@ pub struct Needs<'a> {
     pub listening: bool,
     /// Whether threads that start later pin themselves to processors.
     pub pinned: bool,
+    /// Whether the guest runs by the host's /dev/kvm.
+    pub kvm: bool,
     /// Exit status after a system call that is not permitted.
     pub status: i32,
     /// Called before that exit, in a signal handler: gives the terminal back.

@@ -5,7 +5,7 @@ use std::io;
 use crate::sys;
 
 /// What became of one measure.
-pub type Outcome = (&'static str, Result<&'static str, String>);
+pub(crate) type Outcome = (&'static str, Result<&'static str, String>);
 
 const ROOT: &str = "empty root directory";
 const NETWORK: &str = "network namespace";
@@ -14,7 +14,7 @@ const NETWORK: &str = "network namespace";
 const PLACES: &[&str] = &["/tmp", "/proc", "/usr", "/dev"];
 
 /// Enters namespaces of our own, or does what can be done without.
-pub fn enter() -> [Outcome; 2] {
+pub(crate) fn enter() -> [Outcome; 2] {
     let network = libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     match own(libc::CLONE_NEWNS | network) {
         Ok(()) => [
@@ -29,7 +29,7 @@ pub fn enter() -> [Outcome; 2] {
 }
 
 /// As [`enter`], for who needs the network.
-pub fn enter_without_network() -> Outcome {
+pub(crate) fn enter_without_network() -> Outcome {
     let outcome = match own(libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) {
         Ok(()) => empty_mounts().map(|()| "in a mount namespace of its own").or_else(|_| chroot()),
         Err(_) => chroot(),

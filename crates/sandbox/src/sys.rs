@@ -12,18 +12,18 @@ fn check(result: libc::c_long) -> io::Result<()> {
 }
 
 /// Closes the files from `first` to `last`. Who owns one must not use it again.
-pub fn close_range(first: u32, last: u32) -> io::Result<()> {
+pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
     // SAFETY: three integers; files of others are not in the range, as the caller of `enter` says.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
 }
 
-pub fn unshare(flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: an integer; nothing of ours is shared with another process.
     check(unsafe { libc::unshare(flags) }.into())
 }
 
 /// User and group that files are accessed as.
-pub fn ids() -> (u32, u32) {
+pub(crate) fn ids() -> (u32, u32) {
     // SAFETY: both only return a number.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
@@ -37,33 +37,33 @@ fn mount(kind: &CStr, target: &CStr, flags: libc::c_ulong, data: &CStr) -> io::R
 }
 
 /// Mounts from here on are nobody else's.
-pub fn make_mounts_private() -> io::Result<()> {
+pub(crate) fn make_mounts_private() -> io::Result<()> {
     mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE, c"")
 }
 
 const BARE: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
 /// An empty file system over `place`.
-pub fn mount_empty(place: &str) -> io::Result<()> {
+pub(crate) fn mount_empty(place: &str) -> io::Result<()> {
     mount(c"tmpfs", &CString::new(place)?, BARE, c"size=4k,nr_inodes=1,mode=0555")
 }
 
 /// The root directory can be changed no more.
-pub fn seal_root() -> io::Result<()> {
+pub(crate) fn seal_root() -> io::Result<()> {
     mount(c"tmpfs", c"/", BARE | libc::MS_REMOUNT | libc::MS_RDONLY | libc::MS_BIND, c"")
 }
 
-pub fn pivot_root_here() -> io::Result<()> {
+pub(crate) fn pivot_root_here() -> io::Result<()> {
     // SAFETY: two strings that end with NUL.
     check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) })
 }
 
-pub fn detach_here() -> io::Result<()> {
+pub(crate) fn detach_here() -> io::Result<()> {
     // SAFETY: a string that ends with NUL.
     check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) }.into())
 }
 
-pub fn chroot_here() -> io::Result<()> {
+pub(crate) fn chroot_here() -> io::Result<()> {
     // SAFETY: a string that ends with NUL.
     check(unsafe { libc::chroot(c".".as_ptr()) }.into())
 }
@@ -73,7 +73,7 @@ fn prctl(option: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {
     check(unsafe { libc::prctl(option, argument, 0, 0, 0) }.into())
 }
 
-pub fn no_new_privileges() -> io::Result<()> {
+pub(crate) fn no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
@@ -90,7 +90,7 @@ const CAP_VERSION: u32 = 0x2008_0522;
 const CAP_END: libc::c_ulong = 64;
 
 /// Empties the ambient, bounding, permitted, effective and inheritable sets.
-pub fn drop_capabilities() -> io::Result<()> {
+pub(crate) fn drop_capabilities() -> io::Result<()> {
     // A kernel before 4.3 has no ambient set.
     // SAFETY: integers only.
     let _ = unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
@@ -108,7 +108,7 @@ pub fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Drops all capabilities but those of `kept`, a bit each, as far as they are there at all.
-pub fn keep_capabilities(kept: u64) -> io::Result<()> {
+pub(crate) fn keep_capabilities(kept: u64) -> io::Result<()> {
     // SAFETY: integers only.
     let _ = unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     for capability in (0..CAP_END).filter(|capability| kept >> capability & 1 == 0) {
@@ -135,20 +135,20 @@ fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
 }
 
 /// A handle on a directory, for names within it.
-pub fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: a string that ends with NUL.
     owned(unsafe { libc::open(path.as_ptr(), flags) }.into())
 }
 
-pub fn change_directory(to: &OwnedFd) -> io::Result<()> {
+pub(crate) fn change_directory(to: &OwnedFd) -> io::Result<()> {
     // SAFETY: an open directory.
     check(unsafe { libc::fchdir(to.as_raw_fd()) }.into())
 }
 
 /// The working directory becomes a mount, with all that is mounted beneath it.
-pub fn bind_here() -> io::Result<()> {
+pub(crate) fn bind_here() -> io::Result<()> {
     // SAFETY: two strings that end with NUL; the others are not looked at.
     check(
         unsafe { libc::mount(c".".as_ptr(), c".".as_ptr(), null(), libc::MS_BIND | libc::MS_REC, null()) }
@@ -179,7 +179,7 @@ const LANDLOCK_WRITE: u64 =
     1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13 | 1 << 14;
 
 /// Lets this thread, and those that it starts, open nothing but what is beneath `root`.
-pub fn landlock(root: &OwnedFd, writes: bool) -> io::Result<()> {
+pub(crate) fn landlock(root: &OwnedFd, writes: bool) -> io::Result<()> {
     // SAFETY: no attributes are given where the version is asked for.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, LANDLOCK_CREATE_RULESET_VERSION) };
@@ -206,7 +206,7 @@ pub fn landlock(root: &OwnedFd, writes: bool) -> io::Result<()> {
 }
 
 /// Sends SIGSYS to `handler`.
-pub fn on_sigsys(handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void)) {
+pub(crate) fn on_sigsys(handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void)) {
     // SAFETY: zero is a valid value of every field.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -216,7 +216,7 @@ pub fn on_sigsys(handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *co
 }
 
 /// Writes to standard error, and ends the process. For signal handlers.
-pub fn last_words(text: &[u8], status: libc::c_int) -> ! {
+pub(crate) fn last_words(text: &[u8], status: libc::c_int) -> ! {
     // SAFETY: the buffer is as long as it says; both calls may be made in a signal handler.
     unsafe {
         libc::write(2, text.as_ptr().cast(), text.len());
@@ -225,7 +225,7 @@ pub fn last_words(text: &[u8], status: libc::c_int) -> ! {
 }
 
 /// The system call of a SIGSYS.
-pub fn trapped_call(info: *const libc::siginfo_t) -> i32 {
+pub(crate) fn trapped_call(info: *const libc::siginfo_t) -> i32 {
     /// `siginfo_t` as SIGSYS fills it (sigaction(2)).
     #[repr(C)]
     struct Sigsys {

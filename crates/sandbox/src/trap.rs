@@ -8,7 +8,7 @@ static FAREWELL: OnceLock<(i32, fn())> = OnceLock::new();
 
 /// From now on SIGSYS ends the process with `status`, after `farewell`. The signal has no other way to
 /// find them than a static, which is set once.
-pub fn install(status: i32, farewell: fn()) {
+pub(crate) fn install(status: i32, farewell: fn()) {
     let _ = FAREWELL.set((status, farewell));
     sys::on_sigsys(caught);
 }

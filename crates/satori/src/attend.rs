@@ -24,6 +24,9 @@ use crate::terminal;
 /// How long a guest that was told to end may take before we leave without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a guest whose power button was pressed by SIGTERM may take to power off.
+const POWERING_OFF: Duration = Duration::from_secs(10);
+
 /// Bytes kept for a guest that does not read.
 const TYPED_AHEAD: usize = 4096;
 
@@ -49,6 +52,8 @@ pub trait Guest: Send + 'static {
     fn go_on(&mut self);
     /// Grows whenever the guest does something that is seen from outside.
     fn moved(&self) -> u64;
+    /// Presses the guest's power button; false if its machine has none.
+    fn press_power_button(&mut self) -> bool;
     /// Makes the run end soon.
     fn stop(&mut self);
 }
@@ -75,6 +80,9 @@ impl Guest for Handle {
     fn moved(&self) -> u64 {
         Handle::moved(self)
     }
+    fn press_power_button(&mut self) -> bool {
+        Handle::press_power_button(self)
+    }
     fn stop(&mut self) {
         Handle::stop(self);
     }
@@ -94,7 +102,7 @@ pub struct Limits {
 pub enum Stop {
     /// Ctrl-A x.
     Quit,
-    /// SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+    /// SIGINT, SIGTERM, SIGHUP or SIGQUIT; where SIGTERM is the power button, a second one or what follows it.
     Signal,
     /// Nobody reads standard output any more.
     OutputClosed,
@@ -171,13 +179,21 @@ pub struct Ready<G> {
 
 impl<G: Guest> Ready<G> {
     /// Gets ready to attend to `guest`, which hears of standard input if `input` says so. `raw` tells that the
-    /// terminal is in raw mode, where Ctrl-A has its meaning.
-    pub fn new(guest: G, console: Arc<Shared>, input: bool, raw: bool, limits: Limits) -> Result<Ready<G>> {
+    /// terminal is in raw mode, where Ctrl-A has its meaning. With `button` the first SIGTERM presses the power button.
+    pub fn new(
+        guest: G,
+        console: Arc<Shared>,
+        input: bool,
+        raw: bool,
+        button: bool,
+        limits: Limits,
+    ) -> Result<Ready<G>> {
         let mut handlers = Vec::new();
         let (done, done_seen) = UnixStream::pair()?;
         let (end, end_seen) = UnixStream::pair()?;
+        let (term, term_seen) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-            let end = end.try_clone()?;
+            let end = if signal == SIGTERM { term.try_clone()? } else { end.try_clone()? };
             handlers.push(end.as_raw_fd());
             pipe::register(signal, end)?;
         }
@@ -206,6 +222,9 @@ impl<G: Guest> Ready<G> {
             stall: limits.stall.map(Stall::new),
             done: done_seen,
             end: end_seen,
+            term: term_seen,
+            button,
+            powering_off: None,
             suspend: suspend_seen,
             wake: wake_seen,
         };
@@ -215,7 +234,7 @@ impl<G: Guest> Ready<G> {
     /// The files that it needs from now on.
     pub fn files(&self) -> Vec<RawFd> {
         let Ready { duty, done, handlers } = self;
-        let streams = [done, &duty.done, &duty.end, &duty.suspend, &duty.wake];
+        let streams = [done, &duty.done, &duty.end, &duty.term, &duty.suspend, &duty.wake];
         streams.into_iter().map(AsRawFd::as_raw_fd).chain(handlers.iter().copied()).collect()
     }
 
@@ -258,6 +277,11 @@ struct Duty<G> {
     stall: Option<Stall>,
     done: UnixStream,
     end: UnixStream,
+    /// SIGTERM's.
+    term: UnixStream,
+    /// That signal is the power button, and when whom it was pressed for has to be off.
+    button: bool,
+    powering_off: Option<Instant>,
     suspend: UnixStream,
     /// The console's, when it cannot be written any more, and the guest's, when it waits for input.
     wake: UnixStream,
@@ -268,6 +292,7 @@ struct Duty<G> {
 struct Seen {
     done: bool,
     end: bool,
+    term: bool,
     suspend: bool,
     wake: bool,
     output_closed: bool,
@@ -283,6 +308,13 @@ impl<G: Guest> Duty<G> {
             }
             if seen.end {
                 drain(&mut self.end);
+                self.stop(Stop::Signal);
+            }
+            if seen.term {
+                drain(&mut self.term);
+                self.terminated();
+            }
+            if self.powering_off.is_some_and(|at| Instant::now() >= at) && self.stopped.get().is_none() {
                 self.stop(Stop::Signal);
             }
             if seen.suspend {
@@ -329,6 +361,7 @@ impl<G: Guest> Duty<G> {
             PollFd::new(&self.end, PollFlags::IN),
             PollFd::new(&self.suspend, PollFlags::IN),
             PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(&self.term, PollFlags::IN),
         ];
         // An end that was seen would be seen for ever.
         let watch_output = self.stopped.get().is_none();
@@ -339,7 +372,8 @@ impl<G: Guest> Duty<G> {
             fds.push(PollFd::new(&input, PollFlags::IN));
         }
         let look = self.stall.as_ref().map(Stall::next).filter(|_| self.stopped.get().is_none());
-        let first = self.deadline.into_iter().chain(look).min();
+        let off = self.powering_off.filter(|_| self.stopped.get().is_none());
+        let first = self.deadline.into_iter().chain(look).chain(off).min();
         let left = first.map(|at| at.saturating_duration_since(Instant::now()));
         let left = if self.waiting.is_empty() { left } else { Some(left.unwrap_or(AGAIN).min(AGAIN)) };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
@@ -352,7 +386,8 @@ impl<G: Guest> Duty<G> {
             end: ready(1),
             suspend: ready(2),
             wake: ready(3),
-            output_closed: watch_output && ready(4),
+            term: ready(4),
+            output_closed: watch_output && ready(5),
             input: self.wants_input() && ready(fds.len() - 1),
         }
     }
@@ -410,8 +445,20 @@ impl<G: Guest> Duty<G> {
             match command {
                 Command::Help => line(format_args!("\r\n{}", escape::HELP)),
                 Command::Quit => self.stop(Stop::Quit),
+                Command::PowerButton => {
+                    self.guest.press_power_button();
+                }
                 Command::Break(at) => self.breaks.push_back(at),
             }
+        }
+    }
+
+    /// SIGTERM: a guest with something to lose is asked to power off, and ended if it does not, or if that is asked again.
+    fn terminated(&mut self) {
+        if self.button && self.powering_off.is_none() && self.guest.press_power_button() {
+            self.powering_off = Some(Instant::now() + POWERING_OFF);
+        } else {
+            self.stop(Stop::Signal);
         }
     }
 

@@ -9,6 +9,7 @@ use satori_libvirt::{Domain, Whose};
 use satori_machine::{ClockMode, Config, OfferedCpu, Pins, host_processors};
 
 use crate::cli;
+use crate::guest::{self, Guest};
 use crate::inputs;
 use crate::say::say;
 use crate::units;
@@ -22,6 +23,10 @@ pub struct Processors {
     pub cpu: String,
     /// What is offered of Hyper-V, and who decided it.
     pub hyperv: Chosen,
+    /// The interfaces that the guest finds.
+    pub guest: Guest,
+    /// What is offered of KVM's guest interface, and who decided it.
+    pub kvm: satori_kvm::choice::Chosen,
     /// The host's processors for each thread.
     pub pins: Pins,
     /// What the file of `--libvirt` says.
@@ -32,15 +37,25 @@ pub struct Processors {
 
 /// What `flags` ask for, of a guest that is to run here.
 pub fn processors(flags: &cli::CpuFlags) -> Result<Processors> {
-    chosen(flags, false)
+    chosen(&flags.model, flags.guest.as_ref(), flags.kvm.as_deref(), false)
 }
 
 /// What `flags` come to of a guest that another program may run: what that has and Satori does not is a warning.
 pub fn foreign(flags: &cli::CpuFlags) -> Result<Processors> {
-    chosen(flags, true)
+    chosen(&flags.model, flags.guest.as_ref(), flags.kvm.as_deref(), true)
 }
 
-fn chosen(flags: &cli::CpuFlags, foreign: bool) -> Result<Processors> {
+/// What `flags` come to, as [`foreign`] has it, of a guest that finds the interfaces that every guest does.
+pub fn foreign_model(flags: &cli::ModelFlags) -> Result<Processors> {
+    chosen(flags, None, None, true)
+}
+
+fn chosen(
+    flags: &cli::ModelFlags,
+    interfaces: Option<&Guest>,
+    list: Option<&str>,
+    foreign: bool,
+) -> Result<Processors> {
     let mut choice = Choice::on(flags.vmx.unwrap_or_default().apicv());
     let domain = match &flags.libvirt {
         Some(path) => read(path, foreign)?,
@@ -49,10 +64,12 @@ fn chosen(flags: &cli::CpuFlags, foreign: bool) -> Result<Processors> {
     if let Some(path) = &flags.libvirt {
         choice.apply(&path.display().to_string(), &domain.wishes)?;
     }
+    let guest = interfaces.cloned().unwrap_or_default();
+    guest.begin(&mut choice)?;
     if let Some(list) = &flags.hyperv {
         choice.apply("--hyperv", &choice::list(list)?)?;
     }
-    let mut not_ours = Vec::new();
+    let (mut not_ours, mut of_kvm) = (Vec::new(), Vec::new());
     let mut cpu = domain.cpu.words().unwrap_or_else(|| "max".into());
     if let Some(text) = &flags.cpu {
         let option = match foreign {
@@ -64,7 +81,7 @@ fn chosen(flags: &cli::CpuFlags, foreign: bool) -> Result<Processors> {
             false => choice::cpu_option(text)?,
         };
         choice.apply("--cpu", &option.wishes)?;
-        cpu = option.rest;
+        (cpu, of_kvm) = satori_kvm::choice::cpu_option(&option.rest, text)?;
     }
     match flags.nested {
         Some(cli::Nested::Vmx) => cpu.push_str(",+vmx"),
@@ -77,6 +94,8 @@ fn chosen(flags: &cli::CpuFlags, foreign: bool) -> Result<Processors> {
     // What another program's guests can be is not known here.
     let nested = foreign || cpu.parse::<CpuSpec>().is_ok_and(|spec| spec.asks(Feature::Vmx));
     let hyperv = choice.nested(nested).finish()?;
+    guest.agrees(interfaces.is_some(), &hyperv)?;
+    let kvm = guest::kvm(&guest, list, &of_kvm)?;
     let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).chain(not_ours).collect();
     if foreign && let Err(why) = cpu.parse::<CpuSpec>() {
         warnings.push(format!("{why}; only Hyper-V's part of it is judged"));
@@ -85,8 +104,9 @@ fn chosen(flags: &cli::CpuFlags, foreign: bool) -> Result<Processors> {
     let listed = |by: &By| matches!(by, By::Words { within, .. } if within == "--hyperv");
     let added = hyperv.added.iter().filter(|added| !listed(&added.by));
     warnings.extend(added.map(|added| format!("{added}: added")));
+    warnings.extend(kvm.added.iter().filter(|_| list.is_none()).map(|added| format!("{added}: added")));
     let pins = pins(&domain, topology, flags, &mut warnings)?;
-    Ok(Processors { topology, cpu, hyperv, pins, domain, warnings })
+    Ok(Processors { topology, cpu, hyperv, guest, kvm, pins, domain, warnings })
 }
 
 fn read(path: &Path, foreign: bool) -> Result<Domain> {
@@ -106,7 +126,7 @@ fn read(path: &Path, foreign: bool) -> Result<Domain> {
 fn pins(
     domain: &Domain,
     topology: Topology,
-    flags: &cli::CpuFlags,
+    flags: &cli::ModelFlags,
     warnings: &mut Vec<String>,
 ) -> Result<Pins> {
     let mut pins = Pins::default();
@@ -168,7 +188,7 @@ impl Processors {
         for warning in &self.warnings {
             say(format_args!("warning: {warning}"));
         }
-        for conflict in &self.hyperv.conflicts {
+        for conflict in self.hyperv.conflicts.iter().chain(&self.kvm.conflicts) {
             tracing::info!("{conflict}");
         }
     }

@@ -1,4 +1,4 @@
-//! Devices that options ask for: `--disk`, `--rng`, and `--net` with [`network`].
+//! Devices that options ask for: `--disk`, `--rng`, and `--net` with [`network`], `--share` with [`shares`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,7 +12,7 @@ use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 use crate::late;
 use crate::opened::Opened;
 use crate::places::unix_socket;
-use crate::{cli, network};
+use crate::{cli, network, shares};
 
 /// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,serial=TEXT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,8 +94,11 @@ fn split(text: &OsStr) -> Vec<OsString> {
 
 /// The devices of the flags.
 pub fn devices(flags: &cli::Machine) -> Result<Devices> {
-    let nics = network::nics(flags)?;
-    Ok(Devices::new(DeviceConfig { disks: disks(flags)?, nics, rng: flags.rng, ..DeviceConfig::default() })?)
+    let (disks, nics) = (disks(flags)?, network::nics(flags)?);
+    let folders = shares::folders([], flags)?;
+    let shares = folders.iter().map(|folder| folder.serve(flags)).collect::<Result<Vec<_>>>()?;
+    let ports = flags.front.as_ref().map(|front| front.ports.take()).unwrap_or_default();
+    Ok(Devices::new(DeviceConfig { disks, nics, shares, ports, rng: flags.rng })?)
 }
 
 /// The disks of the flags. Opens images, and changes none.

@@ -10,13 +10,14 @@ pub enum Command {
     Quit,
     /// Ctrl-A h, or Ctrl-A ?: print the help.
     Help,
+    /// Ctrl-A p: press the power button.
+    PowerButton,
     /// Ctrl-A b: send a break, behind as many bytes of the guest's as were typed before it.
     Break(usize),
 }
 
 /// What Ctrl-A h prints.
-pub const HELP: &str =
-    "Ctrl-A x ends the guest, Ctrl-A a sends Ctrl-A, Ctrl-A b a break (Linux: SysRq), Ctrl-A h prints this.";
+pub const HELP: &str = "Ctrl-A x ends the guest, Ctrl-A p presses its power button, Ctrl-A a sends Ctrl-A, Ctrl-A b a break (Linux: SysRq), Ctrl-A h prints this.";
 
 /// Splits what is typed into bytes for the guest and commands for Satori.
 #[derive(Debug, Default)]
@@ -44,6 +45,7 @@ impl Escape {
                 // Ctrl-A Ctrl-A too, as in screen(1) with its `a`.
                 b'a' | ESCAPE => guest.push(ESCAPE),
                 b'b' => commands.push(Command::Break(guest.len())),
+                b'p' => commands.push(Command::PowerButton),
                 b'h' | b'?' => commands.push(Command::Help),
                 b'x' => {
                     commands.push(Command::Quit);
@@ -77,8 +79,8 @@ mod tests {
     #[test]
     fn commands_work_across_reads() {
         assert_eq!(
-            feed(&[b"l\x01", b"as\x01h\x01", b"x", b""]),
-            (b"l\x01s".to_vec(), vec![Command::Help, Command::Quit])
+            feed(&[b"l\x01", b"as\x01h\x01p\x01", b"x", b""]),
+            (b"l\x01s".to_vec(), vec![Command::Help, Command::PowerButton, Command::Quit])
         );
     }
 

@@ -4,17 +4,20 @@ use std::io::{ErrorKind, IsTerminal, Write};
 
 use anyhow::Result;
 use clap::Parser;
-use satori::cli::{Cli, Command, What};
-use satori::demo::cache::{self, Wanted};
+use satori::cli::{Cli, Command};
+use satori::commands::{
+    bench, costs, cpu, demo, doctor, engines, explain, fetch, hyperv, initrd, kvm, msrs, offers, pages,
+    reports, run, test, top, xen,
+};
 use satori::say::{Out, line, say, unwritten};
 use satori::status::Status;
-use satori::{
-    bench, costs, cpu, demo, doctor, engines, explain, hyperv, initrd, msrs, pages, probe, reports, run,
-    terminal, top, usage,
-};
+use satori::{probe, qemu, terminal, usage};
 
 fn main() {
     leave_cleanly_on_panic();
+    if let Some(words) = qemu::called() {
+        std::process::exit(qemu::main(&words).into());
+    }
     let command = std::env::args_os().nth(1);
     // No row of the table: completions and man pages would show it.
     if let Some(told) = command.as_deref().and_then(|command| probe::run(command.to_str()?)) {
@@ -84,39 +87,15 @@ fn perform(command: Command) -> Status {
             Ok(status) => status,
             Err(error) => done(Err(error)),
         },
-        Command::Fetch(fetch) => {
-            let package;
-            let wanted = match (fetch.what, &fetch.series) {
-                (What::Kernel, None) => Ok(Wanted::Kernel),
-                (What::Kernel, Some(series)) if cache::is_series(series) => Ok(Wanted::Series(series)),
-                (What::Kernel, Some(flavour)) if cache::FLAVOURS_I386.contains(&flavour.as_str()) => {
-                    package = format!("linux-image-{flavour}");
-                    Ok(Wanted::kernel_i386(&package))
-                }
-                (What::Kernel, Some(other)) => Err(anyhow::anyhow!(
-                    "'{other}' is no kernel series: write two numbers such as 6.12, or {} for 32 bits",
-                    cache::FLAVOURS_I386.join(" or ")
-                )),
-                (What::Busybox, None) => Ok(Wanted::Busybox),
-                (What::Memtest, None) => Ok(Wanted::Memtest),
-                (What::Exit, None) => {
-                    return done(
-                        initrd::exit_program().and_then(|path| Ok(writeln!(Out, "{}", path.display())?)),
-                    );
-                }
-                (What::Busybox | What::Memtest | What::Exit, Some(_)) => {
-                    Err(anyhow::anyhow!("only kernels have a series: leave it out"))
-                }
-            };
-            done(wanted.and_then(|wanted| {
-                let path = cache::get(wanted, fetch.refresh)?;
-                Ok(writeln!(Out, "{}", path.display())?)
-            }))
-        }
+        Command::Test(flags) => test::test(&flags).unwrap_or_else(|error| done(Err(error))),
+        Command::Qemu { words } => Status::Guest(qemu::main(&words)),
+        Command::Fetch(flags) => done(fetch::perform(&flags, &mut Out)),
         Command::Initrd(flags) => done(initrd::perform(&flags)),
         Command::Cpu(flags) => done(cpu::show(&flags, &mut Out)),
         Command::Msrs(flags) => done(msrs::show(&flags, &mut Out)),
-        Command::Hyperv(command) => done(hyperv::perform(&command, &mut Out)),
+        Command::Hyperv(command) => done(offers::perform::<hyperv::Hyperv>(&command, &mut Out)),
+        Command::Kvm(command) => done(offers::perform::<kvm::Kvm>(&command, &mut Out)),
+        Command::Xen(command) => done(xen::perform(&command, &mut Out)),
         Command::Top(flags) => top::top(&flags, &mut Out).unwrap_or_else(|error| done(Err(error))),
         Command::Report(command) => done(reports::perform(&command, &mut Out)),
         Command::Costs(command) => done(costs::perform(&command, &mut Out)),

@@ -7,7 +7,8 @@ use anyhow::{Result, anyhow};
 use satori_machine::Nic;
 use satori_net::Options;
 
-use crate::{cli, run};
+use crate::cli;
+use crate::commands::run;
 
 /// The address of a card, where none is given: of those that anybody may use (IEEE 802, 8.4).
 const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];

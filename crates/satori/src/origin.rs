@@ -6,7 +6,7 @@ use satori_report::Origin;
 
 use crate::cli::{self, VERSION};
 use crate::command::kernel::release;
-use crate::run::Boot;
+use crate::commands::run::Boot;
 
 /// What is known before the guest runs, and before the sandbox takes the host's files away.
 pub fn origin(boot: &Boot, wanted: cli::Report) -> Origin {

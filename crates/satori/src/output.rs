@@ -45,6 +45,14 @@ impl Shared {
         self.gone.get()
     }
 
+    /// Why a console is not complete, if it is not. That its reader left is no failure.
+    pub fn failure(&self) -> Option<String> {
+        match self.gone()? {
+            Gone::Failed(why) => Some(format!("standard output cannot be written ({why})")),
+            Gone::Reader => None,
+        }
+    }
+
     /// A byte is sent to `wake` when standard output takes nothing any more.
     pub fn wake(&self, wake: UnixStream) {
         let _ = self.wake.set(wake);

@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::bench::flags::{Bench, Other};
-use crate::cli::{Cmdline, Command, CpuFlags, Demo, Hyperv, Machine, Run};
-use crate::costs;
-use crate::demo::cache;
+use crate::cli::{Cmdline, Command, Demo, Machine, ModelFlags, Offers, Run};
+use crate::commands::bench::flags::{Bench, Other};
+use crate::commands::costs;
+use crate::commands::reports::Reports;
+use crate::commands::test::flags::{Step, Test};
+use crate::commands::top::own::guest;
+use crate::debian::cache;
 use crate::modules;
 use crate::places::{Places, unix_socket};
-use crate::reports::Reports;
-use crate::top::own::guest;
 
 impl Command {
     /// What the flags name; what a file names in turn, as that of --libvirt, is seen when it was read.
@@ -20,6 +21,7 @@ impl Command {
             Command::Run(flags) => return flags.places(),
             Command::Demo(flags) => return flags.places(),
             Command::Bench(flags) => return flags.places(),
+            Command::Test(flags) => return flags.places(),
             Command::Initrd(flags) => {
                 all.reads("--busybox", flags.busybox.iter().flatten())
                     .reads("--init", &flags.init)
@@ -28,9 +30,10 @@ impl Command {
             }
             Command::Cpu(flags) => flags.processor.add(&mut all),
             Command::Msrs(flags) => flags.processor.add(&mut all),
-            Command::Hyperv(Hyperv::Check { processor, .. } | Hyperv::Convert { processor, .. }) => {
-                processor.add(&mut all);
-            }
+            Command::Hyperv(command) | Command::Kvm(command) => match command {
+                Offers::Check { processor, .. } | Offers::Convert { processor, .. } => processor.add(&mut all),
+                Offers::List { .. } => {}
+            },
             Command::Top(flags) => {
                 all.writes("--console", &flags.console);
                 if let Ok(Some(run)) = guest(&flags.command) {
@@ -46,8 +49,10 @@ impl Command {
                 all.reads("the report", &flags.report);
                 flags.processor.add(&mut all);
             }
-            Command::Hyperv(Hyperv::List { .. })
+            Command::Xen(_)
             | Command::Fetch(_)
+            // It compares by itself, when it has made a run of the words.
+            | Command::Qemu { .. }
             | Command::Explain { .. }
             | Command::Doctor { .. }
             | Command::Engines { .. }
@@ -61,7 +66,18 @@ impl Command {
 impl Run {
     /// What 'satori run' reads and writes.
     pub fn places(&self) -> Places {
-        let Run { kernel, initrd, module, boot: _, cmdline: Cmdline { .. }, command, machine } = self;
+        let Run {
+            arch: _,
+            el: _,
+            no_vhe: _,
+            kernel,
+            initrd,
+            module,
+            boot: _,
+            cmdline: Cmdline { .. },
+            command,
+            machine,
+        } = self;
         let mut all = Places::default();
         all.writes("--status-file", &command.status_file)
             .reads("--kernel", kernel)
@@ -98,7 +114,33 @@ impl Bench {
                     .reads("--costs", &traps.costs);
             }
             Some(Other::Ablation(ablation)) => drop(all.reads("--costs", &ablation.costs)),
+            Some(Other::Nested(nested)) => {
+                all.reads("--kernel", file(nested.kernel.as_ref()))
+                    .reads("--modules", &nested.modules)
+                    .reads("--costs", &nested.costs);
+            }
+            Some(Other::Vhe(vhe)) => {
+                all.reads("--costs", &vhe.costs).reads("--kernel", file(vhe.kernel.as_ref()));
+            }
             Some(Other::Overhead(_)) | None => {}
+        }
+        all
+    }
+}
+
+impl Test {
+    /// What 'satori test' reads and writes.
+    pub fn places(&self) -> Places {
+        let mut all = Places::default();
+        all.reads("the file", &self.file).writes("--junit", &self.junit);
+        match &self.step {
+            Some(Step::Plan { file, .. } | Step::Exec { file, .. }) => {
+                all.reads("the file", [file]);
+            }
+            Some(Step::Merge { file, junit, .. }) => {
+                all.reads("the file", [file]).writes("--junit", junit);
+            }
+            None => {}
         }
         all
     }
@@ -118,6 +160,7 @@ impl Machine {
             .reads("--costs", &self.costs)
             .reads("--input", self.input_file())
             .writes("--report-file", &self.report_file)
+            .writes("--junit", &self.junit)
             .writes("--crash-dump", &self.crash_dump)
             .writes("--trace", self.trace.as_ref().map(|spec| &spec.file))
             .writes("--stats-socket", &self.stats_socket)
@@ -140,7 +183,7 @@ impl Machine {
     }
 }
 
-impl CpuFlags {
+impl ModelFlags {
     fn add(&self, all: &mut Places) {
         all.reads("--libvirt", &self.libvirt);
     }
@@ -179,7 +222,9 @@ mod tests {
             ("run", "status-file") => vec!["--", "true"],
             ("run", _) => vec!["--kernel", "/k"],
             ("bench traps", "initrd") => vec!["--kernel", "/k"],
-            ("hyperv convert", _) => vec!["--to", "qemu"],
+            ("hyperv convert" | "kvm convert", _) => vec!["--to", "qemu"],
+            ("test", _) => vec!["/t"],
+            ("test merge", _) => vec!["/t", "/d"],
             ("top", _) => vec!["--", "run", "--kernel", "/k"],
             ("initrd", "output") => vec![],
             ("initrd", _) => vec!["--output", "/o", "--module", "m"],

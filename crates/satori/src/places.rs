@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+/// Standard input as a file.
+const STDIN: &str = "/proc/self/fd/0";
 /// How many symbolic links to a file that is still to be made are followed, as Linux does (MAXSYMLINKS).
 const LINKS: usize = 40;
 
@@ -72,9 +74,15 @@ impl Places {
         name: &'static str,
         paths: impl IntoIterator<Item = P>,
     ) -> &mut Self {
-        // `-` is standard input, which is among the streams.
-        let named = paths.into_iter().filter(|path| path.as_ref() != Path::new("-"));
-        self.0.extend(named.map(|path| Place { role, name, path: path.as_ref().into(), stream: false }));
+        for path in paths {
+            let path = match (path.as_ref(), role) {
+                // With '-' the command reads the stream itself, and what happens to it is not the shell's affair alone.
+                (path, Role::Read) if path == Path::new("-") => Path::new(STDIN),
+                (path, Role::Write) if path == Path::new("-") => continue,
+                (path, _) => path,
+            };
+            self.0.push(Place { role, name, path: path.into(), stream: false });
+        }
         self
     }
 
@@ -120,7 +128,11 @@ fn destroys(output: &Place, input: &Place) -> Result<()> {
 }
 
 fn told(place: &Place) -> String {
-    if place.stream { place.name.into() } else { format!("{} {}", place.name, place.path.display()) }
+    match place.path.to_str() {
+        _ if place.stream => place.name.into(),
+        Some(STDIN) => "standard input".into(),
+        _ => format!("{} {}", place.name, place.path.display()),
+    }
 }
 
 /// Which file `path` leads to; none where nothing can be lost, as in a pipe or a terminal.
@@ -154,6 +166,14 @@ pub fn unix_socket(address: &OsStr) -> Option<&Path> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_dash_is_the_stream_that_it_reads() {
+        let mut places = Places::default();
+        places.reads("REPORT", ["-"]).writes("--csv", ["-"]);
+        let [place] = &places.0[..] else { panic!("{places:?}") };
+        assert_eq!((place.role, told(place).as_str(), place.stream), (Role::Read, "standard input", false));
+    }
 
     #[test]
     fn links_of_either_kind_and_files_to_come_are_one_file() {

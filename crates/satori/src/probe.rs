@@ -1,7 +1,7 @@
 //! Whether /dev/kvm works and the sandbox can be had: tried, never believed.
 //!
 //! Some hosts have a device that opens and cannot run a guest. This runs in a child process, which
-//! [`crate::engines`] gives a time limit.
+//! [`crate::commands::engines`] gives a time limit.
 
 use satori_host::kvm;
 use satori_sandbox::{Mode, Needs};
@@ -27,7 +27,8 @@ pub fn run(name: &str) -> Option<String> {
 
 /// The measures of the sandbox, a line each: `had NAME`, or `not NAME (reason)`.
 fn sandbox() -> String {
-    let needs = Needs { keep: &[], listening: false, pinned: false, status: 125, farewell: || {} };
+    let needs =
+        Needs { keep: &[], listening: false, pinned: false, kvm: false, status: 125, farewell: || {} };
     let measures = match satori_sandbox::enter(Mode::Auto, &needs) {
         Ok(measures) => measures,
         Err(error) => return error.to_string(),

@@ -1,5 +1,7 @@
 //! The registers of a vCPU as text.
 
+use satori_arm_state as arm_state;
+use satori_arm_state::Sys;
 use satori_state::{CpuState, reg, seg};
 
 const GPRS: [(&str, usize); 16] = [
@@ -51,5 +53,25 @@ pub fn lines(state: &CpuState) -> Vec<String> {
         "GDTR {:016x} limit {:04x}  IDTR {:016x} limit {:04x}  TR {:04x}",
         state.gdtr.base, state.gdtr.limit, state.idtr.base, state.idtr.limit, state.tr.selector
     ));
+    lines
+}
+
+/// The same of a vCPU of AArch64.
+pub fn arm(state: &arm_state::CpuState) -> Vec<String> {
+    let mut lines = vec![format!(
+        "PC  {:016x}  SP  {:016x}  PSTATE {:08x}  {}",
+        state.pc,
+        state.x[arm_state::SP],
+        state.pstate.to_spsr(),
+        if state.off { "off" } else { "on" }
+    )];
+    for four in (0..31).collect::<Vec<_>>().chunks(4) {
+        let row: Vec<_> =
+            four.iter().map(|&at| format!("{:<3} {:016x}", format!("X{at}"), state.x[at])).collect();
+        lines.push(row.join("  "));
+    }
+    for two in [[Sys::ESR_EL1, Sys::FAR_EL1, Sys::ELR_EL1], [Sys::VBAR_EL1, Sys::TTBR0_EL1, Sys::TTBR1_EL1]] {
+        lines.push(two.map(|sys| format!("{} {:016x}", sys.row().name, state.get(sys))).join("  "));
+    }
     lines
 }

@@ -4,18 +4,20 @@ use std::fs::File;
 use std::io::{self, Write, stderr};
 use std::os::unix::fs::MetadataExt;
 
-use satori_hyperv::{Crash, Used};
+use satori_hyperv::Crash;
 use satori_machine::{Event, Outcome};
+use satori_pv::Used;
 use satori_report::costs::Costs;
 use satori_report::crashes;
 use satori_report::nested::Nested;
 use satori_report::{Origin, Report};
 
 use crate::cli;
-use crate::costs;
+use crate::commands::costs;
 use crate::registers;
 use crate::say::{line, say};
 use crate::status::Status;
+use crate::switches;
 
 /// Lines of the console that a panic shows.
 pub(crate) const TAIL: usize = 24;
@@ -26,8 +28,8 @@ const CRASH_RIP: u32 = 2;
 /// Says how the run ended; where the guest failed, with its registers and last lines.
 ///
 /// `broken` is why the guest's console is not complete, if it is not; `shown` that the console went to standard
-/// output and somebody has it.
-pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool) {
+/// output and somebody has it; `bisect` that the process ends with the statuses of `git bisect run`.
+pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str>, shown: bool) {
     let what = match &outcome.event {
         Event::PowerOff => "the guest powered off".into(),
         Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
@@ -37,6 +39,11 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool
             None => format!("the guest panicked, told by {by}"),
         },
         Event::TripleFault { vcpu } => format!("triple fault on vCPU {vcpu}"),
+        Event::Lost { vcpu, at } => {
+            format!(
+                "vCPU {vcpu} takes one exception behind the other: nothing can be fetched at its vector {at:#x}"
+            )
+        }
         Event::Failed(why) => format!("internal error, please report it: {why}"),
         Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
         Event::Stopped if status == Status::Stalled => {
@@ -51,7 +58,8 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool
     if let Some(broken) = broken.filter(|_| outcome.event != Event::Stopped) {
         say(format_args!("the guest's console is not complete: {broken}"));
     }
-    say(format_args!("{what}; exit status {}", status.code()));
+    let code = if bisect { status.for_bisect() } else { status.code() };
+    say(format_args!("{what}; exit status {code}"));
     if let Some(crash) = &outcome.crash {
         line(format_args!("{}", crash_heading(crash)));
         for (value, p) in crash.parameters.iter().zip(0..) {
@@ -97,7 +105,15 @@ pub fn tell(outcome: &Outcome, status: Status, broken: Option<&str>, shown: bool
             if dump.vmcoreinfo { " and Linux's VMCOREINFO" } else { "" }
         )),
     }
-    if matches!(outcome.event, Event::Panic(_) | Event::TripleFault { .. } | Event::Failed(_)) {
+    let failed = matches!(
+        outcome.event,
+        Event::Panic(_) | Event::TripleFault { .. } | Event::Lost { .. } | Event::Failed(_)
+    );
+    if failed {
+        for (index, state) in outcome.arm.iter().flat_map(|left| &left.registers).enumerate() {
+            line(format_args!("vCPU {index}:"));
+            registers::arm(state).iter().for_each(|text| line(format_args!("  {text}")));
+        }
         for (index, state) in outcome.registers.iter().enumerate() {
             line(format_args!("vCPU {index}:"));
             registers::lines(state).iter().for_each(|text| line(format_args!("  {text}")));
@@ -207,7 +223,7 @@ pub fn write(outcome: &Outcome, status: Status, wanted: &Wanted, file: Option<Fi
         return Ok(());
     }
     let mut json = json(outcome, status);
-    json["processor"] = wanted.processor.clone().into();
+    json["processor"] = if outcome.arm.is_some() { "arm64".into() } else { wanted.processor.clone().into() };
     json["origin"] = serde_json::json!(wanted.origin);
     let read = satori_report::read(&json.to_string(), satori_report::Which::Only);
     let mut report = read.map_err(io::Error::other)?;
@@ -231,20 +247,19 @@ pub fn write(outcome: &Outcome, status: Status, wanted: &Wanted, file: Option<Fi
 }
 
 /// What was offered and what was used, one line each; the ways of a use in brackets.
-fn hyperv(used: &[Used]) -> String {
-    let mut text = format!("{:<24}{:>8}{:>12}{:>12}\n", "Hyper-V", "offered", "used", "first at s");
+fn interfaces(used: &[Used]) -> String {
+    let mut text = String::new();
+    let mut last = "";
     for one in used.iter().filter(|one| one.offered || one.count != 0) {
-        let row = one.what.row();
+        if one.interface != last {
+            last = one.interface;
+            text += &format!("\n{last:<24}{:>8}{:>12}{:>12}\n", "offered", "used", "first at s");
+        }
         let offered = if one.offered { "yes" } else { "no" };
         let first = one.first.map_or("-".into(), |at| format!("{:.3}", at as f64 / 1e9));
-        // What is only a bit of CPUID shows no use.
-        let count = if row.msrs.is_empty() && row.hypercalls.is_empty() && one.count == 0 {
-            "unseen".into()
-        } else {
-            one.count.to_string()
-        };
+        let count = if one.seen { one.count.to_string() } else { "unseen".into() };
         let ways: Vec<_> = one.ways.iter().map(|(way, count)| format!("{way} {count}")).collect();
-        let line = format!("{:<24}{offered:>8}{count:>12}{first:>12}  {}", row.name, ways.join(", "));
+        let line = format!("{:<24}{offered:>8}{count:>12}{first:>12}  {}", one.name, ways.join(", "));
         text += line.trim_end();
         text.push('\n');
     }
@@ -281,9 +296,11 @@ fn text(outcome: &Outcome, report: &Report, wanted: &Wanted) -> String {
     if let Some(nested) = Nested::of(report) {
         text += &format!("\n{}", nested.text());
     }
+    text += &switches::text(outcome);
     if outcome.hyperv.iter().any(|one| one.offered) {
-        text += &format!("\n{}", hyperv(&outcome.hyperv));
+        text += &interfaces(&outcome.hyperv);
     }
+    text += &interfaces(&outcome.used);
     if let Some(shares) = &outcome.profile.shares {
         text += &format!("\n{}", shares.text());
     }
@@ -305,18 +322,16 @@ fn json(outcome: &Outcome, status: Status) -> serde_json::Value {
     report["guest_time_ns"] = outcome.guest_time.into();
     report["elapsed_ns"] = u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX).into();
     report["resets"] = outcome.resets.into();
-    let hyperv = outcome.hyperv.iter().map(|one| {
+    let told = |one: &Used| {
         let ways: serde_json::Map<_, _> =
             one.ways.iter().map(|(way, count)| (way.clone(), (*count).into())).collect();
-        let told = serde_json::json!({
-            "offered": one.offered,
-            "used": one.count,
-            "first_ns": one.first,
-            "ways": ways,
-        });
-        (one.what.name().to_owned(), told)
-    });
+        serde_json::json!({ "offered": one.offered, "used": one.count, "first_ns": one.first, "ways": ways })
+    };
+    let hyperv = outcome.hyperv.iter().map(|one| (one.name.to_owned(), told(one)));
     report["hyperv"] = hyperv.collect::<serde_json::Map<_, _>>().into();
+    for one in &outcome.used {
+        report[one.interface.to_lowercase()][one.name] = told(one);
+    }
     let stats = &outcome.profile.stats;
     let stat = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
     if let Some(nested) = Nested::of_stats(stat) {
@@ -336,6 +351,7 @@ fn crash(outcome: &Outcome) -> Option<crashes::Crash> {
     let by = match &outcome.event {
         Event::Panic(by) => Some((*by).to_owned()),
         Event::TripleFault { .. } => Some("a triple fault".to_owned()),
+        Event::Lost { .. } => Some("an exception vector that cannot be fetched".to_owned()),
         _ => None,
     };
     if by.is_none() && outcome.crash.is_none() {
@@ -358,6 +374,11 @@ fn crash(outcome: &Outcome) -> Option<crashes::Crash> {
     Some(crashes::Crash { by, parameters, message, stack })
 }
 
+/// The last lines of a guest's console, for a file.
+pub(crate) fn last_words(outcome: &Outcome) -> String {
+    outcome.console_tail.iter().map(|text| printable(text)).collect::<Vec<_>>().join("\n")
+}
+
 /// A guest's text without what could command our terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '.' } else { c }).collect()
@@ -366,24 +387,26 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use satori_hyperv::Enlightenment;
 
     #[test]
     fn what_was_used_stands_beside_what_was_offered() {
-        let of = |what: Enlightenment, offered, first, ways: &[(&str, u64)]| Used {
-            what,
+        let of = |name, offered, first, ways: &[(&str, u64)]| Used {
+            interface: "Hyper-V",
+            name,
             offered,
+            seen: !ways.is_empty(),
             first,
             count: ways.iter().map(|(_, count)| count).sum(),
             ways: ways.iter().map(|(way, count)| ((*way).to_owned(), *count)).collect(),
         };
         let used = [
-            of(Enlightenment::Relaxed, true, None, &[]),
-            of(Enlightenment::Ipi, true, Some(1_500_000_000), &[("HvCallSendSyntheticClusterIpi", 7)]),
-            of(Enlightenment::Reset, false, None, &[]),
+            of("relaxed", true, None, &[]),
+            of("ipi", true, Some(1_500_000_000), &[("HvCallSendSyntheticClusterIpi", 7)]),
+            of("reset", false, None, &[]),
         ];
-        let text = hyperv(&used);
-        let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let text = interfaces(&used);
+        let words: Vec<Vec<_>> =
+            text.trim_start().lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(words[1], ["relaxed", "yes", "unseen", "-"]);
         assert_eq!(words[2], ["ipi", "yes", "7", "1.500", "HvCallSendSyntheticClusterIpi", "7"]);
         assert_eq!(words.len(), 3, "what is neither offered nor used is not listed");

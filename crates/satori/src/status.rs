@@ -13,7 +13,8 @@ use crate::cli::Testdev;
 pub enum Status {
     /// The guest powered off, or a command that runs no guest succeeded.
     Ok,
-    /// What 'satori bench' measured is wrong, or falls short of what '--check' asks for.
+    /// What 'satori bench' measured is wrong, or falls short of what '--check' asks for; a test of `satori test`, or a result that
+    /// `--ktap` or `--junit` looked at, failed.
     Short,
     /// Usage, or an input that was refused; no guest ran.
     Usage,
@@ -50,7 +51,7 @@ impl Status {
             Event::DebugExit(value) if testdev.contains(&Testdev::ExitValue) => Status::ExitValue(*value),
             Event::DebugExit(value) => Status::DebugExit(*value),
             Event::Panic(_) => Status::Panic,
-            Event::TripleFault { .. } => Status::TripleFault,
+            Event::TripleFault { .. } | Event::Lost { .. } => Status::TripleFault,
             Event::Timeout => Status::Timeout,
             Event::Failed(_) => Status::Internal,
             Event::Stopped => return None,
@@ -102,13 +103,15 @@ impl Status {
 pub const TABLE: &str = "\
 Exit status:
   0    the guest powered off
+  1    with --ktap or --junit: the guest ended well, and a result that it told did not
   2    usage, or an input that was refused (no guest ran)
   118  the guest asked for a reset (--on-reset exit)
   120  the guest panicked (pvpanic, crash MSRs or --panic-pattern on its console)
   122  triple fault
   124  --timeout, --guest-timeout or --stall-timeout ran out
   125  Satori itself failed, as on a full disk
-  130  ended by the user: Ctrl-A x, a signal, or a guest's closed output pipe
+  130  ended by the user: Ctrl-A x, a signal, or a guest's closed output pipe; with a --disk SIGTERM presses the
+       power button, and a second one, or 10 s, end the guest
   odd  the guest's debug exit: a write of N to port 0xf4 gives (N << 1) | 1, modulo 256; with
        --testdev exit=value it gives N modulo 256
 With --bisect: 0 where that is 0, 125 for 2 and 125, 130 for 130, and 1 for all others

@@ -4,6 +4,8 @@ use std::io::{IsTerminal, stdin};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use satori_lock::Held;
+
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// What the terminal was before. The terminal belongs to the process, not to a value in it, and
@@ -79,5 +81,5 @@ pub fn restore_if_free() {
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Option<Termios>> {
-    BEFORE.lock().unwrap_or_else(|e| e.into_inner())
+    BEFORE.lock().held()
 }

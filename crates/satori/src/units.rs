@@ -95,7 +95,7 @@ fn split(text: &str) -> (&str, &str) {
 
 /// `--trace`: a file, whose name may be no text, and behind commas what is written to it.
 pub fn trace() -> impl TypedValueParser<Value = Spec> {
-    OsStringValueParser::new().try_map(|text| Spec::of(&text))
+    OsStringValueParser::new().try_map(|text| Spec::of(&text, satori_machine::REASONS))
 }
 
 /// `--disk`: an image, whose name may be no text, and behind commas what it is.

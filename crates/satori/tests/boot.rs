@@ -243,7 +243,7 @@ fn a_reboot_of_linux_restarts_or_ends() {
     let kernel = fetch(&["kernel", "6.1"]);
     let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
     let script = "#!/bin/sh\necho here I am\n/bin/busybox reboot -f\n";
-    let initramfs = file("reboot.cpio", &satori::demo::initramfs::build(&busybox, script, &[]));
+    let initramfs = file("reboot.cpio", &satori::initramfs::build(&busybox, script, &[]));
     let run = |arguments: &[&str]| {
         let fixed = ["run", "--kernel", &kernel, "--initrd", &initramfs, "--append", "quiet"];
         satori(&[&fixed, arguments].concat())
@@ -260,11 +260,11 @@ fn several_initrds_are_joined() {
     let kernel = fetch(&["kernel", "6.12"]);
     let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
     let script = "#!/bin/sh\n/bin/busybox cat /bin/extra\n/bin/busybox poweroff -f\n";
-    let first = file("first.cpio", &satori::demo::initramfs::build(&busybox, script, &[]));
-    let mut second = satori::demo::cpio::Cpio::new().file("bin/extra", 0o644, b"from the second\n").finish();
+    let first = file("first.cpio", &satori::initramfs::build(&busybox, script, &[]));
+    let mut second = satori::cpio::Cpio::new().file("bin/extra", 0o644, b"from the second\n").finish();
     second.push(0); // not a multiple of four: the join must align what follows
     let second = file("second.cpio", &second);
-    let third = satori::demo::cpio::Cpio::new().file("bin/extra", 0o644, b"from the third\n").finish();
+    let third = satori::cpio::Cpio::new().file("bin/extra", 0o644, b"from the third\n").finish();
     let third = file("third.cpio", &third);
     let ended = satori(&[
         "run",

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -161,6 +162,82 @@ fn a_command_finds_what_its_caller_has() {
     }
 }
 
+/// What users of other tools complained of for years, nine times about streams: no status, no end of input, a terminal needed, /dev/null
+/// or a closed stream that hangs, /dev/stdout that cannot be opened again, standard error lost.
+#[test]
+fn streams_may_be_closed_sockets_or_one_file_and_are_opened_again_by_anybody() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let run = format!("{SATORI} run --kernel {kernel} --timeout 5m --");
+    let ended = |line: String| -> Ended {
+        feed(
+            {
+                let mut command = Command::new("sh");
+                command
+                    .args(["-c", &line])
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped());
+                command
+            },
+            b"",
+        )
+        .into()
+    };
+    // Closed: input ends at once, the status comes, and so does what is still open.
+    let closed = ended(format!("{run} sh -c 'cat; echo out; echo err >&2; exit 6' <&- 2>&-"));
+    assert_eq!((closed.console.as_str(), closed.status), ("out\n", 6), "{closed:?}");
+    let closed = ended(format!("{run} sh -c 'cat; echo err >&2; exit 7' </dev/null >&-"));
+    assert_eq!((closed.messages.as_str(), closed.status), ("err\n", 7), "{closed:?}");
+    // One file for both, which is added to.
+    let log = file_of("log", "first\n");
+    let appended =
+        ended(format!("{run} sh -c 'echo second; sleep 0.2; echo third >&2' >>{log} 2>&1; cat {log}"));
+    assert_eq!(appended.console, "first\nsecond\nthird\n");
+    // Sockets, as containers give them.
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut command =
+        guest(&[], &["sh", "-c", "read word; echo \"$word to a socket\" > /dev/stdout; exit 4"]);
+    let end = || Stdio::from(OwnedFd::from(theirs.try_clone().unwrap()));
+    let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    drop((command, theirs));
+    ours.write_all(b"words\n").unwrap();
+    let mut seen = String::new();
+    ours.read_to_string(&mut seen).unwrap();
+    assert_eq!((seen.as_str(), child.wait().unwrap().code()), ("words to a socket\n", Some(4)));
+}
+
+fn file_of(name: &str, text: &str) -> String {
+    common::file(name, text.as_bytes())
+}
+
+/// And nine times about owners: files of others in the guest, places that cannot be written, no root, sudo that refuses.
+#[test]
+fn a_command_may_be_another_user_of_the_guest() {
+    let work = folder("users");
+    let script = "
+        id -u; echo $HOME $USER
+        mkdir /run/t && mount -t tmpfs run /run/t && echo mounted
+        echo changed > /etc/satori-was-here && touch mine && chown 1234:5678 mine && stat -c %u:%g mine
+        setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '
+            echo to stdout > /dev/stdout; echo to stderr > /dev/stderr; cat < /dev/stdin
+            touch /tmp/t$$ /dev/shm/s && echo temporary; touch /etc/no 2>/dev/null || echo refused'
+        install -m 4755 -o root /usr/bin/id /usr/local/bin/rooted-id
+        setpriv --reuid 65534 --regid 65534 --clear-groups /usr/local/bin/rooted-id -u
+    ";
+    let mut command = guest(&["--user", "root"], &["sh", "-c", script]);
+    command.current_dir(&work);
+    let ended: Ended = feed(command, b"typed\n").into();
+    let wanted = "0\n/root root\nmounted\n1234:5678\nto stdout\ntyped\ntemporary\nrefused\n0\n";
+    assert_eq!((ended.console.as_str(), ended.messages.as_str()), (wanted, "to stderr\n"), "{ended:?}");
+    let ended: Ended = feed(
+        guest(&["--user", "4711"], &["sh", "-c", "id -u; id -g; touch /tmp/mine && stat -c %u /tmp/mine"]),
+        b"",
+    )
+    .into();
+    assert_eq!((ended.console.as_str(), ended.status), ("4711\n4711\n4711\n", 0), "{ended:?}");
+    assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
+}
+
 #[test]
 fn the_end_of_a_command_is_told_as_a_shell_tells_it() {
     let file = scratch("status.json");
@@ -191,6 +268,29 @@ fn signals_reach_the_command() {
     signal(&child, libc::SIGTERM);
     assert_eq!(read_until(child.stdout.as_mut().unwrap(), "caught"), "caught\n");
     assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn a_stop_from_the_shell_stops_the_guest_and_its_clock() {
+    let began = Instant::now();
+    let mut child = guest(&[], &["sh", "-c", "echo ready; read word; cat /proc/uptime"]).spawn().unwrap();
+    read_until(child.stdout.as_mut().unwrap(), "ready");
+    signal(&child, libc::SIGTSTP);
+    while !fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap().contains("State:\tT") {
+        assert!(began.elapsed() < Duration::from_secs(120), "it does not stop");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let stopped = Duration::from_secs(2);
+    std::thread::sleep(stopped);
+    signal(&child, libc::SIGCONT);
+    let ended = {
+        child.stdin.take().unwrap().write_all(b"on\n").unwrap();
+        child.wait_with_output().unwrap()
+    };
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    let uptime = text(&ended.stdout).split_whitespace().next().unwrap().parse().unwrap();
+    let (uptime, all) = (Duration::from_secs_f64(uptime), began.elapsed());
+    assert!(uptime + stopped <= all, "{uptime:?} of the guest's in {all:?}");
 }
 
 fn signal(child: &Child, signal: i32) {
@@ -309,7 +409,8 @@ fn what_says_nothing_with_a_command_is_refused() {
         (&["--root", "/nonexistent"], "--root /nonexistent cannot be found"),
         (&["--rwdir", "/etc/passwd"], "--rwdir /etc/passwd is no folder"),
         (&["--share", "/tmp"], "--share /tmp: write DIR:TAG"),
-        (&["--share", "/tmp:a,rx"], "'rx' is none of ro, rw and cow"),
+        (&["--share", "/tmp:a,rx"], "'rx' is none of ro, rw, cow and 9p"),
+        (&["--user", "no-such-user"], "--user no-such-user: /etc/passwd has no user of this name"),
         (&["--modules", "/dev"], "--modules /dev: there are no modules in it"),
         (&["--status-file", "/nonexistent/x"], "cannot write --status-file /nonexistent/x"),
     ] {

@@ -134,7 +134,7 @@ impl Row {
     fn boot() -> Row {
         let path = scratch("boot.json");
         let busybox = std::fs::read(fetch(&["busybox"])).expect("busybox");
-        let initrd = file("counts.cpio", &satori::demo::initramfs::build(&busybox, INIT, &[]));
+        let initrd = file("counts.cpio", &satori::initramfs::build(&busybox, INIT, &[]));
         let kernel = fetch(&["kernel", "6.1"]);
         let machine =
             ["run", "--kernel", &kernel, "--initrd", &initrd, "--append", "panic=-1 quiet", "-m", "256M"];

@@ -162,3 +162,49 @@ fn debian_keeps_a_file_system_on_a_qcow2_image() {
     let ended = run("e2fsck -fn /dev/vda >/dev/null && echo clean", "");
     assert!(ended.console.contains("clean"), "{ended:?}");
 }
+
+/// A guest with a disk gets SIGTERM as its power button, and may tidy up; a second one ends it.
+#[test]
+fn a_signal_presses_the_power_button_of_a_guest_with_a_disk() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let made = scratch("button.cpio");
+    let script = "cat /dev/input/event0 > /event & echo ready
+        while ! [ -s /event ]; do sleep 0.1; done
+        echo pressed; read word; [ \"$word\" = off ] && poweroff -f; sleep 1000";
+    let initrd = [
+        "initrd",
+        "--busybox",
+        "--kernel",
+        "6.12",
+        "--module",
+        "button",
+        "--module",
+        "evdev",
+        "--run",
+        script,
+        "-o",
+    ];
+    let packed = satori(&[&initrd[..], &[made.to_str().unwrap()]].concat());
+    assert_eq!(packed.status, 0, "{}", packed.messages);
+    let disk = common::file("button.raw", &[0; 1 << 20]);
+    for (word, status) in [("off\n", 0), ("stay\n", 130)] {
+        let mut command = Command::new(SATORI);
+        command.args(["run", "--kernel", &kernel, "--initrd", made.to_str().unwrap(), "--disk", &disk]);
+        command.args(["--report", "off", "--timeout", "5m"]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("satori runs");
+        let mut console = child.stdout.take().unwrap();
+        let id = child.id() as i32;
+        let term = || {
+            // SAFETY: our own child's number.
+            assert_eq!(unsafe { libc::kill(id, libc::SIGTERM) }, 0);
+        };
+        common::read_until(&mut console, "ready");
+        term();
+        common::read_until(&mut console, "pressed");
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), word.as_bytes()).unwrap();
+        if status != 0 {
+            term();
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{word}");
+    }
+}

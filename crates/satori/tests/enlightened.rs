@@ -187,3 +187,26 @@ fn lives_end_as_the_guest_says() {
         }
     }
 }
+
+/// KVM's interface, as far as it is offered; the guest asks CPUID.
+#[test]
+fn kvm_answers_as_offered() {
+    passes("kvm", 1, &["--hyperv", "off"]);
+    for features in ["auto", "all", "base", "steal-time", "pv-eoi,pv-ipi"] {
+        passes("kvm", 1, &["--guest", "kvm", "--kvm", features]);
+    }
+    passes(
+        "kvm",
+        2,
+        &["--guest", "kvm+hyperv", "--hyperv", "auto", "--engine", "interpreter", "--clock", "virtual"],
+    );
+}
+
+/// Xen's, from a guest that knows every call and no good manners.
+#[test]
+fn xen_answers_whoever_asks() {
+    for engine in ["interpreter", "translator"] {
+        passes("xen", 1, &["--guest", "xen-pvh", "--engine", engine]);
+    }
+    passes("xen", 2, &["--guest", "xen-pvh", "--clock", "virtual"]);
+}

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use clap::Parser;
 use common::{Ended, SATORI, fetch, satori, scratch};
 use satori::cli::Cli;
-use satori::demo::initramfs;
+use satori::initramfs;
 
 /// What takes minutes, has a test of its own or is of others: why it is not run here.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -39,6 +39,8 @@ fn furnish(folder: &Path) {
     for name in ["initrd.img", "init.cpio"] {
         std::fs::write(folder.join(name), &archive).unwrap();
     }
+    std::fs::write(folder.join("selftest.sh"), "echo KTAP version 1; echo 1..1; echo ok 1 it").unwrap();
+    std::fs::write(folder.join("tests.toml"), "[[test]]\nname = 'it'\ncommand = 'true'\n").unwrap();
     let xml = "<domain><memory unit='MiB'>256</memory><os><kernel>vmlinuz</kernel><initrd>initrd.img</initrd>\
         <cmdline>console=ttyS0 quiet</cmdline></os></domain>";
     for name in ["guest.xml", "domain.xml"] {

@@ -95,6 +95,20 @@ fn an_output_that_is_an_input_or_another_output_is_refused() {
         ended.status == 2 && ended.messages.contains("--report-file log and standard output are one file"),
         "{ended:?}"
     );
+    // What a command reads of standard input, it does not write behind it.
+    for (words, output) in [(&["advise", "-"][..], "r"), (&["report", "show", "-"], "hard-r")] {
+        let _ = std::fs::hard_link(at("r"), at("hard-r"));
+        let run = Command::new(SATORI)
+            .args(words)
+            .current_dir(&folder)
+            .stdin(File::open(at("r")).unwrap())
+            .stdout(File::options().append(true).open(at(output)).unwrap())
+            .output();
+        let ended: Ended = run.unwrap().into();
+        let told = "standard output is the file of standard input, which it would destroy";
+        assert!(ended.status == 2 && ended.messages.contains(told), "{words:?}: {ended:?}");
+        assert_eq!(std::fs::read_to_string(at("r")).unwrap(), REPORT);
+    }
     // Devices hold nothing, and two streams of one log are the shell's affair.
     let log = File::create(at("log")).unwrap();
     let words = [&k[..], &["--report-file", "/dev/null", "--trace", "/dev/null"]].concat();
@@ -312,6 +326,9 @@ fn a_debug_exit_can_mean_success_and_a_bisection_is_told_so() {
     assert_eq!(run(3, &["--testdev", "suite,exit=value", "--bisect"]), 1);
     assert_eq!(run(0, &["--testdev", "exit=value", "--bisect"]), 0);
     assert_eq!(run(0, &["--bisect"]), 1);
+    let kernel = file("exit-told", &pvh::debug_exit(3));
+    let ended = satori(&["run", "--kernel", &kernel, "--report", "off", "--bisect"]);
+    assert!(ended.messages.contains("debug exit; exit status 1\n") && ended.status == 1, "{ended:?}");
     for words in
         [&["--kernel", "/nonexistent"][..], &["--kernel", "/dev/null", "--frob"], &["--kernel", SATORI]]
     {

@@ -59,6 +59,13 @@ fn code_that_is_translated_at_once_passes_too() {
 }
 
 #[test]
+fn pages_have_no_nx_bit_where_the_processor_has_none() {
+    for guest in ["paging", "modes"] {
+        passes(guest, 1, &["--cpu", "max,-nx"]);
+    }
+}
+
+#[test]
 fn features_as_cpuid_says() {
     for cpu in [
         "max",
@@ -69,6 +76,7 @@ fn features_as_cpuid_says() {
         "max,-avx,-xsavec",
         "max,-avx2,-fma,-vaes",
         "max,-smap,-pku,-pcid,-fsgsbase,-umip",
+        "max,-nx",
         "max,vendor=AuthenticAMD",
         "x86-64-v1,vendor=AuthenticAMD",
     ] {

@@ -83,7 +83,7 @@ fn a_shell_in_linux_does_what_is_piped_to_it() {
     let kernel = fetch(&["kernel"]);
     let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
     let init = "#!/bin/busybox sh\n/bin/busybox sh\n/bin/busybox poweroff -f\n";
-    let initrd = file("shell.cpio", &satori::demo::initramfs::build(&busybox, init, &[]));
+    let initrd = file("shell.cpio", &satori::initramfs::build(&busybox, init, &[]));
     let script = format!(
         "$1 run --kernel $2 --initrd {initrd} --append quiet --timeout 90s --report off --console-newlines lf"
     );

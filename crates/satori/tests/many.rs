@@ -25,7 +25,7 @@ poweroff -f
 
 fn all_come(series: &str, cpus: u32) {
     let busybox = std::fs::read(fetch(&["busybox"])).expect("busybox");
-    let initrd = file(&format!("init-{cpus}.cpio"), &satori::demo::initramfs::build(&busybox, INIT, &[]));
+    let initrd = file(&format!("init-{cpus}.cpio"), &satori::initramfs::build(&busybox, INIT, &[]));
     let (kernel, count) = (fetch(&["kernel", series]), cpus.to_string());
     let machine = ["run", "--kernel", &kernel, "--initrd", &initrd, "--cpus", &count, "--memory", "512M"];
     let more = ["--engine", "translator", "--report", "off", "--timeout", "5m", "--append", "panic=-1"];

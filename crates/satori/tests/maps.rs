@@ -11,7 +11,9 @@ use std::time::Duration;
 use common::{fetch, pvh, trials};
 use satori_bus::ByteSink;
 use satori_cpuid::Topology;
-use satori_machine::{ClockMode, Cmdline, Config, EngineKind, Handle, Machine, Module, Outcome, Sinks};
+use satori_machine::{
+    ClockMode, Cmdline, Config, DeviceConfig, Devices, EngineKind, Handle, Machine, Module, Outcome, Sinks,
+};
 use satori_memory::{Gpa, GuestMemory, PAGE_SIZE, Region};
 
 #[derive(Clone, Default)]
@@ -31,6 +33,11 @@ fn machine(config: Config) -> (Machine, Console) {
 
 /// Runs `code` on every engine and clock, and two vCPUs beside each other; `look` looks meanwhile.
 fn everywhere(code: &[u8], look: impl Fn(&Handle)) {
+    everywhere_with(false, code, look);
+}
+
+/// The same, with a device for random numbers in slot 1 of the PCI bus, and pci-testdev in slot 31.
+fn everywhere_with(devices: bool, code: &[u8], look: impl Fn(&Handle)) {
     let virtual_clock = ClockMode::Virtual { rate: 1_000_000_000 };
     for engine in [EngineKind::Interpreter, EngineKind::Translator, EngineKind::EagerTranslator] {
         for (clock, cpus) in [(ClockMode::Real, 1), (ClockMode::Real, 2), (virtual_clock, 1)] {
@@ -41,6 +48,9 @@ fn everywhere(code: &[u8], look: impl Fn(&Handle)) {
                 topology: Topology::flat(cpus),
                 clock,
                 engine,
+                devices: Devices::new(DeviceConfig { rng: devices, ..DeviceConfig::default() })
+                    .expect("devices"),
+                testdev: devices,
                 timeout: Some(Duration::from_secs(120)),
                 ..Config::default()
             });
@@ -137,9 +147,7 @@ fn writer() -> Vec<u8> {
         0xff, 0x05, 0x00, 0x00, 0x80, 0x00, // incl 0x80_0000
         0x43, // inc %ebx
     ]);
-    let back = round as i32 - (code.len() as i32 + 5);
-    code.push(0xe9);
-    code.extend(back.to_le_bytes());
+    again(&mut code, round);
     code
 }
 
@@ -178,6 +186,24 @@ fn the_dirty_log_has_the_pages_that_a_guest_and_its_devices_write() {
     });
 }
 
+#[test]
+fn ram_that_begins_inside_a_large_page_is_touched_once() {
+    // Behind the first pages of what a host backs at once, and one more range in the same piece.
+    let ranges =
+        [(0x1010_3000, 0x8000), (0x1010_b000, 0x1000)].map(|(at, len)| Region { start: Gpa(at), len });
+    let code = [
+        0xff, 0x05, 0x00, 0x70, 0x10, 0x10, // incl 0x1010_7000
+        0xff, 0x05, 0x00, 0xb0, 0x10, 0x10, // incl 0x1010_b000
+        0xeb, 0xf2, // jmp back
+    ];
+    everywhere(&code, |handle| {
+        with(handle, |memory| ranges.iter().for_each(|range| memory.add(*range).unwrap()));
+        for at in [0x1010_7000, 0x1010_b000] {
+            until(handle, "rounds", |memory| memory.read_u32(Gpa(at)).unwrap() > 1000);
+        }
+    });
+}
+
 const AWAY: Gpa = Gpa(0x4000_0000);
 const SLOT: Region = Region { start: Gpa(0x1000_0000), len: 0x20_0000 };
 
@@ -197,9 +223,7 @@ fn caller() -> Vec<u8> {
         0xa3, 0x04, 0x00, 0x90, 0x00, // mov %eax, 0x90_0004
         0xff, 0x05, 0x08, 0x00, 0x90, 0x00, // 1: incl 0x90_0008
     ]);
-    let back = round as i32 - (code.len() as i32 + 5);
-    code.push(0xe9);
-    code.extend(back.to_le_bytes());
+    again(&mut code, round);
     code
 }
 
@@ -250,6 +274,108 @@ fn ram_comes_moves_and_goes_under_vcpus_that_run() {
         handle.still(|space| space.remove_ram(SLOT.start)).unwrap().unwrap();
         two_rounds(handle, rounds);
         assert_eq!(with(handle, read), u32::MAX, "nothing is there any more");
+    });
+}
+
+/// Selects a register of the device's configuration space.
+fn select(device: u8, register: u8) -> [u8; 10] {
+    [0xb8, register, device << 3, 0x00, 0x80, 0x66, 0xba, 0xf8, 0x0c, 0xef] // mov $.., %eax; mov $0xcf8, %dx; out %eax, (%dx)
+}
+
+/// For ever what is behind `round`.
+fn again(code: &mut Vec<u8>, round: usize) {
+    let back = round as i32 - (code.len() as i32 + 5);
+    code.push(0xe9);
+    code.extend(back.to_le_bytes());
+}
+
+/// Moves the registers of the device in slot 1 from one address to another and back for ever, and looks for its number of queues,
+/// which is 1, where it went, and for nothing where it was. At 0x90_0004 is how often that was otherwise, at 0x90_0008 are rounds.
+fn mover() -> Vec<u8> {
+    let mut code = select(1, 0x04).to_vec();
+    code.extend([
+        0xb8, 0x06, 0x00, 0x00, 0x00, // mov $6, %eax: it answers in memory, and masters the bus
+        0x66, 0xba, 0xfc, 0x0c, 0xef, // mov $0xcfc, %dx; out %eax, (%dx)
+        0xbe, 0x00, 0x00, 0x00, 0xd0, // mov $0xd000_0000, %esi
+        0xbf, 0x00, 0x00, 0x01, 0xd1, // mov $0xd101_0000, %edi
+    ]);
+    let round = code.len();
+    code.extend(select(1, 0x10)); // the base address
+    code.extend([
+        0x89, 0xf0, // mov %esi, %eax
+        0x66, 0xba, 0xfc, 0x0c, 0xef, // mov $0xcfc, %dx; out %eax, (%dx)
+        0x0f, 0xb7, 0x46, 0x12, // movzwl 0x12(%esi), %eax
+        0x3d, 0x01, 0x00, 0x00, 0x00, // cmp $1, %eax
+        0x75, 0x0b, // jne 1f
+        0x0f, 0xb7, 0x47, 0x12, // movzwl 0x12(%edi), %eax
+        0x3d, 0xff, 0xff, 0x00, 0x00, // cmp $0xffff, %eax
+        0x74, 0x06, // je 2f
+        0xff, 0x05, 0x04, 0x00, 0x90, 0x00, // 1: incl 0x90_0004
+        0xff, 0x05, 0x08, 0x00, 0x90, 0x00, // 2: incl 0x90_0008
+        0x87, 0xf7, // xchg %esi, %edi
+    ]);
+    again(&mut code, round);
+    code
+}
+
+/// The same with the ports of pci-testdev, where it looks for the width of its test, which is 1.
+fn port_mover() -> Vec<u8> {
+    let mut code = select(31, 0x04).to_vec();
+    code.extend([
+        0xb8, 0x01, 0x00, 0x00, 0x00, // mov $1, %eax: it answers in port space
+        0x66, 0xba, 0xfc, 0x0c, 0xef, // mov $0xcfc, %dx; out %eax, (%dx)
+        0xbe, 0x00, 0xd0, 0x00, 0x00, // mov $0xd000, %esi
+        0xbf, 0x00, 0xe1, 0x00, 0x00, // mov $0xe100, %edi
+    ]);
+    let round = code.len();
+    code.extend(select(31, 0x18)); // the base address
+    code.extend([
+        0x89, 0xf0, // mov %esi, %eax
+        0x66, 0xba, 0xfc, 0x0c, 0xef, // mov $0xcfc, %dx; out %eax, (%dx)
+        0x89, 0xf2, // mov %esi, %edx
+        0xb0, 0x00, 0xee, // mov $0, %al; out %al, (%dx): test 0
+        0x42, 0xec, // inc %edx; in (%dx), %al
+        0x3c, 0x01, // cmp $1, %al
+        0x75, 0x08, // jne 1f
+        0x89, 0xfa, // mov %edi, %edx
+        0x42, 0xec, // inc %edx; in (%dx), %al
+        0x3c, 0xff, // cmp $0xff, %al
+        0x74, 0x06, // je 2f
+        0xff, 0x05, 0x04, 0x00, 0x90, 0x00, // 1: incl 0x90_0004
+        0xff, 0x05, 0x08, 0x00, 0x90, 0x00, // 2: incl 0x90_0008
+        0x87, 0xf7, // xchg %esi, %edi
+    ]);
+    again(&mut code, round);
+    code
+}
+
+#[test]
+fn a_device_moves_under_vcpus_that_run() {
+    moves(&mover());
+}
+
+#[test]
+fn ports_move_under_vcpus_that_run() {
+    moves(&port_mover());
+}
+
+fn moves(code: &[u8]) {
+    let word = |at: u64| move |memory: &GuestMemory| memory.read_u32(Gpa(at)).unwrap();
+    everywhere_with(true, code, |handle| {
+        // Often enough that its code is translated; and RAM comes and goes meanwhile.
+        for slot in 0..4 {
+            let rounds = with(handle, word(0x90_0008));
+            until(handle, "rounds", |memory| word(0x90_0008)(memory).wrapping_sub(rounds) > 300);
+            handle.still(|space| match slot % 2 {
+                0 => space.add_ram(SLOT).unwrap(),
+                _ => space.remove_ram(SLOT.start).unwrap(),
+            });
+        }
+        assert_eq!(
+            with(handle, word(0x90_0004)),
+            0,
+            "it was not where it was put, or still where it had been"
+        );
     });
 }
 

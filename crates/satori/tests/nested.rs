@@ -20,22 +20,20 @@ fn modules(kernel: &str) -> PathBuf {
 
 /// Runs the ignored test `name` of this program in Debian's `series` with VMX; what it says.
 fn in_guest(series: &str, options: &[&str], name: &str) -> Ended {
+    in_guest_with(series, options, name, &[])
+}
+
+/// As [`in_guest`], with `more` in the environment.
+fn in_guest_with(series: &str, options: &[&str], name: &str, more: &[&str]) -> Ended {
     let kernel = fetch(&["kernel", series]);
     let modules = modules(&kernel);
     let program = std::env::current_exe().unwrap();
     let mut words = vec!["run", "--kernel", &kernel, "--nested", "vmx", "--timeout", "5m"];
     words.extend(options);
     let setting = format!("MODULES={}", modules.display());
-    words.extend([
-        "--",
-        "env",
-        &setting,
-        program.to_str().unwrap(),
-        "--ignored",
-        "--exact",
-        "--nocapture",
-        name,
-    ]);
+    words.extend(["--", "env", &setting]);
+    words.extend(more);
+    words.extend([program.to_str().unwrap(), "--ignored", "--exact", "--nocapture", name]);
     let ended = satori(&words);
     assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
     ended
@@ -47,6 +45,34 @@ fn stock_debian_runs_a_guest_of_its_own() {
     assert!(ended.console.contains("the guest said Hi!"), "{ended:?}");
     let row = cpuid_row(&ended);
     assert!(row[1] >= 1.0 && row[3] > 1.0, "L1 reads the VMCS by VMREAD: {row:?}");
+}
+
+#[test]
+fn satori_runs_its_guests_by_kvm_there() {
+    let (kernel, traps) = (fetch(&["kernel", "6.1"]), common::bare::program("traps"));
+    let more = [format!("KERNEL={kernel}"), format!("TRAPS={}", traps.display())];
+    let ended = in_guest_with("6.1", &["--memory", "1G"], "engine", &more.each_ref().map(String::as_str));
+    assert!(
+        ended.console.contains("the bare-metal guest: 1") && ended.console.contains(" 0 failed"),
+        "{ended:?}"
+    );
+    assert!(ended.console.contains("Debian: 0") && ended.console.contains("of L2: Linux"), "{ended:?}");
+}
+
+/// Executed in the guest: two guests on its processor, by this program's own engine, in the sandbox.
+#[test]
+#[ignore = "satori_runs_its_guests_by_kvm_there runs it in a guest"]
+fn engine() {
+    load_modules();
+    let file = |name| std::env::var(name).expect("it is run by another test");
+    let (kernel, traps) = (file("KERNEL"), file("TRAPS"));
+    let words = ["run", "--engine", "kvm", "--timeout", "4m", "--report", "off", "--kernel"];
+    let bare = satori(
+        &[&words[..], &[&traps, "-m", "128M", "--cmdline", "traps cpus=1", "--hyperv", "off"]].concat(),
+    );
+    println!("the bare-metal guest: {}\n{}\n{}", bare.status, bare.console, bare.messages);
+    let debian = satori(&[&words[..], &[&kernel, "--", "sh", "-c", "echo of L2: $(uname)"]].concat());
+    println!("Debian: {}\n{}\n{}", debian.status, debian.console, debian.messages);
 }
 
 /// The report's row on CPUID exits of L2, from behind its name: to L1, by L0, VMREADs, VMWRITEs.
@@ -65,6 +91,27 @@ fn stock_debian_on_hyper_v_uses_the_enlightened_vmcs() {
     let row = cpuid_row(&ended);
     assert_eq!((row[3], row[4]), (0.0, 0.0), "neither VMREAD nor VMWRITE: {row:?}");
     assert!(!ended.messages.contains(" 0 with an enlightened VMCS"), "{}", ended.messages);
+}
+
+#[test]
+fn the_bench_counts_the_exits_that_the_talk_had_with_an_enlightened_vmcs() {
+    let words = ["bench", "nested", "--quick", "--cases", "evmcs", "--kernel", "6.1", "--format", "json"];
+    let ended = satori(&words);
+    let value: serde_json::Value =
+        serde_json::from_str(&ended.console).unwrap_or_else(|_| panic!("{}", ended.messages));
+    let case = &value["cases"][0];
+    assert!(case["evmcs"] == true && case["stable_clock_l2"] == true, "{case:#}");
+    let row = |name: &str, what: &str| {
+        let rows = case["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["row"] == name).expect("the row");
+        row[what].as_f64().expect("a number")
+    };
+    // A timer may tick in one of the two runs whose difference they are.
+    let near = |value: f64, wanted: f64| (value - wanted).abs() < 0.05;
+    assert!(near(row("cpuid-l2", "exits_l2"), 1.0) && near(row("cpuid-l2", "exits_l0"), 2.0), "{case:#}");
+    assert!(near(row("rdmsr-passed", "exits_l2"), 0.0), "L1's MSR bitmap is looked at: {case:#}");
+    assert!(near(row("rdmsr-intercepted", "exits_l0"), 2.0), "{case:#}");
+    assert!(row("cpuid-l2", "cycles") > 0.0, "{case:#}");
 }
 
 /// Loads kvm_intel and what it needs.

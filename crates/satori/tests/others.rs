@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{SATORI, fetch, file, read_until, satori, scratch};
-use satori::demo::cache::{self, Wanted};
+use satori::debian::cache::{self, Wanted};
 
 /// Everything in a package of Debian's.
 fn package(name: &str) -> PathBuf {
@@ -142,7 +142,7 @@ fn grub_comes_to_its_prompt_by_multiboot() {
 fn grub_boots_linux_by_the_32_bit_protocol() {
     let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
     let script = "#!/bin/sh\necho GRUB brought me here\n/bin/busybox poweroff -f\n";
-    let initramfs = file("grub.cpio", &satori::demo::initramfs::build(&busybox, script, &[]));
+    let initramfs = file("grub.cpio", &satori::initramfs::build(&busybox, script, &[]));
     let linux = fetch(&["kernel", "6.1"]);
     let commands = format!(
         "{SERIAL}linux (memdisk)/vmlinuz console=ttyS0 quiet\ninitrd (memdisk)/initrd\necho on to Linux\nboot\n"
@@ -163,7 +163,7 @@ fn a_bzimage_unpacks_itself() {
     let kernel = fetch(&["kernel", "6.12"]);
     let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
     let script = "#!/bin/sh\necho unpacked\n/bin/busybox poweroff -f\n";
-    let initramfs = file("unpacked.cpio", &satori::demo::initramfs::build(&busybox, script, &[]));
+    let initramfs = file("unpacked.cpio", &satori::initramfs::build(&busybox, script, &[]));
     let arguments =
         ["run", "--kernel", &kernel, "--initrd", &initramfs, "--boot", "linux32", "--timeout", "3m"];
     let ended = satori(&[&arguments[..], &["--append", "quiet"]].concat());
@@ -174,7 +174,7 @@ fn a_bzimage_unpacks_itself() {
 /// An initramfs whose init runs `commands`, by the busybox in the file `busybox`.
 fn initramfs(name: &str, busybox: &Path, commands: &str) -> String {
     let script = format!("#!/bin/sh\n{commands}\n");
-    file(name, &satori::demo::initramfs::build(&std::fs::read(busybox).unwrap(), &script, &[]))
+    file(name, &satori::initramfs::build(&std::fs::read(busybox).unwrap(), &script, &[]))
 }
 
 /// Debian's Xen, packed by gzip as it is installed.

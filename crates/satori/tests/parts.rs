@@ -4,15 +4,17 @@
 //! a system call. What was not fetched reads as garbage, and a change that was not announced is found at the next entry.
 
 mod common;
+#[path = "common/forward.rs"]
+mod forward;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{fetch, trials};
+use forward::forward_vcpu;
 use satori_bus::ByteSink;
 use satori_engine::{
-    Capabilities, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts, Parts, Resume,
-    Space, Stat, Until, Vcpu, VcpuParts, Window, X86,
+    Capabilities, Engine, Exit, Partition, PartitionParts, Parts, Space, Until, Vcpu, VcpuParts, X86,
 };
 use satori_machine::{ClockMode, Cmdline, Config, EngineKind, Machine, Module, Outcome, Sinks};
 use satori_memory::GuestMemory;
@@ -128,15 +130,6 @@ impl Vcpu<X86> for FrugalVcpu {
         self.fetch(Parts::EXIT);
         exit
     }
-    fn resume(&mut self, answer: Resume) {
-        self.inner.resume(answer);
-    }
-    fn inject(&mut self, event: Event) {
-        self.inner.inject(event);
-    }
-    fn request_window(&mut self, window: Window, wanted: bool) {
-        self.inner.request_window(window, wanted);
-    }
     fn fetch(&mut self, parts: Parts) {
         for part in [Parts::GENERAL, Parts::SYSTEM, Parts::EVENTS, Parts::DEBUG, Parts::EXTENDED, Parts::MSRS]
         {
@@ -154,37 +147,7 @@ impl Vcpu<X86> for FrugalVcpu {
         self.changed = self.changed | parts;
         &mut self.shown
     }
-    fn controls_mut(&mut self) -> &mut Controls {
-        self.inner.controls_mut()
-    }
-    fn flush_tlb(&mut self) {
-        self.inner.flush_tlb();
-    }
-    fn flush_page(&mut self, linear: u64) {
-        self.inner.flush_page(linear);
-    }
-    fn flush_non_global(&mut self) {
-        self.inner.flush_non_global();
-    }
-    fn kick(&self) -> Arc<Kick> {
-        self.inner.kick()
-    }
-    fn set_debug(&mut self, plan: DebugPlan) {
-        self.inner.set_debug(plan);
-    }
-    fn translate(&self, linear: u64) -> Option<u64> {
-        self.inner.translate(linear)
-    }
-    fn retired(&self) -> u64 {
-        self.inner.retired()
-    }
-    fn wakes_at(&self) -> Option<u64> {
-        self.inner.wakes_at()
-    }
-
-    fn stats(&self) -> Vec<Stat> {
-        self.inner.stats()
-    }
+    forward_vcpu!();
 }
 
 #[derive(Clone, Default)]

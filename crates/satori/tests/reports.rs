@@ -195,7 +195,7 @@ fn panics_of_linux_are_grouped_by_what_was_said_and_where() {
         ("init", "6.12", "exit 3"),
     ] {
         let script = format!("{mount}{then}\n");
-        let initramfs = file("panic.cpio", &satori::demo::initramfs::build(&busybox, &script, &[]));
+        let initramfs = file("panic.cpio", &satori::initramfs::build(&busybox, &script, &[]));
         let kernel = fetch(&["kernel", series]);
         let report = folder.join(name).with_extension("json").display().to_string();
         let fixed =

@@ -27,7 +27,7 @@ poweroff -f
 fn a_guest_has_four_ports_of_which_one_is_a_socket() {
     let kernel = fetch(&["kernel"]);
     let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
-    let initrd = file("init.cpio", &satori::demo::initramfs::build(&busybox, INIT, &[]));
+    let initrd = file("init.cpio", &satori::initramfs::build(&busybox, INIT, &[]));
     let (output, socket) = (file("ttyS1", b"what a former run left, which is longer"), scratch("ttyS3"));
     let socket_flag = format!("unix:{}", socket.display());
     let guest = Command::new(SATORI)

@@ -12,6 +12,9 @@ pub enum Capability {
     GivesPriority,
     /// The engine keeps the vCPUs' interrupt controllers itself, and injects what they deliver.
     KeepsInterruptController,
+    /// The instruction for hypercalls does not stop it; what does is an access to a port that the instruction set's side of
+    /// the seam names.
+    HypercallsByPort,
 }
 
 impl Capability {
@@ -22,6 +25,7 @@ impl Capability {
             Capability::BreakOnData => "stops at accesses to data",
             Capability::GivesPriority => "gives the task priority",
             Capability::KeepsInterruptController => "keeps the interrupt controllers itself",
+            Capability::HypercallsByPort => "is told of hypercalls by a port",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What makes partitions, and what makes vCPUs.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use satori_memory::GuestMemory;
@@ -56,6 +57,11 @@ pub trait Engine<I: Isa>: Send + Sync {
 
     /// What it can do of what not every engine can.
     fn capabilities(&self) -> Capabilities;
+
+    /// Descriptors of the host that its partitions need until they end, and those to come.
+    fn files(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
 
     /// Makes a partition. An error is the host's, which refused it.
     fn create_partition(&self, parts: PartitionParts<I>) -> io::Result<Box<dyn Partition<I>>>;

@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use crate::Reason;
+
 /// What is an instruction set's own at the seam. One that comes is one more implementation, and no type becomes wider.
 pub trait Isa: Copy + Debug + Send + Sync + 'static {
     /// The register file of a vCPU.
@@ -20,6 +22,12 @@ pub trait Isa: Copy + Debug + Send + Sync + 'static {
     type Controls: Debug;
     /// What a guest is offered of the instruction set. What is not offered does not exist.
     type Offered: Clone + Debug + Send + Sync;
+
+    /// Every reason for which a vCPU leaves its guest, by ascending number.
+    const REASONS: &'static [Reason];
+
+    /// Why `exit` is an exit of the modelled processor, as far as that follows from it alone; none if it is not one.
+    fn reason(exit: &Self::Exit) -> Option<Reason>;
 
     /// Whether a vCPU in `state` could take an event of `window`'s kind now.
     fn can_take(state: &Self::State, window: Self::Window) -> bool;

@@ -23,7 +23,7 @@ pub enum Origin<'a> {
     /// Of guest code.
     Guest {
         /// Its linear address.
-        rip: u64,
+        pc: u64,
         /// It runs at privilege level 3.
         user: bool,
         /// The guest's RAM, in which names may be found.

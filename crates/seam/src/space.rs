@@ -1,5 +1,8 @@
 //! The map of a guest's memory, which a partition owns.
 
+use std::sync::Arc;
+
+use satori_bus::MsiSink;
 use satori_memory::{Error, Gpa, GuestMemory, Region};
 
 /// What of a partition is the same for every instruction set: which memory the guest has, and which of it was written.
@@ -26,6 +29,13 @@ pub trait Space: Send + Sync {
     /// Takes the RAM that begins at `start` away.
     fn remove_ram(&self, start: Gpa) -> Result<(), Error> {
         self.memory().remove(start)
+    }
+
+    /// The partition's interrupt routes: where messages of devices go whose vCPUs' interrupt controllers the engine keeps
+    /// itself, as [`Capability::KeepsInterruptController`](crate::Capability::KeepsInterruptController) says. An engine that
+    /// executes and does no more has none: messages then go to the interrupt controllers of the machine.
+    fn routes(&self) -> Option<Arc<dyn MsiSink>> {
+        None
     }
 
     /// From now on, writes are logged; false if they were already.

@@ -1,7 +1,8 @@
 //! Symbols from files: vmlinux, System.map, a saved /proc/kallsyms.
 
-use object::read::elf::ElfFile64;
-use object::{Object, ObjectSymbol, SymbolKind};
+use elf::endian::AnyEndian;
+use elf::file::Class;
+use elf::{ElfBytes, abi};
 
 use crate::{Error, Symbols};
 
@@ -20,16 +21,32 @@ impl Symbols {
 }
 
 fn elf(content: &[u8], origin: &str) -> Result<Symbols, Error> {
-    let file = ElfFile64::<object::Endianness>::parse(content).map_err(|e| Error::Elf(e.to_string()))?;
-    if file.symbols().next().is_none() {
+    let wrong = |error: elf::ParseError| Error::Elf(error.to_string());
+    let file = ElfBytes::<AnyEndian>::minimal_parse(content).map_err(wrong)?;
+    if file.ehdr.class != Class::ELF64 {
+        return Err(Error::Elf("it is of 32 bits".into()));
+    }
+    let Some((symbols, names)) = file.symbol_table().map_err(wrong)? else { return Err(Error::Stripped) };
+    // The first entry of every table is no symbol.
+    if symbols.len() < 2 {
         return Err(Error::Stripped);
     }
-    let functions = file.symbols().filter(ObjectSymbol::is_definition);
-    let rows = functions.filter_map(|symbol| {
-        // Functions of assembly often have no type, and are told by their section.
-        let named = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
-        let kind = if named { 't' } else { 'd' };
-        Some((symbol.address(), kind, symbol.name().ok()?.to_owned()))
+    let rows = symbols.iter().skip(1).filter_map(|symbol| {
+        // Nothing of this file, or, as constants and common blocks, at no address.
+        let special = symbol.st_shndx == abi::SHN_UNDEF || symbol.st_shndx >= abi::SHN_LORESERVE;
+        if special && symbol.st_shndx != abi::SHN_XINDEX {
+            return None;
+        }
+        let kind = match symbol.st_symtype() {
+            // Functions of assembly often have no type, and are told by their section.
+            abi::STT_FUNC | abi::STT_NOTYPE => 't',
+            abi::STT_OBJECT => 'd',
+            _ => return None,
+        };
+        let name = names.get(symbol.st_name as usize).ok()?;
+        // Mapping symbols tell a disassembler where data is among code.
+        let mapping = symbol.st_bind() == abi::STB_LOCAL && name.starts_with('$');
+        (!mapping).then(|| (symbol.st_value, kind, name.to_owned()))
     });
     Ok(Symbols::new(rows, origin))
 }

@@ -1,7 +1,7 @@
-//! Builds the benchmark program of `guests/bench/`, and the guests `hv_spin`, `game` and `rapid` of `guests/`, so that
+//! Builds the two programs of `guests/bench/`, and the guests `hv_spin`, `game` and `rapid` of `guests/`, so that
 //! `satori bench` carries them with it.
 //!
-//! The first is a static x86-64 program without dependencies, so this needs no network, and of the system
+//! The first two are static x86-64 programs without dependencies, so this needs no network, and of the system
 //! nothing but the static C library, which Debian has in the package that a linker needs anyway. Where
 //! that is missing the monitor is built all the same, and `satori bench` says why it cannot run.
 
@@ -14,6 +14,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     for (folder, name, file) in [
         ("guests/bench", "satori-bench-guest", "program"),
+        ("guests/bench", "nested", "nested"),
         ("guests/bare", "hv_spin", "spin"),
         ("guests/bare", "game", "game"),
         ("guests/bare", "rapid", "rapid"),

@@ -1,7 +1,11 @@
 //! Runs the command, and waits for it.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::control::{Control, Request};
@@ -36,11 +40,12 @@ pub fn command(spec: &Spec, control: &Control) -> Result<(), Failure> {
     };
     // SAFETY: only system calls are made between fork and exec, nothing is allocated or locked.
     unsafe { command.pre_exec(become_caller) };
-    if !std::path::Path::new(&spec.folder).is_dir() {
+    if !Path::new(&spec.folder).is_dir() {
         control.note(&format!("there is no {} in the guest: the command begins in /", spec.folder.display()));
     }
     let child = command.spawn().map_err(|why| {
-        let status = if why.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+        let hidden = why.kind() == ErrorKind::PermissionDenied && !is_seen(program, spec);
+        let status = if why.kind() == ErrorKind::NotFound || hidden { NOT_FOUND } else { NOT_EXECUTABLE };
         (status, format!("cannot execute '{}' ({why})", program.display()))
     })?;
     // With it our copies of its streams go.
@@ -69,6 +74,30 @@ pub fn command(spec: &Spec, control: &Control) -> Result<(), Failure> {
         sys::Ended::Killed(signal) => format!("killed {signal}"),
     });
     Ok(())
+}
+
+/// Whether the caller sees a file of this name on its PATH. execvp(3) tells of a folder that may not be searched as it
+/// tells of a file that may not be executed; to shells the former holds nothing.
+fn is_seen(program: &OsStr, spec: &Spec) -> bool {
+    let Some((_, path)) = spec.environment.iter().find(|(name, _)| name == "PATH") else { return true };
+    if program.as_bytes().contains(&b'/') || spec.uid == 0 {
+        return true;
+    }
+    let may_search = |folder: &Path| {
+        folder.metadata().is_ok_and(|folder| {
+            let shift = if folder.uid() == spec.uid {
+                6
+            } else if folder.gid() == spec.gid || spec.groups.contains(&folder.gid()) {
+                3
+            } else {
+                0
+            };
+            folder.is_dir() && folder.mode() >> shift & 1 != 0
+        })
+    };
+    let folders = std::env::split_paths(path).map(|folder| Path::new(&spec.folder).join(folder));
+    let mut searched = folders.filter(|folder| folder.ancestors().all(may_search));
+    searched.any(|folder| folder.join(program).is_file())
 }
 
 /// Reaps whatever ends until the command does.

@@ -1,11 +1,12 @@
 //! The command's standard streams: pipes, or a pseudo-terminal, and threads that carry them to the ports.
 //!
 //! A port opens only once, and its file belongs to root. The command gets pipes that belong to its user, so that
-//! it can open /dev/stdout again, and that end as pipes do.
+//! it can open /dev/stdout again, as can whoever it becomes, and that end as pipes do.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,10 @@ fn pipes(spec: &Spec) -> Result<Streams, String> {
         let (read, write) = std::io::pipe().map_err(|why| format!("no pipe can be made ({why})"))?;
         let (read, write) = (OwnedFd::from(read), OwnedFd::from(write));
         let _ = sys::change_owner(&write, spec.uid, spec.gid);
-        Ok((read, write))
+        let write = File::from(write);
+        // Only who has it finds it, and may be another user by then.
+        let _ = write.set_permissions(Permissions::from_mode(0o666));
+        Ok((read, OwnedFd::from(write)))
     };
     let (input, to_input) = pipe()?;
     let (from_output, output) = pipe()?;

@@ -5,10 +5,11 @@
 mod cpu;
 mod frames;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use satori_arm_state::Sys;
 use satori_bus::MmioDevice;
+use satori_lock::Held;
 
 /// Wakes a vCPU whose interrupt line may have changed.
 pub type Wake = Box<dyn Fn(u32) + Send + Sync>;
@@ -97,7 +98,7 @@ impl Gic {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().held()
     }
 
     /// The distributor's frame.

@@ -18,8 +18,9 @@ pub const RAM: u64 = 0x4000_0000;
 /// Private interrupts by what signals them, as INTID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(clippy::enum_variant_names, reason = "all private interrupts that are wired are timers'")]
 pub enum Ppi {
+    /// The virtual CPU interface has something for its hypervisor.
+    Maintenance = 25,
     /// CNTHP: EL2's physical timer.
     HypervisorTimer = 26,
     /// CNTV.

@@ -1,9 +1,10 @@
 //! PL011, the serial port (Arm DDI 0183): what is sent leaves at once, what comes waits in a queue.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use satori_bus::{ByteSink, MmioDevice};
+use satori_lock::Held;
 
 /// Interrupts: of the receiver, its timeout, the transmitter.
 const RX: u32 = 1 << 4;
@@ -46,18 +47,18 @@ impl Pl011 {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().held()
     }
 
     /// Who is told when there is room for input again.
     pub fn on_room(&self, told: impl Fn() + Send + 'static) {
-        *self.on_room.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(told));
+        *self.on_room.lock().held() = Some(Box::new(told));
     }
 
-    /// How many bytes the guest would take now: none before it listens.
-    pub fn ready(&self) -> usize {
+    /// How many bytes the guest waits for: it listens, and has taken all there were.
+    pub fn waits(&self) -> usize {
         let state = self.lock();
-        if state.mask & (RX | RT) == 0 { 0 } else { ROOM.saturating_sub(state.received.len()) }
+        if state.mask & (RX | RT) != 0 && state.received.is_empty() { ROOM } else { 0 }
     }
 
     /// Hands `bytes` to the guest; how many it takes now.
@@ -114,7 +115,7 @@ impl MmioDevice for Pl011 {
                 let value = state.received.pop_front().unwrap_or(0);
                 let drained = state.received.is_empty();
                 self.signal(state);
-                if drained && let Some(told) = &*self.on_room.lock().unwrap_or_else(PoisonError::into_inner) {
+                if drained && let Some(told) = &*self.on_room.lock().held() {
                     told();
                 }
                 return value.into();
@@ -134,7 +135,7 @@ impl MmioDevice for Pl011 {
         let value = value as u32;
         match offset {
             0 => {
-                self.sink.lock().unwrap_or_else(PoisonError::into_inner).put(&[value as u8]);
+                self.sink.lock().held().put(&[value as u8]);
                 let mut state = self.lock();
                 state.raw |= TX;
                 self.signal(state);
@@ -143,7 +144,7 @@ impl MmioDevice for Pl011 {
                 let mut state = self.lock();
                 state.mask = value & 0x7ff;
                 self.signal(state);
-                if let Some(told) = &*self.on_room.lock().unwrap_or_else(PoisonError::into_inner) {
+                if let Some(told) = &*self.on_room.lock().held() {
                     told();
                 }
             }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(uart.offer(b"x"), 0, "nobody listens yet");
         uart.write(0x44, 4, 0x7ff);
         uart.write(0x38, 4, RX.into());
-        assert_eq!((uart.ready(), uart.offer(b"xyz")), (ROOM, 3));
+        assert_eq!((uart.waits(), uart.offer(b"xyz")), (ROOM, 3));
         assert!(level.load(Ordering::SeqCst));
         assert_eq!(uart.read(0x18, 4) & 0x10, 0);
         assert_eq!([uart.read(0, 4), uart.read(0, 4), uart.read(0, 4)], [b'x', b'y', b'z'].map(u64::from));

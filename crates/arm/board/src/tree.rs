@@ -26,7 +26,7 @@ const LEVEL_HIGH: u32 = 4;
 
 impl Tree<'_> {
     /// The tree as the kernel finds it in memory.
-    pub fn write(&self) -> Result<Vec<u8>, Error> {
+    pub(crate) fn write(&self) -> Result<Vec<u8>, Error> {
         let mut fdt = FdtWriter::new()?;
         let root = fdt.begin_node("")?;
         fdt.property_string("compatible", "linux,dummy-virt")?;

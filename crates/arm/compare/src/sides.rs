@@ -114,7 +114,7 @@ fn refused(batch: &Batch) -> io::Result<String> {
 struct NoTime;
 
 impl TimeSource for NoTime {
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         0
     }
     fn retired(&self, _: u64) {}

@@ -5,8 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod reasons;
+
 use satori_arm_state::{CpuState, Sys};
-use satori_seam::{DebugCause, Isa};
+use satori_seam::{DebugCause, Isa, Reason};
 
 /// The instruction set.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +39,8 @@ pub enum Exit {
     SysWrite(Sys, u64),
     /// HVC without EL2, or SMC: a call of firmware by the SMC calling convention, arguments in X0 to X7.
     Call,
-    /// A timer's register was written: interrupts and deadlines may differ. The instruction is complete.
+    /// A timer's register was written, or one of the virtual CPU interface: lines and deadlines may differ. The instruction
+    /// is complete.
     Timer,
     /// WFI: nothing to do until an interrupt.
     Idle,
@@ -51,6 +54,23 @@ pub enum Exit {
     Debug(DebugCause),
     /// It cannot fetch its exception vector either, and would take that exception for ever: at this address.
     Lost(u64),
+}
+
+impl Exit {
+    /// Why a hypervisor at EL2 would have been entered, by the names of `perf kvm stat`; none where it would not.
+    pub const fn reason(&self) -> Option<Reason> {
+        Some(match self {
+            Exit::MmioRead { .. } | Exit::MmioWrite { .. } => reasons::DABT_LOW,
+            Exit::SysWrite(Sys::ICC_SGI1R_EL1, _) => reasons::SYS64,
+            Exit::Call => reasons::HVC64,
+            Exit::Idle => reasons::WFX,
+            Exit::Kicked => reasons::IRQ,
+            // What the processor does by itself: the CPU interface of the interrupt controller but interrupts sent to others,
+            // timers, and waits in which others may run. What it cannot fetch it takes at EL1.
+            Exit::SysRead(_) | Exit::SysWrite(..) | Exit::Timer | Exit::Yield => return None,
+            Exit::Debug(_) | Exit::Over | Exit::Lost(_) => return None,
+        })
+    }
 }
 
 /// What an exit is answered. Those without an answer go on by themselves.
@@ -69,8 +89,6 @@ pub enum Answer {
 pub struct Controls {
     /// IRQ is asserted.
     pub irq: bool,
-    /// The virtual CPU interface asserts a virtual IRQ, for EL1.
-    pub virq: bool,
 }
 
 /// What a guest is offered of the processor.
@@ -97,6 +115,12 @@ impl Isa for Arm {
     type Window = NoEvent;
     type Controls = Controls;
     type Offered = Offered;
+
+    const REASONS: &'static [Reason] = reasons::REASONS;
+
+    fn reason(exit: &Exit) -> Option<Reason> {
+        exit.reason()
+    }
 
     fn can_take(_: &CpuState, window: NoEvent) -> bool {
         match window {}

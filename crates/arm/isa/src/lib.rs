@@ -46,4 +46,35 @@ impl Row {
         let word = random & !self.pattern.mask | self.pattern.value;
         (self.limit)(word).then_some(word)
     }
+
+    /// The word with these values in its fields, which are named as in the table; the others are 0. None if there is no such field, a
+    /// value does not fit, or the word is reserved.
+    pub fn word(&self, values: &[(char, u32)]) -> Option<u32> {
+        let named = fields(self.written);
+        let placed = values.iter().map(|&(name, value)| {
+            let field = named.iter().find(|field| field.name == name)?;
+            (u64::from(value) < 1 << field.width).then(|| value << field.low)
+        });
+        let word = placed.sum::<Option<u32>>()? | self.pattern.value;
+        self.matches(word).then_some(word)
+    }
+}
+
+/// The row of an instruction.
+pub fn row(op: Op) -> &'static Row {
+    &ROWS[op as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_made_of_fields() {
+        let add = row(Op::AddImm);
+        assert_eq!(add.word(&[('f', 1), ('i', 16), ('n', 31), ('d', 3)]), Some(0x9100_43e3));
+        assert_eq!(add.word(&[('i', 1 << 12)]), None, "it does not fit");
+        assert_eq!(add.word(&[('q', 0)]), None, "no such field");
+        assert_eq!(row(Op::Eret).word(&[]), Some(0xd69f_03e0));
+    }
 }

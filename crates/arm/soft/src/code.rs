@@ -35,13 +35,13 @@ impl Insn {
 
     /// Bits `high:low` of the word.
     #[inline(always)]
-    pub fn bits(&self, high: u32, low: u32) -> u32 {
+    pub(crate) fn bits(&self, high: u32, low: u32) -> u32 {
         self.raw >> low & ((1 << (high - low + 1)) - 1)
     }
 
     /// One bit of the word.
     #[inline(always)]
-    pub fn bit(&self, at: u32) -> bool {
+    pub(crate) fn bit(&self, at: u32) -> bool {
         self.raw >> at & 1 != 0
     }
 }
@@ -65,13 +65,13 @@ impl CodePage {
 
     /// Whether nothing was written to the page since.
     #[inline(always)]
-    pub fn valid(&self) -> bool {
+    pub(crate) fn valid(&self) -> bool {
         self.page.state().value() == self.value
     }
 
     /// Decodes the instruction of one slot.
     #[cold]
-    pub fn decode(&mut self, slot: usize) {
+    pub(crate) fn decode(&mut self, slot: usize) {
         let word = self.page.read::<4>(slot * 4) as u32;
         let op = satori_arm_isa::decode(word).map(|row| row.op);
         self.insns[slot] = decoded(word, op);
@@ -108,7 +108,7 @@ pub(crate) struct Code {
 
 impl Code {
     /// The slot of the page at `gpa`, valid now; none if no RAM is there. `dropped` says that all other slots' numbers are void.
-    pub fn slot(&mut self, memory: &GuestMemory, gpa: u64, alone: bool) -> (Option<usize>, bool) {
+    pub(crate) fn slot(&mut self, memory: &GuestMemory, gpa: u64, alone: bool) -> (Option<usize>, bool) {
         let gpa = Gpa(gpa).page().0;
         if let Some(&slot) = self.by_address.get(&gpa) {
             if let Some(page) = &mut self.pages[slot]

@@ -8,6 +8,7 @@ use satori_memory::GuestMemory;
 use satori_seam::{DebugPlan, Kick, TimeSource};
 
 use crate::code::Code;
+use crate::exits::Exits;
 use crate::mmu::Tlb;
 use crate::shoot::Everyone;
 
@@ -77,12 +78,14 @@ pub(crate) struct Cpu {
     pub debug: DebugPlan,
     /// Exceptions taken one behind the other without an instruction between.
     pub hopeless: u32,
+    /// Exits of a guest to the hypervisor at EL2.
+    pub(crate) exits: Exits,
     /// AT of stage 1: stage 2 is left out.
     pub tlb_bypass: bool,
 }
 
 impl Cpu {
-    pub fn new(
+    pub(crate) fn new(
         memory: GuestMemory,
         time: Arc<dyn TimeSource>,
         offered: Offered,
@@ -125,6 +128,7 @@ impl Cpu {
             told: 0,
             debug: DebugPlan::default(),
             hopeless: 0,
+            exits: Exits::new(),
             tlb_bypass: false,
         };
         cpu.synchronise();
@@ -132,7 +136,7 @@ impl Cpu {
     }
 
     /// Asks the machine: the answer, if it is there already; otherwise the instruction stops before it changed anything.
-    pub fn ask(&mut self, exit: Exit) -> Result<Answer, Stop> {
+    pub(crate) fn ask(&mut self, exit: Exit) -> Result<Answer, Stop> {
         match self.answers.get(self.answered) {
             Some(&answer) => {
                 self.answered += 1;
@@ -146,65 +150,72 @@ impl Cpu {
     }
 
     /// Keeps an answer for when the instruction is executed again.
-    pub fn answer(&mut self, answer: Answer) {
+    pub(crate) fn answer(&mut self, answer: Answer) {
         self.answers.push(answer);
     }
 
     /// An instruction begins anew: answers are replayed from the first.
-    pub fn replay(&mut self) -> bool {
+    pub(crate) fn replay(&mut self) -> bool {
         self.answered = 0;
         !self.answers.is_empty()
     }
 
     /// The instruction that asked is over.
-    pub fn forget_answers(&mut self) {
+    pub(crate) fn forget_answers(&mut self) {
         self.answers.clear();
         self.answered = 0;
     }
 
+    /// Instructions that it executed so far.
+    pub(crate) fn executed(&self) -> u64 {
+        self.retired + (self.granted - self.left)
+    }
+
     /// Tells the time source of all instructions that were retired.
-    pub fn tell_time(&mut self) {
-        let now = self.retired + (self.granted - self.left);
+    pub(crate) fn tell_time(&mut self) {
+        let now = self.executed();
         self.time.retired(now - self.told);
         self.told = now;
     }
 
     /// The physical counter.
-    pub fn counter(&mut self) -> u64 {
+    pub(crate) fn counter(&mut self) -> u64 {
         self.tell_time();
-        self.time.tsc()
+        self.time.counter()
     }
 
     /// HCR_EL2, which is 0 where EL2 is not.
     #[inline(always)]
-    pub fn hcr(&self) -> u64 {
+    pub(crate) fn hcr(&self) -> u64 {
         if self.offered.el2 { self.s.get(Sys::HCR_EL2) } else { 0 }
     }
 
     /// HCR_EL2.E2H.
-    pub fn e2h(&self) -> bool {
-        self.hcr() & hcr::E2H != 0
+    pub(crate) fn e2h(&self) -> bool {
+        self.offered.vhe && self.hcr() & hcr::E2H != 0
     }
 
     /// HCR_EL2.TGE.
-    pub fn tge(&self) -> bool {
+    pub(crate) fn tge(&self) -> bool {
         self.hcr() & hcr::TGE != 0
     }
 }
 
 /// Bits of HCR_EL2.
 pub(crate) mod hcr {
-    pub const VM: u64 = 1 << 0;
-    pub const FMO: u64 = 1 << 3;
-    pub const IMO: u64 = 1 << 4;
-    pub const FB: u64 = 1 << 9;
-    pub const DC: u64 = 1 << 12;
-    pub const TWI: u64 = 1 << 13;
-    pub const TWE: u64 = 1 << 14;
-    pub const TSC: u64 = 1 << 19;
-    pub const TVM: u64 = 1 << 26;
-    pub const TGE: u64 = 1 << 27;
-    pub const HCD: u64 = 1 << 29;
-    pub const TRVM: u64 = 1 << 30;
-    pub const E2H: u64 = 1 << 34;
+    pub(crate) const VM: u64 = 1 << 0;
+    pub(crate) const FMO: u64 = 1 << 3;
+    pub(crate) const IMO: u64 = 1 << 4;
+    /// A virtual IRQ is pending.
+    pub(crate) const VI: u64 = 1 << 7;
+    pub(crate) const FB: u64 = 1 << 9;
+    pub(crate) const DC: u64 = 1 << 12;
+    pub(crate) const TWI: u64 = 1 << 13;
+    pub(crate) const TWE: u64 = 1 << 14;
+    pub(crate) const TSC: u64 = 1 << 19;
+    pub(crate) const TVM: u64 = 1 << 26;
+    pub(crate) const TGE: u64 = 1 << 27;
+    pub(crate) const HCD: u64 = 1 << 29;
+    pub(crate) const TRVM: u64 = 1 << 30;
+    pub(crate) const E2H: u64 = 1 << 34;
 }

@@ -1,25 +1,27 @@
 //! Exceptions: taking them, and coming back.
 
+use satori_arm_state::virtual_interface::virtual_irq;
 use satori_arm_state::{El, Pstate, Sys};
 
 use crate::cpu::{Cpu, Stop, hcr};
+use crate::exits::{Event, Exits};
 
 /// Exception classes, ESR_ELx.EC.
 pub(crate) mod ec {
-    pub const UNKNOWN: u32 = 0x00;
-    pub const WFX: u32 = 0x01;
-    pub const FP: u32 = 0x07;
-    pub const ILLEGAL: u32 = 0x0e;
-    pub const SVC: u32 = 0x15;
-    pub const HVC: u32 = 0x16;
-    pub const SMC: u32 = 0x17;
-    pub const SYS: u32 = 0x18;
-    pub const INSTRUCTION_ABORT: u32 = 0x20;
-    pub const PC_ALIGNMENT: u32 = 0x22;
-    pub const DATA_ABORT: u32 = 0x24;
-    pub const SP_ALIGNMENT: u32 = 0x26;
-    pub const STEP: u32 = 0x32;
-    pub const BRK: u32 = 0x3c;
+    pub(crate) const UNKNOWN: u32 = 0x00;
+    pub(crate) const WFX: u32 = 0x01;
+    pub(crate) const FP: u32 = 0x07;
+    pub(crate) const ILLEGAL: u32 = 0x0e;
+    pub(crate) const SVC: u32 = 0x15;
+    pub(crate) const HVC: u32 = 0x16;
+    pub(crate) const SMC: u32 = 0x17;
+    pub(crate) const SYS: u32 = 0x18;
+    pub(crate) const INSTRUCTION_ABORT: u32 = 0x20;
+    pub(crate) const PC_ALIGNMENT: u32 = 0x22;
+    pub(crate) const DATA_ABORT: u32 = 0x24;
+    pub(crate) const SP_ALIGNMENT: u32 = 0x26;
+    pub(crate) const STEP: u32 = 0x32;
+    pub(crate) const BRK: u32 = 0x3c;
 }
 
 /// A synchronous exception that is to be taken.
@@ -36,15 +38,15 @@ pub(crate) struct Syndrome {
 }
 
 impl Syndrome {
-    pub fn new(ec: u32, iss: u32) -> Self {
+    pub(crate) fn new(ec: u32, iss: u32) -> Self {
         Syndrome { ec, iss, far: None, hpfar: None, to_el2: false }
     }
 
-    pub fn at(self, far: u64) -> Self {
+    pub(crate) fn at(self, far: u64) -> Self {
         Syndrome { far: Some(far), ..self }
     }
 
-    pub fn to_el2(self) -> Self {
+    pub(crate) fn to_el2(self) -> Self {
         Syndrome { to_el2: true, ..self }
     }
 }
@@ -80,13 +82,13 @@ static EL2: Bank = Bank {
 
 impl Cpu {
     /// Takes a synchronous exception of the instruction at the program counter.
-    pub fn raise(&mut self, syndrome: Syndrome) -> Stop {
+    pub(crate) fn raise(&mut self, syndrome: Syndrome) -> Stop {
         self.raise_from(syndrome, self.s.pc)
     }
 
     /// The same with another address to return to.
     #[cold]
-    pub fn raise_from(&mut self, syndrome: Syndrome, back: u64) -> Stop {
+    pub(crate) fn raise_from(&mut self, syndrome: Syndrome, back: u64) -> Stop {
         let from = self.s.pstate.el;
         let to_el2 = from == El::Two || syndrome.to_el2 || (from == El::Zero && self.tge());
         let (target, bank) = if to_el2 { (El::Two, &EL2) } else { (El::One, &EL1) };
@@ -95,7 +97,11 @@ impl Cpu {
             ec::INSTRUCTION_ABORT | ec::DATA_ABORT | ec::STEP => u32::from(target == from),
             _ => 0,
         };
-        let esr = (syndrome.ec + same_level) << 26 | 1 << 25 | syndrome.iss;
+        let class = syndrome.ec + same_level;
+        if target == El::Two {
+            self.leave_guest(class as usize, back);
+        }
+        let esr = class << 26 | 1 << 25 | syndrome.iss;
         self.s.set(bank.esr, esr.into());
         if let Some(far) = syndrome.far {
             self.s.set(bank.far, far);
@@ -108,12 +114,23 @@ impl Cpu {
     }
 
     /// Takes an IRQ.
-    pub fn interrupt(&mut self, target: El) {
+    pub(crate) fn interrupt(&mut self, target: El) {
         let back = self.s.pc;
+        if target == El::Two {
+            self.leave_guest(Exits::IRQ, back);
+        }
         self.take(target, if target == El::Two { &EL2 } else { &EL1 }, 0x80, back);
     }
 
+    /// Counts an exception to EL2, if it leaves a hypervisor's guest.
+    fn leave_guest(&mut self, class: usize, pc: u64) {
+        if self.guest_executes() {
+            self.exits.leave(class, pc, self.executed());
+        }
+    }
+
     fn take(&mut self, target: El, bank: &Bank, kind: u64, back: u64) {
+        self.exits.happened(Event::Exceptions);
         let old = self.s.pstate;
         self.s.set(bank.spsr, old.to_spsr());
         self.s.set(bank.elr, back);
@@ -132,8 +149,13 @@ impl Cpu {
         self.synchronise();
     }
 
+    /// A hypervisor's guest executes: EL1 or EL0 behind stage 2 translation.
+    fn guest_executes(&self) -> bool {
+        self.s.pstate.el < El::Two && self.hcr() & (hcr::VM | hcr::TGE) == hcr::VM
+    }
+
     /// ERET.
-    pub fn exception_return(&mut self) -> Stop {
+    pub(crate) fn exception_return(&mut self) -> Stop {
         let bank = if self.s.pstate.el == El::Two { &EL2 } else { &EL1 };
         let (spsr, back) = (self.s.get(bank.spsr), self.s.get(bank.elr));
         let from = self.s.pstate.el;
@@ -156,17 +178,24 @@ impl Cpu {
         self.s.pc = back;
         self.exclusive = None;
         self.event = true;
+        self.exits.happened(Event::Returns);
+        if self.s.pstate.el == El::Zero {
+            self.exits.happened(Event::ToPrograms);
+        }
+        if from == El::Two && self.guest_executes() {
+            self.exits.go_on(back, self.executed());
+        }
         self.synchronise();
         Stop::Synchronise
     }
 
     /// UNDEFINED.
-    pub fn undefined(&mut self) -> Stop {
+    pub(crate) fn undefined(&mut self) -> Stop {
         self.raise(Syndrome::new(ec::UNKNOWN, 0))
     }
 
     /// The trap of the floating-point unit, which is not to be used now.
-    pub fn fp_trap(&mut self) -> Stop {
+    pub(crate) fn fp_trap(&mut self) -> Stop {
         // CV and COND as for an unconditional instruction.
         let syndrome = Syndrome::new(ec::FP, 0x1e0_0000);
         let guest = self.s.pstate.el < El::Two && !(self.e2h() && self.tge());
@@ -202,18 +231,20 @@ impl Cpu {
     }
 
     /// Works out what depends on level, masks and controls, behind whatever changed them.
-    pub fn synchronise(&mut self) {
+    pub(crate) fn synchronise(&mut self) {
         self.fp_ok = self.fp_enabled();
         self.choose_modes();
     }
 
     /// Physical IRQs go to EL2.
-    pub fn routes_irq_to_el2(&self) -> bool {
+    pub(crate) fn routes_irq_to_el2(&self) -> bool {
         self.hcr() & (hcr::IMO | hcr::TGE) != 0
     }
 
-    /// Virtual IRQs can be taken at EL1 and EL0.
-    pub fn virtual_interrupts(&self) -> bool {
-        self.hcr() & (hcr::IMO | hcr::TGE) == hcr::IMO
+    /// A virtual IRQ is pending for EL1: the hypervisor's own (HCR_EL2.VI), or the virtual CPU interface's.
+    #[inline]
+    pub(crate) fn virq(&self) -> bool {
+        let control = self.hcr();
+        control & (hcr::IMO | hcr::TGE) == hcr::IMO && (control & hcr::VI != 0 || virtual_irq(&self.s))
     }
 }

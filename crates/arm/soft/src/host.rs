@@ -21,16 +21,16 @@ const PAGE: usize = PAGE_SIZE as usize;
 
 impl HostPage {
     /// No page: what a table holds where its tags match nothing.
-    pub const NONE: HostPage = HostPage { host: std::ptr::null_mut(), state: std::ptr::null() };
+    pub(crate) const NONE: HostPage = HostPage { host: std::ptr::null_mut(), state: std::ptr::null() };
 
     /// The page of RAM at `gpa`; none where devices are.
-    pub fn of(memory: &GuestMemory, gpa: u64) -> Option<Self> {
+    pub(crate) fn of(memory: &GuestMemory, gpa: u64) -> Option<Self> {
         memory.page(Gpa(gpa).page()).map(|page| HostPage { host: page.host, state: page.state })
     }
 
     /// Reads `N` bytes at `offset`, which must lie in the page.
     #[inline(always)]
-    pub fn read<const N: usize>(self, offset: usize) -> u64 {
+    pub(crate) fn read<const N: usize>(self, offset: usize) -> u64 {
         assert!(offset <= PAGE - N && !self.host.is_null());
         // SAFETY: the page is of 4096 bytes, lives as long as the memory, and the bytes are in it; a reference to an atomic is
         // made of an aligned address only.
@@ -55,7 +55,7 @@ impl HostPage {
 
     /// Writes the low `N` bytes of `value` at `offset`, which must lie in the page, and tells the page's state.
     #[inline(always)]
-    pub fn write<const N: usize>(self, offset: usize, value: u64) {
+    pub(crate) fn write<const N: usize>(self, offset: usize, value: u64) {
         assert!(offset <= PAGE - N && !self.host.is_null());
         // SAFETY: as in `read`; the state lives as long as the memory, too.
         unsafe {
@@ -81,7 +81,12 @@ impl HostPage {
     }
 
     /// Exchanges the `N` bytes at aligned `offset` for `new` if they are `old`; what they were.
-    pub fn compare_exchange<const N: usize>(self, offset: usize, old: u64, new: u64) -> Result<u64, u64> {
+    pub(crate) fn compare_exchange<const N: usize>(
+        self,
+        offset: usize,
+        old: u64,
+        new: u64,
+    ) -> Result<u64, u64> {
         assert!(offset <= PAGE - N && offset.is_multiple_of(N) && !self.host.is_null());
         const ORDER: Ordering = Ordering::SeqCst;
         // SAFETY: as in `write`, and the address is aligned.
@@ -113,7 +118,7 @@ impl HostPage {
     }
 
     /// The same for 16 bytes at an aligned offset.
-    pub fn compare_exchange_pair(self, offset: usize, old: u128, new: u128) -> Result<(), u128> {
+    pub(crate) fn compare_exchange_pair(self, offset: usize, old: u128, new: u128) -> Result<(), u128> {
         assert!(offset <= PAGE - 16 && offset.is_multiple_of(16) && !self.host.is_null());
         let halves = |value: u128| (value as u64, (value >> 64) as u64);
         let ((old_low, old_high), (new_low, new_high)) = (halves(old), halves(new));
@@ -144,7 +149,7 @@ impl HostPage {
     }
 
     /// The page's state, for decoders.
-    pub fn state(&self) -> &PageState {
+    pub(crate) fn state(&self) -> &PageState {
         // SAFETY: it lives as long as the memory, which outlives whoever keeps the page.
         unsafe { &*self.state }
     }

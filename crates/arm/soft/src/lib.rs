@@ -9,6 +9,7 @@ mod code;
 mod cpu;
 mod exception;
 mod exec;
+mod exits;
 mod float;
 mod host;
 mod mmu;

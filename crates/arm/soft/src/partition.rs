@@ -108,6 +108,6 @@ impl Vcpu<Arm> for SoftVcpu {
     }
 
     fn stats(&self) -> Vec<Stat> {
-        self.0.tlb.stats()
+        self.0.tlb.stats().into_iter().chain(self.0.exits.stats()).collect()
     }
 }

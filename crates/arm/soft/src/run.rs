@@ -16,7 +16,7 @@ const HOPELESS: u32 = 1000;
 
 impl Cpu {
     /// Executes until something needs the machine.
-    pub fn run(&mut self, until: Until) -> Exit {
+    pub(crate) fn run(&mut self, until: Until) -> Exit {
         self.exit = None;
         self.everyone.come_in(self.index);
         self.synchronise();
@@ -47,7 +47,7 @@ impl Cpu {
             if left == 0 {
                 return Exit::Over;
             }
-            if let Some(at) = until.tsc
+            if let Some(at) = until.counter
                 && self.counter() >= at
             {
                 return Exit::Over;
@@ -55,7 +55,7 @@ impl Cpu {
             let debugging = !self.debug.breakpoints.is_empty() || self.debug.step;
             // What was asked is replayed for one instruction, which no interrupt divides from its answers.
             let answered = self.replay();
-            if !answered && (self.controls.irq || self.controls.virq) {
+            if !answered && (self.controls.irq || self.virq()) {
                 self.take_interrupt();
             }
             let single = answered || debugging;
@@ -178,8 +178,8 @@ impl Cpu {
     }
 
     /// Whether an IRQ for this core would be taken now, masks aside from those of PSTATE.
-    pub fn interrupt_pending(&self) -> bool {
-        self.controls.irq || (self.controls.virq && self.virtual_interrupts())
+    pub(crate) fn interrupt_pending(&self) -> bool {
+        self.controls.irq || self.virq()
     }
 
     fn take_interrupt(&mut self) {
@@ -195,7 +195,7 @@ impl Cpu {
                 return self.interrupt(if to_el2 { El::Two } else { El::One });
             }
         }
-        if self.controls.virq && self.virtual_interrupts() && self.s.pstate.el < El::Two && !masked {
+        if self.virq() && self.s.pstate.el < El::Two && !masked {
             self.interrupt(El::One);
         }
     }

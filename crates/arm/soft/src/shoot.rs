@@ -4,7 +4,9 @@
 //! is outside reads its box before it executes again, and need not be waited for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use satori_lock::Held;
 
 use crate::cpu::Cpu;
 use crate::mmu::Tlbi;
@@ -24,7 +26,7 @@ pub(crate) struct Everyone(Vec<Box>);
 const MOST: usize = 64;
 
 impl Everyone {
-    pub fn new(vcpus: usize) -> Arc<Self> {
+    pub(crate) fn new(vcpus: usize) -> Arc<Self> {
         Arc::new(Everyone((0..vcpus).map(|_| Box::default()).collect()))
     }
 
@@ -33,14 +35,14 @@ impl Everyone {
     }
 
     /// vCPU `index` executes from now on.
-    pub fn come_in(&self, index: u32) {
+    pub(crate) fn come_in(&self, index: u32) {
         if let Some(own) = self.of(index) {
             own.inside.store(true, Ordering::SeqCst);
         }
     }
 
     /// It does not any more.
-    pub fn go_out(&self, index: u32) {
+    pub(crate) fn go_out(&self, index: u32) {
         if let Some(own) = self.of(index) {
             own.inside.store(false, Ordering::SeqCst);
         }
@@ -48,13 +50,13 @@ impl Everyone {
 
     /// Whether letters wait for it.
     #[inline(always)]
-    pub fn has_mail(&self, index: u32) -> bool {
+    pub(crate) fn has_mail(&self, index: u32) -> bool {
         self.of(index).is_some_and(|own| own.waiting.load(Ordering::SeqCst))
     }
 
     fn take(&self, index: u32) -> Vec<Tlbi> {
         let Some(own) = self.of(index) else { return Vec::new() };
-        let mut letters = own.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut letters = own.letters.lock().held();
         own.waiting.store(false, Ordering::SeqCst);
         std::mem::take(&mut letters)
     }
@@ -62,7 +64,7 @@ impl Everyone {
     fn send(&self, from: u32, what: Tlbi) -> bool {
         let mut sent = false;
         for (_, other) in self.0.iter().enumerate().filter(|(index, _)| *index as u32 != from) {
-            let mut letters = other.letters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut letters = other.letters.lock().held();
             match letters.len() >= MOST {
                 true => *letters = vec![Tlbi::Everything],
                 false => letters.push(what),
@@ -76,20 +78,20 @@ impl Everyone {
 
 impl Cpu {
     /// Reads the letters.
-    pub fn read_mail(&mut self) {
+    pub(crate) fn read_mail(&mut self) {
         for letter in self.everyone.clone().take(self.index) {
             self.invalidate(letter);
         }
     }
 
     /// Invalidates on all vCPUs.
-    pub fn broadcast(&mut self, what: Tlbi) {
+    pub(crate) fn broadcast(&mut self, what: Tlbi) {
         self.invalidate(what);
         self.everyone.send(self.index, what);
     }
 
     /// DSB: all that executes has read what was sent. Two that wait for each other read meanwhile.
-    pub fn wait_for_others(&mut self) {
+    pub(crate) fn wait_for_others(&mut self) {
         if self.alone {
             return;
         }

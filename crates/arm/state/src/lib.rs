@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod cpu;
+mod group;
 mod pstate;
 mod redirect;
 mod registers;
+pub mod virtual_interface;
 
 pub use cpu::{CpuState, SP, ZERO};
+pub use group::Group;
 pub use pstate::{El, Flags, Pstate};
-pub use redirect::{Redirected, redirect};
+pub use redirect::{Redirected, el1_name, redirect};
 pub use registers::{Access, Kind, REGISTERS, Register, Sys, encoding, find};

@@ -51,6 +51,11 @@ static ROWS: &[Row] = &[
     row(Sys::CNTV_CVAL_EL0, Sys::CNTHV_CVAL_EL2, 14, 3, 2, true),
 ];
 
+/// The name by which EL2 with E2H reaches EL1's own register (_EL12, _EL02), as an encoding; none if its plain name does.
+pub fn el1_name(sys: Sys) -> Option<u16> {
+    ROWS.iter().find(|row| row.el1 == sys).map(|row| row.alias)
+}
+
 /// What `encoding`, whose own register is `named`, means at `el`.
 pub fn redirect(encoding: u16, named: Option<Sys>, el: El, e2h: bool, tge: bool) -> Redirected {
     let at_el2 = e2h && el == El::Two;
@@ -88,6 +93,7 @@ mod tests {
         assert_eq!(at(Sys::TPIDR_EL1, El::Two, true, true), to(Sys::TPIDR_EL1), "not redirected");
         for row in ROWS {
             assert_eq!(redirect(row.alias, None, El::Two, true, true), to(row.el1));
+            assert_eq!(el1_name(row.el1), Some(row.alias));
             assert_eq!(redirect(row.alias, None, El::Two, false, false), Redirected::Undefined);
             assert_eq!(redirect(row.alias, None, El::One, true, false), Redirected::Undefined);
         }

@@ -26,7 +26,7 @@ mod board;
 mod debug;
 mod fw_cfg;
 #[cfg(test)]
-mod hammer;
+mod hammer_tests;
 mod hpet;
 mod i8042;
 mod ioapic;
@@ -56,5 +56,5 @@ pub use pm::AcpiPm;
 pub use reset::{PortA, Register, reset_control, system_control_a};
 pub use router::IrqRouter;
 pub use rtc::{MemorySizes, Rtc};
-pub use testdev::{TestFlush, TestLines, TestMemory, TestPorts};
+pub use testdev::{PciTestdev, TestFlush, TestLines, TestMemory, TestPorts};
 pub use uart::Uart;

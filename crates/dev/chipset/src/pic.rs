@@ -5,11 +5,12 @@
 //! is driving it looks again afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use satori_bus::{InterruptLine, PortDevice};
 use satori_defs::chipset::irq::CASCADE;
 use satori_defs::chipset::pic::*;
+use satori_lock::try_lock;
 use satori_save::{Error, Save, Value};
 use serde::{Deserialize, Serialize};
 
@@ -291,11 +292,7 @@ impl Pic {
         self.stale.store(true, Ordering::SeqCst);
         while self.stale.load(Ordering::SeqCst) {
             // Whoever holds it will see `stale` when done, so nobody waits for anybody.
-            let mut driven = match self.driving.try_lock() {
-                Ok(driven) => driven,
-                Err(TryLockError::Poisoned(driven)) => driven.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
+            let Some(mut driven) = try_lock(&self.driving) else { return };
             while self.stale.swap(false, Ordering::SeqCst) {
                 let intr = self.intr();
                 if *driven != intr {

@@ -14,7 +14,7 @@ const REFRESH: u8 = 18;
 
 /// Does to the devices behind `ports` what firmware does: interrupts at 08h and 70h, the timer at
 /// 18.2 Hz, the keyboard with its interrupt. The real-time clock is kept by its battery.
-pub fn post(ports: &PortMap) {
+pub(crate) fn post(ports: &PortMap) {
     let icw1 = pic::ICW1 | pic::ICW1_IC4;
     for (command, base, cascade, mask) in
         [(port::PIC_MASTER, MASTER_BASE, 1 << 2, MASTER_MASK), (port::PIC_SLAVE, SLAVE_BASE, 2, SLAVE_MASK)]

@@ -1,39 +1,33 @@
 //! What several devices need: a lock that survives a panic elsewhere, byte-wide ports, tick arithmetic.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use satori_bus::Nanos;
+pub(crate) use satori_lock::lock;
 
 /// Guests must not make a periodic timer fire faster than the host can serve it: however short the
 /// period they ask for, the next call comes no sooner. (KVM's PIT has 200 µs.) Counters stay exact;
 /// only interrupts merge.
-pub const MIN_PERIOD: Nanos = 50_000;
+pub(crate) const MIN_PERIOD: Nanos = 50_000;
 
 const NANOS: u128 = 1_000_000_000;
 
-/// Locks `mutex`; a device's state is valid between any two of its statements.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whole ticks of a clock of `hz` in `nanos`.
-pub fn ticks(nanos: Nanos, hz: u64) -> u64 {
+pub(crate) fn ticks(nanos: Nanos, hz: u64) -> u64 {
     (u128::from(nanos) * u128::from(hz) / NANOS) as u64
 }
 
 /// The first nanosecond at which `ticks` have passed.
-pub fn nanos(ticks: u64, hz: u64) -> Nanos {
+pub(crate) fn nanos(ticks: u64, hz: u64) -> Nanos {
     u64::try_from((u128::from(ticks) * NANOS).div_ceil(u128::from(hz))).unwrap_or(Nanos::MAX)
 }
 
 /// A read of `size` bytes from a device whose registers are a byte wide: byte after byte, as the
 /// ISA bus splits it.
-pub fn read_bytes(offset: u16, size: u8, mut byte: impl FnMut(u16) -> u8) -> u32 {
+pub(crate) fn read_bytes(offset: u16, size: u8, mut byte: impl FnMut(u16) -> u8) -> u32 {
     (0..u16::from(size.min(4))).fold(0, |value, i| value | u32::from(byte(offset.wrapping_add(i))) << (8 * i))
 }
 
 /// A write of `size` bytes to a device whose registers are a byte wide.
-pub fn write_bytes(offset: u16, size: u8, value: u32, mut byte: impl FnMut(u16, u8)) {
+pub(crate) fn write_bytes(offset: u16, size: u8, value: u32, mut byte: impl FnMut(u16, u8)) {
     for i in 0..u16::from(size.min(4)) {
         byte(offset.wrapping_add(i), (value >> (8 * i)) as u8);
     }

@@ -1,6 +1,8 @@
 //! QEMU's pc-testdev, for bare-metal suites: storage behind ports and in memory space, and a port
 //! for each interrupt line.
 
+mod pci;
+
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +11,7 @@ use satori_save::{Error, Save, State, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::support::{lock, read_bytes, write_bytes};
+pub use pci::PciTestdev;
 
 /// Four bytes of storage in port space; a wider access takes those that follow.
 pub struct TestPorts([AtomicU8; 4]);

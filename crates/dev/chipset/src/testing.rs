@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex};
 use satori_bus::{ByteSink, Clock, InterruptLine, Msi, MsiSink, Nanos, PowerEvent, PowerSink, TimerQueue};
 
 /// A clock that stands still until told, beside its timer queue.
-pub struct Time {
+pub(crate) struct Time {
     now: AtomicU64,
     epoch: u64,
     pub timers: Arc<TimerQueue>,
 }
 
 impl Time {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Self::at_epoch(0)
     }
 
-    pub fn at_epoch(seconds: u64) -> Arc<Self> {
+    pub(crate) fn at_epoch(seconds: u64) -> Arc<Self> {
         Arc::new(Time { now: AtomicU64::new(0), epoch: seconds * 1_000_000_000, timers: TimerQueue::new() })
     }
 
     /// Goes to `to`, stopping at every timer on the way.
-    pub fn run_to(&self, to: Nanos) {
+    pub(crate) fn run_to(&self, to: Nanos) {
         while let Some(next) = self.timers.next().filter(|&next| next <= to) {
             self.jump(next.max(self.now()));
             self.timers.run(self.now());
@@ -31,7 +31,7 @@ impl Time {
     }
 
     /// Goes to `to` without serving any timer.
-    pub fn jump(&self, to: Nanos) {
+    pub(crate) fn jump(&self, to: Nanos) {
         self.now.store(to, Ordering::Relaxed);
     }
 }
@@ -40,10 +40,10 @@ impl Clock for Time {
     fn now(&self) -> Nanos {
         self.now.load(Ordering::Relaxed)
     }
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         self.now()
     }
-    fn tsc_hz(&self) -> u64 {
+    fn counter_hz(&self) -> u64 {
         1_000_000_000
     }
     fn epoch(&self) -> u64 {
@@ -53,22 +53,22 @@ impl Clock for Time {
 
 /// A wire: its level, and how often it rose.
 #[derive(Default)]
-pub struct Wire {
+pub(crate) struct Wire {
     level: AtomicBool,
     rises: AtomicUsize,
 }
 
 impl Wire {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub fn level(&self) -> bool {
+    pub(crate) fn level(&self) -> bool {
         self.level.load(Ordering::Relaxed)
     }
 
     /// Rises since the last call.
-    pub fn rises(&self) -> usize {
+    pub(crate) fn rises(&self) -> usize {
         self.rises.swap(0, Ordering::Relaxed)
     }
 }
@@ -84,14 +84,14 @@ impl InterruptLine for Wire {
 
 /// Interrupt messages in order.
 #[derive(Default)]
-pub struct Messages(Mutex<Vec<Msi>>);
+pub(crate) struct Messages(Mutex<Vec<Msi>>);
 
 impl Messages {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub fn take(&self) -> Vec<Msi> {
+    pub(crate) fn take(&self) -> Vec<Msi> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -104,14 +104,14 @@ impl MsiSink for Messages {
 
 /// Power events in order.
 #[derive(Default)]
-pub struct Power(Mutex<Vec<PowerEvent>>);
+pub(crate) struct Power(Mutex<Vec<PowerEvent>>);
 
 impl Power {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub fn take(&self) -> Vec<PowerEvent> {
+    pub(crate) fn take(&self) -> Vec<PowerEvent> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -124,10 +124,10 @@ impl PowerSink for Power {
 
 /// Bytes in order.
 #[derive(Clone, Default)]
-pub struct Bytes(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Bytes(Arc<Mutex<Vec<u8>>>);
 
 impl Bytes {
-    pub fn take(&self) -> Vec<u8> {
+    pub(crate) fn take(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }

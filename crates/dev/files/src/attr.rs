@@ -3,19 +3,19 @@
 use rustix::fs::{Statx, StatxTimestamp};
 
 /// Seconds and nanoseconds.
-pub type Time = (u64, u32);
+pub(crate) type Time = (u64, u32);
 
 /// The type's bits of a mode, and the types.
-pub const S_IFMT: u32 = 0o170_000;
-pub const S_IFSOCK: u32 = 0o140_000;
-pub const S_IFLNK: u32 = 0o120_000;
-pub const S_IFREG: u32 = 0o100_000;
-pub const S_IFDIR: u32 = 0o040_000;
-pub const S_IFIFO: u32 = 0o010_000;
+pub(crate) const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFSOCK: u32 = 0o140_000;
+pub(crate) const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
+pub(crate) const S_IFIFO: u32 = 0o010_000;
 
 /// `fuse_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attr {
+pub(crate) struct Attr {
     pub ino: u64,
     pub size: u64,
     /// Of 512 bytes.
@@ -34,7 +34,7 @@ pub struct Attr {
 
 impl Attr {
     /// What statx(2) tells, with a number that is unique within the folder.
-    pub fn new(stat: &Statx, ino: u64) -> Attr {
+    pub(crate) fn new(stat: &Statx, ino: u64) -> Attr {
         let time = |t: StatxTimestamp| (t.tv_sec as u64, t.tv_nsec);
         Attr {
             ino,
@@ -55,18 +55,18 @@ impl Attr {
         }
     }
 
-    pub fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         self.mode & S_IFMT
     }
 }
 
 /// `d_type` of a mode.
-pub fn dirent_kind(mode: u32) -> u32 {
+pub(crate) fn dirent_kind(mode: u32) -> u32 {
     (mode & S_IFMT) >> 12
 }
 
 /// Now, by the clock that file systems use.
-pub fn now() -> Time {
+pub(crate) fn now() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     (now.tv_sec as u64, now.tv_nsec as u32)
 }

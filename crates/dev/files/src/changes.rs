@@ -11,31 +11,31 @@ use crate::wire::{Args, Header, PATH_MAX, Reply};
 
 /// `setattr_in.valid`.
 mod valid {
-    pub const MODE: u32 = 1 << 0;
-    pub const UID: u32 = 1 << 1;
-    pub const GID: u32 = 1 << 2;
-    pub const SIZE: u32 = 1 << 3;
-    pub const ATIME: u32 = 1 << 4;
-    pub const MTIME: u32 = 1 << 5;
-    pub const FH: u32 = 1 << 6;
-    pub const ATIME_NOW: u32 = 1 << 7;
-    pub const MTIME_NOW: u32 = 1 << 8;
+    pub(super) const MODE: u32 = 1 << 0;
+    pub(super) const UID: u32 = 1 << 1;
+    pub(super) const GID: u32 = 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const ATIME: u32 = 1 << 4;
+    pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const FH: u32 = 1 << 6;
+    pub(super) const ATIME_NOW: u32 = 1 << 7;
+    pub(super) const MTIME_NOW: u32 = 1 << 8;
 }
 
 /// Permissions, with set-user-ID, set-group-ID and the sticky bit.
-pub const PERMISSIONS: u32 = 0o7777;
+pub(crate) const PERMISSIONS: u32 = 0o7777;
 /// What a directory gives its new entries of its group.
-pub const S_ISGID: u32 = 0o2000;
+pub(crate) const S_ISGID: u32 = 0o2000;
 /// O_EXCL.
-const EXCLUSIVE: u32 = 0o200;
+pub(crate) const EXCLUSIVE: u32 = 0o200;
 
 /// Flags of renameat2(2).
-pub const NOREPLACE: u32 = 1;
-pub const EXCHANGE: u32 = 2;
+pub(crate) const NOREPLACE: u32 = 1;
+pub(crate) const EXCHANGE: u32 = 2;
 
 /// What is to become of attributes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -48,14 +48,14 @@ pub struct Wanted {
 
 /// A time to set.
 #[derive(Clone, Copy, Debug)]
-pub enum When {
+pub(crate) enum When {
     Now,
     At(Time),
 }
 
 /// What is made.
 #[derive(Clone, Copy, Debug)]
-pub struct New<'a> {
+pub(crate) struct New<'a> {
     pub name: &'a [u8],
     /// Type and permissions, the umask applied.
     pub mode: u32,
@@ -68,7 +68,7 @@ pub struct New<'a> {
 
 /// Two names.
 #[derive(Clone, Copy, Debug)]
-pub struct Move<'a> {
+pub(crate) struct Move<'a> {
     pub from: (u64, &'a [u8]),
     pub to: (u64, &'a [u8]),
     pub flags: u32,
@@ -317,7 +317,7 @@ impl Server {
 }
 
 /// Writes all, or as much as goes before the first error.
-pub fn write_all(file: &std::os::fd::OwnedFd, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+pub(crate) fn write_all(file: &std::os::fd::OwnedFd, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
     let mut done = 0;
     while done < bytes.len() {
         match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {

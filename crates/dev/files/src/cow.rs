@@ -20,10 +20,10 @@ use crate::server::Server;
 
 /// What changed contents may still take, in bytes. A guest that fills it gets ENOSPC.
 #[derive(Clone, Debug)]
-pub struct Budget(pub Rc<Cell<u64>>);
+pub(crate) struct Budget(pub Rc<Cell<u64>>);
 
 impl Budget {
-    pub fn new(bytes: u64) -> Budget {
+    pub(crate) fn new(bytes: u64) -> Budget {
         Budget(Rc::new(Cell::new(bytes)))
     }
 
@@ -34,7 +34,7 @@ impl Budget {
 
 /// A content in memory, charged to a budget for as long as it is there.
 #[derive(Debug)]
-pub struct Content {
+pub(crate) struct Content {
     pub file: OwnedFd,
     charged: u64,
     budget: Budget,
@@ -66,7 +66,7 @@ impl Drop for Content {
 
 /// What was changed of a node.
 #[derive(Debug)]
-pub struct Change {
+pub(crate) struct Change {
     /// What the guest is told, instead of the host's.
     pub attr: Attr,
     pub data: Data,
@@ -78,7 +78,7 @@ pub struct Change {
 
 /// A changed node's content.
 #[derive(Debug)]
-pub enum Data {
+pub(crate) enum Data {
     /// The host's file's; or none, as of a directory.
     Lower,
     /// A file's own.

@@ -10,7 +10,7 @@ const HANDLES: usize = 1 << 16;
 
 /// An entry of a directory, as it was when the directory was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub name: Vec<u8>,
     pub ino: u64,
     /// `d_type`.
@@ -19,7 +19,7 @@ pub struct Entry {
 
 /// What was opened.
 #[derive(Debug)]
-pub enum Handle {
+pub(crate) enum Handle {
     /// A file. Without `host` its content is the node's changed one.
     File { node: u64, host: Option<OwnedFd>, writable: bool },
     /// A directory, its entries since it was last read from its beginning, and whether they were read at all
@@ -29,13 +29,13 @@ pub enum Handle {
 
 /// All of them, by the number that the guest has.
 #[derive(Debug, Default)]
-pub struct Handles {
+pub(crate) struct Handles {
     all: HashMap<u64, Handle>,
     next: u64,
 }
 
 impl Handles {
-    pub fn add(&mut self, handle: Handle) -> Result<u64, Errno> {
+    pub(crate) fn add(&mut self, handle: Handle) -> Result<u64, Errno> {
         if self.all.len() >= HANDLES {
             return Err(Errno::NFILE);
         }
@@ -44,15 +44,15 @@ impl Handles {
         Ok(self.next)
     }
 
-    pub fn get(&self, id: u64) -> Result<&Handle, Errno> {
+    pub(crate) fn get(&self, id: u64) -> Result<&Handle, Errno> {
         self.all.get(&id).ok_or(Errno::BADF)
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Result<&mut Handle, Errno> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Result<&mut Handle, Errno> {
         self.all.get_mut(&id).ok_or(Errno::BADF)
     }
 
-    pub fn remove(&mut self, id: u64) {
+    pub(crate) fn remove(&mut self, id: u64) {
         self.all.remove(&id);
     }
 }

@@ -1,4 +1,4 @@
-//! The file server: one of the host's folders, offered to a guest as FUSE messages on a socket.
+//! The file server: one of the host's folders, offered to a guest as FUSE or 9P messages on a socket.
 //!
 //! It is a process of its own ([`start`]), which gives away what serving does not need ([`main`]) before it reads
 //! the first message: whoever breaks into it through a message finds that folder and nothing else. What holds
@@ -17,6 +17,7 @@ mod cow;
 mod handles;
 mod host;
 mod nodes;
+mod plan9;
 mod process;
 mod read;
 mod server;
@@ -49,6 +50,29 @@ impl Mode {
             Mode::Ro => "ro",
             Mode::Rw => "rw",
             Mode::Cow => "cow",
+        }
+    }
+}
+
+/// In which words a guest asks for files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// FUSE, as virtiofs has it.
+    #[default]
+    Fuse,
+    /// 9P2000.L.
+    Plan9,
+}
+
+impl Protocol {
+    /// Both.
+    pub const ALL: [Protocol; 2] = [Protocol::Fuse, Protocol::Plan9];
+
+    /// As options spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Fuse => "virtiofs",
+            Protocol::Plan9 => "9p",
         }
     }
 }

@@ -10,13 +10,13 @@ use crate::attr::{Attr, S_IFDIR};
 use crate::cow::Change;
 
 /// The root's number (FUSE_ROOT_ID).
-pub const ROOT: u64 = 1;
+pub(crate) const ROOT: u64 = 1;
 
 /// The most files that a guest may make us remember.
 const NODES: usize = 4 << 20;
 
 /// What identifies one of the host's files as long as a handle on it is open: device and inode.
-pub type Key = (u64, u64);
+pub(crate) type Key = (u64, u64);
 
 /// File systems that are no files of anybody, by `f_type` (linux/magic.h): proc, sysfs, devpts, cgroup and
 /// cgroup2, debugfs, tracefs, securityfs, bpf, configfs, efivarfs, fusectl, pstore, selinux, binfmt_misc. A guest
@@ -41,7 +41,7 @@ const PSEUDO: &[u64] = &[
 
 /// The host's file beneath a node.
 #[derive(Debug)]
-pub struct Lower {
+pub(crate) struct Lower {
     /// Opened with O_PATH.
     pub fd: OwnedFd,
     key: Key,
@@ -51,7 +51,7 @@ pub struct Lower {
 
 /// A file that the guest knows.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// How many of the guest's references are still to be forgotten.
     lookups: u64,
     /// Its number within the folder, for the guest's programs.
@@ -64,7 +64,7 @@ pub struct Node {
 
 /// All of them.
 #[derive(Debug)]
-pub struct Nodes {
+pub(crate) struct Nodes {
     all: HashMap<u64, Node>,
     by_key: HashMap<Key, u64>,
     next: u64,
@@ -73,14 +73,19 @@ pub struct Nodes {
 }
 
 /// Opens an entry of a directory, and nothing that it might lead to.
-pub fn open_entry(directory: &OwnedFd, name: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_entry(
+    directory: &OwnedFd,
+    name: &[u8],
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     openat2(directory, name, flags, Mode::from_raw_mode(mode), resolve)
 }
 
 /// What the host tells of an open file.
-pub fn stat(fd: &OwnedFd) -> Result<Statx, Errno> {
+pub(crate) fn stat(fd: &OwnedFd) -> Result<Statx, Errno> {
     statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
 }
 
@@ -90,7 +95,7 @@ fn device(stat: &Statx) -> u64 {
 
 impl Node {
     /// What the guest is told of it.
-    pub fn attr(&self) -> Result<Attr, Errno> {
+    pub(crate) fn attr(&self) -> Result<Attr, Errno> {
         match (&self.change, &self.lower) {
             (Some(change), _) => Ok(change.attr),
             (None, Some(lower)) => {
@@ -105,30 +110,30 @@ impl Node {
     }
 
     /// The host's directory that names are looked for in; a hidden one has none.
-    pub fn lower_directory(&self) -> Option<&OwnedFd> {
+    pub(crate) fn lower_directory(&self) -> Option<&OwnedFd> {
         self.lower.as_ref().filter(|lower| !lower.hidden).map(|lower| &lower.fd)
     }
 }
 
 impl Nodes {
     /// The root directory alone, which is never forgotten.
-    pub fn new(root: OwnedFd) -> Result<Nodes, Errno> {
+    pub(crate) fn new(root: OwnedFd) -> Result<Nodes, Errno> {
         let mut nodes =
             Nodes { all: HashMap::new(), by_key: HashMap::new(), next: ROOT, devices: Vec::new() };
         nodes.of_lower(root)?;
         Ok(nodes)
     }
 
-    pub fn get(&self, id: u64) -> Result<&Node, Errno> {
+    pub(crate) fn get(&self, id: u64) -> Result<&Node, Errno> {
         self.all.get(&id).ok_or(Errno::STALE)
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Result<&mut Node, Errno> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Result<&mut Node, Errno> {
         self.all.get_mut(&id).ok_or(Errno::STALE)
     }
 
     /// The node of one of the host's files, made if it is new.
-    pub fn of_lower(&mut self, fd: OwnedFd) -> Result<u64, Errno> {
+    pub(crate) fn of_lower(&mut self, fd: OwnedFd) -> Result<u64, Errno> {
         let stat = stat(&fd)?;
         let key = (device(&stat), stat.stx_ino);
         if let Some(&id) = self.by_key.get(&key) {
@@ -155,7 +160,7 @@ impl Nodes {
     }
 
     /// A node of which the host has nothing.
-    pub fn of_change(&mut self, mut change: Change) -> Result<u64, Errno> {
+    pub(crate) fn of_change(&mut self, mut change: Change) -> Result<u64, Errno> {
         let ino = 1 << 63 | self.next;
         change.attr.ino = ino;
         self.add(Node { lookups: 0, ino, lower: None, change: Some(Box::new(change)) })
@@ -172,14 +177,14 @@ impl Nodes {
     }
 
     /// The guest has one reference more.
-    pub fn refer(&mut self, id: u64) {
+    pub(crate) fn refer(&mut self, id: u64) {
         if let Some(node) = self.all.get_mut(&id) {
             node.lookups = node.lookups.saturating_add(1);
         }
     }
 
     /// The guest gives `count` references back; a number that is too large is no more than all of them.
-    pub fn forget(&mut self, id: u64, count: u64) {
+    pub(crate) fn forget(&mut self, id: u64, count: u64) {
         if let Some(node) = self.all.get_mut(&id) {
             node.lookups = node.lookups.saturating_sub(count);
             self.tidy(id);
@@ -187,7 +192,7 @@ impl Nodes {
     }
 
     /// Drops a node that the guest cannot reach any more and that holds no change.
-    pub fn tidy(&mut self, id: u64) {
+    pub(crate) fn tidy(&mut self, id: u64) {
         let Some(node) = self.all.get(&id) else { return };
         let gone = node.change.as_ref().is_none_or(|change| change.attr.nlink == 0);
         if id != ROOT && node.lookups == 0 && gone {
@@ -199,7 +204,7 @@ impl Nodes {
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 }

@@ -1,6 +1,7 @@
 //! The server's process: how it is started, what it gives away, what it tells before it serves.
 
-use std::io::{BufReader, stdin};
+use std::io::{self, BufReader, Read, Write, stdin};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,10 @@ use rustix::fs::{Mode as Permissions, OFlags, open};
 use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
 use satori_sandbox::{Folder, Mode as Sandbox, enter_folder};
 
-use crate::Mode;
+use crate::plan9::{self, Plan9};
 use crate::server::Server;
+use crate::wire::{IN_HEADER, MAX_REQUEST, Reply};
+use crate::{Mode, Protocol};
 
 /// The word that makes our own binary a file server; no row of the table of commands.
 pub const COMMAND: &str = "__files";
@@ -21,7 +24,7 @@ pub const COMMAND: &str = "__files";
 pub enum Error {
     /// The process did not come to be.
     #[error("the file server of {0} cannot be started ({1}): free memory or processes, and try again")]
-    Start(PathBuf, std::io::Error),
+    Start(PathBuf, io::Error),
     /// It said why it cannot serve.
     #[error("{0}: {1}")]
     Refused(PathBuf, String),
@@ -34,6 +37,8 @@ pub struct Share {
     pub root: PathBuf,
     /// What the guest may do with it.
     pub mode: Mode,
+    /// How the guest asks.
+    pub protocol: Protocol,
     /// How much memory its changes may take, in bytes.
     pub budget: u64,
 }
@@ -43,7 +48,8 @@ pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, 
     let failed = |error| Error::Start(share.root.clone(), error);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(program);
-    command.args([COMMAND, share.mode.name(), sandbox.name(), &share.budget.to_string()]).arg(&share.root);
+    let (mode, protocol, budget) = (share.mode.name(), share.protocol.name(), share.budget.to_string());
+    command.args([COMMAND, mode, protocol, sandbox.name(), &budget]).arg(&share.root);
     Helper::start(&mut command, ours, theirs).map_err(|why| match why {
         Unstarted::Start(error) => failed(error),
         Unstarted::Refused(_) => Error::Refused(share.root.clone(), why.to_string()),
@@ -54,9 +60,9 @@ pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, 
 /// exit status.
 pub fn main(arguments: &[std::ffi::OsString]) -> i32 {
     match prepare(arguments) {
-        Ok((mut server, socket)) => {
+        Ok((server, protocol, socket)) => {
             let from = BufReader::with_capacity(1 << 17, &socket);
-            match server.serve(from, &socket) {
+            match serve(server, protocol, from, &socket) {
                 Ok(()) => 0,
                 // Who is at the other end sees that the socket is closed.
                 Err(_) => FAILED,
@@ -66,9 +72,60 @@ pub fn main(arguments: &[std::ffi::OsString]) -> i32 {
     }
 }
 
-fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, UnixStream), String> {
-    let [mode, sandbox, budget, root] = arguments else { return Err("four arguments are wanted".into()) };
+/// Serves until the other side closes. What is no message of the protocol is an error.
+pub(crate) fn serve(
+    mut server: Server,
+    protocol: Protocol,
+    from: impl Read,
+    mut to: impl Write,
+) -> io::Result<()> {
+    match protocol {
+        Protocol::Fuse => {
+            let mut reply = Reply::default();
+            messages(from, IN_HEADER..=MAX_REQUEST, |request| {
+                server.answer(request, &mut reply).map_or(Ok(()), |bytes| to.write_all(bytes))
+            })
+        }
+        Protocol::Plan9 => {
+            let (mut server, mut reply) = (Plan9::new(server), plan9::Out::default());
+            messages(from, plan9::HEADER..=plan9::MOST, |message| {
+                to.write_all(server.answer(message, &mut reply))
+            })
+        }
+    }
+}
+
+/// Reads messages that begin with their length, which is one of `lengths`, until there is no more.
+fn messages(
+    mut from: impl Read,
+    lengths: RangeInclusive<usize>,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut message = Vec::with_capacity(*lengths.end());
+    loop {
+        let mut length = [0; 4];
+        if from.read(&mut length[..1])? == 0 {
+            return Ok(());
+        }
+        from.read_exact(&mut length[1..])?;
+        let whole = u32::from_le_bytes(length) as usize;
+        if !lengths.contains(&whole) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a request of {whole} bytes")));
+        }
+        message.clear();
+        message.extend(length);
+        message.resize(whole, 0);
+        from.read_exact(&mut message[4..])?;
+        each(&message)?;
+    }
+}
+
+fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixStream), String> {
+    let [mode, protocol, sandbox, budget, root] = arguments else {
+        return Err("five arguments are wanted".into());
+    };
     let mode = Mode::ALL.into_iter().find(|m| mode == m.name()).ok_or("no such mode")?;
+    let protocol = Protocol::ALL.into_iter().find(|p| protocol == p.name()).ok_or("no such protocol")?;
     let sandbox = sandbox.to_str().and_then(Sandbox::of).ok_or("no such sandbox")?;
     let budget = budget.to_str().and_then(|text| text.parse().ok()).ok_or("no such budget")?;
     let socket = stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
@@ -87,5 +144,5 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, UnixStream), Str
     let server = Server::new(opened, proc, mode, budget, privileged);
     let server = server.map_err(|why| format!("cannot be read ({why})"))?;
     say_ready(&measures, &[]).map_err(|why| why.to_string())?;
-    Ok((server, socket.into()))
+    Ok((server, protocol, socket.into()))
 }

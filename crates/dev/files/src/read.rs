@@ -21,10 +21,10 @@ use crate::wire::{Args, Header, MAX_IO, Reply, dirent_length};
 const KEEP_CACHE: u32 = 1 << 1;
 
 /// Of one open(2): how the file is opened, and that it is emptied.
-const ACCESS: u32 = 3;
-const WRITE_ONLY: u32 = 1;
-pub const READ_WRITE: u32 = 2;
-pub const TRUNCATE: u32 = 0o1000;
+pub(crate) const ACCESS: u32 = 3;
+pub(crate) const WRITE_ONLY: u32 = 1;
+pub(crate) const READ_WRITE: u32 = 2;
+pub(crate) const TRUNCATE: u32 = 0o1000;
 
 /// The most entries of a directory that are kept for one handle.
 const ENTRIES: usize = 1 << 20;

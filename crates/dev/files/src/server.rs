@@ -1,6 +1,5 @@
-//! One folder's server: requests in, replies out, one at a time.
+//! One folder's server: a request in, its reply out.
 
-use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -9,18 +8,18 @@ use crate::Mode;
 use crate::cow::Budget;
 use crate::handles::Handles;
 use crate::nodes::Nodes;
-use crate::wire::{Args, Header, IN_HEADER, MAX_IO, MAX_REQUEST, Reply, op};
+use crate::wire::{Args, Header, MAX_IO, Reply, op};
 
 /// Whether a request has a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Yes,
     Never,
 }
 
 /// A folder that is served.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     pub(crate) mode: Mode,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
@@ -52,17 +51,17 @@ const CHANGES: &[u32] = &[
 
 /// Flags of FUSE_INIT that we know and Linux offers.
 mod init {
-    pub const ASYNC_READ: u32 = 1 << 0;
-    pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
-    pub const BIG_WRITES: u32 = 1 << 5;
-    pub const AUTO_INVAL_DATA: u32 = 1 << 12;
-    pub const DO_READDIRPLUS: u32 = 1 << 13;
-    pub const READDIRPLUS_AUTO: u32 = 1 << 14;
-    pub const ASYNC_DIO: u32 = 1 << 15;
-    pub const PARALLEL_DIROPS: u32 = 1 << 18;
-    pub const MAX_PAGES: u32 = 1 << 22;
-    pub const CACHE_SYMLINKS: u32 = 1 << 23;
-    pub const ALL: u32 = ASYNC_READ
+    pub(super) const ASYNC_READ: u32 = 1 << 0;
+    pub(super) const ATOMIC_O_TRUNC: u32 = 1 << 3;
+    pub(super) const BIG_WRITES: u32 = 1 << 5;
+    pub(super) const AUTO_INVAL_DATA: u32 = 1 << 12;
+    pub(super) const DO_READDIRPLUS: u32 = 1 << 13;
+    pub(super) const READDIRPLUS_AUTO: u32 = 1 << 14;
+    pub(super) const ASYNC_DIO: u32 = 1 << 15;
+    pub(super) const PARALLEL_DIROPS: u32 = 1 << 18;
+    pub(super) const MAX_PAGES: u32 = 1 << 22;
+    pub(super) const CACHE_SYMLINKS: u32 = 1 << 23;
+    pub(super) const ALL: u32 = ASYNC_READ
         | ATOMIC_O_TRUNC
         | BIG_WRITES
         | AUTO_INVAL_DATA
@@ -80,7 +79,7 @@ const VERSION: (u32, u32, u32) = (7, 31, 38);
 impl Server {
     /// A server of `root`, an open directory. `proc` is `/proc/self/fd`; `privileged` tells that files can be given to
     /// others.
-    pub fn new(
+    pub(crate) fn new(
         root: OwnedFd,
         proc: OwnedFd,
         mode: Mode,
@@ -91,35 +90,8 @@ impl Server {
         Ok(Server { mode, nodes, handles: Handles::default(), proc, budget: Budget::new(budget), privileged })
     }
 
-    /// Serves until the other side closes. What is no message of the protocol is an error.
-    pub fn serve(&mut self, mut from: impl Read, mut to: impl Write) -> io::Result<()> {
-        let mut request = Vec::with_capacity(MAX_REQUEST);
-        let mut reply = Reply::default();
-        loop {
-            let mut length = [0; 4];
-            if from.read(&mut length[..1])? == 0 {
-                return Ok(());
-            }
-            from.read_exact(&mut length[1..])?;
-            let whole = u32::from_le_bytes(length) as usize;
-            if !(IN_HEADER..=MAX_REQUEST).contains(&whole) {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("a request of {whole} bytes"),
-                ));
-            }
-            request.clear();
-            request.extend(length);
-            request.resize(whole, 0);
-            from.read_exact(&mut request[4..])?;
-            if let Some(bytes) = self.answer(&request, &mut reply) {
-                to.write_all(bytes)?;
-            }
-        }
-    }
-
     /// The reply to one whole request, if it has one.
-    pub fn answer<'a>(&mut self, request: &[u8], reply: &'a mut Reply) -> Option<&'a [u8]> {
+    pub(crate) fn answer<'a>(&mut self, request: &[u8], reply: &'a mut Reply) -> Option<&'a [u8]> {
         reply.begin();
         let (header, args) = Header::parse(request).ok()?;
         match self.perform(&header, args, reply) {
@@ -129,7 +101,13 @@ impl Server {
         }
     }
 
-    fn perform(&mut self, header: &Header, args: Args<'_>, reply: &mut Reply) -> Result<Answer, Errno> {
+    /// Does what a request asks for.
+    pub(crate) fn perform(
+        &mut self,
+        header: &Header,
+        args: Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<Answer, Errno> {
         if self.mode == Mode::Ro && CHANGES.contains(&header.opcode) {
             return Err(Errno::ROFS);
         }

@@ -15,7 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Result;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use satori_lock::Held;
 
 use crate::Store;
 
@@ -50,7 +52,7 @@ struct Pending {
 
 /// A file whose writes wait for [`commit`](Delayed::commit).
 #[derive(Debug)]
-pub struct Delayed {
+pub(crate) struct Delayed {
     store: Arc<dyn Store>,
     pending: Mutex<Pending>,
     piece: u64,
@@ -81,7 +83,7 @@ struct Tables {
 }
 
 impl Delayed {
-    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Result<Self> {
         let mut bits = [0; 4];
         store.read(CLUSTER_BITS, &mut bits)?;
         let piece = 1u64.checked_shl(u32::from_be_bytes(bits)).unwrap_or(PIECE_MAX).clamp(512, PIECE_MAX);
@@ -90,16 +92,16 @@ impl Delayed {
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().held()
     }
 
     /// Bytes that wait.
-    pub fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         self.pending().pieces.len() as u64 * self.piece
     }
 
     /// Brings all that waits to the disk. The library's caches are to be empty: it is for them that these are whole.
-    pub fn commit(&self) -> Result<()> {
+    pub(crate) fn commit(&self) -> Result<()> {
         let mut pending = self.pending();
         if pending.pieces.is_empty() {
             return self.store.sync();
@@ -241,7 +243,7 @@ fn greater(old: &[u8], new: &[u8], order: u32) -> Box<[u8]> {
 
 /// Whether the table of the blocks of counts is filled from its begin without holes, as everybody makes it who appends. For a hole
 /// the library would look for room in each block before it, one within the other, until its stack ends.
-pub fn counts_are_dense(store: &dyn Store) -> Result<bool> {
+pub(crate) fn counts_are_dense(store: &dyn Store) -> Result<bool> {
     let number = |at: u64, len: usize| {
         let mut bytes = [0; 8];
         store.read(at, &mut bytes[8 - len..]).map(|()| u64::from_be_bytes(bytes))

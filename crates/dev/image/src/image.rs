@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::Result as IoResult;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use satori_defs::virtio::block::SECTOR;
+use satori_lock::Held;
 
 use crate::qcow2::Qcow2;
 use crate::store::at_once;
-use crate::{Error, HostFile, Store};
+use crate::{Error, HostFile, Store, locks};
 
 /// Bytes of the pieces that a snapshot keeps.
 const PIECE: u64 = 64 << 10;
@@ -85,12 +86,8 @@ impl Image {
     pub fn open(source: Source) -> Result<Self, Error> {
         let Source { name, file, format, access, here, backing } = source;
         let host = |why| Error::Host { name: name.clone(), why };
-        // A lock is the file's as long as this descriptor is open, and other users of images look for it.
-        let locked = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
-        match locked {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::Locked(name)),
-            Err(TryLockError::Error(why)) => return Err(host(why)),
+        if !locks::take(&file, access == Access::Write).map_err(host)? {
+            return Err(Error::Locked(name));
         }
         let store: Arc<dyn Store> = Arc::new(HostFile::new(file).map_err(host)?);
         match format {
@@ -140,7 +137,7 @@ impl Image {
 
     /// What a snapshot keeps, and is locked meanwhile.
     fn kept(&self) -> Option<MutexGuard<'_, BTreeMap<u64, Box<[u8]>>>> {
-        self.kept.as_ref().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner))
+        self.kept.as_ref().map(|kept| kept.lock().held())
     }
 
     /// What a snapshot keeps: the numbers of its pieces, if it is one, and what is in them, one behind the other.

@@ -7,6 +7,7 @@
 mod delayed;
 mod error;
 mod image;
+mod locks;
 mod qcow2;
 mod storage;
 mod store;

@@ -10,7 +10,7 @@ use std::io::{Error as IoError, Result as IoResult};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use imago::FormatAccess;
 use imago::format::drivers::FormatDriverInstance;
@@ -18,11 +18,12 @@ use imago::qcow2::Qcow2 as Driver;
 use imago::raw::Raw;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use satori_defs::virtio::block::SECTOR;
+use satori_lock::Held;
 
 use crate::delayed::{Delayed, counts_are_dense};
 use crate::storage::Layer;
 use crate::store::at_once;
-use crate::{Error, Format, HostFile, Store};
+use crate::{Error, Format, HostFile, Store, locks};
 
 /// Bytes that wait to be written before they are, though no flush asks for it.
 const WAITING_MAX: u64 = 32 << 20;
@@ -37,7 +38,7 @@ const CRYPT_METHOD: u64 = 32;
 type Access = FormatAccess<Layer>;
 
 /// A qcow2 image with its chain.
-pub struct Qcow2 {
+pub(crate) struct Qcow2 {
     image: Mutex<Opened>,
     files: Vec<RawFd>,
     bytes: u64,
@@ -67,7 +68,7 @@ struct Opening {
 
 impl Qcow2 {
     /// Opens the image in `store`, which lies in `here`; images that it is based on have to be in `folder`.
-    pub fn open(
+    pub(crate) fn open(
         name: &str,
         store: Arc<dyn Store>,
         write: bool,
@@ -89,28 +90,28 @@ impl Qcow2 {
     }
 
     fn image(&self) -> MutexGuard<'_, Opened> {
-        self.image.lock().unwrap_or_else(PoisonError::into_inner)
+        self.image.lock().held()
     }
 
-    pub fn files(&self) -> Vec<RawFd> {
+    pub(crate) fn files(&self) -> Vec<RawFd> {
         self.files.clone()
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn read(&self, at: u64, data: &mut [u8]) -> IoResult<()> {
+    pub(crate) fn read(&self, at: u64, data: &mut [u8]) -> IoResult<()> {
         sound(|| self.image().access.read(data, at))
     }
 
     /// Reads what needs no waiting, tables included; false if that is not all.
-    pub fn read_at_once(&self, at: u64, data: &mut [u8]) -> bool {
+    pub(crate) fn read_at_once(&self, at: u64, data: &mut [u8]) -> bool {
         let Ok(image) = self.image.try_lock() else { return false };
         sound(|| at_once(|| image.access.read(data, at))).is_ok()
     }
 
-    pub fn write(&self, at: u64, data: &[u8]) -> IoResult<()> {
+    pub(crate) fn write(&self, at: u64, data: &[u8]) -> IoResult<()> {
         let mut image = self.image();
         if image.freed {
             image.commit()?;
@@ -123,19 +124,19 @@ impl Qcow2 {
     }
 
     /// What was written is on the disk when this returns.
-    pub fn flush(&self) -> IoResult<()> {
+    pub(crate) fn flush(&self) -> IoResult<()> {
         self.image().commit()
     }
 
     /// The guest does not need these bytes; what they were stays where the image's version cannot tell.
-    pub fn discard(&self, at: u64, len: u64) -> IoResult<()> {
+    pub(crate) fn discard(&self, at: u64, len: u64) -> IoResult<()> {
         let mut image = self.image();
         let (begin, end) = image.clusters(at, len);
         image.give_up(begin, end).map(drop)
     }
 
     /// Makes these bytes zero.
-    pub fn zero(&self, at: u64, len: u64) -> IoResult<()> {
+    pub(crate) fn zero(&self, at: u64, len: u64) -> IoResult<()> {
         let (begin, end) = self.image().clusters(at, len);
         let write = |mut at: u64, end: u64| {
             let zeroes = vec![0; (end - at).min(ZEROES) as usize];
@@ -301,7 +302,9 @@ impl Opening {
             ))
         })?;
         let host = |why| Error::Host { name: path.display().to_string(), why };
-        opened.try_lock_shared().map_err(|_| Error::Locked(path.display().to_string()))?;
+        if !locks::take(&opened, false).map_err(host)? {
+            return Err(Error::Locked(path.display().to_string()));
+        }
         let store: Arc<dyn Store> = Arc::new(HostFile::new(opened).map_err(host)?);
         let name = path.display().to_string();
         match format {

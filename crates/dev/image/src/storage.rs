@@ -19,14 +19,14 @@ const ZEROES: usize = 1 << 20;
 
 /// A file of a chain.
 #[derive(Debug)]
-pub struct Layer {
+pub(crate) struct Layer {
     store: Arc<dyn Store>,
     /// The library's locks on ranges.
     ranges: CommonStorageHelper,
 }
 
 impl Layer {
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         Layer { store, ranges: CommonStorageHelper::default() }
     }
 

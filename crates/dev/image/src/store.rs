@@ -41,7 +41,7 @@ thread_local! {
 }
 
 /// Calls `read`, in which every [`HostFile`]'s read that would wait is an error.
-pub fn at_once<T>(read: impl FnOnce() -> T) -> T {
+pub(crate) fn at_once<T>(read: impl FnOnce() -> T) -> T {
     /// Takes the wish back, also when `read` panics.
     struct Over;
     impl Drop for Over {

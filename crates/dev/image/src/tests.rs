@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::testing::{faults, qcow2};
-use crate::{Access, Format, HostFile, Image, Source};
+use crate::{Access, Format, HostFile, Image, Source, locks};
 
 const BYTES: u64 = 1 << 20;
 
@@ -191,6 +191,33 @@ fn what_is_in_use_is_refused() {
     drop(first);
     let _above = open(&above, Access::Write).unwrap();
     assert!(open(&path, Access::Write).unwrap_err().contains("in use"), "somebody stands on it");
+}
+
+#[test]
+fn what_qemu_uses_is_refused_and_qemu_refuses_what_we_use() {
+    let folder = Folder::new("qemu-locks");
+    let path = folder.file("disk", &qcow2(BYTES, 16, None));
+    let theirs = File::open(&path).unwrap();
+    locks::as_qemu(&theirs, false);
+    assert!(open(&path, Access::Write).unwrap_err().contains("in use"), "it reads");
+    drop(open(&path, Access::Snapshot).unwrap());
+    drop(open(&path, Access::ReadOnly).unwrap());
+    locks::as_qemu(&theirs, true);
+    for access in [Access::Write, Access::ReadOnly, Access::Snapshot] {
+        assert!(open(&path, access).unwrap_err().contains("in use"), "it writes");
+    }
+    drop(theirs);
+    // Where QEMU's own program is installed, it is asked.
+    let info = |path: &Path| Command::new("qemu-img").args(["info", "-f", "qcow2"]).arg(path).output();
+    for (access, fails) in [(Access::Write, true), (Access::ReadOnly, false), (Access::Snapshot, false)] {
+        let _ours = open(&path, access).unwrap();
+        let Ok(output) = info(&path) else { return };
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((!output.status.success(), told.contains("lock")), (fails, fails), "{access:?}: {told}");
+        let changed =
+            Command::new("qemu-img").args(["resize", "-f", "qcow2"]).arg(&path).arg("+1M").output().unwrap();
+        assert!(!changed.status.success(), "{access:?}");
+    }
 }
 
 #[test]

@@ -5,32 +5,32 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use smoltcp::wire::EthernetAddress;
 
 /// The gateway's and the name server's card.
-pub const OUR_MAC: EthernetAddress = EthernetAddress([0x52, 0x55, 10, 0, 2, 2]);
+pub(crate) const OUR_MAC: EthernetAddress = EthernetAddress([0x52, 0x55, 10, 0, 2, 2]);
 
-pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
-pub const DNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
-pub const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
-pub const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+pub(crate) const DNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+pub(crate) const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+pub(crate) const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 /// Subnet broadcast and all, to which DHCP goes.
-pub const BROADCAST: Ipv4Addr = Ipv4Addr::BROADCAST;
+pub(crate) const BROADCAST: Ipv4Addr = Ipv4Addr::BROADCAST;
 
 /// A unique local prefix (RFC 4193) of 64 bits, whose 40 bits say `satori`'s first five letters.
-pub const PREFIX: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6174, 0x6f72, 0x6900, 0, 0, 0, 0);
-pub const PREFIX_LEN: u8 = 64;
-pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
-pub const DNS6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6174, 0x6f72, 0x6900, 0, 0, 0, 3);
+pub(crate) const PREFIX: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6174, 0x6f72, 0x6900, 0, 0, 0, 0);
+pub(crate) const PREFIX_LEN: u8 = 64;
+pub(crate) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+pub(crate) const DNS6: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6174, 0x6f72, 0x6900, 0, 0, 0, 3);
 
 /// The port of name servers.
 const DOMAIN: u16 = 53;
 
 /// Whether `address` is in our prefix.
-pub fn local6(address: Ipv6Addr) -> bool {
+pub(crate) fn local6(address: Ipv6Addr) -> bool {
     address.segments()[..4] == PREFIX.segments()[..4]
 }
 
 /// What a guest may reach.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// Nothing but DHCP, and what comes in by forwards.
     pub restrict: bool,
     /// The gateway's address stands for this host's own.
@@ -41,7 +41,7 @@ pub struct Policy {
 
 impl Policy {
     /// Where what is for `to` goes on the host, if anywhere.
-    pub fn beyond(&self, to: SocketAddr) -> Option<SocketAddr> {
+    pub(crate) fn beyond(&self, to: SocketAddr) -> Option<SocketAddr> {
         if self.restrict {
             return None;
         }

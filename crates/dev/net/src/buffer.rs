@@ -2,26 +2,26 @@
 
 /// The queue.
 #[derive(Debug, Default)]
-pub struct Buffer {
+pub(crate) struct Buffer {
     bytes: Vec<u8>,
     begin: usize,
 }
 
 impl Buffer {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.begin
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.begin..]
     }
 
     /// Takes `count` bytes away at the beginning.
-    pub fn pass(&mut self, count: usize) {
+    pub(crate) fn pass(&mut self, count: usize) {
         self.begin += count.min(self.len());
         if self.is_empty() {
             self.bytes.clear();
@@ -32,12 +32,12 @@ impl Buffer {
         }
     }
 
-    pub fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Room for `count` bytes, which `fill` says how many it filled of.
-    pub fn fill<E>(
+    pub(crate) fn fill<E>(
         &mut self,
         count: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,

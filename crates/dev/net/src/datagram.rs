@@ -14,13 +14,13 @@ use crate::wire::{Out, Refusal, trusting};
 /// The largest datagram.
 const LARGEST: usize = 65_507;
 /// Milliseconds that an unused one is kept.
-pub const IDLE: u64 = 60_000;
+pub(crate) const IDLE: u64 = 60_000;
 /// Datagrams that are taken from one socket before the others' turn.
 const TURN: usize = 32;
 
 /// Who speaks with whom, as the guest sees it; a ping's number stands for the guest's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub(crate) struct Key {
     pub guest: SocketAddr,
     pub remote: SocketAddr,
     pub ping: bool,
@@ -28,7 +28,7 @@ pub struct Key {
 
 /// A socket, connected to who the guest speaks with: from others it hears nothing.
 #[derive(Debug)]
-pub struct Flow {
+pub(crate) struct Flow {
     key: Key,
     socket: OwnedFd,
     /// When it was last used, in milliseconds.
@@ -38,7 +38,7 @@ pub struct Flow {
 }
 
 /// A socket that does not wait.
-pub fn open(to: IpAddr, kind: SocketType, ping: bool) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(to: IpAddr, kind: SocketType, ping: bool) -> Result<OwnedFd, Errno> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let protocol = ping.then_some(ipproto::ICMP);
     socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, protocol)
@@ -54,18 +54,24 @@ fn refusal(errno: Errno) -> Refusal {
 
 impl Flow {
     /// One that leads to `to`.
-    pub fn new(key: Key, to: SocketAddr, now: u64) -> Result<Self, Refusal> {
+    pub(crate) fn new(key: Key, to: SocketAddr, now: u64) -> Result<Self, Refusal> {
         let socket = open(to.ip(), SocketType::DGRAM, key.ping).map_err(refusal)?;
         connect(&socket, &to).map_err(refusal)?;
         Ok(Flow { key, socket, touched: now, last: None })
     }
 
-    pub fn socket(&self) -> &OwnedFd {
+    pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
     /// Sends what came in a packet of this header and payload. That the host has no room is a datagram that is lost.
-    pub fn send(&mut self, now: u64, header: &IpRepr, payload: &[u8], data: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        header: &IpRepr,
+        payload: &[u8],
+        data: &[u8],
+    ) -> Result<(), Refusal> {
         self.touched = now;
         let quote = payload.len().min(64);
         self.last = Some((header.clone(), payload[..quote].to_vec()));
@@ -76,7 +82,7 @@ impl Flow {
     }
 
     /// Takes what came for the guest.
-    pub fn pull(&mut self, out: &mut Out, now: u64) {
+    pub(crate) fn pull(&mut self, out: &mut Out, now: u64) {
         let mut data = vec![0; LARGEST];
         for _ in 0..TURN {
             match recv(&self.socket, &mut data[..], RecvFlags::empty()) {

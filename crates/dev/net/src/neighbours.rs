@@ -26,7 +26,7 @@ const ROUTER: Duration = Duration::from_secs(9000);
 const PREFIX_VALID: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(86_400);
 
 /// Answers a question for the gateway's or the name server's card.
-pub fn arp(out: &mut Out, bytes: &[u8]) {
+pub(crate) fn arp(out: &mut Out, bytes: &[u8]) {
     let packet = ArpPacket::new_checked(bytes).and_then(|packet| ArpRepr::parse(&packet));
     let Ok(ArpRepr::EthernetIpv4 {
         operation: ArpOperation::Request,
@@ -54,12 +54,12 @@ pub fn arp(out: &mut Out, bytes: &[u8]) {
 }
 
 /// Whether a datagram is one for the DHCP server.
-pub fn is_dhcp(to: Ipv4Addr, from_port: u16, to_port: u16) -> bool {
+pub(crate) fn is_dhcp(to: Ipv4Addr, from_port: u16, to_port: u16) -> bool {
     (to == BROADCAST || to == GATEWAY) && (from_port, to_port) == (DHCP_CLIENT, DHCP_SERVER)
 }
 
 /// Offers and gives the one address there is.
-pub fn dhcp(out: &mut Out, guest: EthernetAddress, restrict: bool, bytes: &[u8]) {
+pub(crate) fn dhcp(out: &mut Out, guest: EthernetAddress, restrict: bool, bytes: &[u8]) {
     let packet = DhcpPacket::new_checked(bytes);
     let Ok(request) = packet.as_ref().map_err(|_| ()).and_then(|p| DhcpRepr::parse(p).map_err(|_| ())) else {
         return;
@@ -112,7 +112,7 @@ pub fn dhcp(out: &mut Out, guest: EthernetAddress, restrict: bool, bytes: &[u8])
 }
 
 /// Answers what IPv6 asks of neighbours and routers, and pings. `routed` tells whether there is a way out.
-pub fn icmp6(out: &mut Out, from: Ipv6Addr, to: Ipv6Addr, routed: bool, bytes: &[u8]) {
+pub(crate) fn icmp6(out: &mut Out, from: Ipv6Addr, to: Ipv6Addr, routed: bool, bytes: &[u8]) {
     let caps = ChecksumCapabilities::default();
     let Ok(packet) = Icmpv6Packet::new_checked(bytes) else { return };
     let Ok(message) = Icmpv6Repr::parse(&from, &to, &packet, &caps) else { return };

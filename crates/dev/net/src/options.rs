@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 /// What a word may be.
-pub const WORDS: &str =
+pub(crate) const WORDS: &str =
     "forward=tcp:127.0.0.1:2222:22 (or udp:), restrict, loopback (10.0.2.2 is this host), dns=ADDRESS[:PORT]";
 
 impl Options {

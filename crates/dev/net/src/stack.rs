@@ -35,7 +35,7 @@ const SWEEP: u64 = 5_000;
 
 /// Ports of the host that lead in, which were opened before the sandbox.
 #[derive(Debug, Default)]
-pub struct Doors {
+pub(crate) struct Doors {
     pub tcp: Vec<(TcpListener, u16)>,
     pub udp: Vec<(UdpSocket, u16)>,
 }
@@ -50,7 +50,7 @@ struct Peer {
 
 /// All of it.
 #[derive(Debug)]
-pub struct Stack {
+pub(crate) struct Stack {
     guest: EthernetAddress,
     policy: Policy,
     /// There is a way out for IPv6.
@@ -76,7 +76,7 @@ enum Whose {
 }
 
 impl Stack {
-    pub fn new(guest: EthernetAddress, policy: Policy, routed6: bool, doors: Doors) -> Self {
+    pub(crate) fn new(guest: EthernetAddress, policy: Policy, routed6: bool, doors: Doors) -> Self {
         Stack {
             guest,
             policy,
@@ -97,7 +97,7 @@ impl Stack {
     }
 
     /// Serves until the guest's side closes. What is no frame is an error.
-    pub fn run(mut self, mut socket: UnixStream) -> std::io::Result<()> {
+    pub(crate) fn run(mut self, mut socket: UnixStream) -> std::io::Result<()> {
         socket.set_nonblocking(true)?;
         let mut input = Buffer::default();
         loop {
@@ -282,7 +282,7 @@ impl Stack {
     }
 
     /// A frame of the guest. What is not understood, or not from the guest's own address, goes nowhere.
-    pub fn frame(&mut self, bytes: &[u8]) {
+    pub(crate) fn frame(&mut self, bytes: &[u8]) {
         let Ok(frame) = EthernetFrame::new_checked(bytes) else { return };
         let for_us = frame.dst_addr() == OUR_MAC || !frame.dst_addr().is_unicast();
         if frame.src_addr() != self.guest || !for_us {

@@ -22,7 +22,7 @@ const OUTBOX: usize = 512 << 10;
 /// By how many bits the window that we tell is shifted.
 const SHIFT: u8 = 4;
 /// Bytes of frames that may wait for the guest before nothing more is sent.
-pub const CROWDED: usize = 512 << 10;
+pub(crate) const CROWDED: usize = 512 << 10;
 /// Bytes of the largest segment where the guest does not tell (RFC 9293, 3.7.1).
 const MSS_DEFAULT: usize = 536;
 /// The largest packet, without its headers.
@@ -35,7 +35,7 @@ const TRIES: u32 = 12;
 
 /// Who speaks with whom, as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub(crate) struct Key {
     pub guest: SocketAddr,
     pub remote: SocketAddr,
 }
@@ -53,14 +53,14 @@ enum Stage {
 
 /// How a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub(crate) enum Life {
     Goes,
     Over,
 }
 
 /// A connection.
 #[derive(Debug)]
-pub struct Flow {
+pub(crate) struct Flow {
     key: Key,
     socket: TcpStream,
     stage: Stage,
@@ -130,14 +130,14 @@ impl Flow {
     }
 
     /// One that the guest began with `syn`, while `socket` connects.
-    pub fn called(key: Key, socket: TcpStream, syn: &TcpRepr<'_>, now: u64) -> Self {
+    pub(crate) fn called(key: Key, socket: TcpStream, syn: &TcpRepr<'_>, now: u64) -> Self {
         let mut flow = Flow::new(key, socket, Stage::Connecting, now);
         flow.greeted(syn);
         flow
     }
 
     /// One to the guest, for `socket`, which is connected.
-    pub fn calling(key: Key, socket: TcpStream, out: &mut Out, now: u64) -> Self {
+    pub(crate) fn calling(key: Key, socket: TcpStream, out: &mut Out, now: u64) -> Self {
         let mut flow = Flow::new(key, socket, Stage::Calling, now);
         flow.own_shift = SHIFT;
         flow.nxt = flow.una.wrapping_add(1);
@@ -147,17 +147,17 @@ impl Flow {
         flow
     }
 
-    pub fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
     /// The number of the guest's SYN, while it is not answered.
-    pub fn first_seq(&self) -> u32 {
+    pub(crate) fn first_seq(&self) -> u32 {
         self.expected.wrapping_sub(1)
     }
 
     /// What its socket is waited for.
-    pub fn wanted(&self, crowded: bool) -> PollFlags {
+    pub(crate) fn wanted(&self, crowded: bool) -> PollFlags {
         let mut wanted = PollFlags::empty();
         match self.stage {
             Stage::Connecting => wanted |= PollFlags::OUT,
@@ -175,7 +175,7 @@ impl Flow {
     }
 
     /// When it wants to be asked again at the latest.
-    pub fn deadline(&self) -> Option<u64> {
+    pub(crate) fn deadline(&self) -> Option<u64> {
         self.deadline
     }
 
@@ -248,13 +248,13 @@ impl Flow {
     }
 
     /// Ends it on the host's side, whose other end sees that it was no orderly end.
-    pub fn let_go(&mut self) {
+    pub(crate) fn let_go(&mut self) {
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
         self.life = Life::Over;
     }
 
     /// What became of the host's connection. The error is why there is none.
-    pub fn connected(&mut self, out: &mut Out, now: u64) -> Result<(), Refusal> {
+    pub(crate) fn connected(&mut self, out: &mut Out, now: u64) -> Result<(), Refusal> {
         if self.stage != Stage::Connecting {
             return Ok(());
         }
@@ -279,7 +279,7 @@ impl Flow {
     }
 
     /// A segment of the guest.
-    pub fn segment(&mut self, out: &mut Out, now: u64, repr: &TcpRepr<'_>) {
+    pub(crate) fn segment(&mut self, out: &mut Out, now: u64, repr: &TcpRepr<'_>) {
         self.touched = now;
         let seq = repr.seq_number.0 as u32;
         let ack = repr.ack_number.map(|ack| ack.0 as u32);
@@ -416,7 +416,7 @@ impl Flow {
     }
 
     /// Takes what the host has for the guest.
-    pub fn pull(&mut self, out: &mut Out, now: u64) {
+    pub(crate) fn pull(&mut self, out: &mut Out, now: u64) {
         let room = OUTBOX.saturating_sub(self.outbox.len());
         if self.stage != Stage::Open || self.host_done || room == 0 {
             return;
@@ -432,7 +432,7 @@ impl Flow {
     }
 
     /// Sends what may be sent, and tells what became of the connection.
-    pub fn serve(&mut self, out: &mut Out, now: u64) -> Life {
+    pub(crate) fn serve(&mut self, out: &mut Out, now: u64) -> Life {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.again(out, now);
         }
@@ -506,7 +506,7 @@ impl Flow {
 }
 
 /// Answers a segment that belongs to no connection.
-pub fn reset(out: &mut Out, header: &IpRepr, repr: &TcpRepr<'_>) {
+pub(crate) fn reset(out: &mut Out, header: &IpRepr, repr: &TcpRepr<'_>) {
     if repr.control == TcpControl::Rst {
         return;
     }

@@ -22,7 +22,7 @@ const QUOTE: usize = 500;
 
 /// What is looked at in what the guest sends. Its card may leave checksums of TCP and UDP to us, and between it and us
 /// nothing gets lost.
-pub fn trusting() -> ChecksumCapabilities {
+pub(crate) fn trusting() -> ChecksumCapabilities {
     let mut caps = ChecksumCapabilities::default();
     caps.tcp = Checksum::Tx;
     caps.udp = Checksum::Tx;
@@ -31,14 +31,14 @@ pub fn trusting() -> ChecksumCapabilities {
 
 /// Where frames for the guest wait to be sent.
 #[derive(Debug)]
-pub struct Out {
+pub(crate) struct Out {
     bytes: Buffer,
     guest: EthernetAddress,
 }
 
 /// Why a packet goes nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Nobody listens.
     Port,
     /// There is no way there.
@@ -48,20 +48,20 @@ pub enum Refusal {
 }
 
 impl Out {
-    pub fn new(guest: EthernetAddress) -> Self {
+    pub(crate) fn new(guest: EthernetAddress) -> Self {
         Out { bytes: Buffer::default(), guest }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     #[cfg(test)]
-    pub fn take(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some((head, rest)) = self.bytes.bytes().split_first_chunk::<4>() {
             let len = u32::from_be_bytes(*head) as usize;
@@ -72,7 +72,7 @@ impl Out {
     }
 
     /// Sends what the socket takes without waiting.
-    pub fn send(&mut self, mut socket: &UnixStream) -> std::io::Result<()> {
+    pub(crate) fn send(&mut self, mut socket: &UnixStream) -> std::io::Result<()> {
         while !self.bytes.is_empty() {
             match socket.write(self.bytes.bytes()) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -86,7 +86,7 @@ impl Out {
     }
 
     /// A frame with `len` bytes of payload, which `fill` fills.
-    pub fn frame(&mut self, kind: EthernetProtocol, len: usize, fill: impl FnOnce(&mut [u8])) {
+    pub(crate) fn frame(&mut self, kind: EthernetProtocol, len: usize, fill: impl FnOnce(&mut [u8])) {
         let whole = ETHERNET_HEADER_LEN + len;
         let repr = EthernetRepr { src_addr: OUR_MAC, dst_addr: self.guest, ethertype: kind };
         let Ok(_) = self.bytes.fill(4 + whole, |room| -> Result<usize, std::convert::Infallible> {
@@ -121,13 +121,13 @@ impl Out {
         });
     }
 
-    pub fn tcp(&mut self, from: IpAddr, to: IpAddr, segment: &TcpRepr<'_>) {
+    pub(crate) fn tcp(&mut self, from: IpAddr, to: IpAddr, segment: &TcpRepr<'_>) {
         self.packet((from, to), IpProtocol::Tcp, HOPS, segment.buffer_len(), |room, from, to| {
             segment.emit(&mut TcpPacket::new_unchecked(room), from, to, &ChecksumCapabilities::default());
         });
     }
 
-    pub fn udp(&mut self, from: (IpAddr, u16), to: (IpAddr, u16), data: &[u8]) {
+    pub(crate) fn udp(&mut self, from: (IpAddr, u16), to: (IpAddr, u16), data: &[u8]) {
         let repr = UdpRepr { src_port: from.1, dst_port: to.1 };
         let len = repr.header_len() + data.len();
         self.packet((from.0, to.0), IpProtocol::Udp, HOPS, len, |room, from, to| {
@@ -137,13 +137,13 @@ impl Out {
         });
     }
 
-    pub fn icmp4(&mut self, from: IpAddr, to: IpAddr, message: &Icmpv4Repr<'_>) {
+    pub(crate) fn icmp4(&mut self, from: IpAddr, to: IpAddr, message: &Icmpv4Repr<'_>) {
         self.packet((from, to), IpProtocol::Icmp, HOPS, message.buffer_len(), |room, _, _| {
             message.emit(&mut Icmpv4Packet::new_unchecked(room), &ChecksumCapabilities::default());
         });
     }
 
-    pub fn icmp6(&mut self, from: IpAddr, to: IpAddr, message: &Icmpv6Repr<'_>) {
+    pub(crate) fn icmp6(&mut self, from: IpAddr, to: IpAddr, message: &Icmpv6Repr<'_>) {
         let (IpAddr::V6(a), IpAddr::V6(b)) = (from, to) else { return };
         self.packet((from, to), IpProtocol::Icmpv6, NEIGHBOUR_HOPS, message.buffer_len(), |room, _, _| {
             message.emit(&a, &b, &mut Icmpv6Packet::new_unchecked(room), &ChecksumCapabilities::default());
@@ -151,7 +151,7 @@ impl Out {
     }
 
     /// Tells the guest that its packet, of this header and payload, went nowhere. It hears it from `from`.
-    pub fn refuse(&mut self, from: IpAddr, header: &IpRepr, payload: &[u8], why: Refusal) {
+    pub(crate) fn refuse(&mut self, from: IpAddr, header: &IpRepr, payload: &[u8], why: Refusal) {
         let data = &payload[..payload.len().min(QUOTE)];
         match *header {
             IpRepr::Ipv4(header) => {

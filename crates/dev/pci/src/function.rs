@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{MmioDevice, WeakMmioMap};
+use satori_bus::{MmioDevice, MmioMap, PortDevice, PortMap, WeakMmioMap, WeakPortMap};
 use satori_defs::pci::*;
 use satori_save::Error;
 use serde::{Deserialize, Serialize};
@@ -39,10 +39,106 @@ pub struct Bar {
     pub device: Arc<dyn MmioDevice>,
 }
 
+/// What a base address register of port space leads to.
+pub struct PortBar {
+    /// Its name in the map.
+    pub name: &'static str,
+    /// The register, 0 to 5.
+    pub register: u8,
+    /// Ports, a power of two from 4 to 256.
+    pub size: u16,
+    /// Where it is at power-on, a multiple of its size; the guest may move it.
+    pub at: u16,
+    /// Who answers there.
+    pub device: Arc<dyn PortDevice>,
+}
+
+/// One of a machine's maps, and who answers there.
+enum Leads<M, P> {
+    Memory(M, Arc<dyn MmioDevice>),
+    Ports(P, Arc<dyn PortDevice>),
+}
+
+/// What a base address leads to, while the machine lives.
+type Leading = Leads<MmioMap, PortMap>;
+
+impl Leading {
+    /// Puts the device at `to`, if nothing is in the way.
+    fn add(&self, name: &'static str, to: u64, size: u64) -> bool {
+        let Some(last) = to.checked_add(size - 1) else { return false };
+        match self {
+            Leads::Memory(map, device) => map.add(name, to, last, device.clone()).is_ok(),
+            Leads::Ports(map, device) => match (to.try_into(), last.try_into()) {
+                (Ok(to), Ok(last)) => map.add(name, to, last, device.clone()).is_ok(),
+                _ => false,
+            },
+        }
+    }
+
+    /// Moves it; false if something is in the way.
+    fn relocate(&self, now: u64, to: u64, size: u64) -> bool {
+        match self {
+            Leads::Memory(map, _) => map.relocate(now, to) == Ok(true),
+            Leads::Ports(map, _) => match (now.try_into(), to.try_into()) {
+                (Ok(now), Ok(to)) if u16::MAX - to >= size as u16 - 1 => map.relocate(now, to) == Ok(true),
+                _ => false,
+            },
+        }
+    }
+
+    fn remove(&self, now: u64) {
+        match self {
+            Leads::Memory(map, _) => _ = map.remove(now),
+            Leads::Ports(map, _) => _ = now.try_into().is_ok_and(|now| map.remove(now)),
+        }
+    }
+}
+
 struct Placed {
-    bar: Bar,
+    name: &'static str,
+    register: u8,
+    size: u64,
+    leads: Leads<WeakMmioMap, WeakPortMap>,
     /// Where it is in the map now.
     now: Option<u64>,
+}
+
+impl Placed {
+    fn leading(&self) -> Option<Leading> {
+        Some(match &self.leads {
+            Leads::Memory(map, device) => Leads::Memory(map.upgrade()?, device.clone()),
+            Leads::Ports(map, device) => Leads::Ports(map.upgrade()?, device.clone()),
+        })
+    }
+
+    /// Where the registers of `space` say that it is, if it answers at all.
+    fn wanted(&self, space: &ConfigSpace) -> Option<u64> {
+        let register = (BAR0 + 4 * usize::from(self.register)) as u16;
+        let low = u64::from(space.read(register, 4));
+        let (at, enable) = match self.leads {
+            Leads::Memory(..) => {
+                (low & !BAR_FLAGS | u64::from(space.read(register + 4, 4)) << 32, COMMAND_MEMORY)
+            }
+            Leads::Ports(..) => (low & !BAR_PORT_FLAGS, COMMAND_IO),
+        };
+        let on = space.read(COMMAND as u16, 1) & u32::from(enable) != 0;
+        (on && at != 0).then_some(at)
+    }
+
+    /// Puts it there. One that is in the way of another device answers nowhere.
+    fn place(&mut self, space: &ConfigSpace) {
+        let wanted = self.wanted(space);
+        let Some(leading) = self.leading().filter(|_| wanted != self.now) else { return };
+        self.now = match (self.now, wanted) {
+            (Some(now), Some(to)) if leading.relocate(now, to, self.size) => Some(to),
+            (now, wanted) => {
+                if let Some(now) = now {
+                    leading.remove(now);
+                }
+                wanted.filter(|&to| leading.add(self.name, to, self.size))
+            }
+        };
+    }
 }
 
 struct State {
@@ -82,7 +178,26 @@ impl Function {
         state.space.set(register, &(bar.at | u64::from(BAR_MEMORY_64)).to_le_bytes());
         // What cannot be written is how software learns the size (PCI 3.0, 6.2.5.1).
         state.space.allow(register, &(!(bar.size - 1) & !BAR_FLAGS).to_le_bytes());
-        state.bars.push(Placed { bar, now: None });
+        let Bar { name, register, size, device, .. } = bar;
+        let leads = Leads::Memory(self.map.clone(), device);
+        state.bars.push(Placed { name, register, size, leads, now: None });
+    }
+
+    /// Adds a base address of port space, in the map `ports`.
+    pub fn add_port_bar(&self, bar: PortBar, ports: WeakPortMap) {
+        let mut state = lock(&self.state);
+        let PortBar { name, register, size, at, device } = bar;
+        let place = BAR0 + 4 * usize::from(register);
+        state.space.set(place, &(u32::from(at) | BAR_PORT).to_le_bytes());
+        state.space.allow(place, &(!(u32::from(size) - 1) & !(BAR_PORT_FLAGS as u32)).to_le_bytes());
+        state.space.allow(COMMAND, &[COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER]);
+        state.bars.push(Placed {
+            name,
+            register,
+            size: size.into(),
+            leads: Leads::Ports(ports, device),
+            now: None,
+        });
     }
 
     /// Appends a capability: its id and what comes behind the pointer to the next one. Returns where it
@@ -115,31 +230,10 @@ impl Function {
         lock(&self.state).msix = Some((at.into(), msix.clone()));
     }
 
-    /// Puts every base address where its registers say, if the function answers at all. One that
-    /// is in the way of another device answers nowhere.
+    /// Puts every base address where its registers say.
     fn place(&self, state: &mut State) {
-        let Some(map) = self.map.upgrade() else { return };
-        let on = state.space.read(COMMAND as u16, 1) & u32::from(COMMAND_MEMORY) != 0;
-        for placed in &mut state.bars {
-            let register = (BAR0 + 4 * usize::from(placed.bar.register)) as u16;
-            let low = u64::from(state.space.read(register, 4)) & !BAR_FLAGS;
-            let at = low | u64::from(state.space.read(register + 4, 4)) << 32;
-            let wanted = (on && at != 0).then_some(at);
-            if wanted == placed.now {
-                continue;
-            }
-            placed.now = match (placed.now, wanted) {
-                (Some(now), Some(to)) if map.relocate(now, to) == Ok(true) => Some(to),
-                (now, wanted) => {
-                    now.map(|now| map.remove(now));
-                    let Bar { name, size, device, .. } = &placed.bar;
-                    wanted.filter(|&to| {
-                        let last = to.checked_add(size - 1);
-                        last.is_some_and(|last| map.add(name, to, last, device.clone()).is_ok())
-                    })
-                }
-            };
-        }
+        let State { space, bars, .. } = state;
+        bars.iter_mut().for_each(|placed| placed.place(space));
     }
 }
 
@@ -273,6 +367,41 @@ mod tests {
         assert_eq!(map.name(0x6000_0000), Some("bar"));
         function.config_write(0x10, 4, 0);
         assert_eq!(map.name(0x6000_0000), None, "address 0 is no place");
+    }
+
+    impl PortDevice for Fixed {
+        fn read(&self, offset: u16, _size: u8) -> u32 {
+            offset.into()
+        }
+        fn write(&self, _offset: u16, _size: u8, _value: u32) {}
+    }
+
+    #[test]
+    fn a_bar_of_ports_is_sized_and_moved_and_never_leaves_port_space() {
+        let (function, ..) = function();
+        let ports = PortMap::default();
+        let bar = PortBar { name: "ports", register: 2, size: 64, at: 0xc000, device: Arc::new(Fixed) };
+        function.add_port_bar(bar, ports.downgrade());
+        assert_eq!(function.config_read(0x18, 4), 0xc001);
+        assert_eq!(ports.name(0xc000), None, "it answers when it is told to");
+        function.config_write(4, 2, 1);
+        assert_eq!(ports.read(0xc03f, 1), 0x3f);
+        function.config_write(0x18, 4, u32::MAX);
+        assert_eq!(function.config_read(0x18, 4), 0xffff_ffc1);
+        assert_eq!(ports.name(0xc000), None, "nothing is beyond port space");
+        function.config_write(0x18, 4, 0xffc0);
+        assert_eq!(ports.name(0xffff), Some("ports"));
+        ports.add("other", 0x2010, 0x2010, Arc::new(Fixed)).unwrap();
+        function.config_write(0x18, 4, 0x2000);
+        assert_eq!(
+            (ports.name(0x2000), ports.name(0x2010)),
+            (None, Some("other")),
+            "what is in the way stays"
+        );
+        function.config_write(0x18, 4, 0x3000);
+        assert_eq!(ports.name(0x3000), Some("ports"));
+        function.config_write(4, 2, 0);
+        assert_eq!(ports.name(0x3000), None);
     }
 
     #[test]

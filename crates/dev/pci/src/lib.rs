@@ -17,15 +17,9 @@ mod function;
 mod intx;
 mod msix;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use bus::{PciBus, PciFunction, SlotTaken};
 pub use config::ConfigSpace;
-pub use function::{Bar, Function, Identity, SavedFunction};
+pub use function::{Bar, Function, Identity, PortBar, SavedFunction};
 pub use intx::Intx;
 pub use msix::Msix;
-
-/// Locks `mutex`; what it holds is valid between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use satori_lock::lock;

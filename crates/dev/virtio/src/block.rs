@@ -9,10 +9,11 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use satori_defs::virtio::{block::*, kind};
 use satori_image::Image;
+use satori_lock::Held;
 use satori_save::{State as _, Value};
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +136,7 @@ impl Shared {
                 return;
             } else {
                 state.waits = true;
-                state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.bell.wait(state).held();
                 state.waits = false;
             }
         }
@@ -225,7 +226,7 @@ impl Block {
     fn idle(&self) {
         let mut state = lock(&self.shared.state);
         while state.busy || !state.jobs.is_empty() {
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.done.wait(state).held();
         }
     }
 

@@ -33,6 +33,8 @@ const MESSAGES_MAX: usize = 4 * PORTS_MAX + 64;
 pub struct Port {
     /// Its name.
     pub name: String,
+    /// The guest's kernel has it as a console, hvc0.
+    pub console: bool,
     /// What the guest reads.
     pub input: Option<OwnedFd>,
     /// Where what it writes goes.
@@ -122,6 +124,9 @@ impl Console {
             }
             (PORT_READY, Some(port)) if value == 1 => {
                 let mut control = lock(&self.control);
+                if port.is_console() {
+                    control.tell(id, CONSOLE_PORT, 1, &[]);
+                }
                 control.tell(id, PORT_NAME, 1, port.name().as_bytes());
                 if port.connected() {
                     control.tell(id, PORT_OPEN, 1, &[]);

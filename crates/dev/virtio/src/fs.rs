@@ -1,9 +1,11 @@
-//! File system (virtio 1.2, 5.11): FUSE requests of a guest go to a file server over a socket, replies come back.
+//! File system (virtio 1.2, 5.11), or 9P transport: requests of a guest go to a file server over a socket, replies come back.
 //!
 //! The server is somebody else's process; it sees requests only, never guest memory. A request is copied out once,
 //! its length checked against what the descriptors hold, and numbered by us: so neither a driver that
 //! numbers two requests alike nor one that was reset and begins again can be given another one's reply. The vCPU's
 //! thread sends; a thread of the device's own waits for replies, and for room when the server is behind.
+
+mod dialect;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -12,15 +14,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use satori_defs::virtio::{fs::*, kind};
 use satori_save::Value;
 
 use crate::stream::{Outgoing, Replies};
 use crate::{Chain, Device, Error, Link, lock};
+pub use dialect::Dialect;
+use dialect::Sort;
 
-/// Queues: one for what must overtake others, one for requests.
-const HIPRIO: u16 = 128;
-const REQUESTS: u16 = 1024;
 /// Bytes of the longest request: a write of 1 MiB, and names.
 const REQUEST_MAX: usize = (1 << 20) + (64 << 10);
 /// Bytes of requests that may wait for the server before the queues do.
@@ -31,23 +31,26 @@ const BACKLOG: usize = 4 << 20;
 pub struct Share {
     /// What the guest mounts it by: up to 36 bytes.
     pub tag: String,
-    /// Raw FUSE messages, requests out and replies in.
+    /// Which device it is, and how the server is spoken to.
+    pub dialect: Dialect,
+    /// Raw messages, requests out and replies in.
     pub socket: UnixStream,
 }
 
 struct Pending {
+    dialect: Dialect,
     link: Arc<Link>,
     queue: u16,
     chain: Chain,
     /// The driver's number of the request.
-    unique: u64,
+    number: u64,
 }
 
 #[derive(Default)]
 struct State {
     /// Requests that wait for replies, by our number.
     pending: BTreeMap<u64, Pending>,
-    sent: u64,
+    last: u64,
     outgoing: Outgoing,
     /// Queues that wait until the server has taken what there is.
     stalled: Vec<(Arc<Link>, u16)>,
@@ -59,28 +62,12 @@ struct State {
 /// The device.
 pub struct Fs {
     tag: String,
+    dialect: Dialect,
     socket: UnixStream,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
     state: Mutex<State>,
     me: Weak<Fs>,
-}
-
-/// A reply that tells an error (linux/errno.h).
-fn failure(errno: i32, unique: u64) -> [u8; OUT_HEADER] {
-    let mut reply = [0; OUT_HEADER];
-    reply[..4].copy_from_slice(&(OUT_HEADER as u32).to_le_bytes());
-    reply[4..8].copy_from_slice(&(-errno).to_le_bytes());
-    reply[8..].copy_from_slice(&unique.to_le_bytes());
-    reply
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
-}
-
-fn number(bytes: &[u8], at: usize) -> u64 {
-    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
 impl Pending {
@@ -89,23 +76,26 @@ impl Pending {
     }
 
     fn fail(&self, errno: i32) {
-        self.answer(&failure(errno, self.unique));
+        self.answer(&self.dialect.failure(errno, self.number));
     }
 }
 
 impl Fs {
     /// A device for `share`.
     pub fn new(share: Share) -> Result<Arc<Self>, Error> {
-        let Share { tag, socket } = share;
-        if tag.is_empty() || tag.len() > TAG || tag.contains('\0') {
-            return Err(Error::Config(format!("'{tag}' is no tag of a share: use 1 to {TAG} bytes")));
+        let Share { tag, dialect, socket } = share;
+        if tag.is_empty() || tag.len() > dialect::TAG || tag.contains('\0') {
+            return Err(Error::Config(format!(
+                "'{tag}' is no tag of a share: use 1 to {} bytes",
+                dialect::TAG
+            )));
         }
         let host = |why| Error::Host { what: "a share", why };
         socket.set_nonblocking(true).map_err(host)?;
         let bell = UnixStream::pair().map_err(host)?;
         bell.0.set_nonblocking(true).map_err(host)?;
         bell.1.set_nonblocking(true).map_err(host)?;
-        Ok(Arc::new_cyclic(|me| Fs { tag, socket, bell, state: Mutex::default(), me: me.clone() }))
+        Ok(Arc::new_cyclic(|me| Fs { tag, dialect, socket, bell, state: Mutex::default(), me: me.clone() }))
     }
 
     /// Takes requests until there are none, or the server is too far behind.
@@ -124,9 +114,11 @@ impl Fs {
 
     fn request(&self, state: &mut State, link: &Arc<Link>, queue: u16, chain: Chain) {
         let mut request = chain.read(link.memory(), 0, REQUEST_MAX + 1);
-        let (len, opcode, unique) = (request.len(), word(&request, 4), number(&request, 8));
-        let pending = Pending { link: link.clone(), queue, chain, unique };
-        if !(IN_HEADER..=REQUEST_MAX).contains(&len) || word(&request, 0) as usize != len {
+        let (len, dialect) = (request.len(), self.dialect);
+        let sort = dialect.sort(&request);
+        let number = dialect.number(&request);
+        let pending = Pending { dialect, link: link.clone(), queue, chain, number };
+        if !(dialect.request_header()..=REQUEST_MAX).contains(&len) || dialect::length(&request) != len {
             // The server could not tell where the next one begins.
             pending.fail(errno::EINVAL);
             return;
@@ -135,19 +127,22 @@ impl Fs {
             pending.fail(errno::ENOTCONN);
             return;
         }
-        match opcode {
-            // Replies are ours to number, so nobody could say which one is meant; Linux never asks.
-            INTERRUPT => pending.answer(&[]),
-            FORGET | BATCH_FORGET => {
+        match sort {
+            Sort::Ignored => pending.answer(&[]),
+            Sort::Notice => {
                 state.outgoing.put(&request);
                 pending.answer(&[]);
             }
-            _ if pending.chain.writable_bytes() < OUT_HEADER => pending.answer(&[]),
-            _ => {
-                state.sent += 1;
-                request[8..16].copy_from_slice(&state.sent.to_le_bytes());
+            Sort::Question if pending.chain.writable_bytes() < dialect.reply_header() => pending.answer(&[]),
+            Sort::Question => {
+                // There are fewer that wait than numbers, as a queue has no more than its descriptors.
+                while {
+                    state.last = dialect.after(state.last);
+                    state.pending.contains_key(&state.last)
+                } {}
+                dialect.set_number(&mut request, state.last);
                 state.outgoing.put(&request);
-                state.pending.insert(state.sent, pending);
+                state.pending.insert(state.last, pending);
             }
         }
     }
@@ -215,19 +210,19 @@ impl Fs {
 
     fn replied(&self, reply: &mut [u8]) {
         // One that nobody waits for is a notice, or for a driver that was reset.
-        let Some(pending) = lock(&self.state).pending.remove(&number(reply, 8)) else { return };
+        let Some(pending) = lock(&self.state).pending.remove(&self.dialect.number(reply)) else { return };
         if reply.len() > pending.chain.writable_bytes() {
             pending.fail(errno::EIO);
             return;
         }
-        reply[8..16].copy_from_slice(&pending.unique.to_le_bytes());
+        self.dialect.set_number(reply, pending.number);
         pending.answer(reply);
     }
 }
 
 /// Waits for the server and for the bell until the device is gone.
-fn run(me: &Weak<Fs>, socket: &UnixStream, bell: &UnixStream) {
-    let mut replies = Replies::default();
+fn run(me: &Weak<Fs>, dialect: Dialect, socket: &UnixStream, bell: &UnixStream) {
+    let mut replies = Replies::new(dialect.reply_header());
     loop {
         let waits = match me.upgrade() {
             Some(me) if me.attend(&mut replies) => !lock(&me.state).outgoing.is_empty(),
@@ -247,29 +242,30 @@ impl Drop for Fs {
 
 /// Errors that a guest is told (linux/errno.h).
 mod errno {
-    pub const EIO: i32 = 5;
-    pub const EINVAL: i32 = 22;
-    pub const ENOTCONN: i32 = 107;
+    pub(super) const EIO: i32 = 5;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENOTCONN: i32 = 107;
 }
 
 impl Device for Fs {
     fn kind(&self) -> u16 {
-        kind::FS
+        self.dialect.kind()
     }
 
     fn class(&self) -> u32 {
         0x01_80_00
     }
 
+    fn features(&self) -> u64 {
+        self.dialect.features()
+    }
+
     fn queues(&self) -> Vec<u16> {
-        vec![HIPRIO, REQUESTS]
+        self.dialect.queues()
     }
 
     fn config(&self) -> Vec<u8> {
-        let mut config = self.tag.clone().into_bytes();
-        config.resize(TAG, 0);
-        config.extend(1_u32.to_le_bytes());
-        config
+        self.dialect.config(&self.tag)
     }
 
     fn start(&self, _link: &Arc<Link>) {
@@ -277,11 +273,11 @@ impl Device for Fs {
         if std::mem::replace(&mut state.running, true) {
             return;
         }
-        let me = self.me.clone();
+        let (me, dialect) = (self.me.clone(), self.dialect);
         let started = self.socket.try_clone().and_then(|socket| {
             let bell = self.bell.1.try_clone()?;
             // Detached, as the server may never answer again.
-            std::thread::Builder::new().name("share".into()).spawn(move || run(&me, &socket, &bell))
+            std::thread::Builder::new().name("share".into()).spawn(move || run(&me, dialect, &socket, &bell))
         });
         if let Err(error) = started {
             self.died(&mut state, &format!("no thread for it: {error}"));

@@ -28,19 +28,13 @@ mod testing;
 mod tests;
 mod transport;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 pub use block::{Block, Disk};
 pub use console::{Console, PORTS_MAX, Port};
 pub use device::{Device, Error};
-pub use fs::{Fs, Share};
+pub use fs::{Dialect, Fs, Share};
 pub use link::Link;
 pub use net::{MTU, Net, Nic};
 pub use queue::{Broken, Chain, Place, Queue, Span};
 pub use rng::{RandomBytes, Rng};
+use satori_lock::lock;
 pub use transport::{BAR_BYTES, VirtioFunction, Wiring};
-
-/// Locks `mutex`; what it holds is valid between any two statements.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -38,7 +38,7 @@ fn part(value: u64, offset: u64) -> u64 {
 }
 
 impl Registers {
-    pub fn new(queues: &[u16]) -> Self {
+    pub(crate) fn new(queues: &[u16]) -> Self {
         let setup = |&most: &u16| {
             let place = Place { size: most, ..Place::default() };
             QueueSetup { place, most, enabled: false }
@@ -48,12 +48,12 @@ impl Registers {
     }
 
     /// The most descriptors of each queue.
-    pub fn most(&self) -> Vec<u16> {
+    pub(crate) fn most(&self) -> Vec<u16> {
         self.setups.iter().map(|setup| setup.most).collect()
     }
 
     /// Takes a state back, of queues as they are.
-    pub fn restore(&mut self, saved: Registers) -> Result<(), Error> {
+    pub(crate) fn restore(&mut self, saved: Registers) -> Result<(), Error> {
         let fit =
             saved.most() == self.most() && saved.setups.iter().all(|setup| setup.place.fits(setup.most));
         Error::unless(fit, "virtio", "a queue has a size that none has")?;
@@ -61,12 +61,12 @@ impl Registers {
         Ok(())
     }
 
-    pub fn offered(device: &dyn Device) -> u64 {
+    pub(crate) fn offered(device: &dyn Device) -> u64 {
         device.features() | VERSION_1 | INDIRECT_DESC | EVENT_IDX
     }
 
     /// Reads `size` bytes at `offset`; words of 64 bits may be read in halves.
-    pub fn read(&self, device: &dyn Device, link: &Link, offset: u64, size: u8) -> u64 {
+    pub(crate) fn read(&self, device: &dyn Device, link: &Link, offset: u64, size: u8) -> u64 {
         let half = |features: u64, select: u32| match select {
             0 => features & 0xffff_ffff,
             1 => features >> 32,
@@ -98,7 +98,7 @@ impl Registers {
     }
 
     /// Writes; what is no register, read-only, or not to be written now is ignored.
-    pub fn write(&mut self, device: &dyn Device, link: &Arc<Link>, offset: u64, size: u8, value: u64) {
+    pub(crate) fn write(&mut self, device: &dyn Device, link: &Arc<Link>, offset: u64, size: u8, value: u64) {
         let negotiating = link.status() & FEATURES_OK == 0;
         match (offset, size) {
             (DEVICE_FEATURE_SELECT, 4) => self.device_select = value as u32,
@@ -177,7 +177,7 @@ impl Registers {
     }
 
     /// Everything as at power-on.
-    pub fn reset(&mut self, device: &dyn Device, link: &Link) {
+    pub(crate) fn reset(&mut self, device: &dyn Device, link: &Link) {
         link.clear();
         device.reset();
         *self = Registers::new(&self.most());

@@ -1,9 +1,7 @@
-//! Messages on a stream that carry their own length: what waits to be sent, and FUSE replies as they come.
+//! Messages on a stream that carry their own length: what waits to be sent, and a file server's replies as they come.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-
-use satori_defs::virtio::fs::OUT_HEADER;
 
 /// Bytes of the longest reply that a server may send: a read of 1 MiB and more.
 const REPLY_MAX: usize = 2 << 20;
@@ -12,26 +10,26 @@ const PIECE: usize = 128 << 10;
 
 /// What the server did not take yet.
 #[derive(Default)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
 }
 
 impl Outgoing {
-    pub fn put(&mut self, message: &[u8]) {
+    pub(crate) fn put(&mut self, message: &[u8]) {
         self.bytes.extend_from_slice(message);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Sends what the socket takes without waiting; whether that was all.
-    pub fn send(&mut self, mut socket: &UnixStream) -> std::io::Result<bool> {
+    pub(crate) fn send(&mut self, mut socket: &UnixStream) -> std::io::Result<bool> {
         while self.sent < self.bytes.len() {
             match socket.write(&self.bytes[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -53,7 +51,7 @@ impl Outgoing {
 
 /// What came, in pieces of any size, and was not handed out yet.
 #[derive(Default)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     bytes: Vec<u8>,
     /// Where that begins.
     begin: usize,
@@ -61,7 +59,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Reads once, at most `piece` bytes.
-    pub fn read(&mut self, mut socket: &UnixStream, piece: usize) -> std::io::Result<usize> {
+    pub(crate) fn read(&mut self, mut socket: &UnixStream, piece: usize) -> std::io::Result<usize> {
         self.bytes.drain(..std::mem::take(&mut self.begin));
         let have = self.bytes.len();
         self.bytes.resize(have + piece, 0);
@@ -70,12 +68,12 @@ impl Incoming {
         result
     }
 
-    pub fn rest(&self) -> &[u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.begin..]
     }
 
     /// Hands out the first `len` bytes of the rest, which has as many.
-    pub fn take(&mut self, len: usize) -> &mut [u8] {
+    pub(crate) fn take(&mut self, len: usize) -> &mut [u8] {
         let begin = self.begin;
         self.begin += len;
         &mut self.bytes[begin..begin + len]
@@ -83,24 +81,31 @@ impl Incoming {
 }
 
 /// Replies as they come.
-#[derive(Default)]
-pub struct Replies(Incoming);
+pub(crate) struct Replies {
+    come: Incoming,
+    /// Bytes of the shortest.
+    least: usize,
+}
 
 impl Replies {
+    pub(crate) fn new(least: usize) -> Replies {
+        Replies { come: Incoming::default(), least }
+    }
+
     /// Reads once.
-    pub fn read(&mut self, socket: &UnixStream) -> std::io::Result<usize> {
-        self.0.read(socket, PIECE)
+    pub(crate) fn read(&mut self, socket: &UnixStream) -> std::io::Result<usize> {
+        self.come.read(socket, PIECE)
     }
 
     /// The next whole reply. The error is what is wrong with it: nothing behind it can be understood.
-    pub fn next(&mut self) -> Result<Option<&mut [u8]>, String> {
-        let rest = self.0.rest();
+    pub(crate) fn next(&mut self) -> Result<Option<&mut [u8]>, String> {
+        let rest = self.come.rest();
         let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_le_bytes(*head) as usize;
-        if !(OUT_HEADER..=REPLY_MAX).contains(&len) {
+        if !(self.least..=REPLY_MAX).contains(&len) {
             return Err(format!("it sent a reply of {len} bytes"));
         }
-        Ok((rest.len() >= len).then(|| self.0.take(len)))
+        Ok((rest.len() >= len).then(|| self.come.take(len)))
     }
 }
 
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn replies_come_whole_however_they_were_cut() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut replies = Replies::default();
+        let mut replies = Replies::new(16);
         let mut message = 20_u32.to_le_bytes().to_vec();
         message.extend([7; 16]);
         for piece in [&message[..3], &message[3..], &message[..]].concat().chunks(9) {

@@ -11,12 +11,12 @@ use satori_pci::PciFunction;
 
 use crate::{Device, VirtioFunction, Wiring};
 
-pub const BAR: u64 = 0xc000_0000;
+pub(crate) const BAR: u64 = 0xc000_0000;
 /// Descriptors of each queue; a queue's rings are 0x1000 bytes apart, the queues 0x4000.
-pub const SIZE: u16 = 8;
+pub(crate) const SIZE: u16 = 8;
 
 #[derive(Default)]
-pub struct Heard(pub Mutex<Vec<u8>>);
+pub(crate) struct Heard(pub Mutex<Vec<u8>>);
 
 impl MsiSink for Heard {
     fn signal(&self, msi: Msi) {
@@ -30,7 +30,7 @@ impl InterruptLine for Wire {
 }
 
 /// A machine of one device.
-pub struct Driver {
+pub(crate) struct Driver {
     pub memory: GuestMemory,
     pub map: MmioMap,
     pub function: Arc<VirtioFunction>,
@@ -40,7 +40,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(device: Arc<dyn Device>, determined: bool) -> Self {
+    pub(crate) fn new(device: Arc<dyn Device>, determined: bool) -> Self {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 1 << 20 }]).unwrap();
         let (map, heard) = (MmioMap::default(), Arc::new(Heard::default()));
         let made = vec![0; device.queues().len()];
@@ -58,25 +58,25 @@ impl Driver {
         Driver { memory, map, function, heard, made }
     }
 
-    pub fn get(&self, register: u64, size: u8) -> u64 {
+    pub(crate) fn get(&self, register: u64, size: u8) -> u64 {
         self.map.read(BAR + register, size)
     }
 
-    pub fn set(&self, register: u64, size: u8, value: u64) {
+    pub(crate) fn set(&self, register: u64, size: u8, value: u64) {
         self.map.write(BAR + register, size, value);
     }
 
-    pub fn status(&self) -> u8 {
+    pub(crate) fn status(&self) -> u8 {
         self.get(STATUS, 1) as u8
     }
 
-    pub fn rings(queue: u16) -> (u64, u64, u64) {
+    pub(crate) fn rings(queue: u16) -> (u64, u64, u64) {
         let base = 0x1_0000 + 0x4000 * u64::from(queue);
         (base, base + 0x1000, base + 0x2000)
     }
 
     /// From a reset to DRIVER_OK, with these features and every queue enabled.
-    pub fn begin(&mut self, features: u64) {
+    pub(crate) fn begin(&mut self, features: u64) {
         self.set(STATUS, 1, 0);
         assert_eq!(self.status(), 0);
         self.set(STATUS, 1, 3);
@@ -89,7 +89,7 @@ impl Driver {
         self.set(STATUS, 1, 15);
     }
 
-    pub fn enable_queues(&mut self) {
+    pub(crate) fn enable_queues(&mut self) {
         for queue in 0..self.made.len() as u16 {
             let (desc, driver, device) = Self::rings(queue);
             self.memory.write(Gpa(driver), &[0; 0x1000]).unwrap();
@@ -106,7 +106,7 @@ impl Driver {
     }
 
     /// Writes descriptor `index` of `queue`: address, length, flags, next.
-    pub fn describe(&self, queue: u16, index: u16, at: u64, len: u32, flags: u16, next: u16) {
+    pub(crate) fn describe(&self, queue: u16, index: u16, at: u64, len: u32, flags: u16, next: u16) {
         let mut raw = at.to_le_bytes().to_vec();
         raw.extend(len.to_le_bytes());
         raw.extend(flags.to_le_bytes());
@@ -115,7 +115,7 @@ impl Driver {
     }
 
     /// Makes the chain that begins at `head` available, without ringing.
-    pub fn offer(&mut self, queue: u16, head: u16) {
+    pub(crate) fn offer(&mut self, queue: u16, head: u16) {
         let driver = Self::rings(queue).1;
         let made = &mut self.made[usize::from(queue)];
         let slot = u64::from(*made % SIZE);
@@ -124,23 +124,23 @@ impl Driver {
         self.memory.store_u16(Gpa(driver + INDEX), *made).unwrap();
     }
 
-    pub fn ring(&self, queue: u16) {
+    pub(crate) fn ring(&self, queue: u16) {
         self.set(0x3000 + 4 * u64::from(queue), 2, queue.into());
     }
 
     /// How many chains the device gave back.
-    pub fn given(&self, queue: u16) -> u16 {
+    pub(crate) fn given(&self, queue: u16) -> u16 {
         self.memory.load_u16(Gpa(Self::rings(queue).2 + INDEX)).unwrap()
     }
 
     /// Head and bytes written of what it gave back as number `index`.
-    pub fn used(&self, queue: u16, index: u16) -> (u32, u32) {
+    pub(crate) fn used(&self, queue: u16, index: u16) -> (u32, u32) {
         let at = Self::rings(queue).2 + RING + USED * u64::from(index % SIZE);
         (self.memory.read_u32(Gpa(at)).unwrap(), self.memory.read_u32(Gpa(at + 4)).unwrap())
     }
 
     /// A request of `out` at 0x80000 and room for `room` bytes at 0x90000, as chain 0 and 1; offered and rung.
-    pub fn request(&mut self, queue: u16, out: &[u8], room: u32) {
+    pub(crate) fn request(&mut self, queue: u16, out: &[u8], room: u32) {
         self.memory.write(Gpa(0x8_0000), out).unwrap();
         let room_flags = WRITE;
         match (out.len() as u32, room) {
@@ -155,14 +155,14 @@ impl Driver {
         self.ring(queue);
     }
 
-    pub fn reply(&self, len: usize) -> Vec<u8> {
+    pub(crate) fn reply(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(Gpa(0x9_0000), &mut bytes).unwrap();
         bytes
     }
 
     /// Waits until `done`, which somebody's thread brings about.
-    pub fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(crate) fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         for _ in 0..20_000 {
             if done(self) {
                 return;
@@ -174,10 +174,10 @@ impl Driver {
 }
 
 /// A pipe: what reads and what writes.
-pub fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+pub(crate) fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }
 
-pub fn own(file: impl Into<OwnedFd>) -> OwnedFd {
+pub(crate) fn own(file: impl Into<OwnedFd>) -> OwnedFd {
     file.into()
 }

@@ -12,7 +12,7 @@ use satori_memory::Gpa;
 use satori_pci::PciFunction;
 
 use crate::testing::*;
-use crate::{Console, Fs, Port, RandomBytes, Rng, Share};
+use crate::{Console, Dialect, Fs, Port, RandomBytes, Rng, Share};
 
 struct Same(u8);
 
@@ -213,7 +213,8 @@ fn reply_to(request: &[u8], body: &[u8]) -> Vec<u8> {
 #[test]
 fn requests_and_replies_go_between_guest_and_server() {
     let (ours, mut server) = UnixStream::pair().unwrap();
-    let mut driver = Driver::new(Fs::new(Share { tag: "t".into(), socket: ours }).unwrap(), false);
+    let mut driver =
+        Driver::new(Fs::new(Share { tag: "t".into(), dialect: Dialect::Fuse, socket: ours }).unwrap(), false);
     assert_eq!((driver.get(0x2000, 2), driver.get(0x2024, 4)), (u64::from(b't'), 1));
     driver.begin(ALL);
     // Refused: a length that is not that of the descriptors.
@@ -265,6 +266,46 @@ fn requests_and_replies_go_between_guest_and_server() {
     assert_eq!(driver.given(1), 4);
 }
 
+#[test]
+fn messages_of_9p_are_numbered_by_us_and_replies_by_the_driver() {
+    let (ours, mut server) = UnixStream::pair().unwrap();
+    let share = Share { tag: "tag".into(), dialect: Dialect::Plan9, socket: ours };
+    let mut driver = Driver::new(Fs::new(share).unwrap(), false);
+    assert_eq!((driver.get(0x2000, 2), driver.get(0x2002, 1)), (3, u64::from(b't')));
+    driver.begin(ALL);
+    let message = |tag, body: &[u8]| message_of(24, tag, body);
+    // Two with one number; the replies come in the other order.
+    driver.request(0, &message(9, b"a"), 64);
+    let mut first = [0; 8];
+    server.read_exact(&mut first).unwrap();
+    driver.request(0, &message(9, b"b"), 64);
+    let mut second = [0; 8];
+    server.read_exact(&mut second).unwrap();
+    assert!(first[5..7] != second[5..7] && first[7] == b'a' && second[7] == b'b');
+    let reply = |to: &[u8], body: &[u8]| {
+        [&(7 + body.len() as u32).to_le_bytes()[..], &[25], &to[5..7], body].concat()
+    };
+    server.write_all(&reply(&second, b"B!")).unwrap();
+    driver.until("a reply", |d| d.given(0) == 1);
+    assert_eq!((driver.used(0, 0).1, driver.reply(9)), (9, message_of(25, 9, b"B!")));
+    server.write_all(&reply(&first, b"A")).unwrap();
+    driver.until("a reply", |d| d.given(0) == 2);
+    assert_eq!((driver.used(0, 1).1, driver.reply(8)), (8, message_of(25, 9, b"A")));
+    // A length that is not that of the descriptors, and a server that is gone.
+    let mut lies = message(3, b"");
+    lies[0] += 1;
+    driver.request(0, &lies, 64);
+    assert_eq!(driver.reply(11), message_of(7, 3, &22_u32.to_le_bytes()));
+    drop(server);
+    driver.request(0, &message(4, b""), 64);
+    driver.until("an error", |d| d.given(0) == 4);
+    assert_eq!(driver.reply(11), message_of(7, 4, &107_u32.to_le_bytes()));
+}
+
+fn message_of(sort: u8, tag: u16, body: &[u8]) -> Vec<u8> {
+    [&(7 + body.len() as u32).to_le_bytes()[..], &[sort], &tag.to_le_bytes(), body].concat()
+}
+
 fn message(driver: &Driver, queue: u16, index: u16) -> (u32, u16, u16, Vec<u8>) {
     let (_, len) = driver.used(queue, index);
     let raw = driver.reply(len as usize);
@@ -277,8 +318,8 @@ fn a_port_is_announced_named_opened_and_closed_at_its_end() {
     let ((theirs, ours), (mut out, output)) = (pipe(), pipe());
     let (input, output) = (Some(own(theirs)), Some(own(output)));
     let ports = vec![
-        Port { name: "in".into(), input, output: None },
-        Port { name: "out".into(), input: None, output },
+        Port { name: "in".into(), console: false, input, output: None },
+        Port { name: "out".into(), console: false, input: None, output },
     ];
     let mut driver = Driver::new(Console::new(ports).unwrap(), false);
     driver.begin(ALL | satori_defs::virtio::console::MULTIPORT);

@@ -6,7 +6,7 @@ use satori_state::{CpuState, seg};
 
 /// Linear addresses that follow each other and lead to physical ones in RAM that do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub(super) struct Run {
     pub linear: u64,
     pub physical: u64,
     pub len: u64,
@@ -18,7 +18,7 @@ const TABLES: usize = 1 << 16;
 
 /// The kernel's half of the address space of the first vCPU that executes in the kernel, else
 /// of the first: at most `room` stretches, the longest.
-pub fn of(memory: &GuestMemory, vcpus: &[CpuState], room: usize) -> Vec<Run> {
+pub(super) fn of(memory: &GuestMemory, vcpus: &[CpuState], room: usize) -> Vec<Run> {
     let long = |state: &&CpuState| state.efer & efer::LMA != 0 && state.cr0 & cr0::PG != 0;
     let kernel = |state: &&CpuState| long(state) && state.seg[seg::CS].selector & 3 == 0;
     let Some(state) = vcpus.iter().find(kernel).or_else(|| vcpus.iter().find(long)) else {

@@ -8,7 +8,7 @@ use satori_state::seg::{CS, DS, ES, FS, GS, SS};
 use satori_state::{CpuState, Segment};
 
 /// All notes, each padded to four bytes.
-pub fn all(vcpus: &[CpuState], vmcoreinfo: Option<&[u8]>) -> Vec<u8> {
+pub(super) fn all(vcpus: &[CpuState], vmcoreinfo: Option<&[u8]>) -> Vec<u8> {
     let mut notes = Vec::new();
     for (index, state) in (1u32..).zip(vcpus) {
         add(&mut notes, b"CORE", NT_PRSTATUS, &registers(index, state));
@@ -79,7 +79,7 @@ fn segment(segment: &Segment) -> Vec<u8> {
 
 /// What Linux tells about itself, from the note that it keeps ready at the start of a page for
 /// the kernel that kexec starts after a crash. It is looked for, so that a guest needs no driver.
-pub fn vmcoreinfo(memory: &GuestMemory) -> Option<Vec<u8>> {
+pub(super) fn vmcoreinfo(memory: &GuestMemory) -> Option<Vec<u8>> {
     memory.regions().find_map(|region| {
         let mut pages = (region.start.0..region.start.0 + region.len).step_by(PAGE_SIZE as usize);
         pages.find_map(|page| note_at(memory, Gpa(page)))

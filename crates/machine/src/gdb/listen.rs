@@ -158,14 +158,14 @@ impl Stream {
         }
     }
 
-    pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => write_within(stream, bytes, PATIENCE),
             Stream::Unix(stream) => write_within(stream, bytes, PATIENCE),
         }
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),

@@ -57,7 +57,7 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
         ["tsc-frequency", hz] => match hz.parse() {
             Ok(hz) if hz >= SLOWEST => {
                 target.control.with(0, move |vp| vp.change_tsc_frequency(hz));
-                format!("the TSC goes on at {} Hz\n", target.clock.guest_tsc_hz())
+                format!("the TSC goes on at {} Hz\n", target.clock.guest_counter_hz())
             }
             _ => format!("'{command}' needs a frequency in Hz of at least {SLOWEST}\n"),
         },
@@ -87,8 +87,12 @@ pub(super) fn parse_address(text: &str) -> Option<u64> {
 
 fn info(target: &Target) -> String {
     let clock = &target.clock;
-    let mut text =
-        format!("time {} ns, TSC {:#x} at {} Hz\n", clock.now(), clock.guest_tsc(), clock.guest_tsc_hz());
+    let mut text = format!(
+        "time {} ns, TSC {:#x} at {} Hz\n",
+        clock.now(),
+        clock.guest_counter(),
+        clock.guest_counter_hz()
+    );
     for vcpu in 0..target.control.vcpus() {
         let Some((state, retired)) =
             target.control.with(vcpu, |vp| (vp.registers().clone(), vp.vcpu().retired()))

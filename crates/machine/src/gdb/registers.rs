@@ -283,13 +283,13 @@ impl Number {
     }
 
     /// Puts the register's bytes into `buffer`, and tells how many they are.
-    pub fn read(self, state: &CpuState, buffer: &mut [u8]) -> Option<usize> {
+    pub(super) fn read(self, state: &CpuState, buffer: &mut [u8]) -> Option<usize> {
         let Register(_, bits, _, get, _) = self.row()?;
         buffer.get_mut(..bits / 8)?.copy_from_slice(&get(state).to_le_bytes()[..bits / 8]);
         Some(bits / 8)
     }
 
-    pub fn write(self, state: &mut CpuState, bytes: &[u8]) -> Option<()> {
+    pub(super) fn write(self, state: &mut CpuState, bytes: &[u8]) -> Option<()> {
         let Register(_, bits, _, _, set) = self.row()?;
         set(state, number(bytes.get(..bits / 8)?));
         Some(())

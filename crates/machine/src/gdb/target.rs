@@ -59,7 +59,7 @@ fn vcpu(tid: Tid) -> usize {
 }
 
 impl Target {
-    pub fn new(control: Arc<Control<MachineVcpu>>, watches: bool) -> Self {
+    pub(super) fn new(control: Arc<Control<MachineVcpu>>, watches: bool) -> Self {
         Target {
             actions: vec![Action::Continue; control.vcpus()],
             mentioned: Vec::new(),
@@ -73,12 +73,12 @@ impl Target {
     }
 
     /// Stops all vCPUs; returns whether the machine is still there.
-    pub fn stop(&mut self) -> bool {
+    pub(super) fn stop(&mut self) -> bool {
         self.control.pause()
     }
 
     /// Forgets everything that was asked, and lets all vCPUs run.
-    pub fn let_go(&mut self) {
+    pub(super) fn let_go(&mut self) {
         self.software.clear();
         self.hardware.clear();
         self.watchpoints.clear();
@@ -89,12 +89,12 @@ impl Target {
     }
 
     /// Ends the machine.
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.control.shared.stop();
     }
 
     /// Why the vCPUs stopped, in gdb's words.
-    pub fn reason(&mut self) -> Option<MultiThreadStopReason<u64>> {
+    pub(super) fn reason(&mut self) -> Option<MultiThreadStopReason<u64>> {
         let stop = self.control.take_stop()?;
         let tid = tid(stop.vcpu);
         Some(match stop.cause {
@@ -117,7 +117,7 @@ impl Target {
         })
     }
 
-    pub fn state(&self, tid: Tid) -> TargetResult<CpuState, Self> {
+    pub(super) fn state(&self, tid: Tid) -> TargetResult<CpuState, Self> {
         self.control.with(vcpu(tid), |vp| vp.registers().clone()).ok_or(EFAULT)
     }
 

@@ -19,7 +19,7 @@ const LOAD_HEAD: u32 = 56;
 
 /// A dump that is being written.
 #[derive(Debug)]
-pub struct Dump {
+pub(super) struct Dump {
     file: File,
     pid: u32,
     count: u64,
@@ -27,7 +27,7 @@ pub struct Dump {
 
 impl Dump {
     /// Writes the head, and maps the file executable once, from which `perf record` learns of it.
-    pub fn begin(mut file: File, pid: u32) -> io::Result<Self> {
+    pub(super) fn begin(mut file: File, pid: u32) -> io::Result<Self> {
         let mut head = Vec::new();
         for word in [MAGIC, VERSION, HEAD, MACHINE, 0, pid] {
             head.extend(word.to_le_bytes());
@@ -41,7 +41,7 @@ impl Dump {
     }
 
     /// Writes down that `code` is at `address` from now on.
-    pub fn load(&mut self, address: u64, code: &[u8], name: &str) -> io::Result<()> {
+    pub(super) fn load(&mut self, address: u64, code: &[u8], name: &str) -> io::Result<()> {
         let size = LOAD_HEAD as usize + name.len() + 1 + code.len();
         let mut record = Vec::with_capacity(size);
         record.extend(LOAD.to_le_bytes());

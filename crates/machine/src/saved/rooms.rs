@@ -7,7 +7,7 @@ use satori_save::{Error, State};
 use serde::{Deserialize, Serialize};
 
 use super::Rooms;
-use crate::guest_tsc::Since;
+use crate::guest_counter::Since;
 use crate::life::Time;
 use crate::shared::SavedInput;
 

@@ -16,12 +16,12 @@ pub(super) struct Injector {
 }
 
 impl Injector {
-    pub fn new(pic: Option<Arc<Pic>>) -> Self {
+    pub(super) fn new(pic: Option<Arc<Pic>>) -> Self {
         Injector { pic, window: false, nmi_window: false }
     }
 
     /// Whether the PIC has an interrupt that the local APIC lets through.
-    pub fn extint_waits(&self, lapic: &Lapic) -> bool {
+    pub(super) fn extint_waits(&self, lapic: &Lapic) -> bool {
         // The PIC's lock comes last: hardly any kernel listens to it for long.
         lapic.accepts_extint() && self.pic.as_ref().is_some_and(|pic| pic.intr())
     }
@@ -32,19 +32,19 @@ impl Injector {
     }
 
     /// Whether there is something to inject as soon as it can be.
-    pub fn waits(&self, vcpu: &dyn Vcpu<X86>, lapic: &mut Lapic) -> bool {
+    pub(super) fn waits(&self, vcpu: &dyn Vcpu<X86>, lapic: &mut Lapic) -> bool {
         lapic.nmi_pending() || self.interrupt_waits(vcpu, lapic)
     }
 
     /// Whether something arrived that ends the guest idle state: an interrupt does "even when the interrupt is masked"
     /// (TLFS, virtual processor idle sleep state), whatever masks it.
-    pub fn arrived(&self, lapic: &Lapic) -> bool {
+    pub(super) fn arrived(&self, lapic: &Lapic) -> bool {
         lapic.nmi_pending() || self.extint_waits(lapic) || lapic.highest_irr().is_some()
     }
 
     /// Injects the first of NMI, PIC and local APIC that can be taken, and asks for a window for
     /// the rest. Returns what was injected.
-    pub fn inject(&mut self, vcpu: &mut dyn Vcpu<X86>, lapic: &mut Lapic) -> Option<Event> {
+    pub(super) fn inject(&mut self, vcpu: &mut dyn Vcpu<X86>, lapic: &mut Lapic) -> Option<Event> {
         let mut injected = None;
         if lapic.nmi_pending() && vcpu.can_take(Window::Nmi) && lapic.take_nmi() {
             injected = Some(Event::Nmi);
@@ -82,19 +82,19 @@ impl Injector {
     }
 
     /// The windows that the engine was asked for: for interrupts, and for NMIs.
-    pub fn windows(&self) -> (bool, bool) {
+    pub(super) fn windows(&self) -> (bool, bool) {
         (self.window, self.nmi_window)
     }
 
     /// Asks the engine for these windows, and for no others.
-    pub fn ask_windows(&mut self, vcpu: &mut dyn Vcpu<X86>, (window, nmi_window): (bool, bool)) {
+    pub(super) fn ask_windows(&mut self, vcpu: &mut dyn Vcpu<X86>, (window, nmi_window): (bool, bool)) {
         (self.window, self.nmi_window) = (window, nmi_window);
         vcpu.request_window(Window::Interrupt, window);
         vcpu.request_window(Window::Nmi, nmi_window);
     }
 
     /// A window opened; the exit's handler has withdrawn the request.
-    pub fn opened(&mut self, window: Window) {
+    pub(super) fn opened(&mut self, window: Window) {
         match window {
             Window::Interrupt => self.window = false,
             Window::Nmi => self.nmi_window = false,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use satori_bus::{Clock, Nanos};
 use satori_defs::vmx::ExitReason;
-use satori_engine::{Event, Exit, Resume};
+use satori_engine::{Event, Exit, Resume, reason};
+use satori_exits::told::{self, Told};
 use satori_profile::{Meter, Recorded, Watched};
 use satori_state::CpuState;
-use satori_trace::VcpuTrace;
+use satori_trace::{Inner, Kind, VcpuTrace};
 
 use crate::{Charges, VirtualClock};
 
@@ -22,6 +23,8 @@ pub(super) struct Seen {
 pub(super) struct Observer {
     meter: Meter,
     trace: Option<Box<VcpuTrace>>,
+    /// The exit that is being traced, and the input that a hypercall would have.
+    asked: Option<(Exit, u64)>,
     /// What exits take of guest time, and what they took that the clock does not know yet.
     charges: Option<Arc<Charges>>,
     stalled: Nanos,
@@ -32,12 +35,12 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub fn new(meter: Meter) -> Self {
-        Observer { meter, trace: None, charges: None, stalled: 0, inside: false, tick: 0 }
+    pub(super) fn new(meter: Meter) -> Self {
+        Observer { meter, trace: None, asked: None, charges: None, stalled: 0, inside: false, tick: 0 }
     }
 
     /// Writes what happens from now on.
-    pub fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
+    pub(super) fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
         if trace.is_some() {
             self.meter.time_each();
         }
@@ -45,22 +48,22 @@ impl Observer {
     }
 
     /// Lets exits take guest time.
-    pub fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
+    pub(super) fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
         self.charges = charges;
     }
 
     /// Counts from now on where others look.
-    pub fn watch(&mut self, watched: Watched) {
+    pub(super) fn watch(&mut self, watched: Watched) {
         self.meter.watch(watched);
     }
 
     /// What was counted until now.
-    pub fn recorded(&self) -> Recorded {
+    pub(super) fn recorded(&self) -> Recorded {
         self.meter.recorded()
     }
 
     /// See [`crate::runs::Runs::take_stalled`].
-    pub fn take_stalled(&mut self, clock: &VirtualClock, vcpus: u64) -> u64 {
+    pub(super) fn take_stalled(&mut self, clock: &VirtualClock, vcpus: u64) -> u64 {
         if self.stalled == 0 {
             return 0;
         }
@@ -69,66 +72,71 @@ impl Observer {
         all / vcpus
     }
 
-    fn charge(&mut self, Seen { reason, apicv }: Seen) {
-        let time = self.charges.as_ref().map_or(0, |charges| charges.of(reason, apicv));
+    fn charge(&mut self, Seen { reason: why, apicv }: Seen) {
+        let time = self.charges.as_ref().map_or(0, |charges| charges.of(reason(why), apicv));
         self.stalled = self.stalled.saturating_add(time);
     }
 
     /// The vCPU is about to be entered. The report and the trace agree on when.
-    pub fn entry(&mut self, clock: &dyn Clock) {
+    pub(super) fn entry(&mut self, clock: &dyn Clock) {
         let traced = self.trace.is_some().then(|| clock.now());
         self.meter.entry(|| traced.unwrap_or_else(|| clock.now()));
         self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.entry(now));
     }
 
     /// The vCPU stopped; `seen` if that was an exit.
-    pub fn exit(&mut self, exit: Exit, seen: Option<Seen>, state: &CpuState, clock: &dyn Clock) {
+    pub(super) fn exit(&mut self, exit: Exit, seen: Option<Seen>, state: &CpuState, clock: &dyn Clock) {
         self.inside = seen.is_none();
         let traced = self.trace.is_some().then(|| clock.now());
         if let Some(seen) = seen {
             let now = || traced.unwrap_or_else(|| clock.now());
-            self.meter.exit(seen.reason, seen.apicv, state.rip, now);
+            self.meter.exit(reason(seen.reason), seen.apicv, state.rip, now);
             self.charge(seen);
         }
-        let reason = seen.map(|seen| seen.reason);
-        self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.exit(exit, reason, state, now));
+        if let Some((trace, now)) = self.trace.as_mut().zip(traced) {
+            self.asked = Some((exit, told::input(state)));
+            trace.exit(seen.map(|seen| reason(seen.reason)), || told::exit(exit, state), now);
+        }
     }
 
     /// The exit was answered.
-    pub fn handled(&mut self, answer: Resume, state: &CpuState, clock: &dyn Clock) {
+    pub(super) fn handled(&mut self, answer: Resume, state: &CpuState, clock: &dyn Clock) {
         if let Some(trace) = &mut self.trace {
-            trace.handled(answer, state, clock.now());
+            let asked = self.asked.take();
+            let inner = || asked.and_then(|(exit, input)| told::asked(exit, input, answer, state)).map(inner);
+            trace.handled(inner, clock.now());
         }
     }
 
     /// An event was injected.
-    pub fn injected(&mut self, event: Event, clock: &dyn Clock) {
+    pub(super) fn injected(&mut self, event: Event, clock: &dyn Clock) {
         if let Event::Interrupt(vector) = event {
             self.meter.interrupt(vector);
         }
         if let Some(trace) = &mut self.trace {
-            trace.injected(event, clock.now());
+            let (name, vector) = told::event(event);
+            trace.injected(name, vector, clock.now());
         }
     }
 
     /// Counts an exit that the host caused and that asks for nothing.
-    pub fn passing(&mut self, seen: Seen, state: &CpuState, clock: &dyn Clock) {
+    pub(super) fn passing(&mut self, seen: Seen, state: &CpuState, clock: &dyn Clock) {
         self.charge(seen);
-        let Seen { reason, apicv } = seen;
+        let (reason, apicv) = (reason(seen.reason), seen.apicv);
         let mut time = self.trace.is_some().then(|| clock.now());
         self.meter.exit(reason, apicv, state.rip, || *time.get_or_insert_with(|| clock.now()));
         // What asks for nothing takes no time.
         self.meter.entry(|| *time.get_or_insert_with(|| clock.now()));
         if let Some((trace, now)) = self.trace.as_mut().zip(time) {
             trace.entry(now);
-            trace.exit(Exit::ExternalInterrupt, Some(reason), state, now);
+            trace.exit(Some(reason), || told::exit(Exit::ExternalInterrupt, state), now);
             trace.entry(now);
         }
         self.inside = false;
     }
 
     /// Whether the host, which ticks so often, ticked since this was asked last.
-    pub fn ticked(&mut self, period: Nanos, now: Nanos) -> bool {
+    pub(super) fn ticked(&mut self, period: Nanos, now: Nanos) -> bool {
         if now < self.tick {
             return false;
         }
@@ -138,25 +146,34 @@ impl Observer {
     }
 
     /// What it owes the clock, whether the vCPU executes, and the host's next tick.
-    pub fn save(&self) -> (Nanos, bool, Nanos) {
+    pub(super) fn save(&self) -> (Nanos, bool, Nanos) {
         (self.stalled, self.inside, self.tick)
     }
 
     /// Takes that back.
-    pub fn restore(&mut self, (stalled, inside, tick): (Nanos, bool, Nanos)) {
+    pub(super) fn restore(&mut self, (stalled, inside, tick): (Nanos, bool, Nanos)) {
         (self.stalled, self.inside, self.tick) = (stalled, inside, tick);
     }
 
     /// What counts and times.
-    pub fn meter(&mut self) -> &mut Meter {
+    pub(super) fn meter(&mut self) -> &mut Meter {
         &mut self.meter
     }
 
     /// The vCPU is never entered again.
-    pub fn finish(&mut self, now: Nanos) {
+    pub(super) fn finish(&mut self, now: Nanos) {
         self.meter.entry(|| now);
         if let Some(mut trace) = self.trace.take() {
             trace.entry(now);
         }
     }
+}
+
+/// What was asked in an exit, as a trace has it.
+fn inner(told: Told) -> Inner {
+    let (kind, name, args) = match told {
+        Told::Msr(name, args) => (Kind::Register, name, args),
+        Told::Hypercall(name, args) => (Kind::Hypercall, name, args),
+    };
+    Inner { kind, name, args }
 }

@@ -38,10 +38,11 @@ pub(crate) type Values = [Value; MachineVcpu::VALUES.len()];
 
 impl MachineVcpu {
     /// What its values are called.
-    pub const VALUES: [&'static str; 7] = ["registers", "engine", "apic", "msrs", "hyperv", "exits", "loop"];
+    pub(crate) const VALUES: [&'static str; 9] =
+        ["registers", "engine", "apic", "msrs", "hyperv", "kvm", "xen", "exits", "loop"];
 
     /// Its state. Nobody executes it meanwhile.
-    pub fn save(&mut self) -> Result<Values, Error> {
+    pub(crate) fn save(&mut self) -> Result<Values, Error> {
         let own = SavedLoop {
             owed: self.owed,
             idle: self.idle,
@@ -56,14 +57,16 @@ impl MachineVcpu {
             self.lapic.save()?,
             self.msrs.save()?,
             Value::of(&self.hyperv)?,
+            Value::of(&self.kvm)?,
+            Value::of(&self.xen)?,
             self.observer.meter().save()?,
             Value::of(&own)?,
         ])
     }
 
     /// Takes a state back.
-    pub fn restore(&mut self, values: Values) -> Result<(), Error> {
-        let [registers, engine, apic, msrs, hyperv, exits, own] = values;
+    pub(crate) fn restore(&mut self, values: Values) -> Result<(), Error> {
+        let [registers, engine, apic, msrs, hyperv, kvm, xen, exits, own] = values;
         let registers: CpuState = registers.state()?;
         let offered = self.platform.cpuid.offered();
         if let Some(why) = unfit(&registers, |feature| offered.has(feature)) {
@@ -76,6 +79,12 @@ impl MachineVcpu {
         let hyperv: satori_hyperv::Vp = hyperv.state()?;
         Error::unless(hyperv.index() == self.index, satori_hyperv::Vp::NAME, "it is that of another vCPU")?;
         self.hyperv = hyperv;
+        let kvm: satori_kvm::Vp = kvm.state()?;
+        Error::unless(kvm.index() == self.index, satori_kvm::Vp::NAME, "it is that of another vCPU")?;
+        self.kvm = kvm;
+        let xen: satori_xen::Vp = xen.state()?;
+        Error::unless(xen.index() == self.index, satori_xen::Vp::NAME, "it is that of another vCPU")?;
+        self.xen = xen;
         self.observer.meter().restore(&exits)?;
         let own: SavedLoop = own.state()?;
         (self.owed, self.idle, self.tpr_threshold) = (own.owed, own.idle, own.tpr_threshold);

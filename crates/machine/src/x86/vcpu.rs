@@ -8,21 +8,24 @@ use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::vmx::ExitReason;
 use satori_engine::{
-    DebugPlan, Doing, Exit, Kick, Parts, Resume, Until, Vcpu, Vmx, VmxProcessor, Whereabouts, Window, X86,
+    DebugPlan, Doing, Exit, Failure, Kick, Parts, Resume, Until, Vcpu, Vmx, VmxProcessor, Whereabouts,
+    Window, X86,
 };
 use satori_exits::{Asked, Context, Platform, View, dispatch};
 use satori_hyperv::{Enlightenment, Flush, Partition};
 use satori_lapic::Lapic;
 use satori_memory::{ALL_LINES, GuestMemory};
 use satori_profile::{Meter, Recorded, Watched};
+use satori_save::Saved;
 use satori_state::{Activity, CpuState, Segment, seg};
 use satori_trace::VcpuTrace;
 
 use super::injector::Injector;
 use super::observer::{Observer, Seen};
 use super::reset::after_init;
+use crate::control::Control;
 use crate::runs::{After, Entry, Runs};
-use crate::{Charges, Event, VirtualClock, tsc_change};
+use crate::{Charges, Event, VirtualClock, saved, tsc_change};
 
 pub(crate) struct MachineVcpu {
     pub(super) index: u32,
@@ -32,6 +35,8 @@ pub(crate) struct MachineVcpu {
     pub(super) lapic: Lapic,
     pub(super) msrs: PlatformMsrs,
     pub(super) hyperv: satori_hyperv::Vp,
+    pub(super) kvm: satori_kvm::Vp,
+    pub(super) xen: satori_xen::Vp,
     pub(super) platform: Arc<Platform>,
     pub(super) injector: Injector,
     pub(super) observer: Observer,
@@ -48,18 +53,22 @@ pub(crate) struct MachineVcpu {
     pub(super) tpr_threshold: u8,
 }
 
+/// What a vCPU of a machine is made of.
+pub(crate) struct VcpuPieces {
+    pub index: u32,
+    pub vcpu: Box<dyn Vcpu<X86>>,
+    pub lapic: Lapic,
+    pub msrs: PlatformMsrs,
+    pub platform: Arc<Platform>,
+    /// The controller whose INTR it answers.
+    pub pic: Option<Arc<Pic>>,
+    pub meter: Meter,
+    pub processor: VmxProcessor,
+}
+
 impl MachineVcpu {
-    #[allow(clippy::too_many_arguments, reason = "what a processor is made of, each of another kind")]
-    pub fn new(
-        index: u32,
-        mut vcpu: Box<dyn Vcpu<X86>>,
-        lapic: Lapic,
-        msrs: PlatformMsrs,
-        platform: Arc<Platform>,
-        pic: Option<Arc<Pic>>,
-        meter: Meter,
-        processor: VmxProcessor,
-    ) -> Self {
+    pub(crate) fn new(pieces: VcpuPieces) -> Self {
+        let VcpuPieces { index, mut vcpu, lapic, msrs, platform, pic, meter, processor } = pieces;
         let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
         let controls = vcpu.controls_mut();
         controls.tpr_shadow = processor.has(Vmx::TprShadow);
@@ -73,6 +82,8 @@ impl MachineVcpu {
         MachineVcpu {
             index,
             hyperv: satori_hyperv::Vp::new(index),
+            kvm: satori_kvm::Vp::new(index),
+            xen: satori_xen::Vp::new(index),
             kick,
             whereabouts,
             msrs,
@@ -92,37 +103,37 @@ impl MachineVcpu {
     }
 
     /// Writes what happens to it from now on.
-    pub fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
+    pub(crate) fn set_trace(&mut self, trace: Option<Box<VcpuTrace>>) {
         self.observer.set_trace(trace);
     }
 
     /// Lets its exits take guest time.
-    pub fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
+    pub(crate) fn set_charges(&mut self, charges: Option<Arc<Charges>>) {
         self.observer.set_charges(charges);
     }
 
     /// The whole register file.
-    pub fn registers(&mut self) -> &CpuState {
+    pub(crate) fn registers(&mut self) -> &CpuState {
         self.vcpu.fetch(Parts::ALL);
         self.vcpu.state()
     }
 
-    pub fn vcpu(&self) -> &dyn Vcpu<X86> {
+    pub(crate) fn vcpu(&self) -> &dyn Vcpu<X86> {
         &*self.vcpu
     }
 
     /// Sets the registers before the first entry.
-    pub fn set_state(&mut self, state: CpuState) {
+    pub(crate) fn set_state(&mut self, state: CpuState) {
         *self.vcpu.state_mut(Parts::ALL) = state;
     }
 
     /// The machine's RAM.
-    pub fn memory(&self) -> &GuestMemory {
+    pub(crate) fn memory(&self) -> &GuestMemory {
         &self.platform.memory
     }
 
     /// Changes registers between two instructions, as a debugger does.
-    pub fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
+    pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
         let (rip, cr3) = (self.vcpu.state().rip, self.vcpu.state().cr3);
         change(self.vcpu.state_mut(Parts::ALL));
         if self.vcpu.state().cr3 != cr3 {
@@ -140,33 +151,43 @@ impl MachineVcpu {
     }
 
     /// Where it and its engine say what they do.
-    pub fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
+    pub(crate) fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
         self.whereabouts.clone()
     }
 
     /// Changes the frequency of the machine's TSC, as the guest sees it.
-    pub fn change_tsc_frequency(&self, hz: u64) {
-        tsc_change::change(hz, &*self.platform.clock, self.partition());
+    pub(crate) fn change_tsc_frequency(&self, hz: u64) {
+        tsc_change::change(
+            hz,
+            &*self.platform.clock,
+            self.partition(),
+            self.platform.kvm.as_deref(),
+            self.platform.xen.as_deref(),
+        );
     }
 
     /// The Hyper-V interface of its machine.
-    pub fn partition(&self) -> Option<&Partition> {
+    pub(crate) fn partition(&self) -> Option<&Partition> {
         self.platform.hyperv.as_deref()
     }
 
+    /// What its guest used of the interfaces beside Hyper-V's.
+    pub(crate) fn used(&self) -> Vec<satori_pv::Used> {
+        let kvm = self.platform.kvm.as_ref().map_or_else(Vec::new, |kvm| kvm.usage());
+        let xen = self.platform.xen.as_ref().map_or_else(Vec::new, |xen| xen.usage());
+        kvm.into_iter().chain(xen).collect()
+    }
+
     /// What was counted of it until now.
-    pub fn recorded(&self) -> Recorded {
+    pub(crate) fn recorded(&self) -> Recorded {
         self.observer.recorded()
     }
 
-    /// What it shares with the machine.
-    pub fn platform(&self) -> Arc<Platform> {
-        self.platform.clone()
-    }
-
-    /// Counts from now on where others look.
-    pub fn set_watched(&mut self, watched: Watched) {
-        self.observer.watch(watched);
+    /// Counts from now on where others look: there.
+    pub(crate) fn watch(&mut self) -> Watched {
+        let watched = Watched::default();
+        self.observer.watch(watched.clone());
+        watched
     }
 
     /// Counts an exit that the host caused and that asks for nothing. `apicv`: it would be the same with APICv.
@@ -198,16 +219,22 @@ impl MachineVcpu {
     /// Lets the timers expire whose time has come.
     fn run_timers(&mut self) {
         if self.lapic.deadline_tsc().is_some() {
-            let tsc = self.platform.clock.tsc();
+            let tsc = self.platform.clock.counter();
             if self.lapic.timer_expired(tsc) {
                 self.timer_ran_out(true);
             }
         }
         if let Some(at) = self.hyperv.deadline_tsc()
-            && at <= self.platform.clock.tsc()
+            && at <= self.platform.clock.counter()
             && let Some(partition) = &self.platform.hyperv
         {
             partition.run_timers(&mut self.hyperv);
+            self.timer_ran_out(false);
+        }
+        if let Some(xen) = &self.platform.xen
+            && xen.deadline_tsc(&self.xen).is_some_and(|at| at <= self.platform.clock.counter())
+            && xen.run_timers(&mut self.xen)
+        {
             self.timer_ran_out(false);
         }
     }
@@ -271,25 +298,73 @@ impl MachineVcpu {
     /// Spares the guest the next EOI, if it may be late. KVM spares none while APICv is in force: it then takes it
     /// that another interrupt may wait (Linux 6.12 arch/x86/kvm/lapic.c, kvm_apic_update_apicv and apic_sync_pv_eoi_to_guest).
     fn spare_eoi(&mut self) {
-        if self.hyperv.spares_eoi()
-            && self.lapic.eoi_can_be_late()
-            && !self.view(false).apicv()
-            && let Some(partition) = &self.platform.hyperv
-        {
-            partition.spare_eoi(&mut self.hyperv);
+        let (hyperv, kvm) = (self.hyperv.spares_eoi(), self.kvm.spares_eoi());
+        if (hyperv || kvm) && self.lapic.eoi_can_be_late() && !self.view(false).apicv() {
+            match (&self.platform.hyperv, &self.platform.kvm) {
+                (Some(partition), _) if hyperv => partition.spare_eoi(&mut self.hyperv),
+                (_, Some(partition)) if kvm => partition.spare_eoi(&mut self.kvm),
+                _ => {}
+            }
         }
     }
 
     /// Ends the interrupt whose EOI the guest has spared.
     fn take_spared_eoi(&mut self) {
-        let Some(partition) = &self.platform.hyperv else { return };
-        if partition.take_spared_eoi(&mut self.hyperv) {
+        let (hyperv, kvm) = (&self.platform.hyperv, &self.platform.kvm);
+        let ended = hyperv.as_ref().is_some_and(|partition| partition.take_spared_eoi(&mut self.hyperv))
+            || kvm.as_ref().is_some_and(|partition| partition.take_spared_eoi(&mut self.kvm));
+        if ended {
             if let Some(vector) = self.lapic.eoi() {
                 self.platform.eoi.eoi(vector);
             }
-            if let Some(vector) = self.lapic.take_ended() {
+            if let (Some(vector), Some(partition)) = (self.lapic.take_ended(), hyperv) {
                 partition.end_of_interrupt(self.index, vector);
             }
+        }
+    }
+
+    /// A vCPU in HLT that another one kicked goes on, whatever masks its interrupts.
+    fn kicked_out_of_hlt(&mut self, activity: Activity) -> Activity {
+        let kicked = |kvm: &Arc<satori_kvm::Partition>| kvm.take_kick(self.index);
+        if activity != Activity::Halted || !self.platform.kvm.as_ref().is_some_and(kicked) {
+            return activity;
+        }
+        self.vcpu.state_mut(Parts::EXIT).activity = Activity::Active;
+        Activity::Active
+    }
+
+    /// Whether it sleeps in a poll of Xen's, which any interrupt ends as well.
+    fn polls(&mut self) -> bool {
+        let Some(xen) = &self.platform.xen else { return false };
+        if !xen.polls(&mut self.xen) {
+            return false;
+        }
+        let arrived = self.injector.arrived(&self.lapic);
+        if arrived {
+            xen.end_poll(&mut self.xen);
+        }
+        !arrived
+    }
+
+    /// Tells the interfaces that it sleeps.
+    fn tell_of_sleep(&mut self) {
+        if let Some(kvm) = &self.platform.kvm {
+            kvm.sleeps(&mut self.kvm);
+        }
+        if let Some(xen) = &self.platform.xen {
+            xen.sleeps(&mut self.xen);
+        }
+    }
+
+    /// Tells the interfaces of an entry. KVM's may want the TLB flushed first.
+    fn tell_of_entry(&mut self) {
+        if let Some(xen) = &self.platform.xen {
+            xen.enters(&mut self.xen);
+        }
+        let Some(kvm) = &self.platform.kvm else { return };
+        let (runtime, vcpu) = (&self.platform.runtime, &self.vcpu);
+        if kvm.enters(&mut self.kvm, || runtime.ran(vcpu.retired())) {
+            self.vcpu.flush_tlb();
         }
     }
 
@@ -297,7 +372,7 @@ impl MachineVcpu {
     fn observe(&mut self, exit: Exit) {
         let clock = &self.platform.clock;
         // Both timers may be due; the local APIC's is then the one that ended the run.
-        let due = |at: u64| at <= clock.tsc();
+        let due = |at: u64| at <= clock.counter();
         let view = self.view(exit == Exit::PreemptionTimer && self.lapic.deadline_tsc().is_some_and(due));
         let seen = view.reason(&exit).map(|reason| {
             // A timer of the host's costs the same either way.
@@ -316,6 +391,8 @@ impl MachineVcpu {
             lapic: &mut self.lapic,
             msrs: &mut self.msrs,
             hyperv: &mut self.hyperv,
+            kvm: &mut self.kvm,
+            xen: &mut self.xen,
             platform: &self.platform,
             asked: Asked::Nothing,
         };
@@ -338,6 +415,10 @@ impl MachineVcpu {
             Exit::Pause => return After::Yield,
             Exit::TripleFault => return After::Ends(Event::TripleFault { vcpu: self.index }),
             Exit::Debug(cause) => return After::Debug(cause),
+            Exit::Failed(Failure { what, detail }) => {
+                let text = format!("{what} ({detail:#x}) on vCPU {}; use --engine translator", self.index);
+                return After::Ends(Event::Failed(text));
+            }
             _ => {}
         }
         match asked {
@@ -356,6 +437,14 @@ impl Runs for MachineVcpu {
         self.index
     }
 
+    fn save_machine(control: &Control<Self>) -> Result<Saved, satori_save::Error> {
+        saved::save(control)
+    }
+
+    fn restore_machine(control: &Control<Self>, state: Saved) -> Result<(), satori_save::Error> {
+        saved::restore_held(control, state)
+    }
+
     fn prepare(&mut self) -> Entry {
         if self.lapic.signalled() {
             self.take_signals();
@@ -371,6 +460,11 @@ impl Runs for MachineVcpu {
             }
             self.idle = false;
         }
+        if self.polls() {
+            self.tell_of_sleep();
+            return Entry::Sleep { deadline: self.deadline() };
+        }
+        let activity = self.kicked_out_of_hlt(activity);
         // An event is what a halted processor waits for, also while it is stepped.
         let quiet = self.quiet && activity == Activity::Active;
         if self.owed && !quiet && self.injector.waits(&*self.vcpu, &mut self.lapic) {
@@ -379,8 +473,9 @@ impl Runs for MachineVcpu {
         // What comes after that look kicks, and so comes behind the answer: an instruction that asks again, or
         // faults, must not find an event injected before it.
         let injected = !quiet && !self.owed && self.inject();
-        let wakes = || self.vcpu.wakes_at().is_some_and(|at| at <= self.platform.clock.tsc());
+        let wakes = || self.vcpu.wakes_at().is_some_and(|at| at <= self.platform.clock.counter());
         if activity == Activity::Halted && !injected && !wakes() {
+            self.tell_of_sleep();
             return Entry::Sleep { deadline: self.deadline() };
         }
         self.set_controls();
@@ -390,6 +485,7 @@ impl Runs for MachineVcpu {
 
     fn enter(&mut self, until: Until) -> After {
         self.observer.entry(&*self.platform.clock);
+        self.tell_of_entry();
         let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
         self.owed = false;
         self.take_spared_eoi();
@@ -409,7 +505,8 @@ impl Runs for MachineVcpu {
 
     /// The local APIC's timer, a synthetic one, or what the engine's vCPU waits for by itself.
     fn deadline(&self) -> Option<u64> {
-        [self.lapic.deadline_tsc(), self.hyperv.deadline_tsc(), self.vcpu.wakes_at()]
+        let xen = self.platform.xen.as_ref().and_then(|xen| xen.deadline_tsc(&self.xen));
+        [self.lapic.deadline_tsc(), self.hyperv.deadline_tsc(), xen, self.vcpu.wakes_at()]
             .into_iter()
             .flatten()
             .min()

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use satori_bus::Nanos;
-use satori_defs::vmx::ExitReason;
 use satori_save::Error;
+use satori_seam::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::saved;
@@ -15,13 +15,13 @@ const SETS: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
-    rip: u64,
-    reason: ExitReason,
+    pc: u64,
+    reason: Reason,
     count: u64,
     time: Nanos,
 }
 
-/// Counts of exits by reason and RIP, of at most 2,048 such pairs.
+/// Counts of exits by reason and address, of at most 2,048 such pairs.
 ///
 /// A set of eight, chosen by the pair, is kept in order. A newcomer takes the last place from whoever has it, and
 /// each place is earned by having come more often than who is there. So what comes often is found, however much
@@ -46,7 +46,7 @@ pub struct Place {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedPlace {
     slot: usize,
-    rip: u64,
+    pc: u64,
     reason: u16,
     count: u64,
     time: Nanos,
@@ -55,40 +55,40 @@ pub(crate) struct SavedPlace {
 impl Hot {
     pub(crate) fn save(&self) -> Vec<SavedPlace> {
         let place = |(slot, place): (usize, &Option<Slot>)| {
-            let Slot { rip, reason, count, time } = (*place)?;
-            Some(SavedPlace { slot, rip, reason: reason as u16, count, time })
+            let Slot { pc, reason, count, time } = (*place)?;
+            Some(SavedPlace { slot, pc, reason: reason.number(), count, time })
         };
         self.slots.iter().enumerate().filter_map(place).collect()
     }
 
-    pub(crate) fn restore(&mut self, saved: &[SavedPlace]) -> Result<(), Error> {
+    pub(crate) fn restore(&mut self, saved: &[SavedPlace], table: &[Reason]) -> Result<(), Error> {
         let mut slots = if saved.is_empty() { Vec::new() } else { vec![None; SETS * WAYS] };
         for place in saved {
             let slot = slots.get_mut(place.slot);
-            let reason = saved::reason(place.reason)?;
+            let reason = saved::reason(table, place.reason)?;
             saved::unless(slot.is_some(), "there are fewer places in the guest")?;
             if let Some(slot) = slot {
-                *slot = Some(Slot { rip: place.rip, reason, count: place.count, time: place.time });
+                *slot = Some(Slot { pc: place.pc, reason, count: place.count, time: place.time });
             }
         }
         self.slots = slots;
         Ok(())
     }
 
-    /// Counts an exit at `rip` that took `time` and stands for `weight` of its reason.
-    pub fn record(&mut self, reason: ExitReason, rip: u64, time: Nanos, weight: u64) {
+    /// Counts an exit at `pc` that took `time` and stands for `weight` of its reason.
+    pub fn record(&mut self, reason: Reason, pc: u64, time: Nanos, weight: u64) {
         let time = time.saturating_mul(weight);
         if self.slots.is_empty() {
             self.slots = vec![None; SETS * WAYS];
         }
         // Fibonacci hashing: the highest bits of the product depend on all of the address.
-        let hash = (rip ^ (reason as u64) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        let hash = (pc ^ u64::from(reason.number()) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         let first = hash as usize % SETS * WAYS;
         let set = &mut self.slots[first..first + WAYS];
-        let is = |slot: &Option<Slot>| slot.is_some_and(|slot| slot.rip == rip && slot.reason == reason);
+        let is = |slot: &Option<Slot>| slot.is_some_and(|slot| slot.pc == pc && slot.reason == reason);
         let Some(mut at) = set.iter().position(is) else {
             let free = set.iter().position(Option::is_none).unwrap_or(WAYS - 1);
-            set[free] = Some(Slot { rip, reason, count: weight, time });
+            set[free] = Some(Slot { pc, reason, count: weight, time });
             return;
         };
         if let Some(slot) = &mut set[at] {
@@ -103,9 +103,9 @@ impl Hot {
     }
 
     /// Adds what is known to `sums`, which other vCPUs' may be in already.
-    pub fn add_to(&self, sums: &mut BTreeMap<(ExitReason, u64), Place>) {
+    pub fn add_to(&self, sums: &mut BTreeMap<(Reason, u64), Place>) {
         for slot in self.slots.iter().flatten() {
-            let sum = sums.entry((slot.reason, slot.rip)).or_default();
+            let sum = sums.entry((slot.reason, slot.pc)).or_default();
             sum.count = sum.count.saturating_add(slot.count);
             sum.time = sum.time.saturating_add(slot.time);
         }
@@ -115,8 +115,9 @@ impl Hot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{HLT, IDENTITY, MMIO, MSR_WRITE};
 
-    fn sums(hot: &Hot) -> BTreeMap<(ExitReason, u64), Place> {
+    fn sums(hot: &Hot) -> BTreeMap<(Reason, u64), Place> {
         let mut sums = BTreeMap::new();
         hot.add_to(&mut sums);
         sums
@@ -126,26 +127,26 @@ mod tests {
     fn few_places_are_counted_exactly() {
         let mut hot = Hot::default();
         for at in 0..1000u64 {
-            hot.record(ExitReason::MsrWrite, 0xffff_ffff_8100_0000 + at % 10, 3, 1);
-            hot.record(ExitReason::Cpuid, 0xffff_ffff_8100_0000, 1, 1);
+            hot.record(MSR_WRITE, 0xffff_ffff_8100_0000 + at % 10, 3, 1);
+            hot.record(IDENTITY, 0xffff_ffff_8100_0000, 1, 1);
         }
         let sums = sums(&hot);
         assert_eq!(sums.len(), 11);
-        assert_eq!(sums[&(ExitReason::MsrWrite, 0xffff_ffff_8100_0003)], Place { count: 100, time: 300 });
-        assert_eq!(sums[&(ExitReason::Cpuid, 0xffff_ffff_8100_0000)], Place { count: 1000, time: 1000 });
+        assert_eq!(sums[&(MSR_WRITE, 0xffff_ffff_8100_0003)], Place { count: 100, time: 300 });
+        assert_eq!(sums[&(IDENTITY, 0xffff_ffff_8100_0000)], Place { count: 1000, time: 1000 });
     }
 
     #[test]
     fn what_comes_often_is_found_among_a_million_others() {
         let mut hot = Hot::default();
         for at in 0..1_000_000u64 {
-            hot.record(ExitReason::EptMisconfig, at.wrapping_mul(0x1234_5679), 1, 1);
+            hot.record(MMIO, at.wrapping_mul(0x1234_5679), 1, 1);
             if at % 10 == 0 {
-                hot.record(ExitReason::Hlt, 0xffff_ffff_8123_4567, 1, 1);
+                hot.record(HLT, 0xffff_ffff_8123_4567, 1, 1);
             }
         }
         let sums = sums(&hot);
         assert!(sums.len() <= SETS * WAYS);
-        assert!(sums[&(ExitReason::Hlt, 0xffff_ffff_8123_4567)].count > 99_000);
+        assert!(sums[&(HLT, 0xffff_ffff_8123_4567)].count > 99_000);
     }
 }

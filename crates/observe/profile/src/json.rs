@@ -81,7 +81,7 @@ fn table(vcpu: Option<usize>, profile: &ExitProfile) -> Table {
         .into_iter()
         .map(|(reason, samples)| Row {
             reason: reason.name(),
-            number: reason as u16,
+            number: reason.number(),
             samples: samples.count,
             timed: (samples.timed < samples.count).then_some(samples.timed),
             total_ns: samples.total,
@@ -120,16 +120,16 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    use satori_defs::vmx::ExitReason;
+    use crate::testing::{ALL, HLT};
 
     use super::*;
     use crate::{Meter, Timing};
 
     #[test]
     fn the_report_has_the_tables_columns() {
-        let mut meter = Meter::new(true, Timing::Each);
+        let mut meter = Meter::new(ALL, true, Timing::Each);
         for (apicv, rip, from, to) in [(true, 0x1000, 5, 15), (false, 0x2000, 1_000_000, 1_000_030)] {
-            meter.exit(ExitReason::Hlt, apicv, rip, || from);
+            meter.exit(HLT, apicv, rip, || from);
             meter.entry(|| to);
         }
         let mut profile = Profile::default();

@@ -16,6 +16,8 @@ mod meter;
 mod sample;
 mod saved;
 mod shares;
+#[cfg(test)]
+mod testing;
 mod text;
 mod timeline;
 
@@ -25,8 +27,7 @@ pub use hot::{Hot, Place};
 pub use live::{FORMAT, LIVE_VERSION, Live, LiveHot, LiveVcpu};
 pub use meter::{Meter, Recorded, Timing, Watched};
 pub use sample::{ExitProfile, Samples};
-use satori_defs::vmx::ExitReason;
-use satori_seam::Stat;
+use satori_seam::{Reason, Stat};
 pub use shares::Shares;
 pub use timeline::Timeline;
 
@@ -41,8 +42,8 @@ pub struct Profile {
     pub shares: Option<Shares>,
     /// The exits of all vCPUs over time.
     pub timeline: Timeline,
-    /// Where the exits of all vCPUs came from: reason and RIP.
-    pub hot: BTreeMap<(ExitReason, u64), Place>,
+    /// Where the exits of all vCPUs came from: reason and address.
+    pub hot: BTreeMap<(Reason, u64), Place>,
 }
 
 impl Profile {

@@ -12,7 +12,7 @@ pub const FORMAT: &str = "satori-live";
 /// The version of this form.
 pub const LIVE_VERSION: u64 = 1;
 /// Addresses that are told, those that exited most.
-pub const HOTTEST: usize = 64;
+pub(crate) const HOTTEST: usize = 64;
 
 /// Everything since the start of the guest, or since its last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,7 +92,7 @@ impl LiveVcpu {
 }
 
 /// The key of a place.
-type Key = (satori_defs::vmx::ExitReason, u64);
+type Key = (satori_seam::Reason, u64);
 
 /// At most `most` places, most exits first; of equals, in the order of their keys.
 pub(crate) fn hottest(places: &BTreeMap<Key, Place>, most: usize) -> Vec<(Key, Place)> {
@@ -105,20 +105,20 @@ pub(crate) fn hottest(places: &BTreeMap<Key, Place>, most: usize) -> Vec<(Key, P
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{ALL, HLT};
     use crate::{Meter, Timing, Watched};
-    use satori_defs::vmx::ExitReason;
 
     #[test]
     fn a_halt_counts_in_the_pictures_in_which_it_passes() {
         let watched = Watched::default();
-        let mut meter = Meter::new(true, Timing::Each);
+        let mut meter = Meter::new(ALL, true, Timing::Each);
         meter.watch(watched.clone());
         let halted = |now| {
             let live = Live::new(now, &[watched.lock().clone()], |_| None);
             live.vcpus[0].exits.get("HLT").copied().unwrap_or_default()
         };
         assert_eq!(halted(50), (0, 0));
-        meter.exit(ExitReason::Hlt, true, 0x1000, || 100);
+        meter.exit(HLT, true, 0x1000, || 100);
         assert_eq!(halted(600), (0, 500));
         assert_eq!(halted(1_600), (0, 1_500));
         meter.entry(|| 2_000);

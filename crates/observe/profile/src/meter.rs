@@ -6,12 +6,12 @@
 //! [`FIRST`] of each reason and HLTs, which last as long as the guest is idle, are timed each, and under the virtual clock, or
 //! if somebody watches or traces, all are.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use satori_bus::Nanos;
-use satori_defs::vmx::ExitReason;
+use satori_lock::Held;
+use satori_seam::{Class, Reason};
 
-use crate::sample::REASONS;
 use crate::{ExitProfile, Hot, Timeline};
 
 /// Exits further apart than this on average are timed each: the two looks at the clock are then less than 1 % of the time.
@@ -31,7 +31,7 @@ pub struct Recorded {
     /// Injected interrupts by vector; empty before the first.
     pub interrupts: Vec<u64>,
     /// Of a watched vCPU, the exit that is not over, and when it began.
-    pub waiting: Option<(ExitReason, Nanos)>,
+    pub waiting: Option<(Reason, Nanos)>,
 }
 
 /// Exits that were not timed.
@@ -45,17 +45,17 @@ pub(crate) struct Passed {
 impl Recorded {
     /// Counts an exit that was timed, and those before it of its reason that were not.
     fn exit(&mut self, running: Running, passed: Passed, now: Nanos) {
-        let Running { reason, apicv, rip, since } = running;
+        let Running { reason, apicv, pc, since } = running;
         let time = now.saturating_sub(since);
         let weight = passed.all + 1;
         self.exits.count(reason, weight, passed.bare + u64::from(!apicv));
         self.exits.time(reason, time, weight);
         self.timeline.record(reason, since, weight);
-        self.hot.record(reason, rip, time, weight);
+        self.hot.record(reason, pc, time, weight);
     }
 
     /// Counts exits behind which none was timed: they took the mean of those that were.
-    fn settle(&mut self, reason: ExitReason, passed: Passed) {
+    fn settle(&mut self, reason: Reason, passed: Passed) {
         if passed.all > 0 {
             self.exits.count(reason, passed.all, passed.bare);
             self.exits.settle(reason, passed.all);
@@ -79,7 +79,7 @@ impl Watched {
     /// What was counted so far.
     pub fn lock(&self) -> MutexGuard<'_, Recorded> {
         // Counts are in order also if their owner panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().held()
     }
 }
 
@@ -92,9 +92,9 @@ enum Store {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
-    pub reason: ExitReason,
+    pub reason: Reason,
     pub apicv: bool,
-    pub rip: u64,
+    pub pc: u64,
     pub since: Nanos,
 }
 
@@ -122,7 +122,7 @@ struct Pace {
     random: u32,
 }
 
-const _: () = assert!(REASONS <= 128, "a bit for each");
+const _: () = assert!(Reason::NUMBERS <= 128, "a bit for each");
 
 impl Pace {
     fn new(timing: Timing) -> Self {
@@ -130,8 +130,8 @@ impl Pace {
     }
 
     /// Whether an exit passes without a look at the clock.
-    fn passes(&mut self, reason: ExitReason) -> bool {
-        let passes = self.skip != 0 && self.known >> reason as u32 & 1 != 0;
+    fn passes(&mut self, reason: Reason) -> bool {
+        let passes = self.skip != 0 && self.known >> reason.index() & 1 != 0;
         self.skip -= u32::from(passes);
         passes
     }
@@ -158,18 +158,26 @@ impl Pace {
 /// Counts exits, and times them until the next entry. One a vCPU, or off.
 #[derive(Debug)]
 pub struct Meter {
+    /// The instruction set's, of which the reasons are.
+    pub(crate) reasons: &'static [Reason],
     store: Store,
     pub(crate) running: Option<Running>,
     pace: Pace,
     /// Exits of each reason since the last one that was timed.
-    passed: [Passed; REASONS],
+    passed: [Passed; Reason::NUMBERS],
 }
 
 impl Meter {
-    /// A meter; one that is off counts nothing.
-    pub fn new(on: bool, timing: Timing) -> Self {
+    /// A meter of exits whose reasons are in a table; one that is off counts nothing.
+    pub fn new(reasons: &'static [Reason], on: bool, timing: Timing) -> Self {
         let store = if on { Store::Own(Box::default()) } else { Store::Off };
-        Meter { store, running: None, pace: Pace::new(timing), passed: [Passed::default(); REASONS] }
+        Meter {
+            reasons,
+            store,
+            running: None,
+            pace: Pace::new(timing),
+            passed: [Passed::default(); Reason::NUMBERS],
+        }
     }
 
     /// Counts from now on where others look, who are to see every exit.
@@ -189,16 +197,16 @@ impl Meter {
     }
 
     /// The vCPU exited, with APICv in force or not, at this address of the guest.
-    pub fn exit(&mut self, reason: ExitReason, apicv: bool, rip: u64, now: impl FnOnce() -> Nanos) {
+    pub fn exit(&mut self, reason: Reason, apicv: bool, pc: u64, now: impl FnOnce() -> Nanos) {
         if self.pace.passes(reason) {
-            let passed = &mut self.passed[reason as usize];
+            let passed = &mut self.passed[reason.index()];
             passed.all += 1;
             passed.bare += u64::from(!apicv);
         } else if !matches!(self.store, Store::Off) {
             let now = now();
             self.stop(now);
             self.pace.looked(now);
-            self.running = Some(Running { reason, apicv, rip, since: now });
+            self.running = Some(Running { reason, apicv, pc, since: now });
             if let Store::Watched(watched) = &self.store {
                 watched.lock().waiting = Some((reason, now));
             }
@@ -224,14 +232,14 @@ impl Meter {
     #[cold]
     fn stop(&mut self, now: Nanos) {
         let Some(running) = self.running.take() else { return };
-        let passed = std::mem::take(&mut self.passed[running.reason as usize]);
+        let passed = std::mem::take(&mut self.passed[running.reason.index()]);
         match &mut self.store {
             Store::Off => {}
             Store::Own(recorded) => {
                 recorded.exit(running, passed, now);
-                let enough =
-                    running.reason != ExitReason::Hlt && recorded.exits.get(running.reason).count >= FIRST;
-                self.pace.known |= u128::from(enough) << running.reason as u32;
+                let enough = running.reason.class() != Class::Idle
+                    && recorded.exits.get(running.reason).count >= FIRST;
+                self.pace.known |= u128::from(enough) << running.reason.index();
             }
             Store::Watched(watched) => {
                 let mut recorded = watched.lock();
@@ -242,7 +250,7 @@ impl Meter {
     }
 
     /// What was counted so far, and what was not timed and belongs to none that was.
-    pub(crate) fn counted(&self) -> (Recorded, &[Passed; REASONS]) {
+    pub(crate) fn counted(&self) -> (Recorded, &[Passed; Reason::NUMBERS]) {
         let recorded = match &self.store {
             Store::Off => Recorded::default(),
             Store::Own(recorded) => Recorded::clone(recorded),
@@ -256,7 +264,7 @@ impl Meter {
         &mut self,
         recorded: Recorded,
         running: Option<Running>,
-        passed: &[(ExitReason, Passed)],
+        passed: &[(Reason, Passed)],
     ) {
         match &mut self.store {
             Store::Off => return,
@@ -267,14 +275,14 @@ impl Meter {
             }
         }
         self.running = running;
-        self.passed = [Passed::default(); REASONS];
-        passed.iter().for_each(|(reason, passed)| self.passed[*reason as usize] = *passed);
+        self.passed = [Passed::default(); Reason::NUMBERS];
+        passed.iter().for_each(|(reason, passed)| self.passed[reason.index()] = *passed);
     }
 
     /// What was counted so far; empty if the meter is off.
     pub fn recorded(&self) -> Recorded {
         let (mut recorded, passed) = self.counted();
-        ExitReason::ALL.iter().for_each(|reason| recorded.settle(*reason, passed[*reason as usize]));
+        self.reasons.iter().for_each(|reason| recorded.settle(*reason, passed[reason.index()]));
         recorded
     }
 }
@@ -282,62 +290,55 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{ALL, HLT, IDENTITY, MSR_WRITE};
 
     #[test]
     fn an_exit_lasts_until_the_entry() {
         let watched = Watched::default();
-        let mut other = Meter::new(true, Timing::Each);
+        let mut other = Meter::new(ALL, true, Timing::Each);
         other.watch(watched.clone());
-        for mut meter in [Meter::new(true, Timing::Each), other] {
+        for mut meter in [Meter::new(ALL, true, Timing::Each), other] {
             meter.entry(|| 50);
             assert!(!meter.is_running(), "no exit to time");
-            meter.exit(ExitReason::Hlt, true, 0x1000, || 100);
+            meter.exit(HLT, true, 0x1000, || 100);
             meter.entry(|| 350);
-            meter.exit(ExitReason::Cpuid, false, 0x2000, || 400);
+            meter.exit(IDENTITY, false, 0x2000, || 400);
             meter.entry(|| 390);
             meter.interrupt(0x31);
             let recorded = meter.recorded();
-            assert_eq!(recorded.exits.get(ExitReason::Hlt).total, 250);
-            assert_eq!(
-                recorded.exits.get(ExitReason::Cpuid).total,
-                0,
-                "a clock that went back counts as none"
-            );
+            assert_eq!(recorded.exits.get(HLT).total, 250);
+            assert_eq!(recorded.exits.get(IDENTITY).total, 0, "a clock that went back counts as none");
             let bare = |reason| recorded.exits.get(reason).without_apicv;
-            assert_eq!((bare(ExitReason::Hlt), bare(ExitReason::Cpuid)), (0, 1));
+            assert_eq!((bare(HLT), bare(IDENTITY)), (0, 1));
             assert_eq!(recorded.timeline.rows().count(), 2);
             assert_eq!(recorded.interrupts[0x31], 1);
         }
-        assert_eq!(
-            watched.lock().exits.get(ExitReason::Hlt).total,
-            250,
-            "others see what a watched meter counts"
-        );
+        assert_eq!(watched.lock().exits.get(HLT).total, 250, "others see what a watched meter counts");
     }
 
     #[test]
     fn off_times_nothing() {
-        let mut meter = Meter::new(false, Timing::Sampled);
-        meter.exit(ExitReason::Hlt, true, 0, || unreachable!("nobody reads the clock for it"));
+        let mut meter = Meter::new(ALL, false, Timing::Sampled);
+        meter.exit(HLT, true, 0, || unreachable!("nobody reads the clock for it"));
         assert!(!meter.is_running());
         meter.entry(|| unreachable!("nor here"));
         meter.interrupt(3);
         assert_eq!(meter.recorded(), Recorded::default());
     }
 
-    /// `exits` exits `gap` apart, three MSR writes of 200 ns for each CPUID of 100 ns; how often the clock was read.
+    /// `exits` exits `gap` apart, three MSR writes of 200 ns for each IDENTITY of 100 ns; how often the clock was read.
     fn rhythm(timing: Timing, exits: u64, gap: Nanos) -> (Recorded, u64) {
-        let (mut meter, mut looks) = (Meter::new(true, timing), 0);
+        let (mut meter, mut looks) = (Meter::new(ALL, true, timing), 0);
         for at in 0..exits {
-            let (reason, rip, time) = match at % 4 {
-                0 => (ExitReason::Cpuid, 0x1000, 100),
-                place => (ExitReason::MsrWrite, 0x2000 + place, 200),
+            let (reason, pc, time) = match at % 4 {
+                0 => (IDENTITY, 0x1000, 100),
+                place => (MSR_WRITE, 0x2000 + place, 200),
             };
             let mut look = |now| {
                 looks += 1;
                 now
             };
-            meter.exit(reason, true, rip, || look(at * gap));
+            meter.exit(reason, true, pc, || look(at * gap));
             meter.entry(|| look(at * gap + time));
         }
         (meter.recorded(), looks)
@@ -348,11 +349,14 @@ mod tests {
         const EXITS: u64 = 400_000;
         let (recorded, looks) = rhythm(Timing::Sampled, EXITS, 750);
         assert!(looks < EXITS / 10, "{looks} looks at the clock");
-        let msr = recorded.exits.get(ExitReason::MsrWrite);
-        assert_eq!((msr.count, msr.total, msr.min, msr.max), (EXITS / 4 * 3, EXITS / 4 * 3 * 200, 200, 200));
-        let cpuid = recorded.exits.get(ExitReason::Cpuid);
-        assert_eq!((cpuid.count, cpuid.total), (EXITS / 4, EXITS / 4 * 100));
-        assert!(cpuid.timed > FIRST && cpuid.timed < cpuid.count / 20, "{cpuid:?}");
+        let writes = recorded.exits.get(MSR_WRITE);
+        assert_eq!(
+            (writes.count, writes.total, writes.min, writes.max),
+            (EXITS / 4 * 3, EXITS / 4 * 3 * 200, 200, 200)
+        );
+        let identity = recorded.exits.get(IDENTITY);
+        assert_eq!((identity.count, identity.total), (EXITS / 4, EXITS / 4 * 100));
+        assert!(identity.timed > FIRST && identity.timed < identity.count / 20, "{identity:?}");
         let over_time: u64 = recorded.timeline.rows().flat_map(|(_, row)| row).map(|n| u64::from(*n)).sum();
         assert_eq!(over_time, EXITS);
         let mut places = std::collections::BTreeMap::new();

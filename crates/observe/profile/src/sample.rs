@@ -1,8 +1,8 @@
 //! Counters and times of exits.
 
 use satori_bus::Nanos;
-use satori_defs::vmx::ExitReason;
 use satori_save::wide;
+use satori_seam::Reason;
 use serde::{Deserialize, Serialize};
 
 /// Count and times of one kind of exit. Times are nanoseconds of guest time.
@@ -92,62 +92,66 @@ fn square(time: Nanos) -> u128 {
     u128::from(time) * u128::from(time)
 }
 
-pub(crate) const REASONS: usize = {
-    let (mut at, mut highest) = (0, 0);
-    while at < ExitReason::ALL.len() {
-        let number = ExitReason::ALL[at] as usize;
-        if number > highest {
-            highest = number;
-        }
-        at += 1;
-    }
-    highest + 1
-};
-
 /// The exits of one vCPU, or of several merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExitProfile(Box<[Samples; REASONS]>);
+pub struct ExitProfile(Box<[Slot; Reason::NUMBERS]>);
+
+/// What is counted of one reason, which is there once it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Slot {
+    reason: Option<Reason>,
+    samples: Samples,
+}
 
 impl Default for ExitProfile {
     fn default() -> Self {
-        ExitProfile(Box::new([Samples::default(); REASONS]))
+        ExitProfile(Box::new([Slot::default(); Reason::NUMBERS]))
     }
 }
 
 impl ExitProfile {
+    fn slot(&mut self, reason: Reason) -> &mut Samples {
+        let slot = &mut self.0[reason.index()];
+        slot.reason = Some(reason);
+        &mut slot.samples
+    }
+
     /// Counts exits, `bare` of them while APICv was not in force.
-    pub fn count(&mut self, reason: ExitReason, count: u64, bare: u64) {
-        self.0[reason as usize].count(count, bare);
+    pub fn count(&mut self, reason: Reason, count: u64, bare: u64) {
+        self.slot(reason).count(count, bare);
     }
 
     /// Adds the time of one that was counted, which stands for `weight` of them.
-    pub fn time(&mut self, reason: ExitReason, time: Nanos, weight: u64) {
-        self.0[reason as usize].time(time, weight);
+    pub fn time(&mut self, reason: Reason, time: Nanos, weight: u64) {
+        self.slot(reason).time(time, weight);
     }
 
     /// As [`Samples::settle`], of one reason.
-    pub fn settle(&mut self, reason: ExitReason, count: u64) {
-        self.0[reason as usize].settle(count);
+    pub fn settle(&mut self, reason: Reason, count: u64) {
+        self.slot(reason).settle(count);
     }
 
     /// Adds another vCPU's.
     pub fn merge(&mut self, other: &ExitProfile) {
-        self.0.iter_mut().zip(other.0.iter()).for_each(|(mine, theirs)| mine.merge(theirs));
+        for (mine, theirs) in self.0.iter_mut().zip(other.0.iter()) {
+            mine.reason = mine.reason.or(theirs.reason);
+            mine.samples.merge(&theirs.samples);
+        }
     }
 
     /// Sets the samples of one reason.
-    pub(crate) fn set(&mut self, reason: ExitReason, samples: Samples) {
-        self.0[reason as usize] = samples;
+    pub(crate) fn set(&mut self, reason: Reason, samples: Samples) {
+        *self.slot(reason) = samples;
     }
 
     /// The samples of one reason.
-    pub fn get(&self, reason: ExitReason) -> &Samples {
-        &self.0[reason as usize]
+    pub fn get(&self, reason: Reason) -> &Samples {
+        &self.0[reason.index()].samples
     }
 
     /// Reasons that occurred, most samples first; of equals, the lower number first.
-    pub fn rows(&self) -> Vec<(ExitReason, Samples)> {
-        let occurred = ExitReason::ALL.iter().map(|&reason| (reason, *self.get(reason)));
+    pub fn rows(&self) -> Vec<(Reason, Samples)> {
+        let occurred = self.0.iter().filter_map(|slot| Some((slot.reason?, slot.samples)));
         let mut rows: Vec<_> = occurred.filter(|(_, samples)| samples.count > 0).collect();
         rows.sort_by_key(|&(reason, samples)| (std::cmp::Reverse(samples.count), reason));
         rows
@@ -156,7 +160,7 @@ impl ExitProfile {
     /// All reasons as one.
     pub fn sum(&self) -> Samples {
         let mut sum = Samples::default();
-        self.0.iter().for_each(|samples| sum.merge(samples));
+        self.0.iter().for_each(|slot| sum.merge(&slot.samples));
         sum
     }
 }
@@ -164,6 +168,7 @@ impl ExitProfile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::HLT;
 
     #[test]
     fn deviation_is_that_of_the_mean() {
@@ -191,9 +196,9 @@ mod tests {
             (ExitProfile::default(), ExitProfile::default(), ExitProfile::default());
         for (at, time) in [5, u64::MAX, 7, 0, u64::MAX].into_iter().enumerate() {
             for profile in [if at % 2 == 0 { &mut a } else { &mut b }, &mut both] {
-                profile.count(ExitReason::Hlt, 1, (at == 3).into());
+                profile.count(HLT, 1, (at == 3).into());
                 if at != 2 {
-                    profile.time(ExitReason::Hlt, time, 1);
+                    profile.time(HLT, time, 1);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! What a meter has counted, as plain data: the report of a machine that goes on is that of its whole life.
 
 use satori_bus::Nanos;
-use satori_defs::vmx::ExitReason;
 use satori_save::{Error, State, Value};
+use satori_seam::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::hot::SavedPlace;
@@ -21,7 +21,7 @@ struct SavedMeter {
     timeline: SavedTimeline,
     hot: Vec<SavedPlace>,
     interrupts: Vec<u64>,
-    /// The exit that is not over: reason, whether APICv was in force, RIP, and since when.
+    /// The exit that is not over: reason, whether APICv was in force, the address, and since when.
     running: Option<(u16, bool, u64, Nanos)>,
     /// Exits that were not timed and for which none stands yet: all, and those without APICv.
     passed: Vec<(u16, u64, u64)>,
@@ -33,9 +33,9 @@ impl State for SavedMeter {
 }
 
 /// The reason of that number.
-pub(crate) fn reason(number: u16) -> Result<ExitReason, Error> {
-    let found = ExitReason::ALL.iter().find(|reason| **reason as u16 == number);
-    found.copied().ok_or_else(|| Error::unfit(SavedMeter::NAME, format!("no exit has the reason {number}")))
+pub(crate) fn reason(table: &[Reason], number: u16) -> Result<Reason, Error> {
+    Reason::find(table, number)
+        .ok_or_else(|| Error::unfit(SavedMeter::NAME, format!("no exit has the reason {number}")))
 }
 
 /// Refuses what no meter can have counted.
@@ -50,11 +50,11 @@ impl Meter {
         let Recorded { exits, timeline, hot, interrupts, waiting: _ } = recorded;
         let passed = passed.iter().zip(0..).filter(|(passed, _)| passed.all > 0);
         Value::of(&SavedMeter {
-            exits: exits.rows().into_iter().map(|(reason, samples)| (reason as u16, samples)).collect(),
+            exits: exits.rows().into_iter().map(|(reason, samples)| (reason.number(), samples)).collect(),
             timeline: timeline.save(),
             hot: hot.save(),
             interrupts,
-            running: self.running.map(|r| (r.reason as u16, r.apicv, r.rip, r.since)),
+            running: self.running.map(|r| (r.reason.number(), r.apicv, r.pc, r.since)),
             passed: passed.map(|(passed, number)| (number, passed.all, passed.bare)).collect(),
         })
     }
@@ -62,23 +62,24 @@ impl Meter {
     /// Goes on from a state. A meter that is off stays so.
     pub fn restore(&mut self, value: &Value) -> Result<(), Error> {
         let saved: SavedMeter = value.state()?;
+        let table = self.reasons;
         let mut recorded = Recorded::default();
         for (number, samples) in &saved.exits {
-            recorded.exits.set(reason(*number)?, *samples);
+            recorded.exits.set(reason(table, *number)?, *samples);
         }
-        recorded.timeline.restore(&saved.timeline)?;
-        recorded.hot.restore(&saved.hot)?;
+        recorded.timeline.restore(&saved.timeline, table)?;
+        recorded.hot.restore(&saved.hot, table)?;
         unless(matches!(saved.interrupts.len(), 0 | 256), "there are 256 vectors")?;
         unless(saved.interrupts.iter().all(|count| *count < COUNT), "no vector is injected so often")?;
         recorded.interrupts = saved.interrupts;
-        let running = saved.running.map(|(number, apicv, rip, since)| {
-            reason(number).map(|reason| Running { reason, apicv, rip, since })
+        let running = saved.running.map(|(number, apicv, pc, since)| {
+            reason(table, number).map(|reason| Running { reason, apicv, pc, since })
         });
         let running = running.transpose()?;
         let mut passed = Vec::new();
         for (number, all, bare) in saved.passed {
             unless(all < COUNT && bare <= all, "no reason occurs so often")?;
-            passed.push((reason(number)?, Passed { all, bare }));
+            passed.push((reason(table, number)?, Passed { all, bare }));
         }
         self.go_on_from(recorded, running, &passed);
         Ok(())
@@ -89,22 +90,23 @@ impl Meter {
 mod tests {
     use super::*;
     use crate::meter::Timing;
+    use crate::testing::{ALL, HLT, IDENTITY};
 
     #[test]
     fn a_meter_goes_on_where_another_was_saved() {
         let counted = |meter: &mut Meter, from: u64| {
             for at in from..from + 300 {
-                let reason = if at % 3 == 0 { ExitReason::Hlt } else { ExitReason::Cpuid };
+                let reason = if at % 3 == 0 { HLT } else { IDENTITY };
                 meter.exit(reason, at % 2 == 0, 0x1000 + at % 7, || at * 2_000_000);
                 meter.entry(|| at * 2_000_000 + 5);
                 meter.interrupt(0x31);
             }
             // One that is not over.
-            meter.exit(ExitReason::Hlt, true, 0x99, || (from + 300) * 2_000_000);
+            meter.exit(HLT, true, 0x99, || (from + 300) * 2_000_000);
         };
-        let mut whole = Meter::new(true, Timing::Each);
+        let mut whole = Meter::new(ALL, true, Timing::Each);
         counted(&mut whole, 0);
-        let mut rest = Meter::new(true, Timing::Each);
+        let mut rest = Meter::new(ALL, true, Timing::Each);
         rest.restore(&whole.save().unwrap()).unwrap();
         assert_eq!(rest.save(), whole.save());
         for meter in [&mut whole, &mut rest] {
@@ -117,14 +119,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let mut meter = Meter::new(true, Timing::Each);
-        meter.exit(ExitReason::Hlt, true, 0x99, || 5);
+        let mut meter = Meter::new(ALL, true, Timing::Each);
+        meter.exit(HLT, true, 0x99, || 5);
         meter.entry(|| 7);
         let value = meter.save().unwrap();
         let with = |pointer: &str, number: u64| {
             let mut value = value.clone();
             *value.tree_mut().pointer_mut(pointer).unwrap() = number.into();
-            Meter::new(true, Timing::Each).restore(&value)
+            Meter::new(ALL, true, Timing::Each).restore(&value)
         };
         assert_eq!(with("/exits/0/1/min", 1), Ok(()));
         for (pointer, number) in [

@@ -6,7 +6,10 @@ mod nested;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::reasons::{Class, is};
+use satori_seam::Class;
+
+use crate::reasons::is;
+use crate::svg::{element, escape};
 use crate::{Report, Table};
 
 const STYLE: &str = "\
@@ -57,23 +60,8 @@ const IDLE: &[Class] = &[Class::Idle];
 /// That of all others.
 const OTHER: &str = "#8d8d8d";
 
-fn escape(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            c if c.is_control() => out.push('.'),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-fn grouped(number: u64) -> String {
+/// `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -314,46 +302,52 @@ fn heading(runs: &[(String, Report)]) -> String {
     }
 }
 
+/// Begins a section, which `attribute` names, with a drawing; whoever calls ends the section. `title` is HTML.
+fn drawing(
+    body: &mut String,
+    attribute: (&str, &str),
+    title: &str,
+    height: usize,
+    draw: impl FnOnce(&mut String),
+) {
+    let _ = write!(body, "<section {}=\"{}\"><h2>{title}</h2>", attribute.0, attribute.1);
+    element(body, "svg").with("viewBox", format_args!("0 0 1080 {height}")).with("role", "img").holds(draw);
+}
+
 /// The time by reason as parts of each run's own whole.
 fn shares(body: &mut String, runs: &[(String, Report)], palette: &Palette) {
-    let height = runs.len() * 40 + 4;
-    let _ = write!(
-        body,
-        "<section id=\"shares\"><h2>Time in exits by reason, without idling, as parts of each run's own</h2><svg viewBox=\"0 0 1080 {height}\" role=\"img\">"
-    );
-    for (index, (name, run)) in runs.iter().enumerate() {
-        let y = index * 40;
-        let label: String = name.chars().take(22).collect();
-        let _ = write!(body, "<text x=\"0\" y=\"{}\">{}</text>", y + 24, escape(&label));
-        let mut x = 190.0;
-        for reason in palette.busy() {
-            let part = run.all.time_of(&[reason]) as f64 / busy(run).max(1) as f64;
-            let width = part * 860.0;
-            if width < 0.01 {
-                continue;
+    let title = "Time in exits by reason, without idling, as parts of each run's own";
+    drawing(body, ("id", "shares"), title, runs.len() * 40 + 4, |out| {
+        for (index, (name, run)) in runs.iter().enumerate() {
+            let y = index * 40;
+            label(out, name, y);
+            let mut x = 190.0;
+            for reason in palette.busy() {
+                let part = run.all.time_of(&[reason]) as f64 / busy(run).max(1) as f64;
+                let width = part * 860.0;
+                if width < 0.01 {
+                    continue;
+                }
+                let bar =
+                    element(out, "rect").px("x", x).with("y", y + 5).px("width", width).with("height", 28);
+                let told = format!("{reason}: {:.1} %", part * 100.0);
+                bar.with("fill", palette.get(reason)).titled(&told);
+                if width > 46.0 {
+                    let class = if light(palette.get(reason)) { "dark" } else { "on" };
+                    let text = element(out, "text").with("class", class).px("x", x + 6.0).with("y", y + 24);
+                    text.text(&format!("{:.0} %", part * 100.0));
+                }
+                x += width;
             }
-            let _ = write!(
-                body,
-                "<rect x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"28\" fill=\"{}\"><title>{}: {:.1} %</title></rect>",
-                y + 5,
-                palette.get(reason),
-                escape(reason),
-                part * 100.0
-            );
-            if width > 46.0 {
-                let _ = write!(
-                    body,
-                    "<text class=\"{}\" x=\"{:.2}\" y=\"{}\">{:.0} %</text>",
-                    if light(palette.get(reason)) { "dark" } else { "on" },
-                    x + 6.0,
-                    y + 24,
-                    part * 100.0
-                );
-            }
-            x += width;
         }
-    }
-    *body += "</svg></section>";
+    });
+    *body += "</section>";
+}
+
+/// The name of a run before its bar.
+fn label(out: &mut String, name: &str, y: usize) {
+    let label: String = name.chars().take(22).collect();
+    element(out, "text").with("x", 0).with("y", y + 24).text(&label);
 }
 
 /// One stacked bar for each run, all on one scale.
@@ -369,33 +363,26 @@ fn bars(
     let sum =
         |run: &Report| run.all.exits.iter().fold(0u64, |sum, row| sum.saturating_add(of(run, &row.reason)));
     let most = runs.iter().map(|(_, run)| sum(run)).max().unwrap_or(0).max(1);
-    let height = runs.len() * 40 + 4;
-    let _ =
-        write!(body, "<section id=\"{id}\"><h2>{title}</h2><svg viewBox=\"0 0 1080 {height}\" role=\"img\">");
-    for (index, (name, run)) in runs.iter().enumerate() {
-        let y = index * 40;
-        let label: String = name.chars().take(22).collect();
-        let _ = write!(body, "<text x=\"0\" y=\"{}\">{}</text>", y + 24, escape(&label));
-        let mut x = 190.0;
-        for reason in &palette.0 {
-            let value = of(run, reason);
-            if value == 0 {
-                continue;
+    drawing(body, ("id", id), title, runs.len() * 40 + 4, |out| {
+        for (index, (name, run)) in runs.iter().enumerate() {
+            let y = index * 40;
+            label(out, name, y);
+            let mut x = 190.0;
+            for reason in &palette.0 {
+                let value = of(run, reason);
+                if value == 0 {
+                    continue;
+                }
+                let width = value as f64 / most as f64 * 760.0;
+                let bar = element(out, "rect").with("class", "bar").with("data-run", index).px("x", x);
+                let bar = bar.with("y", y + 5).px("width", width).with("height", 28);
+                bar.with("fill", palette.get(reason)).titled(&format!("{reason}: {}", told(value)));
+                x += width;
             }
-            let width = value as f64 / most as f64 * 760.0;
-            let _ = write!(
-                body,
-                "<rect class=\"bar\" data-run=\"{index}\" x=\"{x:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"28\" fill=\"{}\"><title>{}: {}</title></rect>",
-                y + 5,
-                palette.get(reason),
-                escape(reason),
-                told(value)
-            );
-            x += width;
+            element(out, "text").px("x", x + 8.0).with("y", y + 24).text(&told(sum(run)));
         }
-        let _ = write!(body, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 8.0, y + 24, told(sum(run)));
-    }
-    *body += "</svg></section>";
+    });
+    *body += "</section>";
 }
 
 /// More vCPUs are no chart that anybody reads.

@@ -15,6 +15,7 @@ mod model;
 pub mod nested;
 mod perf;
 pub mod reasons;
+pub mod svg;
 mod text;
 
 pub use json::VERSION;

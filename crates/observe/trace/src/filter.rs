@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use satori_defs::vmx::ExitReason;
+use satori_seam::Reason;
+
+use crate::Kind;
 
 /// A word that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,14 +33,14 @@ pub enum Error {
 pub struct Filter {
     /// Exits, as slices.
     pub exit: bool,
-    /// RDMSR and WRMSR that exit, with register and value.
+    /// Accesses of system registers that exit, with register and value.
     pub msr: bool,
     /// Hypercalls, with code, input and result.
     pub hypercall: bool,
     /// Injected interrupts and NMIs.
     pub interrupt: bool,
     vcpus: Option<Vec<u32>>,
-    reasons: Option<Vec<ExitReason>>,
+    reasons: Option<Vec<Reason>>,
 }
 
 impl Default for Filter {
@@ -54,11 +56,20 @@ impl Filter {
     }
 
     /// Whether exits of this reason are.
-    pub fn reason(&self, reason: ExitReason) -> bool {
+    pub fn reason(&self, reason: Reason) -> bool {
         self.exit && self.reasons.as_ref().is_none_or(|reasons| reasons.contains(&reason))
     }
 
-    fn add(&mut self, word: &str) -> Result<(), Error> {
+    /// Whether requests of this kind are.
+    pub(crate) fn inner(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Register => self.msr,
+            Kind::Hypercall => self.hypercall,
+        }
+    }
+
+    /// Adds a word; reasons are of a table.
+    fn add(&mut self, word: &str, table: &[Reason]) -> Result<(), Error> {
         let (name, values) = word.split_once('=').ok_or_else(|| Error::Word(word.to_owned()))?;
         let values = || values.split('+');
         match name {
@@ -81,11 +92,8 @@ impl Filter {
                 self.vcpus = Some(values().map(number).collect::<Result<_, _>>()?);
             }
             "reason" => {
-                let find = |text: &str| {
-                    let mut all = ExitReason::ALL.iter().copied();
-                    let found = all.find(|reason| reason.name().eq_ignore_ascii_case(text));
-                    found.ok_or_else(|| Error::Reason(text.to_owned()))
-                };
+                let find =
+                    |text: &str| Reason::named(table, text).ok_or_else(|| Error::Reason(text.to_owned()));
                 self.reasons = Some(values().map(find).collect::<Result<_, _>>()?);
             }
             _ => return Err(Error::Word(word.to_owned())),
@@ -104,20 +112,12 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// What `text` says; the file's name need not be UTF-8.
-    pub fn of(text: &OsStr) -> Result<Self, Error> {
+    /// What `text` says, whose reasons are of a table; the file's name need not be UTF-8.
+    pub fn of(text: &OsStr, table: &[Reason]) -> Result<Self, Error> {
         let mut words = text.as_bytes().split(|byte| *byte == b',');
         let file = words.next().filter(|file| !file.is_empty()).ok_or(Error::NoFile)?;
         let mut filter = Filter::default();
-        words.try_for_each(|word| filter.add(&String::from_utf8_lossy(word)))?;
+        words.try_for_each(|word| filter.add(&String::from_utf8_lossy(word), table))?;
         Ok(Spec { file: OsStr::from_bytes(file).into(), filter })
-    }
-}
-
-impl std::str::FromStr for Spec {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Spec::of(text.as_ref())
     }
 }

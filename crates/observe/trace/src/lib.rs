@@ -16,5 +16,5 @@ mod vcpu;
 mod writer;
 
 pub use filter::{Error, Filter, Spec};
-pub use vcpu::VcpuTrace;
+pub use vcpu::{Inner, Kind, VcpuTrace};
 pub use writer::{QUEUE, Told, Tracer};

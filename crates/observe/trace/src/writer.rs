@@ -52,7 +52,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    pub fn send(&self, piece: Piece) {
+    pub(crate) fn send(&self, piece: Piece) {
         let mut piece = piece;
         let looks = PATIENCE.as_millis() / LOOK.as_millis();
         for _ in 0..looks {

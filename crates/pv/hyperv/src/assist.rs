@@ -78,6 +78,6 @@ mod tests {
         assert!(partition.take_spared_eoi(vp));
         assert!(!partition.take_spared_eoi(vp), "once");
         let used = partition.usage();
-        assert!(used.iter().any(|used| used.what == Enlightenment::Vapic && used.count == 2));
+        assert!(used.iter().any(|used| used.name == Enlightenment::Vapic.name() && used.count == 2));
     }
 }

@@ -7,15 +7,14 @@
 
 pub mod convert;
 mod list;
-mod mistake;
 mod qemu;
 mod words;
 
 use std::collections::BTreeMap;
 
 pub use list::list;
-pub use mistake::{Mistake, Mistakes, Place};
 pub use qemu::{CpuOption, cpu_option, foreign_cpu_option};
+pub use satori_pv::{Mistake, Mistakes, Place};
 pub use words::{VersionField, meant, property, retries, vendor};
 
 use crate::{Config, Enlightenment, Set};

@@ -47,5 +47,5 @@ pub use saved::{Saved, Unfit};
 pub use slots::{Interrupt, Slots};
 pub use synic::{HostPort, Interrupts, Message, PortKind, Refusal, SavedSynic, Target};
 pub use testdev::TestDevice;
-pub use usage::{Usage, Used};
+pub use usage::Usage;
 pub use vp_set::VpSet;

@@ -20,6 +20,8 @@ pub(crate) enum HypercallPage {
     Intel,
     /// `vmmcall; ret`.
     Amd,
+    /// `out PORT, al; nop; ret`, where the engine is not told of either instruction.
+    Port(u8),
 }
 
 impl HypercallPage {
@@ -27,6 +29,7 @@ impl HypercallPage {
         match self {
             HypercallPage::Intel => [0x0f, 0x01, 0xc1, 0xc3],
             HypercallPage::Amd => [0x0f, 0x01, 0xd9, 0xc3],
+            HypercallPage::Port(port) => [0xe6, port, 0x90, 0xc3],
         }
     }
 }
@@ -52,7 +55,7 @@ impl Partition {
             msr::RESET => 0,
             msr::TIME_REF_COUNT => self.reference_time(),
             msr::REFERENCE_TSC => self.shared().reference_tsc,
-            msr::TSC_FREQUENCY => self.clock.guest_tsc_hz(),
+            msr::TSC_FREQUENCY => self.clock.guest_counter_hz(),
             msr::APIC_FREQUENCY => self.frequencies.apic_hz,
             msr::VP_ASSIST_PAGE => vp.assist,
             msr::CRASH_P0..=msr::CRASH_P4 => self.shared().crash[(register - msr::CRASH_P0) as usize],

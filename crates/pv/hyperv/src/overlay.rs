@@ -56,7 +56,7 @@ pub(crate) struct OutsideMemory;
 impl Overlays {
     /// Puts overlay `kind`, showing `content` and zeroes, over the page at `gpa`; if it was
     /// somewhere else, that page comes back. Nothing changes where there is no memory.
-    pub fn cover(
+    pub(crate) fn cover(
         &mut self,
         memory: &GuestMemory,
         kind: Kind,
@@ -83,7 +83,7 @@ impl Overlays {
 
     /// Whether these can be the overlays of a partition with so many processors and this memory: none twice, each
     /// a page of memory, and below each something to give back.
-    pub fn fit(&self, memory: &GuestMemory, vps: u32) -> bool {
+    pub(crate) fn fit(&self, memory: &GuestMemory, vps: u32) -> bool {
         let page = |gpa: u64| gpa.is_multiple_of(PAGE_SIZE) && memory.read(Gpa(gpa), &mut blank()).is_ok();
         let below = |gpa: u64| self.covered.iter().filter(|(covered, _)| *covered == gpa).count();
         let cover = |(index, cover): (usize, &Cover)| {
@@ -104,7 +104,7 @@ impl Overlays {
     }
 
     /// Changes the first bytes of overlay `kind`, where the guest sees it.
-    pub fn show(&mut self, memory: &GuestMemory, kind: Kind, start: &[u8]) {
+    pub(crate) fn show(&mut self, memory: &GuestMemory, kind: Kind, start: &[u8]) {
         let index = self.covers.iter().position(|cover| cover.kind == kind);
         let Some((cover, above)) = index.and_then(|at| self.covers[at..].split_first_mut()) else { return };
         cover.content[..start.len()].copy_from_slice(start);
@@ -115,14 +115,14 @@ impl Overlays {
     }
 
     /// Where the guest sees overlay `kind`: nowhere if it is off, or below another.
-    pub fn seen(&mut self, kind: Kind) -> Option<Gpa> {
+    pub(crate) fn seen(&mut self, kind: Kind) -> Option<Gpa> {
         let gpa = self.covers.iter().find(|cover| cover.kind == kind)?.gpa;
         self.uppermost(gpa).filter(|cover| cover.kind == kind).map(|_| Gpa(gpa))
     }
 
     /// Takes overlay `kind` away; the page shows what it shows without it. Returns what the
     /// overlay held.
-    pub fn uncover(&mut self, memory: &GuestMemory, kind: Kind) -> Option<Content> {
+    pub(crate) fn uncover(&mut self, memory: &GuestMemory, kind: Kind) -> Option<Content> {
         let seen = self.seen(kind);
         let index = self.covers.iter().position(|cover| cover.kind == kind)?;
         let mut gone = self.covers.remove(index);

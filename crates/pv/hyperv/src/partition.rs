@@ -1,10 +1,11 @@
 //! The state that all virtual processors share, and that of one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use satori_bus::Clock;
 use satori_defs::hyperv::EXPOSE_INVARIANT_TSC;
+use satori_lock::Held;
 use satori_memory::GuestMemory;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::msr::HypercallPage;
 use crate::overlay::Overlays;
 use crate::stimer::Stimers;
 use crate::synic::{Interrupts, Synic};
-use crate::{Config, Enlightenment, Error, Interrupt, ReferenceClock, Slots, Usage, Used, VpSet};
+use crate::{Config, Enlightenment, Error, Interrupt, ReferenceClock, Slots, Usage, VpSet};
 
 /// Frequencies that the guest is told, in Hz.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,9 +130,10 @@ impl Partition {
         clock: Arc<dyn Clock>,
         apic_hz: u64,
     ) -> Result<Self, Error> {
-        let tsc_hz = clock.tsc_hz();
+        let tsc_hz = clock.counter_hz();
         let reference = ReferenceClock::new(tsc_hz).ok_or(Error::SlowTsc(tsc_hz))?;
         Ok(Partition {
+            usage: Usage::new(&config),
             config,
             frequencies: Frequencies { tsc_hz, apic_hz },
             hypercall_page: HypercallPage::Intel,
@@ -144,13 +146,17 @@ impl Partition {
             shared: Mutex::default(),
             synic: Synic::default(),
             slots: Slots::new(Vec::new()),
-            usage: Usage::default(),
         })
     }
 
     /// Its processors are AMD's: hypercalls are made by VMMCALL.
     pub fn with_vmmcall(self) -> Self {
         Partition { hypercall_page: HypercallPage::Amd, ..self }
+    }
+
+    /// Hypercalls are made by writing AL to `port`, which changes no register either.
+    pub fn with_call_port(self, port: u8) -> Self {
+        Partition { hypercall_page: HypercallPage::Port(port), ..self }
     }
 
     /// Gives each of `vps` virtual processors a synthetic interrupt controller that interrupts through
@@ -173,13 +179,18 @@ impl Partition {
     /// Reference time now, in units of 100 ns since the machine started.
     pub fn reference_time(&self) -> u64 {
         // Locked while the clock is read, so that a change of frequency comes before or after.
-        let reference = self.guest_reference.read().unwrap_or_else(PoisonError::into_inner);
-        reference.at(self.clock.guest_tsc())
+        let reference = self.guest_reference.read().held();
+        reference.at(self.clock.guest_counter())
     }
 
     /// What the guest told when it died, if it did.
     pub fn crashed(&self) -> Option<Crash> {
         self.shared().crashed.clone()
+    }
+
+    /// Whether the guest has told its identity, without which it has no hypercalls.
+    pub fn is_identified(&self) -> bool {
+        self.guest_os_id.load(Ordering::SeqCst) != 0
     }
 
     /// Whether CPUID tells of an invariant TSC: where the guest's consent is offered, only with it.
@@ -194,8 +205,8 @@ impl Partition {
     }
 
     /// What the guest has used until now.
-    pub fn usage(&self) -> Vec<Used> {
-        self.usage.report(&self.config)
+    pub fn usage(&self) -> Vec<satori_pv::Used> {
+        self.usage.0.report()
     }
 
     /// Notes a use of `one` that is neither an MSR access nor a hypercall.
@@ -213,6 +224,6 @@ impl Partition {
     }
 
     pub(crate) fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared.lock().held()
     }
 }

@@ -6,9 +6,8 @@
 //! writing 0 to TSC_EMULATION_STATUS, and reads TSC_FREQUENCY. Only then do the TSC and its page
 //! change. Without emulation both change at once.
 
-use std::sync::PoisonError;
-
 use satori_defs::hyperv::{REENLIGHTENMENT_ENABLE, ReferenceTscPage, TSC_EMULATION};
+use satori_lock::Held;
 
 use crate::clock::next_sequence;
 use crate::overlay::Kind;
@@ -50,10 +49,10 @@ impl Partition {
     fn retune(&self, shared: &mut Shared, hz: u64) {
         shared.overlays.show(&self.memory, Kind::ReferenceTsc, &0u32.to_le_bytes());
         {
-            let mut reference = self.guest_reference.write().unwrap_or_else(PoisonError::into_inner);
+            let mut reference = self.guest_reference.write().held();
             // From the partition's own time, by which timers expire: what passes between two
             // readings is not lost.
-            self.clock.set_guest_tsc_hz(hz, &mut |tsc, guest| match ReferenceClock::through(
+            self.clock.set_guest_counter_hz(hz, &mut |tsc, guest| match ReferenceClock::through(
                 hz,
                 (&self.reference, tsc),
                 (&reference, guest),
@@ -71,7 +70,7 @@ impl Partition {
     /// Shows the reference TSC page anew, if there is one: fields first, then the next sequence.
     pub(crate) fn show_reference_tsc(&self, shared: &mut Shared) {
         let sequence = next_sequence(shared.tsc_sequence);
-        let reference = *self.guest_reference.read().unwrap_or_else(PoisonError::into_inner);
+        let reference = *self.guest_reference.read().held();
         let page = bytes(reference.page(0));
         shared.overlays.show(&self.memory, Kind::ReferenceTsc, &page);
         shared.overlays.show(&self.memory, Kind::ReferenceTsc, &sequence.to_le_bytes());

@@ -1,12 +1,12 @@
 //! The partition as plain data.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use satori_lock::Held;
+use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
 use crate::partition::Shared;
-use crate::usage::SavedUsage;
 use crate::{Flush, Partition, ReferenceClock, SavedSynic, Vp};
 
 /// Everything of a partition that a guest can change, but for its [`Vp`]s, which are
@@ -28,7 +28,7 @@ pub struct Saved {
 
 impl satori_save::State for Saved {
     const NAME: &'static str = "Hyper-V partition";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl satori_save::State for Vp {
@@ -73,7 +73,7 @@ impl Partition {
         let values = saved.reference.runs()
             && shared.next_tsc_hz.is_none_or(followed)
             && saved.flushes.iter().all(Flush::fits)
-            && saved.usage.fits();
+            && self.usage.0.fits(&saved.usage);
         (!values).then_some(Unfit::Values)
     }
 
@@ -82,11 +82,11 @@ impl Partition {
         Saved {
             guest_os_id: self.guest_os_id.load(Ordering::SeqCst),
             tsc_invariant: self.tsc_invariant.load(Ordering::Relaxed),
-            reference: *self.guest_reference.read().unwrap_or_else(PoisonError::into_inner),
+            reference: *self.guest_reference.read().held(),
             shared: self.shared().clone(),
             flushes: self.slots.save(),
             synic: self.save_synic(),
-            usage: self.usage.save(),
+            usage: self.usage.0.save(),
         }
     }
 
@@ -98,11 +98,12 @@ impl Partition {
         }
         self.guest_os_id.store(saved.guest_os_id, Ordering::SeqCst);
         self.tsc_invariant.store(saved.tsc_invariant, Ordering::Relaxed);
-        *self.guest_reference.write().unwrap_or_else(PoisonError::into_inner) = saved.reference;
+        *self.guest_reference.write().held() = saved.reference;
         *self.shared() = saved.shared;
         self.slots.restore(saved.flushes);
         self.restore_synic(saved.synic);
-        self.usage.restore(saved.usage);
+        let counted = self.usage.0.restore(&saved.usage);
+        debug_assert!(counted, "it fits");
         Ok(())
     }
 }

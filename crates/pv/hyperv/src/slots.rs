@@ -8,7 +8,9 @@
 //! not been started, is waited for at all.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex};
+
+use satori_lock::{Held, lock};
 
 use crate::{Flush, VpSet};
 
@@ -48,10 +50,6 @@ pub struct Slots(Box<[Slot]>);
 /// A virtual processor executes as long as this lives.
 #[must_use]
 pub struct Executing<'a>(&'a Slot);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 impl Slots {
     pub(crate) fn new(processors: Vec<Box<dyn Interrupt>>) -> Self {
@@ -133,7 +131,7 @@ impl Slot {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut gate = lock(&self.gate);
         while self.crossings.load(Ordering::SeqCst) == crossings {
-            gate = self.out.wait(gate).unwrap_or_else(|poisoned| poisoned.into_inner());
+            gate = self.out.wait(gate).held();
         }
         drop(gate);
         self.waiters.fetch_sub(1, Ordering::SeqCst);

@@ -142,7 +142,7 @@ pub(crate) struct Stimers {
 
 impl Stimers {
     /// Partition TSC at which [`Partition::run_timers`] has something to do.
-    pub fn deadline_tsc(&self) -> Option<u64> {
+    pub(crate) fn deadline_tsc(&self) -> Option<u64> {
         self.deadline_tsc
     }
 }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use satori_defs::hyperv::msr;
 use satori_defs::hyperv::synic::{SINTS, VERSION};
 use satori_defs::msr::Gp;
+use satori_lock::lock;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use calls::{POST_WORDS, post_message, signal_event};
@@ -62,10 +63,6 @@ pub struct SavedSynic {
     ports: SavedPorts,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Local APICs that nobody has connected.
 struct Unconnected;
 
@@ -85,11 +82,11 @@ impl Default for Synic {
 
 impl Synic {
     /// The local APICs.
-    pub fn interrupts(&self) -> &dyn Interrupts {
+    pub(crate) fn interrupts(&self) -> &dyn Interrupts {
         &*self.interrupts
     }
 
-    pub fn new(vps: u32, interrupts: Arc<dyn Interrupts>) -> Self {
+    pub(crate) fn new(vps: u32, interrupts: Arc<dyn Interrupts>) -> Self {
         Synic {
             interrupts,
             controllers: (0..vps).map(|_| Mutex::default()).collect(),
@@ -104,12 +101,12 @@ impl Synic {
     }
 
     /// Requests `vector` at the local APIC of `vp`, on its own thread.
-    pub fn request_own(&self, vp: u32, vector: u8) {
+    pub(crate) fn request_own(&self, vp: u32, vector: u8) {
         self.interrupts.request(vp, vector, true);
     }
 
     /// Whether it is requested there, and not yet delivered.
-    pub fn requested(&self, vp: u32, vector: u8) -> bool {
+    pub(crate) fn requested(&self, vp: u32, vector: u8) -> bool {
         self.interrupts.requested(vp, vector)
     }
 }

@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use satori_bus::PortDevice;
+use satori_lock::Held;
 use satori_save::{Error, Save, State, Value};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,7 @@ impl TestDevice {
     }
 
     fn request(&self, operation: u8, connection: u8, vp: u8, sint: u8) {
-        let mut routes = self.routes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut routes = self.routes.lock().held();
         let connection_id = u32::from(connection);
         let host = Target::Host { host: self.host, tag: tag(vp, sint) };
         let guest = Target::Guest { vp: vp.into(), sint };
@@ -124,13 +125,13 @@ impl State for SavedRoutes {
 
 impl Save for TestDevice {
     fn save(&self) -> Result<Value, Error> {
-        let routes = self.routes.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let routes = self.routes.lock().held().clone();
         Value::of(&SavedRoutes { routes })
     }
 
     fn restore(&self, value: &Value) -> Result<(), Error> {
         let SavedRoutes { routes } = value.state()?;
-        *self.routes.lock().unwrap_or_else(|e| e.into_inner()) = routes;
+        *self.routes.lock().held() = routes;
         Ok(())
     }
 }

@@ -1,12 +1,13 @@
 //! The flags of every command that runs a guest: the machine, and how it is run.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum, ValueHint};
-use satori_machine::TscChange;
+use satori_machine::{Port, TscChange};
 
 use super::CpuFlags;
 use crate::attend::Limits;
@@ -35,6 +36,11 @@ pub struct Machine {
     /// names who is asked for names. passt takes the socket of a passt(1). mac and queues (pairs of queues, 1 to 8) go with both
     #[arg(long, value_name = "user[,forward=tcp:127.0.0.1:2222:22][,restrict][,loopback][,dns=ADDRESS]|passt=SOCKET", value_parser = network::spec)]
     pub net: Option<NetSpec>,
+    /// Offer a folder of this machine, which the guest mounts by 'mount -t virtiofs TAG DIR': ro (the default), rw, or cow,
+    /// where changes stay in memory. With 9p it is 'mount -t 9p -o trans=virtio,version=9p2000.L TAG DIR', for kernels
+    /// without virtiofs. May be given several times
+    #[arg(long, value_name = "DIR:TAG[,ro|rw|cow][,9p]")]
+    pub share: Vec<String>,
     /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
     #[arg(long)]
     pub rng: bool,
@@ -70,6 +76,14 @@ pub struct Machine {
     /// Where the report goes, instead of standard error
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub report_file: Option<PathBuf>,
+    /// Judge the results that the guest tells on standard output as KTAP or TAP: status 1 if a test failed, a promised result did not
+    /// come, or there were none
+    #[arg(long)]
+    pub ktap: bool,
+    /// Write how the run ended, and the results that the guest tells as KTAP or TAP, to FILE as JUnit's XML; status 1 if one of them
+    /// failed
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub junit: Option<PathBuf>,
     /// What exits cost on hardware, for the report's modelled column: a file that comes before our own costs
     /// ('satori costs show' prints these)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -122,7 +136,7 @@ pub struct Machine {
     #[arg(long, value_name = "TEXT", default_value = satori_machine::PANIC_PATTERN)]
     pub panic_pattern: String,
     /// What guests that are tests expect: suite adds QEMU's pc-testdev (ports e0, e4, e8, 2000, memory
-    /// ff000000), hyperv-testdev (port 3000) and fw_cfg, for bare-metal suites such as kvm-unit-tests, and
+    /// ff000000), pci-testdev (1f.0), hyperv-testdev (port 3000) and fw_cfg, for bare-metal suites such as kvm-unit-tests, and
     /// the debug console at port e9 gives way; exit=value makes the value written to the debug exit (port f4)
     /// the exit status, so that 0 is success. Without a word it is suite
     #[arg(long, value_name = "suite|exit=value", num_args = 0..=1, default_missing_value = "suite", value_delimiter = ',')]
@@ -163,6 +177,16 @@ pub struct Machine {
     /// Tell more of what happens; -vv and -vvv even more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// What has no flag, and is there when another program's words were read.
+    #[arg(skip)]
+    pub front: Option<Front>,
+}
+
+/// What a front for other words adds: standard error is the guest's then, where nothing is wrong.
+#[derive(Debug)]
+pub struct Front {
+    /// Ports of a virtio console, which who makes the machine takes.
+    pub ports: RefCell<Vec<Port>>,
 }
 
 impl Machine {
@@ -214,7 +238,7 @@ pub enum Engine {
     /// The same for all code, from its first execution; for tests of the translation
     #[value(hide = true)]
     Eager,
-    /// The host's processor through /dev/kvm; not in this version, and refused with that reason
+    /// The host's processor through /dev/kvm, asked for by name only
     Kvm,
 }
 

@@ -1,13 +1,16 @@
 //! The flags that say what a guest's processors are, of commands that run one and of those that only tell.
 
+use std::ops::Deref;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 use satori_cpuid::Topology;
 
-/// What the guest's processors are.
+use crate::guest::Guest;
+
+/// What the guest's processors are, and with --hyperv the part of what they show that is Hyper-V's.
 #[derive(Debug, Args)]
-pub struct CpuFlags {
+pub struct ModelFlags {
     /// Virtual processors, 1 to 255: a number, or as QEMU's -smp has it, with
     /// sockets=, dies=, cores= and threads=; what is missing is worked out
     /// [default: 1]
@@ -41,6 +44,32 @@ pub struct CpuFlags {
     /// is told with line and column
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub libvirt: Option<PathBuf>,
+}
+
+/// What the guest's processors are, and which interfaces of hypervisors it finds there.
+#[derive(Debug, Args)]
+pub struct CpuFlags {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
+    pub model: ModelFlags,
+    /// The interfaces that the guest finds, joined by +: hyperv, kvm, kvm+hyperv, or none of them; or xen-pvh, which stands
+    /// alone. Without hyperv among them --hyperv is off [default: hyperv]
+    #[arg(long, value_name = "NAME[+NAME]..")]
+    pub guest: Option<Guest>,
+    /// Features of KVM's guest interface, with --guest kvm: auto, off, all, or a list of names, which brings what these need;
+    /// one that begins with a sign changes auto: -pv-eoi. QEMU's names in --cpu (max,kvm-pv-eoi=off) come after it. 'satori
+    /// kvm list' names them [default: auto]
+    #[arg(long, value_name = "auto|off|all|LIST", allow_hyphen_values = true)]
+    pub kvm: Option<String>,
+}
+
+// Most who look at the flags look at those of the model.
+impl Deref for CpuFlags {
+    type Target = ModelFlags;
+
+    fn deref(&self) -> &ModelFlags {
+        &self.model
+    }
 }
 
 /// `--nested`.

@@ -11,8 +11,8 @@ use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use satori_machine::{Devices, Handle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
-use signal_hook::low_level::pipe;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::low_level::{emulate_default_handler, pipe};
 
 use super::ended::End;
 use crate::attend::{Limits, Stall, Stop};
@@ -31,21 +31,21 @@ const LINE_MAX: usize = 8192;
 const PASSED: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
 
 /// What attends, before its thread runs.
-pub struct Attendant {
+pub(super) struct Attendant {
     duty: Duty,
     done: UnixStream,
     handlers: Vec<RawFd>,
 }
 
 /// The running attendant.
-pub struct Running {
+pub(super) struct Running {
     done: Option<UnixStream>,
     thread: JoinHandle<Told>,
 }
 
 /// What was heard.
 #[derive(Debug, Default)]
-pub struct Told {
+pub(super) struct Told {
     /// The command ran.
     pub started: bool,
     /// How it ended.
@@ -78,7 +78,7 @@ struct Duty {
 
 impl Attendant {
     /// Gets ready. `typed` is where typed bytes go, if the streams are a terminal.
-    pub fn new(
+    pub(super) fn new(
         handle: Handle,
         devices: Devices,
         control: UnixStream,
@@ -87,7 +87,7 @@ impl Attendant {
     ) -> Result<Attendant> {
         let (done, seen) = UnixStream::pair()?;
         let (mut handlers, mut signals) = (Vec::new(), Vec::new());
-        for signal in PASSED {
+        for signal in PASSED.into_iter().chain([SIGTSTP]) {
             let (end, seen) = UnixStream::pair()?;
             handlers.push(end.as_raw_fd());
             pipe::register(signal, end)?;
@@ -116,7 +116,7 @@ impl Attendant {
     }
 
     /// The files that it needs from now on.
-    pub fn files(&self) -> Vec<RawFd> {
+    pub(super) fn files(&self) -> Vec<RawFd> {
         let Attendant { duty, done, handlers } = self;
         let own = [done, &duty.done, &duty.control].map(AsRawFd::as_raw_fd);
         let signals = duty.signals.iter().map(|(_, stream)| stream.as_raw_fd());
@@ -128,7 +128,7 @@ impl Attendant {
     }
 
     /// Starts the thread.
-    pub fn start(self) -> Result<Running> {
+    pub(super) fn start(self) -> Result<Running> {
         let Attendant { mut duty, done, .. } = self;
         let thread = std::thread::Builder::new().name("attendant".into()).spawn(move || duty.run())?;
         Ok(Running { done: Some(done), thread })
@@ -137,7 +137,7 @@ impl Attendant {
 
 impl Running {
     /// Ends the thread, which has heard everything that the guest told.
-    pub fn finish(mut self) -> Told {
+    pub(super) fn finish(mut self) -> Told {
         self.done.take();
         self.thread.join().unwrap_or_default()
     }
@@ -261,15 +261,24 @@ impl Duty {
 
     /// Whether a signal waits that ends.
     fn interrupted(&self) -> bool {
-        let ending =
-            self.signals.iter().filter(|(signal, _)| !matches!(*signal, SIGWINCH | SIGUSR1 | SIGUSR2));
+        let ending = self
+            .signals
+            .iter()
+            .filter(|(signal, _)| !matches!(*signal, SIGTSTP | SIGWINCH | SIGUSR1 | SIGUSR2));
         let mut fds: Vec<_> = ending.map(|(_, stream)| PollFd::new(stream, PollFlags::IN)).collect();
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Passes a signal on. Before the command is there, one that would end it ends the guest.
     fn signal(&mut self, signal: i32) {
-        if signal == SIGWINCH {
+        if signal == SIGTSTP {
+            // The guest as a whole stops, and sees nothing of how long the shell takes.
+            self.handle.suspend();
+            terminal::restore();
+            let _ = emulate_default_handler(SIGTSTP);
+            terminal::set_raw();
+            self.handle.go_on();
+        } else if signal == SIGWINCH {
             if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout()) {
                 self.ask(&format!("size {} {}", size.ws_row, size.ws_col));
             }
@@ -299,6 +308,9 @@ impl Duty {
             match command {
                 Command::Help => line(format_args!("\r\n{}", escape::HELP)),
                 Command::Quit => self.stop(Stop::Quit),
+                Command::PowerButton => {
+                    line(format_args!("\r\nCtrl-A p is for a whole guest: end the command instead"))
+                }
                 // A command's terminal is no serial line.
                 Command::Break(_) => line(format_args!("\r\nCtrl-A b is for a guest's serial port")),
             }

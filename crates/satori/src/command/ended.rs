@@ -14,7 +14,7 @@ use crate::status::Status;
 
 /// Who ended it, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// The command, with a status.
     Exited(u8),
     /// The command, by a signal.
@@ -33,7 +33,7 @@ pub enum End {
 
 impl End {
     /// The status of the process.
-    pub fn status(&self) -> Status {
+    pub(super) fn status(&self) -> Status {
         match *self {
             End::Exited(status) | End::Failed(status, _) => Status::Command(status),
             End::Killed(signal) => Status::Command(128_u8.saturating_add(signal)),
@@ -64,7 +64,7 @@ impl End {
 }
 
 /// Says what is wrong, if something is.
-pub fn tell(end: &End, outcome: &Outcome, status: Status) {
+pub(super) fn tell(end: &End, outcome: &Outcome, status: Status, bisect: bool) {
     match end {
         // Nobody waits for good news.
         End::Exited(_) | End::Killed(_) | End::PoweredOff => outcome
@@ -74,12 +74,13 @@ pub fn tell(end: &End, outcome: &Outcome, status: Status) {
             .for_each(report::trace),
         End::Failed(_, why) => say(format_args!("{why}")),
         End::Stopped(_) => {
-            report::tell(outcome, status, None, false);
+            report::tell(outcome, status, bisect, None, false);
             tail(outcome);
         }
-        End::Machine(_) => report::tell(outcome, status, None, false),
+        End::Machine(_) => report::tell(outcome, status, bisect, None, false),
         End::Vanished => {
-            say(format_args!("the guest powered off before the command ran; exit status {}", status.code()));
+            let code = if bisect { status.for_bisect() } else { status.code() };
+            say(format_args!("the guest powered off before the command ran; exit status {code}"));
             tail(outcome);
         }
     }
@@ -96,26 +97,26 @@ fn tail(outcome: &Outcome) {
 
 /// The file of `--status-file`, opened before the sandbox.
 #[derive(Debug)]
-pub struct StatusFile(LateFile);
+pub(super) struct StatusFile(LateFile);
 
 impl StatusFile {
     /// Opens it.
-    pub fn open(path: &Path) -> Result<StatusFile> {
+    pub(super) fn open(path: &Path) -> Result<StatusFile> {
         LateFile::open("--status-file", path).map(StatusFile)
     }
 
     /// What a sandbox has to keep.
-    pub fn descriptor(&self) -> RawFd {
+    pub(super) fn descriptor(&self) -> RawFd {
         self.0.file.as_raw_fd()
     }
 
     /// No guest ran.
-    pub fn take_back(self) {
+    pub(super) fn take_back(self) {
         self.0.take_back();
     }
 
     /// Writes how it ended, as one JSON object.
-    pub fn write(self, end: &End, status: Status) -> std::io::Result<()> {
+    pub(super) fn write(self, end: &End, status: Status) -> std::io::Result<()> {
         let (who, how, number) = end.told();
         let why = if let End::Failed(_, why) = end { Some(why) } else { None };
         let object = serde_json::json!({

@@ -21,10 +21,10 @@ pub struct RunCommand {
     /// Let the command change this folder itself. May be given several times
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
     pub rwdir: Vec<PathBuf>,
-    /// Offer a folder of this machine, which the guest mounts by 'mount -t virtiofs TAG DIR': ro (the default), rw, or cow,
-    /// where changes stay in memory. May be given several times
-    #[arg(long, value_name = "DIR:TAG[,ro|rw|cow]", requires = "words")]
-    pub share: Vec<String>,
+    /// Who the command is in the guest, by name or number; root may mount and change what the caller may not, where changes
+    /// stay in memory [default: the user who calls]
+    #[arg(long, value_name = "USER", requires = "words")]
+    pub user: Option<String>,
     /// Where the kernel's modules are [default: beside the kernel, in its package, its build tree or /lib/modules]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
     pub modules: Option<PathBuf>,

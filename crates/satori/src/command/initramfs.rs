@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use satori_files::Mode;
 
 use super::modules::Module;
-use super::options::Folders;
-use crate::demo::cpio::Cpio;
+use super::options::{Folders, Place};
+use crate::cpio::Cpio;
 
 /// The program of `guests/init/`.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
@@ -28,7 +28,7 @@ impl Spec {
 }
 
 /// Packs it. `terminal` has rows and columns; `network` is how the card is set up.
-pub fn pack(
+pub(super) fn pack(
     words: &[OsString],
     folders: &Folders,
     modules: &[Module],
@@ -55,15 +55,17 @@ pub fn pack(
 
 fn describe(words: &[OsString], folders: &Folders, terminal: Option<(u16, u16)>) -> Spec {
     let mut spec = Spec(Vec::new());
-    for folder in folders.all() {
-        let Some(place) = &folder.place else { continue };
+    for Place { folder, at } in folders.all() {
+        let Some(at) = at else { continue };
         let mode = if folder.share.mode == Mode::Ro { "ro" } else { "rw" };
         let mut value = OsString::from(format!("{}:{mode}:", folder.tag));
-        value.push(place);
+        value.push(at);
         spec.put("mount", value);
     }
     words.iter().for_each(|word| spec.put("arg", word));
-    for (name, value) in std::env::vars_os() {
+    let own = folders.user.environment.iter().map(|(name, value)| (OsString::from(name), value.clone()));
+    let callers = std::env::vars_os().filter(|(name, _)| !own.clone().any(|(other, _)| other == *name));
+    for (name, value) in callers.chain(own.clone()) {
         let mut both = name;
         both.push("=");
         both.push(value);
@@ -75,11 +77,9 @@ fn describe(words: &[OsString], folders: &Folders, terminal: Option<(u16, u16)>)
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);
     spec.put("umask", mask.bits().to_string());
-    spec.put("uid", rustix::process::geteuid().as_raw().to_string());
-    spec.put("gid", rustix::process::getegid().as_raw().to_string());
-    for group in rustix::process::getgroups().unwrap_or_default() {
-        spec.put("group", group.as_raw().to_string());
-    }
+    spec.put("uid", folders.user.uid.to_string());
+    spec.put("gid", folders.user.gid.to_string());
+    folders.user.groups.iter().for_each(|group| spec.put("group", group.to_string()));
     if let Some((rows, columns)) = terminal {
         spec.put("terminal", format!("{rows} {columns}"));
     }

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::demo::apt;
-use crate::demo::cache::{self, Wanted};
+use crate::debian::apt;
+use crate::debian::cache::{self, Wanted};
 use crate::inputs::read;
 
 use super::modules::Modules;
 
 /// A kernel that was found.
 #[derive(Debug)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// Where its image is.
     pub path: PathBuf,
     /// The image.
@@ -25,12 +25,12 @@ pub struct Kernel {
 
 /// Finds the kernel that `wanted` names: a file, a series or version, a package's file, or a build tree; without
 /// it the newest that was fetched. `modules` is where its modules are said to be.
-pub fn find(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
+pub(crate) fn find(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
     look(wanted, modules, false)
 }
 
 /// The same, with modules also where a command needs none of them.
-pub fn with_modules(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
+pub(crate) fn with_modules(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
     look(wanted, modules, true)
 }
 
@@ -135,7 +135,7 @@ fn of_tree(tree: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
 }
 
 /// The release in a bzImage's header (Documentation/arch/x86/boot.rst, kernel_version), or in a vmlinux' banner.
-pub fn release(image: &[u8]) -> Option<String> {
+pub(crate) fn release(image: &[u8]) -> Option<String> {
     let word = |bytes: &[u8]| {
         let end = bytes.iter().take(80).position(|b| *b == b' ' || *b == 0)?;
         String::from_utf8(bytes[..end].to_vec())

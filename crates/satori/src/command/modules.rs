@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 /// The modules in a folder, by name.
 #[derive(Debug, Default)]
-pub struct Modules {
+pub(crate) struct Modules {
     files: BTreeMap<String, PathBuf>,
     /// Those that are part of the kernel.
     builtin: BTreeSet<String>,
@@ -18,7 +18,7 @@ pub struct Modules {
 
 /// A module to load.
 #[derive(Debug)]
-pub struct Module {
+pub(crate) struct Module {
     /// Its file's name.
     pub name: String,
     /// The file as it is, compressed or not.
@@ -31,7 +31,7 @@ const DEPTH: u32 = 16;
 
 impl Module {
     /// Its file's name and bytes as they are when unpacked.
-    pub fn plain(&self) -> Result<(String, Vec<u8>)> {
+    pub(crate) fn plain(&self) -> Result<(String, Vec<u8>)> {
         let path = Path::new(&self.name);
         Ok((self.name.trim_end_matches(".xz").to_owned(), plain(path, &self.bytes)?))
     }
@@ -39,7 +39,7 @@ impl Module {
 
 impl Modules {
     /// The modules in `folder` and its folders.
-    pub fn read(folder: &Path) -> Result<Modules> {
+    pub(crate) fn read(folder: &Path) -> Result<Modules> {
         let mut modules = Modules::default();
         modules.scan(folder, DEPTH).context("cannot be read: name a folder of modules")?;
         if let Ok(text) = std::fs::read_to_string(folder.join("modules.builtin")) {
@@ -72,7 +72,7 @@ impl Modules {
 
     /// What must be loaded to have all of `wanted`, each behind what it needs. A module that is neither there nor
     /// built in is named in the second list.
-    pub fn closure(&self, wanted: &[&str]) -> Result<(Vec<Module>, Vec<String>)> {
+    pub(crate) fn closure(&self, wanted: &[&str]) -> Result<(Vec<Module>, Vec<String>)> {
         let mut order =
             Order { modules: self, done: BTreeSet::new(), loaded: Vec::new(), missing: Vec::new() };
         for name in wanted {

@@ -26,12 +26,12 @@ fn built() -> &'static Path {
 }
 
 /// Where the program of a guest is.
-pub fn program(guest: &str) -> PathBuf {
+pub(crate) fn program(guest: &str) -> PathBuf {
     built().join(guest)
 }
 
 /// Runs a guest on so many vCPUs, with these words on its command line.
-pub fn run(guest: &str, cpus: u32, words: &str, arguments: &[&str]) -> Ended {
+pub(crate) fn run(guest: &str, cpus: u32, words: &str, arguments: &[&str]) -> Ended {
     let kernel = built().join(guest);
     let (cpus, words) = (cpus.to_string(), format!("{guest} cpus={cpus} {words}"));
     let fixed = ["run", "--kernel", kernel.to_str().expect("UTF-8"), "-m", "128M", "--cpus", &cpus];
@@ -43,7 +43,7 @@ pub fn run(guest: &str, cpus: u32, words: &str, arguments: &[&str]) -> Ended {
 }
 
 /// Every check of the guest must pass.
-pub fn passes(guest: &str, cpus: u32, arguments: &[&str]) {
+pub(crate) fn passes(guest: &str, cpus: u32, arguments: &[&str]) {
     let ended = run(guest, cpus, "", &[&["--timeout", "4m"][..], arguments].concat());
     let last = ended.console.lines().last().unwrap_or_default();
     assert!(ended.status == 1 && last.ends_with(" 0 failed"), "{}\n{}", ended.console, ended.messages);

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use satori::demo::cache::{self, Wanted};
+use satori::debian::cache::{self, Wanted};
 
 /// Modules that Debian's 6.1 needs for disks and entropy, as files for the initramfs.
-pub fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn modules(kernel: &Path) -> Vec<(String, Vec<u8>)> {
     let name = kernel.canonicalize().expect("the kernel");
     let name = name.file_name().expect("a name").to_str().expect("UTF-8").to_string();
     let (package, _) = name.split_once('_').expect("a package and its version");

@@ -3,9 +3,9 @@
 // Each test program uses a part of it.
 #![allow(dead_code, reason = "shared by several test programs")]
 
-pub mod bare;
-pub mod drivers;
-pub mod pvh;
+pub(crate) mod bare;
+pub(crate) mod drivers;
+pub(crate) mod pvh;
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 /// The binary under test.
-pub const SATORI: &str = env!("CARGO_BIN_EXE_satori");
+pub(crate) const SATORI: &str = env!("CARGO_BIN_EXE_satori");
 
 /// What a run left behind.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     pub status: i32,
     pub console: String,
     pub messages: String,
@@ -35,12 +35,12 @@ impl From<Output> for Ended {
 }
 
 /// Runs satori with `arguments` and no input.
-pub fn satori(arguments: &[&str]) -> Ended {
+pub(crate) fn satori(arguments: &[&str]) -> Ended {
     Command::new(SATORI).args(arguments).stdin(Stdio::null()).output().expect("satori runs").into()
 }
 
 /// Reads from `from` until `text` has come, and gives all that came.
-pub fn read_until(from: &mut impl Read, text: &str) -> String {
+pub(crate) fn read_until(from: &mut impl Read, text: &str) -> String {
     let mut seen = String::new();
     let mut buffer = [0; 256];
     while !seen.contains(text) {
@@ -52,32 +52,32 @@ pub fn read_until(from: &mut impl Read, text: &str) -> String {
 }
 
 /// A place for a file of this test program, in cargo's target folder.
-pub fn scratch(name: &str) -> PathBuf {
+pub(crate) fn scratch(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", env!("CARGO_CRATE_NAME")))
 }
 
 /// Writes `bytes` to a scratch file and tells its path.
-pub fn file(name: &str, bytes: &[u8]) -> String {
+pub(crate) fn file(name: &str, bytes: &[u8]) -> String {
     let path = scratch(name);
     std::fs::write(&path, bytes).expect("a scratch file");
     path.to_str().expect("UTF-8").to_string()
 }
 
 /// What `satori fetch` finds: a path in the user's cache.
-pub fn fetch(what: &[&str]) -> String {
+pub(crate) fn fetch(what: &[&str]) -> String {
     let ended = satori(&[&["fetch"], what].concat());
     assert_eq!(ended.status, 0, "Debian's packages are needed for this test: {}", ended.messages);
     ended.console.trim().to_string()
 }
 
 /// The initramfs of the trials in `guest/init.sh`.
-pub fn trials() -> &'static str {
+pub(crate) fn trials() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let busybox = std::fs::read(fetch(&["busybox"])).expect("busybox");
         let threads = threads();
         let script = include_str!("../guest/init.sh");
-        file("trials.cpio", &satori::demo::initramfs::build(&busybox, script, &[("threads", &threads)]))
+        file("trials.cpio", &satori::initramfs::build(&busybox, script, &[("threads", &threads)]))
     })
 }
 
@@ -92,7 +92,7 @@ fn threads() -> Vec<u8> {
 }
 
 /// The lines of a console that tell of something wrong, and whether the trials came to their end.
-pub fn verdict(console: &str) -> Result<(), String> {
+pub(crate) fn verdict(console: &str) -> Result<(), String> {
     let wrong: Vec<_> =
         console.lines().filter(|l| l.starts_with("BAD") || l.starts_with("complaint")).collect();
     if !wrong.is_empty() {
@@ -108,7 +108,7 @@ pub fn verdict(console: &str) -> Result<(), String> {
 const TRIALS: usize = 25;
 
 /// The value of "fact NAME: VALUE" on a console.
-pub fn fact<'a>(console: &'a str, name: &str) -> &'a str {
+pub(crate) fn fact<'a>(console: &'a str, name: &str) -> &'a str {
     let prefix = format!("fact {name}: ");
     console.lines().find_map(|line| line.strip_prefix(prefix.as_str())).unwrap_or("(none)").trim()
 }

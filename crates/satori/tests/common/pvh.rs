@@ -1,7 +1,7 @@
 //! Guests of a few bytes, entered at their PVH note in 32-bit protected mode.
 
 /// Where the guest's only segment is loaded, and entered.
-pub const BASE: u32 = 0x10_0000;
+pub(crate) const BASE: u32 = 0x10_0000;
 /// Where `lidt` finds an empty table: the last bytes of the page.
 const ZEROS: u32 = BASE + 0xff0;
 
@@ -12,7 +12,7 @@ fn out(port: u16, value: u8) -> Vec<u8> {
 }
 
 /// A kernel that runs `code` and then halts for ever.
-pub fn kernel(code: &[u8]) -> Vec<u8> {
+pub(crate) fn kernel(code: &[u8]) -> Vec<u8> {
     // cli; 1: hlt; jmp 1b
     let mut page = [code, &[0xfa, 0xf4, 0xeb, 0xfd]].concat();
     assert!(page.len() < 0xff0);
@@ -43,17 +43,17 @@ pub fn kernel(code: &[u8]) -> Vec<u8> {
 }
 
 /// Halts with interrupts off.
-pub fn halt() -> Vec<u8> {
+pub(crate) fn halt() -> Vec<u8> {
     kernel(&[])
 }
 
 /// Writes `value` to isa-debug-exit.
-pub fn debug_exit(value: u8) -> Vec<u8> {
+pub(crate) fn debug_exit(value: u8) -> Vec<u8> {
     kernel(&out(0xf4, value))
 }
 
 /// Writes `text` to the text screen of a PC, and leaves through isa-debug-exit.
-pub fn screen(text: &str) -> Vec<u8> {
+pub(crate) fn screen(text: &str) -> Vec<u8> {
     // movb $byte, address
     let cells = text.bytes().zip((0xb_8000_u32..).step_by(2));
     let mut code: Vec<u8> =
@@ -63,38 +63,38 @@ pub fn screen(text: &str) -> Vec<u8> {
 }
 
 /// Asks for a reset through port 0xcf9.
-pub fn reset() -> Vec<u8> {
+pub(crate) fn reset() -> Vec<u8> {
     kernel(&out(0xcf9, 6))
 }
 
 /// Tells pvpanic that it panicked.
-pub fn pvpanic() -> Vec<u8> {
+pub(crate) fn pvpanic() -> Vec<u8> {
     kernel(&out(0x505, 1))
 }
 
 /// Faults with an empty IDT.
-pub fn triple_fault() -> Vec<u8> {
+pub(crate) fn triple_fault() -> Vec<u8> {
     kernel(&[&[0x0f, 0x01, 0x1d], &ZEROS.to_le_bytes()[..], &[0x0f, 0x0b]].concat())
 }
 
 /// Prints `text` on the serial port, then halts.
-pub fn print(text: &str) -> Vec<u8> {
+pub(crate) fn print(text: &str) -> Vec<u8> {
     kernel(&text.bytes().flat_map(|byte| out(0x3f8, byte)).collect::<Vec<_>>())
 }
 
 /// Prints `text` on the serial port, then writes `value` to isa-debug-exit.
-pub fn print_and_exit(text: &str, value: u8) -> Vec<u8> {
+pub(crate) fn print_and_exit(text: &str, value: u8) -> Vec<u8> {
     let print = text.bytes().flat_map(|byte| out(0x3f8, byte));
     kernel(&print.chain(out(0xf4, value)).collect::<Vec<_>>())
 }
 
 /// Prints `text` on the serial port, then powers off: SLP_EN and the type of S5 to the PM1a control block.
-pub fn power_off(text: &str) -> Vec<u8> {
+pub(crate) fn power_off(text: &str) -> Vec<u8> {
     power_off_at(0x3f8, text)
 }
 
 /// The same at another serial port.
-pub fn power_off_at(port: u16, text: &str) -> Vec<u8> {
+pub(crate) fn power_off_at(port: u16, text: &str) -> Vec<u8> {
     let print = text.bytes().flat_map(|byte| out(port, byte));
     // mov $0x3400, %ax; mov $0x604, %dx; out %ax, %dx
     let off = [0x66, 0xb8, 0x00, 0x34, 0x66, 0xba, 0x04, 0x06, 0x66, 0xef];
@@ -102,13 +102,13 @@ pub fn power_off_at(port: u16, text: &str) -> Vec<u8> {
 }
 
 /// Prints for ever.
-pub fn chatter() -> Vec<u8> {
+pub(crate) fn chatter() -> Vec<u8> {
     // Back over itself: the jump's own two bytes count too.
     kernel(&[&out(0x3f8, b'x')[..], &[0xeb, 0xf7]].concat())
 }
 
 /// Prints "ready", then sends back what it receives.
-pub fn echo() -> Vec<u8> {
+pub(crate) fn echo() -> Vec<u8> {
     let hello: Vec<u8> = b"ready".iter().flat_map(|&byte| out(0x3f8, byte)).collect();
     // 1: in 0x3fd; test $1; jz 1b; in 0x3f8; out 0x3f8; jmp 1b
     let send = [

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use satori_bus::ByteSink;
 use satori_machine::{
-    ClockMode, Cmdline, Config, DeviceConfig, Devices, EngineKind, Event, Machine, Module, Port, Share, Sinks,
+    ClockMode, Cmdline, Config, DeviceConfig, Devices, Dialect, EngineKind, Event, Machine, Module, Port,
+    Share, Sinks,
 };
 
 #[derive(Clone, Default)]
@@ -30,7 +31,7 @@ impl ByteSink for Console {
 fn run(what: &str, cpus: u32, clock: ClockMode, devices: DeviceConfig) -> String {
     let kernel = std::fs::read(common::fetch(&["kernel", "6.12"])).expect("the kernel");
     let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
-    let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &[]);
+    let initrd = satori::initramfs::build(&busybox, include_str!("guest.sh"), &[]);
     let config = Config {
         kernel,
         initrds: vec![Module { data: initrd, ..Module::default() }],
@@ -59,7 +60,7 @@ fn scratch(name: &str, content: &[u8]) -> File {
 
 fn port(name: &str, input: Option<&File>, output: Option<&File>) -> Port {
     let own = |file: &File| OwnedFd::from(file.try_clone().expect("a descriptor"));
-    Port { name: name.into(), input: input.map(own), output: output.map(own) }
+    Port { name: name.into(), console: false, input: input.map(own), output: output.map(own) }
 }
 
 fn sum(content: &[u8]) -> String {
@@ -122,7 +123,7 @@ fn a_slow_reader_makes_the_guest_wait_and_loses_nothing() {
     let null = File::open("/dev/null").expect("the null device");
     let ports = vec![
         port("in", Some(&null), None),
-        Port { name: "out".into(), input: None, output: Some(theirs.into()) },
+        Port { name: "out".into(), console: false, input: None, output: Some(theirs.into()) },
     ];
     run("ports", 1, ClockMode::Real, DeviceConfig { ports, ..DeviceConfig::default() });
     // The device still has its descriptor: what came is what was sent before the run ended.
@@ -143,7 +144,7 @@ fn a_folder_is_read_through_a_server_also_by_a_driver_that_comes_back() {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let server = std::thread::spawn(move || server::serve(theirs));
     let stop = ours.try_clone().expect("a descriptor");
-    let shares = vec![Share { tag: "files".into(), socket: ours }];
+    let shares = vec![Share { tag: "files".into(), dialect: Dialect::Fuse, socket: ours }];
     let console = run("share", 2, ClockMode::Real, DeviceConfig { shares, ..DeviceConfig::default() });
     assert_eq!(console.matches("hello from the host").count(), 2, "{console}");
     assert!(console.contains(&sum(&server::content(1))), "{console}");
@@ -157,7 +158,7 @@ fn disks_keep_what_was_flushed_and_snapshots_and_readonly_ones_nothing() {
     let modules = common::drivers::modules(Path::new(&kernel));
     let programs: Vec<_> = modules.iter().map(|(name, file)| (name.as_str(), file.as_slice())).collect();
     let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
-    let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &programs);
+    let initrd = satori::initramfs::build(&busybox, include_str!("guest.sh"), &programs);
     let initrd = common::file("disks.cpio", &initrd);
     let mut before = server::content(1);
     before.resize(16 << 20, 7);
@@ -194,7 +195,7 @@ fn disks_keep_what_was_flushed_and_snapshots_and_readonly_ones_nothing() {
 #[test]
 fn a_share_is_refused_where_runs_have_to_be_the_same() {
     let (socket, _theirs) = UnixStream::pair().expect("a pair");
-    let shares = vec![Share { tag: "files".into(), socket }];
+    let shares = vec![Share { tag: "files".into(), dialect: Dialect::Fuse, socket }];
     let devices = Devices::new(DeviceConfig { shares, ..DeviceConfig::default() }).expect("devices");
     let kernel = std::fs::read(common::fetch(&["kernel", "6.12"])).expect("the kernel");
     let config = Config { kernel, clock: ClockMode::VIRTUAL, devices, ..Config::default() };

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 /// The files in the root, from node 2 on.
-pub const FILES: [&str; 2] = ["hello", "large"];
+pub(crate) const FILES: [&str; 2] = ["hello", "large"];
 
 /// What is in file `index`.
-pub fn content(index: usize) -> Vec<u8> {
+pub(crate) fn content(index: usize) -> Vec<u8> {
     match index {
         0 => b"hello from the host\n".to_vec(),
         _ => (0..3_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect(),
@@ -76,7 +76,7 @@ fn answer(opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, i32> {
 }
 
 /// Serves until the other side is closed.
-pub fn serve(mut socket: UnixStream) {
+pub(crate) fn serve(mut socket: UnixStream) {
     loop {
         let mut head = [0; 40];
         if socket.read_exact(&mut head).is_err() {

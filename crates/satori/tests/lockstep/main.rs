@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/forward.rs"]
+mod forward;
 mod pair;
 
 use clap::{Parser, ValueEnum};

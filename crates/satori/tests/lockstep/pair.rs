@@ -17,12 +17,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use crate::forward::forward_vcpu;
 use satori_bus::ByteSink;
 use satori_compare::{next_instruction, undefined};
 use satori_defs::x86::rflags;
 use satori_engine::{
-    Capabilities, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts, Parts, Resume,
-    Space, Stat, Until, Vcpu, VcpuParts, Window, X86,
+    Capabilities, Engine, Exit, Partition, PartitionParts, Parts, Space, Until, Vcpu, VcpuParts, X86,
 };
 use satori_machine::{ClockMode, Config, EngineKind, Handle, Machine, Sinks};
 use satori_memory::{Gpa, GuestMemory};
@@ -37,7 +37,7 @@ const LAST: u64 = 8;
 
 /// How a run is cut and disturbed.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Chooses the cuts and the disturbances.
     pub seed: u64,
     /// Instructions of all vCPUs after which it is enough.
@@ -52,7 +52,7 @@ pub struct Plan {
 
 impl Plan {
     /// A run of so many instructions, with the cuts of `seed`.
-    pub fn new(seed: u64, instructions: u64) -> Self {
+    pub(crate) fn new(seed: u64, instructions: u64) -> Self {
         Plan { seed, instructions, memory_every: 25_000_000, cut: None, look: None }
     }
 }
@@ -82,7 +82,7 @@ struct Record {
 
 /// Where and how the engines came to differ.
 #[derive(Clone, Debug)]
-pub struct Difference {
+pub(crate) struct Difference {
     piece: u64,
     length: u64,
     /// RIP before the piece.
@@ -96,7 +96,7 @@ pub struct Difference {
 
 /// What a comparison came to.
 #[derive(Debug)]
-pub struct Agreement {
+pub(crate) struct Agreement {
     /// Places at which everything was equal.
     pub places: u64,
     /// Looks at all of memory.
@@ -384,7 +384,7 @@ impl WatchedVcpu {
         let (mut left, mut undefined) = (length, rflags::STATUS);
         if length > LAST {
             let before = self.inner.retired();
-            let exit = self.inner.run(Until { tsc: None, instructions: Some(length - LAST) });
+            let exit = self.inner.run(Until { counter: None, instructions: Some(length - LAST) });
             left = left.saturating_sub(self.inner.retired() - before);
             if exit != Exit::Budget || left == 0 {
                 return (exit, undefined);
@@ -394,8 +394,8 @@ impl WatchedVcpu {
             let insn = next_instruction(&*self.inner, &self.memory);
             let (before, rcx) = (self.inner.retired(), self.inner.state().gpr[reg::RCX]);
             // The deadline was looked at where the whole piece would have looked at it.
-            let tsc = if left == 1 { until.tsc } else { None };
-            let exit = self.inner.run(Until { tsc, instructions: Some(1) });
+            let counter = if left == 1 { until.counter } else { None };
+            let exit = self.inner.run(Until { counter, instructions: Some(1) });
             last.extend(insn.map(|insn| format!("{:#x} {:?}", insn.ip(), insn.code())));
             undefined = match insn {
                 Some(insn) => undefined::after(&insn, rcx, self.inner.state().rip, undefined),
@@ -454,15 +454,6 @@ impl Vcpu<X86> for WatchedVcpu {
         }
     }
 
-    fn resume(&mut self, answer: Resume) {
-        self.inner.resume(answer);
-    }
-    fn inject(&mut self, event: Event) {
-        self.inner.inject(event);
-    }
-    fn request_window(&mut self, window: Window, wanted: bool) {
-        self.inner.request_window(window, wanted);
-    }
     fn fetch(&mut self, parts: Parts) {
         self.inner.fetch(parts);
     }
@@ -472,37 +463,7 @@ impl Vcpu<X86> for WatchedVcpu {
     fn state_mut(&mut self, parts: Parts) -> &mut CpuState {
         self.inner.state_mut(parts)
     }
-    fn controls_mut(&mut self) -> &mut Controls {
-        self.inner.controls_mut()
-    }
-    fn flush_tlb(&mut self) {
-        self.inner.flush_tlb();
-    }
-    fn flush_page(&mut self, linear: u64) {
-        self.inner.flush_page(linear);
-    }
-    fn flush_non_global(&mut self) {
-        self.inner.flush_non_global();
-    }
-    fn kick(&self) -> Arc<Kick> {
-        self.inner.kick()
-    }
-    fn set_debug(&mut self, plan: DebugPlan) {
-        self.inner.set_debug(plan);
-    }
-    fn translate(&self, linear: u64) -> Option<u64> {
-        self.inner.translate(linear)
-    }
-    fn retired(&self) -> u64 {
-        self.inner.retired()
-    }
-    fn wakes_at(&self) -> Option<u64> {
-        self.inner.wakes_at()
-    }
-
-    fn stats(&self) -> Vec<Stat> {
-        self.inner.stats()
-    }
+    forward_vcpu!();
 }
 
 /// A console that is kept.
@@ -584,7 +545,7 @@ fn once(config: &Config, kind: EngineKind, plan: Plan) -> Result<Agreement, Box<
 }
 
 /// Runs `config` on both engines; a difference is narrowed and told in words.
-pub fn compare(config: &Config, kind: EngineKind, plan: Plan) -> Result<Agreement, String> {
+pub(crate) fn compare(config: &Config, kind: EngineKind, plan: Plan) -> Result<Agreement, String> {
     let mut first = match once(config, kind, plan) {
         Ok(agreement) => return Ok(agreement),
         Err(difference) => *difference,

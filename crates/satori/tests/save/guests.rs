@@ -11,13 +11,15 @@ use satori_machine::{ClockMode, Cmdline, Config, DeviceConfig, Devices, Disk, En
 use crate::common::{self, bare, drivers};
 
 /// A guest, and how it is run.
-pub struct Guest {
+pub(crate) struct Guest {
     pub name: &'static str,
     pub engine: EngineKind,
     /// Makes the configuration of one more machine: devices belong to one.
     pub config: fn() -> Config,
     /// Instants of a run in the gate.
     pub instants: usize,
+    /// A run takes the host some milliseconds: it cannot be asked for two instants, nor go back.
+    pub short: bool,
 }
 
 /// A bare-metal guest of `guests/bare` with these words on its command line.
@@ -52,6 +54,24 @@ fn debug() -> Config {
     bare_metal("debug", 1, "", "off")
 }
 
+/// The same without a clock to be exact with. The host's frequency is measured, and each measurement says another.
+fn real_timers() -> Config {
+    Config { tsc_hz: Some(1_000_000_000), ..bare_metal("hv_timers", 2, "", "all") }
+}
+
+fn real_vmx() -> Config {
+    Config {
+        tsc_hz: Some(1_000_000_000),
+        cpu_model: Some("max,+vmx".into()),
+        ..bare_metal("vmx", 1, "", "off")
+    }
+}
+
+/// A hypervisor and its guests, which are busy or asleep for most of the time.
+fn vmx() -> Config {
+    Config { cpu_model: Some("max,+vmx".into()), ..bare_metal("vmx", 1, "clock=virtual", "off") }
+}
+
 fn debian(cpus: u32) -> Config {
     let initrd = std::fs::read(common::trials()).expect("the initramfs");
     Config {
@@ -82,7 +102,7 @@ fn disks() -> Config {
     let modules = drivers::modules(Path::new(&kernel));
     let extra: Vec<(&str, &[u8])> = modules.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
     let busybox = std::fs::read(common::fetch(&["busybox"])).expect("busybox");
-    let initrd = satori::demo::initramfs::build(&busybox, include_str!("guest.sh"), &extra);
+    let initrd = satori::initramfs::build(&busybox, include_str!("guest.sh"), &extra);
     let image = common::file("disk", &vec![b'.'; 4 << 20]);
     let disk = |access| Disk {
         image: Image::open(Source {
@@ -114,18 +134,30 @@ fn disks() -> Config {
 }
 
 const fn guest(name: &'static str, engine: EngineKind, config: fn() -> Config, instants: usize) -> Guest {
-    Guest { name, engine, config, instants }
+    Guest { name, engine, config, instants, short: false }
+}
+
+const fn short(guest: Guest) -> Guest {
+    Guest { short: true, ..guest }
 }
 
 /// All of them.
-pub const GUESTS: &[Guest] = &[
+pub(crate) const GUESTS: &[Guest] = &[
     guest("timers", EngineKind::Translator, timers, 6),
     guest("timers, interpreted", EngineKind::Interpreter, timers, 3),
     guest("synic", EngineKind::Translator, synic, 6),
     guest("apic", EngineKind::Translator, apic, 6),
     guest("apic, interpreted", EngineKind::Interpreter, apic, 3),
     guest("debug", EngineKind::EagerTranslator, debug, 4),
+    short(guest("vmx", EngineKind::Translator, vmx, 12)),
+    short(guest("vmx, interpreted", EngineKind::Interpreter, vmx, 6)),
     guest("Debian", EngineKind::Translator, boot, 4),
     guest("Debian, interpreted", EngineKind::Interpreter, beginning, 2),
     guest("Debian with disks", EngineKind::Translator, disks, 4),
+];
+
+/// Those that are run under the real clock.
+pub(crate) const REAL: &[Guest] = &[
+    guest("timers by the real clock", EngineKind::Translator, real_timers, 4),
+    guest("vmx by the real clock", EngineKind::Translator, real_vmx, 4),
 ];

@@ -5,7 +5,8 @@
 //! saved, and goes on. The third is thrown away at every instant: a new machine of the same configuration takes its state back.
 //! A fourth goes back: late in its run it gets the state that it had at the first instant, and goes on from there.
 //! All must end alike: console, exits with their times and places, instructions, guest time, registers. And shortly
-//! before the end everything that is saved of the second and the third, all of memory included, must be equal.
+//! before the end everything that is saved of the second and the third, all of memory included, must be equal. Under the real clock
+//! the guest's own checks decide.
 //!
 //! Without flags, as in the gate, each guest is tried at instants of a fixed seed; `tools/soak` takes fresh ones, and many.
 
@@ -13,10 +14,11 @@
 mod common;
 mod damage;
 mod guests;
+mod real;
 mod trial;
 
 use clap::Parser;
-use guests::GUESTS;
+use guests::{GUESTS, REAL};
 use trial::{Random, Trial};
 
 /// Saves machines at random instants, restores them, and compares what follows
@@ -47,11 +49,15 @@ fn main() {
     let wanted = |name: &str| flags.only.as_deref().is_none_or(|only| name.contains(only));
     let (mut tried, mut failed) = (0, 0);
     for seed in flags.seed..flags.seed + flags.rounds {
-        for guest in GUESTS.iter().filter(|guest| wanted(guest.name)) {
+        for guest in GUESTS.iter().chain(REAL).filter(|guest| wanted(guest.name)) {
             let mut random = Random::new(seed ^ guest.name.len() as u64);
-            let trial = Trial { guest, instants: flags.instants.unwrap_or(guest.instants) };
+            let instants = flags.instants.unwrap_or(guest.instants);
+            let outcome = match guest.name.ends_with("real clock") {
+                true => real::run(guest, instants, &mut random),
+                false => Trial { guest, instants }.run(&mut random),
+            };
             tried += 1;
-            match trial.run(&mut random) {
+            match outcome {
                 Ok(told) => println!("save: {}, seed {seed}: {told}", guest.name),
                 Err(different) => {
                     failed += 1;

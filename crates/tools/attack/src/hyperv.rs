@@ -23,12 +23,12 @@ struct Still(AtomicU64);
 
 impl Clock for Still {
     fn now(&self) -> Nanos {
-        self.tsc() / 2
+        self.counter() / 2
     }
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
-    fn tsc_hz(&self) -> u64 {
+    fn counter_hz(&self) -> u64 {
         2_000_000_000
     }
     fn epoch(&self) -> u64 {

@@ -2,11 +2,12 @@
 //! image is whole behind every flush.
 
 use std::io::{Error, Result as IoResult};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arbitrary::{Result, Unstructured};
 use satori_image::testing::{faults, qcow2};
 use satori_image::{Access, Image, Store};
+use satori_lock::Held;
 
 /// Bytes of the disk.
 const DISK: u64 = 256 << 10;
@@ -22,7 +23,7 @@ struct Memory(Mutex<Vec<u8>>);
 
 impl Memory {
     fn bytes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().held()
     }
 }
 

@@ -37,7 +37,7 @@ const BUDGET: u64 = 200;
 struct Frozen;
 
 impl TimeSource for Frozen {
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         0x1234_5678
     }
     fn retired(&self, _instructions: u64) {}
@@ -370,7 +370,7 @@ fn run(case: &Case, memory: &GuestMemory, at_once: u64) -> Left {
     // Exits that complete nothing are bounded too.
     while vcpu.retired() < BUDGET && exits.len() < 400 {
         let left = (BUDGET - vcpu.retired()).min(at_once);
-        let exit = vcpu.run(Until { tsc: None, instructions: Some(left) });
+        let exit = vcpu.run(Until { counter: None, instructions: Some(left) });
         if exit == Exit::Budget {
             continue;
         }
@@ -398,7 +398,7 @@ pub(super) fn vcpu(engine: &dyn Engine<X86>, case: &Case, memory: &GuestMemory) 
         memory: memory.clone(),
         time: Arc::new(Frozen),
         parallel: false,
-        offered: case.offered,
+        offered: case.offered.into(),
     };
     let partition = engine.create_partition(parts).expect("a software CPU needs nothing of the host");
     let mut vcpu = partition.create_vcpu(VcpuParts { index: 0, entropy: Box::new(Constant) });

@@ -4,7 +4,7 @@
 use arbitrary::{Result, Unstructured};
 
 /// Where the code is loaded and entered.
-pub const BASE: u32 = 0x10_0000;
+pub(crate) const BASE: u32 = 0x10_0000;
 /// Ports with a device behind them, or next to one.
 const PORTS: &[u16] = &[
     0x20, 0x21, 0x40, 0x41, 0x42, 0x43, 0x60, 0x61, 0x64, 0x70, 0x71, 0x80, 0x92, 0xa0, 0xa1, 0xe9, 0x3f8,
@@ -190,7 +190,7 @@ fn act(u: &mut Unstructured<'_>, code: &mut Vec<u8>) -> Result<()> {
 }
 
 /// A program of acts, as long as the bytes last.
-pub fn program(u: &mut Unstructured<'_>) -> Vec<u8> {
+pub(crate) fn program(u: &mut Unstructured<'_>) -> Vec<u8> {
     let mut code = Vec::new();
     while !u.is_empty() && code.len() < 0xf00 && act(u, &mut code).is_ok() {}
     code.extend([0xfb, 0xf4, 0xeb, 0xfc]); // 1: STI; HLT; JMP 1b
@@ -198,7 +198,7 @@ pub fn program(u: &mut Unstructured<'_>) -> Vec<u8> {
 }
 
 /// A kernel with a PVH note whose only segment is `code`.
-pub fn kernel(code: &[u8]) -> Vec<u8> {
+pub(crate) fn kernel(code: &[u8]) -> Vec<u8> {
     let note: Vec<u8> = [4, 4, 18].iter().flat_map(|n: &u32| n.to_le_bytes()).collect();
     let note = [&note[..], b"Xen\0", &BASE.to_le_bytes()].concat();
     let (headers, note_at, code_at) = (64u64, 64 + 2 * 56, 0x1000u64);

@@ -184,7 +184,7 @@ fn execute(
             return None;
         }
         let left = (end - vcpu.retired()).min(piece);
-        let exit = vcpu.run(Until { tsc: None, instructions: Some(left) });
+        let exit = vcpu.run(Until { counter: None, instructions: Some(left) });
         completed = exit == Exit::Budget;
         if completed {
             continue;

@@ -13,7 +13,9 @@ use satori_defs::virtio::pci::common::*;
 use satori_image::{Access, Format, Image, Source};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_pci::PciFunction;
-use satori_virtio::{BAR_BYTES, Block, Console, Device, Disk, Fs, Port, Rng, Share, VirtioFunction, Wiring};
+use satori_virtio::{
+    BAR_BYTES, Block, Console, Device, Dialect, Disk, Fs, Port, Rng, Share, VirtioFunction, Wiring,
+};
 
 struct Nobody;
 
@@ -63,14 +65,14 @@ impl satori_virtio::RandomBytes for Same {
 
 /// A device, and what has to stay for it.
 fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
-    match which % 4 {
+    match which % 5 {
         0 => (Rng::new(Same(1)), None),
         1 => {
             let null = |name: &str, input: bool| {
                 let file = File::options().read(true).write(true).open("/dev/null").expect("the null device");
                 let (input, output) =
                     if input { (Some(file.into()), None) } else { (None, Some(file.into())) };
-                Port { name: name.into(), input, output }
+                Port { name: name.into(), console: false, input, output }
             };
             (Console::new(vec![null("in", true), null("out", false)]).expect("ports"), None)
         }
@@ -86,10 +88,11 @@ fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
             let disk = Disk { image: Image::open(source).expect("an image"), serial: "serial".into() };
             (Block::new(disk).expect("a disk"), None)
         }
-        _ => {
+        kind => {
             // A server that reads nothing: requests pile up to their bound.
             let (ours, theirs) = UnixStream::pair().expect("a pair");
-            (Fs::new(Share { tag: "tag".into(), socket: ours }).expect("a share"), Some(theirs))
+            let dialect = if kind == 3 { Dialect::Fuse } else { Dialect::Plan9 };
+            (Fs::new(Share { tag: "tag".into(), dialect, socket: ours }).expect("a share"), Some(theirs))
         }
     }
 }

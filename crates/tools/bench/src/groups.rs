@@ -35,7 +35,7 @@ impl Group {
 }
 
 /// The row that is no program's: the boot itself.
-pub const BOOT: &str = "boot";
+pub(crate) const BOOT: &str = "boot";
 
 /// The rows that are meant by `named` (names, or parts of names that end with `*`) and `groups`, and
 /// whether the boot is; if nothing is said all of them but the programs, whose packages are to be fetched.

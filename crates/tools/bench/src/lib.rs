@@ -3,7 +3,7 @@
 //! The program ([`program`]) measures the rows of the [`catalog`] and prints a line for each. A [`session`]
 //! is one run of it: a process, watched. [`measure`] runs the subjects in turn, again and again, until
 //! the rows agree; [`Results`] hold what came out. [`text`], [`json`] and [`svg`] show them, and [`check`]
-//! compares them with the bounds that the translator has to reach. [`traps`], [`ablation`] and [`overhead`] are experiments
+//! compares them with the bounds that the translator has to reach. [`traps`], [`ablation`], [`overhead`], [`nested`] and [`vhe`] are experiments
 //! of their own.
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod json;
 pub mod line;
 pub mod measure;
 pub mod memory;
+pub mod nested;
 pub mod overhead;
 pub mod program;
 pub mod programs;
@@ -28,6 +29,7 @@ pub mod subject;
 pub mod svg;
 pub mod text;
 pub mod traps;
+pub mod vhe;
 
 pub use error::Error;
 pub use groups::{GROUPS, rows_named};

@@ -32,3 +32,11 @@ const RAPID_MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/rapid-missin
 pub fn rapid() -> Result<&'static [u8], Error> {
     if RAPID.is_empty() { Err(Error::NoProgram(RAPID_MISSING)) } else { Ok(RAPID) }
 }
+
+const NESTED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/nested"));
+const NESTED_MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/nested-missing"));
+
+/// The bytes of `guests/bench/src/bin/nested/`: a static ELF file, init of guests and of their guests.
+pub fn nested() -> Result<&'static [u8], Error> {
+    if NESTED.is_empty() { Err(Error::NoProgram(NESTED_MISSING)) } else { Ok(NESTED) }
+}

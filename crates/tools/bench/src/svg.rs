@@ -1,6 +1,6 @@
 //! The results as a chart: how many times as long as the host each row takes.
 
-use std::fmt::Write;
+use satori_report::svg::{Element, element};
 
 use crate::results::{Line, Results, Table};
 
@@ -20,7 +20,7 @@ pub fn svg(results: &Results) -> String {
     let mut top = 20.0;
     // Where it comes from.
     for told in [&results.host, &format!("{}; guests: {}", results.date, results.kernel)] {
-        let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{top:.0}\" fill=\"#555555\">{}</text>", escape(told));
+        text(&mut body, LEFT, top).with("fill", "#555555").text(told);
         top += 14.0;
     }
     top += 8.0;
@@ -29,11 +29,28 @@ pub fn svg(results: &Results) -> String {
         top = boots(&mut body, results, table, top);
     }
     let (width, height) = (LEFT + WIDTH + 70.0, top + 10.0);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 \
-         {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" \
-         height=\"100%\" fill=\"white\"/>\n{body}</svg>\n"
-    )
+    let mut drawing = String::new();
+    let root = element(&mut drawing, "svg").with("xmlns", "http://www.w3.org/2000/svg");
+    let root = root.px("width", width).px("height", height);
+    let root = root.with("viewBox", format_args!("0 0 {width:.2} {height:.2}"));
+    root.with("font-family", "sans-serif").with("font-size", 11).holds(|out| {
+        element(out, "rect").with("width", "100%").with("height", "100%").with("fill", "white").empty();
+        out.push_str(&body);
+    });
+    drawing.push('\n');
+    drawing
+}
+
+fn text(body: &mut String, x: f64, y: f64) -> Element<'_> {
+    // A line for each, so that a difference of two charts shows which.
+    body.push('\n');
+    element(body, "text").px("x", x).px("y", y)
+}
+
+fn bar<'a>(body: &'a mut String, at: (f64, f64), width: f64, height: f64, colour: &str) -> Element<'a> {
+    body.push('\n');
+    let rect = element(body, "rect").px("x", at.0).px("y", at.1).px("width", width);
+    rect.px("height", height).with("fill", colour)
 }
 
 /// Draws one table from `top` on, and tells where it ends.
@@ -55,68 +72,45 @@ fn part(body: &mut String, results: &Results, table: &Table, top: f64, row: f64)
         if group != Some(line.row.group) {
             group = Some(line.row.group);
             let name = line.row.group.name();
-            let _ =
-                writeln!(body, "<text x=\"6\" y=\"{:.1}\" font-weight=\"bold\">{name}</text>", end + 11.0);
+            text(body, 6.0, end + 11.0).with("font-weight", "bold").text(name);
             end += 16.0;
         }
         places.push(end);
         end += row;
     }
 
-    let title = escape(&format!("times as long as native, {} (less is better)", table.setting.name()));
-    let _ = writeln!(body, "<text x=\"{LEFT}\" y=\"{:.0}\" font-size=\"14\">{title}</text>", top + 8.0);
+    let title = format!("times as long as native, {} (less is better)", table.setting.name());
+    text(body, LEFT, top + 8.0).with("font-size", 14).text(&title);
     for (index, name) in results.subjects.iter().skip(1).enumerate() {
         let (at, colour) = (LEFT + index as f64 * 120.0, COLOURS[index % COLOURS.len()]);
         let y = top + 22.0;
-        let _ =
-            writeln!(body, "<rect x=\"{at:.0}\" y=\"{y:.0}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>");
-        let _ = writeln!(body, "<text x=\"{:.0}\" y=\"{:.0}\">{}</text>", at + 14.0, y + 9.0, escape(name));
+        bar(body, (at, y), 10.0, 10.0, colour).empty();
+        text(body, at + 14.0, y + 9.0).text(name);
     }
     let mut mark = 10f64.powf(lowest.log10().ceil());
     while mark <= highest {
-        let _ = writeln!(
-            body,
-            "<line x1=\"{0:.1}\" y1=\"{1:.0}\" x2=\"{0:.1}\" y2=\"{end:.0}\" stroke=\"{2}\"/><text x=\"{0:.1}\" \
-             y=\"{3:.0}\" text-anchor=\"middle\">{mark}</text>",
-            x(mark),
-            top + TOP - 6.0,
-            if (mark - 1.0).abs() < 1e-9 { "#333333" } else { "#dddddd" },
-            top + TOP - 10.0
-        );
+        body.push('\n');
+        let line = element(body, "line").px("x1", x(mark)).px("y1", top + TOP - 6.0).px("x2", x(mark));
+        let colour = if (mark - 1.0).abs() < 1e-9 { "#333333" } else { "#dddddd" };
+        line.px("y2", end).with("stroke", colour).empty();
+        text(body, x(mark), top + TOP - 10.0).with("text-anchor", "middle").text(&mark.to_string());
         mark *= 10.0;
     }
     for (line, y) in lines.iter().zip(places) {
         let noisy = if line.noisy() { " ~" } else { "" };
-        let _ = writeln!(
-            body,
-            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}{noisy}</text>",
-            LEFT - 6.0,
-            y + row / 2.0 + 2.0,
-            escape(line.row.name)
-        );
+        let label = text(body, LEFT - 6.0, y + row / 2.0 + 2.0).with("text-anchor", "end");
+        label.text(&format!("{}{noisy}", line.row.name));
         for (guest, ratio) in ratios(line).into_iter().enumerate() {
             let Some(ratio) = ratio else { continue };
             let (from, to) = (x(ratio.min(1.0)), x(ratio.max(1.0)));
             // As long as the host is no bar at all: it begins a little before the line.
             let (from, to) = if to - from < 4.0 { (from - 2.0, from + 2.0) } else { (from, to) };
-            let _ = writeln!(
-                body,
-                "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"8\">{ratio:.2}</text>",
-                to + 3.0,
-                y + guest as f64 * BAR + 7.5
-            );
-            let _ = writeln!(
-                body,
-                "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"{}><title>{} {}: \
-                 {ratio:.2}</title></rect>",
-                y + guest as f64 * BAR + 2.0,
-                (to - from).max(1.0),
-                BAR - 1.0,
-                COLOURS[guest % COLOURS.len()],
-                if line.noisy() { " opacity=\"0.4\"" } else { "" },
-                escape(&results.subjects[guest + 1]),
-                escape(line.row.name)
-            );
+            let above = y + guest as f64 * BAR;
+            text(body, to + 3.0, above + 7.5).with("font-size", 8).text(&format!("{ratio:.2}"));
+            let colour = COLOURS[guest % COLOURS.len()];
+            let rect = bar(body, (from, above + 2.0), (to - from).max(1.0), BAR - 1.0, colour);
+            let rect = if line.noisy() { rect.with("opacity", 0.4) } else { rect };
+            rect.titled(&format!("{} {}: {ratio:.2}", results.subjects[guest + 1], line.row.name));
         }
     }
     end + 30.0
@@ -130,34 +124,18 @@ fn boots(body: &mut String, results: &Results, table: &Table, top: f64) -> f64 {
     }
     let longest = booted.iter().map(|(_, ms)| *ms).fold(1.0, f64::max);
     let title = format!("boot: the whole command in ms, {} (less is better)", table.setting.name());
-    let _ = writeln!(
-        body,
-        "<text x=\"{LEFT}\" y=\"{:.0}\" font-size=\"14\">{}</text>",
-        top + 8.0,
-        escape(&title)
-    );
+    text(body, LEFT, top + 8.0).with("font-size", 14).text(&title);
     let mut y = top + 18.0;
     for (boot, ms) in booted {
         let name = format!("{} {}", results.subjects[boot.subject], boot.entry.name());
         let (width, noisy) = (ms / longest * WIDTH, if boot.noisy() { " ~" } else { "" });
         let colour = COLOURS[boot.subject.saturating_sub(1) % COLOURS.len()];
-        let _ = writeln!(
-            body,
-            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{width:.1}\" \
-             height=\"11\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{ms:.0}{noisy}</text>",
-            LEFT - 6.0,
-            y + 9.5,
-            escape(&name),
-            LEFT + width + 4.0,
-            y + 9.5
-        );
+        text(body, LEFT - 6.0, y + 9.5).with("text-anchor", "end").text(&name);
+        bar(body, (LEFT, y), width, 11.0, colour).empty();
+        text(body, LEFT + width + 4.0, y + 9.5).text(&format!("{ms:.0}{noisy}"));
         y += 16.0;
     }
     y + 24.0
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -201,7 +179,7 @@ mod tests {
             assert!(chart.contains(part), "{part}: {chart}");
         }
         let bar = chart.lines().find(|line| line.contains("<title>satori fib: 1.00")).expect("a bar");
-        assert!(bar.contains("width=\"4.0\""), "what takes as long as on the host is seen: {bar}");
+        assert!(bar.contains("width=\"4.00\""), "what takes as long as on the host is seen: {bar}");
     }
 
     #[test]

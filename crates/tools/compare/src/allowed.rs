@@ -15,6 +15,7 @@ use crate::generate::{MASKMOV, effective, masks_memory};
 use crate::host;
 use crate::lawful;
 use crate::layout::{LINE, PAGE, line_address, writable};
+use crate::of_intel;
 use crate::undefined;
 
 const UD: u32 = vector::UD as u32;
@@ -34,7 +35,7 @@ struct Pair<'a> {
 }
 
 /// Why `real` and `engine` need not be equal in what was `found`.
-pub fn reason(
+pub(crate) fn reason(
     case: &Case,
     insn: &Instruction,
     real: &Outcome,
@@ -90,7 +91,7 @@ impl Pair<'_> {
             return None;
         }
         let halves = self.insn.mnemonic() != Mnemonic::Maskmovq && matches!(self.engine.vector, 12 | 13 | 17);
-        if halves && self.real.vector != self.engine.vector {
+        if of_amd() && halves && self.real.vector != self.engine.vector {
             return Some(Exclusion::MaskedHalves);
         }
         if either_faults && leaves_bytes_alone(self.case, self.insn) {
@@ -146,17 +147,17 @@ impl Pair<'_> {
         let executes = |o: &Outcome| matches!(o.vector, BP | 12..=14 | 17);
         let refused_here = invalid && self.engine.vector == UD;
         let two = code.contains(&0x66) && code.iter().any(|b| matches!(b, 0xf2 | 0xf3));
-        if two && refused_here && executes(self.real) {
+        if of_amd() && two && refused_here && executes(self.real) {
             return Some(Exclusion::TwoPrefixes);
         }
-        if refused_here && is_vpermq_without_w(code) {
+        if of_amd() && refused_here && is_vpermq_without_w(code) {
             return Some(Exclusion::VpermqW);
         }
         let element = matches!(self.insn.mnemonic(), Mnemonic::Vpinsrd | Mnemonic::Vpextrd);
-        if self.case.bits == 32 && element && self.real.vector == UD {
+        if of_amd() && self.case.bits == 32 && element && self.real.vector == UD {
             return Some(Exclusion::VpinsrqW);
         }
-        if code.contains(&0xf0) && refused_here && executes(self.real) {
+        if of_amd() && code.contains(&0xf0) && refused_here && executes(self.real) {
             return Some(Exclusion::LockedSystem);
         }
         (refused_here && self.real.vector != UD && may_be_newer(code, self.case.bits))
@@ -200,12 +201,17 @@ impl Pair<'_> {
         use Mnemonic::{Fxrstor, Fxrstor64, Ldmxcsr, Lsl, Vldmxcsr};
         let (real, engine) = (self.real, self.engine);
         let based = matches!(self.insn.memory_segment(), Register::FS | Register::GS);
-        if based && real.vector == GP && matches!(engine.vector, PF | AC) {
+        if of_amd() && based && real.vector == GP && matches!(engine.vector, PF | AC) {
             return Some(Exclusion::BasedSum);
         }
         let loads = self.is(&[Fxrstor, Fxrstor64, Ldmxcsr, Vldmxcsr]);
-        if loads && host::vendor() == Vendor::Amd && engine.vector == GP {
+        if of_amd() && loads && engine.vector == GP {
             return Some(Exclusion::Mxcsr17);
+        }
+        if !of_amd()
+            && let Some(why) = of_intel::reason(self.case, self.insn, real, engine, self.found)
+        {
+            return Some(why);
         }
         let beyond = real.vector == PF && !lawful::canonical(real.cr2);
         let base = self.is(&[Mnemonic::Wrfsbase, Mnemonic::Wrgsbase]) && real.vector == BP;
@@ -217,6 +223,11 @@ impl Pair<'_> {
         (self.is(&[Lsl]) && engine.gpr[loaded] & 0xffff == 0 && real.vector == engine.vector)
             .then_some(Exclusion::LimitOfProcessor)
     }
+}
+
+/// Whether AMD made this processor: what only theirs do is no excuse for another.
+fn of_amd() -> bool {
+    host::vendor() == Vendor::Amd
 }
 
 /// Address of the line that holds `at`, as differences name it.

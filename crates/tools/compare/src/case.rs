@@ -5,7 +5,7 @@ use satori_defs::fpu::{fcw, fsw, mxcsr};
 use crate::layout::{LINE, LINES, page};
 
 /// Lines of memory that a case can set.
-pub const PATCHES: usize = 12;
+pub(crate) const PATCHES: usize = 12;
 
 /// x87 and SSE state in the layout of FXSAVE64 (SDM volume 1, table 10-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,17 +15,17 @@ use crate::line;
 use crate::undefined;
 
 /// Names of the general-purpose registers in encoding order.
-pub const NAMES: [&str; 16] = [
+pub(crate) const NAMES: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
     "r15",
 ];
 const SELECTORS: [&str; 6] = ["es", "cs", "ss", "ds", "fs", "gs"];
 
 /// Linux's code segment for 32-bit programs.
-const COMPATIBILITY: u16 = 0x23;
+pub(crate) const COMPATIBILITY: u16 = 0x23;
 
 /// Where Linux's part of the address space begins for programs: the last page below is not theirs.
-pub const USER_END: u64 = 0x7fff_ffff_f000;
+pub(crate) const USER_END: u64 = 0x7fff_ffff_f000;
 
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]

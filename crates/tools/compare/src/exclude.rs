@@ -11,7 +11,7 @@ use crate::host;
 use crate::layout::LINE;
 
 /// Why an instruction is not compared; nothing if it is. The reasons are printed.
-pub fn reason(insn: &Instruction) -> Option<Exclusion> {
+pub(crate) fn reason(insn: &Instruction) -> Option<Exclusion> {
     let info = insn.op_code();
     match info.encoding() {
         EncodingKind::Legacy => {}
@@ -177,21 +177,23 @@ fn by_vendor(insn: &Instruction) -> Option<Exclusion> {
             Exclusion::Hypervisor
         }
         Int if host::get().fred => Exclusion::Fred,
-        Movsxd if insn.op0_register().size() == 2 && insn.op1_kind() == OpKind::Memory => Exclusion::Movsxd16,
         Ud0 | Ud1 => Exclusion::Ud0,
         Reservednop => Exclusion::ReservedNop,
+        // The rest is what only AMD's do.
+        _ if host::vendor() != Vendor::Amd => return None,
+        Movsxd if insn.op0_register().size() == 2 && insn.op1_kind() == OpKind::Memory => Exclusion::Movsxd16,
         Lss | Lfs | Lgs => Exclusion::FarPointer,
-        Cvtpi2ps if insn.op1_kind() == OpKind::Memory => Exclusion::Cvtpi2ps,
         Jmp | Call if matches!(insn.code(), Code::Jmp_m1664 | Code::Call_m1664) => Exclusion::FarBranch,
         _ => return None,
     })
 }
 
 /// Why a case is not compared although its instruction is.
-pub fn case_reason(case: &Case, insn: &Instruction) -> Option<Exclusion> {
+pub(crate) fn case_reason(case: &Case, insn: &Instruction) -> Option<Exclusion> {
     let prefixes = &case.code()[..case.code().len().min(insn.len())];
     let repeated = prefixes.iter().take_while(|b| is_prefix(**b)).any(|b| matches!(b, 0xf2 | 0xf3));
-    if repeated && matches!(insn.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) {
+    let of_amd = host::vendor() == Vendor::Amd;
+    if of_amd && repeated && matches!(insn.mnemonic(), Mnemonic::Loope | Mnemonic::Loopne) {
         return Some(Exclusion::Loopcc);
     }
     // VMCALL with 66, F2 or F3 is no instruction, and what is under the host takes it for VMCALL.
@@ -204,7 +206,11 @@ pub fn case_reason(case: &Case, insn: &Instruction) -> Option<Exclusion> {
         return Some(Exclusion::DotProduct);
     }
     let memory = insn.op1_kind() == OpKind::Memory;
-    if memory && insn.cpuid_features().contains(&CpuidFeature::SHA) && effective(case, insn) & 15 != 0 {
+    if of_amd
+        && memory
+        && insn.cpuid_features().contains(&CpuidFeature::SHA)
+        && effective(case, insn) & 15 != 0
+    {
         return Some(Exclusion::ShaAlignment);
     }
     if host::get().split_locks && locks(case, insn) && crosses_line(case, insn) {
@@ -227,6 +233,6 @@ fn crosses_line(case: &Case, insn: &Instruction) -> bool {
 }
 
 /// Whether `byte` may stand before an opcode, REX among them.
-pub fn is_prefix(byte: u8) -> bool {
+pub(crate) fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 | 0x40..=0x4f)
 }

@@ -36,8 +36,8 @@ macro_rules! exclusions {
 }
 
 // Sources are the entries of instructions in volume 2 of the SDM and volumes 3 to 5 of the APM, by name, as numbers of
-// sections change from edition to edition. "Seen" is what AMD's processors of families 19h and 1Ah did under this tool, where the
-// manuals are silent or differ from each other.
+// sections change from edition to edition. "Seen" is what AMD's processors of families 19h and 1Ah and Intel's model 207
+// did under this tool, where the manuals are silent or differ from each other.
 exclusions! {
     Amd3dNow, Form, "3DNow! is neither offered nor on current hosts", "APM volume 3, appendix D: Fn8000_0001_EDX[3DNow]";
     NotOffered, Form, "AVX-512, XOP and what of AVX came later are not offered: #UD here", "ARCHITECTURE.md, what is deliberately absent";
@@ -63,7 +63,6 @@ exclusions! {
     Ud0, Form, "vendors disagree on whether it has a ModRM byte", "SDM, UD: notes on UD0 and UD1";
     ReservedNop, Form, "reserved NOPs are #UD on some processors", "SDM volume 2, opcode map: 0F 0D and 0F 18 to 0F 1F";
     FarPointer, Form, "REX.W means a 64-bit offset to Intel's processors only", "SDM, LSS, LFS, LGS: m16:64; APM volume 3, LSS";
-    Cvtpi2ps, Form, "enters MMX mode on Intel's processors only", "SDM, CVTPI2PS; seen";
     FarBranch, Form, "64-bit far pointers are Intel's", "SDM, JMP and CALL m16:64; APM volume 3, CALL (Far)";
     Fred, Form, "FRED delivers INT n as another event", "Intel, Flexible Return and Event Delivery: event types; Linux, arch/x86/entry/entry_fred.c";
     Loopcc, Case, "F2 and F3 before LOOPcc are reserved, and choose the condition on AMD's processors", "SDM volume 2, instruction prefixes; seen";
@@ -76,7 +75,7 @@ exclusions! {
     FetchedBytes, Outcome, "how many bytes of an undefined opcode are fetched is not defined", "SDM volume 3, priority among exceptions: fetching before decoding";
     MaskedBytes, Outcome, "whether MASKMOV faults for bytes that it leaves alone is not defined", "SDM, MASKMOVQ, MASKMOVDQU: mask of all 0s; APM volume 4, MASKMOVDQU: bytes not selected";
     MaskedHalves, Outcome, "AMD's processors check MASKMOVDQU's halves one by one, each for an alignment of 8", "seen; SDM, MASKMOVDQU: #AC and addressing as of one operand";
-    MmxBeforeFault, Outcome, "AMD's processors enter MMX mode before MASKMOVQ faults", "seen; SDM volume 3, restarting after faults, has state unchanged";
+    MmxBeforeFault, Outcome, "processors enter MMX mode before MASKMOVQ faults, Intel's also before other stores do", "seen; SDM volume 3, restarting after faults, has state unchanged";
     FaultOrder, Outcome, "which of the faults that an instruction may raise comes first, and with which byte of its operands, is not defined", "SDM volume 3, priority among concurrent events: within a class it is the processor's; APM volume 2, 8.5";
     MaskedElements, Outcome, "whether VMASKMOV faults for elements that it leaves alone is not defined", "APM volume 4, VMASKMOVPS: unselected elements; SDM, VMASKMOV";
     SystemRegister, Outcome, "whether a control or debug register that is not there, or the privilege, is looked at first is not defined", "SDM and APM volume 3, MOV CRn, MOV DRn: #UD and #GP";
@@ -90,7 +89,7 @@ exclusions! {
     WideAddresses, Outcome, "linear addresses have 57 bits on this host and 48 here", "SDM volume 1, canonical addressing: CR4.LA57; CPUID of the host";
     AreaAlignment, Outcome, "whether a misaligned area is #GP or #AC is not defined", "SDM, FXSAVE, FXRSTOR: #AC";
     EnterAlignment, Outcome, "whether the new top of ENTER's stack, which it only looks at, must be aligned is not defined", "SDM, ENTER: #PF of a write to the new stack pointer only";
-    PopaRegisters, Outcome, "AMD's processors write registers before a later pop of POPA faults", "seen; SDM volume 3, restarting after faults, has them unchanged";
+    PopaRegisters, Outcome, "processors write registers before a later pop of POPA faults", "seen; SDM volume 3, restarting after faults, has them unchanged";
     FarOrder, Outcome, "which check of a far transfer comes first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
     TwoPrefixes, Outcome, "66 together with F2 or F3 is reserved, and AMD's processors let either choose the instruction", "SDM volume 2, instruction prefixes; seen";
     VpermqW, Outcome, "AMD's processors do not look at W of VPERMQ and VPERMPD", "SDM, VPERMQ: VEX.W1; seen";
@@ -98,6 +97,15 @@ exclusions! {
     LockedSystem, Outcome, "AMD's processors let LOCK stand before some system instructions", "APM volume 3, MOV CRn: LOCK for CR8; SDM, LOCK: #UD; seen";
     BasedSum, Outcome, "AMD's processors refuse some sums of base and offset that are canonical", "seen";
     Mxcsr17, Outcome, "bit 17 of MXCSR exists on AMD's processors", "APM volume 2, MXCSR: misaligned exception mask; SDM volume 1, MXCSR: reserved";
+    ComparedFlags, Outcome, "Intel's processors write the flags of FCOMI also when an unmasked exception follows", "seen; SDM, FCOMI: an unmasked invalid-operation leaves them to the processor";
+    PauseOrXchg, Outcome, "F3 90 with REX.B is PAUSE to AMD's processors, XCHG with R8 to Intel's", "SDM, PAUSE: F3 90; APM volume 3, XCHG; seen";
+    StoredNumber, Outcome, "Intel's processors find a number's unmasked exception before they look at the operand in memory", "seen; SDM volume 3, priority among concurrent events: within a class it is the processor's";
+    ConvertedNumber, Outcome, "Intel's processors note a conversion's exceptions before its result finds no place in memory", "seen; SDM, VCVTPS2PH: exceptions of both classes";
+    SelectorPopped, Outcome, "Intel's processors read two bytes of the stack where POP loads a segment register", "seen; SDM, POP: 16 bits of a wider operand are the selector; PUSH, of which recent processors write two bytes";
+    HalvesAlignment, Outcome, "Intel's processors do not check the alignment of four halves in memory", "seen; SDM volume 2, exceptions type 11, has #AC for 4 and 8 bytes";
+    DenormalHalves, Outcome, "Intel's processors call a half that is made of a denormal float inexact also where underflow is unmasked", "seen; SDM volume 1, 4.9.1.5: by the result of unbounded range it is exact";
+    NarrowReturn, Outcome, "Intel's processors take the lower half of the offset of a far return from 64-bit to 32-bit code", "seen; SDM, RET: #GP(0) for an offset beyond the segment's limit";
+    NarrowCounts, Outcome, "Intel's processors clear the upper halves of registers where REP with 32-bit addresses has done nothing yet", "seen; SDM volume 1, 3.4.1.1: 32-bit results are zero-extended; Linux, arch/x86/kvm/emulate.c, string_registers_quirk";
     LimitOfProcessor, Outcome, "the limit of Linux's per-processor segment is the processor's number", "Linux, arch/x86/include/asm/segment.h: GDT_ENTRY_CPUNODE";
 }
 

@@ -57,7 +57,7 @@ impl Forms {
 }
 
 /// Decodes the instruction that lies at `at`.
-pub fn decode(bytes: &[u8], bits: u32, at: u64) -> Instruction {
+pub(crate) fn decode(bytes: &[u8], bits: u32, at: u64) -> Instruction {
     Decoder::with_ip(bits, bytes, at, host::decoder_options()).decode()
 }
 
@@ -197,6 +197,7 @@ fn vex(numbers: &mut Numbers, info: &OpCodeInfo) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iced_x86::DecoderOptions;
     use std::collections::BTreeSet;
 
     #[test]
@@ -207,6 +208,9 @@ mod tests {
         for _ in 0..400_000 {
             let bytes = forms.bytes(&mut numbers, 64, true);
             seen.insert(decode(&bytes, 64, 0).code() as usize);
+            // Near branches of 16 bits are AMD's in 64-bit code.
+            let amd = Decoder::with_ip(64, &bytes, 0, DecoderOptions::AMD).decode();
+            seen.insert(amd.code() as usize);
         }
         let missing: Vec<_> =
             forms.forms.iter().filter(|f| !seen.contains(&(f.code() as usize))).map(|f| f.code()).collect();

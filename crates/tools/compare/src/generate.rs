@@ -126,7 +126,7 @@ fn fpu(numbers: &mut Numbers) -> Fpu {
 }
 
 /// What writes the bytes at RDI that a register selects.
-pub const MASKMOV: [Mnemonic; 3] = [Mnemonic::Maskmovq, Mnemonic::Maskmovdqu, Mnemonic::Vmaskmovdqu];
+pub(crate) const MASKMOV: [Mnemonic; 3] = [Mnemonic::Maskmovq, Mnemonic::Maskmovdqu, Mnemonic::Vmaskmovdqu];
 
 /// Changes displacements and branch offsets that are part of the instruction.
 fn steer_constants(numbers: &mut Numbers, case: &mut Case) {
@@ -215,7 +215,7 @@ fn steer(numbers: &mut Numbers, case: &mut Case, insn: &Instruction) {
 }
 
 /// Whether some elements of the memory operand may be left alone: VMASKMOV and VGATHER.
-pub fn masks_memory(insn: &Instruction) -> bool {
+pub(crate) fn masks_memory(insn: &Instruction) -> bool {
     use Mnemonic::{Vmaskmovpd, Vmaskmovps, Vpmaskmovd, Vpmaskmovq};
     insn.is_vsib() || matches!(insn.mnemonic(), Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq)
 }
@@ -274,7 +274,7 @@ fn steer_memory(numbers: &mut Numbers, case: &mut Case, insn: &Instruction) {
 }
 
 /// The linear address of the memory operand.
-pub fn effective(case: &Case, insn: &Instruction) -> u64 {
+pub(crate) fn effective(case: &Case, insn: &Instruction) -> u64 {
     insn.virtual_address(
         (0..insn.op_count()).find(|op| insn.op_kind(*op) == OpKind::Memory).unwrap_or(0),
         0,

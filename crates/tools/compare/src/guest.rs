@@ -48,7 +48,7 @@ const LIMIT: u64 = 20_000;
 struct Frozen;
 
 impl TimeSource for Frozen {
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         0
     }
     fn retired(&self, _instructions: u64) {}
@@ -186,7 +186,7 @@ impl Guest {
                 memory: memory.clone(),
                 time: Arc::new(Frozen),
                 parallel: false,
-                offered: Offered { vendor: host::vendor(), ..Offered::EVERYTHING },
+                offered: Offered { vendor: host::vendor(), ..Offered::EVERYTHING }.into(),
             })
             .map_err(|why| Error::System { what: "make a partition", why })?;
         let vcpu = partition.create_vcpu(VcpuParts { index: 0, entropy: Box::new(Frozen) });
@@ -197,7 +197,7 @@ impl Guest {
     /// Executes `case`.
     pub fn execute(&mut self, case: &Case, outcome: &mut Outcome) -> Result<(), Error> {
         self.enter(case)?;
-        let until = Until { tsc: None, instructions: Some(LIMIT) };
+        let until = Until { counter: None, instructions: Some(LIMIT) };
         let mut exit = self.vcpu.run(until);
         if let Exit::VmxInstruction(_) = exit {
             // Not offered, as the machine would say.

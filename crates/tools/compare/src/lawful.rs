@@ -11,6 +11,7 @@ use satori_defs::x86::{pf, rflags, vector};
 
 use crate::case::{Case, Outcome};
 use crate::diff::USER_END;
+use crate::generate::MASKMOV;
 use crate::layout::{self, Rights};
 
 /// Bytes that no operand here exceeds, where the decoder knows no size: FXSAVE's area.
@@ -28,12 +29,14 @@ struct Run {
     writes: bool,
     /// Behind the last byte that addresses of this size reach, outside of 64-bit code.
     end: u64,
+    /// Addresses have 32 bits at most.
+    narrow: bool,
     /// The segment has no descriptor: every access is refused.
     null: bool,
 }
 
 /// Whether `real` and `engine` are both faults that the instruction may raise, and did nothing before them.
-pub fn both(case: &Case, insn: &Instruction, real: &Outcome, engine: &Outcome) -> bool {
+pub(crate) fn both(case: &Case, insn: &Instruction, real: &Outcome, engine: &Outcome) -> bool {
     let unchanged = real.gpr == engine.gpr && real.rip == case.at && engine.rip == case.at;
     unchanged && {
         let runs = runs(case, insn, real);
@@ -63,10 +66,11 @@ fn runs(case: &Case, insn: &Instruction, outcome: &Outcome) -> Vec<Run> {
         let only_write = memory.access() == OpAccess::ReadWrite;
         let null = case.bits == 32 && matches!(memory.segment(), Register::FS | Register::GS);
         let end = if memory.address_size() == CodeSize::Code16 { END16 } else { END32 };
+        let narrow = memory.address_size() != CodeSize::Code64;
         let elements = if memory.is_vsib() { 8 } else { 1 };
         for element in 0..elements {
             let Some(start) = address(case, outcome, memory, element) else { continue };
-            runs.push(Run { start, size, reads: reads && !only_write, writes, end, null });
+            runs.push(Run { start, size, reads: reads && !only_write, writes, end, narrow, null });
         }
     }
     runs
@@ -102,9 +106,10 @@ fn address(case: &Case, outcome: &Outcome, memory: &UsedMemory, element: usize) 
 }
 
 fn may_raise(case: &Case, insn: &Instruction, runs: &[Run], outcome: &Outcome) -> bool {
+    let parts = MASKMOV.contains(&insn.mnemonic()) || runs.iter().any(|run| run.size == LARGEST);
     let Ok(raised) = u8::try_from(outcome.vector) else { return false };
     match raised {
-        vector::PF => runs.iter().any(|run| page_fault(case, run, outcome)),
+        vector::PF => runs.iter().any(|run| page_fault(case, run, parts, outcome)),
         vector::AC => {
             case.rflags & rflags::AC != 0
                 && outcome.error == 0
@@ -147,16 +152,18 @@ fn refused(case: &Case, run: &Run) -> bool {
 }
 
 /// Whether bits 63 to 47 are alike.
-pub fn canonical(address: u64) -> bool {
+pub(crate) fn canonical(address: u64) -> bool {
     ((address << 16) as i64 >> 16) as u64 == address
 }
 
 /// Whether `outcome` is a page fault that a byte of `run` may raise.
-fn page_fault(case: &Case, run: &Run, outcome: &Outcome) -> bool {
+fn page_fault(case: &Case, run: &Run, parts: bool, outcome: &Outcome) -> bool {
     let last = run.start.wrapping_add(run.size - 1);
     let at = outcome.cr2;
-    // What crosses the end of 16 or of 32 bits may go on at 0.
-    let wrapped = case.bits == 32 && last >= run.end && at <= last - run.end;
+    // What crosses the end of 16 or of 32 bits may go on at 0; in 64-bit code what has parts with addresses of
+    // their own.
+    let wraps = case.bits == 32 || run.narrow && parts;
+    let wrapped = wraps && last >= run.end && at <= last - run.end;
     if at.wrapping_sub(run.start) >= run.size && !wrapped {
         return false;
     }

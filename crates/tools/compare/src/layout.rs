@@ -4,13 +4,13 @@
 //! instructions can reach from any into any.
 
 /// Bytes of a page.
-pub const PAGE: u64 = 0x1000;
+pub(crate) const PAGE: u64 = 0x1000;
 /// Address of the first page of [`PAGES`]; below 2 GiB, so that every addressing form reaches it.
-pub const BASE: u64 = 0x2000_0000;
+pub(crate) const BASE: u64 = 0x2000_0000;
 
 /// Rights of a page at privilege level 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rights {
+pub(crate) enum Rights {
     /// Not present.
     Nothing,
     /// Readable.
@@ -22,7 +22,7 @@ pub enum Rights {
 }
 
 /// What lies at [`BASE`], page by page.
-pub const PAGES: [Rights; 13] = [
+pub(crate) const PAGES: [Rights; 13] = [
     Rights::Nothing,
     Rights::Write,
     Rights::Write,
@@ -39,50 +39,50 @@ pub const PAGES: [Rights; 13] = [
 ];
 
 /// The pages that hold data, by their place in [`PAGES`]; writable ones first.
-pub const DATA: [usize; 5] = [1, 2, 4, 11, 5];
+pub(crate) const DATA: [usize; 5] = [1, 2, 4, 11, 5];
 /// How many of [`DATA`] can be written, and are compared.
-pub const WRITABLE: usize = 4;
+pub(crate) const WRITABLE: usize = 4;
 /// The pages that hold code, by their place in [`PAGES`].
-pub const CODE: [usize; 3] = [7, 8, 10];
+pub(crate) const CODE: [usize; 3] = [7, 8, 10];
 
 /// Bytes of a line, the unit in which memory is set and compared.
-pub const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// Lines of a page.
-pub const PAGE_LINES: usize = PAGE as usize / LINE;
+pub(crate) const PAGE_LINES: usize = PAGE as usize / LINE;
 /// Lines that are compared.
-pub const LINES: usize = WRITABLE * PAGE_LINES;
+pub(crate) const LINES: usize = WRITABLE * PAGE_LINES;
 
 /// Address of the page at `place` of [`PAGES`].
-pub const fn page(place: usize) -> u64 {
+pub(crate) const fn page(place: usize) -> u64 {
     BASE + place as u64 * PAGE
 }
 
 /// Address of compared line `index`.
-pub const fn line_address(index: usize) -> u64 {
+pub(crate) const fn line_address(index: usize) -> u64 {
     page(DATA[index / PAGE_LINES]) + (index % PAGE_LINES * LINE) as u64
 }
 
 /// The compared line that holds `address`.
-pub fn line_at(address: u64) -> Option<usize> {
+pub(crate) fn line_at(address: u64) -> Option<usize> {
     let place = usize::try_from(address.checked_sub(BASE)? / PAGE).ok()?;
     let page = DATA[..WRITABLE].iter().position(|data| *data == place)?;
     Some(page * PAGE_LINES + (address % PAGE) as usize / LINE)
 }
 
 /// The rights at `address`; nothing outside of [`PAGES`].
-pub fn rights(address: u64) -> Option<Rights> {
+pub(crate) fn rights(address: u64) -> Option<Rights> {
     let place = address.checked_sub(BASE).and_then(|offset| usize::try_from(offset / PAGE).ok())?;
     PAGES.get(place).copied()
 }
 
 /// Whether `address` can be written.
-pub fn writable(address: u64) -> bool {
+pub(crate) fn writable(address: u64) -> bool {
     rights(address) == Some(Rights::Write)
 }
 
 /// What the data pages hold where a case says nothing else. Lines of the corpus depend on it: it
 /// must not change.
-pub fn background() -> Vec<u8> {
+pub(crate) fn background() -> Vec<u8> {
     let mut seed = 0x0123_4567_89ab_cdef_u64;
     let mut bytes = Vec::with_capacity(DATA.len() * PAGE as usize);
     for word in 0..DATA.len() * PAGE as usize / 8 {
@@ -97,7 +97,7 @@ pub fn background() -> Vec<u8> {
 }
 
 /// What the rest of the code pages holds: INT3.
-pub const FILL: u8 = 0xcc;
+pub(crate) const FILL: u8 = 0xcc;
 
 #[cfg(test)]
 mod tests {

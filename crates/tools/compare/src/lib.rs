@@ -24,6 +24,7 @@ mod line;
 mod native;
 mod next;
 mod numbers;
+mod of_intel;
 pub mod undefined;
 
 pub use case::{Case, Ending, Fpu, Outcome};

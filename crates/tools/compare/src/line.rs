@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::layout::{LINE, LINES, line_address, line_at};
 
 /// Bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
@@ -86,7 +86,7 @@ impl Field<'_> {
 }
 
 /// Simpler cases, each with one thing as in [`Case::new`].
-pub fn simpler(case: &Case) -> Vec<Case> {
+pub(crate) fn simpler(case: &Case) -> Vec<Case> {
     let mut cases = Vec::new();
     for at in 0..case.patches as usize {
         let mut simple = *case;

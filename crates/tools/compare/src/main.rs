@@ -38,7 +38,7 @@ struct Flags {
     /// Stop after so many differences
     #[arg(long, default_value_t = 10)]
     failures: usize,
-    /// One difference for each instruction or pair of faults, counted
+    /// Count differences by instruction form and by what differs, with a case of each as it was found
     #[arg(long)]
     survey: bool,
     /// Go on where the run that wrote this file ended, with its seed; and note progress there
@@ -162,12 +162,25 @@ fn earlier(flags: &Flags) -> Option<(u64, u64)> {
     Some((words.next()?.ok()?, words.next()?.ok()?))
 }
 
+/// Form and what differs, of faults with their kinds and of registers without their values.
+fn kind(failure: &Failure) -> String {
+    let what = |d: &satori_compare::Difference| match d.what.as_str() {
+        "vector" | "error" | "ending" => format!("{} {} is {}", d.what, d.real, d.engine),
+        line if line.starts_with("0x") => "memory".into(),
+        register => register.to_owned(),
+    };
+    let mut whats: Vec<_> = failure.differences.iter().map(what).collect();
+    whats.dedup();
+    format!("{} {:?}: {}", failure.case.bits, failure.insn.code(), whats.join(" "))
+}
+
 fn compare(flags: &Flags) -> Result<usize, Error> {
     let fresh = || RandomState::new().hash_one(0) % 1_000_000_000;
     let (seed, from) = earlier(flags).unwrap_or_else(|| (flags.seed.unwrap_or_else(fresh), flags.from));
     println!("compare: seed {seed}, cases {from} to {}", flags.cases);
-    let generators: Vec<_> = flags.bits.iter().map(|bits| Generator::new(*bits, seed, &flags.only)).collect();
-    if generators.iter().all(|g| g.forms().count() == 0) {
+    let all = flags.bits.iter().map(|bits| Generator::new(*bits, seed, &flags.only));
+    let generators: Vec<_> = all.filter(|generator| generator.forms().count() > 0).collect();
+    if generators.is_empty() {
         return Err(Error::NoForm(flags.only.clone()));
     }
     let mut comparison = flags.engine.comparison()?;
@@ -188,18 +201,11 @@ fn compare(flags: &Flags) -> Result<usize, Error> {
             found.extend(comparison.flush()?);
         }
         for failure in found {
-            let whats: Vec<_> = failure.differences.iter().map(|d| d.what.as_str()).collect();
-            let kind = match flags.survey {
-                true if whats[0] == "vector" => {
-                    let first = &failure.differences[0];
-                    let instruction = failure.insn.mnemonic();
-                    format!("{} {instruction:?} vector {} is {}", failure.case.bits, first.real, first.engine)
-                }
-                true => format!("{} {:?} {}", failure.case.bits, failure.insn.mnemonic(), whats[0]),
-                false => write_line(&failure.case),
-            };
+            let kind = if flags.survey { kind(&failure) } else { write_line(&failure.case) };
             match failures.iter_mut().find(|(k, ..)| *k == kind) {
                 Some((_, count, _)) => *count += 1,
+                // Making a case simpler executes it some hundred times.
+                None if flags.survey => failures.push((kind, 1, failure)),
                 None => {
                     let small = comparison.minimise(&failure)?;
                     print(&small);
@@ -207,7 +213,7 @@ fn compare(flags: &Flags) -> Result<usize, Error> {
                 }
             }
         }
-        if failures.len() >= flags.failures {
+        if !flags.survey && failures.len() >= flags.failures {
             break;
         }
         if index % 100_000 == 99_999 {
@@ -230,8 +236,9 @@ fn compare(flags: &Flags) -> Result<usize, Error> {
     println!("  ended by vector: {vectors:?}");
     if flags.survey {
         failures.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
-        for (kind, count, _) in &failures {
+        for (kind, count, failure) in &failures {
             println!("  {count:8} {kind}");
+            println!("{:11}{}", "", write_line(&failure.case));
         }
     }
     println!("compare: seed {seed}: {} differences", failures.len());

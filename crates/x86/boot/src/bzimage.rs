@@ -10,7 +10,7 @@ use crate::image::{Image, Segment};
 
 /// What is read from the setup header of a bzImage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetupHeader {
+pub(crate) struct SetupHeader {
     /// The header itself, from [`h::START`] on, for the zero page.
     pub raw: Vec<u8>,
     /// Protocol version, major in the high byte.
@@ -30,13 +30,13 @@ pub struct SetupHeader {
 }
 
 /// Whether `file` is a bzImage.
-pub fn recognise(file: &[u8]) -> bool {
+pub(crate) fn recognise(file: &[u8]) -> bool {
     file.get(h::HEADER..).is_some_and(|rest| rest.starts_with(&h::HEADER_VALUE))
         && file[h::BOOT_FLAG..].starts_with(&h::BOOT_FLAG_VALUE.to_le_bytes())
 }
 
 /// Reads the header of the bzImage `file` and finds its payload, if it has one.
-pub fn parse(file: &[u8]) -> Result<(SetupHeader, Option<&[u8]>), BadKernel> {
+pub(crate) fn parse(file: &[u8]) -> Result<(SetupHeader, Option<&[u8]>), BadKernel> {
     const WHAT: &str = "the setup header";
     let u32_at = |at| field(file, WHAT, at).map(u32::from_le_bytes);
     let u8_at = |at| field(file, WHAT, at).map(|[byte]| byte);
@@ -84,7 +84,7 @@ pub fn parse(file: &[u8]) -> Result<(SetupHeader, Option<&[u8]>), BadKernel> {
 
 impl SetupHeader {
     /// The protected-mode code as an image; nothing if it is empty or does not fit below 4 GiB.
-    pub fn image(&self) -> Option<Image> {
+    pub(crate) fn image(&self) -> Option<Image> {
         let (load, memsz) = (u64::from(self.load?), self.code.len() as u64);
         let fits = memsz != 0 && load + memsz <= 1 << 32;
         let segment = Segment { file: self.code.clone(), paddr: load, vaddr: load, memsz };
@@ -104,7 +104,7 @@ fn kernel_version(file: &[u8]) -> Result<Option<String>, BadKernel> {
 }
 
 /// The printable word that `text` begins with.
-pub fn first_word(text: &[u8]) -> Option<String> {
+pub(crate) fn first_word(text: &[u8]) -> Option<String> {
     let len = text.iter().take(128).take_while(|byte| byte.is_ascii_graphic()).count();
     (len > 0).then(|| String::from_utf8_lossy(&text[..len]).into_owned())
 }

@@ -6,8 +6,10 @@
 
 use std::io::Read;
 use std::num::NonZero;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
+
+use satori_lock::Held;
 
 use crate::BadKernel;
 use crate::lzo;
@@ -79,7 +81,7 @@ impl Compression {
 }
 
 /// Unpacks `payload`, at most `max` bytes of it.
-pub fn unpack(payload: &[u8], max: u64) -> Result<(Compression, Vec<u8>), BadKernel> {
+pub(crate) fn unpack(payload: &[u8], max: u64) -> Result<(Compression, Vec<u8>), BadKernel> {
     let Some(format) = Compression::of(payload) else {
         let mut magic = [0; 6];
         payload.iter().zip(&mut magic).for_each(|(&from, to)| *to = from);
@@ -125,7 +127,7 @@ pub fn unpack(payload: &[u8], max: u64) -> Result<(Compression, Vec<u8>), BadKer
 }
 
 /// The first bytes, at most `length`, of what a gzip file holds, as far as it is sound.
-pub fn gzip_begin(file: &[u8], length: usize) -> Vec<u8> {
+pub(crate) fn gzip_begin(file: &[u8], length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     // Who unpacks the whole finds the damage again.
     let _ = flate2::read::GzDecoder::new(file).take(length as u64).read_to_end(&mut out);
@@ -182,7 +184,7 @@ fn unpack_whole_blocks(blocks: &[&[u8]], length: usize) -> Option<Vec<u8>> {
     let work = Mutex::new(blocks.iter().zip(out.chunks_mut(LZ4_LEGACY_BLOCK)));
     let unpack = || {
         loop {
-            let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = work.lock().held().next();
             let Some((block, place)) = next else { return true };
             let expected = place.len();
             if lz4_flex::block::decompress_into(block, place).ok() != Some(expected) {

@@ -12,7 +12,7 @@ use crate::acpi::Platform;
 use crate::layout;
 
 /// Appends the definition block of `platform` to `table`, which has only its header.
-pub fn table(platform: &Platform, mut table: Sdt) -> Sdt {
+pub(crate) fn table(platform: &Platform, mut table: Sdt) -> Sdt {
     let mut body = Vec::new();
     let sleep_type = pm::SLP_TYP_S5 as u8;
     Name::new("_S5_".into(), &Package::new(vec![&sleep_type, &sleep_type, &0_u8, &0_u8]))

@@ -11,17 +11,17 @@ use crate::bytes::put;
 
 /// Access rights in VMX format (SDM 24.4.1): present, ring 0, accessed, 4-KiB granularity.
 mod rights {
-    pub const CODE32: u32 = 0xc09b;
-    pub const CODE64: u32 = 0xa09b;
-    pub const DATA: u32 = 0xc093;
-    pub const BUSY_TSS: u32 = 0x008b;
-    pub const LDT_UNUSABLE: u32 = 0x1_0082;
+    pub(super) const CODE32: u32 = 0xc09b;
+    pub(super) const CODE64: u32 = 0xa09b;
+    pub(super) const DATA: u32 = 0xc093;
+    pub(super) const BUSY_TSS: u32 = 0x008b;
+    pub(super) const LDT_UNUSABLE: u32 = 0x1_0082;
 }
 
 /// Bytes of the descriptor table: null, null, code, data, and a TSS of two slots.
-pub const GDT_BYTES: u64 = 6 * 8;
+pub(crate) const GDT_BYTES: u64 = 6 * 8;
 /// Bytes of the identity page tables: a PML4, a PDPT, and a PD for each GiB.
-pub const PAGE_TABLE_BYTES: u64 = (2 + IDENTITY_GIB) * 4096;
+pub(crate) const PAGE_TABLE_BYTES: u64 = (2 + IDENTITY_GIB) * 4096;
 /// GiB that the identity page tables map.
 const IDENTITY_GIB: u64 = 4;
 
@@ -50,7 +50,7 @@ fn flat(code: u32) -> CpuState {
 
 /// The state of the boot processor at the PVH entry (Xen docs/misc/pvh.pandoc): 32-bit flat
 /// segments, no paging, EBX = `start_info`. `gdt` is where [`write_gdt`] put the descriptors.
-pub fn pvh(entry: u32, start_info: u32, gdt: u64) -> CpuState {
+pub(crate) fn pvh(entry: u32, start_info: u32, gdt: u64) -> CpuState {
     let mut state = flat(rights::CODE32);
     state.rip = entry.into();
     state.gpr[reg::RBX] = start_info.into();
@@ -60,7 +60,7 @@ pub fn pvh(entry: u32, start_info: u32, gdt: u64) -> CpuState {
 
 /// The state at a multiboot kernel's entry (Multiboot Specification 0.6.96, 3.2): as PVH's, with
 /// the magic value in EAX and EBX = `information`.
-pub fn multiboot(entry: u32, information: u32, gdt: u64) -> CpuState {
+pub(crate) fn multiboot(entry: u32, information: u32, gdt: u64) -> CpuState {
     let mut state = pvh(entry, information, gdt);
     state.gpr[reg::RAX] = BOOTLOADER_MAGIC.into();
     state
@@ -68,7 +68,7 @@ pub fn multiboot(entry: u32, information: u32, gdt: u64) -> CpuState {
 
 /// The state at the entry of Linux's 64-bit boot protocol (boot.rst, "64-bit Boot Protocol"):
 /// long mode, identity paging, RSI = `zero_page`.
-pub fn linux64(entry: u64, zero_page: u64, gdt: u64, page_tables: u64) -> CpuState {
+pub(crate) fn linux64(entry: u64, zero_page: u64, gdt: u64, page_tables: u64) -> CpuState {
     let mut state = flat(rights::CODE64);
     state.rip = entry;
     state.gpr[reg::RSI] = zero_page;
@@ -82,14 +82,14 @@ pub fn linux64(entry: u64, zero_page: u64, gdt: u64, page_tables: u64) -> CpuSta
 
 /// The state at the entry of Linux's 32-bit boot protocol (boot.rst, "32-bit Boot Protocol"):
 /// flat segments, no paging, ESI = `zero_page`.
-pub fn linux32(entry: u64, zero_page: u64, gdt: u64) -> CpuState {
+pub(crate) fn linux32(entry: u64, zero_page: u64, gdt: u64) -> CpuState {
     let mut state = pvh(entry as u32, 0, gdt);
     state.gpr[reg::RSI] = zero_page;
     state
 }
 
 /// Writes the descriptors that `state`'s segment registers were loaded from.
-pub fn write_gdt(memory: &GuestMemory, state: &CpuState) -> Result<(), Error> {
+pub(crate) fn write_gdt(memory: &GuestMemory, state: &CpuState) -> Result<(), Error> {
     let mut table = [0; GDT_BYTES as usize];
     for segment in [&state.seg[seg::CS], &state.seg[seg::DS], &state.tr] {
         put(&mut table, usize::from(segment.selector), descriptor(segment));
@@ -98,7 +98,7 @@ pub fn write_gdt(memory: &GuestMemory, state: &CpuState) -> Result<(), Error> {
 }
 
 /// Writes page tables at `base` that map the first 4 GiB to themselves in 2-MiB pages.
-pub fn write_identity_map(memory: &GuestMemory, base: u64) -> Result<(), Error> {
+pub(crate) fn write_identity_map(memory: &GuestMemory, base: u64) -> Result<(), Error> {
     let mut tables = vec![0; PAGE_TABLE_BYTES as usize];
     let (pdpt, pd) = (base + 0x1000, base + 0x2000);
     put(&mut tables, 0, (pdpt | pte::P | pte::W).to_le_bytes());

@@ -126,6 +126,9 @@ pub enum BadKernel {
         /// What it looks like.
         what: &'static str,
     },
+    /// An Image of another architecture.
+    #[error("it is an arm64 kernel: add --arch arm64, or give one for x86-64")]
+    Arm64,
     /// A multiboot header that wants something of the future.
     #[error(
         "its multiboot header has the required flags {flags:#x}, which multiboot 0.6.96 does not define; give a kernel for multiboot 1"
@@ -141,7 +144,10 @@ pub enum BadKernel {
         why: &'static str,
     },
     /// A bzImage of before 2008, or without payload.
-    #[error("its boot protocol {major}.{minor:02} has no payload to unpack, 2.08 has; give a newer kernel")]
+    #[error(
+        "its boot protocol {major}.{minor:02} has no payload to unpack, as Linux has since 2.08: give a newer kernel; programs of a PC's BIOS, such as \
+         iPXE, do not run here, as there is none"
+    )]
     OldProtocol {
         /// Major version.
         major: u8,

@@ -120,7 +120,7 @@ fn first_page(offsets: &[u16]) -> Vec<u8> {
 }
 
 /// Writes all of it. What a kernel has of its own there is to be written after it.
-pub fn write(memory: &GuestMemory) -> Result<(), Error> {
+pub(crate) fn write(memory: &GuestMemory) -> Result<(), Error> {
     let mut code = Vec::new();
     let mut offsets = Vec::new();
     for handler in &HANDLER_TABLE {

@@ -17,7 +17,7 @@ const SEGMENTS_MAX: usize = 64;
 
 /// A PT_LOAD segment: file bytes at a physical address, zeroes after them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// The bytes in the file.
     pub file: Range<usize>,
     /// Where they go.
@@ -30,7 +30,7 @@ pub struct Segment {
 
 impl Segment {
     /// Physical addresses of the segment.
-    pub fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         self.paddr..self.paddr + self.memsz
     }
 }
@@ -48,7 +48,7 @@ pub struct PvhReloc {
 
 /// What the headers of an ELF kernel say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub(crate) struct Image {
     /// Loadable segments, none empty, all below 4 GiB.
     pub segments: Vec<Segment>,
     /// ELF64 for x86-64, rather than ELF32 for i386.
@@ -63,7 +63,7 @@ pub struct Image {
 
 impl Image {
     /// Reads the headers of `data`; what follows the image in it is not looked at.
-    pub fn parse(data: &[u8]) -> Result<Self, BadKernel> {
+    pub(crate) fn parse(data: &[u8]) -> Result<Self, BadKernel> {
         let malformed = |why: String| BadKernel::Elf { why };
         let [encoding] = field(data, "the ELF header", abi::EI_DATA)?;
         if encoding != abi::ELFDATA2LSB {
@@ -152,12 +152,12 @@ impl Image {
     }
 
     /// Whether `entry` is in a segment, so that there is something to execute.
-    pub fn holds(&self, entry: u64) -> bool {
+    pub(crate) fn holds(&self, entry: u64) -> bool {
         self.segments.iter().any(|segment| segment.range().contains(&entry))
     }
 
     /// The lowest physical address of the image.
-    pub fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.segments.iter().map(|segment| segment.paddr).min().unwrap_or(0)
     }
 }

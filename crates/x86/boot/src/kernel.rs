@@ -75,7 +75,6 @@ pub(crate) struct Way {
 
 /// (offset, bytes there, what such a file is): foreign files that people give by mistake.
 const FOREIGN: &[(usize, &[u8], &str)] = &[
-    (0x38, b"ARM\x64", "an arm64 kernel"),
     (0, b"MZ", "an EFI or Windows program without Linux setup header"),
     (0, b"070701", "an initrd (cpio archive)"),
     (0, b"070702", "an initrd (cpio archive)"),
@@ -132,6 +131,7 @@ impl Kernel {
                 kernel.info.compression = compression;
                 Ok(kernel)
             }
+            None if file.get(0x38..0x3c) == Some(b"ARM\x64") => Err(BadKernel::Arm64),
             Some(_) => Err(BadKernel::Foreign { what: "a compressed file, perhaps an initrd" }),
             None => Err(BadKernel::Foreign { what: foreign(&file) }),
         }

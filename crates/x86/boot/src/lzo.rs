@@ -4,16 +4,16 @@
 //! instructions are those of Linux's Documentation/staging/lzo.rst, bitstream version 0.
 
 /// Magic of an lzop file.
-pub const MAGIC: [u8; 9] = [0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a];
+pub(crate) const MAGIC: [u8; 9] = [0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a];
 
 /// lzop header flags that add fields (lzop's conf.h).
 mod flags {
-    pub const ADLER32_D: u32 = 1 << 0;
-    pub const ADLER32_C: u32 = 1 << 1;
-    pub const EXTRA_FIELD: u32 = 1 << 6;
-    pub const CRC32_D: u32 = 1 << 8;
-    pub const CRC32_C: u32 = 1 << 9;
-    pub const FILTER: u32 = 1 << 11;
+    pub(super) const ADLER32_D: u32 = 1 << 0;
+    pub(super) const ADLER32_C: u32 = 1 << 1;
+    pub(super) const EXTRA_FIELD: u32 = 1 << 6;
+    pub(super) const CRC32_D: u32 = 1 << 8;
+    pub(super) const CRC32_C: u32 = 1 << 9;
+    pub(super) const FILTER: u32 = 1 << 11;
 }
 
 /// The first lzop version with a level and a high word of the time.
@@ -55,7 +55,7 @@ impl<'a> Input<'a> {
 }
 
 /// Unpacks an lzop file, at most `max` bytes.
-pub fn unpack_lzop(data: &[u8], max: usize) -> Result<Vec<u8>, &'static str> {
+pub(crate) fn unpack_lzop(data: &[u8], max: usize) -> Result<Vec<u8>, &'static str> {
     let mut input = Input(data);
     if input.take(MAGIC.len())? != MAGIC {
         return Err("it has no lzop header");

@@ -10,7 +10,7 @@ use crate::layout::MapEntry;
 
 /// Where the pieces are that both structures point to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Places {
+pub(crate) struct Places {
     /// The command line, NUL-terminated.
     pub cmdline: u64,
     /// The initrd, or 0.
@@ -22,7 +22,7 @@ pub struct Places {
 }
 
 /// Bytes of the start info block for a map of `entries`: the structure, a module, the map.
-pub const fn start_info_bytes(entries: usize) -> usize {
+pub(crate) const fn start_info_bytes(entries: usize) -> usize {
     MODLIST + modlist_entry::SIZE + entries * memmap_entry::SIZE
 }
 
@@ -30,7 +30,7 @@ pub const fn start_info_bytes(entries: usize) -> usize {
 const MODLIST: usize = start_info::SIZE.next_multiple_of(8);
 
 /// hvm_start_info at `base`, and after it the module list and the memory map.
-pub fn start_info(base: u64, places: &Places, map: &[MapEntry]) -> Vec<u8> {
+pub(crate) fn start_info(base: u64, places: &Places, map: &[MapEntry]) -> Vec<u8> {
     let mut out = vec![0; start_info_bytes(map.len())];
     let memmap = MODLIST + modlist_entry::SIZE;
     put(&mut out, start_info::MAGIC, start_info::MAGIC_VALUE.to_le_bytes());
@@ -54,7 +54,7 @@ pub fn start_info(base: u64, places: &Places, map: &[MapEntry]) -> Vec<u8> {
 }
 
 /// Linux's zero page, with the setup header of a bzImage or one made for a vmlinux.
-pub fn zero_page(setup: Option<&SetupHeader>, places: &Places, map: &[MapEntry]) -> Vec<u8> {
+pub(crate) fn zero_page(setup: Option<&SetupHeader>, places: &Places, map: &[MapEntry]) -> Vec<u8> {
     use setup_header as h;
     let mut out = vec![0; boot_params::SIZE];
     match setup {

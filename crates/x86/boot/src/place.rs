@@ -6,7 +6,7 @@ use crate::layout::{EBDA, HIGH_RAM, LEGACY_HOLE_END, REAL_MODE_END};
 
 /// Which end of free memory to take from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub(crate) enum From {
     /// The lowest free address.
     Bottom,
     /// The highest free address.
@@ -15,31 +15,31 @@ pub enum From {
 
 /// The RAM below 4 GiB and what of it is taken.
 #[derive(Debug)]
-pub struct Placer {
+pub(crate) struct Placer {
     end: u64,
     taken: Vec<Range<u64>>,
 }
 
 impl Placer {
     /// RAM from 0 to `end`, of which the first page and a PC's legacy hole are taken.
-    pub fn new(end: u64) -> Self {
+    pub(crate) fn new(end: u64) -> Self {
         let mut placer = Self::without_legacy(end);
         placer.keep_legacy_clear();
         placer
     }
 
     /// RAM from 0 to `end`, all of it free.
-    pub fn without_legacy(end: u64) -> Self {
+    pub(crate) fn without_legacy(end: u64) -> Self {
         Placer { end: end.min(HIGH_RAM), taken: Vec::new() }
     }
 
     /// Takes the first page and a PC's legacy hole, whoever has a part of them.
-    pub fn keep_legacy_clear(&mut self) {
+    pub(crate) fn keep_legacy_clear(&mut self) {
         self.taken.extend([0..REAL_MODE_END, EBDA..LEGACY_HOLE_END]);
     }
 
     /// Takes exactly `range`, if all of it is free.
-    pub fn take(&mut self, range: Range<u64>) -> bool {
+    pub(crate) fn take(&mut self, range: Range<u64>) -> bool {
         let free = range.start < range.end
             && range.end <= self.end
             && self.taken.iter().all(|taken| range.end <= taken.start || range.start >= taken.end);
@@ -50,12 +50,12 @@ impl Placer {
     }
 
     /// Takes as much of `range` as is RAM, whoever else has it.
-    pub fn keep_clear(&mut self, range: Range<u64>) {
+    pub(crate) fn keep_clear(&mut self, range: Range<u64>) {
         self.taken.push(range.start..range.end.min(self.end));
     }
 
     /// Takes `bytes` at a multiple of `align`, all in `within`; returns where.
-    pub fn find(&mut self, bytes: u64, align: u64, within: Range<u64>, from: From) -> Option<u64> {
+    pub(crate) fn find(&mut self, bytes: u64, align: u64, within: Range<u64>, from: From) -> Option<u64> {
         let limit = within.end.min(self.end);
         let fits =
             |start: u64| start >= within.start && start.checked_add(bytes).is_some_and(|end| end <= limit);

@@ -63,7 +63,7 @@ impl Structure {
 }
 
 /// The entry points and structures, to be placed at [`layout::SMBIOS`].
-pub fn tables(platform: &Platform, ram: &[Region]) -> Vec<u8> {
+pub(crate) fn tables(platform: &Platform, ram: &[Region]) -> Vec<u8> {
     let structures = structures(platform, ram);
     let (mut table, mut largest) = (Vec::new(), 0);
     let count = structures.len() as u16;

@@ -5,7 +5,7 @@ use satori_defs::linux::setup_header as h;
 use crate::bytes::put;
 
 /// An ELF64 kernel with one PT_LOAD segment and one PT_NOTE.
-pub struct Elf {
+pub(crate) struct Elf {
     /// e_entry.
     pub entry: u64,
     /// p_paddr.
@@ -35,7 +35,7 @@ impl Default for Elf {
 
 impl Elf {
     /// p_vaddr of the segment.
-    pub const VADDR: u64 = 0xffff_ffff_8100_0000;
+    pub(crate) const VADDR: u64 = 0xffff_ffff_8100_0000;
 
     fn notes(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -57,7 +57,7 @@ impl Elf {
     }
 
     /// The file.
-    pub fn build(&self) -> Vec<u8> {
+    pub(crate) fn build(&self) -> Vec<u8> {
         let notes = self.notes();
         let (notes_at, text_at) = (64 + 2 * 56, 0x200);
         let mut out = vec![0; text_at + self.text.len()];
@@ -89,7 +89,7 @@ impl Elf {
 
 /// An ELF32 kernel with a multiboot header, one segment and two sections: the segment's, and loose
 /// strings.
-pub struct Elf32 {
+pub(crate) struct Elf32 {
     /// Flags of the multiboot header.
     pub flags: u32,
     /// e_entry.
@@ -108,10 +108,10 @@ impl Default for Elf32 {
 
 impl Elf32 {
     /// What the loose section holds.
-    pub const STRINGS: &[u8] = b"\0.text\0.strings\0";
+    pub(crate) const STRINGS: &[u8] = b"\0.text\0.strings\0";
 
     /// The file.
-    pub fn build(&self) -> Vec<u8> {
+    pub(crate) fn build(&self) -> Vec<u8> {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         let (text_at, text_len) = (0x80_u32, 16);
         let strings_at = text_at + text_len;
@@ -142,7 +142,7 @@ impl Elf32 {
 }
 
 /// A bzImage around `payload`.
-pub fn bzimage(payload: &[u8]) -> Vec<u8> {
+pub(crate) fn bzimage(payload: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 1024 + 64];
     put(&mut out, h::SETUP_SECTS, [1]);
     put(&mut out, h::BOOT_FLAG, h::BOOT_FLAG_VALUE.to_le_bytes());
@@ -163,7 +163,7 @@ pub fn bzimage(payload: &[u8]) -> Vec<u8> {
 }
 
 /// `data` in LZ4's legacy framing with its length after it, as Linux's build packs it.
-pub fn lz4(data: &[u8]) -> Vec<u8> {
+pub(crate) fn lz4(data: &[u8]) -> Vec<u8> {
     let block = lz4_flex::block::compress(data);
     let mut out = 0x184c_2102_u32.to_le_bytes().to_vec();
     out.extend_from_slice(&(block.len() as u32).to_le_bytes());
@@ -173,7 +173,7 @@ pub fn lz4(data: &[u8]) -> Vec<u8> {
 }
 
 /// `data` as gzip packs it.
-pub fn gzip(data: &[u8]) -> Vec<u8> {
+pub(crate) fn gzip(data: &[u8]) -> Vec<u8> {
     use std::io::Write;
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packer.write_all(data).expect("memory");

@@ -31,7 +31,7 @@ pub use identity::{ARCH_CAPABILITIES, Identity};
 pub use leaves::crystal_hz;
 pub use model::{CpuModel, CpuSpec, Error};
 pub use offered::{FeatureSet, Offered, Vendor};
-pub use table::{Context, CpuidTable, Layer, Leaf, Params, Registers};
+pub use table::{Context, CpuidTable, Layer, Leaf, Params, Registers, has_subleaves};
 pub use topology::{MAX_CPUS, Topology};
 
 /// MAXPHYADDR where nothing else is asked for: 64 GiB of RAM and its devices, with room.

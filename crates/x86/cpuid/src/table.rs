@@ -99,8 +99,7 @@ pub struct Params<'a> {
     pub cpu: &'a CpuSpec,
     /// What the engine implements; [`PLATFORM_FEATURES`] come on top.
     pub engine_features: &'a [Feature],
-    /// Those of them that the host's own instructions execute and this host does not have. What
-    /// cannot be without them is not had either.
+    /// Those of all these that the host would have to have and does not. What cannot be without them is not had either.
     pub host_lacks: &'a [Feature],
     /// The processors.
     pub topology: Topology,
@@ -162,8 +161,9 @@ impl CpuidTable {
         };
         let lacking = with_dependents(params.host_lacks);
         let platform = |f: &Feature| PLATFORM_FEATURES.contains(f);
-        let implemented = |f: &Feature| params.engine_features.contains(f) && !lacking.has(*f) || platform(f);
-        for &feature in params.engine_features.iter().filter(|f| lacking.has(**f)) {
+        let known = |f: &Feature| params.engine_features.contains(f) || platform(f);
+        let implemented = |f: &Feature| known(f) && !lacking.has(*f);
+        for &feature in Feature::ALL.iter().filter(|f| known(f) && lacking.has(**f)) {
             table.feature(Layer::Engine, feature, false);
         }
         for &feature in Feature::ALL.iter().filter(|f| implemented(f)) {
@@ -181,8 +181,7 @@ impl CpuidTable {
         }
         for &(feature, on) in changes {
             if on && !implemented(&feature) {
-                let known = params.engine_features.contains(&feature);
-                return Err(match known {
+                return Err(match known(&feature) {
                     true => Error::HostLacks(feature.name()),
                     false => Error::NotImplemented(feature.name()),
                 });
@@ -411,7 +410,8 @@ const NX: u32 = 1 << 20;
 const OSXSAVE: u32 = 1 << 27;
 const OSPKE: u32 = 1 << 4;
 
-fn has_subleaves(leaf: u32) -> bool {
+/// Whether the answer to `leaf` depends on ECX.
+pub fn has_subleaves(leaf: u32) -> bool {
     matches!(
         leaf,
         cpuid::CACHES

@@ -55,6 +55,9 @@ pub struct CpuidResult {
     pub edx: u32,
 }
 
+/// What a host backs of a guest's RAM at once: a large page.
+pub const BACKED: u64 = 2 << 20;
+
 /// Why a vCPU stopped. Sizes are in bytes.
 ///
 /// Instructions that need an answer have not been completed: the engine executes them again
@@ -128,7 +131,7 @@ pub enum Exit {
         /// Value in the low `size` bytes.
         value: u64,
     },
-    /// First touch of a 2-MiB piece of RAM; answered by [`Resume::Done`] once it is there.
+    /// First touch of a piece of RAM, of [`BACKED`] bytes; answered by [`Resume::Done`] once it is there.
     EptViolation {
         /// Guest-physical address.
         gpa: u64,
@@ -188,19 +191,21 @@ pub enum Exit {
     NmiWindow,
     /// A kick from another thread, or a host timer that is not the preemption timer.
     ExternalInterrupt,
-    /// [`Until::tsc`](crate::Until::tsc) was reached.
+    /// [`Until::counter`](crate::Until::counter) was reached.
     PreemptionTimer,
     /// What a debugger outside waits for ([`Vcpu::set_debug`](crate::Vcpu::set_debug)).
     Debug(DebugCause),
     /// The vCPU's third fault in a row; its activity is `Shutdown`.
     TripleFault,
+    /// The engine cannot go on, for a reason of its own or of the host's. No VM exit.
+    Failed(Failure),
     /// [`Until::instructions`](crate::Until::instructions) were retired. No VM exit: it is
     /// neither counted nor timed.
     Budget,
 }
 
 impl Exit {
-    /// The VMX basic exit reason, or nothing for [`Exit::Budget`].
+    /// The VMX basic exit reason, or nothing for [`Exit::Failed`] and [`Exit::Budget`].
     pub const fn reason(&self) -> Option<ExitReason> {
         Some(match self {
             Exit::Cpuid { .. } => ExitReason::Cpuid,
@@ -231,9 +236,18 @@ impl Exit {
             // KVM debugs by intercepting #DB and #BP.
             Exit::Debug(_) => ExitReason::ExceptionNmi,
             Exit::TripleFault => ExitReason::TripleFault,
-            Exit::Budget => return None,
+            Exit::Failed(_) | Exit::Budget => return None,
         })
     }
+}
+
+/// Why an engine cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What failed, as a sentence's beginning.
+    pub what: &'static str,
+    /// A number that goes with it: the host's error, or the reason that its kernel tells.
+    pub detail: u64,
 }
 
 /// The answer to an [`Exit`].

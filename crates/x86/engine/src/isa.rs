@@ -1,12 +1,14 @@
 //! The types of x86 at the seam.
 
-use satori_cpuid::Offered;
+use std::sync::Arc;
+
+use satori_cpuid::{CpuidTable, Offered};
 use satori_defs::x86::rflags;
-use satori_seam::Isa;
+use satori_seam::{Isa, Reason};
 use satori_state::{CpuState, Parts};
 use serde::{Deserialize, Serialize};
 
-use crate::{Exception, Exit, Resume};
+use crate::{Exception, Exit, REASONS, Resume};
 
 /// The instruction set of AMD's and Intel's processors.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +22,13 @@ impl Isa for X86 {
     type Event = Event;
     type Window = Window;
     type Controls = Controls;
-    type Offered = Offered;
+    type Offered = Processor;
+
+    const REASONS: &'static [Reason] = REASONS;
+
+    fn reason(exit: &Exit) -> Option<Reason> {
+        exit.reason().map(crate::reason)
+    }
 
     fn can_take(state: &CpuState, window: Window) -> bool {
         // Pending debug traps come first.
@@ -31,6 +39,26 @@ impl Isa for X86 {
         }
     }
 }
+
+/// What a guest is offered of its processors.
+#[derive(Clone, Debug)]
+pub struct Processor {
+    /// Whose rules hold, and which features there are.
+    pub offered: Offered,
+    /// What CPUID answers, for an engine that does not exit by it.
+    pub cpuid: Option<Arc<CpuidTable>>,
+}
+
+impl From<Offered> for Processor {
+    fn from(offered: Offered) -> Self {
+        Processor { offered, cpuid: None }
+    }
+}
+
+/// The port whose byte, written, is a hypercall on an engine that is told of them so
+/// ([`Capability::HypercallsByPort`](crate::Capability::HypercallsByPort)). It is none of a PC's devices': the second half of
+/// what the ISA gave to DMA pages.
+pub const HYPERCALL_PORT: u8 = 0x9f;
 
 /// A window that can be asked for (SDM 26.6.1, "interrupt-window exiting" and "NMI-window exiting").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,13 +10,15 @@
 mod exit;
 mod isa;
 mod processor;
+mod reasons;
 
-pub use exit::{CpuidResult, Exception, Exit, Resume};
-pub use isa::{Controls, Event, Nesting, Window, X86};
+pub use exit::{BACKED, CpuidResult, Exception, Exit, Failure, Resume};
+pub use isa::{Controls, Event, HYPERCALL_PORT, Nesting, Processor, Window, X86};
 pub use processor::{CONTROLS, NoProcessor, Vmx, VmxProcessor, VmxRow};
+pub use reasons::{REASONS, reason};
 pub use satori_seam::{
-    Capabilities, Capability, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa, Kick, Made,
-    Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu, VcpuParts, WatchAccess,
+    Capabilities, Capability, Class, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa, Kick,
+    Made, Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu, VcpuParts, WatchAccess,
     Watchpoint, Whereabouts,
 };
 pub use satori_state::Parts;

@@ -7,8 +7,10 @@ use satori_cpuid::CpuidTable;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_engine::{Parts, Vcpu, X86};
 use satori_hyperv as hyperv;
+use satori_kvm as kvm;
 use satori_lapic::Lapic;
 use satori_memory::GuestMemory;
+use satori_xen as xen;
 
 use crate::msr::Refused;
 
@@ -32,6 +34,10 @@ pub struct Platform {
     pub cpuid: CpuidTable,
     /// The Hyper-V interface; none if it is off.
     pub hyperv: Option<Arc<hyperv::Partition>>,
+    /// KVM's guest interface; none if it is off.
+    pub kvm: Option<Arc<kvm::Partition>>,
+    /// Xen's; none if it is off.
+    pub xen: Option<Arc<xen::Partition>>,
     /// Where EOIs are broadcast.
     pub eoi: Arc<dyn EoiSink>,
     /// Where resets and panics are announced.
@@ -70,6 +76,10 @@ pub struct Context<'a> {
     pub msrs: &'a mut PlatformMsrs,
     /// Its Hyper-V side.
     pub hyperv: &'a mut hyperv::Vp,
+    /// Its side of KVM's guest interface.
+    pub kvm: &'a mut kvm::Vp,
+    /// Its side of Xen's.
+    pub xen: &'a mut xen::Vp,
     /// Its partition.
     pub platform: &'a Platform,
     /// What is asked of whoever runs it.
@@ -87,6 +97,17 @@ impl Context<'_> {
         let tpr = self.lapic.tpr();
         if self.vcpu.state().tpr != tpr {
             self.vcpu.state_mut(Parts::SYSTEM).tpr = tpr;
+        }
+    }
+
+    /// Tells Xen's interface if the local APIC takes interrupts since a write, before which it did or did not: what it refused
+    /// is asked for again.
+    pub(crate) fn apic_enabled(&self, took: bool) {
+        if !took
+            && self.lapic.software_enabled()
+            && let Some(xen) = &self.platform.xen
+        {
+            xen.apic_enabled(self.xen.index());
         }
     }
 
@@ -122,6 +143,28 @@ impl Context<'_> {
                 self.platform.power.power(PowerEvent::Panic("crash MSRs"));
             }
             hyperv::Outcome::Reset => self.platform.power.power(PowerEvent::Reset("Hyper-V reset MSR")),
+        }
+    }
+    /// Does what Xen's interface asks for after a hypercall.
+    pub(crate) fn act_xen(&mut self, outcome: xen::Outcome) {
+        match outcome {
+            // Who polls is found asleep when it is to be entered again.
+            xen::Outcome::Done | xen::Outcome::Sleep => {}
+            xen::Outcome::Yield => self.asked = Asked::Yield,
+            xen::Outcome::Nmi(vcpu) => self.lapic.nmi(vcpu),
+            xen::Outcome::Power(event) => self.platform.power.power(event),
+        }
+    }
+
+    /// Does what KVM's interface asks for after a hypercall.
+    pub(crate) fn act_kvm(&mut self, outcome: kvm::Outcome) {
+        match outcome {
+            kvm::Outcome::Done => {}
+            kvm::Outcome::Yield => self.asked = Asked::Yield,
+            kvm::Outcome::Ipi { vcpus, vector } => vcpus.into_iter().for_each(|vcpu| match vector {
+                Some(vector) => self.lapic.interrupt(vcpu, vector),
+                None => self.lapic.nmi(vcpu),
+            }),
         }
     }
 }

@@ -20,11 +20,14 @@ pub(crate) fn query(context: &mut Context<'_>, leaf: u32, subleaf: u32) -> Resum
         apic_enabled: context.lapic.mode() != Mode::Disabled,
         misc_enable: context.msrs.misc_enable(),
     };
-    let Registers { eax, ebx, ecx, mut edx } = context.platform.cpuid.query(leaf, subleaf, &asker);
+    let Registers { eax, mut ebx, ecx, mut edx } = context.platform.cpuid.query(leaf, subleaf, &asker);
     if leaf == EXTENDED_POWER
         && context.platform.hyperv.as_ref().is_some_and(|hyperv| !hyperv.shows_invariant_tsc())
     {
         edx &= !INVARIANT_TSC;
+    }
+    if leaf == satori_xen::VCPU_LEAF && context.platform.xen.is_some() {
+        ebx = context.xen.index();
     }
     Resume::Cpuid(CpuidResult { eax, ebx, ecx, edx })
 }

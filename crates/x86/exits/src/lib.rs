@@ -24,6 +24,7 @@ mod reason;
 mod refused;
 #[cfg(test)]
 mod tests;
+pub mod told;
 mod vmcall;
 mod window;
 mod xsetbv;
@@ -62,6 +63,8 @@ pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
         Exit::NmiWindow => window::nmi(context),
         Exit::TprBelowThreshold => window::look_again(),
         Exit::ExternalInterrupt | Exit::PreemptionTimer => window::look_again(),
-        Exit::TaskSwitch | Exit::TripleFault | Exit::Debug(_) | Exit::Budget => Resume::Continue,
+        Exit::TaskSwitch | Exit::TripleFault | Exit::Debug(_) | Exit::Failed(_) | Exit::Budget => {
+            Resume::Continue
+        }
     }
 }

@@ -14,6 +14,7 @@ use satori_defs::msr::{Gp, misc_enable};
 use satori_defs::x86::{cr0, efer};
 use satori_engine::{Exception, Parts, Resume};
 use satori_lapic::Lapic;
+use satori_lock::Held;
 use satori_rules as rules;
 use satori_state::CpuState;
 
@@ -55,7 +56,7 @@ const REFUSED_MAX: usize = 200;
 
 impl Refused {
     fn tell(&self, what: &str, msr: u32) {
-        let mut told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut told = self.0.lock().held();
         if told.len() < REFUSED_MAX && told.insert(msr) {
             match msrs::find(msr) {
                 Some(row) => tracing::info!("the guest {what} MSR {msr:#x} ({}), not offered: #GP", row.name),
@@ -78,15 +79,17 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
         Owner::Passed(_) => Err(Gp),
         Owner::Lapic(Apic::Base, _) => Ok(context.lapic.base()),
         Owner::Lapic(Apic::Deadline, _) => {
-            let value = context.lapic.tsc_deadline(context.platform.clock.tsc());
+            let value = context.lapic.tsc_deadline(context.platform.clock.counter());
             Ok(deadline(context, value, |clock, at| clock.to_guest(at)))
         }
         Owner::Lapic(Apic::X2apic, _) => {
-            let tsc = context.platform.clock.tsc();
+            let tsc = context.platform.clock.counter();
             context.load_tpr();
             context.lapic.msr_read(msr, tsc)
         }
+        Owner::Hyperv(_) if msr == satori_xen::PAGE_MSR && context.platform.xen.is_some() => Ok(0),
         Owner::Hyperv(synthetic) => get_synthetic(context, synthetic, msr),
+        Owner::Kvm => context.platform.kvm.as_ref().ok_or(Gp)?.msr_read(context.kvm, msr),
     }
 }
 
@@ -99,12 +102,22 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
             context.lapic.write_base(value, context.platform.cpuid.has(Feature::X2apic))
         }
         Owner::Lapic(Apic::Deadline, _) => {
-            let tsc = context.platform.clock.tsc();
+            let tsc = context.platform.clock.counter();
             let value = deadline(context, value, |clock, at| clock.of_guest(at));
             context.lapic.set_tsc_deadline(value, tsc);
             Ok(())
         }
         Owner::Lapic(Apic::X2apic, _) => apic_write(context, |lapic, tsc| lapic.msr_write(msr, value, tsc)),
+        // The number is Xen's own where there is no Hyper-V.
+        Owner::Hyperv(_) if msr == satori_xen::PAGE_MSR && context.platform.xen.is_some() => {
+            let written = context.platform.xen.as_ref().is_some_and(|xen| xen.write_page(value));
+            if written { Ok(()) } else { Err(Gp) }
+        }
+        Owner::Kvm => {
+            let kvm = context.platform.kvm.as_ref().ok_or(Gp)?;
+            context.vcpu.fetch(Parts::MSRS);
+            kvm.msr_write(context.kvm, msr, value, context.vcpu.state().tsc_offset)
+        }
         Owner::Hyperv(Synthetic::Apic) => {
             context.platform.hyperv.as_ref().ok_or(Gp)?.permit(msr)?;
             apic_write(context, |lapic, tsc| lapic.synthetic_write(msr, value, tsc))
@@ -123,10 +136,12 @@ fn apic_write(
     context: &mut Context<'_>,
     write: impl FnOnce(&mut Lapic, u64) -> Result<Option<u8>, Gp>,
 ) -> Result<(), Gp> {
-    let tsc = context.platform.clock.tsc();
+    let tsc = context.platform.clock.counter();
     context.load_tpr();
+    let took = context.lapic.software_enabled();
     let ended = write(context.lapic, tsc)?;
     context.store_tpr();
+    context.apic_enabled(took);
     context.broadcast_eoi(ended);
     Ok(())
 }
@@ -147,7 +162,7 @@ fn file(context: &mut Context<'_>, register: Register) -> u64 {
     context.vcpu.fetch(Parts::MSRS);
     let state = context.vcpu.state();
     match register {
-        Register::Tsc => context.platform.clock.guest_tsc().wrapping_add(state.tsc_offset),
+        Register::Tsc => context.platform.clock.guest_counter().wrapping_add(state.tsc_offset),
         // WRMSR to either register moves both by the same amount (SDM 18.17.3).
         Register::TscAdjust => state.tsc_offset,
         Register::Efer => state.efer,
@@ -165,13 +180,13 @@ fn file(context: &mut Context<'_>, register: Register) -> u64 {
 fn set_file(context: &mut Context<'_>, register: Register, value: u64) -> Result<(), Gp> {
     let (legal, place): (bool, fn(&mut CpuState) -> &mut u64) = match register {
         Register::Tsc => {
-            let tsc = context.platform.clock.tsc();
+            let tsc = context.platform.clock.counter();
             let guest = context.platform.clock.to_guest(tsc);
             set_tsc_offset(context, value.wrapping_sub(guest), tsc);
             return Ok(());
         }
         Register::TscAdjust => {
-            let tsc = context.platform.clock.tsc();
+            let tsc = context.platform.clock.counter();
             set_tsc_offset(context, value, tsc);
             return Ok(());
         }
@@ -195,6 +210,12 @@ fn set_file(context: &mut Context<'_>, register: Register, value: u64) -> Result
 fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
     context.vcpu.state_mut(Parts::MSRS).tsc_offset = offset;
     context.lapic.set_tsc_offset(offset, tsc);
+    if let Some(kvm) = &context.platform.kvm {
+        kvm.tsc_moved(context.kvm.index(), offset);
+    }
+    if let Some(xen) = &context.platform.xen {
+        xen.tsc_moved(context.xen.index(), offset);
+    }
 }
 
 /// Bits without their feature are reserved, NXE also while IA32_MISC_ENABLE hides its feature, unless it was in use

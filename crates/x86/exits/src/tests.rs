@@ -8,7 +8,9 @@ use satori_cpuid::{CpuSpec, CpuidTable, Feature, Params, Topology};
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, cr4, efer};
 use satori_defs::{hyperv, msr};
-use satori_engine::{Controls, Event, Exception, Exit, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86};
+use satori_engine::{
+    BACKED, Controls, Event, Exception, Exit, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86,
+};
 use satori_hyperv::{Interrupts, Message};
 use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{Gpa, GuestMemory, Region};
@@ -64,10 +66,10 @@ impl Clock for Stopped {
     fn now(&self) -> u64 {
         NOW
     }
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         NOW
     }
-    fn tsc_hz(&self) -> u64 {
+    fn counter_hz(&self) -> u64 {
         1_000_000_000
     }
     fn epoch(&self) -> u64 {
@@ -123,6 +125,8 @@ struct Rig {
     lapic: Lapic,
     msrs: PlatformMsrs,
     vp: satori_hyperv::Vp,
+    kvm: satori_kvm::Vp,
+    xen: satori_xen::Vp,
     platform: Platform,
     heard: Arc<Heard>,
     asked: Asked,
@@ -156,14 +160,14 @@ impl Rig {
             engine_features: &engine,
             host_lacks: &[],
             topology: Topology::default(),
-            tsc_hz: clock.tsc_hz(),
+            tsc_hz: clock.counter_hz(),
             physical_bits: 46,
             hypervisor: config.leaves(1),
         };
         let cpuid = CpuidTable::new(params).unwrap();
         let msrs = PlatformMsrs::new(&Setup {
             cpuid: &cpuid,
-            tsc_hz: clock.tsc_hz(),
+            tsc_hz: clock.counter_hz(),
             physical_bits: 46,
             uncached: None,
         });
@@ -174,6 +178,8 @@ impl Rig {
             ports,
             mmio: MmioMap::default(),
             hyperv: enlightened.then_some(Arc::new(partition)),
+            kvm: None,
+            xen: None,
             eoi: heard.clone(),
             power: heard.clone(),
             runtime: Arc::new(Half),
@@ -185,6 +191,8 @@ impl Rig {
             lapic: Lapic::new(apics, 0, clocks, 46),
             msrs,
             vp: satori_hyperv::Vp::new(0),
+            kvm: satori_kvm::Vp::new(0),
+            xen: satori_xen::Vp::new(0),
             platform,
             heard,
             asked: Asked::Nothing,
@@ -197,6 +205,8 @@ impl Rig {
             lapic: &mut self.lapic,
             msrs: &mut self.msrs,
             hyperv: &mut self.vp,
+            kvm: &mut self.kvm,
+            xen: &mut self.xen,
             platform: &self.platform,
             asked: Asked::Nothing,
         };
@@ -318,6 +328,13 @@ fn a_touched_piece_is_marked_on_its_first_page_of_ram() {
     let touched = |gpa| rig.platform.memory.page(Gpa(gpa)).unwrap().state.touched();
     assert!(touched(0x1000), "RAM begins behind the piece's first page");
     assert!(touched(0x20_0000) && !touched(0x20_5000) && !touched(0x40_0000));
+    let memory = &rig.platform.memory;
+    memory.add(Region { start: Gpa(0x1_0010_3000), len: 0x8000 }).unwrap();
+    memory.add(Region { start: Gpa(0x1_0010_b000), len: 0x1000 }).unwrap();
+    assert_eq!(rig.exit(Exit::EptViolation { gpa: 0x1_0010_7000 }), Resume::Done);
+    let piece = |gpa| rig.platform.memory.piece(Gpa(gpa), BACKED).is_some_and(|page| page.state.touched());
+    assert!(piece(0x1_0010_7000) && piece(0x1_0010_3000), "who asks again finds it where it was marked");
+    assert!(!piece(0x1_0010_b000), "another range of RAM in the same piece is not there");
 }
 
 #[test]
@@ -439,7 +456,7 @@ fn every_register_of_the_table_answers() {
         let unreadable = match row.owner {
             Owner::Platform { readable, .. } => !readable,
             // Their own tests know which of them can be read, and when.
-            Owner::Hyperv(_) | Owner::Lapic(..) => continue,
+            Owner::Hyperv(_) | Owner::Kvm | Owner::Lapic(..) => continue,
             // The engine answers for these without an exit.
             Owner::Passed(_) => true,
             Owner::File(..) => false,

@@ -1,13 +1,35 @@
 //! VMCALL and VMMCALL: hypercalls.
 
+use std::sync::Arc;
+
 use satori_engine::{Exception, Parts, Resume};
-use satori_hyperv::{Hypercall, Ud};
+use satori_hyperv::{Hypercall, Partition, Ud};
+use satori_state::reg;
 
 use crate::Context;
 
 /// The interface takes the parameters from the registers and leaves the result in them. Without
-/// an interface the instruction does not exist.
+/// an interface the instruction does not exist. Where KVM's stands beside Hyper-V's, a guest that told Hyper-V its identity
+/// has that one's calls.
 pub(crate) fn call(context: &mut Context<'_>) -> Resume {
+    if let Some(xen) = context.platform.xen.clone() {
+        context.vcpu.fetch(Parts::ALL);
+        let vcpu = &*context.vcpu;
+        let caller = satori_xen::Caller { translate: &|linear| vcpu.translate(linear) };
+        let (result, outcome) = xen.hypercall(context.xen, vcpu.state(), &caller);
+        context.vcpu.state_mut(Parts::GENERAL).gpr[reg::RAX] = result;
+        context.act_xen(outcome);
+        return Resume::Done;
+    }
+    let identified = |hyperv: &Arc<Partition>| hyperv.is_identified();
+    if let Some(kvm) = &context.platform.kvm
+        && !context.platform.hyperv.as_ref().is_some_and(identified)
+    {
+        context.vcpu.fetch(Parts::MSRS);
+        let outcome = kvm.hypercall(context.kvm, context.vcpu.state_mut(Parts::GENERAL));
+        context.act_kvm(outcome);
+        return Resume::Done;
+    }
     let Some(hyperv) = &context.platform.hyperv else { return Resume::Fault(Exception::ud()) };
     // A fast hypercall has parameters in XMM registers.
     let state = context.vcpu.state_mut(Parts::GENERAL | Parts::EXTENDED);

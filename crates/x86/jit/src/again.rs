@@ -9,10 +9,10 @@
 use super::moving::may_move;
 use super::pieces::piece_of;
 use super::{Context, Jit, targets};
-use satori_soft::mmu::{Mode, Scope, bucket};
+use satori_soft::mmu::{Mode, Scope, Side, bucket};
 
 /// The jumps from one page to another that is `distance` bytes on.
-pub struct Pair {
+pub(crate) struct Pair {
     from: u32,
     to: u32,
     distance: u64,
@@ -21,7 +21,7 @@ pub struct Pair {
 }
 
 /// An address in a page that indirect branches led to.
-pub struct Known {
+pub(crate) struct Known {
     offset: u64,
     /// The mode of the code there, and the number of the block.
     code_mode: u64,
@@ -31,7 +31,7 @@ pub struct Known {
     mode: Mode,
 }
 
-/// Pairs that are remembered: more than programs have, but pages that are at another distance each time would have more.
+/// Most pairs of pages that are remembered: more than programs have. The bound is for pages whose distance changes each time.
 const PAIRS: u32 = 1 << 16;
 /// Jumps that a pair remembers.
 const LINKS: usize = 512;
@@ -40,7 +40,7 @@ const TARGETS: usize = 256;
 
 impl Jit {
     /// Remembers that `link` leads to `code` of block `target`, in another page, if both are in pages that move.
-    pub fn remember_link(&mut self, link: u32, source: u32, target: u32, code: u64) {
+    pub(crate) fn remember_link(&mut self, link: u32, source: u32, target: u32, code: u64) {
         let (Some(from), Some(to)) = (self.group_of(source), self.group_of(target)) else { return };
         if from == to {
             return;
@@ -65,7 +65,7 @@ impl Jit {
     }
 
     /// Remembers that `code` at `rip` is a target of indirect branches that look into the table of `mode`.
-    pub fn remember_target(&mut self, rip: u64, code: u64, mode: Mode, code_mode: u64) {
+    pub(crate) fn remember_target(&mut self, rip: u64, code: u64, mode: Mode, code_mode: u64) {
         if !may_move(rip, code_mode) {
             return;
         }
@@ -82,18 +82,19 @@ impl Jit {
 
     /// The page of `group` was found at its address in the address space, by a translation that is not global; it is executed
     /// in `code_mode`.
-    pub fn find_again(&mut self, context: &mut Context, group: u32, code_mode: u64) {
+    pub(crate) fn find_again(&mut self, context: &mut Context, group: u32, code_mode: u64) {
         let linear = self.linear_of(group);
         let here = bucket(linear);
+        let side = self.groups.all[group as usize].side;
         self.groups.all[group as usize].sure = true;
-        self.dependents[Scope::Local as usize][here].groups.push(group);
+        self.dependents(side, Scope::Local)[here].groups.push(group);
         for at in 0..self.groups.all[group as usize].pairs.len() {
             let pair = self.groups.all[group as usize].pairs[at] as usize;
             let Pair { from, to, distance, .. } = self.groups.pairs[pair];
             let (from, to) = (&self.groups.all[from as usize], &self.groups.all[to as usize]);
             if from.sure && to.sure && to.linear.wrapping_sub(from.linear) == distance {
                 let there = bucket(to.linear);
-                self.lead_again(pair, there);
+                self.lead_again(pair, side, there);
             }
         }
         for known in &self.groups.all[group as usize].known {
@@ -102,12 +103,12 @@ impl Jit {
                 self.counts.again += 1;
                 context.targets[table].note(rip, known.code);
                 let target = (table as u8, targets::set_of(rip) as u16);
-                self.dependents[Scope::Local as usize][here].targets.push(target);
+                self.dependents[side as usize][Scope::Local as usize][here].targets.push(target);
             }
         }
     }
 
-    fn lead_again(&mut self, pair: usize, there: usize) {
+    fn lead_again(&mut self, pair: usize, side: Side, there: usize) {
         let links = std::mem::take(&mut self.groups.pairs[pair].links);
         for (link, code) in &links {
             // It may lead elsewhere since, or its target be gone.
@@ -117,28 +118,28 @@ impl Jit {
                 let place = known.place;
                 self.counts.again += 1;
                 self.arena().write(place, &code.to_le_bytes());
-                self.dependents[Scope::Local as usize][there].slots.push(*link);
+                self.dependents(side, Scope::Local)[there].slots.push(*link);
             }
         }
         self.groups.pairs[pair].links = links;
     }
 
-    /// Translations of pages in `bucket` are void: none of them is known to be where it was.
-    pub fn forget_places(&mut self, bucket: usize) {
-        for group in std::mem::take(&mut self.dependents[Scope::Local as usize][bucket].groups) {
+    /// Translations of pages in `bucket` are void for `side`: none of them is known to be where it was.
+    pub(crate) fn forget_places(&mut self, side: Side, bucket: usize) {
+        for group in std::mem::take(&mut self.dependents(side, Scope::Local)[bucket].groups) {
             self.groups.all[group as usize].sure = false;
         }
     }
 
     /// Block `number` of `group` is no target any more.
-    pub fn forget_target(&mut self, group: Option<u32>, number: u32) {
+    pub(crate) fn forget_target(&mut self, group: Option<u32>, number: u32) {
         if let Some(group) = group {
             self.groups.all[group as usize].known.retain(|known| known.block != number);
         }
     }
 
     /// The blocks and links of `piece` of the code memory are gone.
-    pub fn forget_piece(&mut self, piece: usize) {
+    pub(crate) fn forget_piece(&mut self, piece: usize) {
         for pair in &mut self.groups.pairs {
             pair.links.retain(|(link, _)| piece_of(*link) != piece);
         }

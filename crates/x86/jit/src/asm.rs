@@ -8,11 +8,20 @@ mod jumps;
 mod moves;
 mod vectors;
 
+use std::mem::offset_of;
+
 use iced_x86::{Encoder, Instruction, Register};
+use satori_soft::mmu::Tlb;
+
+use crate::Translating;
+
+/// Where in the vCPU GS points: to the TLB's first entry, so that an access reaches the words of an entry by displacements of one
+/// byte. Two of three of the accesses that code adds are to these.
+pub(crate) const GS_AT: usize = offset_of!(Translating, cpu.mmu.tlb) + Tlb::ENTRIES_OFFSET;
 
 /// A host register by its number in encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reg(pub u8);
+pub(crate) struct Reg(pub u8);
 
 impl Reg {
     fn low(self) -> u8 {
@@ -25,8 +34,8 @@ impl Reg {
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
-pub struct Mem {
-    /// Relative to the vCPU, which GS points to.
+pub(crate) struct Mem {
+    /// Relative to where GS points in the vCPU.
     pub cpu: bool,
     pub base: Option<Reg>,
     /// Index and log2 of its scale.
@@ -35,37 +44,42 @@ pub struct Mem {
 }
 
 /// The field of the vCPU at `offset`.
-pub fn field(offset: usize) -> Mem {
-    Mem { cpu: true, base: None, index: None, disp: offset as i32 }
+pub(crate) fn field(offset: usize) -> Mem {
+    Mem { cpu: true, base: None, index: None, disp: from_gs(offset) }
+}
+
+/// How far the field of the vCPU at `offset` is from where GS points.
+fn from_gs(offset: usize) -> i32 {
+    offset as i32 - GS_AT as i32
 }
 
 impl Mem {
     /// `[base + disp]`.
-    pub fn at(base: Reg, disp: i32) -> Self {
+    pub(crate) fn at(base: Reg, disp: i32) -> Self {
         Mem { cpu: false, base: Some(base), index: None, disp }
     }
     /// `[base + index + disp]`.
-    pub fn sum(base: Reg, index: Reg, disp: i32) -> Self {
+    pub(crate) fn sum(base: Reg, index: Reg, disp: i32) -> Self {
         Mem { cpu: false, base: Some(base), index: Some((index, 0)), disp }
     }
     /// The word at `index` of a table of the vCPU.
-    pub fn word(index: Reg, offset: usize) -> Self {
-        Mem { cpu: true, base: None, index: Some((index, 3)), disp: offset as i32 }
+    pub(crate) fn word(index: Reg, offset: usize) -> Self {
+        Mem { cpu: true, base: None, index: Some((index, 3)), disp: from_gs(offset) }
     }
     /// The element at `index` bytes of a table of the vCPU.
-    pub fn table(index: Reg, offset: usize) -> Self {
-        Mem { cpu: true, base: Some(index), index: None, disp: offset as i32 }
+    pub(crate) fn table(index: Reg, offset: usize) -> Self {
+        Mem { cpu: true, base: Some(index), index: None, disp: from_gs(offset) }
     }
 }
 
 /// A place in the code that may not be known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label(usize);
+pub(crate) struct Label(usize);
 
 /// Two-operand arithmetic by its number in opcodes.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-pub enum Alu {
+pub(crate) enum Alu {
     Add = 0,
     Or = 1,
     And = 4,
@@ -76,7 +90,7 @@ pub enum Alu {
 
 /// How much of a vector register is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
+pub(crate) enum Width {
     /// The low half; the other one stays.
     Sse,
     /// The low half; the other one becomes zero.
@@ -85,19 +99,19 @@ pub enum Width {
 }
 
 /// Condition codes.
-pub mod cc {
-    pub const B: u8 = 2;
-    pub const AE: u8 = 3;
-    pub const E: u8 = 4;
-    pub const NE: u8 = 5;
-    pub const A: u8 = 7;
-    pub const S: u8 = 8;
-    pub const NS: u8 = 9;
-    pub const LE: u8 = 14;
+pub(crate) mod cc {
+    pub(crate) const B: u8 = 2;
+    pub(crate) const AE: u8 = 3;
+    pub(crate) const E: u8 = 4;
+    pub(crate) const NE: u8 = 5;
+    pub(crate) const A: u8 = 7;
+    pub(crate) const S: u8 = 8;
+    pub(crate) const NS: u8 = 9;
+    pub(crate) const LE: u8 = 14;
 }
 
 /// Code that is being written down for a known address.
-pub struct Asm {
+pub(crate) struct Asm {
     pub code: Vec<u8>,
     /// Where the first byte will be executed.
     pub origin: u64,
@@ -117,7 +131,7 @@ pub struct Asm {
 
 /// Where code finds the linear address of its page, and what that is while it is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Base {
+pub(crate) struct Base {
     pub cell: u64,
     pub linear: u64,
     /// Addresses have 32 bits.
@@ -126,10 +140,10 @@ pub struct Base {
 
 /// What [`Asm::rollback`] goes back to.
 #[derive(Clone, Copy)]
-pub struct Mark(usize, usize, u32);
+pub(crate) struct Mark(usize, usize, u32);
 
 impl Asm {
-    pub fn new(origin: u64) -> Self {
+    pub(crate) fn new(origin: u64) -> Self {
         Asm {
             code: Vec::with_capacity(1024),
             origin,
@@ -145,7 +159,7 @@ impl Asm {
 
     /// Forgets everything and begins anew at `origin`; what seldom runs will be at `rest`. With a `base`, the code may be
     /// at any linear address.
-    pub fn restart(&mut self, origin: u64, rest: u64, base: Option<Base>) {
+    pub(crate) fn restart(&mut self, origin: u64, rest: u64, base: Option<Base>) {
         (self.origin, self.origin_of_rest) = (origin, rest);
         self.base = base;
         self.part = None;
@@ -155,29 +169,29 @@ impl Asm {
     }
 
     /// The place that [`Asm::rollback`] can go back to.
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark(self.code.len(), self.fixups.len(), self.changes)
     }
 
     /// Takes back what was emitted since `mark`.
-    pub fn rollback(&mut self, mark: Mark) {
+    pub(crate) fn rollback(&mut self, mark: Mark) {
         self.changes = mark.2;
         self.code.truncate(mark.0);
         self.fixups.truncate(mark.1);
     }
 
     /// What comes from here on seldom runs and stands elsewhere.
-    pub fn depart(&mut self) {
+    pub(crate) fn depart(&mut self) {
         self.part = Some(self.code.len());
     }
 
     /// The offset of the first byte that stands elsewhere.
-    pub fn part(&self) -> usize {
+    pub(crate) fn part(&self) -> usize {
         self.part.unwrap_or(self.code.len())
     }
 
     /// Where the byte at `offset` will be executed.
-    pub fn address(&self, offset: usize) -> u64 {
+    pub(crate) fn address(&self, offset: usize) -> u64 {
         match self.part {
             Some(part) if offset >= part => self.origin_of_rest + (offset - part) as u64,
             _ => self.origin + offset as u64,
@@ -185,33 +199,33 @@ impl Asm {
     }
 
     /// The offset of the next byte.
-    pub fn here(&self) -> usize {
+    pub(crate) fn here(&self) -> usize {
         self.code.len()
     }
 
-    pub fn label(&mut self) -> Label {
+    pub(crate) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    pub fn bind(&mut self, label: Label) {
+    pub(crate) fn bind(&mut self, label: Label) {
         self.changes += 1;
         self.labels[label.0] = Some(self.code.len());
     }
 
-    pub fn bound(&mut self) -> Label {
+    pub(crate) fn bound(&mut self) -> Label {
         let label = self.label();
         self.bind(label);
         label
     }
 
     /// The offset of a bound label.
-    pub fn offset(&self, label: Label) -> usize {
+    pub(crate) fn offset(&self, label: Label) -> usize {
         self.labels[label.0].expect("the label is bound")
     }
 
     /// Fills in the distances to labels.
-    pub fn resolve(&mut self) {
+    pub(crate) fn resolve(&mut self) {
         for (place, label) in std::mem::take(&mut self.fixups) {
             let to = self.address(self.offset(label));
             let distance = to.wrapping_sub(self.address(place) + 4) as i32;
@@ -220,7 +234,7 @@ impl Asm {
     }
 
     /// Emits bytes that may change any register.
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.changes += 1;
         self.raw(bytes);
     }
@@ -230,7 +244,7 @@ impl Asm {
     }
 
     /// Tells times apart between which RAX may have changed, or code may have come from elsewhere.
-    pub fn changes(&self) -> u32 {
+    pub(crate) fn changes(&self) -> u32 {
         self.changes
     }
 
@@ -239,7 +253,7 @@ impl Asm {
     }
 
     /// Emits a copied instruction; false if it has no encoding.
-    pub fn copy(&mut self, insn: &Instruction) -> bool {
+    pub(crate) fn copy(&mut self, insn: &Instruction) -> bool {
         let before = self.code.len();
         let ip = self.address(before);
         let names = |op| insn.op_register(op).full_register() == Register::RAX;

@@ -21,7 +21,7 @@ const RCX: Reg = Reg(1);
 
 impl Lower<'_> {
     /// SYSCALL, which ends the block; false if it is left to its generic implementation.
-    pub fn system_call(&mut self, isa: &Isa, insn: &Instruction, next: u64) -> bool {
+    pub(crate) fn system_call(&mut self, isa: &Isa, insn: &Instruction, next: u64) -> bool {
         if self.code_mode & code_mode::LOW != 0 {
             return false;
         }
@@ -53,7 +53,7 @@ impl Lower<'_> {
     }
 
     /// SYSRET to 64-bit code, at privilege level 0.
-    pub fn system_return(&mut self, isa: &Isa, insn: &Instruction) -> bool {
+    pub(crate) fn system_return(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         if !self.privileged {
             return false;
         }
@@ -145,7 +145,7 @@ impl Lower<'_> {
     }
 
     /// Loads RFLAGS into S2, with RF and VM clear; the status flags are put away.
-    pub fn flags_image(&mut self) {
+    pub(crate) fn flags_image(&mut self) {
         let others = !(rflags::STATUS | rflags::RF | rflags::VM);
         self.asm.load(S2, stubs::rflags());
         self.asm.alu_imm(Alu::And, S2, others as i32);

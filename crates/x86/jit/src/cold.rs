@@ -10,7 +10,7 @@ use super::stubs::{BUDGET, S1, S2};
 use super::window::{self, Paged, Paired};
 
 /// Code that stands behind the block, as it seldom runs.
-pub enum Cold {
+pub(crate) enum Cold {
     Miss {
         label: Label,
         retry: Label,
@@ -88,6 +88,8 @@ pub enum Cold {
         flags: bool,
         rest: u32,
         target: u64,
+        /// It is left there often, so that this stands in the block itself.
+        often: bool,
     },
     /// The way to the dispatcher of link `index` of this block; `slot` is where it jumps through.
     Link {
@@ -120,7 +122,7 @@ impl Cold {
 }
 
 /// Code that seldom runs.
-pub struct Seldom {
+pub(crate) struct Seldom {
     /// How the flags are made first, if they are nowhere.
     recipe: Option<Recipe>,
     /// Where the registers are.
@@ -130,31 +132,45 @@ pub struct Seldom {
 
 impl Lower<'_> {
     /// Has `what` emitted behind the block, for the state of the flags that there is now.
-    pub fn seldom(&mut self, what: Cold) {
+    pub(crate) fn seldom(&mut self, what: Cold) {
         let recipe = self.status.recipe.filter(|_| self.status.flags == Flags::Recipe);
         self.output.cold.push(Seldom { recipe, homes: self.places.homes, what });
     }
 
-    pub fn emit_cold(&mut self) {
+    pub(crate) fn emit_cold(&mut self) {
+        let mut some = Vec::new();
         while !self.output.cold.is_empty() {
-            for Seldom { recipe, homes, mut what } in std::mem::take(&mut self.output.cold) {
-                (self.places.homes, self.places.back_home) = (homes, homes);
-                if recipe.is_some() || self.moved() {
-                    let inner = self.asm.label();
-                    self.asm.bind(std::mem::replace(what.label(), inner));
-                }
-                if recipe.is_some() {
-                    (self.status.flags, self.status.recipe) = (Flags::Recipe, recipe);
-                    self.save_flags();
-                }
-                self.come_home();
-                self.emit_one(what);
-            }
+            std::mem::swap(&mut some, &mut self.output.cold);
+            some.drain(..).for_each(|one| self.emit_seldom(one));
+        }
+        if some.capacity() > self.output.cold.capacity() {
+            self.output.cold = some;
         }
     }
 
+    /// Emits the ways out of the block that are taken often.
+    pub(crate) fn emit_ways_out(&mut self) {
+        let often = |one: &mut Seldom| matches!(one.what, Cold::Exit { often: true, .. });
+        let often: Vec<Seldom> = self.output.cold.extract_if(.., often).collect();
+        often.into_iter().for_each(|one| self.emit_seldom(one));
+    }
+
+    fn emit_seldom(&mut self, Seldom { recipe, homes, mut what }: Seldom) {
+        (self.places.homes, self.places.back_home) = (homes, homes);
+        if recipe.is_some() || self.moved() {
+            let inner = self.asm.label();
+            self.asm.bind(std::mem::replace(what.label(), inner));
+        }
+        if recipe.is_some() {
+            (self.status.flags, self.status.recipe) = (Flags::Recipe, recipe);
+            self.save_flags();
+        }
+        self.come_home();
+        self.emit_one(what);
+    }
+
     /// Goes back from code that seldom runs to `label`.
-    pub fn go_back(&mut self, label: Label) {
+    pub(crate) fn go_back(&mut self, label: Label) {
         self.move_to(self.places.back_home);
         self.asm.jmp(label);
         // What follows comes from elsewhere.
@@ -163,7 +179,7 @@ impl Lower<'_> {
 
     fn emit_one(&mut self, cold: Cold) {
         match cold {
-            Cold::Exit { label, flags, rest, target } => {
+            Cold::Exit { label, flags, rest, target, .. } => {
                 self.asm.bind(label);
                 self.status.flags = if flags { Flags::Host } else { Flags::Both };
                 self.put_flags_away();

@@ -1,4 +1,4 @@
-//! What translated code finds in the vCPU beside the registers.
+//! The part of a vCPU that translated code reads and writes beside the registers, by offsets from GS.
 
 use satori_defs::fpu::mxcsr;
 
@@ -6,57 +6,62 @@ use super::Translating;
 use super::targets::{TABLES, Target, Targets};
 use super::{memory, window, x87};
 
-/// Where it finds them.
+/// One for each vCPU; its layout is that of `offset_of!` in the emitted code.
 #[repr(C)]
-pub struct Context {
+pub(crate) struct Context {
     /// The status flags as LAHF and SETO leave them in AX.
     pub(super) flags: u64,
-    /// Why the code was left.
+    /// A value of `reason`: why the code was left. Valid behind a return to the dispatcher.
     pub(super) reason: u64,
-    /// Instructions until the next look around, while outside the code.
+    /// Instructions until the next look around. While code runs, the BUDGET register holds it instead.
     pub(super) budget: i64,
-    /// Instructions beyond those.
+    /// Instructions that the run may execute beyond `budget`, which is refilled from it.
     pub(super) left: i64,
-    /// The byte that others set when they want something.
+    /// The byte of the vCPU's `Kick`, which other threads set to make code leave at its next look around.
     pub(super) kick: *const u8,
     pub(super) cpu: *mut Translating,
-    /// Holds a value over an access.
+    /// A value that an access's slow path must not lose: valid from before that access to behind it.
     pub(super) temporary: u64,
-    /// An address that is no sum of registers.
+    /// The linear address of an access whose address no x86 operand expresses, between its computation and its use.
     pub(super) computed: u64,
     /// The address of the last miss that was answered, and how many misses before it were of the same.
     pub(super) missed: u64,
     pub(super) repeats: u32,
-    /// Where the TLB's entry for the last store is, in bytes from the first, if others execute too.
+    /// Offset in the TLB of the entry that the last store went through, for the look at the page's code word behind it; kept only if
+    /// other vCPUs execute too.
     pub(super) stored: u64,
+    /// How far the TLB's entries for a nested guest are from the others ([`Tlb::nested_distance`](satori_soft::mmu::Tlb::nested_distance)).
+    /// Valid while such a guest's code runs.
+    pub(super) nested_entries: u64,
     /// MXCSR as the monitor's own code has it.
     pub(super) host_mxcsr: u32,
-    /// The guest's vector registers and MXCSR are in the host's.
+    /// 1 while the guest's vector registers and MXCSR are in the host's, and the register file is stale.
     pub(super) vectors: u8,
-    /// The guest's x87 registers are in the host's.
+    /// 1 while the guest's x87 registers are in the host's, and `x87` and the register file are stale.
     pub(super) x87_loaded: u8,
-    /// They are in `x87`, and not in the register file yet.
+    /// 1 while the guest's x87 registers are in `x87`, and the register file is stale.
     pub(super) x87_stored: u8,
-    /// Indirect branches that met a known target, if they are counted.
+    /// How many indirect branches met a known target; stays 0 unless they are counted.
     pub(super) met: u64,
-    /// Holds a register while those of the x87 are stored.
+    /// A host register's value while the x87's registers are stored, which needs that register.
     pub(super) spare: u64,
-    /// A vector that is in two pages, with what is around it.
+    /// The bytes of a vector that lies in two pages: put together here for a load, or taken from here for a store.
     pub(super) vector: [u8; 2 * memory::VECTOR],
-    /// A register of vectors, while its place is needed.
+    /// A host vector register's value while that register is needed for something else.
     pub(super) spare_vector: [u8; 16],
     pub(super) x87: x87::Area,
     pub(super) windows: [window::Opened; window::PLACES],
-    /// The code that goes on without windows, or 0.
+    /// The address of the code that goes on without windows, for the jump behind a window that failed; 0 if there is none yet.
     pub(super) without: u64,
-    /// How often accesses in loops may leave their page until that is looked at, and when it was last.
+    /// How many more times accesses of loops may leave their page until their rate is judged, and the count of instructions when it
+    /// was judged last.
     pub(super) left_pages: i64,
     pub(super) left_pages_at: u64,
-    /// A target that no code is known for: where it is, and what leaves for it.
+    /// The target of an indirect branch for which no code is known: its address, and the code that leaves for the dispatcher.
     pub(super) unknown: Target,
     /// Targets of indirect branches, by mode.
     pub(super) targets: [Targets; TABLES],
-    /// The same, for translated code.
+    /// The addresses of the tables in `targets`, for translated code.
     pub(super) tables: [*const Target; TABLES],
     /// Distances to the host's memory of the two pages that a group of accesses is in, by the low byte of the page's number.
     pub(super) pairs: [u64; window::PAIRS],
@@ -67,7 +72,7 @@ pub struct Context {
 unsafe impl Send for Context {}
 
 impl Context {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let targets = std::array::from_fn(|_| Targets::new());
         Context {
             tables: targets.each_ref().map(Targets::address),
@@ -84,6 +89,7 @@ impl Context {
             missed: 0,
             repeats: 0,
             stored: 0,
+            nested_entries: 0,
             host_mxcsr: mxcsr::RESET,
             vectors: 0,
             x87_loaded: 0,
@@ -102,7 +108,7 @@ impl Context {
     }
 
     /// Indirect branches that met a known target.
-    pub fn met(&self) -> u64 {
+    pub(crate) fn met(&self) -> u64 {
         self.met
     }
 }

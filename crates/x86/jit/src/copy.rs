@@ -1,14 +1,68 @@
 //! Instructions on general registers that are copied, with other registers and addresses in them.
 
-use iced_x86::{Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register};
+use iced_x86::{
+    Code, Instruction, InstructionInfoOptions, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,
+};
 use satori_state::reg;
 
 use super::asm::{Alu, Mem, Reg, cc};
-use super::flags::effect;
 use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
 use super::stubs::{self, GUEST_RAX, S1, S2};
+
+/// Of what an instruction does, only how it accesses its operands.
+pub(crate) const ACCESSES: u32 =
+    InstructionInfoOptions::NO_MEMORY_USAGE | InstructionInfoOptions::NO_REGISTER_USAGE;
+
+/// The form of `insn` that may have any register in place of RAX, which is not in the host's; nothing if it has none or is that.
+fn general_form(insn: &Instruction) -> Option<Instruction> {
+    use Code::*;
+    let code = match insn.code() {
+        Add_AL_imm8 => Add_rm8_imm8,
+        Add_AX_imm16 => Add_rm16_imm16,
+        Add_EAX_imm32 => Add_rm32_imm32,
+        Add_RAX_imm32 => Add_rm64_imm32,
+        Or_AL_imm8 => Or_rm8_imm8,
+        Or_AX_imm16 => Or_rm16_imm16,
+        Or_EAX_imm32 => Or_rm32_imm32,
+        Or_RAX_imm32 => Or_rm64_imm32,
+        Adc_AL_imm8 => Adc_rm8_imm8,
+        Adc_AX_imm16 => Adc_rm16_imm16,
+        Adc_EAX_imm32 => Adc_rm32_imm32,
+        Adc_RAX_imm32 => Adc_rm64_imm32,
+        Sbb_AL_imm8 => Sbb_rm8_imm8,
+        Sbb_AX_imm16 => Sbb_rm16_imm16,
+        Sbb_EAX_imm32 => Sbb_rm32_imm32,
+        Sbb_RAX_imm32 => Sbb_rm64_imm32,
+        And_AL_imm8 => And_rm8_imm8,
+        And_AX_imm16 => And_rm16_imm16,
+        And_EAX_imm32 => And_rm32_imm32,
+        And_RAX_imm32 => And_rm64_imm32,
+        Sub_AL_imm8 => Sub_rm8_imm8,
+        Sub_AX_imm16 => Sub_rm16_imm16,
+        Sub_EAX_imm32 => Sub_rm32_imm32,
+        Sub_RAX_imm32 => Sub_rm64_imm32,
+        Xor_AL_imm8 => Xor_rm8_imm8,
+        Xor_AX_imm16 => Xor_rm16_imm16,
+        Xor_EAX_imm32 => Xor_rm32_imm32,
+        Xor_RAX_imm32 => Xor_rm64_imm32,
+        Cmp_AL_imm8 => Cmp_rm8_imm8,
+        Cmp_AX_imm16 => Cmp_rm16_imm16,
+        Cmp_EAX_imm32 => Cmp_rm32_imm32,
+        Cmp_RAX_imm32 => Cmp_rm64_imm32,
+        Test_AL_imm8 => Test_rm8_imm8,
+        Test_AX_imm16 => Test_rm16_imm16,
+        Test_EAX_imm32 => Test_rm32_imm32,
+        Test_RAX_imm32 => Test_rm64_imm32,
+        Cdqe => return Instruction::with2(Movsxd_r64_rm32, Register::RAX, Register::EAX).ok(),
+        Cwde => return Instruction::with2(Movsx_r32_rm16, Register::EAX, Register::AX).ok(),
+        _ => return None,
+    };
+    let mut general = *insn;
+    general.set_code(code);
+    Some(general)
+}
 
 /// How RAX is used beside the operands that are written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +90,7 @@ fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
 }
 
 /// Whether `insn` is copied, unless it is left to its generic implementation.
-pub fn is_copied(insn: &Instruction) -> bool {
+pub(crate) fn is_copied(insn: &Instruction) -> bool {
     copyable(insn.mnemonic()).is_some()
 }
 
@@ -59,7 +113,7 @@ fn stays(insn: &Instruction) -> bool {
     known && (0..insn.op_count()).all(plain)
 }
 
-pub fn is_immediate(kind: OpKind) -> bool {
+pub(crate) fn is_immediate(kind: OpKind) -> bool {
     use OpKind::*;
     matches!(
         kind,
@@ -76,7 +130,7 @@ pub fn is_immediate(kind: OpKind) -> bool {
 }
 
 /// The host register `number` in the size of `like`.
-pub fn sized(number: u8, like: Register) -> Register {
+pub(crate) fn sized(number: u8, like: Register) -> Register {
     const BYTES: [Register; 16] = [
         Register::AL,
         Register::CL,
@@ -108,7 +162,7 @@ fn full(r: Reg) -> Register {
     Register::RAX + u32::from(r.0)
 }
 
-pub fn writes(access: OpAccess) -> bool {
+pub(crate) fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
@@ -123,7 +177,9 @@ struct Borrowed {
 
 impl Lower<'_> {
     /// Emits `insn` as a copy of itself; false if that is not possible, whatever was emitted.
-    pub fn copied(&mut self, insn: &Instruction) -> bool {
+    pub(crate) fn copied(&mut self, insn: &Instruction) -> bool {
+        let general = general_form(insn);
+        let insn = general.as_ref().unwrap_or(insn);
         let held = self.places.held.take();
         match insn.mnemonic() {
             Mnemonic::Nop
@@ -146,7 +202,7 @@ impl Lower<'_> {
             implicit = Implicit::None;
         }
         let opcode = insn.op_code();
-        let info = self.info.info(insn);
+        let info = self.info.info_options(insn, ACCESSES);
         let accesses = [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()];
         let mut memory = None;
         let mut fixed = false;
@@ -168,7 +224,7 @@ impl Lower<'_> {
             }
         }
         let wrap = fixed || implicit == Implicit::Rax;
-        let mut effect = effect(insn);
+        let mut effect = self.effects[self.views.at];
         if effect.needs && !effect.reads && self.overwritten_next() {
             effect.needs = false;
         }
@@ -284,11 +340,10 @@ impl Lower<'_> {
     /// Whether nobody can see the status flags that the current instruction leaves: another changes all
     /// of them before any place where the code can be left.
     fn overwritten_next(&self) -> bool {
-        for insn in self.all.iter().skip(self.views.at + 1) {
+        for (insn, effect) in self.all.iter().zip(&self.effects).skip(self.views.at + 1) {
             if !stays(insn) {
                 return false;
             }
-            let effect = effect(insn);
             if effect.needs {
                 return false;
             }
@@ -415,7 +470,7 @@ impl Lower<'_> {
 }
 
 /// Gives `insn` the memory operand `mem`.
-pub fn put_address(insn: &mut Instruction, mem: Mem) {
+pub(crate) fn put_address(insn: &mut Instruction, mem: Mem) {
     insn.set_segment_prefix(Register::None);
     insn.set_memory_base(mem.base.map_or(Register::None, full));
     insn.set_memory_index(mem.index.map_or(Register::None, |(index, _)| full(index)));

@@ -13,7 +13,7 @@ use super::window::Round;
 
 /// Where the status flags are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flags {
+pub(crate) enum Flags {
     /// In the host's flags.
     Host,
     /// There, and put away.
@@ -49,16 +49,17 @@ enum Operand {
 
 /// How the status flags can be made again from registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recipe {
+pub(crate) struct Recipe {
     origin: Origin,
     wide: bool,
-    /// A register that was incremented behind that, or decremented if the second value is negative, and whether all of it.
+    /// The INC or DEC behind `origin`: its register, 1 or -1, and whether it was of 64 bits.
     step: Option<(u8, i32, bool)>,
 }
 
 impl Recipe {
-    /// How the flags that `insn` makes can be made again; `before` are those that were there.
-    pub fn of(insn: &Instruction, before: Option<Self>) -> Option<Self> {
+    /// The recipe that makes the flags of `insn` again from registers, if there is one; `before` is that of the flags that
+    /// stood before it, of which INC and DEC keep CF.
+    pub(crate) fn of(insn: &Instruction, before: Option<Self>) -> Option<Self> {
         use Mnemonic::*;
         if insn.op0_kind() != OpKind::Register {
             return None;
@@ -70,7 +71,7 @@ impl Recipe {
         let (to, wide) = (r.number() as u8, r.is_gpr64());
         if matches!(insn.mnemonic(), Inc | Dec) {
             let by = if insn.mnemonic() == Inc { 1 } else { -1 };
-            // A register that was stepped before is no longer what it was made from.
+            // A recipe holds one step, and its operands must not be what this one changes.
             let before = before.filter(|before| before.step.is_none() && !before.uses(1 << to))?;
             return Some(Recipe { step: Some((to, by, wide)), ..before });
         }
@@ -111,21 +112,21 @@ impl Recipe {
     }
 
     /// Whether it needs one of `registers`.
-    pub fn uses(&self, registers: u16) -> bool {
+    pub(crate) fn uses(&self, registers: u16) -> bool {
         self.needs() & registers != 0
     }
 }
 
 impl Lower<'_> {
-    /// Makes sure that what comes may change the host's flags; S1 is lost. They are put away.
-    pub fn save_flags(&mut self) {
+    /// Stores the guest's flags in the context, so that the code behind may change the host's; S1 is lost.
+    pub(crate) fn save_flags(&mut self) {
         self.put_flags_away();
         self.status.flags = Flags::Saved;
     }
 
-    /// Makes sure that what comes may change the host's flags; S1 is lost. Code that leaves from here
-    /// has to put them away, which [`Lower::seldom`] sees to.
-    pub fn spare_flags(&mut self) {
+    /// Lets the code behind change the host's flags, if they can be made again by the recipe without storing them; S1 is lost.
+    /// An exit from there stores them first ([`Lower::seldom`]).
+    pub(crate) fn spare_flags(&mut self) {
         match self.status.flags {
             Flags::Host if self.status.recipe.is_some() && self.flags_pass() => {
                 self.status.flags = Flags::Recipe
@@ -137,15 +138,12 @@ impl Lower<'_> {
 
     /// Whether the flags are replaced, or needed once more, before the block's end, where they have to be put away.
     fn flags_pass(&self) -> bool {
-        let touched = |insn: &Instruction| {
-            let effect = effect(insn);
-            effect.changes || effect.reads
-        };
-        self.views.round != Round::Only || self.all.iter().skip(self.views.at).any(touched)
+        let touched = |effect: &Effect| effect.changes || effect.reads;
+        self.views.round != Round::Only || self.effects.iter().skip(self.views.at).any(touched)
     }
 
     /// Puts the flags away and leaves them in the host too, unless they were put away before; S1 is lost.
-    pub fn put_flags_away(&mut self) {
+    pub(crate) fn put_flags_away(&mut self) {
         if self.status.flags == Flags::Recipe {
             self.restore_flags();
         }
@@ -158,7 +156,7 @@ impl Lower<'_> {
     }
 
     /// Brings the flags back to the host; S1 is lost.
-    pub fn restore_flags(&mut self) {
+    pub(crate) fn restore_flags(&mut self) {
         match (self.status.flags, self.status.recipe) {
             (Flags::Saved, _) => {
                 self.asm.load16(S1, stubs::flags());
@@ -269,15 +267,18 @@ impl Lower<'_> {
     }
 
     /// The host's flags are those that `insn` made.
-    pub fn flags_made(&mut self, insn: &Instruction) {
+    pub(crate) fn flags_made(&mut self, insn: &Instruction) {
         self.status.flags = Flags::Host;
         self.status.recipe = Recipe::of(insn, self.status.recipe);
     }
 
-    /// Before `insn`, which changes `registers`: flags that are nowhere else are made while that can be done,
-    /// unless the instruction makes others.
-    pub fn keep_recipe(&mut self, insn: &Instruction, registers: u16) {
-        if self.status.recipe.is_some_and(|recipe| recipe.uses(registers)) && !replaces(insn) {
+    /// Before `insn`, which changes `registers`: if the recipe reads one of them, the flags are made now, unless `insn` replaces
+    /// all of them, and the recipe ends.
+    pub(crate) fn keep_recipe(&mut self, insn: &Instruction, registers: u16) {
+        let effect = self.effects[self.views.at];
+        // It is certain to be copied and to make all flags anew, before which it leaves the code at most.
+        let replaces = effect.changes && !effect.needs && super::copy::is_copied(insn);
+        if self.status.recipe.is_some_and(|recipe| recipe.uses(registers)) && !replaces {
             if self.status.flags == Flags::Recipe {
                 self.restore_flags();
             }
@@ -286,14 +287,9 @@ impl Lower<'_> {
     }
 }
 
-/// Whether `insn` is certain to be copied and to make all status flags anew, before which it leaves the code at most.
-fn replaces(insn: &Instruction) -> bool {
-    let effect = effect(insn);
-    super::copy::is_copied(insn) && effect.changes && !effect.needs
-}
-
 /// What an instruction does with the status flags.
-pub struct Effect {
+#[derive(Clone, Copy)]
+pub(crate) struct Effect {
     /// It changes some.
     pub changes: bool,
     /// It depends on some.
@@ -303,7 +299,7 @@ pub struct Effect {
 }
 
 /// What `insn` does with the status flags.
-pub fn effect(insn: &Instruction) -> Effect {
+pub(crate) fn effect(insn: &Instruction) -> Effect {
     let status = |bits: u32| {
         use iced_x86::RflagsBits as B;
         bits & (B::OF | B::SF | B::ZF | B::AF | B::CF | B::PF)

@@ -25,7 +25,7 @@ const PLACE: u32 = size_of::<Target>().ilog2();
 impl Lower<'_> {
     /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
     /// it is none, whatever was emitted.
-    pub fn flow(&mut self, isa: &Isa, insn: &Instruction) -> Option<bool> {
+    pub(crate) fn flow(&mut self, isa: &Isa, insn: &Instruction) -> Option<bool> {
         if self.narrow() && insn.is_stack_instruction() && !is_flat(self.code_mode, seg::SS) {
             return None;
         }
@@ -116,7 +116,8 @@ impl Lower<'_> {
                         if on == next { (condition, target) } else { (condition ^ 1, next) };
                     self.asm.jcc(condition, label);
                     let flags = self.status.flags == Flags::Host;
-                    self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target });
+                    let often = self.often >> self.views.at & 1 != 0;
+                    self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target, often });
                     return Some(false);
                 }
                 let mut condition = insn.condition_code() as u8 - 1;
@@ -203,7 +204,7 @@ impl Lower<'_> {
     }
 
     /// Returns to the target at S1, and takes `more` bytes of parameters off the stack.
-    pub fn jump_back(&mut self, more: i32) {
+    pub(crate) fn jump_back(&mut self, more: i32) {
         self.move_stack(self.word() + more);
         let (_, code) = stubs::target(S1);
         self.asm.jmp_mem(code);
@@ -319,9 +320,34 @@ impl Lower<'_> {
                 if narrow { self.asm.store_imm32(mem, value as u32) } else { self.asm.store_imm(mem, value) }
             }
         }
-        self.move_stack(-self.word());
+        self.places.deferred -= self.word();
+        if self.stores {
+            self.settle_stack();
+        }
         self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
         true
+    }
+
+    /// Whether `insn` pushes or pops a register through a window, for which the stack pointer need not be up to date.
+    pub(crate) fn runs_on(&self, insn: &Instruction) -> bool {
+        let word = self.word();
+        let (disp, write) = match insn.code() {
+            Code::Push_r64 | Code::Push_r32 => (-word, true),
+            Code::Pop_r64 | Code::Pop_r32 => (0, false),
+            _ => return false,
+        };
+        let address = Address::stack(self.code_mode, disp.into());
+        insn.op0_register().full_register().number() != reg::RSP
+            && !(write && self.parallel)
+            && self.points_to(&address, word.into(), write)
+    }
+
+    /// Adds to the stack pointer what is still to be added; flags stay.
+    pub(crate) fn settle_stack(&mut self) {
+        let by = std::mem::take(&mut self.places.deferred);
+        if by != 0 {
+            self.move_stack(by);
+        }
     }
 
     fn pop(&mut self, guest: usize) {
@@ -337,7 +363,7 @@ impl Lower<'_> {
                 self.asm.store(stubs::gpr(guest), S2);
             }
         }
-        self.move_stack(self.word());
+        self.places.deferred += self.word();
     }
 
     /// Bytes that pushes and returns take off the stack.
@@ -490,7 +516,7 @@ impl Lower<'_> {
     }
 
     /// Computes where the table for `mode` has the target at S2, into S1.
-    pub fn target_place(&mut self, mode: Mode) {
+    pub(crate) fn target_place(&mut self, mode: Mode) {
         // As the function of that name does, times the size of a place.
         self.asm.imul32(S1, S2, SPREAD);
         self.asm.shr32(S1, (32 - PLACES.ilog2() - PLACE) as u8);
@@ -499,7 +525,7 @@ impl Lower<'_> {
     }
 
     /// Looks for the code at S2; S1 is its place in the table then, or what leaves for it.
-    pub fn look_up(&mut self) {
+    pub(crate) fn look_up(&mut self) {
         let (have, missing) = (self.asm.label(), self.asm.label());
         self.seldom(Cold::Branch { label: missing, have, rip: self.rip, rest: self.rest });
         self.target_place(self.mode);

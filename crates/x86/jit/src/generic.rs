@@ -8,7 +8,7 @@ use satori_soft::block::BLOCK_RIP;
 use satori_soft::cpu::{Asking, Handler, Stop};
 
 /// An instruction in translated code that its generic implementation executes.
-pub struct Site {
+pub(crate) struct Site {
     pub handler: Handler,
     pub insn: Instruction,
     /// The block's number, and where it was made; the instruction's own address is relative to that.
@@ -28,7 +28,7 @@ const GO_ON: u64 = 1;
 
 /// Executes `site`'s instruction. Returns [`LEAVE`], [`GO_ON`], or the address of the translated
 /// code to go to.
-pub extern "sysv64" fn call(vcpu: &mut Translating, site: &Site) -> u64 {
+pub(crate) extern "sysv64" fn call(vcpu: &mut Translating, site: &Site) -> u64 {
     vcpu.jit.counts.helped += 1;
     vcpu.cpu.doing.set(Doing::Helping);
     let outcome = help(vcpu, site);
@@ -45,8 +45,8 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
     cpu.state.gpr[BLOCK_RIP] = site.block_rip.wrapping_add(distance);
     let rip = site.rip.wrapping_add(distance);
     cpu.state.rip = rip;
-    let mode = cpu.code_mode;
-    let attention = std::mem::replace(&mut cpu.attention, false);
+    let mode = cpu.derived.code_mode;
+    let attention = std::mem::replace(&mut cpu.windows.attention, false);
     cpu.next_rip = rip.wrapping_add(site.insn.len() as u64);
     cpu.begin();
     let outcome = (site.handler)(cpu, &site.insn);
@@ -56,17 +56,17 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
         // HLT and PAUSE have completed when they exit.
         Err(Stop::Exit) => {
             let Site { handler, insn, .. } = *site;
-            cpu.asking = Some(Asking { rip, code_mode: mode, handler, insn });
+            cpu.pending.asking = Some(Asking { rip, code_mode: mode, handler, insn });
             (i64::from(cpu.state.rip != rip), Some(reason::EXIT))
         }
         Err(Stop::Alone) => (0, Some(reason::STEP)),
     };
     // A REP comes back here after thousands of bytes: that is too seldom to wait for the budget.
     let wanted = site.last && cpu.kick.pending();
-    let quiet = why.is_none() && !wanted && (!cpu.attention || vcpu.settled());
-    vcpu.cpu.attention |= attention;
+    let quiet = why.is_none() && !wanted && (!cpu.windows.attention || vcpu.settled());
+    vcpu.cpu.windows.attention |= attention;
     vcpu.context.flags = stubs::packed(vcpu.cpu.flags.bits());
-    let same = vcpu.cpu.code_mode == mode && !vcpu.jit.is_behind(&vcpu.cpu.fetches);
+    let same = vcpu.cpu.derived.code_mode == mode && !vcpu.jit.is_behind(&vcpu.cpu.mmu.fetches);
     if quiet && !site.last && same {
         return GO_ON;
     }

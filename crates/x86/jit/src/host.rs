@@ -8,7 +8,7 @@ use satori_cpuid::Feature;
 /// The host's processor, less what it is to do without: that shows how translation does on a host that
 /// does not have it.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub(crate) struct Host {
     without: Arc<[Feature]>,
     /// Vectors of 256 bits.
     pub avx: bool,
@@ -25,7 +25,7 @@ impl Default for Host {
 
 impl Host {
     /// As if it had none of these.
-    pub fn without(features: &[Feature]) -> Self {
+    pub(crate) fn without(features: &[Feature]) -> Self {
         let mut without: Vec<Feature> = features.to_vec();
         without.extend(features.iter().flat_map(|feature| feature.dependents()));
         let lacks = |feature| without.contains(&feature);
@@ -40,7 +40,7 @@ impl Host {
     }
 
     /// Whether it executes what the decoder calls `feature`.
-    pub fn has(&self, feature: CpuidFeature) -> bool {
+    pub(crate) fn has(&self, feature: CpuidFeature) -> bool {
         use CpuidFeature::*;
         let (name, has) = match feature {
             BMI1 => (Feature::Bmi1, is_x86_feature_detected!("bmi1")),

@@ -1,7 +1,7 @@
 //! Translation: guest code becomes host code.
 //!
 //! A block that was executed often enough is translated for the address that it is executed at.
-//! Most guest registers live in host registers, vector registers and flags included; GS points to
+//! Most guest registers live in host registers, vector registers and flags included; GS points into
 //! the vCPU ([`Translating`]), where the rest is. What is not worth translating calls its generic implementation,
 //! and whatever is unusual (a fault, a device, a page crossing) leaves translated code with the
 //! state as it is before the instruction, which is then executed by itself. So the interpreter
@@ -31,13 +31,13 @@ mod memory;
 mod moving;
 mod narrow;
 #[cfg(test)]
-mod nested;
+mod nested_tests;
 mod pieces;
 #[cfg(test)]
-mod promptness;
+mod promptness_tests;
 mod reach;
 #[cfg(test)]
-mod spaces;
+mod spaces_tests;
 mod strings;
 mod stubs;
 mod system;
@@ -51,7 +51,7 @@ mod translate;
 mod vcpu;
 mod vector;
 #[cfg(test)]
-mod warm;
+mod warm_tests;
 mod window;
 mod x87;
 
@@ -60,10 +60,11 @@ use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
 use satori_engine::{CodeWatcher, Made, Origin};
+use satori_lock::Held;
 use satori_memory::PageState;
 use satori_soft::block::{AddressHasher, Addresses as BlockAddresses, Block};
-use satori_soft::code_mode;
-use satori_soft::mmu::{BUCKETS, Fetches, Mode, Scope, bucket};
+use satori_soft::code_mode::{self, CodeKey};
+use satori_soft::mmu::{BUCKETS, Fetches, Mode, SIDES, Scope, Side, bucket};
 
 use arena::Arena;
 use asm::Asm;
@@ -85,21 +86,21 @@ const CHUNK: i64 = 2048;
 /// Why translated code was left. The rest of the word is the number of a link.
 mod reason {
     /// Go on at RIP.
-    pub const DISPATCH: u32 = 0;
+    pub(crate) const DISPATCH: u32 = 0;
     /// Execute the instruction at RIP by itself.
-    pub const STEP: u32 = 1;
+    pub(crate) const STEP: u32 = 1;
     /// Go on at RIP, and let the link whose number follows lead there directly.
-    pub const LINK: u32 = 2;
+    pub(crate) const LINK: u32 = 2;
     /// Execute the instruction at RIP by itself; it branches, to where the table shall lead next time.
-    pub const BRANCH: u32 = 3;
+    pub(crate) const BRANCH: u32 = 3;
     /// A generic implementation raised an exception.
-    pub const FAULT: u32 = 4;
+    pub(crate) const FAULT: u32 = 4;
     /// A generic implementation needs the machine.
-    pub const EXIT: u32 = 5;
+    pub(crate) const EXIT: u32 = 5;
     /// Go on at RIP, and let the table lead there next time.
-    pub const ARRIVE: u32 = 6;
+    pub(crate) const ARRIVE: u32 = 6;
     /// Bits of the reason.
-    pub const BITS: u32 = 8;
+    pub(crate) const BITS: u32 = 8;
 }
 
 /// Counts of what translation did.
@@ -150,7 +151,7 @@ struct Translated {
     rip: u64,
     mode: Mode,
     /// Its address then, and mode.
-    key: u64,
+    key: CodeKey,
     /// It is the rest of one whose windows failed.
     rest: bool,
     /// The number of that one, or its own.
@@ -189,15 +190,16 @@ impl Translated {
 #[derive(Clone, Copy)]
 struct Link {
     /// Where it goes, and in which mode; unless it is fixed, from where the block was made.
-    key: u64,
+    key: CodeKey,
     /// Offset of the jump's distance, or of the slot that it goes through.
     place: usize,
     /// What goes to the dispatcher.
     unlinked: usize,
     /// The target is in another page, whose translation may change: there is a slot.
     slot: bool,
-    /// Where it was led last, and the number of that block, which knows of it.
+    /// The code that the jump leads to now, as it was written last.
     code: u64,
+    /// The number of the block of that code. The block lists this link, to take it back when it goes.
     target: u32,
     /// The number of the block that jumps.
     source: u32,
@@ -218,14 +220,21 @@ struct Dependents {
     groups: Vec<u32>,
 }
 
+impl Dependents {
+    /// None, for each side, scope and bucket.
+    fn none() -> Box<[[[Self; BUCKETS]; 2]; SIDES]> {
+        Box::new(std::array::from_fn(|_| std::array::from_fn(|_| std::array::from_fn(|_| Self::default()))))
+    }
+}
+
 /// Arenas that no vCPU uses, for those of the machine's next life.
 type Pool = Arc<Mutex<Vec<Arena>>>;
 
 /// Bytes from an access to the first that a window for it may have, and behind the last; nothing at all if both are 0.
 type Extent = (i64, i64);
 
-/// Addresses in modes.
-type Addresses = HashSet<u64, BuildHasherDefault<AddressHasher>>;
+/// Keys of code.
+type Addresses = HashSet<CodeKey, BuildHasherDefault<AddressHasher>>;
 
 /// How translation is done.
 #[derive(Clone, Debug)]
@@ -246,38 +255,40 @@ struct Jit {
     stubs: Stubs,
     /// Where the next block comes.
     place: Place,
+    /// Retired instructions at which the next piece of the code memory is moved to a large page.
+    enlarge_at: u64,
     asm: Asm,
+    spare: translate::Spare,
     blocks: pieces::Blocks,
     links: pieces::Links,
     /// What is moved together, and by page on the host.
     groups: Groups,
-    /// Flushes of what belongs to an address space.
-    epoch: u64,
+    /// Flushes of what belongs to an address space, for each side.
+    epochs: [u64; SIDES],
     /// How far the windows of instructions may reach, in bytes from the access to the first and behind the last, where they
     /// crossed pages again and again.
-    extents: HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
-    /// Loops whose accesses are in another page every other round: they look for pages that lie together.
+    extents: HashMap<CodeKey, Extent, BuildHasherDefault<AddressHasher>>,
+    /// Loops whose accesses change pages about every other round: their windows reach over pages that are adjacent on the host.
     wide: Addresses,
-    /// Those where that does not help.
+    /// Loops of [`Jit::wide`] whose pages are not adjacent: they get no wide windows any more.
     scattered: Addresses,
     /// How often blocks were made in vain that go on in other pages, by address and mode.
-    in_vain: HashMap<u64, u8, BuildHasherDefault<AddressHasher>>,
+    in_vain: HashMap<CodeKey, u8, BuildHasherDefault<AddressHasher>>,
     /// Translations by mode, address and block.
-    table: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
+    table: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// The same of what goes on without windows in the middle of a block.
-    rests: HashMap<(u64, usize), u64, BuildHasherDefault<AddressHasher>>,
+    rests: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks by the address of their code.
     by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
     pages: HashMap<*const PageState, Vec<u32>, BuildHasherDefault<AddressHasher>>,
-    /// What depends on translations of linear addresses, by [`Scope`] and [`bucket`].
-    dependents: Box<[[Dependents; BUCKETS]; 2]>,
+    /// What depends on translations of linear addresses, by [`Side`], [`Scope`] and [`bucket`].
+    dependents: Box<[[[Dependents; BUCKETS]; 2]; SIDES]>,
     /// The state of things that all this was last brought up to date with.
-    stamps: [u64; 2],
     written: u64,
-    /// The segments of 32-bit code that targets are known for, of the kernel and of the user.
-    segments: [u64; 2],
-    /// The mode that the tables of targets are of.
-    code_mode: u64,
+    /// The segments of 32-bit code that targets are known for, of the kernel and of the user, for each side.
+    segments: [[u64; 2]; SIDES],
+    /// The mode that the tables of targets are of, for each side.
+    code_modes: [u64; SIDES],
     manner: Manner,
     pub counts: JitCounts,
 }
@@ -288,15 +299,15 @@ unsafe impl Send for Jit {}
 impl Drop for Jit {
     fn drop(&mut self) {
         if let Some(arena) = self.arena.take() {
-            self.pool.lock().unwrap_or_else(|e| e.into_inner()).push(arena);
+            self.pool.lock().held().push(arena);
         }
     }
 }
 
 impl Jit {
     /// A translator with code memory from `pool`, or fresh. Nothing if the host refuses any.
-    pub fn new(pool: &Pool, manner: Manner) -> Option<Box<Self>> {
-        let spare = pool.lock().unwrap_or_else(|e| e.into_inner()).pop();
+    pub(crate) fn new(pool: &Pool, manner: Manner) -> Option<Box<Self>> {
+        let spare = pool.lock().held().pop();
         let mut arena = match spare {
             Some(arena) => arena,
             None => Arena::new().ok()?,
@@ -314,11 +325,13 @@ impl Jit {
             pool: pool.clone(),
             stubs,
             place: Place::new(free),
+            enlarge_at: translate::ENLARGE_FROM,
             asm,
+            spare: translate::Spare::default(),
             blocks: pieces::Blocks::default(),
             links: pieces::Links::default(),
             groups: Groups::default(),
-            epoch: 0,
+            epochs: [0; SIDES],
             extents: HashMap::default(),
             wide: HashSet::default(),
             scattered: HashSet::default(),
@@ -327,18 +340,17 @@ impl Jit {
             rests: HashMap::default(),
             by_code: HashMap::default(),
             pages: HashMap::default(),
-            dependents: Box::new(std::array::from_fn(|_| std::array::from_fn(|_| Dependents::default()))),
-            stamps: [0; 2],
+            dependents: Dependents::none(),
             written: 0,
-            segments: [0; 2],
-            code_mode: 0,
+            segments: [[0; 2]; SIDES],
+            code_modes: [0; SIDES],
             manner,
             counts: JitCounts::default(),
         }))
     }
 
     /// Whether translated code counts the branches that met a known target.
-    pub fn counting(&self) -> bool {
+    pub(crate) fn counting(&self) -> bool {
         self.manner.counting
     }
 
@@ -356,12 +368,12 @@ impl Jit {
     }
 
     /// The blocks that were translated, as long as that is not forgotten.
-    pub fn translated(&self) -> BlockAddresses {
+    pub(crate) fn translated(&self) -> BlockAddresses {
         self.blocks.iter().map(|one| one.block).collect()
     }
 
     /// Forgets all code.
-    pub fn reset(&mut self, context: &mut Context) {
+    pub(crate) fn reset(&mut self, context: &mut Context) {
         self.counts.resets += 1;
         for one in self.blocks.iter() {
             // SAFETY: blocks live until `Blocks::reset`, which resets this first.
@@ -378,87 +390,100 @@ impl Jit {
         self.rests.clear();
         self.by_code.clear();
         self.pages.clear();
-        self.dependents.as_flattened_mut().fill_with(Dependents::default);
+        self.dependents = Dependents::none();
         context.targets.iter_mut().for_each(Targets::clear_all);
         self.place = Place::new(self.stubs.end);
     }
 
     /// Takes note of the mode that code is executed in from here on. The tables of targets say less of it than translations
-    /// depend on, so they are of this one only.
+    /// depend on, so those of its side are of this one only.
     #[inline(always)]
     fn notice_mode(&mut self, context: &mut Context, code_mode: u64) {
-        if self.code_mode != code_mode {
+        if self.code_modes[code_mode::side(code_mode) as usize] != code_mode {
             self.change_mode(context, code_mode);
         }
     }
 
     #[inline(never)]
     fn change_mode(&mut self, context: &mut Context, code_mode: u64) {
-        let before = std::mem::replace(&mut self.code_mode, code_mode);
+        let side = code_mode::side(code_mode);
+        let before = std::mem::replace(&mut self.code_modes[side as usize], code_mode);
         if (before ^ code_mode) & (code_mode::VECTORS | code_mode::LOW) != 0 {
-            self.forget_tables(context, |_| true);
+            self.forget_tables(context, side, |_| true);
         }
         if code_mode & code_mode::BITS_64 == 0 {
-            self.choose_targets(context, code_mode);
+            self.choose_targets(context, side, code_mode);
         }
     }
 
-    /// Forgets the targets of indirect branches in those tables that `which` picks.
-    fn forget_tables(&mut self, context: &mut Context, which: impl Fn(u8) -> bool) {
-        for dependents in self.dependents.iter_mut().flatten() {
+    /// Forgets the targets of indirect branches in those tables of `side` that `which` picks.
+    fn forget_tables(&mut self, context: &mut Context, side: Side, which: impl Fn(u8) -> bool) {
+        for dependents in self.dependents[side as usize].iter_mut().flatten() {
             for (table, set) in dependents.targets.extract_if(.., |(table, _)| which(*table)) {
                 context.targets[usize::from(table)].clear(set.into());
             }
         }
     }
 
-    /// Sees to it that targets of 32-bit code are of `code_mode`, which says more than the choice of their table.
-    fn choose_targets(&mut self, context: &mut Context, code_mode: u64) {
+    /// Prepares the targets of 32-bit code for `code_mode`: the tables are chosen by privilege alone, so those of other segments are
+    /// forgotten when the segments change.
+    fn choose_targets(&mut self, context: &mut Context, side: Side, code_mode: u64) {
         let segments = code_mode & code_mode::SEGMENTS;
         let user = code_mode & code_mode::USER != 0;
-        if std::mem::replace(&mut self.segments[usize::from(user)], segments) != segments {
-            self.forget_tables(context, |table| targets::narrow(table) == Some(user));
+        if std::mem::replace(&mut self.segments[side as usize][usize::from(user)], segments) != segments {
+            self.forget_tables(context, side, |table| targets::narrow(table) == Some(user));
         }
+    }
+
+    /// What depends on translations of `scope` for `side`, by [`bucket`].
+    fn dependents(&mut self, side: Side, scope: Scope) -> &mut [Dependents; BUCKETS] {
+        &mut self.dependents[side as usize][scope as usize]
     }
 
     /// Whether translations became void since this was last brought up to date.
     fn is_behind(&self, fetches: &Fetches) -> bool {
-        self.stamps != fetches.epochs()
-            || fetches.flushed() != [0; 2]
-            || self.written != PageState::invalidations()
+        fetches.voided() || self.written != PageState::invalidations()
     }
 
     /// Brings the translations up to date with what happened outside, for code of `code_mode`.
     #[inline(always)]
     fn refresh(&mut self, context: &mut Context, fetches: &mut Fetches, code_mode: u64) {
         self.notice_mode(context, code_mode);
-        let stamps = fetches.epochs();
-        if self.stamps != stamps {
-            for scope in [Scope::Local, Scope::Global] {
-                if self.stamps[scope as usize] != stamps[scope as usize] {
-                    self.flush(context, scope, 0..BUCKETS);
-                    self.epoch += u64::from(scope == Scope::Local);
-                }
-            }
-            self.stamps = stamps;
-        }
-        if fetches.flushed() != [0; 2] {
-            let flushed = fetches.take_flushed();
-            for scope in [Scope::Local, Scope::Global] {
-                let buckets = (0..BUCKETS).filter(|bucket| flushed[scope as usize] & 1 << bucket != 0);
-                self.flush(context, scope, buckets);
-            }
+        if fetches.voided() {
+            self.flush_voided(context, fetches);
         }
         if self.written != PageState::invalidations() {
             self.drop_written(context);
         }
     }
 
-    /// Unlinks what leads to translations of `scope` in one of `buckets`, which are void now.
-    fn flush(&mut self, context: &mut Context, scope: Scope, buckets: impl Iterator<Item = usize>) {
+    #[inline(never)]
+    fn flush_voided(&mut self, context: &mut Context, fetches: &mut Fetches) {
+        let Some(voided) = fetches.take_voided() else { return };
+        for side in Side::ALL {
+            for scope in [Scope::Local, Scope::Global] {
+                let void = voided.buckets[side as usize][scope as usize];
+                if voided.all[side as usize][scope as usize] {
+                    self.flush(context, side, scope, 0..BUCKETS);
+                    self.epochs[side as usize] += u64::from(scope == Scope::Local);
+                } else if void != 0 {
+                    self.flush(context, side, scope, (0..BUCKETS).filter(|bucket| void & 1 << bucket != 0));
+                }
+            }
+        }
+    }
+
+    /// Unlinks what leads to translations of `scope` for `side` in one of `buckets`, which are void now.
+    fn flush(
+        &mut self,
+        context: &mut Context,
+        side: Side,
+        scope: Scope,
+        buckets: impl Iterator<Item = usize>,
+    ) {
         for bucket in buckets {
-            self.forget_places(bucket);
-            let dependents = &mut self.dependents[scope as usize][bucket];
+            self.forget_places(side, bucket);
+            let dependents = &mut self.dependents[side as usize][scope as usize][bucket];
             for (table, set) in dependents.targets.drain(..) {
                 context.targets[usize::from(table)].clear(set.into());
             }
@@ -523,7 +548,7 @@ impl Jit {
         for link in std::mem::take(&mut self.blocks[number].incoming) {
             self.unlink_for_good(link);
         }
-        context.targets[targets::table(mode, key ^ rip)].forget(now);
+        context.targets[targets::table(mode, key.mode_at(rip))].forget(now);
         self.forget_target(self.group_of(number), number);
         if let Some(reach) = &mut self.blocks[number].reach {
             // It may be running, and is made of those pages until it ends.

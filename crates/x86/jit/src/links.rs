@@ -3,6 +3,7 @@
 use super::moving::may_move;
 use super::targets::{self, Target};
 use super::{Jit, Link, Translating, bucket};
+use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::mmu::{Mode, Scope, canonical};
 
 impl Translating {
@@ -24,7 +25,7 @@ impl Translating {
     /// The code that `link` leads to, if there is some already; the link leads there directly then, where
     /// it can.
     pub(super) fn follow(&mut self, link: u32) -> Option<u64> {
-        let rip = self.jit.key_of_link(link)? ^ self.cpu.code_mode;
+        let rip = self.jit.key_of_link(link)?.linear_in(self.cpu.derived.code_mode);
         let code = self.known_code(rip)?;
         self.link(link, rip, code);
         Some(code)
@@ -37,7 +38,7 @@ impl Translating {
             return None;
         }
         if let Some(code) = self.known_code(rip)
-            && self.note_target(self.cpu.mode, rip, code)
+            && self.note_target(self.cpu.derived.mode, rip, code)
         {
             return Some(self.context.targets[self.table()].place_of(rip));
         }
@@ -61,9 +62,10 @@ impl Translating {
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());
-            let moves = may_move(rip, self.cpu.code_mode) || jit.group_of(source).is_some();
+            let moves = may_move(rip, self.cpu.derived.code_mode) || jit.group_of(source).is_some();
+            let side = code_mode::side(self.cpu.derived.code_mode);
             for scope in scopes(scope, moves) {
-                jit.dependents[*scope as usize][bucket(key)].slots.push(link);
+                jit.dependents(side, *scope)[bucket(rip)].slots.push(link);
             }
         } else {
             // It is not taken back when the page is executed elsewhere.
@@ -85,7 +87,7 @@ impl Translating {
 
     /// The table of the targets of the code that is executed.
     fn table(&self) -> usize {
-        targets::table(self.cpu.mode, self.cpu.code_mode)
+        targets::table(self.cpu.derived.mode, self.cpu.derived.code_mode)
     }
 
     /// The code at RIP, if the table of targets has it.
@@ -98,29 +100,32 @@ impl Translating {
     /// Notes `code`, the translation of the block at `rip`, as a target of indirect branches that
     /// came from code of `mode`; whether it did.
     pub(crate) fn note_target(&mut self, mode: Mode, rip: u64, code: u64) -> bool {
-        if mode != self.cpu.mode {
+        if mode != self.cpu.derived.mode {
             return false;
         }
         let Some(scope) = self.blocks.scope_of(&self.cpu, self.cpu.code_key(rip)) else { return false };
         let table = self.table();
         self.context.targets[table].note(rip, code);
-        for scope in scopes(scope, may_move(rip, self.cpu.code_mode)) {
-            let targets = &mut self.jit.dependents[*scope as usize][bucket(rip)].targets;
+        let side = code_mode::side(self.cpu.derived.code_mode);
+        for scope in scopes(scope, may_move(rip, self.cpu.derived.code_mode)) {
+            let targets = &mut self.jit.dependents(side, *scope)[bucket(rip)].targets;
             if targets.len() == targets.capacity() {
                 // Targets that push each other out come again and again.
                 targets.sort_unstable();
                 targets.dedup();
+                // Looked at again when there are twice as many.
+                targets.reserve(targets.len());
             }
             targets.push((table as u8, targets::set_of(rip) as u16));
         }
-        self.jit.remember_target(rip, code, mode, self.cpu.code_mode);
+        self.jit.remember_target(rip, code, mode, self.cpu.derived.code_mode);
         true
     }
 }
 
-/// The flushes that take back what leads to code of `scope`. What `moves` may be elsewhere in another address space, and is
-/// taken back by each change of that though its mapping is global.
-pub fn scopes(scope: Scope, moves: bool) -> &'static [Scope] {
+/// The flushes behind which links to code of `scope` must be taken back. Code that `moves` is linked by its distance, which another
+/// address space changes: so a local flush concerns it even where its mapping is global.
+pub(crate) fn scopes(scope: Scope, moves: bool) -> &'static [Scope] {
     match scope {
         Scope::Local => &[Scope::Local],
         Scope::Global if moves => &[Scope::Local, Scope::Global],
@@ -130,8 +135,8 @@ pub fn scopes(scope: Scope, moves: bool) -> &'static [Scope] {
 
 impl Jit {
     /// Where `link` goes, and in which mode.
-    fn key_of_link(&self, link: u32) -> Option<u64> {
+    fn key_of_link(&self, link: u32) -> Option<CodeKey> {
         let &Link { key, source, fixed, .. } = self.links.get(link)?;
-        Some(if fixed { key } else { key.wrapping_add(self.distance_of(source)) })
+        Some(if fixed { key } else { key.moved(self.distance_of(source)) })
     }
 }

@@ -5,17 +5,18 @@
 //! brought back before a guest instruction that needs them.
 
 #[cfg(test)]
-mod golden;
+mod golden_tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::mem;
 use std::rc::Rc;
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
 
 use super::asm::{Alu, Asm, Label, cc};
 use super::cold::{Cold, Seldom};
-use super::flags::{Flags, Recipe, effect};
+use super::flags::{Effect, Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
@@ -25,74 +26,78 @@ use super::vector::Units;
 use super::window::{Range, Round, Step, Windows};
 use super::{AddressHasher, Extent, Jit, narrow, reason, x87};
 use satori_soft::block::{Block, ends_block};
-use satori_soft::code_mode;
+use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::cpu::Cpu;
 use satori_soft::isa::Isa;
 use satori_soft::mmu::Mode;
 
-/// A jump between blocks that is not in memory yet.
+/// A jump to another block in code that is still in the assembler's buffer; whoever installs the code links it.
 pub(crate) struct NewLink {
-    /// Where it goes, in its mode.
-    pub key: u64,
-    /// The jump's distance, unless there is a slot.
+    /// The block that the jump goes to: its address, and the mode it is decoded for.
+    pub key: CodeKey,
+    /// Offset in the buffer of the jump's 32-bit distance, which linking patches; unused if `slot` is there.
     pub place: usize,
-    /// What goes to the dispatcher.
+    /// Code that asks the dispatcher for the target: the jump leads there until it is linked.
     pub unlinked: Label,
-    /// The slot that it goes through, if the target is in another page.
+    /// The 8-byte slot through which the jump goes if its target is in another page, so that unmapping that page changes no code.
     pub slot: Option<Label>,
-    /// The target stays where it is when the block is elsewhere.
+    /// The target is an absolute address: it is the same when code of this page is found at another address.
     pub fixed: bool,
 }
 
 /// Where the guest's general registers are in the code that is being emitted.
-pub struct Places {
-    /// The host register of each guest register that has one; the others are in the register file.
+pub(crate) struct Places {
+    /// The host register that holds each guest register; a guest register without one is in the register file only.
     pub homes: Homes,
     /// The guest register whose value S2 holds beside the register file, until S2 or that register changes.
     pub held: Option<usize>,
-    /// The index of the first instruction at which another stretch of code with homes of its own may begin.
+    /// The index of the first instruction at which `homes` may be chosen anew; before it, a stretch of code relies on them.
     pub stretch: usize,
-    /// The homes that code off the path was entered with, and goes back to.
+    /// `homes` as they were where the path jumped to the cold code that is being emitted: it restores them before it jumps back.
     pub back_home: Homes,
-    /// The homes at the start of the second copy of a loop, which every round but the first is.
+    /// What is still to be added to the stack pointer: a run of pushes or pops through a window moves it once, as no code
+    /// leaves between them.
+    pub deferred: i32,
+    /// `homes` at the start of a loop's second copy. Its first round runs in the first copy, each later one in the second, so both
+    /// copies end with these.
     loop_homes: Homes,
 }
 
 /// Where the guest's status flags are in the code that is being emitted.
-pub struct Status {
-    /// In the host's flags, in the context, or in both.
+pub(crate) struct Status {
+    /// Which place holds the current values: the host's flags, `Context::flags`, both, or neither, when `recipe` does.
     pub flags: Flags,
-    /// The comparison or addition that makes them again from registers that have not changed since, wherever they are.
+    /// An instruction that computes the current values again; it is dropped when a register that it reads changes.
     pub recipe: Option<Recipe>,
-    /// The recipe that holds at the start of the second copy of a loop, where they are not in the context.
+    /// `recipe` at the start of a loop's second copy; if there is one, `Context::flags` is stale there.
     carried: Option<Recipe>,
 }
 
 /// Which ways to host memory accesses share: windows, and pages that loops remember.
-pub struct Views<'a> {
-    /// The windows that are open.
+pub(crate) struct Views<'a> {
+    /// The windows that are open: each names a range, and a place in the context that leads to its host memory.
     pub windows: Rc<Windows>,
-    /// S1 holds the place of window `.0` as long as [`Asm::changes`] is `.1`.
+    /// S1 holds what the context holds for window `.0` as long as [`Asm::changes`], which counts what may have written S1, is `.1`.
     pub pointer: Option<(usize, u32)>,
     /// The window through which the current instruction stored, if through one.
     pub stored_in: Option<u8>,
-    /// How far windows may reach, by the address and mode of their instruction; others as far as a group of accesses does.
-    pub extents: &'a HashMap<u64, Extent, BuildHasherDefault<AddressHasher>>,
-    /// Accesses may share a window at all: not in the rest of a block whose window failed.
+    /// How far the window of the instruction at an address and mode may reach, where one that reached farther crossed pages too often.
+    pub extents: &'a HashMap<CodeKey, Extent, BuildHasherDefault<AddressHasher>>,
+    /// Whether accesses may share windows: false in the code that goes on behind a window whose range is in two pages.
     pub grouping: bool,
-    /// The rounds of a loop that code is being emitted for.
+    /// Which rounds of the loop the code that is being emitted executes.
     pub round: Round,
-    /// The start of a loop whose first accesses were in two pages each, for rounds that find them so again.
+    /// The start of this code, if it is a loop for accesses that lie in two pages; a round that finds them so again jumps to it.
     pub paired: Option<Label>,
-    /// Accesses in a loop remember their pages.
+    /// Whether an access of a loop keeps its page in the context from one round to the next: false where rounds left it too often.
     pub paged: bool,
-    /// They remember neighbours, too, that lie together with their page on the host.
+    /// Whether it keeps neighbouring pages, too, if the host has them side by side in the same order.
     pub wide: bool,
-    /// The start of the second copy of a loop.
+    /// Where a round goes that another one follows: first the code between the copies, then the start of the second copy.
     again: Option<Label>,
-    /// The windows that are open there: those whose registers no instruction of the loop changes.
+    /// The windows that are open at the start of the second copy: no instruction of the loop changes the registers of their addresses.
     kept: Rc<Windows>,
-    /// What each instruction of the block does that matters to windows.
+    /// The registers and memory that each instruction of the block uses; empty if windows are of no use to the block.
     pub steps: Vec<Step>,
     /// The index of the current instruction, also among `steps`.
     pub at: usize,
@@ -102,12 +107,12 @@ pub struct Views<'a> {
 }
 
 /// What is made beside the code on the path.
-pub struct Output {
-    /// Code that seldom runs, to be emitted behind all that is on the path.
+pub(crate) struct Output {
+    /// Code that seldom runs: emitted last, into the part of code memory for such code.
     pub cold: Vec<Seldom>,
-    /// Jumps to other blocks.
+    /// The jumps to other blocks, in the order of their numbers.
     links: Vec<NewLink>,
-    /// The number that the first of them will have.
+    /// The number of the first of `links`; code passes numbers to the dispatcher.
     pub first_link: usize,
     /// What generic implementations are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
@@ -115,36 +120,39 @@ pub struct Output {
 }
 
 /// The translation of one block under way: the block, the current instruction, and four values that change as code is emitted.
-pub struct Lower<'a> {
+pub(crate) struct Lower<'a> {
     pub asm: &'a mut Asm,
     pub stubs: &'a Stubs,
     pub host: &'a Host,
-    pub info: InstructionInfoFactory,
+    pub info: &'a mut InstructionInfoFactory,
     pub places: Places,
     pub status: Status,
     pub views: Views<'a>,
     pub output: Output,
-    /// Whose rights accesses have.
+    /// The rights that memory accesses have: those of a supervisor or user, with or without EFLAGS.AC.
     pub mode: Mode,
-    /// At privilege level 0.
+    /// Whether the privilege level is 0.
     pub privileged: bool,
-    /// The mode that the block is translated for ([`Cpu::code_mode`]).
+    /// The mode that the block is translated for ([`Derived::code_mode`](satori_soft::cpu::Derived::code_mode)).
     pub code_mode: u64,
-    /// Other vCPUs run at the same time.
+    /// Whether other vCPUs run at the same time: their stores may change decoded pages.
     pub parallel: bool,
-    /// Branches that met a known target are counted.
+    /// Whether code counts the indirect branches that met a known target (`--engine-stats`).
     pub counting: bool,
-    /// The block's number.
+    /// The number of this translation.
     pub number: u32,
-    /// The number of the block whose rest this is, or its own.
+    /// The number of the translation that goes on here when a window's range is in two pages; otherwise `number`.
     pub whole: u32,
-    /// The block's instructions.
+    /// The block's instructions, and what each does with the status flags.
     pub all: Rc<[Instruction]>,
-    /// The guest's general registers when it is about to be executed.
+    pub effects: Vec<Effect>,
+    /// A bit for each that often branches out of the block.
+    pub often: u128,
+    /// The guest's general registers when the translation was asked for: a guess at what the addresses of its accesses are.
     pub gpr: [u64; 16],
     /// Guest registers that the block changes, a bit each.
     pub changed: u16,
-    /// What the block uses, which is loaded from its start on.
+    /// Whether the block uses vector or x87 registers, which its start then loads into the host's.
     pub units: Units,
     /// Address of the block.
     pub block_rip: u64,
@@ -152,13 +160,13 @@ pub struct Lower<'a> {
     pub rip: u64,
     /// Instructions of the block from the current one on.
     pub rest: u32,
-    /// The current instruction stores, and has to look behind.
+    /// Whether code behind the current instruction has to look if its store hit decoded code.
     pub stores: bool,
-    /// The instruction behind the current one records itself as the x87's last.
+    /// Whether the next instruction records itself as the x87's last (FIP, FDP), so that the current one need not.
     pub noted_by_next: bool,
 }
 
-/// Whether `insn`, the last of its block, goes on where that starts.
+/// Whether `insn`, the last of its block, can continue at the block's first instruction.
 fn goes_back(insn: &Instruction) -> bool {
     let conditional = insn.is_jcc_short_or_near();
     let branches = conditional || insn.is_jmp_short_or_near();
@@ -176,9 +184,9 @@ pub(crate) struct Translation {
     /// What looks for a window's range are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     pub ranges: Vec<Box<Range>>,
-    /// What leaves at the block's address.
+    /// Offset of the code that leaves with RIP at the block's address.
     pub leave: usize,
-    /// What looks at the block's pages first, if they are several.
+    /// Offset of the entry that checks where the block's pages are mapped, if they are several; the block's start relies on that.
     pub check: Option<usize>,
 }
 
@@ -188,32 +196,38 @@ pub(crate) struct Order<'a> {
     /// The block's instructions, and the pages that they are in.
     pub all: Rc<[Instruction]>,
     pub pages: Vec<Page>,
-    /// Where it stands, and that in its mode.
+    /// A bit for each instruction that often branches out of the block.
+    pub often: u128,
+    /// The linear address of its first instruction, and the key that this has in its mode.
     pub rip: u64,
-    pub key: u64,
-    /// The number that it will have.
+    pub key: CodeKey,
+    /// The number of this translation.
     pub number: u32,
-    /// That of the block whose rest it is, without windows.
+    /// The number of the translation that goes on here where a window failed; none for one from the start.
     pub whole: Option<u32>,
-    /// What it is moved with.
+    /// The group of blocks that keep their distances when their page is found at another address.
     pub group: Option<u32>,
 }
 
 /// Makes host code of `order`, for the place that is next in the code memory of `jit`.
 pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
     let &Order { ref all, rip, key, number, whole, group, .. } = order;
-    let base = group.map(|group| jit.base_of(group, cpu.code_mode));
+    let base = group.map(|group| jit.base_of(group, cpu.derived.code_mode));
+    let (mut effects, cold) = (mem::take(&mut jit.spare.effects), mem::take(&mut jit.spare.cold));
+    effects.clear();
+    effects.extend(all.iter().map(effect));
     jit.asm.restart(jit.address(jit.place.often), jit.address(jit.place.seldom), base);
     let mut lower = Lower {
         asm: &mut jit.asm,
         stubs: &jit.stubs,
         host: &jit.manner.host,
-        info: InstructionInfoFactory::new(),
+        info: &mut jit.spare.info,
         places: Places {
             homes: Homes::USUAL,
             held: None,
             stretch: 0,
             back_home: Homes::USUAL,
+            deferred: 0,
             loop_homes: Homes::USUAL,
         },
         status: Status { flags: Flags::Saved, recipe: None, carried: None },
@@ -234,19 +248,21 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             ranges: Vec::new(),
         },
         output: Output {
-            cold: Vec::new(),
+            cold,
             links: Vec::new(),
             first_link: jit.links.next(jit.place.piece) as usize,
             sites: Vec::new(),
         },
-        mode: cpu.mode,
+        mode: cpu.derived.mode,
         privileged: cpu.cpl() == 0,
-        code_mode: cpu.code_mode,
+        code_mode: cpu.derived.code_mode,
         parallel: cpu.parallel,
         counting: jit.manner.counting,
         number,
         whole: whole.unwrap_or(number),
         all: all.clone(),
+        effects,
+        often: order.often,
         gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
         changed: 0,
         units: Units::default(),
@@ -258,18 +274,21 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
     };
     let (leave, check) = lower.block(&cpu.isa, all, &order.pages);
     lower.asm.resolve();
-    Translation {
-        leave: lower.asm.offset(leave),
-        check: check.map(|check| lower.asm.offset(check)),
-        links: lower.output.links,
-        sites: lower.output.sites,
-        ranges: lower.views.ranges,
-    }
+    let Lower { asm, output, views, effects, .. } = lower;
+    let translation = Translation {
+        leave: asm.offset(leave),
+        check: check.map(|check| asm.offset(check)),
+        links: output.links,
+        sites: output.sites,
+        ranges: views.ranges,
+    };
+    (jit.spare.effects, jit.spare.cold) = (effects, output.cold);
+    translation
 }
 
 impl Lower<'_> {
-    /// Whether it is 32-bit code.
-    pub fn narrow(&self) -> bool {
+    /// Whether the guest's code is of 32 bits.
+    pub(crate) fn narrow(&self) -> bool {
         self.code_mode & code_mode::BITS_64 == 0
     }
 
@@ -280,12 +299,12 @@ impl Lower<'_> {
         let (refill, leave) = (self.asm.label(), self.asm.label());
         self.head(pages, all.len(), refill, leave);
         self.units = Units::of(all, self.code_mode);
-        // Loading one loses vectors.
+        // The x87 first: loading its registers overwrites the host's vectors.
         let check_x87 = self.units.x87.then(|| self.check_x87());
         let check_vectors = self.units.vectors.then(|| self.check_vectors());
         let goes_back = all.last().is_some_and(goes_back);
         if all.len() > 1 && (self.views.grouping || goes_back) {
-            let (info, rip, mode) = (&mut self.info, self.block_rip, self.code_mode);
+            let (info, rip, mode) = (&mut *self.info, self.block_rip, self.code_mode);
             self.views.steps = all.iter().map(|insn| Step::of(info, insn, rip, mode)).collect();
             self.changed = Step::changes(&self.views.steps);
             self.views.paired = (!self.views.grouping && self.pairs()).then_some(start);
@@ -309,6 +328,7 @@ impl Lower<'_> {
             self.body(isa, all);
             (refill, gone, again, round)
         });
+        self.emit_ways_out();
         self.asm.depart();
         if let Some((refill, _, _, round)) = again {
             self.asm.bind(refill);
@@ -354,10 +374,11 @@ impl Lower<'_> {
         (leave, check)
     }
 
-    /// Looks whether the block is still what it was, and pays for it.
+    /// The checks before a round: the code words of its pages still have the values of when it was decoded, and the budget has room
+    /// for its instructions, which are taken off.
     fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
         if self.parallel {
-            // Others may have written to the page.
+            // Another vCPU's store changes the page's code word and does not wait for this one.
             for page in pages {
                 self.asm.constant(S1, page.state as u64);
                 self.asm.compare_at(S1, page.value);
@@ -368,7 +389,7 @@ impl Lower<'_> {
         self.asm.jcc(cc::S, refill);
     }
 
-    /// At the start of the second copy, out of the way: all is where it usually is.
+    /// From the state at the start of the second copy to that at a block's edge: flags in the context, registers in their usual homes.
     fn leave_round(&mut self) {
         self.places.homes = self.places.loop_homes;
         if self.status.carried.is_some() {
@@ -385,10 +406,13 @@ impl Lower<'_> {
             self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
             self.views.at = i;
+            if !self.runs_on(insn) {
+                self.settle_stack();
+            }
             if self.views.round == Round::Only || self.views.round == Round::First && i + 1 < all.len() {
                 self.begin_stretch(i);
             } else if self.views.round == Round::First {
-                // The second copy is entered with all at home.
+                // The jump to the second copy moves registers from their usual homes to those of the loop.
                 self.come_home();
             }
             if i + 1 == all.len() {
@@ -397,14 +421,14 @@ impl Lower<'_> {
             if self.status.recipe.is_some() {
                 let registers = match self.views.steps.get(i) {
                     Some(step) => step.registers(),
-                    None => Step::of(&mut self.info, insn, self.block_rip, self.code_mode).registers(),
+                    None => Step::of(self.info, insn, self.block_rip, self.code_mode).registers(),
                 };
                 self.keep_recipe(insn, registers);
             }
             let before = self.status.recipe;
             ended = self.instruction(isa, insn);
-            if effect(insn).changes {
-                // However it was done, that is how they can be made again.
+            if self.effects[i].changes {
+                // The recipe is of the guest's instruction, however the host's code did it.
                 self.status.recipe = Recipe::of(insn, before);
             }
             if let Some(step) = self.views.steps.get(i)
@@ -414,9 +438,10 @@ impl Lower<'_> {
             }
             self.rest -= 1;
         }
+        self.settle_stack();
         if !ended {
             let next = self.block_rip.wrapping_add(all.last().map_or(0, Instruction::next_ip));
-            // The last of them is the current one still.
+            // Code that leaves from here takes back the last instruction only.
             self.rest = 1;
             if let Some(again) = self.go_again(next) {
                 self.asm.jmp(again);
@@ -438,7 +463,7 @@ impl Lower<'_> {
             self.views.kept = Rc::new(kept);
             self.views.again = Some(self.asm.label());
             if self.output.sites.is_empty() {
-                self.places.loop_homes = Homes::for_loop(&mut self.info, &self.all, self.code_mode);
+                self.places.loop_homes = Homes::for_loop(self.info, &self.all, self.code_mode);
             }
         }
     }
@@ -501,7 +526,7 @@ impl Lower<'_> {
     }
 
     /// What the generic implementation is called with; its address.
-    pub fn site(&mut self, isa: &Isa, insn: &Instruction) -> u64 {
+    pub(crate) fn site(&mut self, isa: &Isa, insn: &Instruction) -> u64 {
         let original = if self.narrow() { narrow::narrowed(*insn) } else { *insn };
         let site = Box::new(Site {
             handler: isa.handler(&original),
@@ -517,7 +542,7 @@ impl Lower<'_> {
         address
     }
 
-    pub fn call_generic(&mut self, site: u64) {
+    pub(crate) fn call_generic(&mut self, site: u64) {
         let homes = self.places.homes;
         self.come_home();
         self.asm.constant(S1, site);
@@ -541,7 +566,13 @@ impl Lower<'_> {
     }
 
     fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>, fixed: bool) {
-        self.output.links.push(NewLink { key: rip ^ self.code_mode, place, unlinked, slot, fixed });
+        self.output.links.push(NewLink {
+            key: CodeKey::of(rip, self.code_mode),
+            place,
+            unlinked,
+            slot,
+            fixed,
+        });
     }
 
     /// The second copy of this block, if that is where the last instruction goes back to.
@@ -551,7 +582,7 @@ impl Lower<'_> {
 
     /// Where to go on if that is at the second copy of this block; unless there is a recipe, the flags are put away
     /// then.
-    pub fn go_again(&mut self, rip: u64) -> Option<Label> {
+    pub(crate) fn go_again(&mut self, rip: u64) -> Option<Label> {
         let again = self.again_at(rip)?;
         if self.views.round == Round::First {
             self.status.carried = self.status.recipe;
@@ -565,7 +596,7 @@ impl Lower<'_> {
     }
 
     /// Jumps to the block at `rip`.
-    pub fn link(&mut self, rip: u64) {
+    pub(crate) fn link(&mut self, rip: u64) {
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jmp(unlinked);
             self.note_link(rip, self.asm.here() - 4, unlinked, None, false);
@@ -575,7 +606,7 @@ impl Lower<'_> {
     }
 
     /// Jumps to the block at `rip` in another page, which stays there if this block is moved and it is `fixed`.
-    pub fn link_far(&mut self, rip: u64, fixed: bool) {
+    pub(crate) fn link_far(&mut self, rip: u64, fixed: bool) {
         let (unlinked, slot) = (self.asm.label(), self.asm.label());
         self.seldom(Cold::Link {
             label: unlinked,
@@ -589,7 +620,7 @@ impl Lower<'_> {
     }
 
     /// Jumps to the block at `rip` if `condition` holds.
-    pub fn link_if(&mut self, condition: u8, rip: u64) {
+    pub(crate) fn link_if(&mut self, condition: u8, rip: u64) {
         if let Some(unlinked) = self.near_link(rip) {
             self.asm.jcc(condition, unlinked);
             self.note_link(rip, self.asm.here() - 4, unlinked, None, false);
@@ -602,14 +633,14 @@ impl Lower<'_> {
     }
 
     /// The label of code that leaves for the current instruction to be executed by itself.
-    pub fn step(&mut self, why: u32) -> Label {
+    pub(crate) fn step(&mut self, why: u32) -> Label {
         let label = self.asm.label();
         self.seldom(Cold::Step { label, rip: self.rip, rest: self.rest, why });
         label
     }
 
     /// Behind a call of the monitor: loads the vectors again. Flags stay.
-    pub fn reload_vectors(&mut self) {
+    pub(crate) fn reload_vectors(&mut self) {
         if self.units.vectors {
             self.asm.call_to(self.stubs.load_vectors);
         }

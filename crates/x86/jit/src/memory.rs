@@ -5,18 +5,18 @@ use satori_engine::Doing;
 use satori_memory::PageState;
 use satori_state::{reg, seg};
 
-use super::asm::{Alu, Label, Mem, Reg, Width, cc};
+use super::asm::{Alu, GS_AT, Label, Mem, Reg, Width, cc};
 use super::lower::Lower;
 use super::narrow;
 use super::reason;
 use super::stubs::{self, S1, S2};
 use crate::Translating;
-use satori_soft::code_mode::BITS_64;
+use satori_soft::code_mode::{BITS_64, side};
 use satori_soft::host::Scalar;
-use satori_soft::mmu::Tlb;
+use satori_soft::mmu::{Side, Tlb};
 
 /// In a description of an access: it writes.
-pub const WRITE: u32 = 1 << 8;
+pub(crate) const WRITE: u32 = 1 << 8;
 /// Misses of one address in a row that are answered.
 const MAX_REPEATS: u32 = 64;
 /// From this bit on: what its address must be a multiple of.
@@ -24,7 +24,7 @@ const ALIGN_SHIFT: u32 = 16;
 
 /// Where an operand is in linear memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Address {
+pub(crate) struct Address {
     pub base: Option<usize>,
     pub index: Option<(usize, u8)>,
     pub disp: i64,
@@ -53,7 +53,7 @@ impl Address {
     };
 
     /// The address of `insn`'s memory operand, relative to a block at `rip` in code of `code_mode`.
-    pub fn of(insn: &Instruction, rip: u64, code_mode: u64) -> Option<Self> {
+    pub(crate) fn of(insn: &Instruction, rip: u64, code_mode: u64) -> Option<Self> {
         let narrow = code_mode & BITS_64 == 0;
         if narrow && !narrow::is_flat(code_mode, insn.memory_segment().number()) {
             return None;
@@ -93,30 +93,32 @@ impl Address {
     }
 
     /// The one that was computed.
-    pub fn computed() -> Self {
+    pub(crate) fn computed() -> Self {
         Address { computed: true, ..Self::NONE }
     }
 
     /// At `disp` from a register.
-    pub fn at(base: usize, disp: i64) -> Self {
+    pub(crate) fn at(base: usize, disp: i64) -> Self {
         Address { base: Some(base), disp, ..Self::NONE }
     }
 
     /// At `disp` from the stack pointer of code of `code_mode`, whose stack is flat.
-    pub fn stack(code_mode: u64, disp: i64) -> Self {
+    pub(crate) fn stack(code_mode: u64, disp: i64) -> Self {
         let narrow = code_mode & BITS_64 == 0;
         Address { short: narrow, narrow, ..Address::at(reg::RSP, disp) }
     }
 }
 
+/// Bytes that only accesses of vectors have.
+const VECTORS: u32 = 16;
 /// Bytes of a vector at most.
-pub const VECTOR: usize = 32;
+pub(crate) const VECTOR: usize = 32;
 
 impl Translating {
     /// Copies a vector in two pages of RAM to where it lies together: how far that is from `linear`.
     fn bring_together(&mut self, linear: u64, size: u64) -> Option<u64> {
         let first = 0x1000 - (linear & 0xfff);
-        if !self.cpu.code64 && linear.wrapping_add(size) >> 32 != 0 {
+        if !self.cpu.derived.code64 && linear.wrapping_add(size) >> 32 != 0 {
             return None;
         }
         let parts = [(linear, first), (linear.wrapping_add(first), size - first)];
@@ -139,9 +141,17 @@ impl Translating {
 }
 
 impl Lower<'_> {
+    /// Makes of a number of a page, in S1 in units of the TLB's entries, how far its entry is behind the first of the guest's own.
+    pub(crate) fn entry_place(&mut self) {
+        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
+        if side(self.code_mode) == Side::Nested {
+            self.asm.alu_mem(Alu::Add, S1, stubs::nested_entries());
+        }
+    }
+
     /// Computes `address + offset` into `to`, a scratch register. The other one may be lost if
     /// index and base are both in memory. Flags may be lost if there is a segment.
-    pub fn effective(&mut self, to: Reg, address: &Address, offset: i64) {
+    pub(crate) fn effective(&mut self, to: Reg, address: &Address, offset: i64) {
         if address.computed {
             self.asm.load(to, stubs::computed());
             if offset != 0 {
@@ -210,9 +220,12 @@ impl Lower<'_> {
     }
 
     /// The operand for `address` when S1 is the distance to the host's memory, and whether S2 is free.
-    pub fn operand(&mut self, address: &Address) -> (Mem, bool) {
+    pub(crate) fn operand(&mut self, address: &Address) -> (Mem, bool) {
         if let Some((base, disp)) = self.register_only(address) {
             return (Mem::sum(S1, base, disp), true);
+        }
+        if let Some(disp) = self.constant_address(address) {
+            return (Mem::at(S1, disp), true);
         }
         if let (Some(base), None, None) = (address.base, address.index, address.segment)
             && !address.short
@@ -225,8 +238,23 @@ impl Lower<'_> {
         (Mem::sum(S1, S2, 0), false)
     }
 
+    /// `address`, if it is a constant that a displacement can hold.
+    fn constant_address(&self, address: &Address) -> Option<i32> {
+        let alone = address.base.is_none() && address.index.is_none() && address.segment.is_none();
+        if !alone || address.computed || address.relative && self.asm.moves() {
+            return None;
+        }
+        let linear = if address.short { i64::from(address.disp as u32) } else { address.disp };
+        i32::try_from(linear).ok()
+    }
+
+    /// Whether it takes more than one short instruction to compute `address`.
+    fn is_long(&self, address: &Address) -> bool {
+        address.segment.is_some() || address.relative && self.constant_address(address).is_none()
+    }
+
     /// Computes `address + offset` into `to`; the other scratch register keeps its value.
-    pub fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address, offset: i64) {
+    pub(crate) fn effective_beside(&mut self, to: Reg, other: Reg, address: &Address, offset: i64) {
         // That may take both registers.
         let both = address.base.is_some_and(|base| self.home(base).is_none())
             && address.index.is_some_and(|(index, _)| self.home(index).is_none());
@@ -240,7 +268,7 @@ impl Lower<'_> {
     }
 
     /// Whether `address` needs a scratch register to be computed and cannot be an index.
-    pub fn register_only(&self, address: &Address) -> Option<(Reg, i32)> {
+    pub(crate) fn register_only(&self, address: &Address) -> Option<(Reg, i32)> {
         if address.index.is_some() || address.segment.is_some() || address.short {
             return None;
         }
@@ -249,7 +277,7 @@ impl Lower<'_> {
     }
 
     /// Puts `address + offset` into S2, and tells a register that has it too, or S2.
-    pub fn compute(&mut self, address: &Address, offset: i64) -> Reg {
+    pub(crate) fn compute(&mut self, address: &Address, offset: i64) -> Reg {
         if let Some((base, disp)) = self.register_only(address)
             && i64::from(disp) + offset == 0
         {
@@ -262,8 +290,7 @@ impl Lower<'_> {
 
     /// Looks for the page of `size` bytes at S2, an address that `from` has too, in the TLB: the condition "above" holds
     /// unless it has them. S1 is where its entry is, S2 the offset into the page.
-    pub fn look_up_page(&mut self, from: Reg, size: i64, write: bool) {
-        let entry = 2 * self.mode as usize + usize::from(write);
+    pub(crate) fn look_up_page(&mut self, from: Reg, size: i64, write: bool) {
         let shift = 12 - Tlb::ENTRY_SHIFT;
         if self.host.bmi2 {
             self.asm.rorx32(S1, from, shift);
@@ -271,15 +298,21 @@ impl Lower<'_> {
             self.asm.mov32(S1, from);
             self.asm.shr32(S1, shift);
         }
-        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
-        self.asm.alu_mem(Alu::Xor, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
+        self.entry_place();
+        self.asm.alu_mem(Alu::Xor, S2, self.tag(write));
         self.asm.alu_imm(Alu::Cmp, S2, 0x1000 - size as i32);
+    }
+
+    /// The tag for reads or writes of the entry that S1 leads to.
+    fn tag(&self, write: bool) -> Mem {
+        let entry = 2 * self.mode as usize + usize::from(write);
+        stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry)
     }
 
     /// Translates an access of `size` bytes; returns the operand that reaches it in the host. It uses
     /// S1, and S2 unless told otherwise by the second value. The host's flags may be lost, and can be brought
     /// back then; who changes them sees to that first.
-    pub fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
+    pub(crate) fn access(&mut self, address: &Address, size: u32, write: bool, align: u32) -> (Mem, bool) {
         self.check_end(address, size);
         if let Some(found) = self.through_window(address, size, write, align) {
             return found;
@@ -298,10 +331,16 @@ impl Lower<'_> {
             self.asm.store(stubs::stored(), S1);
             (self.stores, self.views.stored_in) = (true, None);
         }
+        // Vectors in two pages come back behind this, from code that seldom runs.
+        let again = size < VECTORS && self.is_long(address);
+        if again {
+            // The tag is there twice then: S2 is the address that it was before.
+            self.asm.alu_mem(Alu::Xor, S2, self.tag(write));
+        }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         let have = self.asm.label();
         self.asm.bind(have);
-        let host = self.operand(address);
+        let host = if again { (Mem::sum(S1, S2, 0), false) } else { self.operand(address) };
         let describe = size | if write { WRITE } else { 0 } | align << ALIGN_SHIFT;
         self.seldom(super::cold::Cold::Miss {
             label: miss,
@@ -333,7 +372,7 @@ impl Lower<'_> {
     }
 
     /// Loads S1 with where the state of the page is that was stored to, through `window` if so.
-    pub fn load_state(&mut self, window: Option<u8>) {
+    pub(crate) fn load_state(&mut self, window: Option<u8>) {
         match window {
             Some(window) => self.asm.load(S1, super::window::state(window)),
             None => {
@@ -346,7 +385,7 @@ impl Lower<'_> {
     /// Behind an instruction that stored, if it did: looks whether others decoded code from the page, or want to know of writes to it.
     /// They do so behind a barrier that makes either their reads see the store, or this see
     /// their mark. Both scratch registers are lost.
-    pub fn look_behind(&mut self, next: u64, last: bool) {
+    pub(crate) fn look_behind(&mut self, next: u64, last: bool) {
         if !std::mem::take(&mut self.stores) {
             return;
         }
@@ -367,10 +406,10 @@ impl Lower<'_> {
     }
 
     /// The code of a miss, out of the way.
-    pub fn emit_miss(&mut self, address: &Address, describe: u32, have: Label) {
+    pub(crate) fn emit_miss(&mut self, address: &Address, describe: u32, have: Label) {
         let (size, write) = (describe & 0xff, describe & WRITE != 0);
         // Vectors are in two pages more often than others, and slow to leave with.
-        if size >= 16 && describe >> ALIGN_SHIFT == 1 && !(write && self.parallel) {
+        if size >= VECTORS && describe >> ALIGN_SHIFT == 1 && !(write && self.parallel) {
             let (look, found, apart) = (self.asm.label(), self.asm.label(), self.asm.label());
             let joined = !write && self.units.vectors;
             let otherwise = if joined { apart } else { look };
@@ -404,13 +443,13 @@ impl Lower<'_> {
         }
         self.asm.load_vector(0, stubs::spare_vector(), Width::Sse);
         self.asm.load(S1, stubs::cpu());
-        self.asm.lea(S1, Mem::at(S1, stubs::joined(size as usize).disp));
+        self.asm.lea(S1, Mem::at(S1, stubs::joined(size as usize).disp + GS_AT as i32));
         self.asm.alu(Alu::Sub, S1, S2);
     }
 
     /// Leaves so that the instruction at `rip` is executed by itself, `rest` instructions before
     /// the end of what was paid for.
-    pub fn emit_step(&mut self, rip: u64, rest: u32, why: u32) {
+    pub(crate) fn emit_step(&mut self, rip: u64, rest: u32, why: u32) {
         self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
         self.asm.linear(S2, rip);
         self.asm.constant(S1, why.into());
@@ -419,24 +458,24 @@ impl Lower<'_> {
 }
 
 /// Called by translated code: what leads to the target at `rip`, as the table has it. Nothing if there can be no code.
-pub extern "sysv64" fn branch(vcpu: &mut Translating, rip: u64) -> u64 {
+pub(crate) extern "sysv64" fn branch(vcpu: &mut Translating, rip: u64) -> u64 {
     vcpu.jit.counts.unmet += 1;
     vcpu.find_target(rip).map_or(0, |target| target as u64)
 }
 
 /// Called by translated code: the code that `link` leads to, or 0.
-pub extern "sysv64" fn resolve(vcpu: &mut Translating, link: u64) -> u64 {
+pub(crate) extern "sysv64" fn resolve(vcpu: &mut Translating, link: u64) -> u64 {
     vcpu.follow(link as u32).unwrap_or(0)
 }
 
 /// Called by translated code: its last store was to the page with `state`, which others decoded code from.
-pub extern "sysv64" fn wrote(vcpu: &mut Translating, state: &PageState) {
+pub(crate) extern "sysv64" fn wrote(vcpu: &mut Translating, state: &PageState) {
     vcpu.translated_store(state);
 }
 
 /// Called by translated code: caches the translation for an access at `linear`. Returns 1 if the
 /// access will hit now; a vector to be read from two pages is brought together, and its distance from `linear` returned.
-pub extern "sysv64" fn miss(vcpu: &mut Translating, linear: u64, described: u64) -> u64 {
+pub(crate) extern "sysv64" fn miss(vcpu: &mut Translating, linear: u64, described: u64) -> u64 {
     vcpu.jit.counts.misses += 1;
     let (describe, number) = (described as u32, (described >> 32) as u32);
     let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);

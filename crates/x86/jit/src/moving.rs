@@ -24,19 +24,20 @@ use super::reach::{Page, jump};
 use super::{AddressHasher, Context, Jit, arena, generic, targets, window};
 use satori_soft::block::Block;
 use satori_soft::code_mode;
-use satori_soft::code_mode::BITS_64;
+use satori_soft::code_mode::{BITS_64, CodeKey};
+use satori_soft::mmu::{SIDES, Side};
 
 /// What is nearer than this to a block may be reached from it by a displacement of 32 bits.
-pub const NEAR: u64 = 1 << 31;
-/// Addresses at which all that is near is canonical, and no address has a short form: where Linux maps programs that may be
-/// anywhere, libraries and the vDSO. Translations of what is elsewhere are of one address.
+pub(crate) const NEAR: u64 = 1 << 31;
+/// Addresses whose surroundings of [`NEAR`] bytes are canonical and need more than 32 bits: where Linux maps
+/// position-independent programs, libraries and the vDSO. A translation of code elsewhere is valid at its own address alone.
 const ANYWHERE: Range<u64> = 1 << 33..(1 << 47) - NEAR - 0x1_0000;
 
-/// The same for programs of 32 bits: above those that have one address.
+/// The same for programs of 32 bits: above where those of a fixed address are loaded.
 const ANYWHERE_32: Range<u64> = 1 << 30..(1 << 32) - 0x1_0000;
 
 /// Whether translations of code at `rip`, of `code_mode`, may be valid elsewhere, too.
-pub fn may_move(rip: u64, code_mode: u64) -> bool {
+pub(crate) fn may_move(rip: u64, code_mode: u64) -> bool {
     if code_mode & BITS_64 != 0 {
         ANYWHERE.contains(&rip)
     } else {
@@ -45,7 +46,7 @@ pub fn may_move(rip: u64, code_mode: u64) -> bool {
 }
 
 /// What a translated block is made of beside its code.
-pub struct Parts {
+pub(crate) struct Parts {
     /// What generic implementations are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     #[cfg_attr(not(test), expect(dead_code, reason = "only the code reads them"))]
@@ -60,10 +61,12 @@ pub struct Parts {
 }
 
 /// All translations that begin in one page and may be anywhere.
-pub struct Group {
+pub(crate) struct Group {
+    /// Whose code it is.
+    pub side: Side,
     /// The linear address of the page now, as its cell has it.
     pub linear: u64,
-    /// The flush since which it is there, by [`Jit::epoch`]. What leads there, and from there to other pages, was found
+    /// The flush since which it is there, by [`Jit::epochs`]. What leads there, and from there to other pages, was found
     /// since.
     epoch: u64,
     blocks: Vec<u32>,
@@ -76,20 +79,20 @@ pub struct Group {
 
 /// What is moved together.
 #[derive(Default)]
-pub struct Groups {
+pub(crate) struct Groups {
     pub all: Vec<Group>,
     /// Pages between which there are jumps, also by both and their distance.
     pub pairs: Vec<Pair>,
     pub by_pair: HashMap<(u32, u32, u64), u32, BuildHasherDefault<AddressHasher>>,
-    /// By the page's first byte on the host.
-    by_page: HashMap<*const u8, u32, BuildHasherDefault<AddressHasher>>,
+    /// By the page's first byte on the host, for each side.
+    by_page: [HashMap<*const u8, u32, BuildHasherDefault<AddressHasher>>; SIDES],
 }
 
 /// What tables of translations have one of `block` by, whose key at `rip` is `key`.
-pub fn place_in_table(key: u64, rip: u64, block: *const Block, moves: bool) -> (u64, usize) {
+pub(crate) fn place_in_table(key: CodeKey, rip: u64, block: *const Block, moves: bool) -> (CodeKey, usize) {
     if moves {
         // Blocks are aligned, so that the lowest bit tells these from the others.
-        (key ^ (rip & !0xfff), block as usize | 1)
+        (key.in_page_of(rip), block as usize | 1)
     } else {
         (key, block as usize)
     }
@@ -100,18 +103,19 @@ const _: () = assert!(align_of::<Block>() > 1);
 impl Jit {
     /// What a translation of code at `rip`, in `page`, is moved with, if it is moved at all; `whole` is the block that it
     /// belongs to, which may be running.
-    pub fn group_for(
+    pub(crate) fn group_for(
         &mut self,
         context: &mut Context,
         page: &Page,
-        (rip, key): (u64, u64),
+        (rip, key): (u64, CodeKey),
         whole: Option<u32>,
     ) -> Option<u32> {
         let linear = rip & !0xfff;
-        if !may_move(rip, key ^ rip) {
+        if !may_move(rip, key.mode_at(rip)) {
             return None;
         }
-        let known = self.groups.by_page.get(&page.host).copied();
+        let side = code_mode::side(key.mode_at(rip));
+        let known = self.groups.by_page[side as usize].get(&page.host).copied();
         if let Some(whole) = whole {
             // It is entered from that one without a look at where both are.
             let own = self.blocks[whole].parts.group;
@@ -123,14 +127,15 @@ impl Jit {
                 let number = self.groups.all.len() as u32;
                 let (blocks, pairs, known) = (Vec::new(), Vec::new(), Vec::new());
                 self.groups.all.push(Group {
+                    side,
                     linear: 0,
-                    epoch: self.epoch,
+                    epoch: self.epochs[side as usize],
                     blocks,
                     sure: false,
                     pairs,
                     known,
                 });
-                self.groups.by_page.insert(page.host, number);
+                self.groups.by_page[side as usize].insert(page.host, number);
                 self.place_group(number, linear);
                 number
             }
@@ -140,13 +145,13 @@ impl Jit {
     }
 
     /// What code of `group` counts its addresses from.
-    pub fn base_of(&self, group: u32, code_mode: u64) -> Base {
+    pub(crate) fn base_of(&self, group: u32, code_mode: u64) -> Base {
         let cell = self.address(arena::CELLS + 8 * group as usize);
         Base { cell, linear: self.groups.all[group as usize].linear, narrow: code_mode & BITS_64 == 0 }
     }
 
     /// Block `number` is moved with `group` from now on.
-    pub fn join(&mut self, group: Option<u32>, number: u32) {
+    pub(crate) fn join(&mut self, group: Option<u32>, number: u32) {
         if let Some(group) = group {
             self.groups.all[group as usize].blocks.push(number);
         }
@@ -154,15 +159,15 @@ impl Jit {
 
     /// The translation of `block` for `key`, at `rip`, if there is one. Its page is there then. If translated code is
     /// `running`, none is found that had to be taken from elsewhere first. The page's translation is `local` if it is not global.
-    pub fn find(
+    pub(crate) fn find(
         &mut self,
         context: &mut Context,
         block: *mut Block,
-        (key, rip): (u64, u64),
+        (key, rip): (CodeKey, u64),
         local: bool,
         running: bool,
     ) -> Option<u64> {
-        if may_move(rip, key ^ rip) {
+        if may_move(rip, key.mode_at(rip)) {
             let place = place_in_table(key, rip, block, true);
             // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
             let known = unsafe { (*block).moving_translation(place.0) };
@@ -178,7 +183,7 @@ impl Jit {
                     return None;
                 }
                 if local && !self.groups.all[group as usize].sure {
-                    self.find_again(context, group, key ^ rip);
+                    self.find_again(context, group, key.mode_at(rip));
                 }
                 return Some(code);
             }
@@ -190,7 +195,8 @@ impl Jit {
     fn bring(&mut self, context: &mut Context, group: u32, linear: u64, running: bool) -> bool {
         let (before, current) = {
             let group = &mut self.groups.all[group as usize];
-            let current = std::mem::replace(&mut group.epoch, self.epoch) == self.epoch;
+            let epoch = self.epochs[group.side as usize];
+            let current = std::mem::replace(&mut group.epoch, epoch) == epoch;
             (group.linear, current)
         };
         if before == linear {
@@ -219,7 +225,7 @@ impl Jit {
         for number in &blocks {
             let rip = self.rip_of(*number);
             let block = &mut self.blocks[*number];
-            context.targets[targets::table(block.mode, block.key ^ block.rip)].forget(rip);
+            context.targets[targets::table(block.mode, block.key.mode_at(block.rip))].forget(rip);
             if let Some(reach) = &mut block.reach {
                 // The other page may be another one elsewhere.
                 reach.pages.iter_mut().skip(1).for_each(|page| page.sure = false);
@@ -247,42 +253,45 @@ impl Jit {
     }
 
     /// The blocks of `group` that are in `piece` of the code memory are gone.
-    pub fn leave_group(&mut self, group: Option<u32>, piece: usize) {
+    pub(crate) fn leave_group(&mut self, group: Option<u32>, piece: usize) {
         if let Some(group) = group {
             self.groups.all[group as usize].blocks.retain(|number| piece_of(*number) != piece);
         }
     }
 
     /// What block `number` is moved with.
-    pub fn group_of(&self, number: u32) -> Option<u32> {
+    pub(crate) fn group_of(&self, number: u32) -> Option<u32> {
         self.blocks.get(number)?.parts.group
     }
 
     /// Whether block `number` may be linked to other pages: where it is is known, and a flush takes that back.
-    pub fn is_placed(&self, number: u32) -> bool {
-        self.group_of(number).is_none_or(|group| self.groups.all[group as usize].epoch == self.epoch)
+    pub(crate) fn is_placed(&self, number: u32) -> bool {
+        self.group_of(number).is_none_or(|group| {
+            let group = &self.groups.all[group as usize];
+            group.epoch == self.epochs[group.side as usize]
+        })
     }
 
     /// Whether `rip` is in the page that block `number` begins in.
-    pub fn is_at(&self, number: u32, rip: u64) -> bool {
+    pub(crate) fn is_at(&self, number: u32, rip: u64) -> bool {
         self.blocks.get(number).is_some() && (self.rip_of(number) ^ rip) >> 12 == 0
     }
 
     /// How much further on block `number` is than where it was made.
-    pub fn distance_of(&self, number: u32) -> u64 {
+    pub(crate) fn distance_of(&self, number: u32) -> u64 {
         let Some(block) = self.blocks.get(number) else { return 0 };
         let Some(group) = block.parts.group else { return 0 };
         self.groups.all[group as usize].linear.wrapping_sub(block.rip & !0xfff)
     }
 
     /// Where block `number` is.
-    pub fn rip_of(&self, number: u32) -> u64 {
+    pub(crate) fn rip_of(&self, number: u32) -> u64 {
         self.blocks[number].rip.wrapping_add(self.distance_of(number))
     }
 
     /// The address of block `number`, and its mode.
-    pub fn key_of(&self, number: u32) -> u64 {
+    pub(crate) fn key_of(&self, number: u32) -> CodeKey {
         // Both are user addresses, so that nothing is carried into what says the mode.
-        self.blocks[number].key.wrapping_add(self.distance_of(number))
+        self.blocks[number].key.moved(self.distance_of(number))
     }
 }

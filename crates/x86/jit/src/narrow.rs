@@ -2,10 +2,10 @@
 //!
 //! Its instructions are those of 64-bit code with a few encodings more, its addresses are sums of 32 bits, and a
 //! segment register stands between each of them and memory. Segments are flat almost always: for those that are,
-//! [`Cpu::code_mode`] has a bit each, so translated code checks none, and who loads another one goes on in other code. What
+//! [`Derived::code_mode`] has a bit each, so translated code checks none, and who loads another one goes on in other code. What
 //! is accessed through a segment that is not flat is left to its generic implementation.
 //!
-//! [`Cpu::code_mode`]: satori_soft::cpu::Cpu::code_mode
+//! [`Derived::code_mode`]: satori_soft::cpu::Derived::code_mode
 
 #[cfg(test)]
 mod tests;
@@ -15,14 +15,14 @@ use satori_soft::code_mode::flat;
 use satori_state::seg;
 
 /// Whether code of `code_mode` can access memory through segment register `i` without a look at it.
-pub fn is_flat(code_mode: u64, i: usize) -> bool {
+pub(crate) fn is_flat(code_mode: u64, i: usize) -> bool {
     // Code can be read, but perhaps not by this segment.
     i != seg::CS && code_mode & flat(i) != 0
 }
 
-/// `insn`, of 32-bit code in a block at `rip`, with an encoding that 64-bit code has too, and with a target that is counted from
-/// the block as 64 bits do.
-pub fn widened(mut insn: Instruction, rip: u64) -> Instruction {
+/// `insn`, of 32-bit code in a block at `rip`, as 64-bit code has it: opcodes that became REX prefixes get their long form,
+/// and a branch's target is counted from the block in 64 bits.
+pub(crate) fn widened(mut insn: Instruction, rip: u64) -> Instruction {
     use Code::*;
     let code = match insn.code() {
         Inc_r16 => Inc_rm16,
@@ -54,8 +54,8 @@ pub fn widened(mut insn: Instruction, rip: u64) -> Instruction {
     insn
 }
 
-/// `insn` as its generic implementation knows it, whose branches have the width that they were decoded with.
-pub fn narrowed(mut insn: Instruction) -> Instruction {
+/// `insn` as its generic implementation takes it: a branch target of 64 bits is one of 32 bits again, as it was decoded.
+pub(crate) fn narrowed(mut insn: Instruction) -> Instruction {
     if insn.op_count() > 0 && insn.op0_kind() == OpKind::NearBranch64 {
         let target = insn.near_branch64() as u32;
         insn.set_op0_kind(OpKind::NearBranch32);

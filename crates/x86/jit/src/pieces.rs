@@ -13,12 +13,12 @@ use super::moving::place_in_table;
 use super::{Context, Jit, Link, Translated, arena, targets, translate};
 
 /// Pieces of the code memory.
-pub const PIECES: usize = 8;
+pub(crate) const PIECES: usize = 8;
 /// Bits of a number that count within a piece; with those for the pieces, a link's fits beside why code was left.
 const BITS: u32 = 20;
 
-/// The piece that what has `number` is in.
-pub fn piece_of(number: u32) -> usize {
+/// Index of the piece of code memory that holds the block or link with this `number`: its upper bits.
+pub(crate) fn piece_of(number: u32) -> usize {
     (number >> BITS) as usize
 }
 
@@ -27,7 +27,7 @@ const _: () = assert!(
 );
 
 /// What has numbers.
-pub struct Numbered<T>([Vec<T>; PIECES]);
+pub(crate) struct Numbered<T>([Vec<T>; PIECES]);
 
 impl<T> Default for Numbered<T> {
     fn default() -> Self {
@@ -37,7 +37,7 @@ impl<T> Default for Numbered<T> {
 
 impl<T> Numbered<T> {
     /// The number of the next one in `piece`.
-    pub fn next(&self, piece: usize) -> u32 {
+    pub(crate) fn next(&self, piece: usize) -> u32 {
         (piece as u32) << BITS | self.0[piece].len() as u32
     }
 
@@ -46,27 +46,27 @@ impl<T> Numbered<T> {
         self.0[piece].len() + count < 1 << BITS
     }
 
-    pub fn push(&mut self, piece: usize, one: T) {
+    pub(crate) fn push(&mut self, piece: usize, one: T) {
         self.0[piece].push(one);
     }
 
-    pub fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.0[piece_of(number)].get(number as usize & ((1 << BITS) - 1))
     }
 
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.0[piece_of(number)].get_mut(number as usize & ((1 << BITS) - 1))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten()
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.iter_mut().for_each(Vec::clear);
     }
 
-    /// Those of `piece` that have a number, whose numbers are free then.
+    /// Takes all entries of `piece` out; their numbers may be given anew from then on.
     fn take(&mut self, piece: usize) -> Vec<T> {
         std::mem::take(&mut self.0[piece])
     }
@@ -86,8 +86,8 @@ impl<T> IndexMut<u32> for Numbered<T> {
 }
 
 /// Where in the code memory the next block comes.
-pub struct Place {
-    /// Bytes of a piece, of which the second are for what seldom runs.
+pub(crate) struct Place {
+    /// Bytes of a piece's two parts: for code that runs often, and for code that seldom runs.
     sizes: (usize, usize),
     pub piece: usize,
     /// The first free bytes of it.
@@ -99,25 +99,25 @@ pub struct Place {
 
 impl Place {
     /// The whole code memory, of which `begin` bytes are taken for good.
-    pub fn new(begin: usize) -> Self {
+    pub(crate) fn new(begin: usize) -> Self {
         let sizes = (arena::SELDOM / PIECES, (arena::SIZE - arena::SELDOM) / PIECES);
         Place { sizes, piece: 0, often: begin, seldom: arena::SELDOM, used: [0; PIECES] }
     }
 
     /// Pieces of these sizes.
     #[cfg(test)]
-    pub fn shrink(&mut self, often: usize, seldom: usize) {
+    pub(crate) fn shrink(&mut self, often: usize, seldom: usize) {
         self.sizes = (often, seldom);
     }
 
     /// Whether so many bytes fit.
-    pub fn fits(&self, often: usize, seldom: usize) -> bool {
+    pub(crate) fn fits(&self, often: usize, seldom: usize) -> bool {
         self.often + often + 16 <= (self.piece + 1) * self.sizes.0
             && self.seldom + seldom + 8 <= arena::SELDOM + (self.piece + 1) * self.sizes.1
     }
 
     /// Takes so many bytes.
-    pub fn take(&mut self, often: usize, seldom: usize) {
+    pub(crate) fn take(&mut self, often: usize, seldom: usize) {
         let (often, seldom) = (often.next_multiple_of(16), seldom.next_multiple_of(8));
         self.often += often;
         self.seldom += seldom;
@@ -125,7 +125,7 @@ impl Place {
     }
 
     /// Bytes in use.
-    pub fn in_use(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.used.iter().sum()
     }
 
@@ -140,13 +140,13 @@ impl Place {
 
 impl Jit {
     /// Whether a block of so many bytes, with so many links, fits.
-    pub fn has_room(&self, often: usize, seldom: usize, links: usize) -> bool {
+    pub(crate) fn has_room(&self, often: usize, seldom: usize, links: usize) -> bool {
         let piece = self.place.piece;
         self.place.fits(often, seldom) && self.links.has_room(piece, links) && self.blocks.has_room(piece, 1)
     }
 
     /// Empties the oldest piece, for what comes next. No translated code may be running.
-    pub fn next_piece(&mut self, context: &mut Context) {
+    pub(crate) fn next_piece(&mut self, context: &mut Context) {
         self.place.advance(self.stubs.end);
         let piece = self.place.piece;
         if piece == 0 {
@@ -166,7 +166,7 @@ impl Jit {
             for link in one.incoming.iter().filter(|link| kept(link)) {
                 self.unlink_for_good(*link);
             }
-            context.targets[targets::table(one.mode, one.key ^ one.rip)].forget(rip);
+            context.targets[targets::table(one.mode, one.key.mode_at(one.rip))].forget(rip);
             let code = self.address(one.entry);
             let table = if one.rest { &mut self.rests } else { &mut self.table };
             let key = place_in_table(one.key, one.rip, one.block, one.parts.group.is_some());
@@ -192,7 +192,8 @@ impl Jit {
         }
         self.links.take(piece);
         self.forget_piece(piece);
-        // What goes on without windows is entered from the block that it belongs to, and asks what that is made of.
+        // A block's code without windows is entered only from that block, and reads what the block was made of:
+        // where the block is gone, it must go too.
         let orphans: Vec<u32> = (0..PIECES as u32)
             .flat_map(|piece| (piece << BITS..self.blocks.next(piece as usize)).collect::<Vec<_>>())
             .filter(|number| !kept(&self.blocks[*number].whole))
@@ -206,7 +207,7 @@ impl Jit {
     }
 
     /// Lets a link go to the dispatcher, as the block that it led to is gone.
-    pub fn unlink_for_good(&mut self, link: u32) {
+    pub(crate) fn unlink_for_good(&mut self, link: u32) {
         if let Some(known) = self.links.get_mut(link) {
             known.code = 0;
             self.unlink(link);
@@ -214,5 +215,5 @@ impl Jit {
     }
 }
 
-pub type Blocks = Numbered<Translated>;
-pub type Links = Numbered<Link>;
+pub(crate) type Blocks = Numbered<Translated>;
+pub(crate) type Links = Numbered<Link>;

@@ -11,6 +11,7 @@ use super::moving::may_move;
 use super::{Jit, bucket};
 use crate::Translating;
 use satori_soft::block::Block;
+use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::cpu::Cpu;
 
 /// Times that a block may be in vain before it is made without other pages.
@@ -20,7 +21,7 @@ const JUMP: usize = 5;
 
 /// A page that code was taken from.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     pub linear: u64,
     /// Its first byte on the host.
     pub host: *const u8,
@@ -33,19 +34,19 @@ pub struct Page {
 
 impl Page {
     /// Whether `rip` is in it.
-    pub fn has(&self, rip: u64) -> bool {
+    pub(crate) fn has(&self, rip: u64) -> bool {
         self.linear == rip & !0xfff
     }
 
     /// Whether it was not written since.
-    pub fn valid(&self) -> bool {
+    pub(crate) fn valid(&self) -> bool {
         // SAFETY: page states live as long as guest memory, which the Cpu holds.
         unsafe { (*self.state).value() == self.value }
     }
 }
 
 /// Where a block goes on.
-pub struct Reach {
+pub(crate) struct Reach {
     /// All its pages.
     pub pages: Vec<Page>,
     /// The linear address of the block that theirs are for.
@@ -57,7 +58,7 @@ pub struct Reach {
 }
 
 /// The jump at offset `from` of the code memory to offset `to`.
-pub fn jump(from: usize, to: usize) -> [u8; JUMP] {
+pub(crate) fn jump(from: usize, to: usize) -> [u8; JUMP] {
     let mut jump = [0xe9, 0, 0, 0, 0];
     jump[1..].copy_from_slice(&(to as i32 - (from + JUMP) as i32).to_le_bytes());
     jump
@@ -65,7 +66,7 @@ pub fn jump(from: usize, to: usize) -> [u8; JUMP] {
 
 impl Jit {
     /// Block `number` must look at its pages in `bucket`, whose translations are void, before it runs again.
-    pub fn guard(&mut self, number: u32, void: usize) {
+    pub(crate) fn guard(&mut self, number: u32, void: usize) {
         let Some(block) = self.blocks.get_mut(number) else { return };
         let Some(reach) = &mut block.reach else { return };
         for page in reach.pages.iter_mut().filter(|page| bucket(page.linear) == void) {
@@ -76,12 +77,13 @@ impl Jit {
     }
 
     /// Whether code may be made that goes on in other pages from `key` on.
-    pub fn may_reach(&self, key: u64) -> bool {
+    pub(crate) fn may_reach(&self, key: CodeKey) -> bool {
         self.in_vain.get(&key).is_none_or(|times| *times < TIMES)
     }
 
-    /// Block `number` turned out to reach into a page that is another one now, or that was written.
-    pub fn note_in_vain(&mut self, number: u32) {
+    /// Block `number` was made over several pages in vain: one of the others was written, or is mapped elsewhere now. Counted by
+    /// the block's address, so that it is not tried for ever.
+    pub(crate) fn note_in_vain(&mut self, number: u32) {
         let key = self.key_of(number);
         let times = self.in_vain.entry(key).or_default();
         *times = times.saturating_add(1);
@@ -89,18 +91,19 @@ impl Jit {
 }
 
 impl Jit {
-    /// Makes sure of `pages` that they are where they were, and that block `number` hears of it when that changes. One
-    /// with a breakpoint is not: its instructions are executed one at a time.
+    /// Whether `pages` are still mapped where they were and unwritten; from then on block `number` is void when that changes. False
+    /// also for a page with a breakpoint, whose instructions are executed one at a time.
     pub(crate) fn make_sure(&mut self, cpu: &mut Cpu, number: u32, pages: &mut [Page]) -> bool {
-        let moves = pages.iter().any(|page| may_move(page.linear, cpu.code_mode));
+        let moves = pages.iter().any(|page| may_move(page.linear, cpu.derived.code_mode));
         for page in pages.iter_mut().filter(|page| !page.sure) {
             if cpu.debug.code_page(page.linear) {
                 return false;
             }
             let Some(scope) = cpu.scope_of_page(page.linear, page.host) else { return false };
             page.sure = true;
+            let side = code_mode::side(cpu.derived.code_mode);
             for scope in scopes(scope, moves) {
-                self.dependents[*scope as usize][bucket(page.linear)].blocks.push(number);
+                self.dependents(side, *scope)[bucket(page.linear)].blocks.push(number);
             }
         }
         true
@@ -133,13 +136,13 @@ impl Translating {
 
 impl Page {
     /// The page of `block`, which stands at `rip`.
-    pub fn of(block: &Block, rip: u64) -> Page {
+    pub(crate) fn of(block: &Block, rip: u64) -> Page {
         let (host, state, value) = (block.host(), block.state(), block.value());
         Page { linear: rip & !0xfff, host, state, value, sure: true }
     }
 
-    /// The page that the instruction of `block`, which stands at `rip`, reaches into.
-    pub fn behind(block: &Block, rip: u64) -> Option<Page> {
+    /// The second page of the crossing instruction of `block` at `rip`, if it is one.
+    pub(crate) fn behind(block: &Block, rip: u64) -> Option<Page> {
         let crossing = block.crossing()?;
         let linear = (rip & !0xfff).wrapping_add(0x1000);
         let (host, state, value) = (crossing.host, crossing.state, crossing.value);
@@ -147,8 +150,8 @@ impl Page {
     }
 }
 
-/// Called by translated code: whether block `number`, which is about to be entered, is still made of what is there.
-pub extern "sysv64" fn reaches(vcpu: &mut Translating, number: u64) -> u64 {
+/// Called by translated code at the entry of block `number`: 1 if the pages that it was made of are still mapped and unwritten.
+pub(crate) extern "sysv64" fn reaches(vcpu: &mut Translating, number: u64) -> u64 {
     vcpu.still_reaches(number as u32).into()
 }
 
@@ -210,7 +213,7 @@ mod tests {
         (gpr[reg::RCX], gpr[reg::RBX], gpr[reg::RAX]) = (ROUNDS, 0, 0);
         (gpr[reg::RDX], gpr[reg::R8], gpr[reg::R9]) = (cr3, LOOP, LOOP + 0x1000);
         cpu.state.rip = rip;
-        assert_eq!(cpu.run(Until { tsc: None, instructions: Some(1 << 20) }), Exit::Hlt);
+        assert_eq!(cpu.run(Until { counter: None, instructions: Some(1 << 20) }), Exit::Hlt);
         assert_eq!(cpu.state.gpr[reg::RAX], ROUNDS);
         cpu.state.gpr[reg::RBX]
     }
@@ -253,15 +256,15 @@ mod tests {
             let gpr = &mut cpu.state.gpr;
             (gpr[reg::RCX], gpr[reg::RBX], gpr[reg::RAX]) = (ROUNDS, 0, 0);
             cpu.state.rip = LOOP;
-            let exit = cpu.run(Until { tsc: None, instructions: Some(1 << 20) });
+            let exit = cpu.run(Until { counter: None, instructions: Some(1 << 20) });
             assert_eq!(exit, Exit::Debug(DebugCause::Breakpoint), "{at:#x}");
             assert_eq!((cpu.state.rip, cpu.state.gpr[reg::RAX]), (at, incremented));
             // Taken away, the loop is fast again.
             set_breakpoint(&mut cpu, None);
             run(&mut cpu, LOOP);
-            let before = cpu.steps;
+            let before = cpu.decoded.steps;
             run(&mut cpu, LOOP);
-            assert_eq!(cpu.steps, before);
+            assert_eq!(cpu.decoded.steps, before);
         }
     }
 
@@ -273,10 +276,10 @@ mod tests {
         set_breakpoint(&mut cpu, Some(ALIAS + 0x1000));
         // Made anew, after the breakpoint dropped everything.
         run(&mut cpu, LOOP);
-        let (entered, steps) = (translated(&cpu), cpu.steps);
+        let (entered, steps) = (translated(&cpu), cpu.decoded.steps);
         assert_eq!(run(&mut cpu, LOOP), ROUNDS);
         assert!(translated(&cpu) > entered, "the loop ran in no translated code");
-        assert_eq!(cpu.steps, steps, "instructions were executed one at a time");
+        assert_eq!(cpu.decoded.steps, steps, "instructions were executed one at a time");
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn shape(insn: &Instruction, code_mode: u64) -> Option<(u8, bool)> {
 impl Lower<'_> {
     /// Emits `insn` if it is a string instruction without a repetition, or a repeated MOVS or STOS. Of those what does not lie within one page, goes
     /// downwards, or has no translation yet is left to the generic implementation.
-    pub fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
+    pub(crate) fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         let Some((shift, moves)) = shape(insn, self.code_mode) else { return self.once(insn) };
         let homes = [(reg::RCX, RCX), (reg::RSI, RSI), (reg::RDI, RDI)];
         debug_assert!(homes.iter().all(|(guest, host)| self.home(*guest) == Some(*host)), "copied as it is");
@@ -129,7 +129,7 @@ impl Lower<'_> {
         self.asm.mov32(S1, start);
         self.asm.alu_imm(Alu::And, S2, -PAGE);
         self.asm.shr32(S1, 12 - Tlb::ENTRY_SHIFT);
-        self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
+        self.entry_place();
         self.asm.alu_mem(Alu::Cmp, S2, stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry));
     }
 }

@@ -5,24 +5,24 @@ use std::mem::offset_of;
 use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, Segment, reg, seg};
 
-use super::asm::{Alu, Asm, Mem, Reg, cc, field};
+use super::asm::{Alu, Asm, GS_AT, Mem, Reg, cc, field};
 use super::homes::Homes;
 use super::host::Host;
-use super::targets::{OTHER, Target};
+use super::targets::{STEP, Target, WAYS};
 use super::{CHUNK, Context, vector, x87};
 use crate::Translating;
 use satori_soft::mmu::Tlb;
 
 /// Scratch, and where LAHF puts flags.
-pub const S1: Reg = Reg(0);
+pub(crate) const S1: Reg = Reg(0);
 /// Scratch.
-pub const S2: Reg = Reg(15);
+pub(crate) const S2: Reg = Reg(15);
 /// Instructions until the next look around.
-pub const BUDGET: Reg = Reg(11);
+pub(crate) const BUDGET: Reg = Reg(11);
 /// The guest's RAX.
-pub const GUEST_RAX: Reg = Reg(14);
+pub(crate) const GUEST_RAX: Reg = Reg(14);
 /// The guest's RSP.
-pub const GUEST_RSP: Reg = Reg(10);
+pub(crate) const GUEST_RSP: Reg = Reg(10);
 
 const HOST_RSP: Reg = Reg(4);
 const ARG1: Reg = Reg(7);
@@ -33,7 +33,7 @@ const ARG3: Reg = Reg(2);
 const KEPT: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
 /// The guest's register number `i` in the register file.
-pub fn gpr(i: usize) -> Mem {
+pub(crate) fn gpr(i: usize) -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, gpr) + 8 * i)
 }
 
@@ -43,94 +43,98 @@ macro_rules! context {
     };
 }
 
-pub fn flags() -> Mem {
+pub(crate) fn flags() -> Mem {
     context!(flags)
 }
 /// Where an address that is no sum of registers is.
-pub fn computed() -> Mem {
+pub(crate) fn computed() -> Mem {
     context!(computed)
 }
-pub fn met() -> Mem {
+pub(crate) fn met() -> Mem {
     context!(met)
 }
-pub fn temporary() -> Mem {
+pub(crate) fn temporary() -> Mem {
     context!(temporary)
 }
-pub fn rflags() -> Mem {
+pub(crate) fn rflags() -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rflags))
 }
 /// Bits 8 to 15 of RFLAGS.
-pub fn rflags_high() -> Mem {
+pub(crate) fn rflags_high() -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rflags) + 1)
 }
-pub fn kernel_gs_base() -> Mem {
+pub(crate) fn kernel_gs_base() -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, kernel_gs_base))
 }
 /// The base of GS in the register file.
-pub fn gs_base() -> Mem {
+pub(crate) fn gs_base() -> Mem {
     let gs = seg::GS * size_of::<Segment>() + offset_of!(Segment, base);
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, seg) + gs)
 }
-pub fn mode() -> Mem {
-    field(offset_of!(Translating, cpu.mode))
+pub(crate) fn mode() -> Mem {
+    field(offset_of!(Translating, cpu.derived.mode))
 }
-pub fn code_mode() -> Mem {
-    field(offset_of!(Translating, cpu.code_mode))
+pub(crate) fn code_mode() -> Mem {
+    field(offset_of!(Translating, cpu.derived.code_mode))
 }
-pub fn interrupt_window() -> Mem {
-    field(offset_of!(Translating, cpu.interrupt_window))
+pub(crate) fn interrupt_window() -> Mem {
+    field(offset_of!(Translating, cpu.windows.interrupt))
 }
-pub fn behind_sti() -> Mem {
-    field(offset_of!(Translating, cpu.behind_sti))
+pub(crate) fn behind_sti() -> Mem {
+    field(offset_of!(Translating, cpu.windows.behind_sti))
 }
-pub fn stored() -> Mem {
+pub(crate) fn stored() -> Mem {
     context!(stored)
 }
-pub fn rip() -> Mem {
+pub(crate) fn rip() -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rip))
 }
 /// The byte that tells whether vectors are loaded.
-pub fn vectors() -> Mem {
+pub(crate) fn vectors() -> Mem {
     context!(vectors)
 }
-pub fn host_mxcsr() -> Mem {
+pub(crate) fn host_mxcsr() -> Mem {
     context!(host_mxcsr)
 }
 /// Where a vector in two pages is brought together, `offset` bytes behind the start.
-pub fn joined(offset: usize) -> Mem {
+pub(crate) fn joined(offset: usize) -> Mem {
     field(offset_of!(Translating, context) + offset_of!(Context, vector) + offset)
 }
-pub fn spare_vector() -> Mem {
+pub(crate) fn spare_vector() -> Mem {
     context!(spare_vector)
 }
 /// The address of the vCPU.
-pub fn cpu() -> Mem {
+pub(crate) fn cpu() -> Mem {
     context!(cpu)
 }
 /// A word that nothing is kept in over an access.
-pub fn spare() -> Mem {
+pub(crate) fn spare() -> Mem {
     context!(spare)
 }
 /// The base of segment `i`.
-pub fn segment_base(i: usize) -> Mem {
-    field(offset_of!(Translating, cpu.segment_base) + 8 * i)
+pub(crate) fn segment_base(i: usize) -> Mem {
+    field(offset_of!(Translating, cpu.derived.segment_base) + 8 * i)
 }
 /// A word of the TLB's entries, at `offset` in the entry that `slot` bytes lead to.
-pub fn tlb(slot: Reg, offset: usize) -> Mem {
-    Mem::table(slot, offset_of!(Translating, cpu.tlb) + Tlb::ENTRIES_OFFSET + offset)
+pub(crate) fn tlb(slot: Reg, offset: usize) -> Mem {
+    Mem::table(slot, offset_of!(Translating, cpu.mmu.tlb) + Tlb::ENTRIES_OFFSET + offset)
+}
+/// How far the entries of a nested guest are from the others.
+pub(crate) fn nested_entries() -> Mem {
+    context!(nested_entries)
 }
 /// The address of table `number` of branch targets.
-pub fn targets(number: usize) -> Mem {
+pub(crate) fn targets(number: usize) -> Mem {
     field(offset_of!(Translating, context) + offset_of!(Context, tables) + 8 * number)
 }
 /// The address and the code of the target at `place`.
-pub fn target(place: Reg) -> (Mem, Mem) {
+pub(crate) fn target(place: Reg) -> (Mem, Mem) {
     let at = |offset: usize| Mem::at(place, offset as i32);
     (at(offset_of!(Target, rip)), at(offset_of!(Target, code)))
 }
 
 /// Addresses of the code at the edges.
-pub struct Stubs {
+pub(crate) struct Stubs {
     /// `fn(code)`: enters translated code.
     pub enter: u64,
     /// Leaves: R15 is RIP, EAX the reason.
@@ -159,13 +163,13 @@ pub struct Stubs {
     pub reaches: u64,
     /// Calls the generic implementation whose site is in RAX.
     pub generic: u64,
-    /// Tells that the last store was to a page with code, whose state is at RAX.
+    /// Called behind a store to a page that holds decoded code: RAX is the address of the page's state.
     pub wrote: u64,
-    /// Gets more instructions; ZF is set if there are none, or somebody wants something.
+    /// Refills the context's budget of instructions; ZF is set if the run has none left, or a kick waits.
     pub more: u64,
-    /// Gets more instructions, or leaves for R15.
+    /// The same, and leaves with R15 as RIP where ZF would be set.
     pub poll: u64,
-    /// Loads the guest's vector registers; nothing else changes.
+    /// Loads the guest's vector registers into the host's; no other register and no flag changes.
     pub load_vectors: u64,
     /// Loads the guest's x87 registers; flags, scratch registers and vectors are lost.
     pub load_x87: u64,
@@ -174,7 +178,7 @@ pub struct Stubs {
 }
 
 impl Stubs {
-    pub fn emit(asm: &mut Asm, host: &Host) -> Self {
+    pub(crate) fn emit(asm: &mut Asm, host: &Host) -> Self {
         let at = |asm: &mut Asm| asm.address(asm.here());
         let load_vectors = at(asm);
         vector::emit_load(asm, host.avx);
@@ -343,35 +347,44 @@ impl Stubs {
     }
 }
 
-/// If the other place of the set of the place at S1 has the target at S2, both change places, and ZF is set.
+/// If another place of the set of the place at S1 has the target at S2, both change places, and ZF is set.
 fn emit_second(asm: &mut Asm) {
-    let missing = asm.label();
     let [here, there] = [ARG1, ARG2];
-    asm.alu_imm(Alu::Xor, S1, OTHER);
-    let (rip, code) = target(S1);
-    asm.alu_mem(Alu::Cmp, S2, rip);
-    asm.jcc(cc::NE, missing);
-    asm.push(here);
-    asm.push(there);
-    asm.load(there, code);
-    asm.alu_imm(Alu::Xor, S1, OTHER);
-    asm.load(here, code);
-    asm.store(code, there);
-    asm.load(there, rip);
-    asm.store(rip, S2);
-    asm.alu_imm(Alu::Xor, S1, OTHER);
-    asm.store(rip, there);
-    asm.store(code, here);
-    asm.pop(there);
-    asm.pop(here);
-    asm.alu_imm(Alu::Xor, S1, OTHER);
-    asm.alu(Alu::Cmp, S1, S1);
-    asm.bind(missing);
+    let done = asm.label();
+    let mut at = 0;
+    for way in 1..WAYS {
+        let missing = asm.label();
+        // From the place that was looked at last to this one; from there to the target's own and back.
+        asm.alu_imm(Alu::Xor, S1, ((at ^ way) * STEP) as i32);
+        at = way;
+        let own = (way * STEP) as i32;
+        let (rip, code) = target(S1);
+        asm.alu_mem(Alu::Cmp, S2, rip);
+        asm.jcc(cc::NE, missing);
+        asm.push(here);
+        asm.push(there);
+        asm.load(there, code);
+        asm.alu_imm(Alu::Xor, S1, own);
+        asm.load(here, code);
+        asm.store(code, there);
+        asm.load(there, rip);
+        asm.store(rip, S2);
+        asm.alu_imm(Alu::Xor, S1, own);
+        asm.store(rip, there);
+        asm.store(code, here);
+        asm.pop(there);
+        asm.pop(here);
+        asm.alu_imm(Alu::Xor, S1, own);
+        asm.alu(Alu::Cmp, S1, S1);
+        asm.jmp(done);
+        asm.bind(missing);
+    }
+    asm.bind(done);
 }
 
 /// Calls `function` with the vCPU and `arguments`, of the scratch registers, keeping all guest registers. RAX is what it
 /// returned, and ZF tells whether that was zero.
-pub fn call(asm: &mut Asm, function: u64, arguments: &[Reg]) {
+pub(crate) fn call(asm: &mut Asm, function: u64, arguments: &[Reg]) {
     let lost = |register: u8| !KEPT.contains(&register);
     registers(asm, lost, |asm, register, slot| asm.store(slot, register));
     asm.store(context!(budget), BUDGET);
@@ -389,7 +402,7 @@ pub fn call(asm: &mut Asm, function: u64, arguments: &[Reg]) {
     asm.ret();
 }
 
-/// Does something with each guest register in a host register that `which` picks.
+/// Calls `each` for every guest register that lives in a host register of its own which `which` picks, with its slot in the register file.
 fn registers(asm: &mut Asm, which: impl Fn(u8) -> bool, mut each: impl FnMut(&mut Asm, Reg, Mem)) {
     for (guest, home) in Homes::USUAL.all().filter(|(_, home)| which(home.0)) {
         each(asm, home, gpr(guest));
@@ -399,17 +412,18 @@ fn registers(asm: &mut Asm, which: impl Fn(u8) -> bool, mut each: impl FnMut(&mu
 const _: () = assert!(Homes::USUAL.get(reg::RSP).is_some(), "pushes and pops have a short form only for it");
 
 /// The status flags as LAHF and SETO leave them.
-pub fn packed(bits: u64) -> u64 {
+pub(crate) fn packed(bits: u64) -> u64 {
     (bits & 0xd5 | 2) << 8 | u64::from(bits & rflags_bits::OF != 0)
 }
 
 /// The status flags from what LAHF and SETO left.
-pub fn unpacked(packed: u64) -> u64 {
+pub(crate) fn unpacked(packed: u64) -> u64 {
     packed >> 8 & 0xd5 | if packed & 1 != 0 { rflags_bits::OF } else { 0 }
 }
 
-/// Makes GS point to `vcpu` for the current thread; `direct` by the instruction for it.
-pub fn set_gs(vcpu: *mut Translating, direct: bool) {
+/// Makes GS point into `vcpu` for the current thread; `direct` by the instruction for it.
+pub(crate) fn set_gs(vcpu: *mut Translating, direct: bool) {
+    let vcpu = vcpu.wrapping_byte_add(GS_AT);
     if direct {
         // SAFETY: nothing else in the process uses GS; the C library's is FS.
         unsafe { std::arch::asm!("wrgsbase {}", in(reg) vcpu, options(nostack, preserves_flags)) };

@@ -18,18 +18,18 @@ use satori_soft::isa::Isa;
 const RCX: Reg = Reg(1);
 const RDX: Reg = Reg(2);
 
-pub fn state(offset: usize) -> Mem {
+pub(crate) fn state(offset: usize) -> Mem {
     field(offset_of!(Translating, cpu.state) + offset)
 }
 
 /// A field of segment register `i`.
-pub fn segment(i: usize, offset: usize) -> Mem {
+pub(crate) fn segment(i: usize, offset: usize) -> Mem {
     state(offset_of!(CpuState, seg) + i * size_of::<Segment>() + offset)
 }
 
 impl Lower<'_> {
     /// Emits `insn` if it is one that this file knows; false otherwise, whatever was emitted.
-    pub fn system(&mut self, isa: &Isa, insn: &Instruction) -> bool {
+    pub(crate) fn system(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         match insn.code() {
             Code::Mov_rm16_Sreg | Code::Mov_r32m16_Sreg | Code::Mov_r64m16_Sreg => self.selector(insn),
             Code::Rdfsbase_r32 | Code::Rdfsbase_r64 => self.read_base(isa, insn, seg::FS),
@@ -97,7 +97,7 @@ impl Lower<'_> {
     }
 
     /// WRFSBASE and WRGSBASE with 64 bits, which end their block.
-    pub fn write_base(&mut self, insn: &Instruction, to: usize, next: u64) {
+    pub(crate) fn write_base(&mut self, insn: &Instruction, to: usize, next: u64) {
         self.save_flags();
         let other = self.step(reason::STEP);
         self.other_if_cr4(cr4::FSGSBASE, false, other);
@@ -113,7 +113,7 @@ impl Lower<'_> {
     }
 
     /// Goes to `other` unless bits 63 to 47 of `address` are all the same. S1 is lost.
-    pub fn unless_canonical(&mut self, address: Reg, other: Label) {
+    pub(crate) fn unless_canonical(&mut self, address: Reg, other: Label) {
         self.asm.mov(S1, address);
         self.asm.sar(S1, 47);
         self.asm.alu_imm(Alu::Add, S1, 1);
@@ -159,14 +159,14 @@ impl Lower<'_> {
     }
 
     /// The generic implementation of `insn`, out of the way at `other`; what comes next is at `back`.
-    pub fn otherwise(&mut self, isa: &Isa, insn: &Instruction, other: Label, back: Label) {
+    pub(crate) fn otherwise(&mut self, isa: &Isa, insn: &Instruction, other: Label, back: Label) {
         self.asm.bind(back);
         let site = self.site(isa, insn);
         self.seldom(Cold::Generic { label: other, back, site });
     }
 
     /// BT, BTS, BTR and BTC of a bit string in memory: the register's upper bits choose the word.
-    pub fn bit_string(&mut self, insn: &Instruction) -> bool {
+    pub(crate) fn bit_string(&mut self, insn: &Instruction) -> bool {
         let (shift, size) = match insn.code() {
             Code::Bt_rm32_r32 | Code::Bts_rm32_r32 | Code::Btr_rm32_r32 | Code::Btc_rm32_r32 => (5, 4),
             Code::Bt_rm64_r64 | Code::Bts_rm64_r64 | Code::Btr_rm64_r64 | Code::Btc_rm64_r64 => (6, 8),
@@ -228,7 +228,7 @@ impl Lower<'_> {
 
 /// Called by translated code: the guest's time-stamp counter, `rest` instructions before the end of
 /// what was paid for.
-pub extern "sysv64" fn time_stamp(vcpu: &mut Translating, rest: u64) -> u64 {
+pub(crate) extern "sysv64" fn time_stamp(vcpu: &mut Translating, rest: u64) -> u64 {
     vcpu.settle_retired(rest as i64);
     vcpu.cpu.tsc()
 }

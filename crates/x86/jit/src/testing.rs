@@ -10,7 +10,7 @@ use satori_soft::testing;
 use crate::{Jit, Translating};
 
 /// A processor that one of the two engines executes.
-pub enum Machine {
+pub(crate) enum Machine {
     Interpreting(Box<Interpreting>),
     Translating(Box<Translating>),
     /// Only while it is changed.
@@ -18,7 +18,7 @@ pub enum Machine {
 }
 
 /// [`testing::machine64`], interpreted.
-pub fn machine64() -> Machine {
+pub(crate) fn machine64() -> Machine {
     Machine::Interpreting(Box::new(testing::machine64()))
 }
 
@@ -46,7 +46,7 @@ impl DerefMut for Machine {
 
 impl Machine {
     /// Executes until something needs the machine.
-    pub fn run(&mut self, until: Until) -> Exit {
+    pub(crate) fn run(&mut self, until: Until) -> Exit {
         match self {
             Machine::Interpreting(one) => run(&mut **one, until),
             Machine::Translating(one) => run(&mut **one, until),
@@ -55,7 +55,7 @@ impl Machine {
     }
 
     /// Goes on with `jit`, or without; nothing is decoded then.
-    pub fn put(&mut self, jit: Option<Box<Jit>>) {
+    pub(crate) fn put(&mut self, jit: Option<Box<Jit>>) {
         let cpu = match std::mem::replace(self, Machine::Neither) {
             Machine::Interpreting(one) => one.cpu,
             Machine::Translating(one) => one.cpu,
@@ -67,14 +67,14 @@ impl Machine {
         };
     }
 
-    pub fn jit(&self) -> Option<&Jit> {
+    pub(crate) fn jit(&self) -> Option<&Jit> {
         match self {
             Machine::Translating(one) => Some(&one.jit),
             _ => None,
         }
     }
 
-    pub fn jit_mut(&mut self) -> Option<&mut Jit> {
+    pub(crate) fn jit_mut(&mut self) -> Option<&mut Jit> {
         match self {
             Machine::Translating(one) => Some(&mut one.jit),
             _ => None,

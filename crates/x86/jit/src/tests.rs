@@ -161,7 +161,7 @@ pub(super) fn fill(cpu: &mut Machine, random: &mut Numbers) {
 fn run(cpu: &mut Machine, slice: u64) -> (String, u64) {
     let mut places = 0u64;
     loop {
-        let until = Until { tsc: None, instructions: Some(slice) };
+        let until = Until { counter: None, instructions: Some(slice) };
         let exit = cpu.run(until);
         places = places.wrapping_mul(31).wrapping_add(cpu.state.rip ^ cpu.state.gpr[COUNTER.number()]);
         if exit != Exit::Budget {
@@ -180,7 +180,7 @@ fn outcome(cpu: &Cpu) -> (Vec<u64>, Vec<u8>, u64) {
     let mut tables = vec![0; 0x2000];
     cpu.memory.read(Gpa(TABLE - 0x1000), &mut tables).expect("RAM");
     memory.extend(tables);
-    (registers, memory, cpu.retired)
+    (registers, memory, cpu.count.retired)
 }
 
 /// Executes `code` on the interpreter, and translated at once and later, on a machine that follows from `seed`.
@@ -280,7 +280,7 @@ fn the_longest_block_has_room() {
                 host: super::Host::default(),
             };
             cpu.put(Jit::new(&Pool::default(), manner));
-            cpu.run(Until { tsc: None, instructions: Some(1000) });
+            cpu.run(Until { counter: None, instructions: Some(1000) });
             let counts = cpu.jit().expect("there is one").counts;
             assert!(counts.instructions > 100, "{counts:?}");
         }
@@ -297,7 +297,7 @@ struct Decoder {
 }
 
 impl TimeSource for Decoder {
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         if self.readings.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.memory.page(self.page).expect("RAM").state.mark_code(true);
         }
@@ -325,7 +325,7 @@ fn stores_see_the_mark_of_their_own_page() {
         cpu.parallel = true;
         let manner = Manner { hot, counting: false, watcher: None, host: super::Host::default() };
         cpu.put(Jit::new(&Pool::default(), manner));
-        assert_eq!(cpu.run(Until { tsc: None, instructions: Some(10_000) }), Exit::Hlt);
+        assert_eq!(cpu.run(Until { counter: None, instructions: Some(10_000) }), Exit::Hlt);
         let state = cpu.memory.page(Gpa(stored)).expect("RAM").state;
         assert!(!state.has_code(), "a store to code was not noticed");
     }

@@ -16,7 +16,7 @@ use satori_soft::isa::drop_override;
 /// Bytes of guest code in a translated block at most.
 const MAX_BYTES: usize = 640;
 /// Instructions at most.
-const MAX_INSTRUCTIONS: usize = 128;
+const MAX_INSTRUCTIONS: usize = u128::BITS as usize;
 /// Pages at most.
 const MAX_PAGES: usize = 2;
 /// Bytes of guest code that are decoded at a time.
@@ -26,16 +26,18 @@ const LONGEST: usize = 15;
 const PAGE: usize = 4096;
 
 /// The instructions of a block, and the pages that they are in, its own first.
-pub struct Trace {
+pub(crate) struct Trace {
     pub all: Vec<Instruction>,
     pub pages: Vec<Page>,
+    /// A bit for each instruction: it branches, and goes the way out of the block often too.
+    pub often: u128,
     /// Where instructions were taken from, by page.
     met: Vec<[u64; PAGE / 64]>,
 }
 
-/// The instructions from `rip` on, as if that were address 0; `pages` are where they may be, that of `rip` first, and
-/// it may go on in others if `further`. `hot` says how often the first block was executed.
-pub fn instructions(
+/// Decodes instructions from `rip` on, with addresses counted from `rip`. They lie in `pages`, the first of which is
+/// `rip`'s; with `further` the trace may add pages. `hot` is how often the first block was executed.
+pub(crate) fn instructions(
     cpu: &Cpu,
     blocks: &Blocks,
     rip: u64,
@@ -47,7 +49,7 @@ pub fn instructions(
     let enough = (hot / 2).max(1);
     let bits = cpu.bits();
     let met = vec![[0; PAGE / 64]; pages.len()];
-    let mut trace = Trace { all: Vec::with_capacity(16), pages, met };
+    let mut trace = Trace { all: Vec::with_capacity(16), pages, often: 0, met };
     let heat = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).map_or(0, Block::times);
     let hot_there = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).filter(|block| block.times() >= enough);
     let mut calls = Vec::new();
@@ -104,7 +106,11 @@ pub fn instructions(
             if !ends_block(&insn) {
                 continue;
             }
-            match behind(&insn, &mut calls, &heat, enough) {
+            let on = behind(&insn, &mut calls, &heat, enough);
+            if on.is_some_and(|on| leaves_often(&insn, on, &heat)) {
+                trace.often |= 1 << (trace.all.len() - 1);
+            }
+            match on {
                 Some(on) if on == insn.next_ip() => {}
                 Some(on) if trace.fresh(rip.wrapping_add(on)) => {
                     next = Some(on);
@@ -163,6 +169,13 @@ impl Trace {
         }
         len
     }
+}
+
+/// Whether `insn`, a conditional branch that likely goes on at `on`, goes the other way at least a quarter as often.
+fn leaves_often(insn: &Instruction, on: u64, heat: &impl Fn(u64) -> u32) -> bool {
+    let (taken, next) = (insn.near_branch_target(), insn.next_ip());
+    let other = if on == next { taken } else { next };
+    insn.is_jcc_short_or_near() && heat(other).saturating_mul(4) >= heat(on)
 }
 
 /// Where it likely goes on behind `insn`, which branches; `calls` are where those on the way come back to.

@@ -1,26 +1,49 @@
 //! From a block that is hot to code that is in use: choosing what to translate, and installing what was made of it.
 
+use iced_x86::InstructionInfoFactory;
 use satori_engine::{Made, Origin};
 use satori_soft::block::Block;
+use satori_soft::code_mode::CodeKey;
 use satori_soft::cpu::Cpu;
 use satori_soft::mmu::Mode;
 
+use super::cold::Seldom;
+use super::flags::Effect;
 use super::lower::{NewLink, Order, Translation, make};
 use super::moving::{Parts, place_in_table};
 use super::reach::{Page, Reach};
 use super::{Jit, Link, Translated, Translating, trace};
 
 /// Code memory that a block may take.
-pub const ROOM: usize = 512 << 10;
+pub(crate) const ROOM: usize = 512 << 10;
+
+/// Instructions that a vCPU retires before its code is moved to large pages of the host: boots and short runs would not get back
+/// what that costs, a millisecond or two each.
+pub(crate) const ENLARGE_FROM: u64 = 3 << 29;
+/// Instructions between two of these moves, so that they take no more than a few hundredths of the time.
+const ENLARGE_EVERY: u64 = 1 << 26;
+
+/// What translations use one after the other, so that none has to ask for memory.
+pub(crate) struct Spare {
+    pub info: InstructionInfoFactory,
+    pub effects: Vec<Effect>,
+    pub cold: Vec<Seldom>,
+}
+
+impl Default for Spare {
+    fn default() -> Self {
+        Spare { info: InstructionInfoFactory::new(), effects: Vec::new(), cold: Vec::new() }
+    }
+}
 
 /// There is no room in the piece of the code memory that is being filled.
 struct Full;
 
 impl Translating {
     /// Translates `block`, which stands at RIP. Nothing if there is nothing to gain.
-    pub(crate) fn translate(&mut self, block: *mut Block, key: u64) -> Option<u64> {
+    pub(crate) fn translate(&mut self, block: *mut Block, key: CodeKey) -> Option<u64> {
         let rip = self.cpu.state.rip;
-        if !self.cpu.code64 && rip >> 12 == 0xf_ffff {
+        if !self.cpu.derived.code64 && rip >> 12 == 0xf_ffff {
             // What comes behind it is at address 0.
             return None;
         }
@@ -37,9 +60,9 @@ impl Translating {
         }
     }
 
-    /// Translates from the instruction at `rip` on without windows, for block `number` that is under way and whose
-    /// range is in several pieces. Nothing if there is no room.
-    pub(crate) fn translate_rest(&mut self, number: u32, rip: u64, key: u64) -> Option<u64> {
+    /// Translates from the instruction at `rip` on without windows, for block `number`, which is executing and whose window lies
+    /// in pages that are apart on the host. Nothing if there is no room.
+    pub(crate) fn translate_rest(&mut self, number: u32, rip: u64, key: CodeKey) -> Option<u64> {
         // What it needs is not known before it is made.
         if !self.jit.has_room(ROOM / 16, ROOM / 16, 256) {
             return None;
@@ -63,7 +86,7 @@ impl Translating {
         &mut self,
         block: &Block,
         pages: Vec<Page>,
-        at: (u64, u64),
+        at: (u64, CodeKey),
         whole: Option<u32>,
     ) -> Result<Option<u64>, Full> {
         let Some(order) = self.order(block, pages, at, whole) else { return Ok(None) };
@@ -76,7 +99,7 @@ impl Translating {
         &mut self,
         block: &'a Block,
         pages: Vec<Page>,
-        (rip, key): (u64, u64),
+        (rip, key): (u64, CodeKey),
         whole: Option<u32>,
     ) -> Option<Order<'a>> {
         let Translating { cpu, blocks, context, jit, .. } = self;
@@ -90,20 +113,20 @@ impl Translating {
                 return None;
             }
         }
-        let (all, pages) = (trace.all, trace.pages);
+        let (all, pages, often) = (trace.all, trace.pages, trace.often);
         // Bytes that changed under way make the block invalid.
         if all.is_empty() || !block.valid() || !pages.iter().all(Page::valid) {
             return None;
         }
         let group = jit.group_for(context, &pages[0], (rip, key), whole);
-        Some(Order { block, all: all.into(), pages, rip, key, number, whole, group })
+        Some(Order { block, all: all.into(), pages, often, rip, key, number, whole, group })
     }
 }
 
 impl Jit {
     /// Takes `translation`, made of `order`, from the assembler's buffer into the code memory, and into all tables.
     fn install(&mut self, cpu: &Cpu, order: Order<'_>, translation: Translation) -> Result<u64, Full> {
-        let Order { block, all, pages, rip, key, number, whole, group } = order;
+        let Order { block, all, pages, rip, key, number, whole, group, .. } = order;
         let Translation { links, sites, ranges, leave, check } = translation;
         let piece = self.place.piece;
         let (often, seldom) = (self.asm.part(), self.asm.code.len() - self.asm.part());
@@ -129,7 +152,7 @@ impl Jit {
         }
         let head = self.asm.code.first_chunk().copied().unwrap_or_default();
         let reach = check.map(|check| Box::new(Reach { pages, rip, head, check }));
-        let (block, mode, rest) = (std::ptr::from_ref(block).cast_mut(), cpu.mode, whole.is_some());
+        let (block, mode, rest) = (std::ptr::from_ref(block).cast_mut(), cpu.derived.mode, whole.is_some());
         let whole = whole.unwrap_or(number);
         self.blocks.push(
             piece,
@@ -186,9 +209,16 @@ impl Jit {
         self.arena().write(entry, often);
         self.arena().write(at, seldom);
         self.place.take(often.len(), seldom.len());
+        let (often_end, seldom_end) = (self.place.often, self.place.seldom);
+        self.arena().reached(entry, often_end);
+        self.arena().reached(at, seldom_end);
+        if cpu.count.retired >= self.enlarge_at {
+            self.enlarge_at = cpu.count.retired + ENLARGE_EVERY;
+            self.arena().enlarge();
+        }
         self.counts.most = self.counts.most.max(self.place.in_use() as u64);
         if let Some(watcher) = &self.manner.watcher {
-            let origin = Origin::Guest { rip, user: cpu.mode == Mode::User, memory: &cpu.memory };
+            let origin = Origin::Guest { pc: rip, user: cpu.derived.mode == Mode::User, memory: &cpu.memory };
             watcher.made(&Made { address: self.address(entry), code: often, origin });
             watcher.made(&Made { address: self.address(at), code: seldom, origin });
         }

@@ -3,7 +3,7 @@
 use satori_engine::{Doing, Exit, Stat};
 use satori_memory::PageState;
 use satori_soft::block::{Block, Blocks};
-use satori_soft::code_mode;
+use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::cpu::{Cpu, Stop};
 use satori_soft::execute::{Executor, Ran};
 use satori_soft::mmu::{Mode, Scope};
@@ -24,8 +24,8 @@ enum After {
     Branch(Mode),
 }
 
-/// A processor, what it has decoded, and what was made of that. While translated code runs, GS points here.
-pub struct Translating {
+/// A processor, what it has decoded, and what was made of that. While translated code runs, GS points into it.
+pub(crate) struct Translating {
     /// The processor.
     pub cpu: Cpu,
     /// What it has decoded.
@@ -34,7 +34,7 @@ pub struct Translating {
     pub context: Context,
     /// Translated code.
     pub jit: Box<Jit>,
-    /// Instructions that translated code was given, less those counted in [`Cpu::retired`].
+    /// Instructions that translated code was given, less those counted in [`Count::retired`](satori_soft::cpu::Count::retired).
     pub(crate) started: i64,
     after: After,
 }
@@ -114,7 +114,7 @@ impl Executor for Translating {
 
 impl Translating {
     /// Nothing is decoded nor translated yet.
-    pub fn new(mut cpu: Cpu, jit: Box<Jit>) -> Self {
+    pub(crate) fn new(mut cpu: Cpu, jit: Box<Jit>) -> Self {
         cpu.guard_code();
         Translating {
             cpu,
@@ -131,8 +131,8 @@ impl Translating {
     #[inline(always)]
     pub(crate) fn translates(&self) -> bool {
         let cpu = &self.cpu;
-        cpu.code_mode & (code_mode::BITS_64 | code_mode::FLAT_32) != 0
-            && !cpu.aligned
+        cpu.derived.code_mode & (code_mode::BITS_64 | code_mode::FLAT_32) != 0
+            && !cpu.derived.aligned
             && !cpu.debug.hinders()
             && !cpu.intercepts_time()
     }
@@ -140,7 +140,7 @@ impl Translating {
     /// Brings the translations up to date with what happened outside.
     #[inline(always)]
     pub(crate) fn refresh(&mut self) {
-        self.jit.refresh(&mut self.context, &mut self.cpu.fetches, self.cpu.code_mode);
+        self.jit.refresh(&mut self.context, &mut self.cpu.mmu.fetches, self.cpu.derived.code_mode);
     }
 
     /// The translation of `block` at RIP, made now if the block has become hot.
@@ -156,7 +156,7 @@ impl Translating {
     }
 
     #[inline(never)]
-    fn translate_if_hot(&mut self, block: *mut Block, key: u64) -> Option<u64> {
+    fn translate_if_hot(&mut self, block: *mut Block, key: CodeKey) -> Option<u64> {
         // SAFETY: `block` was just looked up.
         if unsafe { !(*block).heat(self.jit.manner.hot) } {
             return None;
@@ -175,7 +175,7 @@ impl Translating {
             }
         };
         if let Some(code) = code
-            && !moving::may_move(rip, self.cpu.code_mode)
+            && !moving::may_move(rip, self.cpu.derived.code_mode)
         {
             // SAFETY: as above; translating frees no block.
             unsafe { (*block).set_translation(key, code) };
@@ -191,12 +191,12 @@ impl Translating {
             After::Nothing => {}
             After::Link(link) => self.link(link, rip, code),
             After::Branch(mode) => {
-                self.jit.notice_mode(&mut self.context, self.cpu.code_mode);
+                self.jit.notice_mode(&mut self.context, self.cpu.derived.code_mode);
                 self.note_target(mode, rip, code);
             }
         }
         self.cpu.leave_block();
-        let before = self.cpu.retired;
+        let before = self.cpu.count.retired;
         // Where only the clock waits to be looked at, a block may end a little later.
         let budget = (horizon.look - before).max(SLACK).min(horizon.end - before);
         let why = self.run_translated(code, budget);
@@ -205,18 +205,18 @@ impl Translating {
         let cpu = &mut self.cpu;
         match kind {
             // The budget is too small for a whole block.
-            reason::DISPATCH if cpu.retired == before => cpu.step(),
+            reason::DISPATCH if cpu.count.retired == before => cpu.step(),
             reason::DISPATCH => None,
             reason::LINK => {
                 self.after = After::Link(why >> reason::BITS);
                 None
             }
             reason::ARRIVE => {
-                self.after = After::Branch(cpu.mode);
+                self.after = After::Branch(cpu.derived.mode);
                 None
             }
             reason::BRANCH => {
-                self.after = After::Branch(cpu.mode);
+                self.after = After::Branch(cpu.derived.mode);
                 cpu.step()
             }
             reason::FAULT => cpu.stopped(Stop::Fault),
@@ -235,6 +235,7 @@ impl Translating {
         let budget = budget.min(1 << 40) as i64;
         let first = budget.min(CHUNK);
         self.context.cpu = std::ptr::from_mut(self);
+        self.context.nested_entries = self.cpu.mmu.tlb.nested_distance();
         self.context.kick = self.cpu.kick.flag();
         self.context.budget = first;
         self.context.left = budget - first;
@@ -252,7 +253,7 @@ impl Translating {
         self.collect_x87();
         self.cpu.flags.set_bits(stubs::unpacked(self.context.flags));
         let remaining = self.context.budget + self.context.left;
-        self.cpu.retired = self.cpu.retired.wrapping_add((self.started - remaining) as u64);
+        self.cpu.count.retired = self.cpu.count.retired.wrapping_add((self.started - remaining) as u64);
         self.context.reason as u32
     }
 
@@ -269,7 +270,7 @@ impl Translating {
     /// that is logged, behind which nobody looks.
     pub(crate) fn expect_store(&mut self, linear: u64, number: u32) {
         let cpu = &mut self.cpu;
-        let Some((_, state)) = cpu.tlb.lookup(linear, 1, cpu.mode, false) else { return };
+        let Some((_, state)) = cpu.mmu.tlb.lookup(linear, 1, cpu.derived.mode, false) else { return };
         // SAFETY: it is the state of a page of guest RAM, which lives as long as that.
         if cpu.parallel || unsafe { !(*state).watched() } {
             return;
@@ -288,7 +289,7 @@ impl Translating {
     /// that were paid for were not executed.
     pub(crate) fn settle_retired(&mut self, rest: i64) {
         let remaining = self.context.budget + self.context.left + rest;
-        self.cpu.retired = self.cpu.retired.wrapping_add((self.started - remaining) as u64);
+        self.cpu.count.retired = self.cpu.count.retired.wrapping_add((self.started - remaining) as u64);
         self.started = remaining;
     }
 
@@ -298,7 +299,7 @@ impl Translating {
         let cpu = &mut self.cpu;
         let settled = cpu.nothing_to_see();
         if settled {
-            cpu.attention = cpu.interrupt_window || cpu.nmi_window;
+            cpu.windows.attention = cpu.windows.interrupt || cpu.windows.nmi;
         }
         settled
     }

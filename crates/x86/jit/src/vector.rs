@@ -4,7 +4,7 @@
 //! in the host's registers of the same names. They are loaded where the first such block starts, and
 //! stored by whatever goes on to code of the monitor. Code is translated so only while MXCSR masks
 //! all exceptions and the instructions may execute at all: that is part of what tells code apart
-//! ([`Cpu::code_mode`](satori_soft::cpu::Cpu::code_mode)).
+//! ([`Derived::code_mode`](satori_soft::cpu::Derived::code_mode)).
 
 use std::mem::offset_of;
 
@@ -12,8 +12,8 @@ use iced_x86::{EncodingKind, Instruction, Mnemonic, OpAccess, OpKind};
 use satori_state::{CpuState, FpuState, Ymm};
 
 use super::asm::{Alu, Asm, Label, Mem, Width, cc, field};
-use super::copy::{is_immediate, put_address, sized, writes};
-use super::flags::{Flags, effect};
+use super::copy::{ACCESSES, is_immediate, put_address, sized, writes};
+use super::flags::Flags;
 use super::lower::Lower;
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
@@ -23,14 +23,14 @@ use satori_soft::code_mode::{AVX, BITS_64, SSE, X87};
 
 /// What of the host's registers code works on as if they were the guest's.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Units {
+pub(crate) struct Units {
     pub vectors: bool,
     pub x87: bool,
 }
 
 impl Units {
     /// Those that `all` these instructions use under `code_mode`.
-    pub fn of(all: &[Instruction], code_mode: u64) -> Self {
+    pub(crate) fn of(all: &[Instruction], code_mode: u64) -> Self {
         let x87 = |insn| code_mode & X87 != 0 && (is_mmx(insn) || is_x87(insn));
         Units { vectors: all.iter().any(|insn| is_vector(insn, code_mode)), x87: all.iter().any(x87) }
     }
@@ -52,7 +52,7 @@ fn is_mmx(insn: &Instruction) -> bool {
 }
 
 /// Whether `insn` is one that [`Lower::vector`] may copy under `code_mode`.
-pub fn is_vector(insn: &Instruction, code_mode: u64) -> bool {
+pub(crate) fn is_vector(insn: &Instruction, code_mode: u64) -> bool {
     use Mnemonic::*;
     let wanted = match insn.encoding() {
         EncodingKind::Legacy => SSE,
@@ -118,7 +118,7 @@ fn alignment(insn: &Instruction, size: u32) -> u32 {
 impl Lower<'_> {
     /// Emits `insn` as a copy of itself if it is one on vector registers; false if that is not
     /// possible, whatever was emitted.
-    pub fn vector(&mut self, insn: &Instruction) -> bool {
+    pub(crate) fn vector(&mut self, insn: &Instruction) -> bool {
         let mmx = is_mmx(insn);
         if !(mmx && self.units.x87 || is_vector(insn, self.code_mode)) {
             return false;
@@ -133,13 +133,13 @@ impl Lower<'_> {
                 _ => return false,
             }
         }
-        let effect = effect(insn);
+        let effect = self.effects[self.views.at];
         if effect.needs || general.is_some() && memory.is_some() {
             return false;
         }
         let lengths = has_lengths(insn);
         let access = |this: &mut Self, op: u32| {
-            let info = this.info.info(insn);
+            let info = this.info.info_options(insn, ACCESSES);
             [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()][op as usize]
         };
         let held = self.places.held.take().filter(|_| memory.is_none() && general.is_none() && !lengths);
@@ -195,17 +195,17 @@ impl Lower<'_> {
         true
     }
 
-    /// At the start of a block that uses vectors: loads them if that has not been done. The first
-    /// label is where [`Lower::emit_load`] will be.
-    pub fn check_vectors(&mut self) -> (Label, Label) {
+    /// At the start of a block that uses vectors: tests whether the host's registers hold the guest's, and jumps to the first
+    /// label, where [`Lower::emit_load`] puts the load, if not. The load comes back to the second.
+    pub(crate) fn check_vectors(&mut self) -> (Label, Label) {
         let missing = self.asm.label();
         self.asm.alu_byte(Alu::Cmp, stubs::vectors(), 0);
         self.asm.jcc(cc::E, missing);
         (missing, self.asm.bound())
     }
 
-    /// The code that calls what loads registers, out of the way.
-    pub fn emit_load(&mut self, (missing, loaded): (Label, Label), load: u64) {
+    /// Emits the load behind the block: a call of the stub at `load`, and the jump back.
+    pub(crate) fn emit_load(&mut self, (missing, loaded): (Label, Label), load: u64) {
         self.asm.bind(missing);
         self.asm.call_to(load);
         self.asm.jmp(loaded);
@@ -217,13 +217,13 @@ fn register(i: u8) -> Mem {
     fpu(offset_of!(FpuState, ymm) + usize::from(i) * size_of::<Ymm>())
 }
 
-pub fn fpu(offset: usize) -> Mem {
+pub(crate) fn fpu(offset: usize) -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, fpu) + offset)
 }
 
 /// A function that loads the guest's vector registers, whole if `wide`, and MXCSR. It changes nothing else, not even
 /// flags.
-pub fn emit_load(asm: &mut Asm, wide: bool) {
+pub(crate) fn emit_load(asm: &mut Asm, wide: bool) {
     if wide {
         emit_load_avx(asm);
     } else {
@@ -269,7 +269,7 @@ fn emit_load_avx(asm: &mut Asm) {
 }
 
 /// A function that stores them, and brings the host's MXCSR back. It changes nothing else.
-pub fn emit_store(asm: &mut Asm, wide: bool) {
+pub(crate) fn emit_store(asm: &mut Asm, wide: bool) {
     for i in 0..16 {
         asm.store_vector(register(i), i, if wide { Width::Whole } else { Width::Sse });
     }
@@ -284,7 +284,7 @@ pub fn emit_store(asm: &mut Asm, wide: bool) {
 }
 
 /// Stores the guest's vectors if they are loaded; flags are lost.
-pub fn emit_leave(asm: &mut Asm, store: u64) {
+pub(crate) fn emit_leave(asm: &mut Asm, store: u64) {
     let not_loaded = asm.label();
     asm.alu_byte(Alu::Cmp, stubs::vectors(), 0);
     asm.jcc(cc::E, not_loaded);

@@ -9,7 +9,7 @@
 //! Translations cannot become void within a block, but by an instruction that runs through its generic
 //! implementation, which closes all windows.
 
-pub mod enter;
+pub(crate) mod enter;
 mod left;
 mod pair;
 mod step;
@@ -18,8 +18,8 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::rc::Rc;
 
-pub use pair::{PAIRS, Paired};
-pub use step::Step;
+pub(crate) use pair::{PAIRS, Paired};
+pub(crate) use step::Step;
 use step::{Key, Use};
 
 use super::asm::{Alu, Label, Mem, cc, field};
@@ -29,43 +29,45 @@ use super::memory::Address;
 use super::stubs::{self, S1, S2};
 use super::{Context, Extent, reason};
 use crate::Translating;
+use satori_soft::code_mode::CodeKey;
 use satori_soft::mmu::Tlb;
 
-/// Windows that are open at a time.
+/// How many windows may be open at once.
 const WINDOWS: usize = 16;
-/// Accesses of a loop that remember their page from one round to the next.
+/// How many accesses of one loop may keep their page from one round to the next.
 const PAGES: usize = 16;
-/// Places in the context for both.
-pub const PLACES: usize = WINDOWS + PAGES;
-/// Bytes of a window at most.
+/// Entries of `Context::windows`: windows first, then pages of loops.
+pub(crate) const PLACES: usize = WINDOWS + PAGES;
+/// The most bytes that a window may have.
 const SPAN: i64 = 1024;
-/// Times that a range crosses pages until it is looked whether that was often.
+/// How many times a range may lie in two pages before the rate of that is judged.
 const CROSSINGS: i64 = 61;
-/// Times that accesses in loops leave their pages until it is looked whether that was often.
-pub const LEAVINGS: i64 = 64;
-/// Instructions between two such times that make remembering the page worth it.
+/// How many times accesses of loops may leave their pages before the rate of that is judged.
+pub(crate) const LEAVINGS: i64 = 64;
+/// If accesses of loops leave their pages less often than once in so many instructions, keeping the page is worth it.
 const APART: u64 = 48;
-/// And the pages beside it, which takes a call.
+/// The same for keeping its neighbours too: leaving those costs a call.
 const APART_WIDE: u64 = 400;
-/// Pages beside each other, either way, that are remembered at most.
+/// How many neighbours on either side of a page are kept at most.
 const BESIDE: u64 = 31;
-/// Instructions between two such times that make the window worth it.
+/// If a range lies in two pages less often than once in so many instructions, its window is worth it.
 const SOON: u64 = 250;
-/// The same where it always is at the same place, as a function's part of the stack.
+/// The same for a range that was at the same address both times, as a function's frame on the stack: it will be there again.
 const SOON_THERE: u64 = 50_000;
-/// Rounds of a loop between them that do, for an access of it.
+/// The same for an access of a loop, in rounds.
 const ROUNDS: u64 = 2;
 
-/// What a window leaves in the context.
+/// What the context holds of a window while code that uses it runs.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub struct Opened {
+pub(crate) struct Opened {
     /// The host's address of the range's first byte. In a loop, host address minus linear address, or the host's address of
     /// the page: see [`Window::place`].
     place: u64,
     /// In a loop: the host's address of the range's first byte in this round, if that is of use.
     now: u64,
-    /// Where the state of the page is, if other vCPUs run. The TLB's entry may be another page's by the time of a store.
+    /// The address of the page's code word, if other vCPUs run: by the time of a store through the window the TLB's entry may be of
+    /// another page.
     state: u64,
     /// In a loop: the page of the last round's access.
     page: u64,
@@ -73,7 +75,7 @@ pub struct Opened {
     limit: u64,
 }
 
-/// What of a window leads to the host's memory.
+/// How an access through a window finds its byte of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// The host's address of the first byte, in [`Opened::place`].
@@ -95,17 +97,17 @@ struct Window {
     high: i64,
     write: bool,
     place: Place,
-    /// A place, in bytes from the first, whose address was found to be a multiple of the second value.
+    /// Bytes from the window's first to one whose address is known to be a multiple of `.1`.
     aligned: Option<(i64, u8)>,
 }
 
 impl Window {
-    /// Whether it ends with an instruction that does this.
+    /// Whether `step` changes a register that the window's address is made of, other than by adding a constant: then it closes.
     fn loses(&self, step: &Step) -> bool {
         self.key.loses(step.changes, step.registers())
     }
 
-    /// What is added to the register that it is counted from.
+    /// The constant that `step` adds to the register from whose value the window's displacements count.
     fn shifts(&self, step: &Step) -> Option<i64> {
         let (register, amount) = step.shift?;
         (self.key.base == Some(register as u8)).then_some(amount)
@@ -114,27 +116,27 @@ impl Window {
 
 /// The windows that are open where code is being made.
 #[derive(Clone, Default)]
-pub struct Windows {
-    /// By their places in the context, ascending.
+pub(crate) struct Windows {
+    /// Each window with its index in `Context::windows`, in ascending order of these.
     open: Vec<(usize, Window)>,
-    /// Where the next one comes.
+    /// The index that is tried first for the next window, so that the oldest is overwritten.
     next: usize,
-    /// Accesses that remember their page.
+    /// How many accesses of this loop keep their page.
     pub pages: usize,
-    /// Those places that stay, as a loop relies on them, a bit each.
+    /// A bit for each index whose window stays open, as the start of the loop's second copy relies on it.
     kept: u32,
-    /// One was closed for another one, or all were: none lasts for a round.
+    /// Whether a window was overwritten by another, or all were closed: then none is known to last for a whole round.
     lost: bool,
 }
 
 impl Windows {
-    pub fn close_all(&mut self) {
+    pub(crate) fn close_all(&mut self) {
         self.open.clear();
         self.lost = true;
     }
 
     /// What stays open around a loop that changes the registers in `changed`, if the windows last.
-    pub fn kept(&self, changed: u16) -> Option<Self> {
+    pub(crate) fn kept(&self, changed: u16) -> Option<Self> {
         if self.lost {
             return None;
         }
@@ -156,12 +158,12 @@ impl Windows {
     }
 
     /// Whether what an instruction does changes what is open.
-    pub fn concerns(&self, step: &Step) -> bool {
+    pub(crate) fn concerns(&self, step: &Step) -> bool {
         self.open.iter().any(|(_, window)| window.loses(step) || window.shifts(step).is_some())
     }
 
     /// Brings the windows up to date with what an instruction does.
-    pub fn pass(&mut self, step: &Step) {
+    pub(crate) fn pass(&mut self, step: &Step) {
         self.open.retain_mut(|(_, window)| {
             if window.loses(step) {
                 return false;
@@ -243,17 +245,18 @@ fn range(first: &Use, steps: &[Step], extent: Extent) -> Option<(i64, i64)> {
     (others > 0).then_some((low, high))
 }
 
-/// What a look for a window's range is called with if the TLB does not have it.
+/// The arguments of the call that opens a window whose page is not in the TLB. Emitted code holds its address.
 #[repr(C)]
-pub struct Range {
-    /// Where code goes on without windows if the range is in two pages; 0 while that is not known.
+pub(crate) struct Range {
+    /// The address of the code that goes on without windows if the range is in two pages; 0 while there is none.
     without: Cell<u64>,
-    /// Times that it may cross pages until that is looked at, and when it was last, in instructions.
+    /// How many more times the range may lie in two pages until the rate is judged, and the count of instructions when it was judged
+    /// last.
     crossings: Cell<i64>,
     crossed_at: Cell<u64>,
-    /// Where the access was then.
+    /// The access's linear address when the range was in two pages last.
     crossed_with: Cell<u64>,
-    /// Instructions between two times that make the window worth it, and if both were at the same place.
+    /// The bounds of the rate: [`SOON`] or its like for this window, and [`SOON_THERE`] if the address was the same.
     soon: u64,
     soon_there: u64,
     size: u8,
@@ -273,8 +276,8 @@ pub struct Range {
 }
 
 impl Range {
-    /// What goes on without windows may be gone.
-    pub fn forget(&self) {
+    /// Forgets the code that goes on without windows, before code memory is given up.
+    pub(crate) fn forget(&self) {
         self.without.set(0);
     }
 }
@@ -288,9 +291,9 @@ fn opened(window: usize, offset: usize) -> Mem {
     )
 }
 
-/// A range that the TLB may not have.
+/// The range of a window that is being opened, for the cold code that is reached if its page is not in the TLB.
 #[derive(Clone, Copy)]
-pub struct Site {
+pub(crate) struct Site {
     /// What [`enter::open`] is called with for it.
     range: u64,
     /// Its first and its last byte, from the access.
@@ -299,8 +302,8 @@ pub struct Site {
     write: bool,
 }
 
-/// An access in a loop, and where its code is.
-pub struct Paged {
+/// An access of a loop that keeps its page, for the cold code that is reached when it leaves that page.
+pub(crate) struct Paged {
     label: Label,
     retry: Label,
     have: Label,
@@ -313,18 +316,18 @@ pub struct Paged {
 }
 
 impl Paged {
-    pub fn label(&mut self) -> &mut Label {
+    pub(crate) fn label(&mut self) -> &mut Label {
         &mut self.label
     }
 }
 
-/// Which rounds of a loop code is made for.
+/// Which rounds of a loop a copy of its code executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
+pub(crate) enum Round {
     /// The block does not go back to its start.
     Only,
     First,
-    /// All behind the first.
+    /// Every round behind the first.
     Next,
 }
 
@@ -339,14 +342,14 @@ fn without() -> Mem {
 }
 
 /// Where the address of the state of the page of `window` is.
-pub fn state(window: u8) -> Mem {
+pub(crate) fn state(window: u8) -> Mem {
     opened(window.into(), offset_of!(Opened, state))
 }
 
 impl Lower<'_> {
     /// The operand for an access through a window, which may be opened for it; nothing if the access
     /// stands alone. Flags stay if the window was open.
-    pub fn through_window(
+    pub(crate) fn through_window(
         &mut self,
         address: &Address,
         size: u32,
@@ -391,9 +394,18 @@ impl Lower<'_> {
         Some(reached)
     }
 
+    /// Whether a window has the `size` bytes at `address` by a pointer, so that an access needs no register of the guest and cannot
+    /// leave.
+    pub(crate) fn points_to(&self, address: &Address, size: i64, write: bool) -> bool {
+        let Some(key) = Key::of(address).filter(|_| self.views.grouping) else { return false };
+        let wanted = Use { key, low: address.disp, high: address.disp + size, write };
+        let found = self.views.windows.find(&wanted);
+        found.is_some_and(|(_, window)| matches!(window.place, Place::Pointer | Place::Now))
+    }
+
     /// How far a window may reach that the instruction at `rip` opens.
     fn extent(&self, rip: u64) -> Extent {
-        self.views.extents.get(&(rip ^ self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
+        self.views.extents.get(&CodeKey::of(rip, self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
     }
 
     /// As [`Lower::through_window`], whatever the address is a multiple of.
@@ -600,7 +612,7 @@ impl Lower<'_> {
     }
 
     /// Before the first of the rounds that rely on it: no page is known.
-    pub fn forget_pages(&mut self, pages: usize) {
+    pub(crate) fn forget_pages(&mut self, pages: usize) {
         for number in WINDOWS..WINDOWS + pages {
             self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
         }

@@ -13,7 +13,6 @@ use satori_state::FpuState;
 
 use super::Context;
 use super::asm::{Alu, Asm, Label, Mem, Reg, cc, field};
-use super::flags::effect;
 use super::lower::Lower;
 use super::memory::Address;
 use super::stubs::{self, GUEST_RAX, S1, S2};
@@ -23,14 +22,14 @@ use satori_soft::fpu::{Image, computes};
 
 /// The x87 part of an XSAVE area.
 #[repr(C, align(64))]
-pub struct Area {
+pub(crate) struct Area {
     image: Image,
     /// XSTATE_BV and the rest of the header.
     header: [u64; 8],
 }
 
 impl Area {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Area { image: Image::new(&FpuState::default()), header: [1, 0, 0, 0, 0, 0, 0, 0] }
     }
 }
@@ -38,7 +37,7 @@ impl Area {
 const _: () = assert!(offset_of!(Area, header) == fxsave::SIZE);
 
 /// Whether `insn` is one of the x87 that [`Lower::x87`] may copy if exceptions are masked.
-pub fn is_x87(insn: &Instruction) -> bool {
+pub(crate) fn is_x87(insn: &Instruction) -> bool {
     is_control(insn) || computes(insn)
 }
 
@@ -68,12 +67,12 @@ extern "sysv64" fn prepare(vcpu: &mut Translating, _: u64) -> u64 {
 impl Lower<'_> {
     /// Emits `insn` as a copy of itself if it is one of the x87 without other registers; false if
     /// that is not possible, whatever was emitted.
-    pub fn x87(&mut self, insn: &Instruction) -> bool {
+    pub(crate) fn x87(&mut self, insn: &Instruction) -> bool {
         if !self.units.x87 || !is_x87(insn) {
             return false;
         }
         let held = self.places.held.take();
-        let effect = effect(insn);
+        let effect = self.effects[self.views.at];
         let mut copy = *insn;
         if insn.op0_kind() == OpKind::Memory {
             let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
@@ -81,7 +80,7 @@ impl Lower<'_> {
             if size == 0 || size > 16 || effect.needs {
                 return false;
             }
-            let info = self.info.info(insn);
+            let info = self.info.info_options(insn, super::copy::ACCESSES);
             let write = super::copy::writes(info.op0_access());
             let (mem, _) = self.access(&address, size, write, 1);
             super::copy::put_address(&mut copy, mem);
@@ -125,8 +124,9 @@ impl Lower<'_> {
         true
     }
 
-    /// At the start of a block that uses the x87: loads it if that has not been done.
-    pub fn check_x87(&mut self) -> (Label, Label) {
+    /// At the start of a block that uses the x87: tests whether the host's x87 holds the guest's state, and jumps to the first label,
+    /// where [`Lower::emit_load`] puts the load, if not. The load comes back to the second.
+    pub(crate) fn check_x87(&mut self) -> (Label, Label) {
         let missing = self.asm.label();
         self.asm.alu_byte(Alu::Cmp, loaded(), 0);
         self.asm.jcc(cc::E, missing);
@@ -135,7 +135,7 @@ impl Lower<'_> {
 }
 
 /// Whether `next` is certain to be recorded as the last instruction, so that the one before need not be.
-pub fn notes(next: &Instruction) -> bool {
+pub(crate) fn notes(next: &Instruction) -> bool {
     computes(next) && next.op0_kind() != OpKind::Memory
 }
 
@@ -152,7 +152,7 @@ fn loaded() -> Mem {
 const RDX: Reg = Reg(2);
 
 /// A function that loads the x87 registers. Flags, scratch registers and vectors are lost.
-pub fn emit_load(asm: &mut Asm, store_vectors: u64) {
+pub(crate) fn emit_load(asm: &mut Asm, store_vectors: u64) {
     let prepared = asm.label();
     super::vector::emit_leave(asm, store_vectors);
     asm.alu_imm(Alu::Sub, Reg(4), 8);
@@ -166,7 +166,7 @@ pub fn emit_load(asm: &mut Asm, store_vectors: u64) {
 }
 
 /// A function that stores them, and clears the host's. It changes nothing else.
-pub fn emit_store(asm: &mut Asm) {
+pub(crate) fn emit_store(asm: &mut Asm) {
     asm.store(context!(spare), S1);
     only_x87(asm, |asm| asm.save_state(context!(x87)));
     // FNINIT.
@@ -187,7 +187,7 @@ fn only_x87(asm: &mut Asm, state: impl FnOnce(&mut Asm)) {
 }
 
 /// Stores the x87 registers if they are loaded; flags are lost.
-pub fn emit_leave(asm: &mut Asm, store: u64) {
+pub(crate) fn emit_leave(asm: &mut Asm, store: u64) {
     let not_loaded = asm.label();
     asm.alu_byte(Alu::Cmp, loaded(), 0);
     asm.jcc(cc::E, not_loaded);

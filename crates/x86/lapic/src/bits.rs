@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct SharedBits([AtomicU32; 8]);
 
 impl SharedBits {
-    pub fn set(&self, vector: u8) {
+    pub(crate) fn set(&self, vector: u8) {
         self.0[usize::from(vector >> 5)].fetch_or(1 << (vector & 31), Ordering::SeqCst);
     }
-    pub fn clear(&self, vector: u8) {
+    pub(crate) fn clear(&self, vector: u8) {
         self.0[usize::from(vector >> 5)].fetch_and(!(1 << (vector & 31)), Ordering::SeqCst);
     }
-    pub fn get(&self, vector: u8) -> bool {
+    pub(crate) fn get(&self, vector: u8) -> bool {
         self.word(vector >> 5) & 1 << (vector & 31) != 0
     }
-    pub fn word(&self, index: u8) -> u32 {
+    pub(crate) fn word(&self, index: u8) -> u32 {
         self.0[usize::from(index & 7)].load(Ordering::SeqCst)
     }
-    pub fn words(&self) -> [u32; 8] {
+    pub(crate) fn words(&self) -> [u32; 8] {
         std::array::from_fn(|index| self.word(index as u8))
     }
-    pub fn highest(&self) -> Option<u8> {
+    pub(crate) fn highest(&self) -> Option<u8> {
         highest(|index| self.word(index))
     }
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.store([0; 8]);
     }
-    pub fn store(&self, words: [u32; 8]) {
+    pub(crate) fn store(&self, words: [u32; 8]) {
         self.0.iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::SeqCst));
     }
 }
@@ -40,20 +40,20 @@ impl SharedBits {
 pub(crate) struct Bits([u32; 8]);
 
 impl Bits {
-    pub fn set(&mut self, vector: u8) {
+    pub(crate) fn set(&mut self, vector: u8) {
         self.0[usize::from(vector >> 5)] |= 1 << (vector & 31);
     }
-    pub fn clear(&mut self, vector: u8) {
+    pub(crate) fn clear(&mut self, vector: u8) {
         self.0[usize::from(vector >> 5)] &= !(1 << (vector & 31));
     }
-    pub fn word(&self, index: u8) -> u32 {
+    pub(crate) fn word(&self, index: u8) -> u32 {
         self.0[usize::from(index & 7)]
     }
-    pub fn highest(&self) -> Option<u8> {
+    pub(crate) fn highest(&self) -> Option<u8> {
         highest(|index| self.word(index))
     }
     /// The vector that is set, if it is the only one.
-    pub fn only(&self) -> Option<u8> {
+    pub(crate) fn only(&self) -> Option<u8> {
         let count: u32 = self.0.iter().map(|word| word.count_ones()).sum();
         if count == 1 { self.highest() } else { None }
     }

@@ -30,11 +30,11 @@ pub(crate) enum Shorthand {
 }
 
 mod signal {
-    pub const SIPI: u32 = 1 << 8;
-    pub const SIPI_AND_VECTOR: u32 = 0x1ff;
-    pub const INIT: u32 = 1 << 9;
-    pub const NMI: u32 = 1 << 10;
-    pub const ALL: u32 = SIPI_AND_VECTOR | INIT | NMI;
+    pub(super) const SIPI: u32 = 1 << 8;
+    pub(super) const SIPI_AND_VECTOR: u32 = 0x1ff;
+    pub(super) const INIT: u32 = 1 << 9;
+    pub(super) const NMI: u32 = 1 << 10;
+    pub(super) const ALL: u32 = SIPI_AND_VECTOR | INIT | NMI;
 }
 
 /// What one local APIC shows to the others.
@@ -75,7 +75,7 @@ impl Slot {
     }
 
     /// Shows the owner's new addresses.
-    pub fn publish(&self, mode: Mode, software_enabled: bool, logical: u32, cluster: bool) {
+    pub(crate) fn publish(&self, mode: Mode, software_enabled: bool, logical: u32, cluster: bool) {
         self.logical.store(logical, Ordering::SeqCst);
         self.cluster.store(cluster.into(), Ordering::SeqCst);
         let enabled = if software_enabled { SOFTWARE_ENABLED } else { 0 };
@@ -137,7 +137,7 @@ impl Slot {
     }
 
     /// Sets the IRR bit of `vector`, unless the APIC is software-disabled or the vector illegal.
-    pub fn request(&self, vector: u8, level: bool) -> bool {
+    pub(crate) fn request(&self, vector: u8, level: bool) -> bool {
         if !self.mode().1 {
             return false;
         }
@@ -163,37 +163,37 @@ impl Slot {
     }
 
     /// Adds to the errors that the next write of the ESR collects; returns those before.
-    pub fn add_errors(&self, bits: u32) -> u32 {
+    pub(crate) fn add_errors(&self, bits: u32) -> u32 {
         self.errors.fetch_or(bits, Ordering::SeqCst)
     }
-    pub fn take_errors(&self) -> u32 {
+    pub(crate) fn take_errors(&self) -> u32 {
         self.errors.swap(0, Ordering::SeqCst)
     }
 
     /// Errors that no write of the ESR has collected, and signals that wait.
-    pub fn waiting(&self) -> (u32, u32) {
+    pub(crate) fn waiting(&self) -> (u32, u32) {
         (self.errors.load(Ordering::SeqCst), self.signals.load(Ordering::SeqCst))
     }
 
     /// Sets both, while no vCPU executes.
-    pub fn set_waiting(&self, errors: u32, signals: u32) {
+    pub(crate) fn set_waiting(&self, errors: u32, signals: u32) {
         self.errors.store(errors, Ordering::SeqCst);
         self.signals.store(signals & signal::ALL, Ordering::SeqCst);
     }
 
-    pub fn signalled(&self) -> bool {
+    pub(crate) fn signalled(&self) -> bool {
         self.signals.load(Ordering::SeqCst) != 0
     }
-    pub fn nmi_pending(&self) -> bool {
+    pub(crate) fn nmi_pending(&self) -> bool {
         self.signals.load(Ordering::SeqCst) & signal::NMI != 0
     }
-    pub fn take_nmi(&self) -> bool {
+    pub(crate) fn take_nmi(&self) -> bool {
         self.change_signals(|s| s & !signal::NMI) & signal::NMI != 0
     }
-    pub fn take_init(&self) -> bool {
+    pub(crate) fn take_init(&self) -> bool {
         self.change_signals(|s| s & !signal::INIT) & signal::INIT != 0
     }
-    pub fn take_sipi(&self) -> Option<u8> {
+    pub(crate) fn take_sipi(&self) -> Option<u8> {
         // A SIPI behind an INIT waits until the INIT was taken.
         let keep = |s: u32| if s & signal::INIT != 0 { s } else { s & !signal::SIPI_AND_VECTOR };
         let before = self.change_signals(keep);
@@ -264,6 +264,13 @@ impl ApicBus {
     pub(crate) fn interrupt(&self, source: Option<u32>, vcpu: u32, vector: u8) {
         if self.slots.get(vcpu as usize).is_some_and(|slot| slot.mode().0 != Mode::Disabled) {
             self.accept(vcpu, source, DeliveryMode::Fixed, vector, false);
+        }
+    }
+
+    /// Sends an NMI to `vcpu`, if there is one; `source` is not woken.
+    pub(crate) fn nmi_from(&self, source: u32, vcpu: u32) {
+        if self.slots.get(vcpu as usize).is_some_and(|slot| slot.mode().0 != Mode::Disabled) {
+            self.accept(vcpu, Some(source), DeliveryMode::Nmi, 0, false);
         }
     }
 

@@ -140,8 +140,12 @@ impl Lapic {
     pub(crate) fn publish(&self) {
         let logical = if self.mode() == Mode::X2apic { self.ldr } else { self.ldr >> 24 };
         // DFR model 1111 is flat, 0000 is cluster.
-        let enabled = self.svr & svr::ENABLE != 0;
-        self.slot().publish(self.mode(), enabled, logical, self.dfr >> 28 == 0);
+        self.slot().publish(self.mode(), self.software_enabled(), logical, self.dfr >> 28 == 0);
+    }
+
+    /// Whether the spurious interrupt vector register has it take interrupts.
+    pub fn software_enabled(&self) -> bool {
+        self.svr & svr::ENABLE != 0
     }
 
     /// IA32_APIC_BASE.
@@ -522,6 +526,11 @@ impl Lapic {
     /// hypervisor does for its guest. One that does not exist gets none.
     pub fn interrupt(&self, vcpu: u32, vector: u8) {
         self.bus.interrupt(Some(self.vcpu), vcpu, vector);
+    }
+
+    /// Sends an NMI to vCPU number `vcpu`, as [`Lapic::interrupt`] does an interrupt.
+    pub fn nmi(&self, vcpu: u32) {
+        self.bus.nmi_from(self.vcpu, vcpu);
     }
 
     /// SELF IPI (SDM 11.12.11).

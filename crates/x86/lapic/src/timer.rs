@@ -14,7 +14,7 @@ pub(crate) enum TimerMode {
 }
 
 impl TimerMode {
-    pub fn from_lvt(lvt: u32) -> Self {
+    pub(crate) fn from_lvt(lvt: u32) -> Self {
         match lvt >> 17 & 3 {
             0 => TimerMode::OneShot,
             1 => TimerMode::Periodic,
@@ -56,20 +56,20 @@ pub(crate) struct SavedTimer {
 }
 
 impl Timer {
-    pub fn save(&self) -> SavedTimer {
+    pub(crate) fn save(&self) -> SavedTimer {
         let Timer { tsc_offset, divide, initial, expiry, deadline, deadline_tsc, .. } = *self;
         SavedTimer { tsc_offset, divide, initial, expiry, deadline, deadline_tsc }
     }
 
     /// Goes on from `saved`, in the mode of the LVT entry. Whatever numbers they are, the timer works with them.
-    pub fn restore(&mut self, saved: &SavedTimer, mode: TimerMode) {
+    pub(crate) fn restore(&mut self, saved: &SavedTimer, mode: TimerMode) {
         let SavedTimer { tsc_offset, divide, initial, expiry, deadline, deadline_tsc } = *saved;
         let divide = divide & 0b1011;
         *self =
             Timer { clocks: self.clocks, tsc_offset, mode, divide, initial, expiry, deadline, deadline_tsc };
     }
 
-    pub fn new(clocks: Clocks) -> Self {
+    pub(crate) fn new(clocks: Clocks) -> Self {
         Timer {
             clocks: Clocks { tsc_hz: clocks.tsc_hz.max(1), timer_hz: clocks.timer_hz.max(1) },
             tsc_offset: 0,
@@ -83,7 +83,7 @@ impl Timer {
     }
 
     /// Disarms, and forgets all but the clocks.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Timer { tsc_offset: self.tsc_offset, ..Timer::new(self.clocks) };
     }
 
@@ -107,7 +107,7 @@ impl Timer {
     }
 
     /// Takes the mode of the LVT entry. Changing to or from TSC-deadline mode disarms.
-    pub fn set_mode(&mut self, mode: TimerMode) {
+    pub(crate) fn set_mode(&mut self, mode: TimerMode) {
         let before = std::mem::replace(&mut self.mode, mode);
         if before != mode && (counts(before) != counts(mode)) {
             self.expiry = None;
@@ -116,15 +116,15 @@ impl Timer {
         }
     }
 
-    pub fn initial(&self) -> u32 {
+    pub(crate) fn initial(&self) -> u32 {
         self.initial
     }
-    pub fn divide(&self) -> u32 {
+    pub(crate) fn divide(&self) -> u32 {
         self.divide
     }
 
     /// Starts to count down from `count`; 0 stops. Ignored in TSC-deadline mode.
-    pub fn set_initial(&mut self, count: u32, tsc: u64) {
+    pub(crate) fn set_initial(&mut self, count: u32, tsc: u64) {
         if !counts(self.mode) {
             return;
         }
@@ -137,7 +137,7 @@ impl Timer {
     }
 
     /// Changes the divider; a running count goes on from where it is.
-    pub fn set_divide(&mut self, divide: u32, tsc: u64) {
+    pub(crate) fn set_divide(&mut self, divide: u32, tsc: u64) {
         let left = self.current(tsc);
         self.divide = divide & 0b1011;
         if left != 0 {
@@ -147,18 +147,18 @@ impl Timer {
     }
 
     /// The current count; the expiries until `tsc` must have been taken.
-    pub fn current(&self, tsc: u64) -> u32 {
+    pub(crate) fn current(&self, tsc: u64) -> u32 {
         let left = self.expiry.map_or(0, |expiry| expiry.saturating_sub(self.ticks(tsc)));
         left.div_ceil(self.divisor()).min(self.initial.into()) as u32
     }
 
     /// IA32_TSC_DEADLINE.
-    pub fn deadline(&self) -> u64 {
+    pub(crate) fn deadline(&self) -> u64 {
         self.deadline
     }
 
     /// Arms for guest TSC `value`; 0 disarms. Ignored outside TSC-deadline mode.
-    pub fn set_deadline(&mut self, value: u64, tsc: u64) {
+    pub(crate) fn set_deadline(&mut self, value: u64, tsc: u64) {
         if self.mode == TimerMode::TscDeadline {
             self.deadline = value;
             let ahead = value.saturating_sub(tsc.wrapping_add(self.tsc_offset));
@@ -167,13 +167,13 @@ impl Timer {
     }
 
     /// Takes a new difference between the guest's TSC and the partition's.
-    pub fn set_tsc_offset(&mut self, offset: u64, tsc: u64) {
+    pub(crate) fn set_tsc_offset(&mut self, offset: u64, tsc: u64) {
         self.tsc_offset = offset;
         self.set_deadline(self.deadline, tsc);
     }
 
     /// The partition TSC of the next expiry.
-    pub fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&self) -> Option<u64> {
         match self.mode {
             TimerMode::TscDeadline => (self.deadline != 0).then_some(self.deadline_tsc),
             _ => self.expiry.map(|ticks| self.tsc(ticks)),
@@ -181,7 +181,7 @@ impl Timer {
     }
 
     /// Takes the expiries until `tsc`; missed periods count as one.
-    pub fn expire(&mut self, tsc: u64) -> bool {
+    pub(crate) fn expire(&mut self, tsc: u64) -> bool {
         if self.next().is_none_or(|at| tsc < at) {
             return false;
         }

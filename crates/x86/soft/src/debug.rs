@@ -298,7 +298,7 @@ impl Cpu {
             if !concerned || !point.overlaps(linear, last) {
                 continue;
             }
-            if !self.debug.alone && !self.delivering {
+            if !self.debug.alone && !self.pending.delivering {
                 return Err(Stop::Alone);
             }
             self.debug.met(point.owner);
@@ -328,7 +328,7 @@ impl Cpu {
 }
 
 /// The #DB that reports `bits` of DR6.
-pub const fn exception(bits: u64) -> satori_engine::Exception {
+pub(crate) const fn exception(bits: u64) -> satori_engine::Exception {
     satori_engine::Exception {
         vector: satori_defs::x86::vector::DB,
         code: None,

@@ -117,16 +117,16 @@ fn run_inner<E: Executor>(executor: &mut E, horizon: &mut Horizon) -> Exit {
     let mut before = None;
     loop {
         let (cpu, blocks) = executor.parts();
-        if cpu.attention || cpu.kick.pending() || cpu.retired >= horizon.look {
+        if cpu.windows.attention || cpu.kick.pending() || cpu.count.retired >= horizon.look {
             cpu.leave_block();
             before = None;
-            let steps = cpu.steps;
+            let steps = cpu.decoded.steps;
             if let Some(exit) = cpu.look_around(horizon) {
                 return exit;
             }
             // It may have executed an instruction: what that left, and what its shadow held
             // back, has to be looked at before the next one.
-            if cpu.steps != steps || cpu.special() || cpu.retired >= horizon.look {
+            if cpu.decoded.steps != steps || cpu.special() || cpu.count.retired >= horizon.look {
                 continue;
             }
         }
@@ -178,7 +178,7 @@ fn interpret((cpu, blocks): (&mut Cpu, &mut Blocks), block: *mut Block, horizon:
         let place = NonNull::new_unchecked(block);
         (place, (*block).instructions, (*block).ops())
     };
-    if cpu.retired + u64::from(instructions) > horizon.look {
+    if cpu.count.retired + u64::from(instructions) > horizon.look {
         return Interpreted::Stopped(cpu.step());
     }
     let rip = cpu.state.rip;
@@ -196,7 +196,7 @@ fn interpret((cpu, blocks): (&mut Cpu, &mut Blocks), block: *mut Block, horizon:
         op = unsafe { op.add(1) };
     };
     if flow == Flow::Jump {
-        cpu.retired += u64::from(instructions);
+        cpu.count.retired += u64::from(instructions);
         return Interpreted::Whole(rip);
     }
     cpu.settle_block();

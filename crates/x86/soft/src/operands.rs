@@ -9,12 +9,12 @@ use crate::cpu::{Cpu, Exec};
 use crate::mmu::canonical;
 
 /// Keeps the low `bits` (16, 32 or 64) of an offset.
-pub const fn truncate(value: u64, bits: u32) -> u64 {
+pub(crate) const fn truncate(value: u64, bits: u32) -> u64 {
     if bits == 64 { value } else { value & ((1 << bits) - 1) }
 }
 
 /// Whether an operand of this kind is an immediate.
-pub fn is_immediate(kind: OpKind) -> bool {
+pub(crate) fn is_immediate(kind: OpKind) -> bool {
     matches!(
         kind,
         OpKind::Immediate8
@@ -71,7 +71,7 @@ impl Cpu {
 
     /// Width of the instruction pointer.
     fn ip_bits(&self) -> u32 {
-        if self.code64 { 64 } else { 32 }
+        if self.derived.code64 { 64 } else { 32 }
     }
 
     /// The target of a near direct branch. Instructions are decoded as if at address 0.
@@ -87,7 +87,11 @@ impl Cpu {
 
     /// Goes on at `rip` once the instruction completes.
     pub fn jump(&mut self, rip: u64) -> Exec<()> {
-        let fits = if self.code64 { canonical(rip) } else { rip <= u64::from(self.state.seg[seg::CS].limit) };
+        let fits = if self.derived.code64 {
+            canonical(rip)
+        } else {
+            rip <= u64::from(self.state.seg[seg::CS].limit)
+        };
         if !fits {
             return Err(self.raise(Exception::gp(0)));
         }
@@ -115,7 +119,7 @@ impl Cpu {
         by_register(insn.memory_base()).or_else(|| by_register(insn.memory_index())).unwrap_or(
             match insn.memory_displ_size() {
                 2 => 16,
-                4 if !self.code64 => 32,
+                4 if !self.derived.code64 => 32,
                 8 => 64,
                 _ => self.bits(),
             },
@@ -173,7 +177,7 @@ impl Cpu {
     /// The linear address of `size` bytes at `offset` in `segment`: canonical in 64-bit code,
     /// else within the limit and of a fitting type.
     pub fn segment_linear(&mut self, segment: usize, offset: u64, size: u64, write: bool) -> Exec<u64> {
-        if self.code64 {
+        if self.derived.code64 {
             let base = if segment >= seg::FS { self.state.seg[segment].base } else { 0 };
             let linear = base.wrapping_add(offset);
             if !canonical(linear) || !canonical(linear.wrapping_add(size.max(1) - 1)) {
@@ -241,7 +245,7 @@ impl Cpu {
 
     /// The stack pointer and the mask of its width.
     pub fn stack_pointer(&self) -> (u64, u64) {
-        let mask = if self.code64 {
+        let mask = if self.derived.code64 {
             u64::MAX
         } else if self.state.seg[seg::SS].big() {
             0xffff_ffff

@@ -32,9 +32,9 @@ impl Cpu {
         self.notice_map();
         self.arm();
         self.notice_watched();
-        self.counted = until.instructions.is_some();
-        let end = until.instructions.map_or(u64::MAX, |n| self.retired.saturating_add(n));
-        let look = end.min(self.retired + interval);
+        self.count.begin_run(until.instructions.is_some());
+        let end = until.instructions.map_or(u64::MAX, |n| self.count.retired.saturating_add(n));
+        let look = end.min(self.count.retired + interval);
         if std::mem::take(&mut self.controls.continued) {
             self.debug.owned = self.debug.lent;
         }
@@ -47,7 +47,7 @@ impl Cpu {
         self.doing.set(Doing::Exit);
         self.leave_block();
         self.keep_shadow(exit);
-        self.tell_retired(self.retired);
+        self.tell_retired(self.count.retired);
         self.state.rflags = self.rflags();
         if exit.reason().is_some() {
             self.debug.lent = std::mem::take(&mut self.debug.owned);
@@ -59,12 +59,12 @@ impl Cpu {
         if self.state.activity == Activity::Shutdown {
             return Some(Exit::TripleFault);
         }
-        if !self.answers.is_empty()
+        if self.pending.answered()
             && let Some(exit) = self.step()
         {
             return Some(exit);
         }
-        if let Some(event) = self.injected.take()
+        if let Some(event) = self.pending.injected.take()
             && let Some(exit) = self.deliver(event)
         {
             return Some(exit);
@@ -82,7 +82,7 @@ impl Cpu {
     /// Gives the shadow of an STI of translated code to a run that ends behind it: an interrupt that came between
     /// STI and HLT would leave the guest asleep with what it brought.
     fn keep_shadow(&mut self, exit: Exit) {
-        let behind = std::mem::take(&mut self.behind_sti);
+        let behind = std::mem::take(&mut self.windows.behind_sti);
         if behind != 0
             && behind == self.state.rip as u32
             && self.state.rflags & rflags::IF != 0
@@ -96,9 +96,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
-        self.attention = false;
+        self.windows.attention = false;
         if let Some(exit) = self.debug.report() {
-            self.attention = true;
+            self.windows.attention = true;
             return Some(exit);
         }
         // Traps of the last instruction come before everything else (SDM 6.9).
@@ -109,40 +109,40 @@ impl Cpu {
             return Some(exit);
         }
         if self.kick.take() {
-            self.attention = true;
+            self.windows.attention = true;
             return Some(Exit::ExternalInterrupt);
         }
         if self.kick.paused() {
             let world = self.world.clone();
             world.stand_aside(&self.kick);
         }
-        if self.retired >= horizon.look {
-            self.attention = true;
-            self.tell_retired(self.retired);
-            if horizon.until.tsc.is_some_and(|deadline| self.time.tsc() >= deadline) {
+        if self.count.retired >= horizon.look {
+            self.windows.attention = true;
+            self.tell_retired(self.count.retired);
+            if horizon.until.counter.is_some_and(|deadline| self.time.counter() >= deadline) {
                 return Some(Exit::PreemptionTimer);
             }
-            if self.retired >= horizon.end {
+            if self.count.retired >= horizon.end {
                 return Some(Exit::Budget);
             }
-            horizon.look = horizon.end.min(self.retired + horizon.interval);
-            self.attention = false;
+            horizon.look = horizon.end.min(self.count.retired + horizon.interval);
+            self.windows.attention = false;
         }
-        if self.task_switches > 0 {
-            self.task_switches -= 1;
-            self.attention = true;
+        if self.pending.task_switches > 0 {
+            self.pending.task_switches -= 1;
+            self.windows.attention = true;
             return Some(Exit::TaskSwitch);
         }
         // The trap's own delivery met a breakpoint: another trap, before the handler's first
         // instruction.
         if self.state.pending_debug != 0 && !self.state.ss_shadow {
-            self.attention = true;
+            self.windows.attention = true;
             return None;
         }
         // What follows comes between two instructions, which a shadow makes one. Kicks and
         // budgets come first: a guest may be under the trap flag for as long as it likes.
         if self.state.interrupt_shadow || self.state.pending_debug != 0 || self.debug.steps() {
-            self.attention = true;
+            self.windows.attention = true;
             return self.step();
         }
         if let Some(exit) = self.guest_look() {
@@ -153,15 +153,15 @@ impl Cpu {
         if self.state.tpr >> 4 < self.controls.tpr_threshold {
             return Some(Exit::TprBelowThreshold);
         }
-        if self.nmi_window {
-            self.attention = true;
+        if self.windows.nmi {
+            self.windows.attention = true;
             if self.nmis_open() {
                 return Some(Exit::NmiWindow);
             }
         }
-        if self.interrupt_window {
-            self.attention = true;
-            if self.machine_window && self.interrupts_open() {
+        if self.windows.interrupt {
+            self.windows.attention = true;
+            if self.windows.machine && self.interrupts_open() {
                 return Some(Exit::InterruptWindow);
             }
             if self.state.rflags & rflags::IF != 0
@@ -174,7 +174,7 @@ impl Cpu {
         }
         // Interrupts come between single steps as well.
         if self.special() {
-            self.attention = true;
+            self.windows.attention = true;
             return self.step();
         }
         None
@@ -186,10 +186,10 @@ impl Cpu {
         let state = &self.state;
         !(self.kick.pending()
             || self.special()
-            || self.task_switches > 0
+            || self.pending.task_switches > 0
             || state.tpr >> 4 < self.controls.tpr_threshold
-            || self.nmi_window
-            || self.interrupt_window && (state.rflags & rflags::IF != 0 || self.vmx.guest))
+            || self.windows.nmi
+            || self.windows.interrupt && (state.rflags & rflags::IF != 0 || self.vmx.guest))
     }
 
     /// Whether the next instruction has to be executed by itself, and looked at.
@@ -208,19 +208,19 @@ impl Cpu {
     /// single instructions: breakpoints, shadows, and the trap flag.
     pub fn step(&mut self) -> Option<Exit> {
         self.leave_block();
-        self.steps += 1;
+        self.decoded.steps += 1;
         let (shadow, ss_shadow) = (self.state.interrupt_shadow, self.state.ss_shadow);
         let held = self.state.pending_debug;
         let guest = self.vmx.guest;
         let (resume, single) = (self.state.rflags & rflags::RF, self.state.rflags & rflags::TF != 0);
         // An instruction that was answered has passed its breakpoints before it asked. A load of
         // SS masks them as RF does (SDM 6.8.3).
-        if self.answers.is_empty() {
+        if !self.pending.answered() {
             match self.code_breakpoint(resume != 0 || ss_shadow) {
                 Ok(0) => {}
                 Ok(hits) => {
                     // As in `stopped`.
-                    self.retired += 1;
+                    self.count.retired += 1;
                     return self.deliver(Event::Exception(debug::exception(hits)));
                 }
                 Err(exit) => return Some(exit),
@@ -241,14 +241,14 @@ impl Cpu {
         });
         let (completed, exit) = match outcome {
             Ok(()) => {
-                self.answers.clear();
+                self.pending.forget_answers();
                 self.state.rip = self.next_rip;
                 (true, None)
             }
-            Err(Stop::Exit) => (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.wanted)),
+            Err(Stop::Exit) => (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.pending.wanted)),
             Err(stop) => {
                 self.debug.end(false);
-                if self.fault == Some(vmx::EXIT) {
+                if self.pending.fault == Some(vmx::EXIT) {
                     // A VM exit leaves the instruction as if it had not begun.
                     (self.state.interrupt_shadow, self.state.ss_shadow) = (shadow, ss_shadow);
                     self.state.rflags |= resume;
@@ -266,7 +266,7 @@ impl Cpu {
             return exit;
         }
         // HLT and PAUSE have completed when they exit.
-        self.retired += 1;
+        self.count.retired += 1;
         if mnemonic == Mnemonic::Int1 {
             // It is an exception, unlike INT n, INT3 and INTO.
             self.lose(held);
@@ -279,7 +279,7 @@ impl Cpu {
         let step = if single && !self.state.ss_shadow { dr6::BS } else { 0 };
         self.state.pending_debug |= hits | step;
         if self.special() {
-            self.attention = true;
+            self.windows.attention = true;
             if self.state.pending_debug != 0 && !self.state.ss_shadow && !self.debug.met_watchpoint() {
                 return exit.or(self.deliver_traps());
             }
@@ -289,9 +289,9 @@ impl Cpu {
 
     /// The instruction at RIP: if it was answered, as it was when it asked.
     fn answered_or_fetched(&mut self) -> Exec<(Handler, Instruction)> {
-        if let Some(asking) = self.asking.take()
-            && !self.answers.is_empty()
-            && (asking.rip, asking.code_mode) == (self.state.rip, self.code_mode)
+        if let Some(asking) = self.pending.asking.take()
+            && self.pending.answered()
+            && (asking.rip, asking.code_mode) == (self.state.rip, self.derived.code_mode)
         {
             return Ok((asking.handler, asking.insn));
         }
@@ -305,7 +305,7 @@ impl Cpu {
         let exit = self.deliver(Event::Exception(debug::exception(bits)));
         if self.state.pending_debug != 0 {
             // A guest may watch the stack that the trap itself is pushed to: time has to pass.
-            self.retired += 1;
+            self.count.retired += 1;
         }
         exit
     }
@@ -319,15 +319,15 @@ impl Cpu {
     /// Handles an instruction's early end: delivers its exception, or leaves.
     pub fn stopped(&mut self, stop: Stop) -> Option<Exit> {
         match stop {
-            Stop::Exit => Some(self.wanted),
+            Stop::Exit => Some(self.pending.wanted),
             // Only blocks end so, and they go on in [`Cpu::step`].
             Stop::Alone => None,
             Stop::Fault => {
-                self.answers.clear();
-                let exception = self.fault.take().unwrap_or(Exception::ud());
+                self.pending.forget_answers();
+                let exception = self.pending.fault.take().unwrap_or(Exception::ud());
                 // It stands for the instruction that did not complete: a guest whose handlers
                 // fault at their first instruction must not stop time, nor outrun its budget.
-                self.retired += 1;
+                self.count.retired += 1;
                 if exception == vmx::EXIT {
                     self.vm_exit();
                     return None;
@@ -352,10 +352,10 @@ impl Cpu {
         }
         self.vmx.vectoring = if self.vmx.guest { self.vectoring(event) } else { Interruption::default() };
         self.state.activity = Activity::Active;
-        self.delivering = true;
+        self.pending.delivering = true;
         let outcome = match event {
             Event::Exception(exception) => {
-                self.exceptions[usize::from(exception.vector & 31)] += 1;
+                self.count.deliver(exception.vector);
                 system::raise_fault(self, exception)
             }
             Event::Interrupt(vector) => system::interrupt(self, vector, InterruptKind::External),
@@ -365,12 +365,12 @@ impl Cpu {
                 outcome
             }
         };
-        self.delivering = false;
+        self.pending.delivering = false;
         // A trap of HLT wakes; every event ends a shadow.
         self.state.activity = Activity::Active;
         (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
         self.state.pending_debug |= self.debug.delivered();
-        self.attention = true;
+        self.windows.attention = true;
         match outcome {
             Ok(()) => {
                 self.vmx.vectoring = Interruption::default();
@@ -399,17 +399,17 @@ impl Cpu {
 
     /// Has `event` delivered before the next instruction.
     pub fn inject(&mut self, event: Event) {
-        self.injected = Some(event);
+        self.pending.injected = Some(event);
     }
 
     /// Whether the machine is to hear when it can inject.
     pub fn request_window(&mut self, window: Window, wanted: bool) {
         match window {
             Window::Interrupt => {
-                self.machine_window = wanted;
+                self.windows.machine = wanted;
                 self.choose_windows();
             }
-            Window::Nmi => self.nmi_window = wanted,
+            Window::Nmi => self.windows.nmi = wanted,
         }
     }
 
@@ -425,11 +425,11 @@ impl Cpu {
 
     /// Takes the answer to the last exit.
     pub fn resume(&mut self, answer: Resume) {
-        match (self.wanted, answer) {
-            (_, Resume::Continue) => self.answers.clear(),
+        match (self.pending.wanted, answer) {
+            (_, Resume::Continue) => self.pending.forget_answers(),
             // The instruction will find the memory there, and not ask again.
             (Exit::EptViolation { .. }, Resume::Done) => {}
-            (_, answer) => self.answers.push(answer),
+            (_, answer) => self.pending.answer(answer),
         }
     }
 }
@@ -470,7 +470,7 @@ mod tests {
     }
 
     fn instructions(n: u64) -> Until {
-        Until { tsc: None, instructions: Some(n) }
+        Until { counter: None, instructions: Some(n) }
     }
 
     #[test]
@@ -479,7 +479,7 @@ mod tests {
         let mut cpu = at_code(&[0xfb, 0x90, 0x90, 0x90]);
         for (retired, shadow) in [(1, true), (2, false), (3, false)] {
             assert_eq!(cpu.run(instructions(1)), Exit::Budget);
-            assert_eq!((cpu.retired, cpu.state.rip), (retired, CODE + retired));
+            assert_eq!((cpu.count.retired, cpu.state.rip), (retired, CODE + retired));
             assert_eq!(cpu.state.interrupt_shadow, shadow, "after {retired}");
         }
     }
@@ -521,7 +521,7 @@ mod tests {
         cpu.state.gdtr = DescriptorTable { base: gdt, limit: 0xf };
         cpu.state.gpr[reg::RSP] = 0x20_0000;
         assert_eq!(cpu.run(instructions(10_000)), Exit::Budget);
-        assert_eq!((cpu.retired, cpu.state.rip), (10_000, CODE));
+        assert_eq!((cpu.count.retired, cpu.state.rip), (10_000, CODE));
     }
 
     #[test]

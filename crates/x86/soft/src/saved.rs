@@ -9,7 +9,7 @@ use satori_save::{Error, State, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::Cpu;
-use crate::vmx::Vmx;
+use crate::vmx;
 
 /// More answers than any instruction asks for: the longest areas that XSAVE writes to a device, eight bytes an answer.
 const ANSWERS: usize = 1024;
@@ -37,11 +37,13 @@ struct Beside {
     repeating: u64,
     /// What RDRAND and RDSEED go on from, if their numbers follow from anything.
     seed: Option<u64>,
+    /// What it has as the processor of a hypervisor.
+    vmx: vmx::Saved,
 }
 
 impl State for Beside {
     const NAME: &'static str = "software vCPU";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl Beside {
@@ -69,49 +71,44 @@ impl Beside {
 }
 
 /// What `cpu` has beside its registers.
-pub fn save(cpu: &Cpu) -> Result<Value, Error> {
-    if cpu.vmx.in_operation() {
-        let why = "its guest is in VMX operation, and what a processor keeps there is not among what is saved yet; \
-                   let the guest leave it (as by unloading kvm_intel)";
-        return Err(Error::refused("vCPU", why));
-    }
+pub(crate) fn save(cpu: &Cpu) -> Result<Value, Error> {
+    let (pauses, last_pause) = cpu.count.pauses();
     Value::of(&Beside {
-        retired: cpu.retired,
-        answers: cpu.answers.clone(),
-        injected: cpu.injected,
-        task_switches: cpu.task_switches,
-        pauses: cpu.pauses,
-        last_pause: cpu.last_pause,
+        retired: cpu.count.retired,
+        answers: cpu.pending.answers().to_vec(),
+        injected: cpu.pending.injected,
+        task_switches: cpu.pending.task_switches,
+        pauses,
+        last_pause,
         owned: cpu.debug.owned,
         lent: cpu.debug.lent,
         continued: cpu.controls.continued,
         repeating: cpu.debug.repeating(),
         seed: cpu.entropy.seed(),
+        vmx: vmx::save(&cpu.vmx),
     })
 }
 
 /// Takes it back.
-pub fn restore(cpu: &mut Cpu, value: &Value) -> Result<(), Error> {
+pub(crate) fn restore(cpu: &mut Cpu, value: &Value) -> Result<(), Error> {
     let beside: Beside = value.state()?;
     if let Some(why) = beside.unfit() {
         return Err(Error::unfit(Beside::NAME, why));
     }
     let Beside { retired, answers, injected, task_switches, pauses, last_pause, .. } = beside;
-    (cpu.retired, cpu.told) = (retired, retired);
-    cpu.answers = answers;
-    cpu.asking = None;
-    cpu.injected = injected;
-    cpu.task_switches = task_switches;
-    (cpu.pauses, cpu.last_pause) = (pauses, last_pause);
+    cpu.count.go_on_from(retired);
+    cpu.pending.go_on_with(answers, injected, task_switches);
+    cpu.count.set_pauses((pauses, last_pause));
     (cpu.debug.owned, cpu.debug.lent) = (beside.owned, beside.lent);
     cpu.debug.repeats(beside.repeating, true);
     cpu.controls.continued = beside.continued;
-    cpu.behind_sti = 0;
-    *cpu.vmx = Vmx::default();
+    cpu.windows.behind_sti = 0;
+    vmx::restore(cpu, beside.vmx)?;
     if let Some(seed) = beside.seed {
         cpu.entropy.set_seed(seed);
     }
     cpu.flush_tlb(false);
+    cpu.forget_spaces(|_| true, true);
     Ok(())
 }
 
@@ -135,7 +132,7 @@ mod tests {
     }
 
     fn one(cpu: &mut Machine) -> Exit {
-        cpu.run(Until { tsc: None, instructions: Some(2) })
+        cpu.run(Until { counter: None, instructions: Some(2) })
     }
 
     #[test]
@@ -155,7 +152,7 @@ mod tests {
             }
             assert_eq!((cpu.state.gpr[reg::RAX], cpu.state.rip), (12, CODE + 4));
         }
-        assert_eq!(cpu.retired, other.retired);
+        assert_eq!(cpu.count.retired, other.count.retired);
         assert_eq!(save(&cpu), save(&other));
     }
 

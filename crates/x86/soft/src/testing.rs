@@ -55,7 +55,7 @@ impl Machine {
 struct Frozen;
 
 impl TimeSource for Frozen {
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         0
     }
     fn retired(&self, _instructions: u64) {}
@@ -81,7 +81,7 @@ pub fn machine() -> Machine {
 /// A processor in its reset state on [`memory`], of which the guest is offered `offered`.
 pub fn machine_with(offered: Offered) -> Machine {
     Machine::new(Cpu::new(
-        PartitionParts { memory: memory(), time: Arc::new(Frozen), parallel: false, offered },
+        PartitionParts { memory: memory(), time: Arc::new(Frozen), parallel: false, offered: offered.into() },
         VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
     ))
 }
@@ -153,7 +153,7 @@ pub fn execute(cpu: &mut Cpu, insn: &Instruction, handler: Handler) -> Exec<()> 
 /// The exception of an instruction that must have failed with one.
 pub fn fault_of(cpu: &mut Cpu, outcome: Exec<()>) -> Exception {
     assert_eq!(outcome, Err(Stop::Fault));
-    cpu.fault.take().expect("a fault carries its exception")
+    cpu.pending.fault.take().expect("a fault carries its exception")
 }
 
 /// A generator of numbers (SplitMix64): the same seed gives the same numbers.

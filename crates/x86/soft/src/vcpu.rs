@@ -134,7 +134,7 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
     }
 
     fn retired(&self) -> u64 {
-        self.0.cpu().retired
+        self.0.cpu().count.retired
     }
 
     fn wakes_at(&self) -> Option<u64> {
@@ -151,17 +151,17 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
 
     fn stats(&self) -> Vec<Stat> {
         let cpu = self.0.cpu();
-        let (tlb, blocks) = (&cpu.tlb.counts, &self.0.blocks().counts);
+        let (tlb, blocks) = (&cpu.mmu.tlb.counts, &self.0.blocks().counts);
         let mut stats = vec![
-            ("instructions retired", cpu.retired),
+            ("instructions retired", cpu.count.retired),
             ("blocks executed", blocks.executed),
             ("blocks decoded", blocks.decoded),
             ("instructions decoded", blocks.instructions),
-            ("instructions stepped", cpu.steps),
+            ("instructions stepped", cpu.decoded.steps),
             ("jump cache misses", blocks.jump_misses),
-            ("code pages translated", cpu.fetches.fills),
+            ("code pages translated", cpu.mmu.fetches.fills),
             ("stale blocks found", blocks.stale),
-            ("writes to code pages", cpu.code_writes),
+            ("writes to code pages", cpu.decoded.writes()),
             ("stale blocks freed", blocks.swept),
             ("block cache resets", blocks.resets),
             ("TLB fills", tlb.fills),
@@ -169,9 +169,9 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
             ("TLB flushes, full", tlb.full_flushes),
             ("TLB flushes, one page", tlb.page_flushes),
             ("translations kept of address spaces that returned", tlb.returned),
-            ("CR3 loads", cpu.cr3_loads),
-            ("page faults delivered", cpu.exceptions[14]),
-            ("exceptions delivered", cpu.exceptions.iter().sum()),
+            ("CR3 loads", cpu.mmu.cr3_loads()),
+            ("page faults delivered", cpu.count.exceptions()[14]),
+            ("exceptions delivered", cpu.count.exceptions().iter().sum()),
         ];
         stats.extend(cpu.vmx.account.stats());
         self.0.stats(&mut stats);

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use satori_engine::Kick;
+use satori_lock::Held;
 
 /// The vCPUs of one partition.
 #[derive(Debug, Default)]
@@ -38,11 +39,11 @@ pub struct Alone<'w>(&'w World);
 
 impl World {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock().held()
     }
 
     fn wait<'w>(&'w self, state: MutexGuard<'w, State>) -> MutexGuard<'w, State> {
-        self.changed.wait(state).unwrap_or_else(|e| e.into_inner())
+        self.changed.wait(state).held()
     }
 
     /// A vCPU begins to execute: as soon as nobody wants to be alone.

@@ -83,7 +83,7 @@ pub const fn injectable(info: u32, code: u32, length: u32, protected: bool) -> b
     typed
         && with_code == wants
         && info & 0x7fff_f000 == 0
-        && (!with_code || code & 0xffff_8000 == 0)
+        && (!with_code || code & 0xffff_0000 == 0)
         && (!software || length <= 15)
 }
 
@@ -99,7 +99,8 @@ mod tests {
         assert!(injectable(VALID | ERROR_CODE | 3 << 8 | 14, 7, 0, true));
         assert!(!injectable(VALID | 3 << 8 | 14, 7, 0, true), "#PF without its error code");
         assert!(injectable(VALID | 3 << 8 | 13, 0, 0, false), "none in real mode");
-        assert!(!injectable(VALID | ERROR_CODE | 3 << 8 | 13, 0x8000, 0, true), "15 bits");
+        assert!(injectable(VALID | ERROR_CODE | 3 << 8 | 13, 0xffff, 0, true));
+        assert!(!injectable(VALID | ERROR_CODE | 3 << 8 | 13, 0x1_0000, 0, true), "16 bits");
         assert!(!injectable(VALID | 1 << 8, 0, 0, true) && !injectable(VALID | 3 << 8 | 32, 0, 0, true));
         assert!(injectable(VALID | 6 << 8 | 3, 0, 1, true) && !injectable(VALID | 6 << 8 | 3, 0, 16, true));
         assert!(injectable(VALID | 7 << 8, 0, 0, true) && !injectable(VALID | 7 << 8 | 1, 0, 0, true));

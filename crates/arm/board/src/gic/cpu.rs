@@ -41,7 +41,7 @@ impl State {
     }
 
     /// The one that is signalled: above the mask and above what runs.
-    pub fn signalled(&self, vcpu: usize) -> Option<(usize, u8)> {
+    pub(super) fn signalled(&self, vcpu: usize) -> Option<(usize, u8)> {
         let (intid, priority) = self.best(vcpu)?;
         let own = &self.own[vcpu];
         let group = u32::from(own.point.clamp(1, 7)) + 1;
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    pub fn read(&mut self, vcpu: usize, register: Sys) -> Option<u64> {
+    pub(super) fn read(&mut self, vcpu: usize, register: Sys) -> Option<u64> {
         let own = self.own.get(vcpu)?;
         Some(match register {
             Sys::ICC_PMR_EL1 => own.mask.into(),
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// The vCPUs whose lines may differ, or none if there is no such register.
-    pub fn write(&mut self, vcpu: usize, register: Sys, value: u64) -> Option<Vec<u32>> {
+    pub(super) fn write(&mut self, vcpu: usize, register: Sys, value: u64) -> Option<Vec<u32>> {
         let own = self.own.get_mut(vcpu)?;
         match register {
             Sys::ICC_PMR_EL1 => own.mask = value as u8 & 0xf8,

@@ -1,5 +1,6 @@
 //! Exceptions, barriers, hints, system instructions and system registers.
 
+mod interface;
 mod registers;
 mod timer;
 
@@ -11,6 +12,7 @@ use super::{Done, zero};
 use crate::code::{Handler, Insn};
 use crate::cpu::{Cpu, Flow, Stop, hcr};
 use crate::exception::{Syndrome, ec};
+use crate::exits::Event;
 
 pub(super) fn handler(op: Op, i: &mut Insn) -> Option<Handler> {
     let raw_d = (i.raw & 31) as u8;
@@ -35,7 +37,7 @@ pub(super) fn handler(op: Op, i: &mut Insn) -> Option<Handler> {
         Op::Dsb => dsb,
         Op::Dmb => match i.bits(9, 8) {
             // Loads before loads and stores, or stores before stores: what the host does anyway.
-            1 | 2 => nothing,
+            1 | 2 => dmb_of_one_kind,
             _ => dmb,
         },
         Op::Isb => isb,
@@ -181,12 +183,19 @@ fn clrex(cpu: &mut Cpu, _: &Insn) -> Done {
     Ok(Flow::Next)
 }
 
-fn dmb(_: &mut Cpu, _: &Insn) -> Done {
+fn dmb_of_one_kind(cpu: &mut Cpu, _: &Insn) -> Done {
+    cpu.exits.happened(Event::Barriers);
+    Ok(Flow::Next)
+}
+
+fn dmb(cpu: &mut Cpu, _: &Insn) -> Done {
+    cpu.exits.happened(Event::Barriers);
     Cpu::full_barrier();
     Ok(Flow::Next)
 }
 
 fn dsb(cpu: &mut Cpu, _: &Insn) -> Done {
+    cpu.exits.happened(Event::Barriers);
     Cpu::full_barrier();
     cpu.wait_for_others();
     Ok(Flow::Next)
@@ -199,6 +208,7 @@ fn synchronised(cpu: &mut Cpu) -> Done {
 }
 
 fn isb(cpu: &mut Cpu, _: &Insn) -> Done {
+    cpu.exits.happened(Event::Barriers);
     synchronised(cpu)
 }
 
@@ -258,7 +268,10 @@ fn sys(cpu: &mut Cpu, i: &Insn) -> Done {
     }
     match (op1, crn, crm, op2) {
         (0 | 4, 8, _, _) => match cpu.tlbi(op1, crm, op2, operand) {
-            Some(()) => synchronised(cpu),
+            Some(()) => {
+                cpu.exits.happened(Event::Invalidations);
+                synchronised(cpu)
+            }
             None => Err(cpu.undefined()),
         },
         // IC IALLUIS, IALLU; DC ISW, CSW, CISW.

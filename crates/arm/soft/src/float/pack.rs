@@ -12,31 +12,31 @@ pub(crate) const SINGLE: Format = Format { exponent: 8, fraction: 23 };
 pub(crate) const DOUBLE: Format = Format { exponent: 11, fraction: 52 };
 
 impl Format {
-    pub const fn bias(self) -> i32 {
+    pub(crate) const fn bias(self) -> i32 {
         (1 << (self.exponent - 1)) - 1
     }
-    pub const fn sign_bit(self) -> u64 {
+    pub(crate) const fn sign_bit(self) -> u64 {
         1 << (self.exponent + self.fraction)
     }
-    pub const fn infinity(self) -> u64 {
+    pub(crate) const fn infinity(self) -> u64 {
         ((1 << self.exponent) - 1) << self.fraction
     }
-    pub const fn quiet(self) -> u64 {
+    pub(crate) const fn quiet(self) -> u64 {
         1 << (self.fraction - 1)
     }
-    pub const fn default_nan(self) -> u64 {
+    pub(crate) const fn default_nan(self) -> u64 {
         self.infinity() | self.quiet()
     }
-    pub const fn signed(self, negative: bool, magnitude: u64) -> u64 {
+    pub(crate) const fn signed(self, negative: bool, magnitude: u64) -> u64 {
         if negative { magnitude | self.sign_bit() } else { magnitude }
     }
-    pub const fn is_nan(self, bits: u64) -> bool {
+    pub(crate) const fn is_nan(self, bits: u64) -> bool {
         bits & !self.sign_bit() > self.infinity()
     }
-    pub const fn is_signalling(self, bits: u64) -> bool {
+    pub(crate) const fn is_signalling(self, bits: u64) -> bool {
         self.is_nan(bits) && bits & self.quiet() == 0
     }
-    pub const fn is_negative(self, bits: u64) -> bool {
+    pub(crate) const fn is_negative(self, bits: u64) -> bool {
         bits & self.sign_bit() != 0
     }
 }
@@ -74,7 +74,7 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    pub fn of(fpcr: u32) -> Self {
+    pub(crate) fn of(fpcr: u32) -> Self {
         let rounding = match fpcr >> 22 & 3 {
             0 => Rounding::Nearest,
             1 => Rounding::Up,
@@ -105,7 +105,7 @@ pub(crate) enum Number {
 
 impl Env {
     /// Takes a number apart; denormals are flushed where FPCR.FZ says so.
-    pub fn unpack(&mut self, format: Format, bits: u64) -> Number {
+    pub(crate) fn unpack(&mut self, format: Format, bits: u64) -> Number {
         let negative = format.is_negative(bits);
         let (fraction, exponent) = (
             bits & ((1 << format.fraction) - 1),
@@ -130,7 +130,7 @@ impl Env {
     }
 
     /// A NaN operand as a result.
-    pub fn nan(&mut self, format: Format, bits: u64) -> u64 {
+    pub(crate) fn nan(&mut self, format: Format, bits: u64) -> u64 {
         if format.is_signalling(bits) {
             self.flags |= IOC;
         }
@@ -138,20 +138,20 @@ impl Env {
     }
 
     /// The NaN of an operation with these operands, if one is a NaN: signalling ones first, in order.
-    pub fn nan_of(&mut self, format: Format, operands: &[u64]) -> Option<u64> {
+    pub(crate) fn nan_of(&mut self, format: Format, operands: &[u64]) -> Option<u64> {
         let signalling = operands.iter().find(|&&one| format.is_signalling(one));
         let found = signalling.or_else(|| operands.iter().find(|&&one| format.is_nan(one)));
         found.map(|&bits| self.nan(format, bits))
     }
 
     /// The result of an invalid operation.
-    pub fn invalid(&mut self, format: Format) -> u64 {
+    pub(crate) fn invalid(&mut self, format: Format) -> u64 {
         self.flags |= IOC;
         format.default_nan()
     }
 
     /// Rounds to `format`. Tininess is looked at before.
-    pub fn round(&mut self, format: Format, number: Finite) -> u64 {
+    pub(crate) fn round(&mut self, format: Format, number: Finite) -> u64 {
         let Finite { negative, exponent, significand } = number;
         let top = 127 - significand.leading_zeros() as i32;
         let least = 1 - format.bias();

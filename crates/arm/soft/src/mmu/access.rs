@@ -8,6 +8,7 @@ use satori_arm_state::Sys;
 use super::fault::{Access, Cause, Fault};
 use super::{MODES, Mode, Regime};
 use crate::cpu::{Cpu, Stop};
+use crate::exits::Event;
 use crate::host::HostPage;
 
 const PAGE: u64 = 4096;
@@ -21,7 +22,7 @@ enum Place {
 impl Cpu {
     /// Reads `N` bytes at `address` with the rights of `mode`.
     #[inline(always)]
-    pub fn read<const N: usize>(&mut self, mode: usize, address: u64) -> Result<u64, Stop> {
+    pub(crate) fn read<const N: usize>(&mut self, mode: usize, address: u64) -> Result<u64, Stop> {
         let offset = (address & 0xfff) as usize;
         if offset <= 4096 - N
             && let Some(page) = self.tlb.load(mode, address)
@@ -33,7 +34,12 @@ impl Cpu {
 
     /// Writes the low `N` bytes of `value`.
     #[inline(always)]
-    pub fn write<const N: usize>(&mut self, mode: usize, address: u64, value: u64) -> Result<(), Stop> {
+    pub(crate) fn write<const N: usize>(
+        &mut self,
+        mode: usize,
+        address: u64,
+        value: u64,
+    ) -> Result<(), Stop> {
         let offset = (address & 0xfff) as usize;
         if offset <= 4096 - N
             && let Some(page) = self.tlb.store(mode, address)
@@ -45,14 +51,14 @@ impl Cpu {
     }
 
     /// 16 bytes.
-    pub fn read16(&mut self, mode: usize, address: u64) -> Result<u128, Stop> {
+    pub(crate) fn read16(&mut self, mode: usize, address: u64) -> Result<u128, Stop> {
         let low = self.read::<8>(mode, address)?;
         let high = self.read::<8>(mode, address.wrapping_add(8))?;
         Ok(u128::from(low) | u128::from(high) << 64)
     }
 
     /// 16 bytes.
-    pub fn write16(&mut self, mode: usize, address: u64, value: u128) -> Result<(), Stop> {
+    pub(crate) fn write16(&mut self, mode: usize, address: u64, value: u128) -> Result<(), Stop> {
         // A fault of the second half leaves nothing of the first.
         if address & 0xfff > PAGE - 16 {
             self.place(mode, address.wrapping_add(8), 8, Access::Write)?;
@@ -116,7 +122,10 @@ impl Cpu {
         match self.place(mode, address, N as u64, Access::Read)? {
             Place::Ram(page) => Ok(page.read::<N>(offset)),
             Place::Device(gpa) => match self.ask(Exit::MmioRead { gpa, size: N as u8 })? {
-                Answer::Value(value) => Ok(value),
+                Answer::Value(value) => {
+                    self.exits.happened(Event::DeviceReads);
+                    Ok(value)
+                }
                 Answer::Done | Answer::Refused => Err(self.external(address, Access::Read)),
             },
         }
@@ -159,7 +168,10 @@ impl Cpu {
             Place::Device(gpa) => {
                 let value = if N == 8 { value } else { value & ((1 << (8 * N)) - 1) };
                 match self.ask(Exit::MmioWrite { gpa, size: N as u8, value })? {
-                    Answer::Value(_) | Answer::Done => Ok(()),
+                    Answer::Value(_) | Answer::Done => {
+                        self.exits.happened(Event::DeviceWrites);
+                        Ok(())
+                    }
                     Answer::Refused => Err(self.external(address, Access::Write)),
                 }
             }
@@ -171,7 +183,7 @@ impl Cpu {
     }
 
     /// The page for an atomic access to `len` bytes at `address`, which must be aligned, and in RAM.
-    pub fn atomic(&mut self, mode: usize, address: u64, len: u64) -> Result<HostPage, Stop> {
+    pub(crate) fn atomic(&mut self, mode: usize, address: u64, len: u64) -> Result<HostPage, Stop> {
         if address & (len - 1) != 0 {
             return Err(self.misaligned(address, Access::Write));
         }
@@ -185,7 +197,7 @@ impl Cpu {
     }
 
     /// LDAR, LDXR and the like: `len` bytes must be aligned.
-    pub fn aligned(&mut self, address: u64, len: u64, access: Access) -> Result<(), Stop> {
+    pub(crate) fn aligned(&mut self, address: u64, len: u64, access: Access) -> Result<(), Stop> {
         match address & (len - 1) {
             0 => Ok(()),
             _ => Err(self.misaligned(address, access)),
@@ -193,18 +205,18 @@ impl Cpu {
     }
 
     /// A barrier between all accesses: also between a store-release and a later load-acquire.
-    pub fn full_barrier() {
+    pub(crate) fn full_barrier() {
         fence(Ordering::SeqCst);
     }
 
     /// DC and IC by address: they translate as loads do, and change nothing.
-    pub fn maintain(&mut self, address: u64) -> Result<(), Stop> {
+    pub(crate) fn maintain(&mut self, address: u64) -> Result<(), Stop> {
         let found = self.lookup(self.mode, address, Access::Maintain);
         found.map(|_| ()).map_err(|fault| self.abort(address, Access::Maintain, fault))
     }
 
     /// DC ZVA.
-    pub fn zero_block(&mut self, address: u64) -> Result<(), Stop> {
+    pub(crate) fn zero_block(&mut self, address: u64) -> Result<(), Stop> {
         let start = address & !63;
         for at in (0..64).step_by(8) {
             self.write::<8>(self.mode, start + at, 0)?;
@@ -213,7 +225,7 @@ impl Cpu {
     }
 
     /// AT: what PAR_EL1 becomes.
-    pub fn address_translation(&mut self, mode: usize, address: u64, write: bool, both: bool) -> u64 {
+    pub(crate) fn address_translation(&mut self, mode: usize, address: u64, write: bool, both: bool) -> u64 {
         let access = if write { Access::Write } else { Access::Read };
         self.tlb_bypass = !both;
         let Mode { regime, .. } = MODES[mode];
@@ -240,7 +252,7 @@ impl Cpu {
     }
 
     /// The guest-physical address behind `address` now; changes nothing.
-    pub fn peek(&self, address: u64) -> Option<u64> {
+    pub(crate) fn peek(&self, address: u64) -> Option<u64> {
         let regime = MODES[self.mode].regime;
         if !self.has_stage1(regime) && !self.has_stage2(regime) {
             return Some(address);
@@ -249,7 +261,7 @@ impl Cpu {
     }
 
     /// Registers were changed from outside.
-    pub fn changed_outside(&mut self) {
+    pub(crate) fn changed_outside(&mut self) {
         self.tlb.context_changed();
     }
 }

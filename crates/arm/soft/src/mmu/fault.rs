@@ -30,7 +30,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    pub fn status(self) -> u32 {
+    pub(crate) fn status(self) -> u32 {
         match self {
             Cause::AddressSize(level) => u32::from(level),
             Cause::Translation(level) => 4 | u32::from(level),
@@ -54,7 +54,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub fn stage1(cause: Cause) -> Self {
+    pub(crate) fn stage1(cause: Cause) -> Self {
         Fault { cause, stage2: None, in_walk: false }
     }
 }
@@ -62,7 +62,7 @@ impl Fault {
 impl Cpu {
     /// Reports a fault of an access to `address`.
     #[cold]
-    pub fn abort(&mut self, address: u64, access: Access, fault: Fault) -> Stop {
+    pub(crate) fn abort(&mut self, address: u64, access: Access, fault: Fault) -> Stop {
         let class = if access == Access::Execute { ec::INSTRUCTION_ABORT } else { ec::DATA_ABORT };
         let writes = matches!(access, Access::Write | Access::Maintain);
         let mut iss = fault.cause.status();
@@ -87,7 +87,7 @@ impl Cpu {
     }
 
     /// An instruction fetch from where no RAM is.
-    pub fn fetch_abort(&mut self, address: u64) -> Stop {
+    pub(crate) fn fetch_abort(&mut self, address: u64) -> Stop {
         self.abort(address, Access::Execute, Fault::stage1(Cause::External))
     }
 
@@ -98,7 +98,7 @@ impl Cpu {
     }
 
     /// Whether stage 2 translates EL1&0.
-    pub fn has_stage2(&self, regime: Regime) -> bool {
+    pub(crate) fn has_stage2(&self, regime: Regime) -> bool {
         let hcr = self.hcr();
         let on = hcr & (hcr::VM | hcr::DC) != 0 && hcr & (hcr::TGE | hcr::E2H) != hcr::TGE | hcr::E2H;
         regime == Regime::El10 && on
@@ -111,7 +111,7 @@ impl Cpu {
     }
 
     /// Whether stage 1 of a regime is on.
-    pub fn has_stage1(&self, regime: Regime) -> bool {
+    pub(crate) fn has_stage1(&self, regime: Regime) -> bool {
         let sctlr = if regime == Regime::El10 { Sys::SCTLR_EL1 } else { Sys::SCTLR_EL2 };
         let el10_off =
             regime == Regime::El10 && self.hcr() & (hcr::DC | hcr::TGE) != 0 && !(self.e2h() && self.tge());

@@ -18,7 +18,7 @@ pub(crate) enum Tlbi {
 
 impl Cpu {
     /// Invalidates on this vCPU.
-    pub fn invalidate(&mut self, what: Tlbi) {
+    pub(crate) fn invalidate(&mut self, what: Tlbi) {
         let tlb = &mut self.tlb;
         match what {
             Tlbi::Everything => tlb.drop_all(|_, _| true),
@@ -36,7 +36,7 @@ impl Cpu {
     }
 
     /// TLBI with the fields of the SYS instruction, on all vCPUs if `shared`. None if there is no such operation.
-    pub fn tlbi(&mut self, op1: u32, crm: u32, op2: u32, operand: u64) -> Option<()> {
+    pub(crate) fn tlbi(&mut self, op1: u32, crm: u32, op2: u32, operand: u64) -> Option<()> {
         let host = self.e2h() && self.tge();
         let at_el2 = self.s.pstate.el == satori_arm_state::El::Two;
         let own = if host && at_el2 { Regime::El20 } else { Regime::El10 };

@@ -77,7 +77,7 @@ const fn slot(address: u64) -> usize {
 }
 
 impl Tlb {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let none = Fast { read: NOTHING, write: NOTHING, page: HostPage::NONE };
         Tlb {
             fast: Box::new([[none; FAST]; MODES.len()]),
@@ -90,20 +90,20 @@ impl Tlb {
 
     /// The page for a load at `address` of `len` bytes that stay in it.
     #[inline(always)]
-    pub fn load(&self, mode: usize, address: u64) -> Option<HostPage> {
+    pub(crate) fn load(&self, mode: usize, address: u64) -> Option<HostPage> {
         let entry = &self.fast[mode][slot(address)];
         (entry.read == address & !0xfff).then_some(entry.page)
     }
 
     /// The page for a store.
     #[inline(always)]
-    pub fn store(&self, mode: usize, address: u64) -> Option<HostPage> {
+    pub(crate) fn store(&self, mode: usize, address: u64) -> Option<HostPage> {
         let entry = &self.fast[mode][slot(address)];
         (entry.write == address & !0xfff).then_some(entry.page)
     }
 
     /// Keeps a page for loads or, with `write`, for both.
-    pub fn keep(&mut self, mode: usize, address: u64, page: HostPage, read: bool, write: bool) {
+    pub(crate) fn keep(&mut self, mode: usize, address: u64, page: HostPage, read: bool, write: bool) {
         let at = address & !0xfff;
         let tag = |may: bool| if may { at } else { NOTHING };
         self.fast[mode][slot(address)] = Fast { read: tag(read), write: tag(write), page };
@@ -111,22 +111,22 @@ impl Tlb {
 
     /// The slot of the decoded page at `address`.
     #[inline(always)]
-    pub fn code(&self, mode: usize, address: u64) -> Option<usize> {
+    pub(crate) fn code(&self, mode: usize, address: u64) -> Option<usize> {
         let (tag, number) = self.code[mode][slot(address)];
         (tag == address & !0xfff && address & 3 == 0).then_some(number as usize)
     }
 
-    pub fn set_code(&mut self, mode: usize, address: u64, number: usize) {
+    pub(crate) fn set_code(&mut self, mode: usize, address: u64, number: usize) {
         self.code[mode][slot(address)] = (address & !0xfff, number as u32);
     }
 
     /// Forgets which pages are decoded.
-    pub fn forget_code(&mut self) {
+    pub(crate) fn forget_code(&mut self) {
         *self.code = [[(NOTHING, 0); CODE]; MODES.len()];
     }
 
     /// Drops what was kept for the current context.
-    pub fn context_changed(&mut self) {
+    pub(crate) fn context_changed(&mut self) {
         for table in self.fast.iter_mut() {
             for entry in table {
                 (entry.read, entry.write) = (NOTHING, NOTHING);
@@ -136,7 +136,7 @@ impl Tlb {
     }
 
     /// Drops of it what is about the page of `address`.
-    pub fn page_changed(&mut self, address: u64) {
+    pub(crate) fn page_changed(&mut self, address: u64) {
         for table in self.fast.iter_mut() {
             let entry = &mut table[slot(address)];
             (entry.read, entry.write) = (NOTHING, NOTHING);
@@ -151,7 +151,7 @@ impl Tlb {
     }
 
     /// The translation of `address`, if it is cached.
-    pub fn find(&self, context: Context, address: u64) -> Option<Mapping> {
+    pub(crate) fn find(&self, context: Context, address: u64) -> Option<Mapping> {
         LEVELS.iter().zip(&self.entries).find_map(|(&(shift, size), entries)| {
             let number = address >> shift;
             let entry = entries[Self::index(number, size)].as_ref()?;
@@ -165,7 +165,7 @@ impl Tlb {
     }
 
     /// Caches a translation.
-    pub fn insert(&mut self, context: Context, address: u64, mapping: Mapping) {
+    pub(crate) fn insert(&mut self, context: Context, address: u64, mapping: Mapping) {
         self.walks += 1;
         for (&(shift, size), entries) in LEVELS.iter().zip(&mut self.entries) {
             if shift == mapping.shift {
@@ -178,7 +178,7 @@ impl Tlb {
     }
 
     /// Drops all translations that `which` names.
-    pub fn drop_all(&mut self, which: impl Fn(Context, bool) -> bool) {
+    pub(crate) fn drop_all(&mut self, which: impl Fn(Context, bool) -> bool) {
         self.invalidations += 1;
         for entry in self.entries.iter_mut().flatten() {
             if entry.is_some_and(|entry| which(entry.context, entry.mapping.global)) {
@@ -189,7 +189,7 @@ impl Tlb {
     }
 
     /// Drops the translations of `address` that `which` names.
-    pub fn drop_address(&mut self, address: u64, which: impl Fn(Context, bool) -> bool) {
+    pub(crate) fn drop_address(&mut self, address: u64, which: impl Fn(Context, bool) -> bool) {
         self.invalidations += 1;
         let mut large = false;
         for (&(shift, size), entries) in LEVELS.iter().zip(&mut self.entries) {
@@ -208,7 +208,7 @@ impl Tlb {
         }
     }
 
-    pub fn stats(&self) -> Vec<Stat> {
+    pub(crate) fn stats(&self) -> Vec<Stat> {
         vec![("tlb walks", self.walks), ("tlb invalidations", self.invalidations)]
     }
 }

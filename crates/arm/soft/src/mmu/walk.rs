@@ -48,7 +48,7 @@ struct Taken {
 
 impl Cpu {
     /// The address without its tag, if it has one.
-    pub fn untagged(&self, regime: Regime, address: u64) -> u64 {
+    pub(crate) fn untagged(&self, regime: Regime, address: u64) -> u64 {
         let tcr = self.s.get(if regime == Regime::El10 { Sys::TCR_EL1 } else { Sys::TCR_EL2 });
         let upper = address >> 55 & 1 != 0;
         let ignored = match regime {
@@ -106,7 +106,7 @@ impl Cpu {
     }
 
     /// Translates by the tables. `write` sets the dirty state where hardware manages it.
-    pub fn walk(&mut self, regime: Regime, address: u64, access: Access) -> Result<Mapping, Fault> {
+    pub(crate) fn walk(&mut self, regime: Regime, address: u64, access: Access) -> Result<Mapping, Fault> {
         if !self.has_stage1(regime) {
             return self.flat_mapping(regime, address, access);
         }
@@ -249,7 +249,7 @@ impl Cpu {
     }
 
     /// The translation of `address` for `mode`, from the TLB if it is there and permits `access`.
-    pub fn lookup(&mut self, mode: usize, address: u64, access: Access) -> Result<Mapping, Fault> {
+    pub(crate) fn lookup(&mut self, mode: usize, address: u64, access: Access) -> Result<Mapping, Fault> {
         let Mode { regime, privileged, pan } = MODES[mode];
         let address = self.untagged(regime, address);
         let vmid = if regime == Regime::El10 { self.vmid() } else { 0 };
@@ -281,7 +281,7 @@ impl Cpu {
 
     /// Translates as [`Cpu::walk`] does, from what the TLB has or by tables, and changes nothing. Guests with a stage 2 are seen only
     /// as far as the TLB has them.
-    pub fn peek_walk(&self, regime: Regime, address: u64) -> Option<u64> {
+    pub(crate) fn peek_walk(&self, regime: Regime, address: u64) -> Option<u64> {
         let address = self.untagged(regime, address);
         let vmid = if regime == Regime::El10 { self.vmid() } else { 0 };
         let context = Context { regime, vmid, asid: self.asid(regime) };
@@ -311,7 +311,7 @@ impl Cpu {
     }
 
     /// The physical address of an instruction.
-    pub fn translate_fetch(&mut self, pc: u64) -> Result<u64, Stop> {
+    pub(crate) fn translate_fetch(&mut self, pc: u64) -> Result<u64, Stop> {
         match self.lookup(self.mode, pc, Access::Execute) {
             Ok(mapping) => Ok(mapping.page | pc & 0xfff),
             Err(fault) => Err(self.abort(pc, Access::Execute, fault)),

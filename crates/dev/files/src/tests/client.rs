@@ -7,11 +7,11 @@ use super::Folder;
 use crate::Mode;
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
 use crate::server::Server;
-use crate::wire::{Args, IN_HEADER, Reply, op};
+use crate::wire::{Args, Body, IN_HEADER, Reply, op};
 
 /// Attributes that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub(super) struct Seen {
     pub node: u64,
     pub ino: u64,
     pub size: u64,
@@ -22,49 +22,25 @@ pub struct Seen {
     pub gid: u32,
 }
 
-pub struct Client {
+pub(crate) struct Client {
     pub server: Server,
     /// Who asks.
     pub uid: u32,
     pub gid: u32,
 }
 
-pub type Result<T> = std::result::Result<T, Errno>;
+pub(super) type Result<T> = std::result::Result<T, Errno>;
 
-/// A request's arguments, put together.
-#[derive(Default)]
-pub struct Body(pub Vec<u8>);
-
-impl Body {
-    pub fn u32(mut self, value: u32) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    pub fn u64(mut self, value: u64) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    pub fn name(mut self, name: &str) -> Self {
-        self.0.extend(name.bytes());
-        self.0.push(0);
-        self
-    }
-    pub fn bytes(mut self, bytes: &[u8]) -> Self {
-        self.0.extend(bytes);
-        self
-    }
-}
-
-pub fn body() -> Body {
+pub(super) fn body() -> Body {
     Body::default()
 }
 
 impl Client {
-    pub fn new(folder: &Folder, mode: Mode) -> Client {
+    pub(crate) fn new(folder: &Folder, mode: Mode) -> Client {
         Client::with_budget(folder, mode, 64 << 20)
     }
 
-    pub fn with_budget(folder: &Folder, mode: Mode, budget: u64) -> Client {
+    pub(super) fn with_budget(folder: &Folder, mode: Mode, budget: u64) -> Client {
         let open = |path: &std::path::Path| {
             open(path, OFlags::PATH | OFlags::DIRECTORY, Permissions::empty()).expect("a directory")
         };
@@ -81,7 +57,7 @@ impl Client {
     }
 
     /// One request; what follows the reply's header, if there is a reply.
-    pub fn ask(&mut self, opcode: u32, node: u64, body: Body) -> Result<Vec<u8>> {
+    pub(super) fn ask(&mut self, opcode: u32, node: u64, body: Body) -> Result<Vec<u8>> {
         let mut request = Vec::new();
         let length = (IN_HEADER + body.0.len()) as u32;
         for word in [length, opcode, 77, 0] {
@@ -117,36 +93,36 @@ impl Client {
         Ok((node, name))
     }
 
-    pub fn lookup(&mut self, node: u64, name: &str) -> Result<Seen> {
+    pub(super) fn lookup(&mut self, node: u64, name: &str) -> Result<Seen> {
         self.ask(op::LOOKUP, node, body().name(name)).map(|reply| entry(&reply))
     }
 
-    pub fn stat(&mut self, path: &str) -> Result<Seen> {
+    pub(super) fn stat(&mut self, path: &str) -> Result<Seen> {
         let (parent, name) = self.parent(path)?;
         self.lookup(parent, name)
     }
 
-    pub fn mkdir(&mut self, path: &str, mode: u32) -> Result<()> {
+    pub(super) fn mkdir(&mut self, path: &str, mode: u32) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         self.ask(op::MKDIR, parent, body().u32(mode).u32(0).name(name)).map(drop)
     }
 
-    pub fn mknod(&mut self, path: &str, mode: u32) -> Result<()> {
+    pub(super) fn mknod(&mut self, path: &str, mode: u32) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         self.ask(op::MKNOD, parent, body().u32(mode).u32(0).u32(0).u32(0).name(name)).map(drop)
     }
 
-    pub fn symlink(&mut self, text: &str, path: &str) -> Result<()> {
+    pub(super) fn symlink(&mut self, text: &str, path: &str) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         self.ask(op::SYMLINK, parent, body().name(name).name(text)).map(drop)
     }
 
-    pub fn readlink(&mut self, path: &str) -> Result<String> {
+    pub(super) fn readlink(&mut self, path: &str) -> Result<String> {
         let node = self.stat(path)?.node;
         Ok(String::from_utf8(self.ask(op::READLINK, node, body())?).unwrap())
     }
 
-    pub fn link(&mut self, old: &str, new: &str) -> Result<()> {
+    pub(super) fn link(&mut self, old: &str, new: &str) -> Result<()> {
         let seen = self.stat(old)?;
         let (parent, name) = self.parent(new)?;
         if self.lookup(parent, name).is_ok() {
@@ -155,17 +131,17 @@ impl Client {
         self.ask(op::LINK, parent, body().u64(seen.node).name(name)).map(drop)
     }
 
-    pub fn unlink(&mut self, path: &str) -> Result<()> {
+    pub(super) fn unlink(&mut self, path: &str) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         self.ask(op::UNLINK, parent, body().name(name)).map(drop)
     }
 
-    pub fn rmdir(&mut self, path: &str) -> Result<()> {
+    pub(super) fn rmdir(&mut self, path: &str) -> Result<()> {
         let (parent, name) = self.parent(path)?;
         self.ask(op::RMDIR, parent, body().name(name)).map(drop)
     }
 
-    pub fn rename(&mut self, old: &str, new: &str, flags: u32) -> Result<()> {
+    pub(super) fn rename(&mut self, old: &str, new: &str, flags: u32) -> Result<()> {
         let (from, old_name) = self.parent(old)?;
         let (to, new_name) = self.parent(new)?;
         self.lookup(from, old_name)?;
@@ -187,13 +163,13 @@ impl Client {
     }
 
     /// Opens a file, which is made if it is not there.
-    pub fn create(&mut self, path: &str, flags: u32, mode: u32) -> Result<u64> {
+    pub(super) fn create(&mut self, path: &str, flags: u32, mode: u32) -> Result<u64> {
         let (parent, name) = self.parent(path)?;
         let request = body().u32(flags).u32(mode).u32(0).u32(0).name(name);
         self.ask(op::CREATE, parent, request).map(|reply| Args(&reply[128..]).u64().unwrap())
     }
 
-    pub fn open(&mut self, path: &str, flags: u32) -> Result<u64> {
+    pub(super) fn open(&mut self, path: &str, flags: u32) -> Result<u64> {
         let seen = self.stat(path)?;
         match seen.mode & S_IFMT {
             S_IFDIR if flags & 3 != 0 => return Err(Errno::ISDIR),
@@ -203,22 +179,22 @@ impl Client {
         self.ask(op::OPEN, seen.node, body().u32(flags).u32(0)).map(|reply| Args(&reply).u64().unwrap())
     }
 
-    pub fn pwrite(&mut self, handle: u64, offset: u64, bytes: &[u8]) -> Result<u32> {
+    pub(super) fn pwrite(&mut self, handle: u64, offset: u64, bytes: &[u8]) -> Result<u32> {
         let request = body().u64(handle).u64(offset).u32(bytes.len() as u32).u32(0).u64(0).u32(0).u32(0);
         let reply = self.ask(op::WRITE, 0, request.bytes(bytes))?;
         Ok(Args(&reply).u32().unwrap())
     }
 
-    pub fn pread(&mut self, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>> {
+    pub(super) fn pread(&mut self, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>> {
         self.ask(op::READ, 0, body().u64(handle).u64(offset).u32(size).u32(0).u64(0).u32(0).u32(0))
     }
 
-    pub fn release(&mut self, handle: u64) {
+    pub(super) fn release(&mut self, handle: u64) {
         self.ask(op::RELEASE, 0, body().u64(handle).u32(0).u32(0).u64(0)).expect("a release");
     }
 
     /// Makes a file if there is none, and writes to it.
-    pub fn put(&mut self, path: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn put(&mut self, path: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         let handle = match self.open(path, 2) {
             Err(Errno::NOENT) => self.create(path, 2, 0o644)?,
             other => other?,
@@ -229,14 +205,14 @@ impl Client {
         Ok(())
     }
 
-    pub fn get(&mut self, path: &str) -> Result<Vec<u8>> {
+    pub(super) fn get(&mut self, path: &str) -> Result<Vec<u8>> {
         let handle = self.open(path, 0)?;
         let read = self.pread(handle, 0, 1 << 20);
         self.release(handle);
         read
     }
 
-    pub fn setattr(&mut self, path: &str, which: u32, size: u64, mode: u32, uid: u32) -> Result<()> {
+    pub(super) fn setattr(&mut self, path: &str, which: u32, size: u64, mode: u32, uid: u32) -> Result<()> {
         let node = self.stat(path)?.node;
         let head = body().u32(which).u32(0).u64(0).u64(size).u64(0).u64(5).u64(6).u64(0);
         let request = head.u32(0).u32(0).u32(0).u32(mode).u32(0).u32(uid).u32(uid).u32(0);
@@ -244,7 +220,7 @@ impl Client {
     }
 
     /// Names and `d_type`s in order; in pieces of a few entries.
-    pub fn list(&mut self, path: &str) -> Result<Vec<(String, u32)>> {
+    pub(super) fn list(&mut self, path: &str) -> Result<Vec<(String, u32)>> {
         let node = if path.is_empty() { 1 } else { self.stat(path)?.node };
         let reply = self.ask(op::OPENDIR, node, body().u32(0).u32(0))?;
         let handle = Args(&reply).u64().unwrap();
@@ -272,7 +248,7 @@ impl Client {
     }
 
     /// Gives all references back.
-    pub fn forget(&mut self, node: u64) {
+    pub(super) fn forget(&mut self, node: u64) {
         self.ask(op::FORGET, node, body().u64(u64::MAX)).expect("no reply");
     }
 }

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::Folder;
 use super::client::{Client, body};
-use crate::Mode;
 use crate::wire::{MAX_REQUEST, Reply, op};
+use crate::{Mode, Protocol, plan9, process};
 
 #[test]
 fn names_that_lead_elsewhere_are_refused() {
@@ -84,14 +84,21 @@ fn a_write_at_the_end_of_numbers_is_refused() {
 #[test]
 fn a_stream_that_is_none_ends_the_server_and_not_by_a_panic() {
     let folder = Folder::new();
-    let mut client = Client::new(&folder, Mode::Ro);
-    for length in [0_u32, 39, MAX_REQUEST as u32 + 1, u32::MAX] {
+    for (protocol, least, most) in
+        [(Protocol::Fuse, 40, MAX_REQUEST), (Protocol::Plan9, plan9::HEADER, plan9::MOST)]
+    {
+        let serve = |from: &[u8], out: &mut Vec<u8>| {
+            process::serve(Client::new(&folder, Mode::Ro).server, protocol, from, out)
+        };
+        for length in [0, least as u32 - 1, most as u32 + 1, u32::MAX] {
+            let mut out = Vec::new();
+            assert!(serve(&length.to_le_bytes(), &mut out).is_err());
+            assert!(out.is_empty());
+        }
         let mut out = Vec::new();
-        assert!(client.server.serve(&length.to_le_bytes()[..], &mut out).is_err());
-        assert!(out.is_empty());
+        assert!(serve(&[least as u8, 0, 0], &mut out).is_err(), "it ends within a length");
+        assert!(serve(&[], &mut out).is_ok());
     }
-    assert!(client.server.serve(&[40_u8, 0, 0][..], Vec::new()).is_err(), "it ends within a length");
-    assert!(client.server.serve(&[][..], Vec::new()).is_ok());
 }
 
 proptest! {

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use satori_lock::Held;
 
 use crate::{Link, lock};
 
@@ -17,7 +19,7 @@ const PIECE: usize = 64 << 10;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What a port tells its device.
-pub enum Told {
+pub(super) enum Told {
     /// The host's side is closed: the input ended, or nobody reads the output any more.
     Closed,
 }
@@ -55,6 +57,7 @@ enum Thread {
 pub(super) struct Host {
     id: u32,
     name: String,
+    console: bool,
     input: Option<File>,
     output: Option<File>,
     state: Mutex<State>,
@@ -66,10 +69,11 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn new(id: u32, port: Port, tell: impl Fn(Told) + Send + Sync + 'static) -> Arc<Self> {
+    pub(super) fn new(id: u32, port: Port, tell: impl Fn(Told) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Host {
             id,
             name: port.name,
+            console: port.console,
             input: port.input.map(File::from),
             output: port.output.map(File::from),
             state: Mutex::default(),
@@ -80,16 +84,20 @@ impl Host {
         })
     }
 
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub fn files(&self) -> impl Iterator<Item = &File> {
+    pub(super) fn is_console(&self) -> bool {
+        self.console
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = &File> {
         self.input.iter().chain(&self.output)
     }
 
     /// Whether what comes in may be another thing the next time: a file and the null device do not change.
-    pub fn undetermined(&self) -> bool {
+    pub(super) fn undetermined(&self) -> bool {
         let kind = |file: &File| file.metadata().map(|meta| meta.file_type());
         self.input.as_ref().is_some_and(|file| {
             !kind(file).is_ok_and(|kind| kind.is_file() || kind.is_char_device() && is_null(file))
@@ -97,7 +105,7 @@ impl Host {
     }
 
     /// Whether the host's side is open to the guest.
-    pub fn connected(&self) -> bool {
+    pub(super) fn connected(&self) -> bool {
         let state = lock(&self.state);
         let reads = self.input.is_some() && (!state.ended || !state.held.is_empty());
         // A port of both directions is closed by the end of either.
@@ -113,7 +121,7 @@ impl Host {
         2 * self.id as u16 + 3
     }
 
-    pub fn start(self: &Arc<Self>, link: &Arc<Link>) {
+    pub(super) fn start(self: &Arc<Self>, link: &Arc<Link>) {
         let mut state = lock(&self.state);
         state.link = Some(link.clone());
         (state.open, state.room, state.written) = (false, true, true);
@@ -140,20 +148,20 @@ impl Host {
         }
     }
 
-    pub fn reset(&self) {
+    pub(super) fn reset(&self) {
         let mut state = lock(&self.state);
         (state.link, state.open) = (None, false);
         self.done.notify_all();
     }
 
     /// The guest opened or closed it.
-    pub fn opened(&self, link: &Arc<Link>, open: bool) {
+    pub(super) fn opened(&self, link: &Arc<Link>, open: bool) {
         lock(&self.state).open = open;
         self.room(link);
     }
 
     /// The guest has room for what comes in.
-    pub fn room(&self, link: &Arc<Link>) {
+    pub(super) fn room(&self, link: &Arc<Link>) {
         if link.determined() {
             self.feed(link);
             return;
@@ -166,7 +174,7 @@ impl Host {
     }
 
     /// The guest wrote.
-    pub fn written(&self, link: &Arc<Link>) {
+    pub(super) fn written(&self, link: &Arc<Link>) {
         if link.determined() {
             self.drain(link);
             return;
@@ -268,7 +276,7 @@ impl Host {
         thread(&mut state, Thread::Waits);
         self.done.notify_all();
         let bell = if reader { &self.reader } else { &self.writer };
-        let mut state = bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let mut state = bell.wait(state).held();
         thread(&mut state, Thread::Works);
         state
     }
@@ -330,7 +338,7 @@ impl Host {
     }
 
     /// The device is gone. A thread that waits for the host goes when the host has something.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let mut state = lock(&self.state);
         state.over = true;
         self.reader.notify_one();
@@ -338,12 +346,12 @@ impl Host {
     }
 
     /// Why the host did not take what the guest wrote, if that is no reader's doing.
-    pub fn lost(&self) -> Option<(String, std::io::Error)> {
+    pub(super) fn lost(&self) -> Option<(String, std::io::Error)> {
         Some((self.name.clone(), lock(&self.state).lost.take()?))
     }
 
     /// Waits until what the guest wrote has left.
-    pub fn finish(&self, give_up: &dyn Fn() -> bool) {
+    pub(super) fn finish(&self, give_up: &dyn Fn() -> bool) {
         let mut state = lock(&self.state);
         if state.writer == Thread::None {
             return;
@@ -353,7 +361,7 @@ impl Host {
                 self.writer.notify_one();
             }
             let waited = self.done.wait_timeout(state, LOOK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.held().0;
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const FLOWS: usize = 256;
 
 /// The pair of each flow.
-pub struct Steering([AtomicU8; FLOWS]);
+pub(super) struct Steering([AtomicU8; FLOWS]);
 
 impl Default for Steering {
     fn default() -> Self {
@@ -16,12 +16,12 @@ impl Default for Steering {
 
 impl Steering {
     /// The driver sent `frame` by `pair`.
-    pub fn sent(&self, frame: &[u8], pair: u16) {
+    pub(super) fn sent(&self, frame: &[u8], pair: u16) {
         self.0[flow(frame)].store(pair as u8, Ordering::Relaxed);
     }
 
     /// Where `frame` goes, of `pairs`.
-    pub fn pair(&self, frame: &[u8], pairs: u16) -> u16 {
+    pub(super) fn pair(&self, frame: &[u8], pairs: u16) -> u16 {
         let pair = u16::from(self.0[flow(frame)].load(Ordering::Relaxed));
         if pair < pairs { pair } else { 0 }
     }

@@ -7,7 +7,7 @@ use super::when::{Exits, Held, percent};
 use super::words::written;
 use super::{Rule, Setting};
 use crate::Report;
-use crate::reasons::Class;
+use satori_seam::Class;
 
 /// A rule that fired.
 #[derive(Clone, Debug, Serialize)]

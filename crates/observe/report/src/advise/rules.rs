@@ -3,12 +3,14 @@
 use satori_hyperv::Enlightenment as E;
 
 use super::{Also, Guest, Rule, When};
-use crate::reasons::{Class, Isa};
+use satori_seam::Class;
+
+use crate::reasons::Isa;
 
 /// Exits that a processor with virtual interrupt delivery in use does not have (SDM 30.2).
 const INJECTED: &[Class] = &[Class::Priority, Class::Window];
 /// Exits by which a guest uses the Hyper-V interface.
-const INTERFACE: &[Class] = &[Class::Hypercall, Class::MsrWrite, Class::MsrRead];
+const INTERFACE: &[Class] = &[Class::Hypercall, Class::RegisterWrite, Class::RegisterRead];
 /// Devices that the monitor may emulate in user space.
 const USER_SPACE: &[Class] = &[Class::Mmio, Class::Port];
 /// Microseconds from which on an exit may have gone to the monitor's process. KVM's own devices and doorbells (ioeventfd) take
@@ -135,13 +137,13 @@ pub(crate) const RULES: &[Rule] = &[
             When::Likely(E::Vapic, &[Class::Hypercall, Class::Priority]),
             When::NotOn(E::Apicv),
             When::Apicv,
-            When::Exits(&[Class::MsrWrite], 10.0),
+            When::Exits(&[Class::RegisterWrite], 10.0),
         ],
         advice: "clear the recommendation to access the APIC by MSRs: apicv beside vapic does it",
         offer: &[E::Apicv],
         why: "CPUID 0x40000004.EAX[3] makes every EOI, TPR and ICR write of the guest an MSR write, where APICv would \
               virtualise the register",
-        saves: &[Class::MsrWrite],
+        saves: &[Class::RegisterWrite],
         source: TRAPS,
         ..Rule::PLAIN
     },
@@ -229,7 +231,7 @@ pub(crate) const RULES: &[Rule] = &[
             When::Untold,
             When::None(INTERFACE),
             When::Less(USER_SPACE, 25.0),
-            When::Exits(&[Class::Apic], 10.0),
+            When::Exits(&[Class::Controller], 10.0),
             When::Guest(Guest::Windows),
         ],
         advice: "show the hypervisor, and offer direct timers, spinlocks, IPIs and flushes with apicv",
@@ -245,7 +247,7 @@ pub(crate) const RULES: &[Rule] = &[
         when: &[
             When::Likely(E::Apicv, &[Class::Hypercall]),
             When::Some(&[Class::Hypercall]),
-            When::Exits(&[Class::Apic], 10.0),
+            When::Exits(&[Class::Controller], 10.0),
             When::None(INJECTED),
             When::Less(USER_SPACE, 25.0),
         ],
@@ -274,11 +276,11 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "ipi-missing",
         title: "many writes of APIC registers, and no hypercall for IPIs to several vCPUs",
-        when: &[When::Off(E::Ipi), When::Exits(&[Class::Apic, Class::Ipi], 15.0)],
+        when: &[When::Off(E::Ipi), When::Exits(&[Class::Controller, Class::Ipi], 15.0)],
         advice: "offer ipi",
         offer: &[E::Ipi],
         why: "an IPI to a subset of vCPUs is one hypercall instead of an ICR write for each",
-        saves: &[Class::Apic, Class::Ipi],
+        saves: &[Class::Controller, Class::Ipi],
         source: TRAPS,
         ..Rule::PLAIN
     },
@@ -286,7 +288,7 @@ pub(crate) const RULES: &[Rule] = &[
         id: "ipi-virtualization",
         title: "what is left is mostly the guest's writes of the ICR",
         when: &[
-            When::Exits(&[Class::Apic], 30.0),
+            When::Exits(&[Class::Controller], 30.0),
             When::NotInjected,
             When::Isa(Isa::Vmx),
             When::NoIpiVirtualization,
@@ -296,7 +298,7 @@ pub(crate) const RULES: &[Rule] = &[
             "guest: with one vCPU it is the local APIC timer's register instead: the TSC deadline (hv-stimer-direct) is cheaper",
         )],
         why: "APICv is in use and cannot send; IPI virtualisation posts an IPI to one vCPU without an exit",
-        saves: &[Class::Apic],
+        saves: &[Class::Controller],
         source: "Intel SDM volume 3, 30.1.6 IPI virtualization",
         ..Rule::PLAIN
     },
@@ -330,20 +332,20 @@ pub(crate) const RULES: &[Rule] = &[
             When::NoApicv,
             When::On(E::Apicv),
             // Kernels before 5.15 mapped the APIC's page without APICv, too, and so have APIC_ACCESS.
-            When::Exits(&[Class::Memory, Class::Apic, Class::MsrWrite], 15.0),
+            When::Exits(&[Class::Memory, Class::Controller, Class::RegisterWrite], 15.0),
         ],
         advice: "leave apicv out on this processor",
         without: &[E::Apicv],
         why: "without APICv nothing is inhibited: auto-EOI spares the guest an EOI for each message, which is an exit \
               here",
-        saves: &[Class::Memory, Class::Apic, Class::MsrWrite],
+        saves: &[Class::Memory, Class::Controller, Class::RegisterWrite],
         source: TRAPS,
         ..Rule::PLAIN
     },
     Rule {
         id: "msr-writes",
         title: "most exits are accesses to MSRs: of a Linux guest mostly deadlines of its timer (0x6e0)",
-        when: &[When::Exits(&[Class::MsrWrite], 25.0)],
+        when: &[When::Exits(&[Class::RegisterWrite], 25.0)],
         advice: "let the host tell which: 6e0 is the TSC deadline, 830 an IPI and 80b an EOI of x2APIC, 400000b0 on synthetic timers, \
                  40000070 to 72 the APIC that hv-vapic recommends",
         also: &[
@@ -353,25 +355,25 @@ pub(crate) const RULES: &[Rule] = &[
             ),
         ],
         why: "an exit says that an MSR was written, not which one; the remedies differ",
-        saves: &[Class::MsrWrite],
+        saves: &[Class::RegisterWrite],
         source: "Intel SDM volume 3, 11.5.4.1 TSC-Deadline Mode and 11.12 x2APIC; Linux include/trace/events/kvm.h",
         ..Rule::PLAIN
     },
     Rule {
         id: "clock-reads",
         title: "the guest reads MSRs often, and has no clock page",
-        when: &[When::Exits(&[Class::MsrRead], 20.0), When::Off(E::Time)],
+        when: &[When::Exits(&[Class::RegisterRead], 20.0), When::Off(E::Time)],
         advice: "offer time",
         offer: &[E::Time],
         why: "the reference TSC page tells the time without an exit",
-        saves: &[Class::MsrRead],
+        saves: &[Class::RegisterRead],
         source: "Hyper-V TLFS, Partition Reference Time Enlightenment",
         ..Rule::PLAIN
     },
     Rule {
         id: "msr-reads",
         title: "the guest reads MSRs often",
-        when: &[When::Exits(&[Class::MsrRead], 40.0), When::Isa(Isa::Vmx)],
+        when: &[When::Exits(&[Class::RegisterRead], 40.0), When::Isa(Isa::Vmx)],
         advice: "let the host tell which: 40000020 is Hyper-V's reference counter, read by a guest that does not trust the TSC page",
         offer: &[E::Time],
         also: &[
@@ -381,7 +383,7 @@ pub(crate) const RULES: &[Rule] = &[
             ),
         ],
         why: "a guest with a usable TSC page reads no clock by an exit",
-        saves: &[Class::MsrRead],
+        saves: &[Class::RegisterRead],
         source: "Hyper-V TLFS, Partition Reference Time Enlightenment",
         ..Rule::PLAIN
     },
@@ -519,13 +521,13 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         id: "cpuid-loop",
         title: "the guest executes CPUID very often",
-        when: &[When::Time(&[Class::Cpuid], 20.0)],
+        when: &[When::Time(&[Class::Identity], 20.0)],
         advice: "find the program in the guest that does: benchmarks, runtimes and copy protections use CPUID to serialise",
         also: &[host(
             "host: perf record -e kvm:kvm_cpuid -a sleep 5; perf script tells leaves and addresses",
         )],
         why: "CPUID always exits; no configuration changes that",
-        saves: &[Class::Cpuid],
+        saves: &[Class::Identity],
         source: "Intel SDM volume 3, 26.1.2 Instructions That Cause VM Exits Unconditionally",
         ..Rule::PLAIN
     },

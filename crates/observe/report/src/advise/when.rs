@@ -5,7 +5,9 @@ use std::fmt;
 use satori_hyperv::{Enlightenment, Set};
 
 use super::{Guest, Setting, unused};
-use crate::reasons::{self, Class, Isa};
+use satori_seam::Class;
+
+use crate::reasons::{self, Isa};
 use crate::{Report, Row};
 
 /// What a condition looks at. Shares are of what is no idling: of exits and of their time without [`Class::Idle`].
@@ -67,7 +69,7 @@ pub enum When {
 
 /// What a condition came to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Held {
+pub(super) enum Held {
     /// It holds; the figure that shows it, if it has one.
     Yes(Option<String>),
     /// It does not.
@@ -79,7 +81,7 @@ pub enum Held {
 }
 
 fn list(classes: &[Class], between: &str) -> String {
-    classes.iter().map(|class| class.words()).collect::<Vec<_>>().join(between)
+    classes.iter().map(|class| reasons::words(*class)).collect::<Vec<_>>().join(between)
 }
 
 impl fmt::Display for When {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Palette, escape, grouped, light, time};
+use super::{Palette, drawing, grouped, light, time};
+use crate::svg::{Element, element, escape};
 use crate::{Hot, Report};
 
 /// Width of every chart.
@@ -36,21 +37,58 @@ pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Pa
     let scale = clipped(&sums).unwrap_or(highest);
     let most = scale as f64 / seconds;
     let (whole, marks) = (seconds * length as f64, step(most));
+    let title = format!("{}: exits a second, over guest time", escape(name));
+    drawing(body, ("class", "timeline"), &title, 210, |out| {
+        for mark in (1..=4).map(|n| f64::from(n) * marks).filter(|mark| *mark <= most) {
+            let y = FLOOR - mark / most * HIGH;
+            let line = element(out, "line").with("class", "mark").with("x1", 0).px("x2", WIDE);
+            line.px("y1", y).px("y2", y).empty();
+            soft(out, 2.0, y - 3.0).text(&grouped(mark as u64));
+        }
+        columns(out, run, palette, most, length);
+        let width = WIDE / length as f64;
+        for at in (0..length).filter(|at| sums[*at] > scale) {
+            let x = (at as f64 + 0.5) * width;
+            let arrow = format!("M{:.2} 16 L{:.2} 16 L{x:.2} 6 Z", x - 5.0, x + 5.0);
+            let told = format!("{} exits, beyond the scale", grouped(sums[at]));
+            element(out, "path").with("d", arrow).with("fill", "#c2556b").titled(&told);
+        }
+        let ticks = step(whole);
+        for tick in (0..=4).map(|n| f64::from(n) * ticks).filter(|tick| *tick <= whole) {
+            let x = tick / whole * WIDE;
+            let anchor = if tick == 0.0 {
+                "start"
+            } else if x > WIDE - 30.0 {
+                "end"
+            } else {
+                "middle"
+            };
+            let line = element(out, "line").with("class", "mark").px("x1", x).px("x2", x);
+            line.px("y1", FLOOR).px("y2", FLOOR + 6.0).empty();
+            let told = if tick == 0.0 { "0".into() } else { time((tick * 1e9) as u64) };
+            soft(out, x, 204.0).with("text-anchor", anchor).text(&told);
+        }
+    });
+    let beyond = match sums.iter().filter(|sum| **sum > scale).count() {
+        0 => String::new(),
+        count => format!(
+            " {count} of them are higher than the scale, up to {} a second, and cut off there: see the marks.",
+            grouped((highest as f64 / seconds) as u64)
+        ),
+    };
     // Writing to a String cannot fail, here and below.
-    let _ = write!(
-        body,
-        "<section class=\"timeline\"><h2>{}: exits a second, over guest time</h2><svg viewBox=\"0 0 1080 210\" role=\"img\">",
-        escape(name)
-    );
-    for mark in (1..=4).map(|n| f64::from(n) * marks).filter(|mark| *mark <= most) {
-        let y = FLOOR - mark / most * HIGH;
-        let _ = write!(
-            body,
-            "<line class=\"mark\" x1=\"0\" x2=\"{WIDE}\" y1=\"{y:.2}\" y2=\"{y:.2}\"/><text class=\"soft\" x=\"2\" y=\"{:.2}\">{}</text>",
-            y - 3.0,
-            grouped(mark as u64)
-        );
-    }
+    let _ = write!(body, "<p class=\"below\">Columns of {}.{beyond}</p></section>", time(line.bucket_ns));
+}
+
+/// A text beside what it explains.
+fn soft(out: &mut String, x: f64, y: f64) -> Element<'_> {
+    element(out, "text").with("class", "soft").px("x", x).px("y", y)
+}
+
+/// The columns themselves, of which `most` exits a second reach the top.
+fn columns(out: &mut String, run: &Report, palette: &Palette, most: f64, length: usize) {
+    let Some(line) = &run.timeline else { return };
+    let seconds = line.bucket_ns.max(1) as f64 / 1e9;
     let width = WIDE / length as f64;
     let mut base = vec![FLOOR; length];
     let mut order: Vec<_> = line.exits.iter().collect();
@@ -63,54 +101,13 @@ pub(super) fn timeline(body: &mut String, name: &str, run: &Report, palette: &Pa
             let room = (base[at] - (FLOOR - HIGH)).max(0.0);
             let height = (*count as f64 / seconds / most * HIGH).min(room);
             base[at] -= height;
-            let _ = write!(
-                body,
-                "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{height:.2}\" fill=\"{}\"><title>{}: {} exits from {} on</title></rect>",
-                at as f64 * width,
-                base[at],
-                (width - 0.4).max(0.4),
-                palette.get(reason),
-                escape(reason),
-                grouped(*count),
-                time(line.bucket_ns.saturating_mul(at as u64)),
-            );
+            let from = time(line.bucket_ns.saturating_mul(at as u64));
+            let bar = element(out, "rect").px("x", at as f64 * width).px("y", base[at]);
+            let bar = bar.px("width", (width - 0.4).max(0.4)).px("height", height);
+            let told = format!("{reason}: {} exits from {from} on", grouped(*count));
+            bar.with("fill", palette.get(reason)).titled(&told);
         }
     }
-    for at in (0..length).filter(|at| sums[*at] > scale) {
-        let x = (at as f64 + 0.5) * width;
-        let _ = write!(
-            body,
-            "<path d=\"M{:.2} 16 L{:.2} 16 L{x:.2} 6 Z\" fill=\"#c2556b\"><title>{} exits, beyond the scale</title></path>",
-            x - 5.0,
-            x + 5.0,
-            grouped(sums[at])
-        );
-    }
-    let ticks = step(whole);
-    for tick in (0..=4).map(|n| f64::from(n) * ticks).filter(|tick| *tick <= whole) {
-        let x = tick / whole * WIDE;
-        let anchor = if tick == 0.0 {
-            "start"
-        } else if x > WIDE - 30.0 {
-            "end"
-        } else {
-            "middle"
-        };
-        let _ = write!(
-            body,
-            "<line class=\"mark\" x1=\"{x:.2}\" x2=\"{x:.2}\" y1=\"{FLOOR}\" y2=\"190\"/><text class=\"soft\" x=\"{x:.2}\" y=\"204\" text-anchor=\"{anchor}\">{}</text>",
-            if tick == 0.0 { "0".into() } else { time((tick * 1e9) as u64) }
-        );
-    }
-    let beyond = match sums.iter().filter(|sum| **sum > scale).count() {
-        0 => String::new(),
-        count => format!(
-            " {count} of them are higher than the scale, up to {} a second, and cut off there: see the marks.",
-            grouped((highest as f64 / seconds) as u64)
-        ),
-    };
-    let _ =
-        write!(body, "</svg><p class=\"below\">Columns of {}.{beyond}</p></section>", time(line.bucket_ns));
 }
 
 /// Where the scale ends, if a few columns would flatten all others: at twice what all but one in twenty keep below.
@@ -141,50 +138,46 @@ pub(super) fn flame(body: &mut String, name: &str, run: &Report, palette: &Palet
         let known = tree.entry(&one.reason).or_default().entry(place(one)).or_default();
         *known = known.saturating_add(one.samples);
     }
-    let _ = write!(
-        body,
-        "<section class=\"flame\"><h2>{}: exits by reason and guest function</h2><svg viewBox=\"0 0 1080 64\" role=\"img\">",
-        escape(name)
-    );
-    let wide = |samples: u64| samples as f64 / run.all.samples as f64 * WIDE;
-    let mut cell = |x: f64, y: u32, fill: &str, what: &str, samples: u64| {
+    let whole = run.all.samples as f64;
+    let wide = |samples: u64| samples as f64 / whole * WIDE;
+    let cell = |out: &mut String, x: f64, y: u32, fill: &str, what: &str, samples: u64| {
         let width = wide(samples).min(WIDE - x).max(0.0);
         let room = (width / 7.5) as usize;
         let label: String = if room > 3 { what.chars().take(room - 1).collect() } else { String::new() };
-        let _ = write!(
-            body,
-            "<g><rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"28\" rx=\"2\" fill=\"{fill}\" fill-opacity=\"{}\" stroke=\"var(--card)\"><title>{}: {} exits, {:.1} %</title></rect><text class=\"{}\" x=\"{:.2}\" y=\"{}\">{}</text></g>",
-            if y == 0 { "1" } else { ".4" },
-            escape(what),
-            grouped(samples),
-            samples as f64 / run.all.samples as f64 * 100.0,
-            match (y, light(fill)) {
+        element(out, "g").holds(|out| {
+            let rect = element(out, "rect").px("x", x).with("y", y).px("width", width).with("height", 28);
+            let rect =
+                rect.with("rx", 2).with("fill", fill).with("fill-opacity", if y == 0 { "1" } else { ".4" });
+            let share = samples as f64 / whole * 100.0;
+            let told = format!("{what}: {} exits, {share:.1} %", grouped(samples));
+            rect.with("stroke", "var(--card)").titled(&told);
+            let class = match (y, light(fill)) {
                 (0, false) => "on",
                 (0, true) => "dark",
                 _ => "",
-            },
-            x + 5.0,
-            y + 19,
-            escape(&label)
-        );
+            };
+            element(out, "text").with("class", class).px("x", x + 5.0).with("y", y + 19).text(&label);
+        });
     };
-    let mut x = 0.0;
-    for row in &run.all.exits {
-        cell(x, 0, palette.get(&row.reason), &row.reason, row.samples);
-        let mut at = x;
-        let mut functions: Vec<_> = tree.remove(row.reason.as_str()).into_iter().flatten().collect();
-        functions.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-        let known = functions.iter().fold(0u64, |sum, (_, samples)| sum.saturating_add(*samples));
-        if let Some(rest) = row.samples.checked_sub(known).filter(|rest| *rest > 0) {
-            functions.push(("elsewhere".into(), rest));
+    let title = format!("{}: exits by reason and guest function", escape(name));
+    drawing(body, ("class", "flame"), &title, 64, |out| {
+        let mut x = 0.0;
+        for row in &run.all.exits {
+            cell(out, x, 0, palette.get(&row.reason), &row.reason, row.samples);
+            let mut at = x;
+            let mut functions: Vec<_> = tree.remove(row.reason.as_str()).into_iter().flatten().collect();
+            functions.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+            let known = functions.iter().fold(0u64, |sum, (_, samples)| sum.saturating_add(*samples));
+            if let Some(rest) = row.samples.checked_sub(known).filter(|rest| *rest > 0) {
+                functions.push(("elsewhere".into(), rest));
+            }
+            for (function, samples) in functions {
+                cell(out, at, 32, palette.get(&row.reason), &function, samples);
+                at += wide(samples);
+            }
+            x += wide(row.samples);
         }
-        for (function, samples) in functions {
-            cell(at, 32, palette.get(&row.reason), &function, samples);
-            at += wide(samples);
-        }
-        x += wide(row.samples);
-    }
-    *body += "</svg>";
+    });
     places(body, run, palette);
     *body += "</section>";
 }

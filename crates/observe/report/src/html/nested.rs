@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{escape, grouped};
+use super::grouped;
 use crate::Report;
 use crate::nested::{Nested, SOURCE, cycles};
+use crate::svg::escape;
 
 /// The section of `run`, if its guest had guests.
 pub(super) fn section(body: &mut String, name: &str, run: &Report) {

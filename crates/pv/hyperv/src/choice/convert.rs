@@ -1,17 +1,10 @@
 //! A choice in the spellings of others.
 
+pub use satori_pv::Written;
+
 use super::VersionField;
 use super::words::plain;
 use crate::{Config, Enlightenment, Version};
-
-/// What was written, and what the spelling has no words for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// The words.
-    pub text: String,
-    /// What is not in them, each with the reason.
-    pub left_out: Vec<String>,
-}
 
 /// The members of `config` that have words of their own: the base comes with any.
 fn named(config: &Config) -> impl Iterator<Item = Enlightenment> {

@@ -22,12 +22,12 @@ pub(super) enum Abi {
 }
 
 impl Abi {
-    pub fn of(cpu: &CpuState) -> Self {
+    pub(super) fn of(cpu: &CpuState) -> Self {
         if cpu.code64() { Abi::X64 } else { Abi::X86 }
     }
 
     /// The input word.
-    pub fn control(self, cpu: &CpuState) -> u64 {
+    pub(super) fn control(self, cpu: &CpuState) -> u64 {
         match self {
             Abi::X64 => cpu.gpr[reg::RCX],
             Abi::X86 => pair(cpu, reg::RDX, reg::RAX),
@@ -36,7 +36,7 @@ impl Abi {
 
     /// The first and the second argument: the addresses of input and output, or the first words
     /// of the block.
-    pub fn arguments(self, cpu: &CpuState) -> [u64; GENERAL] {
+    pub(super) fn arguments(self, cpu: &CpuState) -> [u64; GENERAL] {
         match self {
             Abi::X64 => [cpu.gpr[reg::RDX], cpu.gpr[reg::R8]],
             Abi::X86 => [pair(cpu, reg::RBX, reg::RCX), pair(cpu, reg::RDI, reg::RSI)],
@@ -44,7 +44,7 @@ impl Abi {
     }
 
     /// Puts the result value into its registers.
-    pub fn give(self, cpu: &mut CpuState, result: u64) {
+    pub(super) fn give(self, cpu: &mut CpuState, result: u64) {
         match self {
             Abi::X64 => cpu.gpr[reg::RAX] = result,
             Abi::X86 => {
@@ -55,7 +55,7 @@ impl Abi {
     }
 
     /// Puts the input word of a rep call back, with a new start index.
-    pub fn restart(self, cpu: &mut CpuState, control: u64) {
+    pub(super) fn restart(self, cpu: &mut CpuState, control: u64) {
         match self {
             Abi::X64 => cpu.gpr[reg::RCX] = control,
             Abi::X86 => {

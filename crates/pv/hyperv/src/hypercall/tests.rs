@@ -144,7 +144,9 @@ fn fast_calls_take_112_bytes_from_registers_and_more_than_16_only_where_offered(
                 let pages = crate::Flush::Pages(words[3..].to_vec());
                 assert_eq!(guest.partition.slots.enter(0).take(), pages);
                 let used = guest.partition.usage();
-                assert!(used.iter().any(|used| used.what == Enlightenment::XmmInput && used.count == 1));
+                assert!(
+                    used.iter().any(|used| used.name == Enlightenment::XmmInput.name() && used.count == 1)
+                );
             }
             // 24 and 12 * 8 bytes are one word too much.
             _ => assert_eq!(guest.cpu.gpr[reg::RAX], 3),

@@ -12,12 +12,12 @@ pub(crate) struct FakeClock(pub AtomicU64);
 
 impl Clock for FakeClock {
     fn now(&self) -> Nanos {
-        self.tsc()
+        self.counter()
     }
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
-    fn tsc_hz(&self) -> u64 {
+    fn counter_hz(&self) -> u64 {
         2_599_998_000
     }
     fn epoch(&self) -> u64 {

@@ -17,12 +17,12 @@ struct Tunable(AtomicU64, Mutex<(u64, u64, u64)>);
 
 impl Clock for Tunable {
     fn now(&self) -> u64 {
-        self.tsc() / 2
+        self.counter() / 2
     }
-    fn tsc(&self) -> u64 {
+    fn counter(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
-    fn tsc_hz(&self) -> u64 {
+    fn counter_hz(&self) -> u64 {
         OLD
     }
     fn epoch(&self) -> u64 {
@@ -32,11 +32,11 @@ impl Clock for Tunable {
         let (partition, guest, hz) = *self.1.lock().unwrap();
         guest + ((tsc - partition) as u128 * hz as u128 / OLD as u128) as u64
     }
-    fn guest_tsc_hz(&self) -> u64 {
+    fn guest_counter_hz(&self) -> u64 {
         self.1.lock().unwrap().2
     }
-    fn set_guest_tsc_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
-        let (tsc, guest) = (self.tsc(), self.guest_tsc());
+    fn set_guest_counter_hz(&self, hz: u64, begin: &mut dyn FnMut(u64, u64) -> u64) {
+        let (tsc, guest) = (self.counter(), self.guest_counter());
         *self.1.lock().unwrap() = (tsc, begin(tsc, guest), hz);
     }
 }
@@ -71,7 +71,7 @@ impl Rig {
     /// Sequence, and the time that the page gives.
     fn page(&self) -> (u32, u64) {
         let word = |at: u64| self.memory.read_u64(Gpa(0x1000 + at)).unwrap();
-        let scaled = (u128::from(self.clock.guest_tsc()) * u128::from(word(8))) >> 64;
+        let scaled = (u128::from(self.clock.guest_counter()) * u128::from(word(8))) >> 64;
         (word(0) as u32, (scaled as u64).wrapping_add(word(16)))
     }
 }
@@ -87,7 +87,7 @@ fn the_old_frequency_is_emulated_until_the_guest_knows() {
     rig.partition.change_tsc_frequency(NEW);
     assert_eq!(*rig.apics.requested.lock().unwrap(), [(1, 0xee)]);
     assert_eq!((rig.read(msr::TSC_EMULATION_STATUS), rig.read(msr::TSC_FREQUENCY)), (1, OLD));
-    assert_eq!((rig.page(), rig.clock.guest_tsc()), (before, 5 * OLD), "nothing has changed yet");
+    assert_eq!((rig.page(), rig.clock.guest_counter()), (before, 5 * OLD), "nothing has changed yet");
 
     rig.clock.0.store(6 * OLD, Ordering::SeqCst);
     rig.write(msr::TSC_EMULATION_STATUS, 0);
@@ -96,7 +96,7 @@ fn the_old_frequency_is_emulated_until_the_guest_knows() {
     assert_eq!(sequence, before.0 + 1);
     assert!(time.abs_diff(60_000_000) <= 1, "time has not jumped: {time}");
     rig.clock.0.store(8 * OLD, Ordering::SeqCst);
-    let ahead = rig.clock.guest_tsc() - (6 * OLD + 2 * NEW);
+    let ahead = rig.clock.guest_counter() - (6 * OLD + 2 * NEW);
     assert!(ahead <= NEW.div_ceil(10_000_000), "{ahead} ticks are more than a unit");
     assert!(rig.page().1.abs_diff(80_000_000) <= 1);
     assert_eq!(rig.read(msr::TIME_REF_COUNT), rig.page().1, "page and counter agree");
@@ -138,7 +138,7 @@ fn many_changes_leave_the_time_as_it_is() {
             rig.clock.0.fetch_add(step * (round + 1), Ordering::SeqCst);
             let before = rig.page().1;
             rig.partition.change_tsc_frequency([3_333_333_333, 123_456_789, NEW, OLD][round as usize % 4]);
-            let (now, exact) = (rig.page().1, rig.partition.reference.at(rig.clock.tsc()));
+            let (now, exact) = (rig.page().1, rig.partition.reference.at(rig.clock.counter()));
             assert!(before >= last && now >= before, "{last} {before} {now}");
             assert!((exact..=exact + 1).contains(&now), "{step}, {round}: {now} where timers have {exact}");
             last = now;

@@ -155,7 +155,7 @@ fn a_direct_timer_interrupts_without_a_message() {
     rig.write(COUNT, 1);
     assert_eq!(rig.interrupts(), vec![], "no vector of an interrupt");
     let used = rig.partition.usage();
-    let direct = used.iter().find(|used| used.what == Enlightenment::StimerDirect).unwrap();
+    let direct = used.iter().find(|used| used.name == Enlightenment::StimerDirect.name()).unwrap();
     assert_eq!((direct.offered, direct.count), (true, 1));
     // It needs nothing of the controller.
     rig.write(msr::SCONTROL, 0);

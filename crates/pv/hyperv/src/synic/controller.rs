@@ -69,7 +69,7 @@ impl Default for Controller {
 
 impl Controller {
     /// Whether registers, waiting messages and pages are such as writes of a guest could have made.
-    pub fn fits(&self) -> bool {
+    pub(crate) fn fits(&self) -> bool {
         let sint = |value: &u64| value & SINT_MASKED != 0 || value & SINT_VECTOR >= FIRST_VECTOR;
         let page = |held: &Option<Content>| held.as_ref().is_none_or(|page| page.len() as u64 == PAGE_SIZE);
         let waiting = |(index, one): (usize, &Waiting)| {
@@ -86,13 +86,13 @@ impl Controller {
             && self.queue.iter().enumerate().all(waiting)
     }
 
-    pub fn enabled(&self) -> bool {
+    pub(crate) fn enabled(&self) -> bool {
         self.control & SCONTROL_ENABLE != 0
     }
 
     /// SINTx. A vector that no interrupt can have is refused unless the source is masked, so that
     /// the value after reset can be written.
-    pub fn write_sint(&mut self, sint: usize, value: u64) -> Result<(), Gp> {
+    pub(crate) fn write_sint(&mut self, sint: usize, value: u64) -> Result<(), Gp> {
         if value & SINT_MASKED == 0 && value & SINT_VECTOR < FIRST_VECTOR {
             return Err(Gp);
         }
@@ -105,19 +105,19 @@ impl Controller {
     }
 
     /// The vector with which `sint` interrupts.
-    pub fn vector(&self, sint: u8) -> Option<u8> {
+    pub(crate) fn vector(&self, sint: u8) -> Option<u8> {
         let value = self.sint(sint);
         (value & (SINT_MASKED | SINT_POLLING) == 0).then_some((value & SINT_VECTOR) as u8)
     }
 
     /// The sources that are not masked and have this vector, as bits.
-    pub fn with_vector(&self, vector: u8) -> u32 {
+    pub(crate) fn with_vector(&self, vector: u8) -> u32 {
         let has = |sint: &u8| self.vector(*sint) == Some(vector);
         (0..SINTS as u8).filter(has).fold(0, |bits, sint| bits | 1 << sint)
     }
 
     /// The vectors that are ended when they are delivered, as bits.
-    pub fn auto_eoi(&self) -> [u32; 8] {
+    pub(crate) fn auto_eoi(&self) -> [u32; 8] {
         let mut vectors = [0; 8];
         for sint in (0..SINTS as u8).filter(|&sint| self.sint(sint) & SINT_AUTO_EOI != 0) {
             if let Some(vector) = self.vector(sint) {
@@ -128,7 +128,13 @@ impl Controller {
     }
 
     /// SIEFP and SIMP: moves the page, with what it holds.
-    pub fn write_page(&mut self, kind: Kind, value: u64, overlays: &mut Overlays, memory: &GuestMemory) {
+    pub(crate) fn write_page(
+        &mut self,
+        kind: Kind,
+        value: u64,
+        overlays: &mut Overlays,
+        memory: &GuestMemory,
+    ) {
         let (register, held) = match kind {
             Kind::EventFlags(_) => (&mut self.siefp, &mut self.event_flags),
             _ => (&mut self.simp, &mut self.messages),
@@ -146,14 +152,14 @@ impl Controller {
     }
 
     /// Whether an event of `sint` may be signalled.
-    pub fn takes_events(&self, sint: u8) -> bool {
+    pub(crate) fn takes_events(&self, sint: u8) -> bool {
         let heard = self.sint(sint) & SINT_MASKED == 0 || self.sint(sint) & SINT_POLLING != 0;
         self.enabled() && self.siefp & PAGE_ENABLE != 0 && heard
     }
 
     /// Takes a message into one of its source's buffers. A timer's waits also where nobody else
     /// could post.
-    pub fn enqueue(&mut self, sint: u8, source: Source, message: Message) -> Result<(), Refusal> {
+    pub(crate) fn enqueue(&mut self, sint: u8, source: Source, message: Message) -> Result<(), Refusal> {
         let buffers = match source {
             Source::Timer(_) => 1,
             _ if !self.takes_messages() => return Err(Refusal::Off),
@@ -167,27 +173,33 @@ impl Controller {
     }
 
     /// Forgets what waits from `source`.
-    pub fn withdraw(&mut self, source: Source) {
+    pub(crate) fn withdraw(&mut self, source: Source) {
         self.queue.retain(|waiting| waiting.source != source);
     }
 
-    pub fn holds(&self, source: Source) -> bool {
+    pub(crate) fn holds(&self, source: Source) -> bool {
         self.queue.iter().any(|waiting| waiting.source == source)
     }
 
     /// Whether a message waits for `sint`.
-    pub fn has(&self, sint: u8) -> bool {
+    pub(crate) fn has(&self, sint: u8) -> bool {
         self.queue.iter().any(|waiting| waiting.sint == sint)
     }
 
     /// The sources for which a message waits, as bits.
-    pub fn waiting(&self) -> u32 {
+    pub(crate) fn waiting(&self) -> u32 {
         self.queue.iter().fold(0, |bits, waiting| bits | 1 << waiting.sint)
     }
 
     /// Puts the first message that waits for `sint` into its slot of the message page at `page`;
     /// returns whether that was done. `now` is reference time, for timers.
-    pub fn deliver(&mut self, memory: &GuestMemory, page: Gpa, sint: u8, now: impl Fn() -> u64) -> bool {
+    pub(crate) fn deliver(
+        &mut self,
+        memory: &GuestMemory,
+        page: Gpa,
+        sint: u8,
+        now: impl Fn() -> u64,
+    ) -> bool {
         if !self.takes_messages() {
             return false;
         }

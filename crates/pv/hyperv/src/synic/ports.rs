@@ -94,7 +94,7 @@ pub(super) struct Ports {
 
 impl SavedPorts {
     /// Whether ports lead to sources and flags that there are. Connections may lead nowhere: a call says so.
-    pub fn fit(&self) -> bool {
+    pub(super) fn fit(&self) -> bool {
         let port = |(_, port): &(u32, Port)| {
             let target = match port.target {
                 // One to a processor that there is not is refused when something comes.
@@ -112,7 +112,7 @@ impl SavedPorts {
 }
 
 impl Ports {
-    pub fn save(&self) -> SavedPorts {
+    pub(super) fn save(&self) -> SavedPorts {
         SavedPorts {
             ports: self.ports.iter().map(|(id, port)| (*id, *port)).collect(),
             connections: self.connections.iter().map(|(&(kind, id), port)| (kind, id, *port)).collect(),
@@ -120,7 +120,7 @@ impl Ports {
         }
     }
 
-    pub fn restore(&mut self, saved: SavedPorts) {
+    pub(super) fn restore(&mut self, saved: SavedPorts) {
         self.ports = saved.ports.into_iter().collect();
         self.connections = saved.connections.into_iter().map(|(kind, id, port)| ((kind, id), port)).collect();
         self.last_port = saved.last_port;

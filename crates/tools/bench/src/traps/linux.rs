@@ -34,7 +34,7 @@ pub struct Witness {
 
 /// Whether what is told of Linux' exits and of their cost has the talk's order: none, all, and then both hidden and repaired, whose
 /// own order it is not asked for, as Linux sends an IPI by one exit in either. A Linux of the user's has none to have.
-pub fn ordered(linux: &[Witness], of: fn(&Run) -> u64) -> bool {
+pub(super) fn ordered(linux: &[Witness], of: fn(&Run) -> u64) -> bool {
     let [none, all, hidden, repaired, ..] = linux else { return true };
     let [none, all, hidden, repaired] = [none, all, hidden, repaired].map(|one| of(&one.run));
     none > all && all > hidden && all > repaired
@@ -81,7 +81,7 @@ fn cases(machines: &[Machine; 4], plays: bool) -> Vec<Case> {
 }
 
 /// Boots Linux under each configuration. Where it plays, the exits of its start and end are left out.
-pub fn witness(
+pub(super) fn witness(
     linux: &Linux,
     plan: &Plan,
     machines: &[Machine; 4],

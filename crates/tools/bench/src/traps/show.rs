@@ -2,22 +2,10 @@
 
 use std::fmt::Write;
 
+use satori_report::html::grouped;
 use serde_json::{Value, json};
 
 use super::{Frames, Results, Shown, Swept, TALK, TALK_SECONDS, ordered};
-
-/// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
 
 /// A number of a run of `ms` as the talk's tables would have it.
 fn as_long(number: u64, ms: u64) -> u64 {

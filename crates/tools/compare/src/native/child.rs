@@ -43,7 +43,7 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
 ///
 /// # Safety
 /// `shared` must stay mapped for as long as the child lives.
-pub unsafe fn spawn(shared: *mut Shared) -> Result<libc::pid_t, Error> {
+pub(super) unsafe fn spawn(shared: *mut Shared) -> Result<libc::pid_t, Error> {
     let background = layout::background();
     let mut stack = vec![0u8; STACK];
     let mut world = World {

@@ -7,15 +7,15 @@ use crate::case::{Case, Outcome};
 use crate::error::Error;
 
 /// Cases that change hands at once.
-pub const BATCH: usize = 128;
+pub(crate) const BATCH: usize = 128;
 /// [`Words::turn`]: the parent may touch cases and outcomes.
-pub const PARENT: u32 = 0;
+pub(super) const PARENT: u32 = 0;
 /// [`Words::turn`]: the child may.
-pub const CHILD: u32 = 1;
+pub(super) const CHILD: u32 = 1;
 
 /// What both may touch at any time.
 #[repr(C)]
-pub struct Words {
+pub(super) struct Words {
     /// Whose turn it is.
     pub turn: AtomicU32,
     /// The case that is being executed.
@@ -26,7 +26,7 @@ pub struct Words {
 
 /// The shared memory.
 #[repr(C)]
-pub struct Shared {
+pub(super) struct Shared {
     /// Whose turn it is.
     pub words: Words,
     /// What to execute.
@@ -36,14 +36,14 @@ pub struct Shared {
 }
 
 /// Zeroed memory that survives `fork` as the same memory.
-pub struct Mapping<T>(*mut T);
+pub(super) struct Mapping<T>(*mut T);
 
 // SAFETY: the pointer is to a mapping of our own.
 unsafe impl<T: Send> Send for Mapping<T> {}
 
 impl<T> Mapping<T> {
     /// New memory.
-    pub fn new() -> Result<Self, Error> {
+    pub(super) fn new() -> Result<Self, Error> {
         // SAFETY: a new anonymous mapping, which replaces nothing.
         let at = unsafe {
             libc::mmap(
@@ -62,14 +62,14 @@ impl<T> Mapping<T> {
     }
 
     /// Where it is.
-    pub fn pointer(&self) -> *mut T {
+    pub(super) fn pointer(&self) -> *mut T {
         self.0
     }
 }
 
 impl Mapping<Shared> {
     /// What may be touched at any time.
-    pub fn words(&self) -> &Words {
+    pub(super) fn words(&self) -> &Words {
         // SAFETY: the mapping lives as long as `self`, and its words are atomic.
         unsafe { &(*self.0).words }
     }
@@ -83,14 +83,14 @@ impl<T> Drop for Mapping<T> {
 }
 
 /// Gives the turn to `whose`.
-pub fn give(turn: &AtomicU32, whose: u32) {
+pub(super) fn give(turn: &AtomicU32, whose: u32) {
     turn.store(whose, Ordering::SeqCst);
     // SAFETY: a wake-up on a valid word.
     unsafe { libc::syscall(libc::SYS_futex, turn.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 
 /// Waits until it is the turn of `whose`. Tells whether it became so in time.
-pub fn wait_for(turn: &AtomicU32, whose: u32, milliseconds: i64) -> bool {
+pub(super) fn wait_for(turn: &AtomicU32, whose: u32, milliseconds: i64) -> bool {
     let deadline = std::time::Instant::now() + std::time::Duration::from_millis(milliseconds.unsigned_abs());
     loop {
         let now = turn.load(Ordering::SeqCst);

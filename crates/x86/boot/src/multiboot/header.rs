@@ -8,7 +8,7 @@ use crate::image::{Image, Segment};
 
 /// A header whose checksum holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     /// Its place in the file.
     at: usize,
     /// What the kernel wants.
@@ -17,7 +17,7 @@ pub struct Header {
 
 impl Header {
     /// The first header of `data`.
-    pub fn find(data: &[u8]) -> Option<Self> {
+    pub(crate) fn find(data: &[u8]) -> Option<Self> {
         let (words, _) = data[..data.len().min(h::SEARCH)].as_chunks::<4>();
         words.windows(3).zip((0..).step_by(4)).find_map(|(header, at)| {
             let [magic, flags, checksum] = [0, 1, 2].map(|i| u32::from_le_bytes(header[i]));
@@ -27,13 +27,13 @@ impl Header {
     }
 
     /// Whether the kernel asks for a video mode.
-    pub fn wants_video(self) -> bool {
+    pub(crate) fn wants_video(self) -> bool {
         self.flags & h::VIDEO_MODE != 0
     }
 }
 
 /// Where the kernel in `data` goes, and where it is entered.
-pub fn image(data: &[u8], header: Header) -> Result<Image, BadKernel> {
+pub(crate) fn image(data: &[u8], header: Header) -> Result<Image, BadKernel> {
     let unknown = header.flags & h::REQUIRED & !(h::PAGE_ALIGN | h::MEMORY_INFO | h::VIDEO_MODE);
     if unknown != 0 {
         return Err(BadKernel::MultibootFlags { flags: unknown });

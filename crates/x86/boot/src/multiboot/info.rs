@@ -12,7 +12,7 @@ use crate::layout::{EBDA, LEGACY_HOLE_END, MapEntry};
 const LOADER_NAME: &[u8] = concat!("Satori ", env!("CARGO_PKG_VERSION"), "\0").as_bytes();
 
 /// What the block tells; strings without their NUL.
-pub struct Information<'a> {
+pub(super) struct Information<'a> {
     pub cmdline: &'a [u8],
     /// First address, address after the last, command line.
     pub modules: Vec<(u32, u32, &'a [u8])>,
@@ -49,17 +49,17 @@ impl Information<'_> {
     }
 
     /// Bytes of the whole.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.offsets().end as u64
     }
 
     /// Where the descriptor table of the entry goes, if the block is at `base`.
-    pub fn gdt(&self, base: u32) -> u64 {
+    pub(super) fn gdt(&self, base: u32) -> u64 {
         u64::from(base) + self.offsets().gdt as u64
     }
 
     /// The whole, to be put at `base`. The descriptors are left zero.
-    pub fn build(&self, base: u32) -> Vec<u8> {
+    pub(super) fn build(&self, base: u32) -> Vec<u8> {
         let offsets = self.offsets();
         let mut out = vec![0; offsets.strings];
         let address = |at: usize| base.wrapping_add(at as u32);

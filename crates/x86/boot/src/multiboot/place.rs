@@ -17,7 +17,7 @@ const INFORMATION: u64 = 0x9000;
 
 /// Writes what a multiboot kernel reads, and gives the state at its entry. The kernel's segments,
 /// and the tables, have their places already.
-pub fn place(
+pub(crate) fn place(
     memory: &GuestMemory,
     placer: &mut Placer,
     way: &Way,

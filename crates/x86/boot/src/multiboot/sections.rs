@@ -14,7 +14,7 @@ use crate::bytes::put;
 const SECTIONS_MAX: usize = 4096;
 
 /// The section headers of a kernel, and sections that have no address of their own.
-pub struct Sections {
+pub(super) struct Sections {
     /// The headers as in the file, their addresses filled in.
     pub headers: Vec<u8>,
     /// How many.
@@ -30,7 +30,7 @@ pub struct Sections {
 impl Sections {
     /// The sections of the ELF file `data`; `find` gives so many bytes of room. Nothing where
     /// there are no sections, or no room for them: a kernel must do without.
-    pub fn new(data: &[u8], mut find: impl FnMut(u64, u64) -> Option<u64>) -> Option<Self> {
+    pub(super) fn new(data: &[u8], mut find: impl FnMut(u64, u64) -> Option<u64>) -> Option<Self> {
         let elf = ElfBytes::<LittleEndian>::minimal_parse(data).ok()?;
         let table = elf.section_headers()?;
         let (entry_size, addr_at, wide) = match elf.ehdr.class {

@@ -2,7 +2,7 @@
 
 use super::Setup;
 use crate::{Feature, Vendor};
-use Needs::{Amd, Hyperv, Intel, Nothing, One};
+use Needs::{Amd, Hyperv, Intel, Kvm, Nothing, One};
 use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// One register, or several in a row that behave alike.
@@ -37,6 +37,8 @@ pub enum Needs {
     One(&'static [Feature]),
     /// The Hyper-V interface is on.
     Hyperv,
+    /// KVM's guest interface is on.
+    Kvm,
 }
 
 /// Who answers for a register.
@@ -50,6 +52,8 @@ pub enum Owner {
     Lapic(Apic, &'static str),
     /// The Hyper-V interface.
     Hyperv(Synthetic),
+    /// KVM's guest interface.
+    Kvm,
     /// [`PlatformMsrs`](super::PlatformMsrs).
     Platform {
         /// What it holds at power-up.
@@ -131,6 +135,7 @@ impl Owner {
         let write = match self {
             Owner::File(_, text) | Owner::Passed(text) | Owner::Lapic(_, text) => return (*text).into(),
             Owner::Hyperv(_) => return "as the TLFS says, if its enlightenment is offered".into(),
+            Owner::Kvm => return "as KVM's msr.rst says, if its feature is offered".into(),
             Owner::Platform { write, .. } => write,
         };
         match *write {
@@ -164,6 +169,7 @@ impl Needs {
             Intel => "not AMD".into(),
             Amd => "AMD".into(),
             Hyperv => "Hyper-V".into(),
+            Kvm => "KVM".into(),
             One(features) => features.iter().map(|f| f.name()).collect::<Vec<_>>().join(" or "),
         }
     }
@@ -171,8 +177,8 @@ impl Needs {
     pub(super) fn met(&self, setup: &Setup<'_>) -> bool {
         let amd = setup.cpuid.vendor() == Vendor::Amd;
         match self {
-            // Whether the Hyper-V interface is on is its own matter.
-            Nothing | Hyperv => true,
+            // Whether an interface is on is its own matter.
+            Nothing | Hyperv | Kvm => true,
             Intel => !amd,
             Amd => amd,
             One(features) => features.iter().any(|feature| setup.cpuid.has(*feature)),

@@ -1,6 +1,7 @@
 //! The one table of MSRs: who answers, what reads give, what writes do, and why.
 
 use satori_defs::hyperv::msr as hv;
+use satori_defs::kvm::msr as kvm;
 use satori_defs::msr::*;
 use satori_rules::mtrr;
 
@@ -8,7 +9,7 @@ use super::Setup;
 use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
 use crate::Feature::{self, *};
 use crate::{ARCH_CAPABILITIES, controls};
-use Needs::{Amd, Hyperv, Intel, Nothing, One};
+use Needs::{Amd, Hyperv, Intel, Kvm, Nothing, One};
 use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// A row that somebody else answers for.
@@ -32,6 +33,12 @@ const fn synthetic(
 ) -> Row {
     let why = "TLFS 5.0c, appendix B; see --hyperv";
     Row { first, last, name, needs: Hyperv, owner: Owner::Hyperv(owner), reads, why }
+}
+
+/// Rows of KVM's guest interface.
+const fn paravirtual([first, last]: [u32; 2], name: &'static str) -> Row {
+    let (reads, why) = ("what was written, or 1 at first", "Linux, virt/kvm/x86/msr.rst; see --guest kvm");
+    Row { first, last, name, needs: Kvm, owner: Owner::Kvm, reads, why }
 }
 
 /// A row of the platform.
@@ -152,6 +159,7 @@ pub const TABLE: &[Row] = &[
         "the TSC",
         "SDM 18.17",
     ),
+    paravirtual([kvm::WALL_CLOCK_OLD, kvm::SYSTEM_TIME_OLD], "MSR_KVM_WALL_CLOCK, _SYSTEM_TIME"),
     row(one(IA32_PLATFORM_ID), "IA32_PLATFORM_ID", Intel, ZERO, Refused, "platform 0, for microcode updates"),
     Row {
         first: IA32_APIC_BASE,
@@ -461,6 +469,7 @@ pub const TABLE: &[Row] = &[
         "0, after sleep until an interrupt",
     ),
     synthetic([hv::GUEST_IDLE + 1, 0x4000_01ff], SYNTHETIC, Synthetic::Own, TLFS),
+    paravirtual([kvm::FIRST, kvm::LAST], "MSR_KVM_*"),
     others(
         IA32_EFER,
         "IA32_EFER",

@@ -3,19 +3,19 @@
 use super::{Asm, Label, Mem, Reg};
 
 impl Asm {
-    pub fn jcc(&mut self, condition: u8, to: Label) {
+    pub(crate) fn jcc(&mut self, condition: u8, to: Label) {
         self.raw(&[0x0f, 0x80 | condition]);
         self.fixups.push((self.code.len(), to));
         self.imm32(0);
     }
 
-    pub fn jmp(&mut self, to: Label) {
+    pub(crate) fn jmp(&mut self, to: Label) {
         self.code.push(0xe9);
         self.fixups.push((self.code.len(), to));
         self.imm32(0);
     }
 
-    pub fn call(&mut self, to: Label) {
+    pub(crate) fn call(&mut self, to: Label) {
         self.changes += 1;
         self.code.push(0xe8);
         self.fixups.push((self.code.len(), to));
@@ -27,45 +27,45 @@ impl Asm {
         self.imm32(i32::try_from(distance).expect("code memory is smaller than 2 GiB"));
     }
 
-    pub fn jmp_to(&mut self, to: u64) {
+    pub(crate) fn jmp_to(&mut self, to: u64) {
         self.code.push(0xe9);
         self.relative(to);
     }
 
-    pub fn call_to(&mut self, to: u64) {
+    pub(crate) fn call_to(&mut self, to: u64) {
         self.changes += 1;
         self.code.push(0xe8);
         self.relative(to);
     }
 
-    pub fn jmp_reg(&mut self, to: Reg) {
+    pub(crate) fn jmp_reg(&mut self, to: Reg) {
         self.registers(false, &[0xff], 4, to);
     }
 
-    pub fn jmp_mem(&mut self, to: Mem) {
+    pub(crate) fn jmp_mem(&mut self, to: Mem) {
         self.memory(false, &[0xff], 4, to);
     }
 
     /// `jmp [rip + distance to label]`.
-    pub fn jmp_slot(&mut self, slot: Label) {
+    pub(crate) fn jmp_slot(&mut self, slot: Label) {
         self.raw(&[0xff, 0x25]);
         self.fixups.push((self.code.len(), slot));
         self.imm32(0);
     }
 
-    pub fn call_reg(&mut self, to: Reg) {
+    pub(crate) fn call_reg(&mut self, to: Reg) {
         self.changes += 1;
         self.registers(false, &[0xff], 2, to);
     }
 
-    pub fn push(&mut self, reg: Reg) {
+    pub(crate) fn push(&mut self, reg: Reg) {
         if reg.high() != 0 {
             self.code.push(0x41);
         }
         self.code.push(0x50 | reg.low());
     }
 
-    pub fn pop(&mut self, reg: Reg) {
+    pub(crate) fn pop(&mut self, reg: Reg) {
         self.changes += 1;
         if reg.high() != 0 {
             self.code.push(0x41);
@@ -73,7 +73,7 @@ impl Asm {
         self.code.push(0x58 | reg.low());
     }
 
-    pub fn ret(&mut self) {
+    pub(crate) fn ret(&mut self) {
         self.code.push(0xc3);
     }
 }

@@ -19,6 +19,7 @@ fn every_register_has_its_encoding_in_every_place() {
         "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
         "r14", "r15",
     ];
+    let at = |offset| field(GS_AT + offset);
     for (i, a) in names.iter().enumerate() {
         for (j, b) in names.iter().enumerate() {
             let (x, y) = (Reg(i as u8), Reg(j as u8));
@@ -31,25 +32,27 @@ fn every_register_has_its_encoding_in_every_place() {
             }
         }
         let x = Reg(i as u8);
-        assert_eq!(text(|asm| asm.load(x, field(0x40))), format!("mov {a},gs:[40h]"));
+        assert_eq!(text(|asm| asm.load(x, at(0x40))), format!("mov {a},gs:[40h]"));
         assert_eq!(text(|asm| asm.alu_imm(Alu::Sub, x, 7)), format!("sub {a},7"));
         assert_eq!(text(|asm| asm.constant(x, u64::MAX)), format!("mov {a},0FFFFFFFFFFFFFFFFh"));
         assert_eq!(text(|asm| asm.push(x)), format!("push {a}"));
     }
     let widths = [(Width::Sse, "", "xmm"), (Width::Low, "v", "xmm"), (Width::Whole, "v", "ymm")];
     for (i, (width, v, name)) in (0..16).flat_map(|i| widths.map(|width| (i, width))) {
-        let load = |asm: &mut Asm| asm.load_vector(i, field(8), width);
+        let load = |asm: &mut Asm| asm.load_vector(i, at(8), width);
         assert_eq!(text(load), format!("{v}movups {name}{i},gs:[8]"));
-        let store = |asm: &mut Asm| asm.store_vector(field(8), i, width);
+        let store = |asm: &mut Asm| asm.store_vector(at(8), i, width);
         assert_eq!(text(store), format!("{v}movups gs:[8],{name}{i}"));
     }
-    assert_eq!(text(|asm| asm.load_mxcsr(field(8))), "ldmxcsr gs:[8]");
-    assert_eq!(text(|asm| asm.store_mxcsr(field(8))), "stmxcsr gs:[8]");
-    assert_eq!(text(|asm| asm.save_state(field(0x40))), "xsave64 gs:[40h]");
-    assert_eq!(text(|asm| asm.restore_state(field(0x40))), "xrstor64 gs:[40h]");
-    assert_eq!(text(|asm| asm.store_byte(field(8), 1)), "mov byte ptr gs:[8],1");
-    let cmp = |asm: &mut Asm| asm.alu_mem(Alu::Cmp, Reg(15), Mem::table(Reg(0), 0x80));
-    assert_eq!(text(cmp), "cmp r15,gs:[rax+80h]");
+    assert_eq!(text(|asm| asm.load_mxcsr(at(8))), "ldmxcsr gs:[8]");
+    assert_eq!(text(|asm| asm.store_mxcsr(at(8))), "stmxcsr gs:[8]");
+    assert_eq!(text(|asm| asm.save_state(at(0x40))), "xsave64 gs:[40h]");
+    assert_eq!(text(|asm| asm.restore_state(at(0x40))), "xrstor64 gs:[40h]");
+    assert_eq!(text(|asm| asm.store_byte(at(8), 1)), "mov byte ptr gs:[8],1");
+    let cmp = |asm: &mut Asm| asm.alu_mem(Alu::Cmp, Reg(15), Mem::table(Reg(0), GS_AT + 0x40));
+    assert_eq!(text(|asm| asm.alu_imm32(Alu::And, Reg(0), 0x1_ffc0)), "and eax,1FFC0h");
+    assert_eq!(text(|asm| asm.alu_imm(Alu::Cmp, Reg(0), 0x1_ffc0)), "cmp rax,1FFC0h");
+    assert_eq!(text(cmp), "cmp r15,gs:[rax+40h]");
 }
 
 #[test]

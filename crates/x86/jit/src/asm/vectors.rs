@@ -20,29 +20,29 @@ impl Asm {
         self.imm32(mem.disp);
     }
 
-    pub fn load_vector(&mut self, to: u8, from: Mem, width: Width) {
+    pub(crate) fn load_vector(&mut self, to: u8, from: Mem, width: Width) {
         self.vector(0x10, to, from, width);
     }
 
-    pub fn store_vector(&mut self, to: Mem, from: u8, width: Width) {
+    pub(crate) fn store_vector(&mut self, to: Mem, from: u8, width: Width) {
         self.vector(0x11, from, to, width);
     }
 
     /// XSAVE of the components in EDX:EAX.
-    pub fn save_state(&mut self, to: Mem) {
+    pub(crate) fn save_state(&mut self, to: Mem) {
         self.memory(true, &[0x0f, 0xae], 4, to);
     }
 
     /// XRSTOR of the components in EDX:EAX.
-    pub fn restore_state(&mut self, from: Mem) {
+    pub(crate) fn restore_state(&mut self, from: Mem) {
         self.memory(true, &[0x0f, 0xae], 5, from);
     }
 
-    pub fn load_mxcsr(&mut self, from: Mem) {
+    pub(crate) fn load_mxcsr(&mut self, from: Mem) {
         self.memory(false, &[0x0f, 0xae], 2, from);
     }
 
-    pub fn store_mxcsr(&mut self, to: Mem) {
+    pub(crate) fn store_mxcsr(&mut self, to: Mem) {
         self.memory(false, &[0x0f, 0xae], 3, to);
     }
 }

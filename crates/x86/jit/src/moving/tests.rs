@@ -288,14 +288,14 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
         }
         cpu.state.rip = place(&mut random);
         let length = if random.below(3) == 0 { 1 + random.below(300) } else { 5000 };
-        let exit = cpu.run(Until { tsc: None, instructions: Some(length) });
+        let exit = cpu.run(Until { counter: None, instructions: Some(length) });
         if upper_tables(&cpu) != tables {
             // What changed its tables may see what they were or what they are (SDM 4.10.2.3).
             break;
         }
         let mut state = cpu.state.gpr[..16].to_vec();
         state.push(cpu.state.rip);
-        left.push((state, cpu.retired, format!("{exit:?}")));
+        left.push((state, cpu.count.retired, format!("{exit:?}")));
         cpu.resume(Resume::Continue);
         if exit == Exit::TripleFault {
             // It ran out of its pages.
@@ -392,7 +392,7 @@ fn what_is_made_here_is_what_is_made_there() {
             }
             cpu.state.gpr.iter_mut().take(16).for_each(|register| *register = SCRATCH);
             cpu.state.rip = linear + physical;
-            let _ = cpu.run(Until { tsc: None, instructions: Some(1) });
+            let _ = cpu.run(Until { counter: None, instructions: Some(1) });
             // Where it faulted, there was no handler.
             cpu.state.activity = satori_state::Activity::Active;
             cpu.resume(Resume::Continue);

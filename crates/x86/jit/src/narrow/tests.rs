@@ -11,7 +11,7 @@ use satori_memory::Gpa;
 use satori_state::{Segment, reg, seg};
 
 use super::super::tests::{DATA, PAGES, TABLE, fill, pick};
-use super::super::warm::{GDT, HANDLER, IDT, STACK, TSS, handlers};
+use super::super::warm_tests::{GDT, HANDLER, IDT, STACK, TSS, handlers};
 use super::super::{Host, Jit, Manner, Pool};
 use crate::testing::{Machine, machine64};
 use satori_soft::cpu::Cpu;
@@ -316,11 +316,12 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Left, u
     let fixed = tables(&cpu);
     for round in 0..ROUNDS {
         begin(&mut cpu, seed, round);
-        let (until, mut places) = (cpu.retired + LONGEST, 0u64);
+        let (until, mut places) = (cpu.count.retired + LONGEST, 0u64);
         let exit = loop {
-            let exit = cpu.run(Until { tsc: None, instructions: Some(slice.min(until - cpu.retired)) });
+            let exit =
+                cpu.run(Until { counter: None, instructions: Some(slice.min(until - cpu.count.retired)) });
             places = places.wrapping_mul(31).wrapping_add(cpu.state.rip ^ cpu.state.gpr[reg::RSP] << 32);
-            if exit != Exit::Budget || cpu.retired >= until {
+            if exit != Exit::Budget || cpu.count.retired >= until {
                 break exit;
             }
         };
@@ -339,7 +340,7 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Left, u
         let mut tables = vec![0; 0x1000];
         cpu.memory.read(Gpa(TABLE), &mut tables).expect("RAM");
         memory.extend(tables);
-        left.push((format!("{exit:?}"), cpu.retired, registers, memory));
+        left.push((format!("{exit:?}"), cpu.count.retired, registers, memory));
         cpu.resume(satori_engine::Resume::Continue);
         cpu.state.activity = satori_state::Activity::Active;
     }

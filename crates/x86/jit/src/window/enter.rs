@@ -9,7 +9,7 @@ use super::{APART, APART_WIDE, BESIDE, CROSSINGS, LEAVINGS, Range, SPAN};
 /// Called by translated code: translates the access at `linear` and opens the window around it.
 /// Returns the distance to the host's memory, or 0 if the access must stand alone; the context has the code
 /// for that then, if it can be translated.
-pub extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &Range) -> u64 {
+pub(crate) extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &Range) -> u64 {
     vcpu.jit.counts.misses += 1;
     vcpu.context.without = 0;
     let (size, write) = (u64::from(range.size), range.write);
@@ -26,7 +26,9 @@ pub extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &Range) 
         }
         return 0;
     }
-    let Some((host, state)) = vcpu.cpu.tlb.lookup(linear, size, vcpu.cpu.mode, write) else { return 0 };
+    let Some((host, state)) = vcpu.cpu.mmu.tlb.lookup(linear, size, vcpu.cpu.derived.mode, write) else {
+        return 0;
+    };
     let addend = (host as u64).wrapping_sub(linear);
     let page = |linear: u64| linear & !0xfff;
     let first = page(linear.wrapping_add_signed(range.low));
@@ -36,8 +38,13 @@ pub extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &Range) 
         // access does not touch that, and must leave no trace there.
         let other = if page(linear) == first { last } else { first };
         let same = |host: *mut u8| (host as u64).wrapping_sub(other) == addend;
-        let whole = vcpu.cpu.tlb.lookup(other, 1, vcpu.cpu.mode, write).is_some_and(|(host, _)| same(host));
-        let beyond = !vcpu.cpu.code64 && (first | last) >> 32 != 0;
+        let whole = vcpu
+            .cpu
+            .mmu
+            .tlb
+            .lookup(other, 1, vcpu.cpu.derived.mode, write)
+            .is_some_and(|(host, _)| same(host));
+        let beyond = !vcpu.cpu.derived.code64 && (first | last) >> 32 != 0;
         if !whole || beyond || vcpu.cpu.parallel && write {
             vcpu.context.without = vcpu.go_on_without(range).unwrap_or(0);
             return 0;
@@ -56,10 +63,10 @@ pub extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &Range) 
     addend
 }
 
-/// Called by translated code: `range` was in two pages many times, at last with the access at `linear`. Even where they
-/// lie together that is slow. If it was often, the block is made anew with a window of those accesses that
-/// are in the same page as this one now.
-pub extern "sysv64" fn crossed(vcpu: &mut Translating, linear: u64, range: &Range) -> u64 {
+/// Called by translated code: the window `range` crossed a page boundary [`CROSSINGS`] times, the last time for the access at
+/// `linear`. Each crossing costs a call even where the pages are adjacent on the host. If they came fast, the block is made anew
+/// with a window for only those accesses that share `linear`'s page now.
+pub(crate) extern "sysv64" fn crossed(vcpu: &mut Translating, linear: u64, range: &Range) -> u64 {
     let (now, key) = (vcpu.retired_by_now(), vcpu.cpu.code_key(vcpu.rip_of(range)));
     let since = now.wrapping_sub(range.crossed_at.replace(now)) / CROSSINGS as u64;
     let there = range.crossed_with.replace(linear) == linear;
@@ -77,7 +84,7 @@ pub extern "sysv64" fn crossed(vcpu: &mut Translating, linear: u64, range: &Rang
 }
 
 /// Called by translated code: accesses in loops, at last in block `number`, left their pages many times.
-pub extern "sysv64" fn scattered(vcpu: &mut Translating, number: u64) -> u64 {
+pub(crate) extern "sysv64" fn scattered(vcpu: &mut Translating, number: u64) -> u64 {
     let now = vcpu.retired_by_now();
     let context = &mut vcpu.context;
     let since = now.wrapping_sub(context.left_pages_at) / LEAVINGS as u64;
@@ -95,15 +102,20 @@ pub extern "sysv64" fn scattered(vcpu: &mut Translating, number: u64) -> u64 {
 }
 
 impl Translating {
-    /// Bytes of pages before and behind that of `linear` that are as far from it on the host, and that may be reached.
+    /// How many bytes before and behind the page of `linear` have the same distance between host and linear address as it (`addend`),
+    /// and allow the access: so far one window may reach.
     fn pages_beside(&self, linear: u64, addend: u64, write: bool) -> (u64, u64) {
         if write && self.cpu.parallel {
             // Who stores looks at the state of the one page.
             return (0, 0);
         }
         let reached = |at: u64| {
-            let found =
-                self.cpu.tlb.lookup(at, 1, self.cpu.mode, write).filter(|_| self.cpu.code64 || at >> 32 == 0);
+            let found = self
+                .cpu
+                .mmu
+                .tlb
+                .lookup(at, 1, self.cpu.derived.mode, write)
+                .filter(|_| self.cpu.derived.code64 || at >> 32 == 0);
             found.is_some_and(|(host, _)| (host as u64).wrapping_sub(at) == addend)
         };
         let page = linear & !0xfff;
@@ -115,7 +127,7 @@ impl Translating {
     /// Instructions retired, as far as translated code says.
     fn retired_by_now(&self) -> u64 {
         let paid = self.started - self.context.budget - self.context.left;
-        self.cpu.retired.wrapping_add(paid as u64)
+        self.cpu.count.retired.wrapping_add(paid as u64)
     }
 
     /// `range` is in several pieces: the code that goes on from its instruction without windows.

@@ -12,7 +12,7 @@ use satori_soft::mmu::Tlb;
 
 impl Lower<'_> {
     /// The code of an access in a loop that left its page, out of the way.
-    pub fn emit_paged(&mut self, paged: &Paged, range: u64, rip: u64, rest: u32) {
+    pub(crate) fn emit_paged(&mut self, paged: &Paged, range: u64, rip: u64, rest: u32) {
         let &Paged { label, retry, ref address, first, last, write, number, absolute, .. } = paged;
         let site = Site { range, first, last, write };
         if self.views.wide {
@@ -72,7 +72,7 @@ impl Lower<'_> {
 
     /// Goes to `found` if those bytes are in two pages that lie together, with the distance to the host's memory in S1; to
     /// `look` if they are in one, or the TLB does not have both. What comes next is emitted at `apart`.
-    pub fn across(
+    pub(crate) fn across(
         &mut self,
         address: &Address,
         write: bool,
@@ -104,7 +104,7 @@ impl Lower<'_> {
     }
 
     /// The code of a range that the TLB does not have, out of the way.
-    pub fn emit_range(
+    pub(crate) fn emit_range(
         &mut self,
         label: Label,
         have: Label,

@@ -19,12 +19,12 @@ use crate::stubs::{self, BUDGET, S1, S2};
 use satori_soft::mmu::Tlb;
 
 /// Pages whose numbers differ in the low byte.
-pub const PAIRS: usize = 256;
+pub(crate) const PAIRS: usize = 256;
 /// The longest access that a group may begin with: others are seldom where they should be.
 const LONGEST: u32 = 8;
 
 /// A group of accesses at the start of a loop, and where its code is.
-pub struct Paired {
+pub(crate) struct Paired {
     label: Label,
     retry: Label,
     /// The code that goes on without windows.
@@ -40,7 +40,7 @@ pub struct Paired {
 }
 
 impl Paired {
-    pub fn label(&mut self) -> &mut Label {
+    pub(crate) fn label(&mut self) -> &mut Label {
         &mut self.label
     }
 
@@ -58,7 +58,7 @@ fn distance(index: Reg) -> Mem {
 
 impl Lower<'_> {
     /// Whether the loop begins with a group of accesses that may be in two pages.
-    pub fn pairs(&self) -> bool {
+    pub(crate) fn pairs(&self) -> bool {
         let first = self.views.steps.first().and_then(|step| step.uses().next());
         first.is_some_and(|first| {
             let size = (first.high - first.low) as u32;
@@ -76,13 +76,14 @@ impl Lower<'_> {
             && fits(first.low - low, size, size as u8)
     }
 
-    /// Whether a group that is to be opened for `first` is one that may be in two pages.
+    /// Whether the window that `first` opens may lie in two pages: it is the first of a paired loop's round.
     pub(super) fn is_paired(&self, first: &Use, size: u32, range: (i64, i64)) -> bool {
         let begins = self.views.paired.is_some() && self.views.round == Round::Next && self.views.at == 0;
         begins && self.views.windows.pages == 0 && self.can_pair(first, size, range)
     }
 
-    /// Makes sure that the distances to both pages are known that the range from displacement `low` to `high` is in.
+    /// Emits the check that the range from displacement `low` to `high` lies in the two pages whose host distances window `number` of
+    /// the context holds; a miss is cold code that opens it anew.
     pub(super) fn open_pair(
         &mut self,
         address: &Address,
@@ -142,7 +143,7 @@ impl Lower<'_> {
     }
 
     /// The code of a group that left the two pages.
-    pub fn emit_paired(&mut self, paired: &Paired, rest: u32) {
+    pub(crate) fn emit_paired(&mut self, paired: &Paired, rest: u32) {
         let &Paired { label, retry, without, ref address, first, last, write, number, by } = paired;
         let (whole, alone) = (self.asm.label(), self.asm.label());
         self.asm.bind(label);

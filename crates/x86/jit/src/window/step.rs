@@ -54,7 +54,7 @@ pub(super) struct Use {
 
 /// What one instruction does that matters to windows.
 #[derive(Clone, Copy, Default)]
-pub struct Step {
+pub(crate) struct Step {
     uses: [Option<Use>; 2],
     /// General registers whose value is another one then, by number.
     pub(super) changes: u16,
@@ -63,7 +63,12 @@ pub struct Step {
 }
 
 impl Step {
-    pub fn of(info: &mut InstructionInfoFactory, insn: &Instruction, block_rip: u64, code_mode: u64) -> Self {
+    pub(crate) fn of(
+        info: &mut InstructionInfoFactory,
+        insn: &Instruction,
+        block_rip: u64,
+        code_mode: u64,
+    ) -> Self {
         let narrow = code_mode & BITS_64 == 0;
         let mut step = Step { shift: shift(insn, narrow), ..Step::default() };
         let known = info.info(insn);
@@ -99,12 +104,12 @@ impl Step {
     }
 
     /// The general registers whose value is another one then.
-    pub fn registers(&self) -> u16 {
+    pub(crate) fn registers(&self) -> u16 {
         self.changes | self.shift.map_or(0, |(register, _)| 1 << register)
     }
 
     /// The registers that all of `steps` change.
-    pub fn changes(steps: &[Self]) -> u16 {
+    pub(crate) fn changes(steps: &[Self]) -> u16 {
         steps.iter().fold(0, |all, step| all | step.registers())
     }
 

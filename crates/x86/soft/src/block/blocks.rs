@@ -5,6 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::credit::Credit;
 use super::{Block, Jump, NO_JUMP};
+use crate::code_mode::CodeKey;
 use crate::cpu::Cpu;
 use crate::mmu::Scope;
 
@@ -114,9 +115,9 @@ impl Blocks {
     }
 
     /// Whom the translation behind `key` belongs to, if a block was found there last.
-    pub fn scope_of(&self, cpu: &Cpu, key: u64) -> Option<Scope> {
+    pub fn scope_of(&self, cpu: &Cpu, key: CodeKey) -> Option<Scope> {
         let entry = &self.jumps[jump_slot(key)];
-        (entry.key == key && entry.stamp == cpu.fetches.stamp(entry.scope, key)).then_some(entry.scope)
+        (entry.key == key && entry.stamp == cpu.mmu.fetches.stamp(entry.scope, key)).then_some(entry.scope)
     }
 
     /// Keeps a block.
@@ -185,6 +186,6 @@ impl Drop for Blocks {
 }
 
 #[inline(always)]
-pub(super) fn jump_slot(key: u64) -> usize {
-    (key ^ (key >> 13)) as usize & (JUMPS - 1)
+pub(super) fn jump_slot(key: CodeKey) -> usize {
+    (key.low() ^ (key.low() >> 13)) as usize & (JUMPS - 1)
 }

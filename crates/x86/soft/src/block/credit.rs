@@ -9,19 +9,19 @@ const MOST: u64 = 1 << 16;
 /// Usually every instruction of a block is executed, and most of them often. But where each exits to the
 /// machine, or writes the page that it stands on, a whole block would be decoded to execute one. Without
 /// credit, instructions are executed one by one, which earns the next block.
-pub struct Credit {
+pub(super) struct Credit {
     left: u64,
     /// Retired instructions when it was looked at last.
     retired: u64,
 }
 
 impl Credit {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Credit { left: MOST, retired: 0 }
     }
 
     /// Whether a block may be decoded, when `retired` instructions have been executed.
-    pub fn any(&mut self, retired: u64) -> bool {
+    pub(super) fn any(&mut self, retired: u64) -> bool {
         // A saved state may have fewer.
         let executed = retired.saturating_sub(self.retired);
         self.left = MOST.min(self.left.saturating_add(executed));
@@ -30,7 +30,7 @@ impl Credit {
     }
 
     /// A block of `instructions` was decoded.
-    pub fn spend(&mut self, instructions: u32) {
+    pub(super) fn spend(&mut self, instructions: u32) {
         self.left = self.left.saturating_sub(instructions.into());
     }
 }

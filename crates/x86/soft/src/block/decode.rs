@@ -10,9 +10,9 @@ use crate::isa::{Isa, drop_override};
 /// Bytes of a block at most; offsets are bytes.
 const MAX_BYTES: usize = 240;
 /// Bytes behind its first one that a block can cover.
-pub const MAX_REACH: u64 = MAX_BYTES as u64 + 14;
+pub(super) const MAX_REACH: u64 = MAX_BYTES as u64 + 14;
 /// Instructions of a block at most.
-pub const MAX_INSTRUCTIONS: usize = 48;
+pub(super) const MAX_INSTRUCTIONS: usize = 48;
 
 /// Whether nothing may follow `insn` in its block: it branches, or it changes how the following
 /// ones are fetched, translated or interrupted.
@@ -43,10 +43,10 @@ pub fn ends_block(insn: &Instruction) -> bool {
 }
 
 /// Operations, and the generic instructions that some of them point to.
-pub type Decoded = (Box<[Op]>, Box<[Generic]>);
+pub(super) type Decoded = (Box<[Op]>, Box<[Generic]>);
 
 /// The block that consists of `insn` only.
-pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
+pub(super) fn single(isa: &Isa, insn: Instruction) -> Decoded {
     let len = insn.len() as u8;
     let last = ends_block(&insn);
     let generics = [Generic { handler: isa.handler(&insn), insn }].into();
@@ -65,7 +65,7 @@ pub fn single(isa: &Isa, insn: Instruction) -> Decoded {
 
 /// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
 /// reaches into the next page, or is too long.
-pub fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
+pub(super) fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     // SAFETY: blocks are decoded from pages of guest memory; `len` bytes are left of this one.

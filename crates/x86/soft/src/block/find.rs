@@ -6,7 +6,7 @@ use satori_state::seg;
 
 use super::blocks::{Blocks, jump_slot};
 use super::{ALONE, Block, Crossing, Jump, NO_JUMP, decode};
-use crate::code_mode;
+use crate::code_mode::{self, CodeKey};
 use crate::cpu::{Cpu, Exec};
 use crate::host::copy;
 use crate::isa::MAX_LENGTH;
@@ -30,7 +30,7 @@ impl Blocks {
         let linear = linear_of(cpu, cpu.state.rip);
         let key = cpu.code_key(linear);
         let entry = &self.jumps[jump_slot(key)];
-        if entry.key == key && entry.stamp == cpu.fetches.stamp(entry.scope, key) {
+        if entry.key == key && entry.stamp == cpu.mmu.fetches.stamp(entry.scope, key) {
             let block = entry.block;
             // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
             if unsafe { (*block).valid() } {
@@ -48,7 +48,7 @@ impl Blocks {
         let key = cpu.code_key(linear_of(cpu, rip));
         // SAFETY: `before` has just run, and only making room frees blocks.
         let next = unsafe { (*before).successor(from, rip).get() };
-        if next.key == key && next.stamp == cpu.fetches.stamp(next.scope, key) {
+        if next.key == key && next.stamp == cpu.mmu.fetches.stamp(next.scope, key) {
             // SAFETY: successors point to blocks in storage, and are forgotten when some are freed.
             if unsafe { (*next.block).valid() } {
                 return Ok(Found::Block(next.block));
@@ -66,7 +66,7 @@ impl Blocks {
     #[cold]
     #[inline(never)]
     fn find_slow(&mut self, cpu: &mut Cpu, linear: u64) -> Exec<Found> {
-        if !cpu.code64 && linear & ALONE != 0 {
+        if !cpu.derived.code64 && linear & ALONE != 0 {
             return Ok(Found::Alone);
         }
         self.counts.jump_misses += 1;
@@ -93,7 +93,7 @@ impl Blocks {
         if self.wants_room() {
             return Ok(Found::NoRoom);
         }
-        if !self.credit.any(cpu.retired) {
+        if !self.credit.any(cpu.count.retired) {
             return Ok(Found::Alone);
         }
         // SAFETY: fetch entries point to states of guest memory pages.
@@ -120,8 +120,8 @@ impl Blocks {
             host: fetch.host,
             crossing: None,
             heat: Cell::new(0),
-            translation: Cell::new((0, 0)),
-            moving: Cell::new((0, 0, 0)),
+            translation: Cell::new((CodeKey::NONE, 0)),
+            moving: Cell::new((CodeKey::NONE, 0, 0)),
         });
         self.table.insert(key, block);
         self.remember(cpu, linear, fetch.scope, block);
@@ -132,7 +132,8 @@ impl Blocks {
     /// has to be executed by itself, to fault for example.
     fn crossing_block(&mut self, cpu: &mut Cpu, linear: u64, here: Fetch, value: u32) -> Option<*mut Block> {
         let bits = cpu.bits();
-        let whole = cpu.code64 || cpu.code_mode & code_mode::FLAT_32 != 0 && linear >> 12 != 0xf_ffff;
+        let whole =
+            cpu.derived.code64 || cpu.derived.code_mode & code_mode::FLAT_32 != 0 && linear >> 12 != 0xf_ffff;
         if !whole || !self.with_crossings {
             return None;
         }
@@ -143,7 +144,7 @@ impl Blocks {
         }
         let next = linear.wrapping_add(room);
         let there = cpu.fetch_page(next);
-        cpu.fault = None;
+        cpu.pending.fault = None;
         let there = there.ok()?;
         // SAFETY: fetch entries point to states of guest memory pages.
         let state = unsafe { &*there.state };
@@ -155,8 +156,8 @@ impl Blocks {
         };
         if scope == Scope::Local {
             // Either page, if global, is one of an address space here.
-            cpu.fetches.note(scope, linear);
-            cpu.fetches.note(scope, next);
+            cpu.mmu.fetches.note(scope, linear);
+            cpu.mmu.fetches.note(scope, next);
         }
         let key = (here.page | (linear & 0xfff), there.page | u64::from(bits) << 56);
         if let Some(&block) = self.crossings.get(&key) {
@@ -191,8 +192,8 @@ impl Blocks {
             host: here.host,
             crossing: Some(Crossing { host: there.host, state: there.state, value: other_value }),
             heat: Cell::new(0),
-            translation: Cell::new((0, 0)),
-            moving: Cell::new((0, 0, 0)),
+            translation: Cell::new((CodeKey::NONE, 0)),
+            moving: Cell::new((CodeKey::NONE, 0, 0)),
         });
         self.crossings.insert(key, block);
         self.remember(cpu, linear, scope, block);
@@ -204,12 +205,12 @@ impl Blocks {
     pub fn known(&mut self, cpu: &mut Cpu, rip: u64) -> Option<*mut Block> {
         let key = cpu.code_key(rip);
         let entry = self.jumps[jump_slot(key)];
-        if entry.key == key && entry.stamp == cpu.fetches.stamp(entry.scope, key) {
+        if entry.key == key && entry.stamp == cpu.mmu.fetches.stamp(entry.scope, key) {
             // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
             return unsafe { (*entry.block).valid() }.then_some(entry.block);
         }
         let fetch = cpu.fetch_page(rip);
-        cpu.fault = None;
+        cpu.pending.fault = None;
         let fetch = fetch.ok()?;
         if let Some(block) = self.same_block(cpu, rip, fetch) {
             return Some(block);
@@ -226,7 +227,7 @@ impl Blocks {
     pub fn at(&self, cpu: &Cpu, rip: u64) -> Option<&Block> {
         let key = cpu.code_key(rip);
         let entry = self.jumps[jump_slot(key)];
-        if entry.key != key || entry.stamp != cpu.fetches.stamp(entry.scope, key) {
+        if entry.key != key || entry.stamp != cpu.mmu.fetches.stamp(entry.scope, key) {
             return None;
         }
         // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
@@ -252,7 +253,7 @@ impl Blocks {
 
     fn remember(&mut self, cpu: &Cpu, linear: u64, scope: Scope, block: *mut Block) {
         let key = cpu.code_key(linear);
-        let stamp = cpu.fetches.stamp(scope, key);
+        let stamp = cpu.mmu.fetches.stamp(scope, key);
         self.jumps[jump_slot(key)] = Jump { key, stamp, scope, block };
     }
 }
@@ -260,7 +261,7 @@ impl Blocks {
 /// The linear address of `rip`, or one that no block has ([`ALONE`]).
 #[inline(always)]
 fn linear_of(cpu: &Cpu, rip: u64) -> u64 {
-    if cpu.code64 { rip } else { segmented_linear_of(cpu, rip) }
+    if cpu.derived.code64 { rip } else { segmented_linear_of(cpu, rip) }
 }
 
 /// A block knows nothing of segment limits. So where one could reach beyond that of CS,

@@ -28,7 +28,7 @@ pub enum Flow {
 }
 
 /// The implementation of an operation.
-pub type Run = fn(&mut Cpu, &Op) -> Flow;
+pub(super) type Run = fn(&mut Cpu, &Op) -> Flow;
 
 /// Slot of [`satori_state::CpuState::gpr`] that holds the current block's address, the base of
 /// RIP-relative operands.
@@ -73,7 +73,7 @@ pub struct Op {
 const _: () = assert!(size_of::<Op>() == 32, "two operations fill a cache line");
 
 /// An instruction executed by its generic implementation.
-pub struct Generic {
+pub(super) struct Generic {
     pub handler: Handler,
     pub insn: Instruction,
 }
@@ -105,7 +105,7 @@ impl Cpu {
     #[inline(always)]
     fn arrive_at(&mut self, op: &Op) {
         self.state.rip = self.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
-        self.before = op.before.into();
+        self.decoded.before = op.before.into();
     }
 
     /// Ends a block at `op` because of `stop`.
@@ -116,8 +116,8 @@ impl Cpu {
         match stop {
             // Which exception an address that is not canonical raises depends on its segment;
             // the generic implementation knows.
-            Stop::Fault if self.fault.is_some_and(|fault| fault.vector == vector::GP) => {
-                self.fault = None;
+            Stop::Fault if self.pending.fault.is_some_and(|fault| fault.vector == vector::GP) => {
+                self.pending.fault = None;
                 Flow::Generic
             }
             Stop::Fault => Flow::Fault,
@@ -128,7 +128,7 @@ impl Cpu {
 }
 
 /// Runs a generic instruction in the middle of a block.
-pub fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
     // SAFETY: decoding stored a pointer to a Generic that the block owns.
     let generic = unsafe { &*(op.imm as *const Generic) };
     cpu.arrive_at(op);
@@ -142,7 +142,7 @@ pub fn generic(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// Runs a generic instruction that ends its block.
-pub fn generic_last(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn generic_last(cpu: &mut Cpu, op: &Op) -> Flow {
     // SAFETY: decoding stored a pointer to a Generic that the block owns.
     let generic = unsafe { &*(op.imm as *const Generic) };
     cpu.arrive_at(op);
@@ -160,17 +160,17 @@ pub fn generic_last(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// Stands behind the last instruction of a block that ends without a branch.
-pub fn fall_through(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn fall_through(cpu: &mut Cpu, op: &Op) -> Flow {
     cpu.state.rip = cpu.state.gpr[BLOCK_RIP].wrapping_add(op.offset.into());
-    if !cpu.code64 {
+    if !cpu.derived.code64 {
         cpu.state.rip &= 0xffff_ffff;
     }
     Flow::Jump
 }
 
 /// Stands in every place of a block that was overwritten while it ran.
-pub fn stale(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn stale(cpu: &mut Cpu, op: &Op) -> Flow {
     fall_through(cpu, op);
-    cpu.before = op.before.into();
+    cpu.decoded.before = op.before.into();
     Flow::Stale
 }

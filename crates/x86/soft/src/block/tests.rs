@@ -14,7 +14,7 @@ fn the_smallest_blocks_count_with_all_that_they_take() {
     // JMP to what follows, a block each.
     cpu.memory.write(Gpa(CODE), &[0xeb, 0].repeat(BLOCKS + 1)).unwrap();
     cpu.state.rip = CODE;
-    let until = Until { tsc: None, instructions: Some(BLOCKS as u64) };
+    let until = Until { counter: None, instructions: Some(BLOCKS as u64) };
     assert_eq!(cpu.run(until), Exit::Budget);
     assert!(cpu.blocks.storage.len() >= BLOCKS);
     let least = cpu.blocks.storage.len() * (size_of::<Block>() + size_of::<Op>() + OVERHEAD);
@@ -27,7 +27,7 @@ fn blocks_are_forgotten_when_they_take_too_much() {
     cpu.memory.write(Gpa(CODE), &[0xeb, 0].repeat(8)).unwrap();
     cpu.state.rip = CODE;
     cpu.blocks.memory = MAX_MEMORY + 1;
-    assert_eq!(cpu.run(Until { tsc: None, instructions: Some(4) }), Exit::Budget);
+    assert_eq!(cpu.run(Until { counter: None, instructions: Some(4) }), Exit::Budget);
     assert_eq!(cpu.blocks.counts.resets, 1);
     assert!(cpu.blocks.memory < MAX_MEMORY && !cpu.blocks.storage.is_empty());
 }
@@ -41,7 +41,7 @@ fn overwritten_blocks_are_freed_and_others_kept() {
         cpu.state.rip = code;
         cpu.blocks.sweep_at = if at_once { 0 } else { usize::MAX };
         let before = cpu.blocks.counts;
-        assert_eq!(cpu.run(Until { tsc: None, instructions: Some(4) }), Exit::Budget);
+        assert_eq!(cpu.run(Until { counter: None, instructions: Some(4) }), Exit::Budget);
         // SAFETY: the blocks in storage live.
         let sizes = cpu.blocks.storage.iter().map(|&block| unsafe { (*block).memory() });
         assert_eq!(cpu.blocks.memory, sizes.sum::<usize>());

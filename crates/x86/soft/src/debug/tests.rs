@@ -80,7 +80,7 @@ fn get(cpu: &Cpu, at: u64) -> u64 {
 
 /// Runs until a handler halts; nothing else may exit.
 fn run(cpu: &mut Machine) -> Entered {
-    let exit = cpu.run(Until { tsc: None, instructions: Some(10_000) });
+    let exit = cpu.run(Until { counter: None, instructions: Some(10_000) });
     assert_eq!(exit, Exit::Hlt, "at {:#x}", cpu.state.rip);
     let vector = (cpu.state.rip - 1 - HANDLERS) / 16;
     assert!(vector < 256, "halted at {:#x}", cpu.state.rip);
@@ -144,7 +144,7 @@ fn faults_push_rf_and_interrupts_push_it_as_it_is() {
     for rf in [0, rflags::RF] {
         let mut cpu = machine(&[NOP]);
         cpu.state.rflags |= rf;
-        cpu.injected = Some(satori_engine::Event::Interrupt(0x40));
+        cpu.pending.injected = Some(satori_engine::Event::Interrupt(0x40));
         let entered = run(&mut cpu);
         assert_eq!((entered.vector, entered.flags & rflags::RF), (0x40, rf));
         // INT 41H begins by clearing RF.
@@ -240,10 +240,10 @@ fn a_data_breakpoint_in_the_middle_of_a_block_ends_it() {
     cpu.state.rip = CODE;
     cpu.state.activity = Activity::Active;
     arm(&mut cpu, 0, DATA, WRITE, 3);
-    let retired = cpu.retired;
+    let retired = cpu.count.retired;
     assert_eq!(trap(&mut cpu), (4, 1));
     assert_eq!((cpu.state.gpr[reg::RAX], get(&cpu, DATA) as u32), (5, 5));
-    assert_eq!(cpu.retired - retired, 3, "two, and the handler's HLT");
+    assert_eq!(cpu.count.retired - retired, 3, "two, and the handler's HLT");
     // Disarmed, all is as before.
     cpu.state.dr7 = dr7::FIXED;
     go_back(&mut cpu, |flags| flags);
@@ -588,7 +588,7 @@ fn a_debugger_outside_steps_instructions_iterations_and_deliveries() {
     assert_eq!(cpu.run(Until::default()), Exit::Debug(DebugCause::Step), "the step was not over");
     assert_eq!(cpu.state.rip, CODE + 4);
     assert_eq!(step(&mut cpu), Some(HANDLERS + 16 * 6), "the fault was delivered");
-    cpu.injected = Some(satori_engine::Event::Interrupt(0x40));
+    cpu.pending.injected = Some(satori_engine::Event::Interrupt(0x40));
     assert_eq!(step(&mut cpu), Some(HANDLERS + 16 * 0x40));
 }
 

@@ -1,6 +1,6 @@
 //! x87 control instructions: words, environments and whole states to and from memory.
 
-use iced_x86::{Code, Instruction, Register};
+use iced_x86::{Instruction, Register};
 use satori_defs::fpu::{fcw, fsw};
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
@@ -8,32 +8,30 @@ use satori_state::FpuState;
 
 use super::stack::{REGISTER, abridge, init, set_top, set_words, tag_word};
 use super::{available, check_pending};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 use crate::simd::{load_bytes, store_address, store_bytes};
 
-/// The implementation of `insn`, if it is a control instruction.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.code() {
-        Code::Wait => wait,
-        Code::Fninit => fninit,
-        Code::Fnclex => fnclex,
-        // Interrupt and protection control of the 8087 and 80287; later processors ignore them.
-        Code::Fneni | Code::Fndisi | Code::Fnsetpm => ignored,
-        Code::Fldcw_m2byte => fldcw,
-        Code::Fnstcw_m2byte => fnstcw,
-        Code::Fnstsw_m2byte => fnstsw,
-        Code::Fnstsw_AX => fnstsw_ax,
-        Code::Fnstenv_m14byte => fnstenv::<false>,
-        Code::Fnstenv_m28byte => fnstenv::<true>,
-        Code::Fldenv_m14byte => fldenv::<false>,
-        Code::Fldenv_m28byte => fldenv::<true>,
-        Code::Fnsave_m94byte => fnsave::<false>,
-        Code::Fnsave_m108byte => fnsave::<true>,
-        Code::Frstor_m94byte => frstor::<false>,
-        Code::Frstor_m108byte => frstor::<true>,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(codes insn {
+    Wait => wait,
+    Fninit => fninit,
+    Fnclex => fnclex,
+    // Interrupt and protection control of the 8087 and 80287; later processors ignore them.
+    Fneni | Fndisi | Fnsetpm => ignored,
+    Fldcw_m2byte => fldcw,
+    Fnstcw_m2byte => fnstcw,
+    Fnstsw_m2byte => fnstsw,
+    Fnstsw_AX => fnstsw_ax,
+    Fnstenv_m14byte => fnstenv::<false>,
+    Fnstenv_m28byte => fnstenv::<true>,
+    Fldenv_m14byte => fldenv::<false>,
+    Fldenv_m28byte => fldenv::<true>,
+    Fnsave_m94byte => fnsave::<false>,
+    Fnsave_m108byte => fnsave::<true>,
+    Frstor_m94byte => frstor::<false>,
+    Frstor_m108byte => frstor::<true>,
+});
 
 /// WAIT: CR0.EM does not matter to it, and CR0.TS only with CR0.MP.
 fn wait(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {

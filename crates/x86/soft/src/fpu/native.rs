@@ -11,10 +11,10 @@ use satori_state::FpuState;
 use super::stack::{REGISTER, set_words};
 
 /// The r/m bits of `[rdi]`, where [`run`] keeps the memory operand.
-pub const MEMORY: u8 = 7;
+pub(super) const MEMORY: u8 = 7;
 
 /// ZF, PF and CF.
-pub const COMPARE_FLAGS: u64 = 0x45;
+pub(super) const COMPARE_FLAGS: u64 = 0x45;
 
 /// The area of FXSAVE, 64-bit form.
 #[repr(C, align(64))]
@@ -55,7 +55,11 @@ impl Image {
 
 /// Executes the x87 instruction `OP MODRM` on the state in `image`. A memory operand, at `[rdi]`,
 /// is `memory`. Takes RFLAGS' low byte for FCMOVcc and gives it back for FCOMI.
-pub fn run<const OP: u8, const MODRM: u8>(image: &mut Image, memory: &mut [u8; 16], flags: u64) -> u64 {
+pub(super) fn run<const OP: u8, const MODRM: u8>(
+    image: &mut Image,
+    memory: &mut [u8; 16],
+    flags: u64,
+) -> u64 {
     const { assert!(OP >= 0xd8 && OP <= 0xdf && (MODRM >= 0xc0 || MODRM & 0xc7 == MEMORY)) };
     let mut flags = (flags & 0xff) << 8;
     // SAFETY: the image is 512 bytes and aligned, with a valid MXCSR; x87 memory operands of the

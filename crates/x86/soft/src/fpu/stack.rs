@@ -33,7 +33,7 @@ pub fn set_words(fpu: &mut FpuState, control: u16, status: u16) {
 }
 
 /// The full tag word: valid 0, zero 1, special 2, empty 3, two bits a physical register.
-pub fn tag_word(fpu: &FpuState) -> u16 {
+pub(super) fn tag_word(fpu: &FpuState) -> u16 {
     (0..8usize).fold(0, |word, physical| {
         let value = fpu.st[physical.wrapping_sub(top(fpu)) & 7];
         let tag = if fpu.ftw >> physical & 1 == 0 { 3 } else { tag(value) };
@@ -53,12 +53,12 @@ fn tag(value: u128) -> u16 {
 }
 
 /// The abridged tag byte of a full tag word.
-pub fn abridge(word: u16) -> u8 {
+pub(super) fn abridge(word: u16) -> u8 {
     (0..8).fold(0, |byte, i| byte | u8::from(word >> (2 * i) & 3 != 3) << i)
 }
 
 /// FNINIT: the registers keep their contents but are empty.
-pub fn init(fpu: &mut FpuState) {
+pub(super) fn init(fpu: &mut FpuState) {
     set_top(fpu, 0);
     set_words(fpu, fcw::INIT, 0);
     fpu.ftw = 0;

@@ -3,8 +3,9 @@
 
 /// Instructions without a register number or a memory operand.
 macro_rules! plain_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:ident)*) => {
         $apply! {
+            $($arguments)*
             Fnop 0xd9 0xd0; Fchs 0xd9 0xe0; Fabs 0xd9 0xe1; Ftst 0xd9 0xe4; Fxam 0xd9 0xe5;
             Fld1 0xd9 0xe8; Fldl2t 0xd9 0xe9; Fldl2e 0xd9 0xea; Fldpi 0xd9 0xeb;
             Fldlg2 0xd9 0xec; Fldln2 0xd9 0xed; Fldz 0xd9 0xee;
@@ -19,8 +20,9 @@ macro_rules! plain_rows {
 
 /// Instructions with ST(i); the ModRM byte is that of ST(0).
 macro_rules! stack_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:ident)*) => {
         $apply! {
+            $($arguments)*
             Fadd_st0_sti 0xd8 0xc0; Fmul_st0_sti 0xd8 0xc8;
             Fcom_st0_sti 0xd8 0xd0; Fcomp_st0_sti 0xd8 0xd8;
             Fsub_st0_sti 0xd8 0xe0; Fsubr_st0_sti 0xd8 0xe8;
@@ -48,8 +50,9 @@ macro_rules! stack_rows {
 
 /// Comparisons of ST(0) with ST(i) into RFLAGS.
 macro_rules! flag_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:ident)*) => {
         $apply! {
+            $($arguments)*
             Fucomi_st0_sti 0xdb 0xe8; Fcomi_st0_sti 0xdb 0xf0;
             Fucomip_st0_sti 0xdf 0xe8; Fcomip_st0_sti 0xdf 0xf0;
         }
@@ -89,4 +92,45 @@ macro_rules! store_rows {
     };
 }
 
-pub(super) use {flag_rows, load_rows, plain_rows, stack_rows, store_rows};
+/// Whether `$code` is in a list.
+macro_rules! among {
+    ($code:ident $($name:ident $op:literal $modrm:literal;)*) => {
+        matches!($code, $(Code::$name)|*)
+    };
+}
+
+/// Rows of the table of handlers: one native instruction each.
+macro_rules! of_one {
+    ($($name:ident $op:literal $modrm:literal;)*) => {
+        rows!(codes insn { $($name => plain::<$op, $modrm>,)* })
+    };
+}
+
+/// Rows of the table of handlers: eight native instructions each, one for each register.
+macro_rules! of_register {
+    ($handler:ident $($name:ident $op:literal $modrm:literal;)*) => {
+        rows!(codes insn {
+            $($name => [
+                $handler::<$op, { $modrm }> as Handler,
+                $handler::<$op, { $modrm + 1 }>,
+                $handler::<$op, { $modrm + 2 }>,
+                $handler::<$op, { $modrm + 3 }>,
+                $handler::<$op, { $modrm + 4 }>,
+                $handler::<$op, { $modrm + 5 }>,
+                $handler::<$op, { $modrm + 6 }>,
+                $handler::<$op, { $modrm + 7 }>,
+            ][register(insn) & 7],)*
+        })
+    };
+}
+
+/// Rows of the table of handlers: one native instruction each, with a memory operand.
+macro_rules! of_memory {
+    ($handler:ident $($name:ident $op:literal $reg:literal;)*) => {
+        rows!(codes insn { $($name => $handler::<$op, { $reg << 3 | native::MEMORY }>,)* })
+    };
+}
+
+pub(super) use {
+    among, flag_rows, load_rows, of_memory, of_one, of_register, plain_rows, stack_rows, store_rows,
+};

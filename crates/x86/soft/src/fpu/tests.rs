@@ -36,7 +36,7 @@ fn run(cpu: &mut Cpu, bytes: &[u8]) -> Exec<()> {
 }
 
 fn fine(cpu: &mut Cpu, bytes: &[u8]) {
-    run(cpu, bytes).unwrap_or_else(|_| panic!("{bytes:02x?} raised {:?}", cpu.fault));
+    run(cpu, bytes).unwrap_or_else(|_| panic!("{bytes:02x?} raised {:?}", cpu.pending.fault));
 }
 
 fn fault(cpu: &mut Cpu, bytes: &[u8]) -> Exception {

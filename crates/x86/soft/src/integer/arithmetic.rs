@@ -1,11 +1,12 @@
 //! ADD to CMP, INC, DEC, NEG, NOT, TEST, ADCX and ADOX.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 
 use super::operand::{load, modify, size};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::{Flags, Int};
+use crate::insn::{Row, rows};
 
 /// An operation on two values that sets all flags.
 trait Binary {
@@ -94,24 +95,21 @@ fn unary<U: Unary, T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Add => sized!(bytes, binary, Add),
-        Mnemonic::Or => sized!(bytes, binary, Or),
-        Mnemonic::Adc => sized!(bytes, binary, Adc),
-        Mnemonic::Sbb => sized!(bytes, binary, Sbb),
-        Mnemonic::And => sized!(bytes, binary, And),
-        Mnemonic::Sub => sized!(bytes, binary, Sub),
-        Mnemonic::Xor => sized!(bytes, binary, Xor),
-        Mnemonic::Cmp => sized!(bytes, compare, Sub),
-        Mnemonic::Test => sized!(bytes, compare, And),
-        Mnemonic::Adcx => sized!(bytes, binary, Adcx),
-        Mnemonic::Adox => sized!(bytes, binary, Adox),
-        Mnemonic::Inc => sized!(bytes, unary, Inc),
-        Mnemonic::Dec => sized!(bytes, unary, Dec),
-        Mnemonic::Neg => sized!(bytes, unary, Neg),
-        Mnemonic::Not => sized!(bytes, unary, Not),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Add => sized!(size(insn, 0), binary, Add),
+    Or => sized!(size(insn, 0), binary, Or),
+    Adc => sized!(size(insn, 0), binary, Adc),
+    Sbb => sized!(size(insn, 0), binary, Sbb),
+    And => sized!(size(insn, 0), binary, And),
+    Sub => sized!(size(insn, 0), binary, Sub),
+    Xor => sized!(size(insn, 0), binary, Xor),
+    Cmp => sized!(size(insn, 0), compare, Sub),
+    Test => sized!(size(insn, 0), compare, And),
+    Adcx => sized!(size(insn, 0), binary, Adcx),
+    Adox => sized!(size(insn, 0), binary, Adox),
+    Inc => sized!(size(insn, 0), unary, Inc),
+    Dec => sized!(size(insn, 0), unary, Dec),
+    Neg => sized!(size(insn, 0), unary, Neg),
+    Not => sized!(size(insn, 0), unary, Not),
+});

@@ -1,11 +1,12 @@
 //! Decimal arithmetic, which 64-bit code does not have: AAA, AAS, AAM, AAD, DAA, DAS. OF, and
 //! after AAA and AAS also SF, ZF and PF, are undefined: they follow the result.
 
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Register};
 use satori_defs::x86::{rflags, vector};
 use satori_engine::Exception;
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
 /// Sets AL, SF, ZF and PF by it, and CF and AF as told.
 fn settle(cpu: &mut Cpu, al: u8, carry: bool, adjust: bool) {
@@ -78,14 +79,12 @@ fn aad(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Aaa => aaa,
-        Mnemonic::Aas => aas,
-        Mnemonic::Aam => aam,
-        Mnemonic::Aad => aad,
-        Mnemonic::Daa => daa,
-        Mnemonic::Das => das,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Aaa => aaa,
+    Aas => aas,
+    Aam => aam,
+    Aad => aad,
+    Daa => daa,
+    Das => das,
+});

@@ -1,13 +1,14 @@
-//! BT, BTS, BTR, BTC; BSF, BSR, TZCNT, LZCNT, POPCNT; BSWAP, MOVBE and CRC32.
+//! BT, BTS, BTR, BTC; BSF, BSR, TZCNT, LZCNT, POPCNT; BSWAP and MOVBE.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, OpKind};
 use satori_defs::x86::rflags;
 
 use super::flag::set_cf;
 use super::operand::{load, size, store, target};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 /// What a bit test makes of the bits and the tested bit's mask.
 trait Change {
@@ -131,51 +132,17 @@ fn movbe<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     store(cpu, insn, 0, swapped(value))
 }
 
-/// CRC-32C's polynomial, bits reversed.
-const POLYNOMIAL: u32 = 0x82f6_3b78;
-
-/// The remainder of each byte.
-static REMAINDERS: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut rest = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            rest = rest >> 1 ^ if rest & 1 != 0 { POLYNOMIAL } else { 0 };
-            bit += 1;
-        }
-        table[byte] = rest;
-        byte += 1;
-    }
-    table
-};
-
-fn crc32<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    let bytes: u64 = load::<T>(cpu, insn, 1)?.into();
-    let mut rest = cpu.reg(insn.op0_register()) as u32;
-    for byte in &bytes.to_le_bytes()[..T::SIZE as usize] {
-        rest = rest >> 8 ^ REMAINDERS[usize::from(rest as u8 ^ byte)];
-    }
-    cpu.set_reg(insn.op0_register(), rest.into());
-    Ok(())
-}
-
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Bt => sized!(bytes, bit_test, Bt),
-        Mnemonic::Bts => sized!(bytes, bit_test, Bts),
-        Mnemonic::Btr => sized!(bytes, bit_test, Btr),
-        Mnemonic::Btc => sized!(bytes, bit_test, Btc),
-        Mnemonic::Bsf => sized!(bytes, bsf),
-        Mnemonic::Bsr => sized!(bytes, bsr),
-        Mnemonic::Tzcnt => sized!(bytes, tzcnt),
-        Mnemonic::Lzcnt => sized!(bytes, lzcnt),
-        Mnemonic::Popcnt => sized!(bytes, popcnt),
-        Mnemonic::Bswap => sized!(bytes, bswap),
-        Mnemonic::Movbe => sized!(bytes, movbe),
-        Mnemonic::Crc32 => sized!(size(insn, 1), crc32),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Bt => sized!(size(insn, 0), bit_test, Bt),
+    Bts => sized!(size(insn, 0), bit_test, Bts),
+    Btr => sized!(size(insn, 0), bit_test, Btr),
+    Btc => sized!(size(insn, 0), bit_test, Btc),
+    Bsf => sized!(size(insn, 0), bsf),
+    Bsr => sized!(size(insn, 0), bsr),
+    Tzcnt => sized!(size(insn, 0), tzcnt),
+    Lzcnt => sized!(size(insn, 0), lzcnt),
+    Popcnt => sized!(size(insn, 0), popcnt),
+    Bswap => sized!(size(insn, 0), bswap),
+    Movbe => sized!(size(insn, 0), movbe),
+});

@@ -1,13 +1,14 @@
 //! BMI1 and BMI2.
 
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Register};
 use satori_defs::x86::{cr0, rflags};
 use satori_engine::Exception;
 
 use super::operand::{load, size};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::{Flags, Int};
+use crate::insn::{Row, rows};
 
 /// An operation of a VEX-encoded instruction with one destination.
 trait Operation {
@@ -122,22 +123,19 @@ fn mulx<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Andn => sized!(bytes, two, Andn),
-        Mnemonic::Bextr => sized!(bytes, two, Bextr),
-        Mnemonic::Blsi => sized!(bytes, one, Blsi),
-        Mnemonic::Blsmsk => sized!(bytes, one, Blsmsk),
-        Mnemonic::Blsr => sized!(bytes, one, Blsr),
-        Mnemonic::Bzhi => sized!(bytes, two, Bzhi),
-        Mnemonic::Mulx => sized!(bytes, mulx),
-        Mnemonic::Pdep => sized!(bytes, two, Pdep),
-        Mnemonic::Pext => sized!(bytes, two, Pext),
-        Mnemonic::Rorx => sized!(bytes, two, Rorx),
-        Mnemonic::Sarx => sized!(bytes, two, Sarx),
-        Mnemonic::Shlx => sized!(bytes, two, Shlx),
-        Mnemonic::Shrx => sized!(bytes, two, Shrx),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Andn => sized!(size(insn, 0), two, Andn),
+    Bextr => sized!(size(insn, 0), two, Bextr),
+    Blsi => sized!(size(insn, 0), one, Blsi),
+    Blsmsk => sized!(size(insn, 0), one, Blsmsk),
+    Blsr => sized!(size(insn, 0), one, Blsr),
+    Bzhi => sized!(size(insn, 0), two, Bzhi),
+    Mulx => sized!(size(insn, 0), mulx),
+    Pdep => sized!(size(insn, 0), two, Pdep),
+    Pext => sized!(size(insn, 0), two, Pext),
+    Rorx => sized!(size(insn, 0), two, Rorx),
+    Sarx => sized!(size(insn, 0), two, Sarx),
+    Shlx => sized!(size(insn, 0), two, Shlx),
+    Shrx => sized!(size(insn, 0), two, Shrx),
+});

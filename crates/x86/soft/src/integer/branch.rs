@@ -1,10 +1,11 @@
 //! Near CALL, RET and JMP, Jcc, and the LOOP and JCXZ families.
 
-use iced_x86::{Code, Instruction, Mnemonic, Register};
+use iced_x86::{Code, Instruction, Register};
 use satori_state::reg;
 
 use super::transfer::{by_condition, condition};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 use crate::operands::truncate;
 
 fn jump(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
@@ -111,18 +112,17 @@ fn jcxz(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     if cpu.reg(counter(insn)) == 0 { jump(cpu, insn) } else { Ok(()) }
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Jmp if insn.is_jmp_short_or_near() => jump,
-        Mnemonic::Jmp if insn.is_jmp_near_indirect() => jump_indirect,
-        Mnemonic::Call if insn.is_call_near() => call,
-        Mnemonic::Call if insn.is_call_near_indirect() => call_indirect,
-        Mnemonic::Ret => ret,
-        Mnemonic::Loop => loop_,
-        Mnemonic::Loope => loope,
-        Mnemonic::Loopne => loopne,
-        Mnemonic::Jcxz | Mnemonic::Jecxz | Mnemonic::Jrcxz => jcxz,
-        _ if insn.is_jcc_short_or_near() => by_condition!(condition(insn)?, jump_if),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Jmp if insn.is_jmp_short_or_near() => jump,
+    Jmp if insn.is_jmp_near_indirect() => jump_indirect,
+    Call if insn.is_call_near() => call,
+    Call if insn.is_call_near_indirect() => call_indirect,
+    Ret => ret,
+    Loop => loop_,
+    Loope => loope,
+    Loopne => loopne,
+    Jcxz | Jecxz | Jrcxz => jcxz,
+    Jo | Jno | Jb | Jae | Je | Jne | Jbe | Ja | Js | Jns | Jp | Jnp | Jl | Jge | Jle | Jg =>
+        by_condition!(condition(insn), jump_if),
+});

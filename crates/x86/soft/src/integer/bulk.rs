@@ -42,7 +42,7 @@ unsafe fn movs<T: Int>(destination: *mut u8, source: *const u8, elements: u64) {
 }
 
 /// MOVS upwards. Returns how many elements were moved.
-pub fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> {
+pub(super) fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> {
     let Some((source, readable)) = range::<T>(cpu, from, count, false)? else { return Ok(0) };
     let Some((destination, writable)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
     let elements = readable.min(writable);
@@ -53,7 +53,7 @@ pub fn copy<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> Exec<u64> 
 }
 
 /// As [`copy`], as far as the TLB reaches and pages lie together on the host.
-pub fn copy_cached<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> u64 {
+pub(super) fn copy_cached<T: Int>(cpu: &mut Cpu, from: u64, to: u64, count: u64) -> u64 {
     let Some((source, readable)) = cpu.cached_run(from, count * T::SIZE, false) else { return 0 };
     let Some((destination, writable)) = cpu.cached_run(to, count * T::SIZE, true) else { return 0 };
     let elements = readable.min(writable) / T::SIZE;
@@ -87,7 +87,7 @@ unsafe fn stos<T: Int>(destination: *mut u8, value: T, elements: u64) {
 }
 
 /// STOS upwards. Returns how many elements were stored.
-pub fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
+pub(super) fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
     let Some((destination, elements)) = range::<T>(cpu, to, count, true)? else { return Ok(0) };
     // SAFETY: the range holds that many.
     unsafe { stos(destination, value, elements) };
@@ -96,7 +96,7 @@ pub fn fill<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> Exec<u64> {
 }
 
 /// As [`fill`], as far as the TLB reaches and pages lie together on the host.
-pub fn fill_cached<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> u64 {
+pub(super) fn fill_cached<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> u64 {
     let Some((destination, bytes)) = cpu.cached_run(to, count * T::SIZE, true) else { return 0 };
     let elements = bytes / T::SIZE;
     // SAFETY: the range holds that many.
@@ -106,13 +106,19 @@ pub fn fill_cached<T: Int>(cpu: &mut Cpu, to: u64, value: T, count: u64) -> u64 
 }
 
 /// How far a comparison went, and the values that it compared last.
-pub struct Compared<T> {
+pub(super) struct Compared<T> {
     pub elements: u64,
     pub last: (T, T),
 }
 
 /// CMPS upwards, while the values' equality is `equal`.
-pub fn compare<T: Int>(cpu: &mut Cpu, a: u64, b: u64, equal: bool, count: u64) -> Exec<Option<Compared<T>>> {
+pub(super) fn compare<T: Int>(
+    cpu: &mut Cpu,
+    a: u64,
+    b: u64,
+    equal: bool,
+    count: u64,
+) -> Exec<Option<Compared<T>>> {
     let Some((a, first)) = range::<T>(cpu, a, count, false)? else { return Ok(None) };
     let Some((b, second)) = range::<T>(cpu, b, count, false)? else { return Ok(None) };
     let most = first.min(second);
@@ -125,7 +131,13 @@ pub fn compare<T: Int>(cpu: &mut Cpu, a: u64, b: u64, equal: bool, count: u64) -
 }
 
 /// SCAS upwards, while the values' equality is `equal`.
-pub fn scan<T: Int>(cpu: &mut Cpu, value: T, at: u64, equal: bool, count: u64) -> Exec<Option<Compared<T>>> {
+pub(super) fn scan<T: Int>(
+    cpu: &mut Cpu,
+    value: T,
+    at: u64,
+    equal: bool,
+    count: u64,
+) -> Exec<Option<Compared<T>>> {
     let Some((at, most)) = range::<T>(cpu, at, count, false)? else { return Ok(None) };
     // SAFETY: the range holds `most` elements.
     let pair = |i: u64| unsafe { (value, T::load(at.add((i * T::SIZE) as usize))) };

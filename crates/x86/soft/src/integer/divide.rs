@@ -1,13 +1,14 @@
 //! DIV and IDIV. The flags, which are undefined after them, stay.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::x86::vector;
 use satori_engine::Exception;
 
 use super::operand::{accumulator, load, size};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 /// Quotient and remainder, if the quotient fits.
 fn divide<T: Int>(low: u64, high: u64, divisor: T) -> Option<(u64, u64)> {
@@ -62,11 +63,8 @@ fn idiv<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     commit::<T>(cpu, outcome)
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Div => sized!(bytes, div),
-        Mnemonic::Idiv => sized!(bytes, idiv),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Div => sized!(size(insn, 0), div),
+    Idiv => sized!(size(insn, 0), idiv),
+});

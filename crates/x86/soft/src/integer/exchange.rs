@@ -1,13 +1,14 @@
 //! XCHG, XADD, CMPXCHG, CMPXCHG8B and CMPXCHG16B.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Instruction, OpKind, Register};
 use satori_engine::Exception;
 
 use super::flag::set_zf;
 use super::operand::{accumulator, load, modify, size, target};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 /// XCHG; with memory it is locked, prefix or not.
 fn xchg<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
@@ -94,14 +95,11 @@ fn cmpxchg16b(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Xchg => sized!(bytes, xchg),
-        Mnemonic::Xadd => sized!(bytes, xadd),
-        Mnemonic::Cmpxchg => sized!(bytes, cmpxchg),
-        Mnemonic::Cmpxchg8b if insn.code() == Code::Cmpxchg8b_m64 => cmpxchg8b,
-        Mnemonic::Cmpxchg16b => cmpxchg16b,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Xchg => sized!(size(insn, 0), xchg),
+    Xadd => sized!(size(insn, 0), xadd),
+    Cmpxchg => sized!(size(insn, 0), cmpxchg),
+    Cmpxchg8b if insn.code() == Code::Cmpxchg8b_m64 => cmpxchg8b,
+    Cmpxchg16b => cmpxchg16b,
+});

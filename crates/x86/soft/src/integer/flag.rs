@@ -1,20 +1,21 @@
 //! CLC, STC, CMC, CLD, STD, LAHF, SAHF and SALC; NOP and the hints that do nothing.
 
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Register};
 use satori_defs::x86::rflags;
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Flags;
+use crate::insn::{Row, rows};
 
 /// Sets ZF only.
-pub fn set_zf(flags: &mut Flags, zero: bool) {
+pub(super) fn set_zf(flags: &mut Flags, zero: bool) {
     let others = flags.bits() & !rflags::ZF;
     flags.set_bits(others | if zero { rflags::ZF } else { 0 });
 }
 
 /// Sets CF only.
 #[inline]
-pub fn set_cf(flags: &mut Flags, carry: bool) {
+pub(super) fn set_cf(flags: &mut Flags, carry: bool) {
     flags.set_cf_of(carry, flags.of());
 }
 
@@ -71,33 +72,31 @@ fn nop(_cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Clc => clc,
-        Mnemonic::Stc => stc,
-        Mnemonic::Cmc => cmc,
-        Mnemonic::Cld => cld,
-        Mnemonic::Std => std,
-        Mnemonic::Lahf => lahf,
-        Mnemonic::Sahf => sahf,
-        Mnemonic::Salc => salc,
-        // Without CET, ENDBR and RDSSP are NOPs. No hint touches memory or faults.
-        Mnemonic::Nop
-        | Mnemonic::Endbr32
-        | Mnemonic::Endbr64
-        | Mnemonic::Rdsspd
-        | Mnemonic::Rdsspq
-        | Mnemonic::Reservednop
-        | Mnemonic::Prefetch
-        | Mnemonic::Prefetchnta
-        | Mnemonic::Prefetcht0
-        | Mnemonic::Prefetcht1
-        | Mnemonic::Prefetcht2
-        | Mnemonic::Prefetchw
-        | Mnemonic::Prefetchwt1
-        | Mnemonic::Prefetchit0
-        | Mnemonic::Prefetchit1
-        | Mnemonic::Cldemote => nop,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Clc => clc,
+    Stc => stc,
+    Cmc => cmc,
+    Cld => cld,
+    Std => std,
+    Lahf => lahf,
+    Sahf => sahf,
+    Salc => salc,
+    // Without CET, ENDBR and RDSSP are NOPs. No hint touches memory or faults.
+    Nop
+    | Endbr32
+    | Endbr64
+    | Rdsspd
+    | Rdsspq
+    | Reservednop
+    | Prefetch
+    | Prefetchnta
+    | Prefetcht0
+    | Prefetcht1
+    | Prefetcht2
+    | Prefetchw
+    | Prefetchwt1
+    | Prefetchit0
+    | Prefetchit1
+    | Cldemote => nop,
+});

@@ -1,11 +1,12 @@
 //! MUL and IMUL.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 
 use super::operand::{accumulator, load, size};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 fn mul<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let (low, high) = accumulator::<T>();
@@ -45,12 +46,9 @@ fn imul<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Mul => sized!(bytes, mul),
-        Mnemonic::Imul if insn.op_count() == 1 => sized!(bytes, imul_wide),
-        Mnemonic::Imul => sized!(bytes, imul),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Mul => sized!(size(insn, 0), mul),
+    Imul if insn.op_count() == 1 => sized!(size(insn, 0), imul_wide),
+    Imul => sized!(size(insn, 0), imul),
+});

@@ -7,7 +7,7 @@ use crate::flags::{Flags, Int};
 use crate::operands::is_immediate;
 
 /// Bytes of operand `op`, known when an instruction is decoded; 0 for an immediate.
-pub fn size(insn: &Instruction, op: u32) -> usize {
+pub(super) fn size(insn: &Instruction, op: u32) -> usize {
     match insn.op_kind(op) {
         OpKind::Register => insn.op_register(op).size(),
         kind if is_immediate(kind) => 0,
@@ -17,7 +17,7 @@ pub fn size(insn: &Instruction, op: u32) -> usize {
 
 /// The value of operand `op`.
 #[inline]
-pub fn load<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<T> {
+pub(super) fn load<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<T> {
     match insn.op_kind(op) {
         OpKind::Register => Ok(T::from_u64(cpu.reg(insn.op_register(op)))),
         kind if is_immediate(kind) => Ok(T::from_u64(insn.immediate(op))),
@@ -30,13 +30,13 @@ pub fn load<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<T> {
 
 /// The linear address of memory operand `op`, for writing.
 #[inline]
-pub fn target(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
+pub(super) fn target(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
     cpu.ea_write(insn, op)
 }
 
 /// Writes operand `op`.
 #[inline]
-pub fn store<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32, value: T) -> Exec<()> {
+pub(super) fn store<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32, value: T) -> Exec<()> {
     if insn.op_kind(op) == OpKind::Register {
         cpu.set_reg(insn.op_register(op), value.into());
         return Ok(());
@@ -48,7 +48,11 @@ pub fn store<T: Int>(cpu: &mut Cpu, insn: &Instruction, op: u32, value: T) -> Ex
 /// Changes operand 0, atomically under LOCK, and the flags with it. Returns the old value.
 /// `change` may be called more than once; the flags of the call that took effect stay.
 #[inline]
-pub fn modify<T: Int>(cpu: &mut Cpu, insn: &Instruction, change: impl Fn(&mut Flags, T) -> T) -> Exec<T> {
+pub(super) fn modify<T: Int>(
+    cpu: &mut Cpu,
+    insn: &Instruction,
+    change: impl Fn(&mut Flags, T) -> T,
+) -> Exec<T> {
     if insn.op0_kind() == OpKind::Register {
         let register = insn.op0_register();
         let old = T::from_u64(cpu.reg(register));
@@ -64,7 +68,7 @@ pub fn modify<T: Int>(cpu: &mut Cpu, insn: &Instruction, change: impl Fn(&mut Fl
 }
 
 /// The accumulator and its extension of a size: AL and AH, AX and DX, EAX and EDX, RAX and RDX.
-pub fn accumulator<T: Int>() -> (Register, Register) {
+pub(super) fn accumulator<T: Int>() -> (Register, Register) {
     match T::BITS {
         8 => (Register::AL, Register::AH),
         16 => (Register::AX, Register::DX),
@@ -75,6 +79,6 @@ pub fn accumulator<T: Int>() -> (Register, Register) {
 
 /// The top bit.
 #[inline]
-pub fn sign<T: Int>(value: T) -> bool {
+pub(super) fn sign<T: Int>(value: T) -> bool {
     value.sext() >> 63 != 0
 }

@@ -1,11 +1,12 @@
 //! Shifts and rotates. A count of zero leaves the flags alone.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 
 use super::operand::{load, modify, sign, size};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::{Flags, Int};
+use crate::insn::{Row, rows};
 
 /// A shift or rotate by a masked count that is not zero.
 trait Shift {
@@ -179,18 +180,15 @@ fn shrd<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Shl | Mnemonic::Sal => sized!(bytes, shift, Shl),
-        Mnemonic::Shr => sized!(bytes, shift, Shr),
-        Mnemonic::Sar => sized!(bytes, shift, Sar),
-        Mnemonic::Rol => sized!(bytes, shift, Rol),
-        Mnemonic::Ror => sized!(bytes, shift, Ror),
-        Mnemonic::Rcl => sized!(bytes, shift, Rcl),
-        Mnemonic::Rcr => sized!(bytes, shift, Rcr),
-        Mnemonic::Shld => sized!(bytes, shld),
-        Mnemonic::Shrd => sized!(bytes, shrd),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Shl | Sal => sized!(size(insn, 0), shift, Shl),
+    Shr => sized!(size(insn, 0), shift, Shr),
+    Sar => sized!(size(insn, 0), shift, Sar),
+    Rol => sized!(size(insn, 0), shift, Rol),
+    Ror => sized!(size(insn, 0), shift, Ror),
+    Rcl => sized!(size(insn, 0), shift, Rcl),
+    Rcr => sized!(size(insn, 0), shift, Rcr),
+    Shld => sized!(size(insn, 0), shld),
+    Shrd => sized!(size(insn, 0), shrd),
+});

@@ -1,6 +1,6 @@
 //! PUSH and POP in all their forms, ENTER and LEAVE; BOUND and ARPL.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Instruction, OpKind, Register};
 use satori_cpuid::Vendor;
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
@@ -9,8 +9,9 @@ use satori_state::reg;
 use super::flag::set_zf;
 use super::operand::{size, store};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 /// PUSH of a register, selector, immediate or memory; the operand is read before RSP moves.
 fn push(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
@@ -207,21 +208,18 @@ fn arpl(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Push if insn.op0_register().is_segment_register() => push_selector,
-        Mnemonic::Push => push,
-        Mnemonic::Pop if insn.op0_kind() != OpKind::Register => sized!(bytes, pop_memory),
-        Mnemonic::Pop if insn.op0_register().is_gpr() => pop_register,
-        Mnemonic::Pusha => pusha,
-        Mnemonic::Pushad => pushad,
-        Mnemonic::Popa => popa,
-        Mnemonic::Popad => popad,
-        Mnemonic::Enter => enter,
-        Mnemonic::Leave => leave,
-        Mnemonic::Bound => sized!(bytes, bound),
-        Mnemonic::Arpl => arpl,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Push if insn.op0_register().is_segment_register() => push_selector,
+    Push => push,
+    Pop if insn.op0_kind() != OpKind::Register => sized!(size(insn, 0), pop_memory),
+    Pop if insn.op0_register().is_gpr() => pop_register,
+    Pusha => pusha,
+    Pushad => pushad,
+    Popa => popa,
+    Popad => popad,
+    Enter => enter,
+    Leave => leave,
+    Bound => sized!(size(insn, 0), bound),
+    Arpl => arpl,
+});

@@ -6,15 +6,16 @@
 //! pages in one call while nothing can go wrong, which the TLB tells; not where instructions are counted,
 //! as each call is one, and what the TLB holds is an engine's own matter.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, OpKind, Register};
 use satori_defs::x86::rflags;
 use satori_state::seg;
 
 use super::bulk;
 use super::operand::{accumulator, size};
 use super::sized;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 /// Bytes that one call does at most, so that interrupts need not wait long.
 const MOST: u64 = 8 * 4096;
@@ -84,7 +85,7 @@ impl Strings {
         let plain = |&segment: &usize| match self.registers.count.size() {
             8 => true,
             // Offsets wrap at 4 GiB, which is a page boundary if the base is 0.
-            4 if cpu.code64 => cpu.segment_base[segment] == 0,
+            4 if cpu.derived.code64 => cpu.derived.segment_base[segment] == 0,
             4 => {
                 let register = &cpu.state.seg[segment];
                 let expands_down = register.rights & 0xc == 4;
@@ -98,7 +99,7 @@ impl Strings {
     /// Whether more than one page may be gone through at once. Smaller addresses wrap; and how far one call goes must not show
     /// where instructions are counted.
     fn far(&self, cpu: &Cpu) -> bool {
-        self.registers.count.size() == 8 && !cpu.counted
+        self.registers.count.size() == 8 && !cpu.count.is_exact()
     }
 
     /// Elements that one call may do.
@@ -257,18 +258,11 @@ fn compared<T: Int>(cpu: &mut Cpu, strings: &Strings, run: bulk::Compared<T>, eq
     strings.repeat(cpu, run.elements, more)
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    // MOVSD and CMPSD are also SSE instructions.
-    if !insn.is_string_instruction() {
-        return None;
-    }
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq => sized!(bytes, movs),
-        Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => sized!(bytes, stos),
-        Mnemonic::Lodsb | Mnemonic::Lodsw | Mnemonic::Lodsd | Mnemonic::Lodsq => sized!(bytes, lods),
-        Mnemonic::Cmpsb | Mnemonic::Cmpsw | Mnemonic::Cmpsd | Mnemonic::Cmpsq => sized!(bytes, cmps),
-        Mnemonic::Scasb | Mnemonic::Scasw | Mnemonic::Scasd | Mnemonic::Scasq => sized!(bytes, scas),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Movsb | Movsw | Movsd | Movsq => sized!(size(insn, 0), movs),
+    Stosb | Stosw | Stosd | Stosq => sized!(size(insn, 0), stos),
+    Lodsb | Lodsw | Lodsd | Lodsq => sized!(size(insn, 0), lods),
+    Cmpsb | Cmpsw | Cmpsd | Cmpsq => sized!(size(insn, 0), cmps),
+    Scasb | Scasw | Scasd | Scasq => sized!(size(insn, 0), scas),
+});

@@ -8,8 +8,8 @@ use satori_engine::{Exception, Exit, Resume};
 use satori_memory::Gpa;
 use satori_state::{reg, seg};
 
-use super::handler;
 use crate::cpu::{Cpu, Exec, Stop};
+use crate::insn::handler;
 use crate::testing::{Machine, SCRATCH, decode, execute, fault_of, machine32, machine64};
 
 /// An address without RAM.
@@ -20,7 +20,7 @@ const SCRATCH_PDE: u64 = 0x3000 + 8 * (SCRATCH >> 21);
 fn run(cpu: &mut Cpu, bytes: &[u8]) -> Exec<()> {
     let insn = decode(cpu, bytes);
     assert!(!insn.is_invalid());
-    execute(cpu, &insn, handler(&insn).expect("an integer instruction"))
+    execute(cpu, &insn, handler(&insn))
 }
 
 fn must_fault(cpu: &mut Cpu, bytes: &[u8]) -> Exception {
@@ -168,7 +168,7 @@ fn one_call_of_a_repeated_instruction_is_bounded() {
     cpu.state.gpr[reg::RAX] = 0x5a;
     let insn = decode(&cpu, &[0xf3, 0xaa]);
     cpu.next_rip = cpu.next_ip(&insn);
-    handler(&insn).unwrap()(&mut cpu, &insn).unwrap();
+    handler(&insn)(&mut cpu, &insn).unwrap();
     assert_eq!(cpu.next_rip, cpu.state.rip, "it goes on at itself");
     assert_eq!(cpu.state.gpr[reg::RDI], SCRATCH + 0x1000);
     assert_eq!(cpu.state.gpr[reg::RCX], u64::MAX - 0xff0);
@@ -211,14 +211,14 @@ fn each_element_from_a_device_asks_once() {
     cpu.state.gpr[reg::RCX] = 3;
     for index in 0..3 {
         // The answer to the element before is gone once that is complete.
-        cpu.answers.clear();
+        cpu.pending.forget_answers();
         let insn = decode(&cpu, &[0xf3, 0x66, 0xa5]);
-        let function = handler(&insn).unwrap();
+        let function = handler(&insn);
         cpu.begin();
         assert_eq!(function(&mut cpu, &insn), Err(Stop::Exit));
-        assert_eq!(cpu.wanted, Exit::MmioRead { gpa: DEVICE + 2 * index, size: 2 });
+        assert_eq!(cpu.pending.wanted, Exit::MmioRead { gpa: DEVICE + 2 * index, size: 2 });
         assert_eq!(cpu.state.gpr[reg::RCX], 3 - index, "an element without an answer is not done");
-        cpu.answers.push(Resume::Value(0x100 + index));
+        cpu.pending.answer(Resume::Value(0x100 + index));
         cpu.begin();
         function(&mut cpu, &insn).unwrap();
     }

@@ -1,12 +1,13 @@
 //! MOV and its extending, conditional and address-only kin; XLATB; the CBW and CWD families;
 //! SETcc.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Register};
 
 use super::operand::{load, size, store};
 use super::sized;
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::flags::Int;
+use crate::insn::{Row, rows};
 
 fn mov<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = load::<T>(cpu, insn, 1)?;
@@ -56,7 +57,7 @@ fn setcc<const CONDITION: u8>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// A function for each of the 16 conditions.
 macro_rules! by_condition {
     ($code:expr, $function:ident $(, $ty:ty)?) => {{
-        const TABLE: [Handler; 16] = [
+        const TABLE: [$crate::cpu::Handler; 16] = [
             $function::<0 $(, $ty)?>, $function::<1 $(, $ty)?>, $function::<2 $(, $ty)?>, $function::<3 $(, $ty)?>,
             $function::<4 $(, $ty)?>, $function::<5 $(, $ty)?>, $function::<6 $(, $ty)?>, $function::<7 $(, $ty)?>,
             $function::<8 $(, $ty)?>, $function::<9 $(, $ty)?>, $function::<10 $(, $ty)?>, $function::<11 $(, $ty)?>,
@@ -68,8 +69,8 @@ macro_rules! by_condition {
 pub(super) use by_condition;
 
 /// The condition of Jcc, SETcc, CMOVcc as it is encoded.
-pub fn condition(insn: &Instruction) -> Option<u8> {
-    (insn.condition_code() as u8).checked_sub(1).filter(|code| *code < 16)
+pub(super) fn condition(insn: &Instruction) -> u8 {
+    (insn.condition_code() as u8).wrapping_sub(1) & 0xf
 }
 
 /// Copies the sign of `from` into all of `to`.
@@ -122,36 +123,31 @@ fn plain_mov(insn: &Instruction) -> bool {
         && (general(insn.op1_register()) || insn.op1_register().is_segment_register())
 }
 
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let bytes = size(insn, 0);
-    Some(match insn.mnemonic() {
-        Mnemonic::Mov if plain_mov(insn) => sized!(bytes, mov),
-        Mnemonic::Movzx => sized!(size(insn, 1), movzx),
-        Mnemonic::Movsx | Mnemonic::Movsxd => sized!(size(insn, 1), movsx),
-        Mnemonic::Lea => lea,
-        Mnemonic::Xlatb => xlatb,
-        Mnemonic::Cbw => cbw,
-        Mnemonic::Cwde => cwde,
-        Mnemonic::Cdqe => cdqe,
-        Mnemonic::Cwd => cwd,
-        Mnemonic::Cdq => cdq,
-        Mnemonic::Cqo => cqo,
-        _ => return conditional(insn),
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Mov if plain_mov(insn) => sized!(size(insn, 0), mov),
+    Movzx => sized!(size(insn, 1), movzx),
+    Movsx | Movsxd => sized!(size(insn, 1), movsx),
+    Lea => lea,
+    Xlatb => xlatb,
+    Cbw => cbw,
+    Cwde => cwde,
+    Cdqe => cdqe,
+    Cwd => cwd,
+    Cdq => cdq,
+    Cqo => cqo,
+    Seto | Setno | Setb | Setae | Sete | Setne | Setbe | Seta | Sets | Setns | Setp | Setnp | Setl | Setge | Setle | Setg =>
+        by_condition!(condition(insn), setcc),
+    Cmovo | Cmovno | Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova
+    | Cmovs | Cmovns | Cmovp | Cmovnp | Cmovl | Cmovge | Cmovle | Cmovg => cmov_sized(insn),
+});
 
-/// SETcc and CMOVcc.
-fn conditional(insn: &Instruction) -> Option<Handler> {
-    let condition = condition(insn)?;
-    Some(match (insn.op_count(), size(insn, 0)) {
-        (1, 1) if !is_branch(insn) => by_condition!(condition, setcc),
-        (2, 2) if insn.op0_register().is_gpr() => by_condition!(condition, cmov, u16),
-        (2, 4) if insn.op0_register().is_gpr() => by_condition!(condition, cmov, u32),
-        (2, 8) if insn.op0_register().is_gpr() => by_condition!(condition, cmov, u64),
-        _ => return None,
-    })
-}
-
-fn is_branch(insn: &Instruction) -> bool {
-    matches!(insn.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+/// CMOVcc for the size of its operands.
+fn cmov_sized(insn: &Instruction) -> Handler {
+    let condition = condition(insn);
+    match size(insn, 0) {
+        2 => by_condition!(condition, cmov, u16),
+        4 => by_condition!(condition, cmov, u32),
+        _ => by_condition!(condition, cmov, u64),
+    }
 }

@@ -35,12 +35,12 @@ fn run_at(cpu: &mut Machine, at: u64, code: &[u8]) -> Outcome {
 }
 
 fn go(cpu: &mut Machine) -> Outcome {
-    let before = cpu.exceptions;
-    match cpu.run(Until { tsc: None, instructions: Some(1) }) {
+    let before = *cpu.count.exceptions();
+    match cpu.run(Until { counter: None, instructions: Some(1) }) {
         Exit::Budget => Outcome::Done,
         Exit::TripleFault => {
             cpu.state.activity = Default::default();
-            let raised = |v: &usize| cpu.exceptions[*v] != before[*v];
+            let raised = |v: &usize| cpu.count.exceptions()[*v] != before[*v];
             Outcome::Fault((0..32).find(raised).expect("an exception was counted") as u8)
         }
         other => panic!("{other:?}"),

@@ -8,13 +8,13 @@ impl Cpu {
     /// Reads at a linear address with the rights of the current privilege level.
     #[inline(always)]
     pub fn read<T: Scalar>(&mut self, linear: u64) -> Exec<T> {
-        self.read_as(linear, self.mode)
+        self.read_as(linear, self.derived.mode)
     }
 
     /// Writes at a linear address with the rights of the current privilege level.
     #[inline(always)]
     pub fn write<T: Scalar>(&mut self, linear: u64, value: T) -> Exec<()> {
-        self.write_as(linear, value, self.mode)
+        self.write_as(linear, value, self.derived.mode)
     }
 
     /// Reads as the processor itself does: descriptor tables, task state, stacks of gates.
@@ -24,7 +24,7 @@ impl Cpu {
 
     #[inline(always)]
     fn read_as<T: Scalar>(&mut self, linear: u64, mode: Mode) -> Exec<T> {
-        match self.tlb.lookup(linear, T::SIZE, mode, false) {
+        match self.mmu.tlb.lookup(linear, T::SIZE, mode, false) {
             // SAFETY: a hit is a pointer to T::SIZE bytes within a page of guest RAM.
             Some((host, _)) => Ok(unsafe { T::load(host) }),
             None => self.read_slow(linear, mode),
@@ -33,7 +33,7 @@ impl Cpu {
 
     #[inline(always)]
     fn write_as<T: Scalar>(&mut self, linear: u64, value: T, mode: Mode) -> Exec<()> {
-        match self.tlb.lookup(linear, T::SIZE, mode, true) {
+        match self.mmu.tlb.lookup(linear, T::SIZE, mode, true) {
             Some((host, state)) => {
                 // SAFETY: a hit is a pointer to T::SIZE bytes within a page of guest RAM, and
                 // to the state of that page.
@@ -59,7 +59,7 @@ impl Cpu {
         locked: bool,
         change: impl Fn(T) -> T,
     ) -> Exec<T> {
-        match self.tlb.lookup(linear, T::SIZE, self.mode, true) {
+        match self.mmu.tlb.lookup(linear, T::SIZE, self.derived.mode, true) {
             Some((host, state)) => {
                 // SAFETY: a hit is a pointer to T::SIZE bytes within a page of guest RAM, and
                 // to the state of that page.

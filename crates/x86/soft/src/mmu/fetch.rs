@@ -8,15 +8,16 @@ use satori_engine::Exception;
 use satori_memory::{Gpa, PageState};
 use satori_state::seg;
 
-use super::fetched::Fetched;
+use super::fetched::{Aside, Fetched};
 use super::large::{LargePages, Reach};
-use super::spaces::{Change, Kept, Part, Space};
+use super::spaces::{Change, Kept, Part, SIDES, Side, Space};
 use super::{Access, Mode, canonical};
+use crate::code_mode::CodeKey;
 use crate::cpu::{Cpu, Exec};
 use crate::host::copy;
 use crate::isa::MAX_LENGTH;
 
-const FETCHES: usize = 512;
+const FETCHES: usize = 2048;
 /// Between the stamps of two address spaces: more than pages are dropped in one.
 const STAMP: u64 = 1 << 32;
 
@@ -33,7 +34,7 @@ pub enum Scope {
 /// Sets of pages whose translations are dropped together when one of them is.
 pub const BUCKETS: usize = 64;
 
-/// The bucket of an address or key.
+/// The bucket of an address.
 #[inline(always)]
 pub fn bucket(linear: u64) -> usize {
     (linear >> 12) as usize % BUCKETS
@@ -42,7 +43,7 @@ pub fn bucket(linear: u64) -> usize {
 /// A page that code was fetched from.
 #[derive(Clone, Copy)]
 pub(crate) struct Fetch {
-    key: u64,
+    key: CodeKey,
     stamp: u64,
     pub scope: Scope,
     /// Its physical address.
@@ -52,7 +53,7 @@ pub(crate) struct Fetch {
 }
 
 const NO_FETCH: Fetch = Fetch {
-    key: 0,
+    key: CodeKey::NONE,
     stamp: 0,
     scope: Scope::Local,
     page: 0,
@@ -60,22 +61,35 @@ const NO_FETCH: Fetch = Fetch {
     state: std::ptr::null(),
 };
 
-/// Translations of addresses that code was fetched from.
-pub struct Fetches {
-    entries: Box<[Fetch; FETCHES]>,
+/// What tells whether translations of one [`Side`] are void.
+struct Stamps {
     /// By [`Scope`], and then by [`bucket`] of the page: an entry is void when their sum is another than when it was made.
     /// The former are multiples of [`STAMP`], each given once, and those of an address space return with it.
-    stamps: [u64; 2],
-    page_stamps: [[u64; BUCKETS]; 2],
-    last_stamp: u64,
-    /// By [`Scope`], how often another stamp came into force.
-    epochs: [u64; 2],
+    scopes: [u64; 2],
+    pages: [[u64; BUCKETS]; 2],
     /// Stamps of parts of address spaces that are not current, and where code was fetched there.
-    kept: Kept<(u64, Box<[u64]>)>,
-    /// Buckets of which a page was dropped since [`Fetches::take_flushed`], by [`Scope`].
-    flushed: [u64; 2],
+    kept: Kept<(u64, Aside)>,
     fetched: Fetched,
     large: LargePages,
+}
+
+/// Which translations became void: of a [`Side`] those of a [`Scope`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Voided {
+    /// All of them, as another stamp came into force.
+    pub all: [[bool; 2]; SIDES],
+    /// Those in some buckets, as a set of bits.
+    pub buckets: [[u64; 2]; SIDES],
+}
+
+/// Translations of addresses that code was fetched from.
+pub struct Fetches {
+    entries: [Box<[Fetch; FETCHES]>; SIDES],
+    side: Side,
+    stamps: [Stamps; SIDES],
+    last_stamp: u64,
+    /// What became void since [`Fetches::take_voided`], if anything did.
+    voided: Option<Voided>,
     /// Translations filled in.
     pub fills: u64,
 }
@@ -86,75 +100,112 @@ unsafe impl Send for Fetches {}
 
 impl Fetches {
     pub(crate) fn new() -> Self {
-        let entries = match vec![NO_FETCH; FETCHES].into_boxed_slice().try_into() {
+        let entries = || match vec![NO_FETCH; FETCHES].into_boxed_slice().try_into() {
             Ok(entries) => entries,
             Err(_) => unreachable!("the vector has FETCHES elements"),
         };
-        Fetches {
-            entries,
-            stamps: [STAMP, STAMP],
-            page_stamps: [[0; BUCKETS]; 2],
-            last_stamp: STAMP,
-            epochs: [1, 1],
+        let stamps = |_| Stamps {
+            scopes: [STAMP; 2],
+            pages: [[0; BUCKETS]; 2],
             kept: Kept::new(),
-            flushed: [0; 2],
             fetched: Fetched::new(),
             large: LargePages::new(),
+        };
+        Fetches {
+            entries: std::array::from_fn(|_| entries()),
+            side: Side::Own,
+            stamps: std::array::from_fn(stamps),
+            last_stamp: STAMP,
+            voided: None,
             fills: 0,
         }
     }
 
-    /// Address-space and privilege dependent translations are void now, also those of other address spaces.
-    pub(crate) fn flush(&mut self, keep_global: bool) {
-        self.kept.clear();
+    /// What is known of the translations in use.
+    fn here(&mut self) -> &mut Stamps {
+        &mut self.stamps[self.side as usize]
+    }
+
+    /// Address-space and privilege dependent translations are void now, also those of other address spaces; `side` is the one in use.
+    pub(crate) fn flush(&mut self, keep_global: bool, side: Side) {
+        for other in Side::ALL {
+            self.side = other;
+            self.flush_side(keep_global && other == side);
+        }
+        self.side = side;
+    }
+
+    fn flush_side(&mut self, keep_global: bool) {
+        self.here().kept.clear();
         self.bump(Scope::Local);
         if !keep_global {
             self.bump(Scope::Global);
-            self.large = LargePages::new();
+            self.here().large = LargePages::new();
         }
     }
 
     fn bump(&mut self, scope: Scope) {
-        self.epochs[scope as usize] += 1;
         self.last_stamp += STAMP;
-        self.stamps[scope as usize] = self.last_stamp;
-        self.fetched.clear(scope);
+        let stamp = self.last_stamp;
+        let here = self.here();
+        here.scopes[scope as usize] = stamp;
+        here.fetched.clear(scope);
+        self.voided.get_or_insert_default().all[self.side as usize][scope as usize] = true;
     }
 
     /// Another address space becomes current.
     pub(super) fn change(&mut self, change: &Change) {
+        self.side = change.side();
         if change.only_flushes() {
             self.bump(Scope::Local);
         }
+        if change.flushes_global() {
+            self.bump(Scope::Global);
+        }
         for (from, to) in change.parts() {
             let scope = if matches!(from, Part::Local(_)) { Scope::Local } else { Scope::Global };
-            let fetched = self.fetched.take(scope);
-            self.kept.put(from, change, (self.stamps[scope as usize], fetched));
+            let here = self.here();
+            let fetched = here.fetched.take(scope);
+            here.kept.put(from, change, (here.scopes[scope as usize], fetched));
             self.bump(scope);
-            if let Some((stamp, fetched)) = self.kept.take(to, change) {
-                self.stamps[scope as usize] = stamp;
-                self.fetched.put_back(scope, fetched);
+            let here = self.here();
+            if let Some((stamp, fetched)) = here.kept.take(to, change) {
+                here.scopes[scope as usize] = stamp;
+                here.fetched.put_back(scope, &fetched);
             }
         }
     }
 
-    /// Forgets what is kept of other address spaces; see [`Kept::forget`].
-    pub(super) fn forget(&mut self, which: impl Fn(Space) -> bool, all: bool) {
-        self.kept.forget(which, all);
+    /// Forgets what is kept of address spaces that are not current, as the TLB does ([`Tlb::forget`](super::Tlb)).
+    pub(super) fn forget(&mut self, which: impl Fn(Space) -> bool, all: bool, spaces: [Space; SIDES]) {
+        let current = self.side;
+        for side in Side::ALL {
+            self.side = side;
+            self.here().kept.forget(&which, all);
+            let space = spaces[side as usize];
+            if side != current && which(space) {
+                self.bump(Scope::Local);
+            }
+            if side != current && all && which(space.of_world()) {
+                self.bump(Scope::Global);
+            }
+        }
+        self.side = current;
     }
 
     /// The translation of one page is void now, however large the page is.
     pub(crate) fn flush_page(&mut self, linear: u64) {
-        if self.large.reach(linear) != Reach::Page {
-            self.flush(false);
+        let side = self.side as usize;
+        if self.here().large.reach(linear) != Reach::Page {
+            self.flush_side(false);
             return;
         }
         for scope in [Scope::Local, Scope::Global] {
-            if self.fetched.contains(scope, linear) {
+            if self.here().fetched.contains(scope, linear) {
                 // An instruction may cross into the page from the one before.
                 for bucket in [bucket(linear), bucket(linear.wrapping_sub(0x1000))] {
-                    self.page_stamps[scope as usize][bucket] += 1;
-                    self.flushed[scope as usize] |= 1 << bucket;
+                    self.here().pages[scope as usize][bucket] += 1;
+                    self.voided.get_or_insert_default().buckets[side][scope as usize] |= 1 << bucket;
                 }
             }
         }
@@ -162,65 +213,60 @@ impl Fetches {
 
     /// Code was fetched from the page of `linear` by a translation of `scope`.
     pub(crate) fn note(&mut self, scope: Scope, linear: u64) {
-        self.fetched.insert(scope, linear);
+        self.here().fetched.insert(scope, linear);
     }
 
-    /// Values that change when all translations of a [`Scope`] become void, or are those of another address space.
+    /// Whether translations became void since [`Fetches::take_voided`].
     #[inline(always)]
-    pub fn epochs(&self) -> [u64; 2] {
-        self.epochs
+    pub fn voided(&self) -> bool {
+        self.voided.is_some()
     }
 
-    /// Buckets of which a page was dropped, as a set of bits for each [`Scope`].
-    #[inline(always)]
-    pub fn flushed(&self) -> [u64; 2] {
-        self.flushed
-    }
-
-    /// The same, and forgets them.
-    pub fn take_flushed(&mut self) -> [u64; 2] {
-        std::mem::take(&mut self.flushed)
+    /// Which translations became void since this was asked last.
+    pub fn take_voided(&mut self) -> Option<Voided> {
+        self.voided.take()
     }
 
     /// What an entry for `key`, code of `scope`, has to be stamped with.
     #[inline(always)]
-    pub fn stamp(&self, scope: Scope, key: u64) -> u64 {
-        self.stamps[scope as usize & 1] + self.page_stamps[scope as usize & 1][bucket(key)]
+    pub fn stamp(&self, scope: Scope, key: CodeKey) -> u64 {
+        let stamps = &self.stamps[self.side as usize];
+        stamps.scopes[scope as usize & 1] + stamps.pages[scope as usize & 1][bucket(key.low())]
     }
 }
 
 impl Cpu {
-    /// Code address and the mode bits that it is executed under, as one word.
+    /// The key of the code at `linear`, as it is executed now.
     #[inline(always)]
-    pub fn code_key(&self, linear: u64) -> u64 {
-        linear ^ self.code_mode
+    pub fn code_key(&self, linear: u64) -> CodeKey {
+        CodeKey::of(linear, self.derived.code_mode)
     }
 
     /// The linear address of the code at `rip`.
     #[inline(always)]
     pub(crate) fn code_linear(&self, rip: u64) -> u64 {
-        if self.code64 { rip } else { rip.wrapping_add(self.state.seg[seg::CS].base) & 0xffff_ffff }
+        if self.derived.code64 { rip } else { rip.wrapping_add(self.state.seg[seg::CS].base) & 0xffff_ffff }
     }
 
     /// Translates a code page, through a small cache.
     pub(crate) fn fetch_page(&mut self, linear: u64) -> Exec<Fetch> {
         let key = self.code_key(linear & !0xfff);
         let slot = (linear >> 12) as usize & (FETCHES - 1);
-        let entry = self.fetches.entries[slot];
-        if entry.key == key && entry.stamp == self.fetches.stamp(entry.scope, key) {
+        let side = self.mmu.fetches.side as usize;
+        let entry = self.mmu.fetches.entries[side][slot];
+        if entry.key == key && entry.stamp == self.mmu.fetches.stamp(entry.scope, key) {
             return Ok(entry);
         }
-        if self.code64 && !canonical(linear) {
+        if self.derived.code64 && !canonical(linear) {
             return Err(self.raise(Exception::gp(0)));
         }
-        let user = self.mode == Mode::User;
+        let user = self.derived.mode == Mode::User;
         let access = Access { write: false, user, fetch: true, ac: false };
         let mapping = match self.walk(linear, access) {
             Ok(mapping) => mapping,
             Err(fault) => {
                 // A page fault drops what was cached for its address (SDM 4.10.4.1).
-                self.tlb.flush_page(linear);
-                self.fetches.flush_page(linear);
+                self.mmu.forget_page(linear);
                 return Err(self.raise(fault));
             }
         };
@@ -231,26 +277,26 @@ impl Cpu {
         };
         self.begin();
         self.back(mapping.gpa)?;
-        self.fetches.fills += 1;
-        self.fetches.large.insert(linear, mapping.shift);
+        self.mmu.fetches.fills += 1;
+        self.mmu.fetches.here().large.insert(linear, mapping.shift);
         let scope = if mapping.global { Scope::Global } else { Scope::Local };
-        self.fetches.note(scope, linear);
+        self.mmu.fetches.note(scope, linear);
         let entry = Fetch {
             key,
-            stamp: self.fetches.stamp(scope, key),
+            stamp: self.mmu.fetches.stamp(scope, key),
             scope,
             page: mapping.gpa & !0xfff,
             host: page.host,
             state: page.state,
         };
-        self.fetches.entries[slot] = entry;
+        self.mmu.fetches.entries[side][slot] = entry;
         Ok(entry)
     }
 
     /// Whom the translation of `linear` for fetches belongs to, if it leads to the page at `host`.
     pub fn scope_of_page(&mut self, linear: u64, host: *const u8) -> Option<Scope> {
         let fetch = self.fetch_page(linear);
-        self.fault = None;
+        self.pending.fault = None;
         fetch.ok().filter(|fetch| std::ptr::eq(fetch.host, host)).map(|fetch| fetch.scope)
     }
 
@@ -283,7 +329,7 @@ impl Cpu {
         let mut insn = self.isa.one(&bytes[..first], bits);
         if insn.is_none() && first < within {
             let next = linear.wrapping_add(first as u64);
-            let there = self.fetch_page(if self.code64 { next } else { next & 0xffff_ffff })?;
+            let there = self.fetch_page(if self.derived.code64 { next } else { next & 0xffff_ffff })?;
             // SAFETY: as above.
             unsafe { copy(there.host, 0, &mut bytes[first..within]) };
             insn = self.isa.one(&bytes[..within], bits);
@@ -298,7 +344,7 @@ impl Cpu {
     fn within_code_segment(&self, rip: u64) -> usize {
         let limit = u64::from(self.state.seg[seg::CS].limit);
         // The end of a segment of 4 GiB is none.
-        if self.code64 || limit == u64::from(u32::MAX) {
+        if self.derived.code64 || limit == u64::from(u32::MAX) {
             return MAX_LENGTH;
         }
         (limit + 1).saturating_sub(rip).min(MAX_LENGTH as u64) as usize

@@ -7,29 +7,29 @@ use crate::cpu::Cpu;
 impl Cpu {
     /// From here on the TLB lets nobody write to pages of decoded code: all such stores miss, and are seen.
     pub fn guard_code(&mut self) {
-        self.tlb.seen_marks = Some(0);
+        self.mmu.tlb.seen_marks = Some(0);
     }
 
     /// Takes note of pages that others decoded code from, or that are logged anew.
     pub fn notice_watched(&mut self) {
         let marks = PageState::marks();
-        if self.tlb.seen_marks.is_some_and(|seen| seen != marks) {
-            self.tlb.seen_marks = Some(marks);
-            self.tlb.protect_watched();
+        if self.mmu.tlb.seen_marks.is_some_and(|seen| seen != marks) {
+            self.mmu.tlb.seen_marks = Some(marks);
+            self.mmu.tlb.protect_watched();
         }
     }
 
     /// Code is about to be decoded from the page with `state`: its value from now on.
     pub(crate) fn mark_code(&mut self, state: &PageState) -> u32 {
-        let Some(seen) = self.tlb.seen_marks else { return state.mark_code(!self.parallel) };
+        let Some(seen) = self.mmu.tlb.seen_marks else { return state.mark_code(!self.parallel) };
         let known = state.has_code();
         // What others mark meanwhile is noticed later, with all the rest of it.
         let others = PageState::marks() != seen;
         let value = state.mark_code(!self.parallel);
         if !known {
-            self.tlb.protect(state);
+            self.mmu.tlb.protect(state);
             if !others && PageState::marks() == seen + 1 {
-                self.tlb.seen_marks = Some(seen + 1);
+                self.mmu.tlb.seen_marks = Some(seen + 1);
             }
         }
         value

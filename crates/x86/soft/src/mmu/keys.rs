@@ -1,56 +1,54 @@
 //! Which slots of the TLB a protection key decided, so that a write to PKRU reaches those only.
 
-use super::tlb::ENTRIES;
-
-const WORDS: usize = ENTRIES / 64;
+use super::slots::Slots;
 
 /// Slots by protection key: a slot may be named although it holds something else by now, never
 /// the other way around.
-pub struct KeyedSlots {
+pub(super) struct KeyedSlots {
     pkru: u32,
-    slots: Box<[[u64; WORDS]; 16]>,
+    slots: Box<[Slots; 16]>,
 }
 
 impl KeyedSlots {
     /// None yet.
-    pub fn new() -> Self {
-        KeyedSlots { pkru: 0, slots: Box::new([[0; WORDS]; 16]) }
+    pub(super) fn new() -> Self {
+        KeyedSlots { pkru: 0, slots: Box::new([Slots::NONE; 16]) }
     }
 
     /// The value of PKRU that decisions were made with.
     #[inline]
-    pub fn pkru(&self) -> u32 {
+    pub(super) fn pkru(&self) -> u32 {
         self.pkru
     }
 
     /// A translation with this key was put into `slot`.
-    pub fn note(&mut self, key: Option<u8>, slot: usize) {
+    pub(super) fn note(&mut self, key: Option<u8>, slot: usize) {
         if let Some(key) = key {
-            self.slots[usize::from(key & 15)][slot / 64] |= 1 << (slot % 64);
+            self.slots[usize::from(key & 15)].insert(slot);
         }
     }
 
     /// Every slot is empty.
-    pub fn clear(&mut self) {
-        *self.slots = [[0; WORDS]; 16];
+    pub(super) fn clear(&mut self) {
+        *self.slots = [Slots::NONE; 16];
     }
 
     /// The keys whose rights differ under a new PKRU, which is kept.
-    pub fn changed(&mut self, pkru: u32) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn changed(&mut self, pkru: u32) -> impl Iterator<Item = usize> + use<> {
         let changed = self.pkru ^ pkru;
         self.pkru = pkru;
         (0..16).filter(move |key| changed >> (2 * key) & 3 != 0)
     }
 
     /// Takes the slots of `key` out.
-    pub fn take(&mut self, key: usize) -> impl Iterator<Item = usize> + use<> {
-        let words = std::mem::replace(&mut self.slots[key], [0; WORDS]);
-        (0..ENTRIES).filter(move |slot| words[slot / 64] >> (slot % 64) & 1 != 0)
+    pub(super) fn take(&mut self, key: usize) -> impl Iterator<Item = usize> + use<> {
+        self.slots[key].drain()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::ENTRIES;
     use super::*;
 
     #[test]

@@ -3,14 +3,14 @@
 /// Linear ranges of which a large page was cached: 2-MiB pieces, and gigabytes for anything
 /// larger. Both are hashed, so the answer may be "yes" too often, never "no".
 #[derive(Clone, Copy)]
-pub struct LargePages {
+pub(super) struct LargePages {
     pieces: [u64; 64],
     gigabytes: u64,
 }
 
 /// What the invalidation of one address must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub(super) enum Reach {
     /// Its 4-KiB page only.
     Page,
     /// The 2-MiB piece around it.
@@ -21,7 +21,7 @@ pub enum Reach {
 
 impl LargePages {
     /// None yet.
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         LargePages { pieces: [0; 64], gigabytes: 0 }
     }
 
@@ -39,7 +39,7 @@ impl LargePages {
     }
 
     /// A translation of `1 << shift` bytes at `linear` was cached.
-    pub fn insert(&mut self, linear: u64, shift: u32) {
+    pub(super) fn insert(&mut self, linear: u64, shift: u32) {
         match shift {
             0..=12 => {}
             21 => {
@@ -51,7 +51,7 @@ impl LargePages {
     }
 
     /// How far the invalidation of `linear` reaches.
-    pub fn reach(&self, linear: u64) -> Reach {
+    pub(super) fn reach(&self, linear: u64) -> Reach {
         let (word, bit) = Self::piece(linear);
         if self.gigabytes & Self::gigabyte(linear) != 0 {
             Reach::All

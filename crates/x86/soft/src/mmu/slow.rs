@@ -5,7 +5,7 @@
 //! (#PF). The manual leaves the last two open (SDM table 6-2); AMD processors do it this way.
 
 use satori_defs::x86::vector;
-use satori_engine::{Exception, Exit};
+use satori_engine::{BACKED, Exception, Exit};
 use satori_memory::{Gpa, PageState};
 
 use super::canonical;
@@ -67,7 +67,7 @@ impl Cpu {
         change: impl Fn(T) -> T,
     ) -> Exec<T> {
         self.watch(linear, T::SIZE, true, true)?;
-        let span = self.span(linear, T::SIZE, self.mode, true)?;
+        let span = self.span(linear, T::SIZE, self.derived.mode, true)?;
         if let Span::Whole(Place::Ram(host, _), _) = span {
             // SAFETY: all T::SIZE bytes are RAM.
             let old = unsafe { T::update(host, locked, change) };
@@ -145,7 +145,7 @@ impl Cpu {
     /// Checks and translates all bytes of an access, before anything is done to any of them.
     fn span(&mut self, linear: u64, size: u64, mode: Mode, write: bool) -> Exec<Span> {
         self.require_canonical(linear, size)?;
-        if self.aligned && mode == Mode::User && linear & (size - 1) != 0 {
+        if self.derived.aligned && mode == Mode::User && linear & (size - 1) != 0 {
             return Err(self.raise(Exception::with_code(vector::AC, 0)));
         }
         let here = self.place(linear, mode, write)?;
@@ -165,7 +165,7 @@ impl Cpu {
     /// The first byte of the page behind `linear`'s, where linear addresses may have 32 bits.
     fn next_page(&self, linear: u64) -> u64 {
         let next = (linear | 0xfff).wrapping_add(1);
-        if next == 1 << 32 && !self.code64 { 0 } else { next }
+        if next == 1 << 32 && !self.derived.code64 { 0 } else { next }
     }
 
     /// Refuses bytes that are not canonical. Whether by #GP or #SS, the caller knows better.
@@ -177,7 +177,7 @@ impl Cpu {
     /// #AC(0) where alignment is checked and `linear` is no multiple of `alignment`, a power of
     /// two: for operands that are read and written in pieces.
     pub fn require_alignment(&mut self, linear: u64, alignment: u64) -> Exec<()> {
-        if self.aligned && self.mode == Mode::User && linear & (alignment - 1) != 0 {
+        if self.derived.aligned && self.derived.mode == Mode::User && linear & (alignment - 1) != 0 {
             return Err(self.raise(Exception::with_code(vector::AC, 0)));
         }
         Ok(())
@@ -185,23 +185,23 @@ impl Cpu {
 
     /// Runs an access made of pieces whose own alignment does not count.
     pub fn unaligned<T>(&mut self, access: impl FnOnce(&mut Cpu) -> Exec<T>) -> Exec<T> {
-        let aligned = std::mem::replace(&mut self.aligned, false);
+        let aligned = std::mem::replace(&mut self.derived.aligned, false);
         let outcome = access(self);
-        self.aligned = aligned;
+        self.derived.aligned = aligned;
         outcome
     }
 
     /// Makes sure that an operand of `size` bytes, a power of two, can be stored at `linear`.
     pub fn probe_store(&mut self, linear: u64, size: u64) -> Exec<()> {
-        self.span(linear, size, self.mode, true).map(drop)
+        self.span(linear, size, self.derived.mode, true).map(drop)
     }
 
     /// Makes sure that `len` bytes (at most a page) can be written, setting dirty bits.
     pub fn probe_write(&mut self, linear: u64, len: u64) -> Exec<()> {
         self.require_canonical(linear, len)?;
-        self.place(linear, self.mode, true)?;
+        self.place(linear, self.derived.mode, true)?;
         if len > 0x1000 - (linear & 0xfff) {
-            self.place(self.next_page(linear), self.mode, true)?;
+            self.place(self.next_page(linear), self.derived.mode, true)?;
         }
         Ok(())
     }
@@ -209,11 +209,11 @@ impl Cpu {
     /// Up to `max` bytes of RAM at `linear` that can be read through a host pointer: those to
     /// the end of its page. Nothing where there is a device, or where each access is looked at.
     pub fn host_range(&mut self, linear: u64, max: u64, write: bool) -> Exec<Option<(*mut u8, u64)>> {
-        if self.aligned {
+        if self.derived.aligned {
             return Ok(None);
         }
         self.require_canonical(linear, 1)?;
-        match self.place(linear, self.mode, write)? {
+        match self.place(linear, self.derived.mode, write)? {
             Place::Ram(..) if self.debug.data_page(linear) => Ok(None),
             Place::Ram(host, _) => Ok(Some((host, max.min(0x1000 - (linear & 0xfff))))),
             Place::Device(_) => Ok(None),
@@ -239,7 +239,7 @@ impl Cpu {
         let mut hit = false;
         let mut page = linear & !0xfff;
         while page.wrapping_sub(linear & !0xfff) < (linear & 0xfff) + bytes {
-            if let Some((_, state)) = self.tlb.lookup(page, 1, self.mode, true) {
+            if let Some((_, state)) = self.mmu.tlb.lookup(page, 1, self.derived.mode, true) {
                 // SAFETY: it is the state of a page of guest RAM, which lives as long as that.
                 hit |= unsafe { (*state).wrote() };
             }
@@ -253,12 +253,12 @@ impl Cpu {
     /// Where `size` bytes of RAM at `linear` are on the host, if all can be reached without a fault or an
     /// exit, and none is looked at.
     pub fn cached_range(&self, linear: u64, size: u64, write: bool) -> Option<*mut u8> {
-        self.tlb.lookup(linear, size, self.mode, write).map(|(host, _)| host)
+        self.mmu.tlb.lookup(linear, size, self.derived.mode, write).map(|(host, _)| host)
     }
 
     /// Tells that RAM at `linear` was written through [`Cpu::host_range`] or [`Cpu::cached_range`].
     pub fn host_range_written(&mut self, linear: u64) {
-        if let Ok(place) = self.place(linear, self.mode, true)
+        if let Ok(place) = self.place(linear, self.derived.mode, true)
             && place.wrote()
         {
             self.code_written();
@@ -268,7 +268,7 @@ impl Cpu {
     /// Makes sure that the byte at `linear` can be read, without reading it.
     pub fn probe_read(&mut self, linear: u64) -> Exec<()> {
         self.require_canonical(linear, 1)?;
-        self.place(linear, self.mode, false).map(drop)
+        self.place(linear, self.derived.mode, false).map(drop)
     }
 
     /// Makes an access of `size` bytes at `linear` hit the TLB, if it can. Raises nothing: whoever is
@@ -278,22 +278,22 @@ impl Cpu {
             return false;
         }
         self.begin();
-        let placed = self.place(linear, self.mode, write).is_ok();
-        self.fault = None;
-        placed && self.tlb.lookup(linear, size, self.mode, write).is_some()
+        let placed = self.place(linear, self.derived.mode, write).is_ok();
+        self.pending.fault = None;
+        placed && self.mmu.tlb.lookup(linear, size, self.derived.mode, write).is_some()
     }
 
     /// Translates one byte, caching the page if it is RAM.
     fn place(&mut self, linear: u64, mode: Mode, write: bool) -> Exec<Place> {
-        if let Some((host, state)) = self.tlb.find(linear, mode, write) {
+        if let Some((host, state)) = self.mmu.tlb.find(linear, mode, write) {
             return Ok(Place::Ram(host, state));
         }
         let mapping = match self.walk(linear, Access::data(mode, write)) {
             Ok(mapping) => mapping,
             Err(fault) => {
                 // A page fault drops what was cached for its address (SDM 4.10.4.1).
-                self.tlb.flush_page(linear);
-                self.fetches.flush_page(linear);
+                self.mmu.tlb.flush_page(linear);
+                self.mmu.fetches.flush_page(linear);
                 return Err(self.raise(fault));
             }
         };
@@ -301,11 +301,11 @@ impl Cpu {
         let (host, state, noticed) = (page.host, std::ptr::from_ref(page.state), page.state.watched());
         self.back(mapping.gpa)?;
         let mut allowed = self.allowed_everywhere(&mapping);
-        if noticed && self.tlb.guards_code() {
+        if noticed && self.mmu.tlb.guards_code() {
             // Whoever stores through it does not look.
             allowed.iter_mut().skip(1).step_by(2).for_each(|write| *write = false);
         }
-        self.tlb.fill(&Fill {
+        self.mmu.tlb.fill(&Fill {
             linear,
             host,
             state,
@@ -319,9 +319,9 @@ impl Cpu {
         Ok(Place::Ram(unsafe { host.add((linear & 0xfff) as usize) }, state))
     }
 
-    /// Raises an EPT violation if the 2-MiB piece of RAM around `gpa` was not touched yet.
+    /// Raises an EPT violation if the piece of RAM around `gpa` was not touched yet.
     pub(crate) fn back(&mut self, gpa: u64) -> Exec<()> {
-        let piece = self.memory.page(Gpa(gpa & !0x1f_ffff)).or_else(|| self.memory.page(Gpa(gpa)));
+        let piece = self.memory.piece(Gpa(gpa), BACKED);
         if piece.is_some_and(|piece| !piece.state.touched()) {
             self.ask(Exit::EptViolation { gpa })?;
         }

@@ -55,7 +55,7 @@ fn generic(cpu: &mut Cpu, bytes: &[u8]) -> Option<Exception> {
         Ok(()) => None,
         Err(stop) => {
             assert_eq!(stop, Stop::Fault);
-            cpu.fault.take()
+            cpu.pending.fault.take()
         }
     }
 }
@@ -68,7 +68,7 @@ fn in_block(cpu: &mut Machine, bytes: &[u8]) -> Option<u8> {
     cpu.memory.write(Gpa(CODE), &code).unwrap();
     cpu.state.rip = CODE;
     cpu.state.idtr.limit = 0;
-    let before = cpu.exceptions;
+    let before = *cpu.count.exceptions();
     match cpu.run(Until::default()) {
         Exit::Cpuid { .. } => {
             cpu.resume(Resume::Continue);
@@ -77,8 +77,9 @@ fn in_block(cpu: &mut Machine, bytes: &[u8]) -> Option<u8> {
         // Without an IDT the second exception is a #GP; if that is the first it counts twice.
         Exit::TripleFault => {
             cpu.state.activity = Default::default();
-            let new: Vec<u8> =
-                (0..32).filter(|&v| cpu.exceptions[usize::from(v)] != before[usize::from(v)]).collect();
+            let new: Vec<u8> = (0..32)
+                .filter(|&v| cpu.count.exceptions()[usize::from(v)] != before[usize::from(v)])
+                .collect();
             Some(*new.iter().find(|v| ![vector::GP, vector::DF].contains(v)).unwrap_or(&vector::GP))
         }
         exit => panic!("{exit:?}"),
@@ -131,9 +132,9 @@ fn of_two_missing_pages_the_first_is_told() {
     put(&cpu, PT, 0);
     put(&cpu, PT + 8, 0);
     assert_eq!(cpu.read::<u64>(L + 0xffc), Err(Stop::Fault));
-    assert_eq!(cpu.fault.take(), Some(Exception::pf(L + 0xffc, 0)));
+    assert_eq!(cpu.pending.fault.take(), Some(Exception::pf(L + 0xffc, 0)));
     assert_eq!(cpu.probe_write(L + 0xf00, 0x200), Err(Stop::Fault));
-    assert_eq!(cpu.fault.take(), Some(Exception::pf(L + 0xf00, pf::W)));
+    assert_eq!(cpu.pending.fault.take(), Some(Exception::pf(L + 0xf00, pf::W)));
 }
 
 #[test]
@@ -283,10 +284,10 @@ fn tables_where_there_is_no_memory_hold_nothing() {
     let mut cpu = paged(0);
     put(&cpu, PD, 0x1234_5678_9000 & !0xfff | OPEN);
     assert_eq!(cpu.write(L, 1u8), Err(Stop::Fault));
-    assert_eq!(cpu.fault.take().map(|fault| fault.code), Some(Some(pf::W)));
+    assert_eq!(cpu.pending.fault.take().map(|fault| fault.code), Some(Some(pf::W)));
     put(&cpu, PDPT, 0x3_ffff_f000 | OPEN);
     assert_eq!(cpu.read::<u8>(L), Err(Stop::Fault));
-    assert_eq!(cpu.fault.take().map(|fault| fault.code), Some(Some(0)));
+    assert_eq!(cpu.pending.fault.take().map(|fault| fault.code), Some(Some(0)));
 }
 
 #[test]
@@ -306,7 +307,7 @@ fn wrpkru_takes_and_gives_rights_at_once() {
     let mut code = |pkru: u64, write: bool| {
         set(&mut cpu, pkru);
         let outcome = if write { cpu.write(L, 1u8) } else { cpu.read::<u8>(L).map(drop) };
-        outcome.is_err().then(|| cpu.fault.take().and_then(|fault| fault.code).unwrap())
+        outcome.is_err().then(|| cpu.pending.fault.take().and_then(|fault| fault.code).unwrap())
     };
     assert_eq!((code(0, false), code(0, true)), (None, None));
     assert_eq!((code(2 << 10, false), code(2 << 10, true)), (None, Some(pf::P | pf::U | pf::W | pf::PK)));
@@ -341,7 +342,7 @@ fn pae_paging_latches_its_pointers() {
     cpu.state.gpr[reg::RAX] = cr4::PAE | cr4::PGE;
     assert_eq!(generic(&mut cpu, TO_CR4), None);
     assert_eq!(cpu.read::<u8>(0), Err(Stop::Fault), "a change of CR4.PGE does");
-    assert_eq!(cpu.fault.take(), Some(Exception::pf(0, 0)));
+    assert_eq!(cpu.pending.fault.take(), Some(Exception::pf(0, 0)));
     for reserved in [1 << 1, 1 << 2, 1 << 5, 1 << 8, 1 << 46, 1 << 52, pte::NX] {
         put(&cpu, PDPT + 24, PD | pte::P | reserved);
         cpu.state.gpr[reg::RAX] = PDPT;
@@ -382,7 +383,7 @@ fn sibling(cpu: &Cpu, world: &Arc<World>) -> Machine {
             memory: cpu.memory.clone(),
             time: cpu.time.clone(),
             parallel: true,
-            offered: Offered::EVERYTHING,
+            offered: Offered::EVERYTHING.into(),
         },
         VcpuParts { index: 1, entropy: Box::new(Numbers(1)) },
     );

@@ -1,4 +1,5 @@
-//! The software TLB: a direct-mapped cache of translations, one cache line an entry.
+//! The software TLB: a direct-mapped cache of translations, one cache line an entry. There are two tables, one for each [`Side`]:
+//! the one in use is that of whose code runs, and a VM entry or exit changes which it is.
 
 use std::mem::offset_of;
 
@@ -6,7 +7,8 @@ use satori_memory::PageState;
 
 use super::keys::KeyedSlots;
 use super::large::{LargePages, Reach};
-use super::spaces::{Change, Kept, Part, Space};
+use super::slots::{ENTRIES, Slots};
+use super::spaces::{Change, Kept, Part, SIDES, Side, Space};
 
 /// Whose rights an access is checked against. A processor changes between these often, so one
 /// entry holds the answers for all of them.
@@ -21,8 +23,6 @@ pub enum Mode {
     SupervisorAc = 2,
 }
 
-/// Entries; a power of two.
-pub(super) const ENTRIES: usize = 1024;
 /// What makes a page's address one that belongs into another slot, and not in that of the next page either.
 const ELSEWHERE: u64 = (ENTRIES as u64 / 2) << 12;
 /// The same in the tag of a page that holds watched data. No access that takes the fast path has it.
@@ -38,7 +38,7 @@ const fn never(slot: usize) -> u64 {
 /// access is allowed without further work, else what [`never()`] says.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Entry {
+pub(super) struct Entry {
     tag: [u64; 6],
     /// Host address minus linear address.
     addend: u64,
@@ -50,40 +50,16 @@ impl Entry {
         Entry { tag: [never(slot); 6], addend: 0, state: std::ptr::null() }
     }
 
+    /// Whether anybody may write.
+    fn may_write(&self, slot: usize) -> bool {
+        self.tag.iter().skip(1).step_by(2).any(|tag| *tag != never(slot))
+    }
+
     /// Takes back the right to write.
     fn forbid_writes(&mut self, slot: usize) {
         for tag in self.tag.iter_mut().skip(1).step_by(2) {
             *tag = never(slot);
         }
-    }
-}
-
-/// A set of slots.
-#[derive(Clone, Copy)]
-struct Slots([u64; ENTRIES / 64]);
-
-impl Slots {
-    const NONE: Slots = Slots([0; ENTRIES / 64]);
-
-    fn insert(&mut self, slot: usize) {
-        self.0[slot / 64] |= 1 << (slot % 64);
-    }
-
-    fn remove(&mut self, slot: usize) {
-        self.0[slot / 64] &= !(1 << (slot % 64));
-    }
-
-    /// Takes all out.
-    fn drain(&mut self) -> impl Iterator<Item = usize> + use<> {
-        let words = std::mem::replace(self, Slots::NONE).0;
-        words.into_iter().enumerate().flat_map(|(index, word)| {
-            let mut rest = word;
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
-                rest &= rest - 1;
-                Some(64 * index + bit)
-            })
-        })
     }
 }
 
@@ -109,10 +85,8 @@ pub struct TlbCounts {
     pub returned: u64,
 }
 
-/// A vCPU's data TLB.
-pub struct Tlb {
-    /// What [`Tlb::lookup`] sees: the entries, or none of them. Translated code looks here too.
-    entries: [Entry; ENTRIES],
+/// What is known of a table beside its entries.
+struct Table {
     /// While nothing may be seen, the entries; else, if that ever happened, an empty table.
     aside: Option<Box<[Entry; ENTRIES]>>,
     hidden: bool,
@@ -127,6 +101,46 @@ pub struct Tlb {
     /// What [`mark_of`] says of the page that each slot was last filled with.
     marks: Box<[u8; ENTRIES]>,
     large: LargePages,
+}
+
+impl Table {
+    fn new() -> Self {
+        Table {
+            aside: None,
+            hidden: false,
+            keys: KeyedSlots::new(),
+            local: Slots::NONE,
+            global: Slots::NONE,
+            key: Box::new([None; ENTRIES]),
+            kept: Kept::new(),
+            marks: Box::new([0; ENTRIES]),
+            large: LargePages::new(),
+        }
+    }
+
+    /// `slot` holds a page from here on.
+    fn note(&mut self, slot: usize, global: bool, key: Option<u8>, state: *const PageState) {
+        let (of, other) =
+            if global { (&mut self.global, &mut self.local) } else { (&mut self.local, &mut self.global) };
+        of.insert(slot);
+        other.remove(slot);
+        self.key[slot] = key;
+        self.marks[slot] = mark_of(state);
+        self.keys.note(key, slot);
+    }
+}
+
+/// A vCPU's data TLB.
+pub struct Tlb {
+    /// What [`Tlb::lookup`] sees of the guest itself: the entries, or none of them. Translated code looks here too.
+    entries: [Entry; ENTRIES],
+    /// The same of a nested guest, while its table is in use.
+    nested: Option<Box<[Entry; ENTRIES]>>,
+    /// The same while it is not, if it ever was.
+    idle: Option<Box<[Entry; ENTRIES]>>,
+    /// Whose table is in use.
+    side: Side,
+    tables: [Table; SIDES],
     /// How many pages had become code when it was last looked which of them are here, if those are kept from stores
     /// that do not look ([`PageState::marks`]).
     pub(super) seen_marks: Option<u64>,
@@ -166,7 +180,7 @@ fn empty() -> Box<[Entry; ENTRIES]> {
 }
 
 impl Tlb {
-    /// Where the entries are in this struct, for translated code.
+    /// Where the guest's own entries are in this struct, for translated code.
     pub const ENTRIES_OFFSET: usize = offset_of!(Tlb, entries);
     /// Log2 of an entry's size.
     pub const ENTRY_SHIFT: u8 = size_of::<Entry>().trailing_zeros() as u8;
@@ -184,15 +198,10 @@ impl Tlb {
     pub fn new() -> Self {
         Tlb {
             entries: std::array::from_fn(Entry::empty),
-            aside: None,
-            hidden: false,
-            keys: KeyedSlots::new(),
-            local: Slots::NONE,
-            global: Slots::NONE,
-            key: Box::new([None; ENTRIES]),
-            kept: Kept::new(),
-            marks: Box::new([0; ENTRIES]),
-            large: LargePages::new(),
+            nested: None,
+            idle: None,
+            side: Side::Own,
+            tables: std::array::from_fn(|_| Table::new()),
             seen_marks: None,
             counts: TlbCounts::default(),
         }
@@ -208,7 +217,7 @@ impl Tlb {
         mode: Mode,
         write: bool,
     ) -> Option<(*mut u8, *const PageState)> {
-        let entry = &self.entries[slot_of(linear)];
+        let entry = &self.nested.as_deref().unwrap_or(&self.entries)[slot_of(linear)];
         // A crossing access has the next page's tag, which lives in another slot.
         let tag = linear.wrapping_add(size - 1) & !0xfff;
         if entry.tag[2 * mode as usize + usize::from(write)] == tag {
@@ -218,20 +227,56 @@ impl Tlb {
         }
     }
 
-    /// Makes every look-up miss, or not: for modes in which each access needs a closer look.
-    pub fn hide(&mut self, hidden: bool) {
-        if hidden != self.hidden {
-            self.hidden = hidden;
-            std::mem::swap(&mut self.entries, &mut **self.aside.get_or_insert_with(empty));
+    /// How far the entries of a nested guest, whose code is about to run, are behind [`Tlb::ENTRIES_OFFSET`], in bytes; 0 of another's code.
+    pub fn nested_distance(&self) -> u64 {
+        self.nested
+            .as_ref()
+            .map_or(0, |nested| (nested.as_ptr() as u64).wrapping_sub(self.entries.as_ptr() as u64))
+    }
+
+    /// The table of `side` is in use from here on.
+    fn choose(&mut self, side: Side) {
+        if side != self.side {
+            self.side = side;
+            std::mem::swap(&mut self.nested, &mut self.idle);
+            if side == Side::Nested {
+                self.nested.get_or_insert_with(empty);
+            }
         }
     }
 
-    /// The entries, seen or not.
-    fn real(&mut self) -> &mut [Entry; ENTRIES] {
-        match &mut self.aside {
-            Some(aside) if self.hidden => aside,
-            _ => &mut self.entries,
+    /// Does something with the table in use, and with the other one if that was ever used.
+    fn with_both(&mut self, mut work: impl FnMut(&mut Tlb)) {
+        let side = self.side;
+        work(self);
+        if self.nested.is_some() || self.idle.is_some() {
+            self.choose(side.other());
+            work(self);
+            self.choose(side);
         }
+    }
+
+    /// Makes every look-up miss, or not: for modes in which each access needs a closer look.
+    pub fn hide(&mut self, hidden: bool) {
+        if hidden != self.table().hidden {
+            let table = &mut self.tables[self.side as usize];
+            table.hidden = hidden;
+            let entries = self.nested.as_deref_mut().unwrap_or(&mut self.entries);
+            std::mem::swap(entries, &mut **table.aside.get_or_insert_with(empty));
+        }
+    }
+
+    /// The entries in use, seen or not.
+    fn real(&mut self) -> &mut [Entry; ENTRIES] {
+        match &mut self.tables[self.side as usize] {
+            Table { aside: Some(aside), hidden: true, .. } => aside,
+            _ => self.nested.as_deref_mut().unwrap_or(&mut self.entries),
+        }
+    }
+
+    /// What is known of the entries in use.
+    fn table(&mut self) -> &mut Table {
+        &mut self.tables[self.side as usize]
     }
 
     /// What [`Tlb::lookup`] tells of one byte when neither hidden nor watched.
@@ -255,11 +300,9 @@ impl Tlb {
             }
         }
         self.real()[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
-        self.fill_slot(slot, fill.global);
-        self.key[slot] = fill.key;
-        self.marks[slot] = mark_of(fill.state);
-        self.keys.note(fill.key, slot);
-        self.large.insert(page, fill.shift);
+        let table = self.table();
+        table.note(slot, fill.global, fill.key, fill.state);
+        table.large.insert(page, fill.shift);
     }
 
     /// Whether pages of decoded code are kept from stores.
@@ -269,27 +312,33 @@ impl Tlb {
 
     /// Takes back the right to write pages whose writes are to be noticed: those that hold decoded code, or are logged.
     pub fn protect_watched(&mut self) {
-        for (slot, entry) in self.real().iter_mut().enumerate() {
-            // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
-            if unsafe { entry.state.as_ref() }.is_some_and(PageState::watched) {
-                entry.forbid_writes(slot);
+        self.with_both(|this| {
+            for (slot, entry) in this.real().iter_mut().enumerate() {
+                // SAFETY: the state of a page of guest RAM lives as long as that; see `Send`.
+                if entry.may_write(slot) && unsafe { entry.state.as_ref() }.is_some_and(PageState::watched) {
+                    entry.forbid_writes(slot);
+                }
             }
-        }
+        });
     }
 
     /// The same for the one page whose state is `state`.
     pub fn protect(&mut self, state: *const PageState) {
+        self.with_both(|this| this.protect_here(state));
+    }
+
+    fn protect_here(&mut self, state: *const PageState) {
         /// Slots that are compared at once.
         const PIECE: usize = 64;
         let mark = mark_of(state);
         for first in (0..ENTRIES).step_by(PIECE) {
             // Without an early end, the comparison of a piece is a few vector instructions.
-            let piece = &self.marks[first..first + PIECE];
+            let piece = &self.table().marks[first..first + PIECE];
             if !piece.iter().fold(false, |any, one| any | (*one == mark)) {
                 continue;
             }
             for slot in first..first + PIECE {
-                if self.marks[slot] != mark {
+                if self.table().marks[slot] != mark {
                     continue;
                 }
                 let entry = &mut self.real()[slot];
@@ -300,46 +349,56 @@ impl Tlb {
         }
     }
 
-    fn fill_slot(&mut self, slot: usize, global: bool) {
-        let (of, other) =
-            if global { (&mut self.global, &mut self.local) } else { (&mut self.local, &mut self.global) };
-        of.insert(slot);
-        other.remove(slot);
+    /// Drops everything, or everything but global pages of the world that is current, whose side is `side`. Nothing of others is kept.
+    pub(super) fn flush(&mut self, keep_global: bool, side: Side) {
+        self.choose(side);
+        self.with_both(|this| {
+            this.table().kept.clear();
+            if keep_global && this.side == side { this.flush_local() } else { this.flush_all() }
+        });
     }
 
-    /// Drops everything, or everything but global pages. Nothing of other address spaces is kept.
-    pub fn flush(&mut self, keep_global: bool) {
-        self.kept.clear();
-        if keep_global {
-            self.flush_local();
-        } else {
-            self.counts.full_flushes += 1;
-            for (slot, entry) in self.real().iter_mut().enumerate() {
-                *entry = Entry::empty(slot);
-            }
-            (self.local, self.global) = (Slots::NONE, Slots::NONE);
-            self.keys.clear();
-            self.large = LargePages::new();
+    fn flush_all(&mut self) {
+        self.counts.full_flushes += 1;
+        for (slot, entry) in self.real().iter_mut().enumerate() {
+            *entry = Entry::empty(slot);
         }
+        let table = self.table();
+        (table.local, table.global) = (Slots::NONE, Slots::NONE);
+        table.keys.clear();
+        table.large = LargePages::new();
     }
 
     fn flush_local(&mut self) {
         self.counts.flushes += 1;
-        for slot in self.local.drain() {
+        for slot in self.table().local.drain() {
+            self.real()[slot] = Entry::empty(slot);
+        }
+    }
+
+    fn flush_global(&mut self) {
+        self.counts.flushes += 1;
+        for slot in self.table().global.drain() {
             self.real()[slot] = Entry::empty(slot);
         }
     }
 
     /// Another address space becomes current.
-    pub fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &Change) {
+        self.choose(change.side());
         if change.only_flushes() {
             self.flush_local();
         }
+        if change.flushes_global() {
+            self.flush_global();
+        }
         for (from, to) in change.parts() {
             let aside = self.put_aside(matches!(from, Part::Global(_)));
-            self.kept.put(from, change, (self.keys.pkru(), aside));
-            if let Some((pkru, entries)) = self.kept.take(to, change)
-                && pkru == self.keys.pkru()
+            let table = self.table();
+            let pkru = table.keys.pkru();
+            table.kept.put(from, change, (pkru, aside));
+            if let Some((before, entries)) = table.kept.take(to, change)
+                && before == pkru
             {
                 self.put_back(entries, matches!(to, Part::Global(_)), change.translates);
             }
@@ -349,10 +408,11 @@ impl Tlb {
     /// Takes out all pages that are global, or not.
     fn put_aside(&mut self, global: bool) -> Vec<Aside> {
         self.counts.flushes += 1;
-        let slots = if global { self.global.drain() } else { self.local.drain() };
+        let table = self.table();
+        let slots = if global { table.global.drain() } else { table.local.drain() };
         let take = |slot: usize| {
             let entry = std::mem::replace(&mut self.real()[slot], Entry::empty(slot));
-            Aside { slot: slot as u16, key: self.key[slot], entry }
+            Aside { slot: slot as u16, key: self.table().key[slot], entry }
         };
         slots.map(take).filter(|aside| !aside.entry.state.is_null()).collect()
     }
@@ -371,45 +431,63 @@ impl Tlb {
             }
             self.counts.returned += 1;
             self.real()[slot] = entry;
-            self.fill_slot(slot, global);
-            self.key[slot] = key;
-            self.marks[slot] = mark_of(entry.state);
-            self.keys.note(key, slot);
+            self.table().note(slot, global, key, entry.state);
         }
     }
 
-    /// Forgets what is kept of other address spaces; see [`Kept::forget`].
-    pub fn forget(&mut self, which: impl Fn(Space) -> bool, all: bool) {
-        self.kept.forget(which, all);
+    /// Forgets what is kept of address spaces that are not current, `spaces` being those that the sides have or had last: what is
+    /// put aside ([`Kept::forget`]), and what the other side's table holds.
+    pub(super) fn forget(&mut self, which: impl Fn(Space) -> bool, all: bool, spaces: [Space; SIDES]) {
+        let side = self.side;
+        self.with_both(|this| {
+            this.table().kept.forget(&which, all);
+            let space = spaces[this.side as usize];
+            if this.side != side && which(space) {
+                this.flush_local();
+            }
+            if this.side != side && all && which(space.of_world()) {
+                this.flush_global();
+            }
+        });
     }
 
     /// Drops the translation of the page at `linear`, however large it is.
     pub fn flush_page(&mut self, linear: u64) {
-        match self.large.reach(linear) {
+        match self.table().large.reach(linear) {
             Reach::Page => self.real()[slot_of(linear)] = Entry::empty(slot_of(linear)),
             Reach::Piece => {
-                for (slot, entry) in self.real().iter_mut().enumerate() {
-                    if entry.tag.iter().any(|tag| *tag != never(slot) && (tag ^ linear) >> 21 == 0) {
+                // Its pages have slots one behind the other.
+                const PAGES: usize = 1 << (21 - 12);
+                let first = slot_of(linear) & !(PAGES - 1);
+                for (slot, entry) in self.real().iter_mut().enumerate().skip(first).take(PAGES) {
+                    if entry
+                        .tag
+                        .iter()
+                        .any(|tag| *tag != never(slot) && ((tag ^ linear) & !WATCHED) >> 21 == 0)
+                    {
                         *entry = Entry::empty(slot);
                     }
                 }
             }
-            Reach::All => self.flush(false),
+            Reach::All => {
+                self.table().kept.clear();
+                self.flush_all();
+            }
         }
     }
 
     /// Brings what was decided by protection keys up to date with PKRU.
     #[inline]
     pub fn set_pkru(&mut self, pkru: u32) {
-        if self.keys.pkru() != pkru {
+        if self.tables[self.side as usize].keys.pkru() != pkru {
             self.drop_keyed(pkru);
         }
     }
 
     #[cold]
     fn drop_keyed(&mut self, pkru: u32) {
-        for key in self.keys.changed(pkru) {
-            for slot in self.keys.take(key) {
+        for key in self.table().keys.changed(pkru) {
+            for slot in self.table().keys.take(key) {
                 self.real()[slot] = Entry::empty(slot);
             }
         }

@@ -1,14 +1,15 @@
 //! CRC32, the one SSE4.2 instruction on general registers: no CR0 or CR4 bit forbids it.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 
 use super::native;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
-/// The implementation of `insn`, if it is CRC32.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    (insn.mnemonic() == Mnemonic::Crc32 && is_x86_feature_detected!("sse4.2")).then_some(crc32)
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Crc32 if is_x86_feature_detected!("sse4.2") => crc32,
+});
 
 fn crc32(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let data = cpu.operand(insn, 1)?;

@@ -7,66 +7,20 @@ use satori_engine::Exception;
 
 use super::native::{self, Compare, Float, Tiny};
 use super::operand::{source, sse, unaligned, xmm};
-use super::table::{dot_rows, float_imm_rows, float_rows};
-use crate::cpu::{Cpu, Exec, Handler, Stop};
+use super::table::{dot_rows, float_imm_rows, float_rows, native_rows};
+use crate::cpu::{Cpu, Exec, Stop};
 use crate::host::Scalar;
+use crate::insn::{Row, rows};
 
-/// The implementation of `insn`, if it is floating point on XMM registers.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    if !insn.op0_register().is_xmm() {
-        return None;
-    }
-    let mnemonic = insn.mnemonic();
-    float_row(mnemonic).or_else(|| float_imm_row(mnemonic)).or_else(|| dot_row(mnemonic)).or_else(|| {
-        Some(match mnemonic {
-            Mnemonic::Comiss => compare::<native::Comiss, u32>,
-            Mnemonic::Comisd => compare::<native::Comisd, u64>,
-            Mnemonic::Ucomiss => compare::<native::Ucomiss, u32>,
-            Mnemonic::Ucomisd => compare::<native::Ucomisd, u64>,
-            _ => return None,
-        })
-    })
-}
-
-macro_rules! dispatch_float {
-    ($($feature:tt { $($name:ident $op:literal $ty:ident $tiny:ident;)* })*) => {
-        fn float_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => float::<native::$name, $ty>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-float_rows!(dispatch_float);
-
-macro_rules! dispatch_float_imm {
-    ($($feature:tt {
-        $($name:ident $op:literal $ty:ident $tiny:ident $mask:literal [$($imm:literal)*];)*
-    })*) => {
-        fn float_imm_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => float::<native::$name, $ty>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-float_imm_rows!(dispatch_float_imm);
-
-macro_rules! dispatch_dot {
-    ($($feature:tt {
-        $($name:ident $op:literal $ty:ident $tiny:ident $mask:literal [$($imm:literal)*];)*
-    })*) => {
-        fn dot_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => dot::<native::$name>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-dot_rows!(dispatch_dot);
+pub(super) const FLOAT: &[Row] = float_rows!(native_rows Mnemonics float);
+pub(super) const IMMEDIATE: &[Row] = float_imm_rows!(native_rows Mnemonics float);
+pub(super) const DOT: &[Row] = dot_rows!(native_rows Mnemonics dot);
+pub(super) const COMPARISONS: &[Row] = rows!(insn {
+    Comiss => compare::<native::Comiss, u32>,
+    Comisd => compare::<native::Comisd, u64>,
+    Ucomiss => compare::<native::Ucomiss, u32>,
+    Ucomisd => compare::<native::Ucomisd, u64>,
+});
 
 fn float<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
@@ -86,18 +40,18 @@ fn float<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) ->
 
 /// Whether the flags of results that are too large or too small need [`Unbounded`].
 #[inline(always)]
-pub fn must_be_exact<O: Float>(cpu: &Cpu) -> bool {
+pub(super) fn must_be_exact<O: Float>(cpu: &Cpu) -> bool {
     O::TINY != Tiny::None && cpu.state.fpu.mxcsr & RANGE_MASKS != RANGE_MASKS
 }
 
 /// Masks of the exceptions of results that do not fit the format's range.
-pub const RANGE_MASKS: u32 = (mxcsr::OE | mxcsr::UE) << mxcsr::MASK_SHIFT;
+pub(super) const RANGE_MASKS: u32 = (mxcsr::OE | mxcsr::UE) << mxcsr::MASK_SHIFT;
 
 /// With overflow or underflow unmasked, a result beyond the format's range is inexact only if
 /// rounding to its precision with an unbounded exponent loses something (SDM volume 1, 4.9.1.4 and
 /// 4.9.1.5). So such results are worked out again from operands whose exponents are brought near
 /// 0. Tiny sums are exact as they are.
-pub struct Unbounded {
+pub(super) struct Unbounded {
     /// The guest's MXCSR.
     guest: u32,
     imm: u8,
@@ -113,7 +67,7 @@ pub struct Unbounded {
 impl Unbounded {
     /// The operation of SSE's `mnemonic` on a source of `size` bytes.
     #[cold]
-    pub fn new(cpu: &Cpu, mnemonic: Mnemonic, imm: u8, size: u64) -> Self {
+    pub(super) fn new(cpu: &Cpu, mnemonic: Mnemonic, imm: u8, size: u64) -> Self {
         use Mnemonic::{Addpd, Addps, Addsd, Addss, Addsubpd, Addsubps, Subpd, Subps, Subsd, Subss};
         use Mnemonic::{
             Cvtpd2ps, Cvtsd2ss, Divpd, Divps, Divsd, Divss, Mulpd, Mulps, Mulsd, Mulss, Vcvtps2ph,
@@ -138,7 +92,7 @@ impl Unbounded {
     }
 
     /// Executes it on one half of the operands.
-    pub fn run<O: Float>(&self, old: u128, s: u128, control: u32) -> (u128, u32) {
+    pub(super) fn run<O: Float>(&self, old: u128, s: u128, control: u32) -> (u128, u32) {
         let to = format(O::TINY);
         let from = self.from.unwrap_or(to);
         let elements = if self.packed { 128 / from.bits } else { 1 };
@@ -170,13 +124,13 @@ impl Unbounded {
 }
 
 /// Whether `element` may stand for a result beyond the range, of which the guest wants to know.
-pub fn beyond(guest: u32, format: Format, element: u128) -> bool {
+pub(super) fn beyond(guest: u32, format: Format, element: u128) -> bool {
     guest & mxcsr::UM == 0 && format.is_small(element)
         || guest & mxcsr::OE << mxcsr::MASK_SHIFT == 0 && format.is_large(element)
 }
 
 /// The format of results that can be tiny.
-pub fn format(kind: Tiny) -> Format {
+pub(super) fn format(kind: Tiny) -> Format {
     match kind {
         Tiny::Halves => HALF,
         Tiny::Single | Tiny::Singles => SINGLE,
@@ -186,7 +140,7 @@ pub fn format(kind: Tiny) -> Format {
 
 /// A floating-point format, by the sizes of its parts.
 #[derive(Clone, Copy)]
-pub struct Format {
+pub(super) struct Format {
     /// All of it.
     pub bits: u32,
     /// The fraction.
@@ -201,29 +155,29 @@ const DOUBLE: Format = Format { bits: 64, fraction_bits: 52, bias: 1023 };
 
 impl Format {
     /// Element `i` of `value`.
-    pub fn element(self, value: u128, i: u32) -> u128 {
+    pub(super) fn element(self, value: u128, i: u32) -> u128 {
         value >> (self.bits * i) & u128::MAX >> (128 - self.bits)
     }
 
     /// `value` with element `i` replaced.
-    pub fn with_element(self, value: u128, i: u32, element: u128) -> u128 {
+    pub(super) fn with_element(self, value: u128, i: u32, element: u128) -> u128 {
         let mask = u128::MAX >> (128 - self.bits);
         value & !(mask << (self.bits * i)) | (element & mask) << (self.bits * i)
     }
 
     /// The exponent field and the fraction.
-    pub fn parts(self, element: u128) -> (u128, u128) {
+    pub(super) fn parts(self, element: u128) -> (u128, u128) {
         let magnitude = element & ((1 << (self.bits - 1)) - 1);
         (magnitude >> self.fraction_bits, magnitude & ((1 << self.fraction_bits) - 1))
     }
 
     /// Zero or denormal.
-    pub fn is_small(self, element: u128) -> bool {
+    pub(super) fn is_small(self, element: u128) -> bool {
         self.parts(element).0 == 0
     }
 
     /// Infinite, or the largest number: where results beyond the range end up.
-    pub fn is_large(self, element: u128) -> bool {
+    pub(super) fn is_large(self, element: u128) -> bool {
         let (exponent, fraction) = self.parts(element);
         let largest = exponent == 2 * self.bias && fraction == (1 << self.fraction_bits) - 1;
         largest || exponent > 2 * self.bias
@@ -258,9 +212,9 @@ fn quarter(format: Format, value: u128, i: u32) -> u128 {
 
 /// DPPS and DPPD: the sum goes to every element that the low half of the immediate names, 0 to
 /// the others.
-fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+fn dot<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
-    let s = source::<u128>(cpu, insn, 1)?;
+    let s = source::<T>(cpu, insn, 1)?;
     let d = xmm(insn.op0_register());
     let old = cpu.state.fpu.ymm[d].low;
     let dot = Dot { imm: insn.immediate8(), guest: cpu.state.fpu.mxcsr };
@@ -270,7 +224,7 @@ fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// One half of a dot product.
-pub struct Dot {
+pub(super) struct Dot {
     /// One mask for the elements that take part, one for those that receive the sum.
     pub imm: u8,
     /// The guest's MXCSR.
@@ -279,12 +233,12 @@ pub struct Dot {
 
 impl Dot {
     /// The sum, in every element.
-    pub fn run<O: Float>(&self, a: u128, b: u128, mxcsr: u32) -> (u128, u32) {
+    pub(super) fn run<O: Float>(&self, a: u128, b: u128, mxcsr: u32) -> (u128, u32) {
         O::run(a, b, self.imm | 0xf, mxcsr)
     }
 
     /// Whether the sum or something within it is tiny.
-    pub fn is_tiny<O: Float>(&self, a: u128, b: u128, sum: u128) -> bool {
+    pub(super) fn is_tiny<O: Float>(&self, a: u128, b: u128, sum: u128) -> bool {
         let control = self.guest & !mxcsr::FTZ | mxcsr::MASKS;
         let factors = elements::<O>(self.imm >> 4);
         is_tiny(O::TINY, sum) || tiny_within(O::TINY, a & factors, b & factors, control)
@@ -292,7 +246,7 @@ impl Dot {
 }
 
 /// The elements that the low half of an immediate names.
-pub fn elements<O: Float>(imm: u8) -> u128 {
+pub(super) fn elements<O: Float>(imm: u8) -> u128 {
     let bits = if O::TINY == Tiny::Singles { 32 } else { 64 };
     let element = u128::MAX >> (128 - bits);
     (0..128 / bits).filter(|i| imm >> i & 1 != 0).fold(0, |m, i| m | element << (bits * i))
@@ -312,7 +266,10 @@ fn compare<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction
 }
 
 /// A comparison into the flags, once vector instructions may execute.
-pub fn compare_operands<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+pub(super) fn compare_operands<O: Compare, T: Scalar + Into<u128>>(
+    cpu: &mut Cpu,
+    insn: &Instruction,
+) -> Exec<()> {
     let b = unaligned::<T>(cpu, insn, 1)?;
     let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let flags = under_mxcsr(cpu, |mxcsr| O::run(a, b, mxcsr), |_| false)?;
@@ -324,7 +281,7 @@ pub fn compare_operands<O: Compare, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn:
 /// exception it raises #XM instead of giving the result; `tiny` then tells whether that holds a
 /// number too small for its format.
 #[inline(always)]
-pub fn under_mxcsr<R>(
+pub(super) fn under_mxcsr<R>(
     cpu: &mut Cpu,
     operation: impl FnOnce(u32) -> (R, u32),
     tiny: impl FnOnce(&R) -> bool,
@@ -370,7 +327,7 @@ fn simd_exception(cpu: &mut Cpu) -> Stop {
 }
 
 /// Whether one of the named results is a denormal number.
-pub fn is_tiny(kind: Tiny, value: u128) -> bool {
+pub(super) fn is_tiny(kind: Tiny, value: u128) -> bool {
     let single = |i: u32| {
         let v = (value >> (32 * i)) as u32;
         v & 0x7f80_0000 == 0 && v & 0x007f_ffff != 0

@@ -1,23 +1,21 @@
 //! FXSAVE, FXRSTOR, LDMXCSR and STMXCSR.
 
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Code, Instruction};
 use satori_defs::fpu::fxsave;
 
 use super::legacy;
 use super::operand::{load_bytes, require_aligned, sse, store_address, store_bytes};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::fpu;
+use crate::insn::{Row, rows};
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Ldmxcsr => ldmxcsr,
-        Mnemonic::Stmxcsr => stmxcsr,
-        Mnemonic::Fxsave | Mnemonic::Fxsave64 => save,
-        Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => restore,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Ldmxcsr => ldmxcsr,
+    Stmxcsr => stmxcsr,
+    Fxsave | Fxsave64 => save,
+    Fxrstor | Fxrstor64 => restore,
+});
 
 fn ldmxcsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;

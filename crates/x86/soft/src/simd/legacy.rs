@@ -8,8 +8,8 @@ use crate::cpu::{Cpu, Exec};
 use crate::fpu;
 
 /// XMM registers that are saved and restored: 16 in 64-bit code, else 8.
-pub fn registers(cpu: &Cpu) -> usize {
-    if cpu.code64 { 16 } else { 8 }
+pub(super) fn registers(cpu: &Cpu) -> usize {
+    if cpu.derived.code64 { 16 } else { 8 }
 }
 
 fn put(area: &mut [u8], at: usize, bytes: &[u8]) {
@@ -27,7 +27,7 @@ fn pointer_mask(wide: bool) -> u64 {
 }
 
 /// Stores all that is x87.
-pub fn put_x87(area: &mut [u8], state: &FpuState, wide: bool) {
+pub(super) fn put_x87(area: &mut [u8], state: &FpuState, wide: bool) {
     let pointers = pointer_mask(wide);
     put(area, fxsave::FCW, &state.fcw.to_le_bytes());
     put(area, fxsave::FSW, &state.fsw.to_le_bytes());
@@ -41,20 +41,20 @@ pub fn put_x87(area: &mut [u8], state: &FpuState, wide: bool) {
 }
 
 /// Stores MXCSR and its mask.
-pub fn put_mxcsr(area: &mut [u8], state: &FpuState) {
+pub(super) fn put_mxcsr(area: &mut [u8], state: &FpuState) {
     put(area, fxsave::MXCSR, &state.mxcsr.to_le_bytes());
     put(area, fxsave::MXCSR_MASK, &mxcsr::MASK.to_le_bytes());
 }
 
 /// Stores the XMM registers that `area` has room for.
-pub fn put_xmm(area: &mut [u8], state: &FpuState) {
+pub(super) fn put_xmm(area: &mut [u8], state: &FpuState) {
     for (place, value) in area[fxsave::XMM0..].as_chunks_mut().0.iter_mut().zip(state.ymm) {
         *place = value.low.to_le_bytes();
     }
 }
 
 /// Loads all that is x87.
-pub fn take_x87(area: &[u8], state: &mut FpuState, wide: bool) {
+pub(super) fn take_x87(area: &[u8], state: &mut FpuState, wide: bool) {
     let pointers = pointer_mask(wide);
     state.ftw = area[fxsave::FTW];
     state.fop = u16::from_le_bytes(take(area, fxsave::FOP)) & 0x7ff;
@@ -68,17 +68,17 @@ pub fn take_x87(area: &[u8], state: &mut FpuState, wide: bool) {
 }
 
 /// The MXCSR of an area.
-pub fn mxcsr_of(area: &[u8]) -> u32 {
+pub(super) fn mxcsr_of(area: &[u8]) -> u32 {
     u32::from_le_bytes(take(area, fxsave::MXCSR))
 }
 
 /// #GP(0) for a value that MXCSR cannot have.
-pub fn check_mxcsr(cpu: &mut Cpu, value: u32) -> Exec<()> {
+pub(super) fn check_mxcsr(cpu: &mut Cpu, value: u32) -> Exec<()> {
     if value & !mxcsr::MASK == 0 { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
 }
 
 /// Loads the XMM registers that `area` has room for.
-pub fn take_xmm(area: &[u8], state: &mut FpuState) {
+pub(super) fn take_xmm(area: &[u8], state: &mut FpuState) {
     for (value, place) in state.ymm.iter_mut().zip(area[fxsave::XMM0..].as_chunks().0) {
         value.low = u128::from_le_bytes(*place);
     }

@@ -8,75 +8,51 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use super::moves::store_masked;
 use super::native::{self, Mmx};
 use super::operand::{LOW64, mm, xmm};
+use super::packed::by_immediate;
 use super::shuffle::shuffle_words;
-use super::table::mmx_rows;
-use crate::cpu::{Cpu, Exec, Handler};
+use super::table::{mmx_rows, native_rows};
+use crate::cpu::{Cpu, Exec};
 use crate::fpu;
 use crate::host::Scalar;
+use crate::insn::{Row, rows, to_memory};
 
-/// The implementation of `insn`, if it works on MMX registers and is not a conversion.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let mnemonic = insn.mnemonic();
-    if mnemonic == Mnemonic::Emms {
-        return Some(emms);
-    }
-    if !insn.op0_register().is_mm() && !insn.op1_register().is_mm() {
-        return None;
-    }
-    let to_memory = insn.op0_kind() == OpKind::Memory;
-    let to_mmx = insn.op0_register().is_mm();
-    if insn.op1_kind() == OpKind::Immediate8 {
-        return by_immediate(mnemonic);
-    }
-    Some(match mnemonic {
-        Mnemonic::Movq | Mnemonic::Movntq if to_memory => store::<u64>,
-        Mnemonic::Movd if to_memory => store::<u32>,
-        Mnemonic::Movq if to_mmx && insn.op1_register().is_mm() => unary::<Copy>,
-        Mnemonic::Movq | Mnemonic::Movd if to_mmx => from_general,
-        Mnemonic::Movq | Mnemonic::Movd => to_general,
-        Mnemonic::Movq2dq => movq2dq,
-        Mnemonic::Movdq2q => movdq2q,
-        Mnemonic::Punpcklbw => unpack_low::<native::Punpcklbw>,
-        Mnemonic::Punpcklwd => unpack_low::<native::Punpcklwd>,
-        Mnemonic::Punpckldq => unpack_low::<native::Punpckldq>,
-        Mnemonic::Pshufw => pshufw,
-        Mnemonic::Palignr => palignr,
-        Mnemonic::Pinsrw => pinsrw,
-        Mnemonic::Pextrw => pextrw,
-        Mnemonic::Pmovmskb => pmovmskb,
-        Mnemonic::Maskmovq => maskmovq,
-        _ => return row(mnemonic),
-    })
+/// Whether `insn` works on MMX registers.
+pub(super) fn works_on_mmx(insn: &Instruction) -> bool {
+    insn.op0_register().is_mm() || insn.op1_register().is_mm() || insn.mnemonic() == Mnemonic::Emms
 }
 
-macro_rules! dispatch {
-    ($($feature:tt { $($name:ident $op:literal;)* })*) => {
-        fn row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => unary::<native::$name>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-mmx_rows!(dispatch);
-
-fn by_immediate(mnemonic: Mnemonic) -> Option<Handler> {
-    Some(match mnemonic {
-        Mnemonic::Psllw => shift::<native::Psllw>,
-        Mnemonic::Pslld => shift::<native::Pslld>,
-        Mnemonic::Psllq => shift::<native::Psllq>,
-        Mnemonic::Psrlw => shift::<native::Psrlw>,
-        Mnemonic::Psrld => shift::<native::Psrld>,
-        Mnemonic::Psrlq => shift::<native::Psrlq>,
-        Mnemonic::Psraw => shift::<native::Psraw>,
-        Mnemonic::Psrad => shift::<native::Psrad>,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Emms => emms,
+    Psllw if by_immediate(insn) => shift::<native::Psllw>,
+    Pslld if by_immediate(insn) => shift::<native::Pslld>,
+    Psllq if by_immediate(insn) => shift::<native::Psllq>,
+    Psrlw if by_immediate(insn) => shift::<native::Psrlw>,
+    Psrld if by_immediate(insn) => shift::<native::Psrld>,
+    Psrlq if by_immediate(insn) => shift::<native::Psrlq>,
+    Psraw if by_immediate(insn) => shift::<native::Psraw>,
+    Psrad if by_immediate(insn) => shift::<native::Psrad>,
+    Movq | Movntq if to_memory(insn) => store::<u64>,
+    Movd if to_memory(insn) => store::<u32>,
+    Movq if insn.op0_register().is_mm() && insn.op1_register().is_mm() => unary::<Copy>,
+    Movq | Movd if insn.op0_register().is_mm() => from_general,
+    Movq | Movd => to_general,
+    Movq2dq => movq2dq,
+    Movdq2q => movdq2q,
+    Punpcklbw => unpack_low::<native::Punpcklbw>,
+    Punpcklwd => unpack_low::<native::Punpcklwd>,
+    Punpckldq => unpack_low::<native::Punpckldq>,
+    Pshufw => pshufw,
+    Palignr => palignr,
+    Pinsrw => pinsrw,
+    Pextrw => pextrw,
+    Pmovmskb => pmovmskb,
+    Maskmovq => maskmovq,
+});
+pub(super) const PACKED: &[Row] = mmx_rows!(native_rows Mnemonics unary);
 
 /// Whether MMX instructions may execute: #UD, #NM, or a pending x87 exception.
-pub fn usable(cpu: &mut Cpu) -> Exec<()> {
+pub(super) fn usable(cpu: &mut Cpu) -> Exec<()> {
     if cpu.state.cr0 & satori_defs::x86::cr0::EM != 0 {
         return Err(cpu.raise(satori_engine::Exception::ud()));
     }
@@ -85,7 +61,7 @@ pub fn usable(cpu: &mut Cpu) -> Exec<()> {
 }
 
 /// The transition from x87 to MMX: TOP 0, all valid.
-pub fn enter(cpu: &mut Cpu) {
+pub(super) fn enter(cpu: &mut Cpu) {
     fpu::set_top(&mut cpu.state.fpu, 0);
     cpu.state.fpu.ftw = 0xff;
 }
@@ -97,13 +73,13 @@ fn get(cpu: &Cpu, i: usize) -> u64 {
 }
 
 /// Enters MMX mode and sets MMi.
-pub fn set(cpu: &mut Cpu, i: usize, value: u64) {
+pub(super) fn set(cpu: &mut Cpu, i: usize, value: u64) {
     enter(cpu);
     cpu.state.fpu.st[i & 7] = u128::from(value) | 0xffff << 64;
 }
 
 /// An MMX register or 64 bits of memory.
-pub fn source(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
+pub(super) fn source(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
     if insn.op_kind(op) == OpKind::Register {
         return Ok(get(cpu, mm(insn.op_register(op))));
     }

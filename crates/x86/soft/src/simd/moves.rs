@@ -1,60 +1,54 @@
 //! Moves between registers and memory.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, OpKind};
 
 use super::native;
 use super::operand::{LOW64, require_aligned, sse, store_address, unaligned, xmm};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
+use crate::insn::{Row, from_memory, rows, to_memory};
 use crate::operands::truncate;
 
-/// The implementation of `insn`, if it is a move of XMM registers.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let vector = insn.op0_register().is_xmm() || insn.op1_register().is_xmm();
-    let to_memory = insn.op0_kind() == OpKind::Memory;
-    let from_memory = insn.op1_kind() == OpKind::Memory;
-    if insn.mnemonic() == Mnemonic::Movnti {
-        return Some(movnti);
-    }
-    if !vector {
-        return None;
-    }
-    Some(match insn.mnemonic() {
-        Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa if to_memory => store_aligned,
-        Mnemonic::Movntps | Mnemonic::Movntpd | Mnemonic::Movntdq => store_aligned,
-        Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa if from_memory => load_aligned,
-        Mnemonic::Movntdqa if is_x86_feature_detected!("sse4.1") => load_aligned,
-        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu if to_memory => store::<u128>,
-        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu if from_memory => load::<u128>,
-        Mnemonic::Lddqu => load::<u128>,
-        Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movdqa => copy,
-        Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqu => copy,
-        Mnemonic::Movss if to_memory => store::<u32>,
-        Mnemonic::Movss if from_memory => load::<u32>,
-        Mnemonic::Movss => movss,
-        Mnemonic::Movsd if to_memory => store::<u64>,
-        Mnemonic::Movsd if from_memory => load::<u64>,
-        Mnemonic::Movsd => movsd,
-        Mnemonic::Movlps | Mnemonic::Movlpd if to_memory => store::<u64>,
-        Mnemonic::Movlps | Mnemonic::Movlpd => load_low,
-        Mnemonic::Movhps | Mnemonic::Movhpd if to_memory => store_high,
-        Mnemonic::Movhps | Mnemonic::Movhpd => load_high,
-        Mnemonic::Movhlps => movhlps,
-        Mnemonic::Movlhps => movlhps,
-        Mnemonic::Movq if to_memory => store::<u64>,
-        Mnemonic::Movd if to_memory => store::<u32>,
-        Mnemonic::Movq if from_memory => load::<u64>,
-        Mnemonic::Movd if from_memory => load::<u32>,
-        Mnemonic::Movq if insn.op0_register().is_xmm() && insn.op1_register().is_xmm() => movq,
-        Mnemonic::Movq | Mnemonic::Movd if insn.op0_register().is_xmm() => from_general,
-        Mnemonic::Movq | Mnemonic::Movd => to_general,
-        Mnemonic::Movmskps => movmskps,
-        Mnemonic::Movmskpd => movmskpd,
-        Mnemonic::Pmovmskb => pmovmskb,
-        Mnemonic::Maskmovdqu => maskmovdqu,
-        _ => return None,
-    })
-}
+/// The one move of this file between general registers and memory.
+pub(super) const GENERAL: &[Row] = rows!(insn {
+    Movnti => movnti,
+});
+
+/// Moves of XMM registers.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Movaps | Movapd | Movdqa if to_memory(insn) => store_aligned,
+    Movntps | Movntpd | Movntdq => store_aligned,
+    Movaps | Movapd | Movdqa if from_memory(insn) => load_aligned,
+    Movntdqa if is_x86_feature_detected!("sse4.1") => load_aligned,
+    Movups | Movupd | Movdqu if to_memory(insn) => store::<u128>,
+    Movups | Movupd | Movdqu if from_memory(insn) => load::<u128>,
+    Lddqu => load::<u128>,
+    Movaps | Movapd | Movdqa => copy,
+    Movups | Movupd | Movdqu => copy,
+    Movss if to_memory(insn) => store::<u32>,
+    Movss if from_memory(insn) => load::<u32>,
+    Movss => movss,
+    Movsd if to_memory(insn) => store::<u64>,
+    Movsd if from_memory(insn) => load::<u64>,
+    Movsd => movsd,
+    Movlps | Movlpd if to_memory(insn) => store::<u64>,
+    Movlps | Movlpd => load_low,
+    Movhps | Movhpd if to_memory(insn) => store_high,
+    Movhps | Movhpd => load_high,
+    Movhlps => movhlps,
+    Movlhps => movlhps,
+    Movq if to_memory(insn) => store::<u64>,
+    Movd if to_memory(insn) => store::<u32>,
+    Movq if from_memory(insn) => load::<u64>,
+    Movd if from_memory(insn) => load::<u32>,
+    Movq if insn.op0_register().is_xmm() && insn.op1_register().is_xmm() => movq,
+    Movq | Movd if insn.op0_register().is_xmm() => from_general,
+    Movq | Movd => to_general,
+    Movmskps => movmskps,
+    Movmskpd => movmskpd,
+    Pmovmskb => pmovmskb,
+    Maskmovdqu => maskmovdqu,
+});
 
 fn load<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
@@ -155,12 +149,12 @@ fn mask(cpu: &mut Cpu, insn: &Instruction, signs: impl Fn(u128) -> u64) -> Exec<
 }
 
 /// The signs of four singles.
-pub fn single_signs(s: u128) -> u64 {
+pub(super) fn single_signs(s: u128) -> u64 {
     (0..4).map(|i| ((s >> (i * 32 + 31)) as u64 & 1) << i).sum()
 }
 
 /// The signs of two doubles.
-pub fn double_signs(s: u128) -> u64 {
+pub(super) fn double_signs(s: u128) -> u64 {
     (s >> 63) as u64 & 1 | (s >> 126) as u64 & 2
 }
 
@@ -190,7 +184,7 @@ fn maskmovdqu(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// Stores the bytes whose mask byte has its top bit set at DS:rDI (or an overriding segment).
-pub fn store_masked(cpu: &mut Cpu, insn: &Instruction, data: &[u8], mask: &[u8]) -> Exec<()> {
+pub(super) fn store_masked(cpu: &mut Cpu, insn: &Instruction, data: &[u8], mask: &[u8]) -> Exec<()> {
     let bits = match insn.op0_kind() {
         OpKind::MemorySegDI => 16,
         OpKind::MemorySegEDI => 32,

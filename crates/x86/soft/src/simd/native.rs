@@ -9,39 +9,39 @@ use std::arch::asm;
 use std::arch::x86_64::__m128i;
 
 use satori_defs::fpu::mxcsr;
-pub use vex::*;
+pub(super) use vex::*;
 
 use super::table::{
     dot_rows, float_imm_rows, float_rows, low_rows, mmx_rows, packed_imm_rows, packed_rows, packed_xmm0_rows,
 };
 
 /// `op(destination, source)`.
-pub trait Packed {
+pub(super) trait Packed {
     /// Executes it.
     fn run(destination: u128, source: u128) -> u128;
 }
 
 /// `op(destination, source, XMM0)`.
-pub trait PackedXmm0 {
+pub(super) trait PackedXmm0 {
     /// Executes it.
     fn run(destination: u128, source: u128, xmm0: u128) -> u128;
 }
 
 /// `op(destination, source, imm8)`.
-pub trait PackedImm {
+pub(super) trait PackedImm {
     /// Executes it.
     fn run(destination: u128, source: u128, imm: u8) -> u128;
 }
 
 /// `op(destination, source)` on MMX registers.
-pub trait Mmx {
+pub(super) trait Mmx {
     /// Executes it.
     fn run(destination: u64, source: u64) -> u64;
 }
 
 /// Where an operation leaves floating-point numbers that can be too small for their format.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Tiny {
+pub(super) enum Tiny {
     /// Nowhere.
     None,
     /// In four times 16 bits, the low half.
@@ -57,7 +57,7 @@ pub enum Tiny {
 }
 
 /// `op(destination, source, imm8)` under MXCSR.
-pub trait Float {
+pub(super) trait Float {
     /// The results that can be tiny.
     const TINY: Tiny;
     /// Executes it with `mxcsr`, all of whose masks must be set, and gives the changed MXCSR. Rows
@@ -80,7 +80,7 @@ fn integer(value: __m128i) -> u128 {
 macro_rules! packed {
     ($($feature:tt { $($name:ident $op:literal $($ty:ident)?;)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl Packed for $name {
             #[inline(always)]
             fn run(destination: u128, source: u128) -> u128 {
@@ -101,7 +101,7 @@ low_rows!(packed);
 macro_rules! packed_xmm0 {
     ($($feature:tt { $($name:ident $op:literal;)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm, xmm0`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl PackedXmm0 for $name {
             #[inline(always)]
             fn run(destination: u128, source: u128, xmm0: u128) -> u128 {
@@ -121,7 +121,7 @@ packed_xmm0_rows!(packed_xmm0);
 macro_rules! packed_imm {
     ($($feature:tt { $($name:ident $op:literal $mask:literal [$first:literal $($imm:literal)*];)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm, imm8`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl PackedImm for $name {
             fn run(destination: u128, source: u128, imm: u8) -> u128 {
                 let mut d = vector(destination);
@@ -164,7 +164,7 @@ static HOST_MXCSR_CELL: u32 = HOST_MXCSR;
 macro_rules! float {
     ($($feature:tt { $($name:ident $op:literal $ty:ident $tiny:ident;)* })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl Float for $name {
             const TINY: Tiny = Tiny::$tiny;
             #[inline(always)]
@@ -187,7 +187,7 @@ macro_rules! float_imm {
         $($name:ident $op:literal $ty:ident $tiny:ident $mask:literal [$first:literal $($imm:literal)*];)*
     })*) => {$($(
         #[doc = concat!("`", $op, " xmm, xmm, imm8`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl Float for $name {
             const TINY: Tiny = Tiny::$tiny;
             fn run(destination: u128, source: u128, imm: u8, mut mxcsr: u32) -> (u128, u32) {
@@ -208,7 +208,7 @@ float_imm_rows!(float_imm);
 dot_rows!(float_imm);
 
 /// A comparison of two scalars under MXCSR that gives ZF, PF and CF.
-pub trait Compare {
+pub(super) trait Compare {
     /// Executes it; gives the flags at their places in RFLAGS, and MXCSR.
     fn run(a: u128, b: u128, mxcsr: u32) -> (u64, u32);
 }
@@ -216,7 +216,7 @@ pub trait Compare {
 macro_rules! compare {
     ($($name:ident $op:literal;)*) => {$(
         #[doc = concat!("`", $op, " xmm, xmm`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl Compare for $name {
             #[inline(always)]
             fn run(a: u128, b: u128, mut mxcsr: u32) -> (u64, u32) {
@@ -231,7 +231,7 @@ macro_rules! compare {
 compare! { Comiss "comiss"; Comisd "comisd"; Ucomiss "ucomiss"; Ucomisd "ucomisd"; }
 
 /// A conversion from a general register under MXCSR.
-pub trait FromInt {
+pub(super) trait FromInt {
     /// The results that can be tiny: none, but the trait's users share code with [`Float`].
     fn run(destination: u128, source: u64, mxcsr: u32) -> (u128, u32);
 }
@@ -239,7 +239,7 @@ pub trait FromInt {
 macro_rules! from_int {
     ($($name:ident $op:literal $width:literal;)*) => {$(
         #[doc = concat!("`", $op, " xmm, r`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl FromInt for $name {
             #[inline(always)]
             fn run(destination: u128, source: u64, mut mxcsr: u32) -> (u128, u32) {
@@ -257,7 +257,7 @@ from_int! {
 }
 
 /// A conversion to a general register under MXCSR.
-pub trait ToInt {
+pub(super) trait ToInt {
     /// Executes it.
     fn run(source: u128, mxcsr: u32) -> (u64, u32);
 }
@@ -265,7 +265,7 @@ pub trait ToInt {
 macro_rules! to_int {
     ($($name:ident $op:literal $width:literal;)*) => {$(
         #[doc = concat!("`", $op, " r, xmm`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl ToInt for $name {
             #[inline(always)]
             fn run(source: u128, mut mxcsr: u32) -> (u64, u32) {
@@ -303,7 +303,7 @@ macro_rules! mmx {
 mmx_rows!(mmx);
 
 /// PMOVMSKB of an XMM register.
-pub fn pmovmskb(source: u128) -> u64 {
+pub(super) fn pmovmskb(source: u128) -> u64 {
     let d: u64;
     // SAFETY: works on the two registers only.
     unsafe {
@@ -314,7 +314,7 @@ pub fn pmovmskb(source: u128) -> u64 {
 }
 
 /// CRC32 (the iSCSI polynomial) of `bytes` bytes of `data`, which is at most 8.
-pub fn crc32(mut crc: u64, data: u64, bytes: u32) -> u64 {
+pub(super) fn crc32(mut crc: u64, data: u64, bytes: u32) -> u64 {
     // SAFETY: works on the two registers only; the dispatcher has looked for SSE4.2.
     unsafe {
         match bytes {
@@ -332,7 +332,7 @@ pub fn crc32(mut crc: u64, data: u64, bytes: u32) -> u64 {
 }
 
 /// AESKEYGENASSIST with a round constant of 0.
-pub fn aeskeygenassist(source: u128) -> u128 {
+pub(super) fn aeskeygenassist(source: u128) -> u128 {
     let mut d = vector(source);
     // SAFETY: works on one register; the dispatcher has looked for AES.
     unsafe {

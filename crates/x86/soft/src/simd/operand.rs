@@ -8,12 +8,12 @@ use crate::cpu::{Cpu, Exec, Stop};
 use crate::host::Scalar;
 
 /// Low half of an XMM register.
-pub const LOW64: u128 = u64::MAX as u128;
+pub(super) const LOW64: u128 = u64::MAX as u128;
 
 /// Whether SSE instructions may execute: #UD without the operating system's consent, #NM while
 /// the registers belong to another task (SDM volume 3, 14.1).
 #[inline(always)]
-pub fn sse(cpu: &mut Cpu) -> Exec<()> {
+pub(super) fn sse(cpu: &mut Cpu) -> Exec<()> {
     if cpu.state.cr0 & (cr0::EM | cr0::TS) == 0 && cpu.state.cr4 & cr4::OSFXSR != 0 {
         Ok(())
     } else {
@@ -29,30 +29,30 @@ fn refuse(cpu: &mut Cpu) -> Stop {
 
 /// The number of an XMM register.
 #[inline(always)]
-pub fn xmm(r: Register) -> usize {
+pub(super) fn xmm(r: Register) -> usize {
     (r as usize).wrapping_sub(Register::XMM0 as usize) & 15
 }
 
 /// The number of an MMX register.
 #[inline(always)]
-pub fn mm(r: Register) -> usize {
+pub(super) fn mm(r: Register) -> usize {
     (r as usize).wrapping_sub(Register::MM0 as usize) & 7
 }
 
 /// The linear address of memory operand `op` that is written.
-pub fn store_address(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
+pub(crate) fn store_address(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u64> {
     cpu.ea_write(insn, op)
 }
 
 /// #GP(0) unless `linear` is 16-byte aligned.
 #[inline(always)]
-pub fn require_aligned(cpu: &mut Cpu, linear: u64) -> Exec<()> {
+pub(super) fn require_aligned(cpu: &mut Cpu, linear: u64) -> Exec<()> {
     if linear & 15 == 0 { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
 }
 
 /// An XMM register whole, or a `T` in memory at any alignment.
 #[inline(always)]
-pub fn unaligned<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
+pub(super) fn unaligned<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
     if insn.op_kind(op) == OpKind::Register {
         return Ok(cpu.state.fpu.ymm[xmm(insn.op_register(op))].low);
     }
@@ -62,7 +62,7 @@ pub fn unaligned<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: 
 
 /// An XMM register whole, or a `T` in memory, which must be aligned if it is 16 bytes.
 #[inline(always)]
-pub fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
+pub(super) fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32) -> Exec<u128> {
     if insn.op_kind(op) == OpKind::Register {
         return Ok(cpu.state.fpu.ymm[xmm(insn.op_register(op))].low);
     }
@@ -87,7 +87,7 @@ const fn alignment(len: usize) -> u64 {
 }
 
 /// Writes `bytes` to memory, all or nothing.
-pub fn store_bytes(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
+pub(crate) fn store_bytes(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
     cpu.require_alignment(linear, alignment(bytes.len()))?;
     cpu.unaligned(|cpu| store_pieces(cpu, linear, bytes))
 }
@@ -114,7 +114,7 @@ fn store_pieces(cpu: &mut Cpu, linear: u64, bytes: &[u8]) -> Exec<()> {
 const RUN: usize = 4;
 
 /// Writes `words` if they lie in one page that the TLB has; whether it did.
-pub fn store_run(cpu: &mut Cpu, linear: u64, words: &[[u8; 8]]) -> bool {
+pub(super) fn store_run(cpu: &mut Cpu, linear: u64, words: &[[u8; 8]]) -> bool {
     if words.len() < RUN {
         return false;
     }
@@ -141,7 +141,7 @@ fn load_run(cpu: &Cpu, linear: u64, words: &mut [[u8; 8]]) -> bool {
 }
 
 /// Fills `bytes` from memory.
-pub fn load_bytes(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
+pub(crate) fn load_bytes(cpu: &mut Cpu, linear: u64, bytes: &mut [u8]) -> Exec<()> {
     cpu.require_alignment(linear, alignment(bytes.len()))?;
     cpu.unaligned(|cpu| load_pieces(cpu, linear, bytes))
 }

@@ -1,51 +1,46 @@
 //! Rearrangements by an immediate, insertion, extraction and PTEST: written by hand, because the
 //! host's own forms need the immediate at compile time.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, OpKind};
 use satori_defs::x86::rflags;
 
 use super::native::{self, PackedImm};
 use super::operand::{source, sse, unaligned, xmm};
 use super::packed::packed_imm;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    if !insn.op0_register().is_xmm() && !insn.op1_register().is_xmm() {
-        return None;
-    }
-    Some(match insn.mnemonic() {
-        Mnemonic::Pshufd => packed_imm::<Pshufd>,
-        Mnemonic::Pshufhw => packed_imm::<Pshufhw>,
-        Mnemonic::Pshuflw => packed_imm::<Pshuflw>,
-        Mnemonic::Shufps => packed_imm::<Shufps>,
-        Mnemonic::Shufpd => packed_imm::<Shufpd>,
-        Mnemonic::Palignr => packed_imm::<Palignr>,
-        Mnemonic::Blendps => packed_imm::<Blend<4>>,
-        Mnemonic::Blendpd => packed_imm::<Blend<2>>,
-        Mnemonic::Pblendw => packed_imm::<Blend<8>>,
-        Mnemonic::Aeskeygenassist if is_x86_feature_detected!("aes") => packed_imm::<Aeskeygenassist>,
-        Mnemonic::Insertps => insertps,
-        Mnemonic::Pinsrb => pinsr::<8>,
-        Mnemonic::Pinsrw => pinsr::<16>,
-        Mnemonic::Pinsrd => pinsr::<32>,
-        Mnemonic::Pinsrq => pinsr::<64>,
-        Mnemonic::Pextrb => pextr::<8>,
-        Mnemonic::Pextrw => pextr::<16>,
-        Mnemonic::Pextrd | Mnemonic::Extractps => pextr::<32>,
-        Mnemonic::Pextrq => pextr::<64>,
-        Mnemonic::Ptest => ptest,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Pshufd => packed_imm::<Pshufd>,
+    Pshufhw => packed_imm::<Pshufhw>,
+    Pshuflw => packed_imm::<Pshuflw>,
+    Shufps => packed_imm::<Shufps>,
+    Shufpd => packed_imm::<Shufpd>,
+    Palignr => packed_imm::<Palignr>,
+    Blendps => packed_imm::<Blend<4>>,
+    Blendpd => packed_imm::<Blend<2>>,
+    Pblendw => packed_imm::<Blend<8>>,
+    Aeskeygenassist if is_x86_feature_detected!("aes") => packed_imm::<Aeskeygenassist>,
+    Insertps => insertps,
+    Pinsrb => pinsr::<8>,
+    Pinsrw => pinsr::<16>,
+    Pinsrd => pinsr::<32>,
+    Pinsrq => pinsr::<64>,
+    Pextrb => pextr::<8>,
+    Pextrw => pextr::<16>,
+    Pextrd | Extractps => pextr::<32>,
+    Pextrq => pextr::<64>,
+    Ptest => ptest,
+});
 
 /// Element `i` of `value` seen as elements of `bits` bits.
-pub fn element(value: u128, bits: u32, i: u32) -> u128 {
+pub(super) fn element(value: u128, bits: u32, i: u32) -> u128 {
     value >> (bits * i) & (u128::MAX >> (128 - bits))
 }
 
 /// `value` with element `i` of `bits` bits replaced.
-pub fn replace(value: u128, bits: u32, i: u32, new: u128) -> u128 {
+pub(super) fn replace(value: u128, bits: u32, i: u32, new: u128) -> u128 {
     let mask = u128::MAX >> (128 - bits);
     value & !(mask << (bits * i)) | (new & mask) << (bits * i)
 }
@@ -56,7 +51,7 @@ fn selector(imm: u8, i: u32) -> u32 {
 }
 
 /// PSHUFD.
-pub struct Pshufd;
+pub(super) struct Pshufd;
 impl PackedImm for Pshufd {
     fn run(_: u128, s: u128, imm: u8) -> u128 {
         (0..4).fold(0, |d, i| replace(d, 32, i, element(s, 32, selector(imm, i))))
@@ -64,12 +59,12 @@ impl PackedImm for Pshufd {
 }
 
 /// PSHUFW's rearrangement of four words.
-pub fn shuffle_words(s: u64, imm: u8) -> u64 {
+pub(super) fn shuffle_words(s: u64, imm: u8) -> u64 {
     (0..4).fold(0, |d, i| replace(d, 16, i, element(s.into(), 16, selector(imm, i)))) as u64
 }
 
 /// PSHUFLW.
-pub struct Pshuflw;
+pub(super) struct Pshuflw;
 impl PackedImm for Pshuflw {
     fn run(_: u128, s: u128, imm: u8) -> u128 {
         replace(s, 64, 0, shuffle_words(s as u64, imm).into())
@@ -77,7 +72,7 @@ impl PackedImm for Pshuflw {
 }
 
 /// PSHUFHW.
-pub struct Pshufhw;
+pub(super) struct Pshufhw;
 impl PackedImm for Pshufhw {
     fn run(_: u128, s: u128, imm: u8) -> u128 {
         replace(s, 64, 1, shuffle_words((s >> 64) as u64, imm).into())
@@ -85,7 +80,7 @@ impl PackedImm for Pshufhw {
 }
 
 /// SHUFPS.
-pub struct Shufps;
+pub(super) struct Shufps;
 impl PackedImm for Shufps {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         let from = |i: u32| if i < 2 { d } else { s };
@@ -94,7 +89,7 @@ impl PackedImm for Shufps {
 }
 
 /// SHUFPD.
-pub struct Shufpd;
+pub(super) struct Shufpd;
 impl PackedImm for Shufpd {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         element(d, 64, u32::from(imm & 1)) | element(s, 64, u32::from(imm >> 1 & 1)) << 64
@@ -102,7 +97,7 @@ impl PackedImm for Shufpd {
 }
 
 /// PALIGNR.
-pub struct Palignr;
+pub(super) struct Palignr;
 impl PackedImm for Palignr {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         let shift = 8 * u32::from(imm);
@@ -116,7 +111,7 @@ impl PackedImm for Palignr {
 }
 
 /// BLENDPD, BLENDPS and PBLENDW: two, four or eight elements chosen by the immediate's bits.
-pub struct Blend<const ELEMENTS: u32>;
+pub(super) struct Blend<const ELEMENTS: u32>;
 impl<const ELEMENTS: u32> PackedImm for Blend<ELEMENTS> {
     fn run(d: u128, s: u128, imm: u8) -> u128 {
         let bits = 128 / ELEMENTS;
@@ -125,7 +120,7 @@ impl<const ELEMENTS: u32> PackedImm for Blend<ELEMENTS> {
 }
 
 /// AESKEYGENASSIST.
-pub struct Aeskeygenassist;
+pub(super) struct Aeskeygenassist;
 impl PackedImm for Aeskeygenassist {
     fn run(_: u128, s: u128, rcon: u8) -> u128 {
         // The round constant is added to the two rotated words, after everything else.
@@ -144,7 +139,7 @@ fn insertps(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// INSERTPS's result.
-pub fn inserted_single(d: u128, s: u128, from_register: bool, imm: u8) -> u128 {
+pub(super) fn inserted_single(d: u128, s: u128, from_register: bool, imm: u8) -> u128 {
     let from = if from_register { u32::from(imm >> 6) } else { 0 };
     let inserted = replace(d, 32, u32::from(imm >> 4 & 3), element(s, 32, from));
     (0..4).filter(|i| imm >> i & 1 != 0).fold(inserted, |r, i| replace(r, 32, i, 0))

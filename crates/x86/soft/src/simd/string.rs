@@ -5,18 +5,16 @@ use satori_defs::x86::rflags;
 use satori_state::reg;
 
 use super::operand::{sse, unaligned, xmm};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
-/// The implementation of `insn`, if it is a string comparison.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Pcmpestri | Mnemonic::Pcmpestri64 => explicit::<true>,
-        Mnemonic::Pcmpestrm | Mnemonic::Pcmpestrm64 => explicit::<false>,
-        Mnemonic::Pcmpistri => implicit::<true>,
-        Mnemonic::Pcmpistrm => implicit::<false>,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Pcmpestri | Pcmpestri64 => explicit::<true>,
+    Pcmpestrm | Pcmpestrm64 => explicit::<false>,
+    Pcmpistri => implicit::<true>,
+    Pcmpistrm => implicit::<false>,
+});
 
 fn explicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     sse(cpu)?;
@@ -29,7 +27,7 @@ fn implicit<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// Lengths in RAX and RDX (EAX and EDX without REX.W), whose absolute values saturate.
-pub fn explicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+pub(super) fn explicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let b = unaligned::<u128>(cpu, insn, 1)?;
     let wide = matches!(
         insn.mnemonic(),
@@ -47,7 +45,7 @@ pub fn explicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -
 }
 
 /// Lengths by the first null element.
-pub fn implicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+pub(super) fn implicit_operands<const INDEX: bool>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let b = unaligned::<u128>(cpu, insn, 1)?;
     let a = cpu.state.fpu.ymm[xmm(insn.op0_register())].low;
     let imm = insn.immediate8();

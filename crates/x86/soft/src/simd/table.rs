@@ -1,13 +1,14 @@
 //! The vector instructions that are one native instruction on two values: a row each.
 //!
 //! Every list is a macro over a macro: [`super::native`] makes the native operation of each row,
-//! and the dispatchers make the match from mnemonic to handler, so that no name stands twice.
+//! and [`native_rows`] the table's rows from mnemonic to handler, so that no name stands twice.
 //! Lists are grouped by the processor feature (as Rust names it) that the host must have.
 
 /// `xmm = op(xmm, xmm/m128)`, without control words; the memory operand must be aligned.
 macro_rules! packed_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse2" {
                 Paddb "paddb"; Paddw "paddw"; Paddd "paddd"; Paddq "paddq";
                 Paddsb "paddsb"; Paddsw "paddsw"; Paddusb "paddusb"; Paddusw "paddusw";
@@ -60,8 +61,9 @@ macro_rules! packed_rows {
 
 /// `xmm = op(xmm, xmm/m128, XMM0)`.
 macro_rules! packed_xmm0_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse4.1" { Pblendvb "pblendvb"; Blendvps "blendvps"; Blendvpd "blendvpd"; }
             "sha" { Sha256rnds2 "sha256rnds2"; }
         }
@@ -71,8 +73,9 @@ macro_rules! packed_xmm0_rows {
 /// `xmm = op(xmm, xmm/m128, imm8)` where only some bits of the immediate count: the listed values
 /// are all that are left under the mask.
 macro_rules! packed_imm_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse4.1" { Mpsadbw "mpsadbw" 7 [0 1 2 3 4 5 6 7]; }
             "pclmulqdq" { Pclmulqdq "pclmulqdq" 0x11 [0x00 0x01 0x10 0x11]; }
             "sha" { Sha1rnds4 "sha1rnds4" 3 [0 1 2 3]; }
@@ -83,8 +86,9 @@ macro_rules! packed_imm_rows {
 /// `xmm = op(xmm, xmm/mN)` where only the low element of the source is read; the third column
 /// is the type of the memory operand.
 macro_rules! low_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse2" { Rcpss "rcpss" u32; Rsqrtss "rsqrtss" u32; }
             "sse3" { Movddup "movddup" u64; }
             "sse4.1" {
@@ -100,8 +104,9 @@ macro_rules! low_rows {
 /// `xmm = op(xmm, xmm/mN)` under MXCSR. The third column is the type of the memory operand
 /// (u128 ones must be aligned), the fourth the results that can be tiny.
 macro_rules! float_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse2" {
                 Addps "addps" u128 Singles; Addpd "addpd" u128 Doubles;
                 Addss "addss" u32 Single; Addsd "addsd" u64 Double;
@@ -134,8 +139,9 @@ macro_rules! float_rows {
 
 /// `xmm = op(xmm, xmm/mN, imm8)` under MXCSR; columns as in `packed_imm_rows` and `float_rows`.
 macro_rules! float_imm_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse2" {
                 Cmpps "cmpps" u128 None 7 [0 1 2 3 4 5 6 7];
                 Cmppd "cmppd" u128 None 7 [0 1 2 3 4 5 6 7];
@@ -155,8 +161,9 @@ macro_rules! float_imm_rows {
 /// DPPS and DPPD: `xmm = op(xmm, xmm/m128, imm8)` under MXCSR. The low half of the immediate only
 /// says where the sum goes, so the native operation is made with all of it set.
 macro_rules! dot_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse4.1" {
                 Dpps "dpps" u128 Singles 0xff [0x0f 0x1f 0x2f 0x3f 0x4f 0x5f 0x6f 0x7f
                     0x8f 0x9f 0xaf 0xbf 0xcf 0xdf 0xef 0xff];
@@ -168,8 +175,9 @@ macro_rules! dot_rows {
 
 /// `mm = op(mm, mm/m64)`.
 macro_rules! mmx_rows {
-    ($apply:ident) => {
+    ($apply:ident $($arguments:tt)*) => {
         $apply! {
+            $($arguments)*
             "sse2" {
                 Paddb "paddb"; Paddw "paddw"; Paddd "paddd"; Paddq "paddq";
                 Paddsb "paddsb"; Paddsw "paddsw"; Paddusb "paddusb"; Paddusw "paddusw";
@@ -198,6 +206,19 @@ macro_rules! mmx_rows {
     };
 }
 
+/// Rows of the table of handlers from a list above: `list!(native_rows Mnemonics handler)` has
+/// `handler::<native::Name>`, with the operand's type behind it where the list has one, and what stands in brackets.
+macro_rules! native_rows {
+    ($names:ident $handler:ident $($feature:tt {
+        $($name:ident $op:literal $($ty:ident $($tiny:ident)?)? $($mask:literal [$($imm:literal)*])?;)*
+    })*) => {
+        $crate::insn::rows!(@rows $names Mnemonic insn {
+            $($($name if is_x86_feature_detected!($feature) => $handler::<native::$name $(, $ty)?>,)*)*
+        })
+    };
+}
+
 pub(super) use {
-    dot_rows, float_imm_rows, float_rows, low_rows, mmx_rows, packed_imm_rows, packed_rows, packed_xmm0_rows,
+    dot_rows, float_imm_rows, float_rows, low_rows, mmx_rows, native_rows, packed_imm_rows, packed_rows,
+    packed_xmm0_rows,
 };

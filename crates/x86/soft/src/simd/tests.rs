@@ -56,7 +56,7 @@ fn control_registers_forbid_vector_instructions() {
         cpu.state.cr0 |= set;
         cpu.state.cr4 = cpu.state.cr4 & !cr4::OSFXSR | allowed;
         cpu.mode_changed();
-        let vector = run(&mut cpu, code).err().and_then(|_| cpu.fault.take()).map(|e| e.vector);
+        let vector = run(&mut cpu, code).err().and_then(|_| cpu.pending.fault.take()).map(|e| e.vector);
         assert_eq!(vector, expected, "{code:02x?} with CR0 bits {set:#x}");
     }
 }

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Code, Instruction};
 use satori_cpuid::Feature;
 use satori_defs::fpu::xsave::{
     AVX, COMPACTED, COMPONENTS, EXTENDED, HEADER, HEADER_SIZE, PKRU, SIZE, SSE, X87, XCOMP_BV, XSTATE_BV,
@@ -19,23 +19,21 @@ use satori_state::{FpuState, reg};
 
 use super::legacy;
 use super::operand::{load_bytes, store_run};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
 /// Alignment of an area.
 const ALIGNMENT: u64 = 64;
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Xsave | Mnemonic::Xsave64 => |cpu, insn| save(cpu, insn, Form::STANDARD),
-        Mnemonic::Xsaveopt | Mnemonic::Xsaveopt64 => |cpu, insn| save(cpu, insn, Form::OPTIMISED),
-        Mnemonic::Xsavec | Mnemonic::Xsavec64 => |cpu, insn| save(cpu, insn, Form::COMPACTED),
-        Mnemonic::Xsaves | Mnemonic::Xsaves64 => |cpu, insn| save(cpu, insn, Form::SUPERVISOR),
-        Mnemonic::Xrstor | Mnemonic::Xrstor64 => |cpu, insn| restore(cpu, insn, false),
-        Mnemonic::Xrstors | Mnemonic::Xrstors64 => |cpu, insn| restore(cpu, insn, true),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Xsave | Xsave64 => |cpu, insn| save(cpu, insn, Form::STANDARD),
+    Xsaveopt | Xsaveopt64 => |cpu, insn| save(cpu, insn, Form::OPTIMISED),
+    Xsavec | Xsavec64 => |cpu, insn| save(cpu, insn, Form::COMPACTED),
+    Xsaves | Xsaves64 => |cpu, insn| save(cpu, insn, Form::SUPERVISOR),
+    Xrstor | Xrstor64 => |cpu, insn| restore(cpu, insn, false),
+    Xrstors | Xrstors64 => |cpu, insn| restore(cpu, insn, true),
+});
 
 /// What the saving instructions differ in.
 #[derive(Clone, Copy)]
@@ -103,7 +101,7 @@ fn end(present: u64, compacted: bool) -> usize {
 }
 
 /// XINUSE: the components that do not have their initial values.
-pub fn in_use(cpu: &Cpu) -> u64 {
+pub(super) fn in_use(cpu: &Cpu) -> u64 {
     let state = &cpu.state.fpu;
     let words = (state.fcw, state.fsw, state.ftw, state.fop) != (fcw::INIT, 0, 0, 0);
     let x87 = words || (state.fip, state.fdp) != (0, 0) || state.st != [0; 8];
@@ -115,7 +113,7 @@ pub fn in_use(cpu: &Cpu) -> u64 {
 }
 
 /// XINUSE as XGETBV, XSAVEC and XSAVES see it: MXCSR counts.
-pub fn in_use_with_mxcsr(cpu: &Cpu) -> u64 {
+pub(crate) fn in_use_with_mxcsr(cpu: &Cpu) -> u64 {
     in_use(cpu) | if cpu.state.fpu.mxcsr == mxcsr::RESET { 0 } else { SSE }
 }
 
@@ -315,6 +313,6 @@ fn restore(cpu: &mut Cpu, insn: &Instruction, supervisor: bool) -> Exec<()> {
 }
 
 #[cfg(test)]
-mod native_test;
+mod native_tests;
 #[cfg(test)]
 mod tests;

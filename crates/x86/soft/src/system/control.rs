@@ -1,14 +1,15 @@
 //! Control registers (SDM 2.5; volume 2, MOV to CR), as KVM on VMX with EPT lets a guest change
 //! them: a change of a bit that the host owns exits first.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Register};
 use satori_cpuid::controls;
 use satori_defs::x86::{cr0, cr4};
 use satori_engine::{Exception, Exit};
 use satori_rules as rules;
 use satori_state::seg;
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, is_register, rows};
 use crate::mmu::{MAXPHYADDR, Paging, canonical};
 use crate::vmx::Nested;
 
@@ -41,20 +42,16 @@ const CR4_PDPTE: u64 = cr4::PAE | cr4::PGE | cr4::PSE | cr4::SMEP;
 /// What LMSW can change: PE, MP, EM, TS.
 const MSW: u64 = 0xf;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let control = |op: u32| insn.op_kind(op) == OpKind::Register && insn.op_register(op).is_cr();
-    Some(match insn.mnemonic() {
-        Mnemonic::Mov if control(0) => write,
-        Mnemonic::Mov if control(1) => read,
-        Mnemonic::Clts => clts,
-        Mnemonic::Lmsw => lmsw,
-        Mnemonic::Smsw => smsw,
-        Mnemonic::Invlpg => invlpg,
-        Mnemonic::Invpcid => invpcid,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Mov if is_register(insn, 0, Register::is_cr) => write,
+    Mov if is_register(insn, 1, Register::is_cr) => read,
+    Clts => clts,
+    Lmsw => lmsw,
+    Smsw => smsw,
+    Invlpg => invlpg,
+    Invpcid => invpcid,
+});
 
 fn read(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let value = match insn.op1_register() {
@@ -167,7 +164,7 @@ pub(super) fn load_cr3(cpu: &mut Cpu, value: u64, keep: bool) -> Exec<()> {
         cpu.state.pdpte = read_pdptes(cpu, value)?;
     }
     cpu.state.cr3 = value;
-    cpu.cr3_loads += 1;
+    cpu.mmu.count_cr3_load();
     cpu.enter_space(keep);
     Ok(())
 }
@@ -235,7 +232,7 @@ fn invlpg(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_supervisor()?;
     let segment = insn.memory_segment().number();
     let offset = cpu.offset(insn);
-    let linear = if cpu.code64 {
+    let linear = if cpu.derived.code64 {
         let base = if segment >= seg::FS { cpu.state.seg[segment].base } else { 0 };
         base.wrapping_add(offset)
     } else {
@@ -262,7 +259,8 @@ fn invpcid(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     {
         return refuse(cpu);
     }
-    let (space, current) = (cpu.space, u64::from(cpu.space.pcid) == pcid);
+    let space = cpu.mmu.space();
+    let current = u64::from(space.pcid) == pcid;
     match kind {
         0 if current => cpu.flush_page(address),
         1 if current => cpu.enter_space(false),

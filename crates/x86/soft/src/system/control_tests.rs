@@ -30,7 +30,7 @@ fn run(cpu: &mut Cpu, bytes: &[u8]) -> Option<Exception> {
             Err(stop) => {
                 assert_eq!(stop, Stop::Fault);
                 cpu.resume(Resume::Continue);
-                return cpu.fault.take();
+                return cpu.pending.fault.take();
             }
         }
     }

@@ -4,23 +4,20 @@
 //! next exit of any kind, as KVM does: Linux 6.1, `handle_dr` and `vmx_sync_dirty_debug_regs` in
 //! arch/x86/kvm/vmx/vmx.c, and KVM_DEBUGREG_WONT_EXIT in arch/x86/kvm/x86.c.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Register};
 use satori_defs::x86::{cr4, dr6, dr7};
 use satori_engine::{Exception, Exit};
 use satori_rules as rules;
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::debug;
+use crate::insn::{Row, is_register, rows};
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let debug = |op: u32| insn.op_kind(op) == OpKind::Register && insn.op_register(op).is_dr();
-    Some(match insn.mnemonic() {
-        Mnemonic::Mov if debug(0) => write,
-        Mnemonic::Mov if debug(1) => read,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Mov if is_register(insn, 0, Register::is_dr) => write,
+    Mov if is_register(insn, 1, Register::is_dr) => read,
+});
 
 /// Which of DR0 to DR7 is meant, after the checks that both directions have.
 fn select(cpu: &mut Cpu, register: Register) -> Exec<usize> {

@@ -52,7 +52,7 @@ struct Target {
 
 /// Delivers through the IDT. Registers change only if everything succeeds, or if a task switch
 /// does. Returns where to go on; RIP itself is left to the caller.
-pub fn deliver(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
+pub(super) fn deliver(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
     if cpu.state.cr0 & cr0::PE == 0 {
         return deliver_real(cpu, event);
     }
@@ -171,7 +171,7 @@ fn deliver_long(cpu: &mut Cpu, event: &Delivery) -> Exec<u64> {
 }
 
 /// The stack for privilege level `cpl` from the 16-bit or 32-bit TSS (SDM 5.8.5), checked.
-pub fn inner_stack(cpu: &mut Cpu, cpl: u8, ext: u32) -> Exec<Stack> {
+pub(super) fn inner_stack(cpu: &mut Cpu, cpl: u8, ext: u32) -> Exec<Stack> {
     let tr = cpu.state.tr;
     let wide = tr.rights & 8 != 0;
     let (offset, size) = if wide { (4 + 8 * u64::from(cpl), 6) } else { (2 + 4 * u64::from(cpl), 4) };

@@ -7,31 +7,31 @@ use crate::cpu::{Cpu, Exec};
 use crate::mmu::Mode;
 
 /// Types of system descriptors (SDM table 3-2).
-pub mod system_type {
+pub(super) mod system_type {
     /// 16-bit TSS, available.
-    pub const TSS16: u32 = 1;
+    pub(crate) const TSS16: u32 = 1;
     /// Local descriptor table.
-    pub const LDT: u32 = 2;
+    pub(crate) const LDT: u32 = 2;
     /// 16-bit TSS, busy.
-    pub const TSS16_BUSY: u32 = 3;
+    pub(crate) const TSS16_BUSY: u32 = 3;
     /// 16-bit call gate.
-    pub const CALL_GATE16: u32 = 4;
+    pub(crate) const CALL_GATE16: u32 = 4;
     /// Task gate.
-    pub const TASK_GATE: u32 = 5;
+    pub(crate) const TASK_GATE: u32 = 5;
     /// 16-bit interrupt gate.
-    pub const INTERRUPT_GATE16: u32 = 6;
+    pub(crate) const INTERRUPT_GATE16: u32 = 6;
     /// 16-bit trap gate.
-    pub const TRAP_GATE16: u32 = 7;
+    pub(crate) const TRAP_GATE16: u32 = 7;
     /// 32-bit or 64-bit TSS, available.
-    pub const TSS: u32 = 9;
+    pub(crate) const TSS: u32 = 9;
     /// 32-bit or 64-bit TSS, busy.
-    pub const TSS_BUSY: u32 = 11;
+    pub(crate) const TSS_BUSY: u32 = 11;
     /// 32-bit or 64-bit call gate.
-    pub const CALL_GATE: u32 = 12;
+    pub(crate) const CALL_GATE: u32 = 12;
     /// 32-bit or 64-bit interrupt gate.
-    pub const INTERRUPT_GATE: u32 = 14;
+    pub(crate) const INTERRUPT_GATE: u32 = 14;
     /// 32-bit or 64-bit trap gate.
-    pub const TRAP_GATE: u32 = 15;
+    pub(crate) const TRAP_GATE: u32 = 15;
 }
 
 /// Bits of [`Segment::rights`] that a descriptor provides.
@@ -39,65 +39,65 @@ const RIGHTS: u64 = 0xf0ff;
 
 /// The first eight bytes of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descriptor(pub u64);
+pub(super) struct Descriptor(pub u64);
 
 impl Descriptor {
     /// Access rights in VMX format.
-    pub const fn rights(self) -> u32 {
+    pub(super) const fn rights(self) -> u32 {
         (self.0 >> 40 & RIGHTS) as u32
     }
     /// Bits 31:0 of the base address.
-    pub const fn base(self) -> u64 {
+    pub(super) const fn base(self) -> u64 {
         self.0 >> 16 & 0xff_ffff | self.0 >> 32 & 0xff00_0000
     }
     /// Limit in bytes, granularity applied.
-    pub const fn limit(self) -> u32 {
+    pub(super) const fn limit(self) -> u32 {
         let limit = (self.0 & 0xffff | self.0 >> 32 & 0xf_0000) as u32;
         if self.0 & 1 << 55 != 0 { limit << 12 | 0xfff } else { limit }
     }
     /// Type, 4 bits.
-    pub const fn kind(self) -> u32 {
+    pub(super) const fn kind(self) -> u32 {
         (self.0 >> 40 & 15) as u32
     }
     /// Descriptor privilege level.
-    pub const fn dpl(self) -> u8 {
+    pub(super) const fn dpl(self) -> u8 {
         (self.0 >> 45 & 3) as u8
     }
     /// P.
-    pub const fn present(self) -> bool {
+    pub(super) const fn present(self) -> bool {
         self.0 & 1 << 47 != 0
     }
     /// S is clear: a system segment or a gate.
-    pub const fn system(self) -> bool {
+    pub(super) const fn system(self) -> bool {
         self.0 & 1 << 44 == 0
     }
     /// A code segment.
-    pub const fn code(self) -> bool {
+    pub(super) const fn code(self) -> bool {
         !self.system() && self.kind() & 8 != 0
     }
     /// A conforming code segment.
-    pub const fn conforming(self) -> bool {
+    pub(super) const fn conforming(self) -> bool {
         self.code() && self.kind() & 4 != 0
     }
     /// A data segment that can be written.
-    pub const fn writable(self) -> bool {
+    pub(super) const fn writable(self) -> bool {
         !self.system() && self.kind() & 10 == 2
     }
     /// A data segment, or a code segment that can be read.
-    pub const fn readable(self) -> bool {
+    pub(super) const fn readable(self) -> bool {
         !self.system() && self.kind() & 10 != 8
     }
     /// L: 64-bit code.
-    pub const fn long(self) -> bool {
+    pub(super) const fn long(self) -> bool {
         self.0 & 1 << 53 != 0
     }
     /// D/B.
-    pub const fn big(self) -> bool {
+    pub(super) const fn big(self) -> bool {
         self.0 & 1 << 54 != 0
     }
     /// The segment register's contents after a load with `selector`; `high` holds the second
     /// eight bytes of a 16-byte descriptor.
-    pub const fn segment(self, selector: u16, high: u64) -> Segment {
+    pub(super) const fn segment(self, selector: u16, high: u64) -> Segment {
         Segment {
             selector,
             rights: self.rights(),
@@ -107,46 +107,46 @@ impl Descriptor {
     }
 
     /// Target selector of a gate.
-    pub const fn gate_selector(self) -> u16 {
+    pub(super) const fn gate_selector(self) -> u16 {
         (self.0 >> 16) as u16
     }
     /// Target offset of a gate, bits 31:0.
-    pub const fn gate_offset(self) -> u64 {
+    pub(super) const fn gate_offset(self) -> u64 {
         self.0 & 0xffff | self.0 >> 32 & 0xffff_0000
     }
     /// Interrupt stack table index of a 64-bit interrupt or trap gate.
-    pub const fn gate_ist(self) -> u64 {
+    pub(super) const fn gate_ist(self) -> u64 {
         self.0 >> 32 & 7
     }
     /// Parameters that a call gate copies.
-    pub const fn gate_parameters(self) -> u64 {
+    pub(super) const fn gate_parameters(self) -> u64 {
         self.0 >> 32 & 31
     }
 }
 
 /// Whether a selector is null: index 0 of the GDT.
-pub const fn null(selector: u16) -> bool {
+pub(super) const fn null(selector: u16) -> bool {
     selector & 0xfffc == 0
 }
 
 /// Requested privilege level of a selector.
-pub const fn rpl(selector: u16) -> u8 {
+pub(super) const fn rpl(selector: u16) -> u8 {
     (selector & 3) as u8
 }
 
 /// An exception whose error code names a selector; `ext` is bit 0 of the code.
-pub const fn selector_fault(vector: u8, selector: u16, ext: u32) -> Exception {
+pub(super) const fn selector_fault(vector: u8, selector: u16, ext: u32) -> Exception {
     Exception::with_code(vector, (selector & 0xfffc) as u32 | ext)
 }
 
 /// An unusable segment register, after a null selector.
-pub const fn unusable(selector: u16, dpl: u8) -> Segment {
+pub(super) const fn unusable(selector: u16, dpl: u8) -> Segment {
     Segment { selector, rights: Segment::UNUSABLE | (dpl as u32) << 5, limit: 0, base: 0 }
 }
 
 /// A descriptor and the linear address where it was found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub(super) struct Found {
     /// The first eight bytes.
     pub descriptor: Descriptor,
     /// Where they are.
@@ -198,9 +198,9 @@ impl Cpu {
     pub(super) fn mark_descriptor(&mut self, found: &mut Found, bits: u8) -> Exec<()> {
         if found.descriptor.kind() & u32::from(bits) != u32::from(bits) {
             // The processor's own access, whoever executes.
-            let mode = std::mem::replace(&mut self.mode, Mode::Supervisor);
+            let mode = std::mem::replace(&mut self.derived.mode, Mode::Supervisor);
             let outcome = self.update(found.linear.wrapping_add(5), true, |kind: u8| kind | bits);
-            self.mode = mode;
+            self.derived.mode = mode;
             outcome?;
             found.descriptor.0 |= u64::from(bits) << 40;
         }

@@ -12,27 +12,21 @@ use super::task::{self, Cause};
 use super::v86::{self, Route};
 use satori_vmx::event::Interruption;
 
-use crate::cpu::{Cpu, Exec, Handler, Stop};
+use crate::cpu::{Cpu, Exec, Stop};
+use crate::insn::{Row, rows};
 use crate::mmu::canonical;
 use crate::operands::truncate;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.code() {
-        Code::Jmp_ptr1616 | Code::Jmp_ptr1632 | Code::Jmp_m1616 | Code::Jmp_m1632 | Code::Jmp_m1664 => jump,
-        Code::Call_ptr1616 | Code::Call_ptr1632 | Code::Call_m1616 | Code::Call_m1632 | Code::Call_m1664 => {
-            call
-        }
-        _ => match insn.mnemonic() {
-            Mnemonic::Int => numbered,
-            Mnemonic::Int3 => |cpu, insn| software_interrupt(cpu, insn, vector::BP, true),
-            // INT1 ignores the gate's DPL (SDM volume 2, INT).
-            Mnemonic::Int1 => |cpu, insn| software_interrupt(cpu, insn, vector::DB, false),
-            Mnemonic::Into => into,
-            _ => return None,
-        },
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Jmp if insn.is_jmp_far() || insn.is_jmp_far_indirect() => jump,
+    Call if insn.is_call_far() || insn.is_call_far_indirect() => call,
+    Int => numbered,
+    Int3 => |cpu, insn| software_interrupt(cpu, insn, vector::BP, true),
+    // INT1 ignores the gate's DPL (SDM volume 2, INT).
+    Int1 => |cpu, insn| software_interrupt(cpu, insn, vector::DB, false),
+    Into => into,
+});
 
 /// INT n. In virtual-8086 mode it may be refused, or be the program's own affair.
 fn numbered(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
@@ -94,25 +88,25 @@ fn long_code(cpu: &Cpu, cs: &Segment) -> bool {
 }
 
 /// Whether code can run at `rip` in `cs`; else #GP(0).
-pub fn check_target(cpu: &mut Cpu, cs: &Segment, rip: u64) -> Exec<()> {
+pub(super) fn check_target(cpu: &mut Cpu, cs: &Segment, rip: u64) -> Exec<()> {
     let fits = if long_code(cpu, cs) { canonical(rip) } else { rip <= u64::from(cs.limit) };
     if fits { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
 }
 
 /// Goes on in another code segment. Nothing can fail any more.
-pub fn commit_code(cpu: &mut Cpu, cs: Segment, rip: u64) {
+pub(super) fn commit_code(cpu: &mut Cpu, cs: Segment, rip: u64) {
     cpu.state.seg[seg::CS] = cs;
     cpu.mode_changed();
     cpu.next_rip = rip;
 }
 
 /// CS in real-address and virtual-8086 mode.
-pub fn paragraph_code(cpu: &Cpu, selector: u16) -> Segment {
+pub(super) fn paragraph_code(cpu: &Cpu, selector: u16) -> Segment {
     Segment { selector, base: u64::from(selector) << 4, ..cpu.state.seg[seg::CS] }
 }
 
 /// A code segment's form and presence, for every kind of transfer.
-pub fn check_code(cpu: &mut Cpu, code: Descriptor, selector: u16) -> Exec<()> {
+pub(super) fn check_code(cpu: &mut Cpu, code: Descriptor, selector: u16) -> Exec<()> {
     if cpu.state.long_mode() && code.long() && code.big() {
         return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
     }
@@ -228,7 +222,7 @@ fn leads_to_task(cpu: &Cpu, descriptor: Descriptor) -> bool {
 }
 
 /// The current stack, for pushes that only count once the transfer is certain.
-pub fn current_stack(cpu: &Cpu, long: bool) -> Stack {
+pub(super) fn current_stack(cpu: &Cpu, long: bool) -> Stack {
     let (ss, rsp, cpl) = (cpu.state.seg[seg::SS], cpu.state.gpr[reg::RSP], cpu.cpl());
     if long { Stack::long(ss, rsp, cpl, 0) } else { Stack::legacy(ss, rsp, cpl, 0, false) }
 }
@@ -262,7 +256,7 @@ fn call(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 /// A far call without a change of privilege.
 fn call_here(cpu: &mut Cpu, cs: Segment, rip: u64, size: u32, back: u64) -> Exec<()> {
-    let mut stack = current_stack(cpu, cpu.code64 || long_code(cpu, &cs));
+    let mut stack = current_stack(cpu, cpu.derived.code64 || long_code(cpu, &cs));
     stack.require(cpu, 2, size)?;
     check_target(cpu, &cs, rip)?;
     stack.push(cpu, size, cpu.state.seg[seg::CS].selector.into())?;

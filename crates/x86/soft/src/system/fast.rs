@@ -1,12 +1,13 @@
 //! Fast system calls and the FS and GS bases (SDM 5.8.7, 5.8.8).
 
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Register};
 use satori_cpuid::Vendor;
 use satori_defs::x86::{cr0, cr4, efer, rflags};
 use satori_engine::Exception;
 use satori_state::{Segment, reg, seg};
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 use crate::mmu::canonical;
 use crate::operands::truncate;
 
@@ -21,23 +22,20 @@ pub const DPL3: u32 = 3 << 5;
 /// RFLAGS that SYSRET takes from R11 (SDM volume 2, SYSRET).
 pub const SYSRET_FLAGS: u64 = 0x3c_7fd7;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Syscall => syscall,
-        Mnemonic::Sysret => |cpu, _| sysret(cpu, false),
-        Mnemonic::Sysretq => |cpu, _| sysret(cpu, true),
-        Mnemonic::Sysenter => sysenter,
-        Mnemonic::Sysexit => |cpu, _| sysexit(cpu, false),
-        Mnemonic::Sysexitq => |cpu, _| sysexit(cpu, true),
-        Mnemonic::Swapgs => swapgs,
-        Mnemonic::Rdfsbase => |cpu, insn| read_base(cpu, insn, seg::FS),
-        Mnemonic::Rdgsbase => |cpu, insn| read_base(cpu, insn, seg::GS),
-        Mnemonic::Wrfsbase => |cpu, insn| write_base(cpu, insn, seg::FS),
-        Mnemonic::Wrgsbase => |cpu, insn| write_base(cpu, insn, seg::GS),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Syscall => syscall,
+    Sysret => |cpu, _| sysret(cpu, false),
+    Sysretq => |cpu, _| sysret(cpu, true),
+    Sysenter => sysenter,
+    Sysexit => |cpu, _| sysexit(cpu, false),
+    Sysexitq => |cpu, _| sysexit(cpu, true),
+    Swapgs => swapgs,
+    Rdfsbase => |cpu, insn| read_base(cpu, insn, seg::FS),
+    Rdgsbase => |cpu, insn| read_base(cpu, insn, seg::GS),
+    Wrfsbase => |cpu, insn| write_base(cpu, insn, seg::FS),
+    Wrgsbase => |cpu, insn| write_base(cpu, insn, seg::GS),
+});
 
 /// Sets CS and SS to flat segments, and RFLAGS.
 fn enter(cpu: &mut Cpu, cs: Segment, ss: Segment, flags: u64) {
@@ -53,12 +51,12 @@ fn amd(cpu: &Cpu) -> bool {
 
 /// SYSCALL is #UD while it is off; Intel has it in 64-bit mode only.
 fn syscall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    if cpu.state.efer & efer::SCE == 0 || !(cpu.code64 || amd(cpu)) {
+    if cpu.state.efer & efer::SCE == 0 || !(cpu.derived.code64 || amd(cpu)) {
         return Err(cpu.raise(Exception::ud()));
     }
     let flags = cpu.rflags() & !rflags::RF;
     let selector = (cpu.state.star >> 32) as u16 & 0xfffc;
-    let (code64, long) = (cpu.code64, cpu.state.long_mode());
+    let (code64, long) = (cpu.derived.code64, cpu.state.long_mode());
     cpu.state.gpr[reg::RCX] = cpu.next_ip(insn);
     let (rights, flags) = if long {
         cpu.state.gpr[reg::R11] = flags;
@@ -82,7 +80,7 @@ fn syscall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// return, at privilege level 0; AMD returns, and the fetch at privilege level 3 faults.
 fn sysret(cpu: &mut Cpu, wide: bool) -> Exec<()> {
     let amd = amd(cpu);
-    if cpu.state.efer & efer::SCE == 0 || !(cpu.code64 || amd) {
+    if cpu.state.efer & efer::SCE == 0 || !(cpu.derived.code64 || amd) {
         return Err(cpu.raise(Exception::ud()));
     }
     let rcx = cpu.state.gpr[reg::RCX];
@@ -169,7 +167,7 @@ fn sysexit(cpu: &mut Cpu, wide: bool) -> Exec<()> {
 }
 
 fn swapgs(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
-    if !cpu.code64 {
+    if !cpu.derived.code64 {
         return Err(cpu.raise(Exception::ud()));
     }
     cpu.require_supervisor()?;
@@ -179,7 +177,7 @@ fn swapgs(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 }
 
 fn require_fsgsbase(cpu: &mut Cpu) -> Exec<()> {
-    if !cpu.code64 || cpu.state.cr4 & cr4::FSGSBASE == 0 {
+    if !cpu.derived.code64 || cpu.state.cr4 & cr4::FSGSBASE == 0 {
         return Err(cpu.raise(Exception::ud()));
     }
     Ok(())

@@ -59,6 +59,16 @@ fn combine(first: Class, second: Exception) -> Result<Exception, Undelivered> {
     }
 }
 
+/// Whether RFLAGS.RF is set in what `exception` pushes. Those of the fault class set it, so that the instruction's breakpoints do not hit
+/// again. Traps, and instruction breakpoints themselves, push it as it is (SDM 17.3.1.1).
+pub fn pushes_resume(exception: Exception) -> bool {
+    match exception.vector {
+        vector::BP | vector::OF => false,
+        vector::DB => exception.payload & dr6::BD != 0,
+        _ => true,
+    }
+}
+
 fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
     match exception.vector {
         vector::PF => cpu.state.cr2 = exception.payload,
@@ -69,33 +79,32 @@ fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
         }
         _ => {}
     }
-    // Fault-class exceptions push RF set, so that the instruction's breakpoints do not hit again.
-    // Traps, and instruction breakpoints themselves, push it as it is (SDM 17.3.1.1).
-    let as_it_is = match exception.vector {
-        vector::BP | vector::OF => true,
-        vector::DB => exception.payload & dr6::BD == 0,
-        _ => false,
-    };
     let event = Delivery {
         vector: exception.vector,
         code: exception.code,
         software: false,
-        resume: !as_it_is,
+        resume: pushes_resume(exception),
         rip: cpu.state.rip,
     };
     cpu.state.rip = deliver(cpu, &event)?;
     Ok(())
 }
 
-/// The exception behind the last [`Stop::Fault`]. A page fault is in CR2 even if it turns into
-/// a double fault: Linux tells a stack overflow by that.
-fn nested(cpu: &mut Cpu, stop: Stop) -> Exception {
+/// The exception behind the last [`Stop::Fault`], in a delivery. One of a guest that its hypervisor wants leaves it before it can
+/// turn into a double fault (SDM 27.2.4). A page fault is in CR2 even if it does: Linux tells a stack overflow by that.
+fn nested(cpu: &mut Cpu, stop: Stop) -> Result<Exception, Undelivered> {
     debug_assert_eq!(stop, Stop::Fault, "nothing is asked of the machine during delivery");
-    let exception = cpu.fault.take().unwrap_or(Exception::ud());
+    let exception = cpu.pending.fault.take().unwrap_or(Exception::ud());
+    if exception != vmx::EXIT
+        && let Some(exit) = cpu.exception_exit(exception)
+    {
+        cpu.vmx.exit = Some(exit);
+        return Err(Undelivered::Left);
+    }
     if exception.vector == vector::PF {
         cpu.state.cr2 = exception.payload;
     }
-    exception
+    Ok(exception)
 }
 
 /// Delivers `exception`, and what its delivery raises.
@@ -109,7 +118,7 @@ pub fn raise_fault(cpu: &mut Cpu, mut exception: Exception) -> Result<(), Undeli
         match deliver_exception(cpu, exception) {
             Ok(()) => return Ok(()),
             Err(stop) => {
-                let next = combine(class(exception.vector), nested(cpu, stop))?;
+                let next = combine(class(exception.vector), nested(cpu, stop)?)?;
                 if (exception.vector, next.vector) == (vector::AC, vector::AC) {
                     // A processor never comes out of this: a handler at privilege level 3 whose
                     // stack is misaligned. Here the instruction tries for ever, so that the machine
@@ -142,7 +151,7 @@ pub fn inject(cpu: &mut Cpu, event: &Delivery, fault: bool) -> Result<(), Undeli
         // Interrupts are benign: what their delivery raises is delivered in their place.
         Err(stop) => {
             let first = if fault { class(event.vector) } else { Class::Benign };
-            let exception = combine(first, nested(cpu, stop))?;
+            let exception = combine(first, nested(cpu, stop)?)?;
             raise_fault(cpu, exception)
         }
     }

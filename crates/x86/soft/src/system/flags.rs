@@ -1,32 +1,30 @@
 //! Instructions on RFLAGS as a whole and on its system bits (SDM volume 1, 3.4.3; volume 2).
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::x86::{cr0, cr4, rflags};
 use satori_engine::Exception;
 
 use super::v86;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Cli => cli,
-        Mnemonic::Sti => sti,
-        Mnemonic::Pushf => |cpu, _| pushf(cpu, 2),
-        Mnemonic::Pushfd => |cpu, _| pushf(cpu, 4),
-        Mnemonic::Pushfq => |cpu, _| pushf(cpu, 8),
-        Mnemonic::Popf => |cpu, _| popf(cpu, 2),
-        Mnemonic::Popfd => |cpu, _| popf(cpu, 4),
-        Mnemonic::Popfq => |cpu, _| popf(cpu, 8),
-        Mnemonic::Clac => |cpu, _| set_ac(cpu, false),
-        Mnemonic::Stac => |cpu, _| set_ac(cpu, true),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Cli => cli,
+    Sti => sti,
+    Pushf => |cpu, _| pushf(cpu, 2),
+    Pushfd => |cpu, _| pushf(cpu, 4),
+    Pushfq => |cpu, _| pushf(cpu, 8),
+    Popf => |cpu, _| popf(cpu, 2),
+    Popfd => |cpu, _| popf(cpu, 4),
+    Popfq => |cpu, _| popf(cpu, 8),
+    Clac => |cpu, _| set_ac(cpu, false),
+    Stac => |cpu, _| set_ac(cpu, true),
+});
 
 /// What decides which flags may be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlagsContext {
+pub(super) struct FlagsContext {
     /// Current privilege level.
     pub cpl: u8,
     /// I/O privilege level.
@@ -35,26 +33,26 @@ pub struct FlagsContext {
 
 impl FlagsContext {
     /// The context now.
-    pub fn of(cpu: &Cpu) -> Self {
+    pub(super) fn of(cpu: &Cpu) -> Self {
         FlagsContext { cpl: cpu.cpl(), iopl: iopl(cpu) }
     }
 
     /// `old` with the bits of `mask` from `new`.
-    pub const fn merge(self, old: u64, new: u64, mask: u64) -> u64 {
+    pub(super) const fn merge(self, old: u64, new: u64, mask: u64) -> u64 {
         old & !mask | new & mask
     }
 }
 
 /// The I/O privilege level.
-pub fn iopl(cpu: &Cpu) -> u8 {
+pub(super) fn iopl(cpu: &Cpu) -> u8 {
     ((cpu.state.rflags & rflags::IOPL) >> 12) as u8
 }
 
 /// Bits of RFLAGS that exist.
-pub const DEFINED: u64 = 0x3f_7fd7;
+pub(super) const DEFINED: u64 = 0x3f_7fd7;
 
 /// Flags that POPF and IRET of `size` bytes load (SDM volume 2, table 4-17), RF included.
-pub const fn loadable(context: FlagsContext, size: u32) -> u64 {
+pub(super) const fn loadable(context: FlagsContext, size: u32) -> u64 {
     let mut mask = rflags::STATUS | rflags::TF | rflags::DF | rflags::NT;
     if size != 2 {
         mask |= rflags::RF | rflags::AC | rflags::ID;
@@ -95,13 +93,13 @@ fn popf(cpu: &mut Cpu, size: u32) -> Exec<()> {
 }
 
 /// Whether virtual-8086 mode protects IF from this program.
-pub fn trapped(cpu: &Cpu) -> bool {
+pub(super) fn trapped(cpu: &Cpu) -> bool {
     cpu.virtual_8086() && iopl(cpu) < 3
 }
 
 /// Where [`trapped`], only the 16-bit forms of PUSHF, POPF and IRET execute, and those only under
 /// the virtual-8086 mode extensions (SDM 21.3.3.4).
-pub fn require_virtual_flags(cpu: &mut Cpu, size: u32) -> Exec<()> {
+pub(super) fn require_virtual_flags(cpu: &mut Cpu, size: u32) -> Exec<()> {
     if size == 2 && cpu.state.cr4 & cr4::VME != 0 { Ok(()) } else { Err(cpu.raise(Exception::gp(0))) }
 }
 

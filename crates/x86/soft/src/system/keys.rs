@@ -1,26 +1,24 @@
 //! PKRU, the rights by protection key (SDM 4.6.2).
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::x86::cr4;
 use satori_engine::Exception;
 use satori_state::reg;
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Rdpkru => rdpkru,
-        Mnemonic::Wrpkru => wrpkru,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Rdpkru => rdpkru,
+    Wrpkru => wrpkru,
+});
 
 impl Cpu {
     /// Sets PKRU.
     pub fn set_pkru(&mut self, pkru: u32) {
         self.state.pkru = pkru;
-        self.tlb.set_pkru(pkru);
+        self.mmu.tlb.set_pkru(pkru);
     }
 
     /// #UD without CR4.PKE, #GP(0) unless the low half of RCX is 0.

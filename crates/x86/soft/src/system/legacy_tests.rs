@@ -297,7 +297,7 @@ fn ports_in_virtual_8086_mode_need_their_bit_whatever_iopl_is() {
     assert_eq!(fault(&mut cpu, &[0xe4, 0x0f]), Exception::gp(0));
     assert_eq!(fault(&mut cpu, &[0xe5, 0x0e]), Exception::gp(0));
     assert_eq!(run(&mut cpu, &[0xe4, 0x0e]), Err(crate::cpu::Stop::Exit));
-    assert_eq!(cpu.wanted, Exit::IoRead { port: 0x0e, size: 1 });
+    assert_eq!(cpu.pending.wanted, Exit::IoRead { port: 0x0e, size: 1 });
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn a_call_nests_a_task_and_iret_ends_it() {
     assert_eq!(cpu.state.tr.selector, TASK_A);
     assert_eq!(get32(&cpu, GDT + u64::from(TASK_B) + 4) >> 8 & 0xff, 0x89, "B is free again");
     assert_eq!(get32(&cpu, TSS_B + 0x24) & rflags::NT as u32, 0);
-    assert_eq!(cpu.task_switches, 2);
+    assert_eq!(cpu.pending.task_switches, 2);
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn a_double_fault_has_a_task_of_its_own() {
     idt(&cpu, vector::DF, gate(TASK_B, 0, system_type::TASK_GATE, 0, 0));
     cpu.state.gpr[reg::RCX] = 0xcccc;
     let rip = cpu.state.rip as u32;
-    cpu.delivering = true;
+    cpu.pending.delivering = true;
     // There is no gate for #GP.
     assert_eq!(raise_fault(&mut cpu, Exception::gp(0)), Ok(()));
     assert_eq!((cpu.state.rip, cpu.state.tr.selector), (0x4000, TASK_B));
@@ -467,7 +467,7 @@ fn a_switch_exits_once_it_is_complete() {
     let mut cpu = protected();
     put(&cpu, cpu.state.rip, &far(JMP, TASK_B));
     put(&cpu, 0x4000, &[0xeb, 0xfe]);
-    let until = Until { tsc: None, instructions: Some(10) };
+    let until = Until { counter: None, instructions: Some(10) };
     assert_eq!(cpu.run(until), Exit::TaskSwitch);
     assert_eq!((cpu.state.rip, cpu.state.tr.selector), (0x4000, TASK_B));
     assert_eq!(cpu.run(until), Exit::Budget);
@@ -549,7 +549,7 @@ fn code_does_not_run_beyond_its_segment() {
     cpu.state.seg[seg::CS].limit = 0x1_01ff;
     put(&cpu, 0x1_0000, &[0x90; 0x1ff]);
     put(&cpu, 0x1_01ff, &[0xb0, 0x55]);
-    let until = |instructions| Until { tsc: None, instructions: Some(instructions) };
+    let until = |instructions| Until { counter: None, instructions: Some(instructions) };
     assert_eq!(cpu.run(until(0x1ff)), Exit::Budget);
     assert_eq!(cpu.state.rip, 0x1_01ff);
     assert_eq!(cpu.run(until(1)), Exit::Budget);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_cpuid::Feature;
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr4, rflags};
@@ -10,64 +10,57 @@ use satori_engine::{Exception, Exit, Resume};
 use satori_state::{Activity, reg};
 
 use super::msr::{edx_eax, set_edx_eax};
-use crate::cpu::{Cpu, Exec, Handler, Stop};
+use crate::cpu::{Cpu, Exec, Stop};
+use crate::insn::{Row, rows};
 use crate::simd;
 
-/// The instructions of this file. UD0, UD1, UD2 and RSM outside system-management mode are #UD,
-/// like all that nobody implements.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Cpuid => cpuid,
-        Mnemonic::Hlt => hlt,
-        Mnemonic::Pause => pause,
-        Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => |cpu, _| ask_supervisor(cpu, Exit::Wbinvd),
-        Mnemonic::Invd => |cpu, _| ask_supervisor(cpu, Exit::Invd),
-        Mnemonic::Vmcall => vmcall,
-        Mnemonic::Vmmcall => |cpu, _| cpu.ask(Exit::Vmcall).map(drop),
-        Mnemonic::Monitor => |cpu, _| ask_wait(cpu, Exit::Monitor),
-        Mnemonic::Mwait => |cpu, _| ask_wait(cpu, Exit::Mwait),
-        Mnemonic::Xsetbv => xsetbv,
-        Mnemonic::Xgetbv => xgetbv,
-        Mnemonic::Rdrand | Mnemonic::Rdseed => random,
-        Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence | Mnemonic::Serialize => |_, _| {
-            barrier();
-            Ok(())
-        },
-        Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb => flush_line,
-        _ => return vmx(insn.code()),
-    })
-}
+/// What is implemented here. UD0, UD1, UD2 and RSM outside system-management mode are #UD, like all that nobody
+/// implements. VMX instructions: outside VMX operation as the guest sees it, the machine answers #UD.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Cpuid => cpuid,
+    Hlt => hlt,
+    Pause => pause,
+    Wbinvd | Wbnoinvd => |cpu, _| ask_supervisor(cpu, Exit::Wbinvd),
+    Invd => |cpu, _| ask_supervisor(cpu, Exit::Invd),
+    Vmcall => vmcall,
+    Vmmcall => |cpu, _| cpu.ask(Exit::Vmcall).map(drop),
+    Monitor => |cpu, _| ask_wait(cpu, Exit::Monitor),
+    Mwait => |cpu, _| ask_wait(cpu, Exit::Mwait),
+    Xsetbv => xsetbv,
+    Xgetbv => xgetbv,
+    Rdrand | Rdseed => random,
+    Lfence | Mfence | Sfence | Serialize => |_, _| {
+        barrier();
+        Ok(())
+    },
+    Clflush | Clflushopt | Clwb => flush_line,
+    Vmclear => |cpu, _| ask_vmx(cpu, ExitReason::Vmclear),
+    Vmlaunch => |cpu, _| ask_vmx(cpu, ExitReason::Vmlaunch),
+    Vmresume => |cpu, _| ask_vmx(cpu, ExitReason::Vmresume),
+    Vmptrld => |cpu, _| ask_vmx(cpu, ExitReason::Vmptrld),
+    Vmptrst => |cpu, _| ask_vmx(cpu, ExitReason::Vmptrst),
+    Vmread => |cpu, _| ask_vmx(cpu, ExitReason::Vmread),
+    Vmwrite => |cpu, _| ask_vmx(cpu, ExitReason::Vmwrite),
+    Vmxoff => |cpu, _| ask_vmx(cpu, ExitReason::Vmoff),
+    Vmxon => |cpu, _| ask_vmx(cpu, ExitReason::Vmon),
+    Invept => |cpu, _| ask_vmx(cpu, ExitReason::Invept),
+    Invvpid => |cpu, _| ask_vmx(cpu, ExitReason::Invvpid),
+    Vmfunc => |cpu, _| ask_vmx(cpu, ExitReason::Vmfunc),
+});
 
 /// A hypercall. Where nobody serves it, a guest in VMX root operation finds what a processor without a second monitor does.
 fn vmcall(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     match cpu.ask(Exit::Vmcall) {
-        Err(Stop::Fault) if cpu.fault == Some(Exception::ud()) && cpu.in_vmx_root() => cpu.vmcall_in_root(),
+        Err(Stop::Fault) if cpu.pending.fault == Some(Exception::ud()) && cpu.in_vmx_root() => {
+            cpu.vmcall_in_root()
+        }
         outcome => outcome.map(drop),
     }
 }
 
-/// VMX instructions: outside VMX operation as the guest sees it, the machine answers #UD.
-fn vmx(code: Code) -> Option<Handler> {
-    Some(match code {
-        Code::Vmclear_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmclear),
-        Code::Vmlaunch => |cpu, _| ask_vmx(cpu, ExitReason::Vmlaunch),
-        Code::Vmresume => |cpu, _| ask_vmx(cpu, ExitReason::Vmresume),
-        Code::Vmptrld_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmptrld),
-        Code::Vmptrst_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmptrst),
-        Code::Vmread_rm32_r32 | Code::Vmread_rm64_r64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmread),
-        Code::Vmwrite_r32_rm32 | Code::Vmwrite_r64_rm64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmwrite),
-        Code::Vmxoff => |cpu, _| ask_vmx(cpu, ExitReason::Vmoff),
-        Code::Vmxon_m64 => |cpu, _| ask_vmx(cpu, ExitReason::Vmon),
-        Code::Invept_r32_m128 | Code::Invept_r64_m128 => |cpu, _| ask_vmx(cpu, ExitReason::Invept),
-        Code::Invvpid_r32_m128 | Code::Invvpid_r64_m128 => |cpu, _| ask_vmx(cpu, ExitReason::Invvpid),
-        Code::Vmfunc => |cpu, _| ask_vmx(cpu, ExitReason::Vmfunc),
-        _ => return None,
-    })
-}
-
 /// A VMX instruction exits whatever the privilege level, but is #UD where it does not exist.
 fn ask_vmx(cpu: &mut Cpu, reason: ExitReason) -> Exec<()> {
-    if cpu.paragraph_selectors() || (cpu.state.long_mode() && !cpu.code64) {
+    if cpu.paragraph_selectors() || (cpu.state.long_mode() && !cpu.derived.code64) {
         return Err(cpu.raise(Exception::ud()));
     }
     cpu.ask(Exit::VmxInstruction(reason)).map(drop)
@@ -104,14 +97,11 @@ fn hlt(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     Err(cpu.exit(Exit::Hlt))
 }
 
-/// Two PAUSEs further apart than this, in instructions, are not of one loop: the PLE gap.
-const PLE_GAP: u64 = 64;
-
 /// PAUSE-loop exiting counts at privilege level 0 only (SDM 25.1.3).
 fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     // Who spins may be waited for: translated code looks up only after some thousand instructions.
     if cpu.kick.take() {
-        cpu.attention = true;
+        cpu.windows.attention = true;
         cpu.complete(insn);
         return Err(cpu.exit(Exit::ExternalInterrupt));
     }
@@ -120,13 +110,9 @@ fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         return Ok(());
     }
     let now = cpu.retired_now();
-    let apart = now.wrapping_sub(cpu.last_pause) > PLE_GAP;
-    cpu.last_pause = now;
-    cpu.pauses = if apart { 1 } else { cpu.pauses + 1 };
-    if cpu.pauses < window {
+    if !cpu.count.pause(now, window) {
         return Ok(());
     }
-    cpu.pauses = 0;
     cpu.complete(insn);
     Err(cpu.exit(Exit::Pause))
 }
@@ -172,7 +158,7 @@ fn random(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// What comes next waits for everything before: reads of the time, too.
-pub fn barrier() {
+pub(super) fn barrier() {
     fence(Ordering::SeqCst);
     // That orders accesses to memory only.
     #[cfg(target_arch = "x86_64")]

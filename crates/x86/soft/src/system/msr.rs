@@ -1,37 +1,35 @@
 //! Model-specific registers and the time-stamp counter. What KVM's MSR bitmap passes through is
 //! answered here; everything else is an exit.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::msr;
 use satori_defs::x86::cr4;
 use satori_engine::{Exception, Exit, Resume};
 use satori_state::{reg, seg};
 
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 use crate::mmu::canonical;
 use crate::system::machine::barrier;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Rdmsr => rdmsr,
-        Mnemonic::Wrmsr => wrmsr,
-        Mnemonic::Rdtsc => rdtsc,
-        Mnemonic::Rdtscp => rdtscp,
-        Mnemonic::Rdpid => rdpid,
-        Mnemonic::Rdpmc => rdpmc,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Rdmsr => rdmsr,
+    Wrmsr => wrmsr,
+    Rdtsc => rdtsc,
+    Rdtscp => rdtscp,
+    Rdpid => rdpid,
+    Rdpmc => rdpmc,
+});
 
 /// Puts a value into EDX:EAX.
-pub fn set_edx_eax(cpu: &mut Cpu, value: u64) {
+pub(super) fn set_edx_eax(cpu: &mut Cpu, value: u64) {
     cpu.state.gpr[reg::RAX] = value & 0xffff_ffff;
     cpu.state.gpr[reg::RDX] = value >> 32;
 }
 
 /// The value in EDX:EAX.
-pub fn edx_eax(cpu: &Cpu) -> u64 {
+pub(super) fn edx_eax(cpu: &Cpu) -> u64 {
     cpu.state.gpr[reg::RDX] << 32 | cpu.state.gpr[reg::RAX] & 0xffff_ffff
 }
 

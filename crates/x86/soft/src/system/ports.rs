@@ -1,33 +1,31 @@
 //! I/O instructions (SDM volume 1, chapter 19).
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, OpKind, Register};
 use satori_defs::x86::{cr0, rflags};
 use satori_engine::{Exception, Exit, Resume};
 use satori_state::reg;
 
 use super::flags::iopl;
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 use crate::operands::truncate;
 
 /// Offset of the I/O map base address in a 32-bit or 64-bit TSS (SDM figures 7-2 and 7-11).
-pub const TSS_IO_MAP_BASE: u64 = 0x66;
+pub(super) const TSS_IO_MAP_BASE: u64 = 0x66;
 /// Smallest limit of a TSS that has the field.
-pub const TSS_MIN_LIMIT: u32 = 0x67;
+pub(super) const TSS_MIN_LIMIT: u32 = 0x67;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::In => input,
-        Mnemonic::Out => output,
-        Mnemonic::Insb => |cpu, insn| string_input(cpu, insn, 1),
-        Mnemonic::Insw => |cpu, insn| string_input(cpu, insn, 2),
-        Mnemonic::Insd => |cpu, insn| string_input(cpu, insn, 4),
-        Mnemonic::Outsb => |cpu, insn| string_output(cpu, insn, 1),
-        Mnemonic::Outsw => |cpu, insn| string_output(cpu, insn, 2),
-        Mnemonic::Outsd => |cpu, insn| string_output(cpu, insn, 4),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    In => input,
+    Out => output,
+    Insb => |cpu, insn| string_input(cpu, insn, 1),
+    Insw => |cpu, insn| string_input(cpu, insn, 2),
+    Insd => |cpu, insn| string_input(cpu, insn, 4),
+    Outsb => |cpu, insn| string_output(cpu, insn, 1),
+    Outsw => |cpu, insn| string_output(cpu, insn, 2),
+    Outsd => |cpu, insn| string_output(cpu, insn, 4),
+});
 
 /// Refuses ports that neither IOPL nor the TSS's I/O permission bit map allows.
 fn require_ports(cpu: &mut Cpu, port: u16, size: u8) -> Exec<()> {

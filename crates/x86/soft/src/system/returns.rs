@@ -1,6 +1,6 @@
 //! Far returns and returns from interrupts (SDM 5.8.6, 6.12; volume 2, RET, IRET).
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
 use satori_state::{Segment, reg, seg};
@@ -9,19 +9,17 @@ use super::descriptor::{null, rpl, selector_fault, unusable};
 use super::far::{check_code, check_target, commit_code, paragraph_code};
 use super::flags::{FlagsContext, loadable, require_virtual_flags, trapped};
 use super::{task, v86};
-use crate::cpu::{Cpu, Exec, Handler, Stop};
+use crate::cpu::{Cpu, Exec, Stop};
+use crate::insn::{Row, rows};
 use crate::operands::truncate;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Retf => retf,
-        Mnemonic::Iret => |cpu, insn| unblocking(cpu, insn, 2),
-        Mnemonic::Iretd => |cpu, insn| unblocking(cpu, insn, 4),
-        Mnemonic::Iretq => |cpu, insn| unblocking(cpu, insn, 8),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Retf => retf,
+    Iret => |cpu, insn| unblocking(cpu, insn, 2),
+    Iretd => |cpu, insn| unblocking(cpu, insn, 4),
+    Iretq => |cpu, insn| unblocking(cpu, insn, 8),
+});
 
 /// The code segment that a return leads to.
 fn return_code(cpu: &mut Cpu, selector: u16) -> Exec<Segment> {
@@ -182,7 +180,7 @@ fn iret(cpu: &mut Cpu, insn: &Instruction, size: u32) -> Exec<()> {
     }
     let cs = return_code(cpu, selector)?;
     // 64-bit mode always pops SS:RSP.
-    let stack = if cpu.code64 || rpl(selector) > cpu.cpl() {
+    let stack = if cpu.derived.code64 || rpl(selector) > cpu.cpl() {
         let popped = cpu.peek(3 * bytes, size)?;
         let ss = cpu.peek(4 * bytes, size)? as u16;
         let ss = return_stack(cpu, &cs, ss)?;

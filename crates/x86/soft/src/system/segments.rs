@@ -1,12 +1,13 @@
 //! Loading segment registers (SDM 3.4.2 to 5.4), and the instructions that do it.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Register};
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
 use satori_state::{Segment, seg};
 
 use super::descriptor::{null, rpl, selector_fault, unusable};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, is_register, rows};
 
 /// Access rights of a data segment in real-address mode.
 const PARAGRAPH_RIGHTS: u32 = 0x93;
@@ -51,7 +52,7 @@ impl Cpu {
     fn stack_segment_for(&mut self, selector: u16) -> Exec<Segment> {
         let cpl = self.cpl();
         if null(selector) {
-            if self.code64 && cpl < 3 && rpl(selector) == cpl {
+            if self.derived.code64 && cpl < 3 && rpl(selector) == cpl {
                 return Ok(unusable(selector, cpl));
             }
             return Err(self.raise(Exception::gp(0)));
@@ -82,26 +83,21 @@ impl Cpu {
     /// Interrupts wait for one more instruction, after a load of SS or STI.
     pub(super) fn shadow_interrupts(&mut self) {
         self.state.interrupt_shadow = true;
-        self.attention = true;
+        self.windows.attention = true;
     }
 }
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let segment =
-        |op: u32| insn.op_kind(op) == OpKind::Register && insn.op_register(op).is_segment_register();
-    Some(match insn.mnemonic() {
-        Mnemonic::Mov if segment(0) => mov_to,
-        Mnemonic::Mov if segment(1) => mov_from,
-        Mnemonic::Pop if segment(0) => pop,
-        Mnemonic::Lds => |cpu, insn| load_far(cpu, insn, seg::DS),
-        Mnemonic::Les => |cpu, insn| load_far(cpu, insn, seg::ES),
-        Mnemonic::Lss => |cpu, insn| load_far(cpu, insn, seg::SS),
-        Mnemonic::Lfs => |cpu, insn| load_far(cpu, insn, seg::FS),
-        Mnemonic::Lgs => |cpu, insn| load_far(cpu, insn, seg::GS),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Mov if is_register(insn, 0, Register::is_segment_register) => mov_to,
+    Mov if is_register(insn, 1, Register::is_segment_register) => mov_from,
+    Pop if is_register(insn, 0, Register::is_segment_register) => pop,
+    Lds => |cpu, insn| load_far(cpu, insn, seg::DS),
+    Les => |cpu, insn| load_far(cpu, insn, seg::ES),
+    Lss => |cpu, insn| load_far(cpu, insn, seg::SS),
+    Lfs => |cpu, insn| load_far(cpu, insn, seg::FS),
+    Lgs => |cpu, insn| load_far(cpu, insn, seg::GS),
+});
 
 fn mov_to(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let register = insn.op0_register();

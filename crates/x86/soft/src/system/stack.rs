@@ -10,7 +10,7 @@ use crate::mmu::{Mode, canonical};
 
 /// A stack under construction: what is pushed is in memory, but RSP is still the old one.
 #[derive(Clone, Copy, Debug)]
-pub struct Stack {
+pub(super) struct Stack {
     /// Contents of SS to be.
     pub segment: Segment,
     /// Stack pointer.
@@ -27,14 +27,14 @@ pub struct Stack {
 
 impl Stack {
     /// A stack in 64-bit mode for code at privilege level `cpl`.
-    pub fn long(segment: Segment, sp: u64, cpl: u8, ext: u32) -> Self {
+    pub(super) fn long(segment: Segment, sp: u64, cpl: u8, ext: u32) -> Self {
         let refusal = Exception::with_code(vector::SS, ext);
         Stack { segment, sp, mask: u64::MAX, long: true, mode: mode_of(cpl), refusal }
     }
 
     /// A stack with a segment, for code at privilege level `cpl`. `inner` tells that it comes from
     /// the TSS: its faults then name its selector (SDM 6.12.1).
-    pub fn legacy(segment: Segment, sp: u64, cpl: u8, ext: u32, inner: bool) -> Self {
+    pub(super) fn legacy(segment: Segment, sp: u64, cpl: u8, ext: u32, inner: bool) -> Self {
         let mask = if segment.big() { 0xffff_ffff } else { 0xffff };
         let refusal = if inner {
             selector_fault(vector::SS, segment.selector, ext)
@@ -60,26 +60,26 @@ impl Stack {
     }
 
     /// Refuses a stack without room for `count` pushes of `size` bytes.
-    pub fn require(&self, cpu: &mut Cpu, count: u64, size: u32) -> Exec<()> {
+    pub(super) fn require(&self, cpu: &mut Cpu, count: u64, size: u32) -> Exec<()> {
         let size = u64::from(size);
         let room = |i| self.linear(cpu, self.sp.wrapping_sub(i * size) & self.mask, size).is_some();
         if (1..=count).all(room) { Ok(()) } else { Err(cpu.raise(self.refusal)) }
     }
 
     /// Pushes the low `size` (2, 4 or 8) bytes of `value`.
-    pub fn push(&mut self, cpu: &mut Cpu, size: u32, value: u64) -> Exec<()> {
+    pub(super) fn push(&mut self, cpu: &mut Cpu, size: u32, value: u64) -> Exec<()> {
         let sp = self.sp.wrapping_sub(size.into()) & self.mask;
         let Some(linear) = self.linear(cpu, sp, size.into()) else { return Err(cpu.raise(self.refusal)) };
-        let mode = std::mem::replace(&mut cpu.mode, self.mode);
+        let mode = std::mem::replace(&mut cpu.derived.mode, self.mode);
         let outcome = cpu.write_sized(linear, size, value);
-        cpu.mode = mode;
+        cpu.derived.mode = mode;
         outcome?;
         self.sp = sp;
         Ok(())
     }
 
     /// The whole of RSP once this stack is the current one.
-    pub fn rsp(&self, cpu: &Cpu) -> u64 {
+    pub(super) fn rsp(&self, cpu: &Cpu) -> u64 {
         if self.mask == 0xffff { cpu.state.gpr[reg::RSP] & !0xffff | self.sp } else { self.sp }
     }
 }

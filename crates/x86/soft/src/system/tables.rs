@@ -1,32 +1,30 @@
 //! Descriptor-table registers, and instructions that look at descriptors (SDM 2.4, 5.10).
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::x86::{cr4, rflags, vector};
 use satori_engine::Exception;
 use satori_state::{DescriptorTable, Segment};
 
 use super::descriptor::{Descriptor, null, rpl, selector_fault, system_type, unusable};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
 use crate::mmu::canonical;
 
-/// The instructions of this file.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    Some(match insn.mnemonic() {
-        Mnemonic::Lgdt => |cpu, insn| load_table(cpu, insn, |cpu| &mut cpu.state.gdtr),
-        Mnemonic::Lidt => |cpu, insn| load_table(cpu, insn, |cpu| &mut cpu.state.idtr),
-        Mnemonic::Sgdt => |cpu, insn| store_table(cpu, insn, cpu.state.gdtr),
-        Mnemonic::Sidt => |cpu, insn| store_table(cpu, insn, cpu.state.idtr),
-        Mnemonic::Lldt => lldt,
-        Mnemonic::Ltr => ltr,
-        Mnemonic::Sldt => |cpu, insn| store_selector(cpu, insn, cpu.state.ldtr),
-        Mnemonic::Str => |cpu, insn| store_selector(cpu, insn, cpu.state.tr),
-        Mnemonic::Lar => lar,
-        Mnemonic::Lsl => lsl,
-        Mnemonic::Verr => |cpu, insn| verify(cpu, insn, Descriptor::readable),
-        Mnemonic::Verw => |cpu, insn| verify(cpu, insn, Descriptor::writable),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Lgdt => |cpu, insn| load_table(cpu, insn, |cpu| &mut cpu.state.gdtr),
+    Lidt => |cpu, insn| load_table(cpu, insn, |cpu| &mut cpu.state.idtr),
+    Sgdt => |cpu, insn| store_table(cpu, insn, cpu.state.gdtr),
+    Sidt => |cpu, insn| store_table(cpu, insn, cpu.state.idtr),
+    Lldt => lldt,
+    Ltr => ltr,
+    Sldt => |cpu, insn| store_selector(cpu, insn, cpu.state.ldtr),
+    Str => |cpu, insn| store_selector(cpu, insn, cpu.state.tr),
+    Lar => lar,
+    Lsl => lsl,
+    Verr => |cpu, insn| verify(cpu, insn, Descriptor::readable),
+    Verw => |cpu, insn| verify(cpu, insn, Descriptor::writable),
+});
 
 impl Cpu {
     /// Refuses with #GP(0) outside privilege level 0.
@@ -51,7 +49,7 @@ fn load_table(cpu: &mut Cpu, insn: &Instruction, register: fn(&mut Cpu) -> &mut 
     cpu.require_supervisor()?;
     let linear = cpu.ea(insn, 0)?;
     let limit: u16 = cpu.read(linear)?;
-    let base = if cpu.code64 {
+    let base = if cpu.derived.code64 {
         cpu.read(linear.wrapping_add(2))?
     } else {
         let base: u32 = cpu.read(linear.wrapping_add(2))?;
@@ -74,7 +72,7 @@ fn operand16(insn: &Instruction) -> bool {
 fn store_table(cpu: &mut Cpu, insn: &Instruction, register: DescriptorTable) -> Exec<()> {
     cpu.require_no_umip()?;
     let linear = cpu.ea_write(insn, 0)?;
-    let size = if cpu.code64 { 8 } else { 4 };
+    let size = if cpu.derived.code64 { 8 } else { 4 };
     // Both parts count as one operand of doublewords (SDM table 6-7).
     cpu.require_alignment(linear, 4)?;
     cpu.unaligned(|cpu| {

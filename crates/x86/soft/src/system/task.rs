@@ -54,7 +54,7 @@ impl Layout {
 
 /// What makes the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub(super) enum Cause {
     /// A far jump: the old task is left for good.
     Jump,
     /// A far call: the new task is nested in the old one.
@@ -73,7 +73,7 @@ impl Cause {
 }
 
 /// A switch on its way.
-pub struct Switch {
+pub(super) struct Switch {
     pub cause: Cause,
     /// Selector of the new task's TSS.
     pub selector: u16,
@@ -86,14 +86,20 @@ pub struct Switch {
 
 /// Runs `access` with the rights of the processor itself.
 fn as_system<T>(cpu: &mut Cpu, access: impl FnOnce(&mut Cpu) -> Exec<T>) -> Exec<T> {
-    let mode = std::mem::replace(&mut cpu.mode, Mode::Supervisor);
+    let mode = std::mem::replace(&mut cpu.derived.mode, Mode::Supervisor);
     let outcome = access(cpu);
-    cpu.mode = mode;
+    cpu.derived.mode = mode;
     outcome
 }
 
 /// Follows a far jump or call to the TSS or task gate `descriptor`, found by `selector`.
-pub fn branch(cpu: &mut Cpu, cause: Cause, descriptor: Descriptor, selector: u16, rip: u64) -> Exec<u64> {
+pub(super) fn branch(
+    cpu: &mut Cpu,
+    cause: Cause,
+    descriptor: Descriptor,
+    selector: u16,
+    rip: u64,
+) -> Exec<u64> {
     if descriptor.dpl() < cpu.cpl() || descriptor.dpl() < rpl(selector) {
         return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
     }
@@ -108,7 +114,7 @@ pub fn branch(cpu: &mut Cpu, cause: Cause, descriptor: Descriptor, selector: u16
 }
 
 /// Delivers `event` through the task gate `gate`. Returns where to go on.
-pub fn event(cpu: &mut Cpu, event: &Delivery, gate: Descriptor, flags: u64) -> Exec<u64> {
+pub(super) fn event(cpu: &mut Cpu, event: &Delivery, gate: Descriptor, flags: u64) -> Exec<u64> {
     let ext = event.ext();
     let selector = gate.gate_selector();
     let rip = switch(cpu, &Switch { cause: Cause::Event, selector, rip: event.rip, flags, ext })?;
@@ -116,7 +122,7 @@ pub fn event(cpu: &mut Cpu, event: &Delivery, gate: Descriptor, flags: u64) -> E
         let size = if cpu.state.tr.rights & 8 != 0 { 4 } else { 2 };
         let outcome = cpu.push(size, code.into());
         if outcome.is_err()
-            && let Some(Exception { vector: vector::SS, code: Some(code), .. }) = &mut cpu.fault
+            && let Some(Exception { vector: vector::SS, code: Some(code), .. }) = &mut cpu.pending.fault
         {
             *code |= ext;
         }
@@ -129,7 +135,7 @@ pub fn event(cpu: &mut Cpu, event: &Delivery, gate: Descriptor, flags: u64) -> E
 }
 
 /// IRET with NT set: back to the task that the link names.
-pub fn iret(cpu: &mut Cpu, rip: u64) -> Exec<u64> {
+pub(super) fn iret(cpu: &mut Cpu, rip: u64) -> Exec<u64> {
     let tr = cpu.state.tr;
     let selector = cpu.read_system(tr.base.wrapping_add(LINK))?;
     let flags = cpu.rflags() & !rflags::NT;
@@ -237,8 +243,8 @@ fn load(cpu: &mut Cpu, base: u64, layout: &Layout) -> Exec<Task> {
 
 /// Switches tasks. Returns where the new one goes on. What fails once its state is loaded is the
 /// new task's: RIP is then its own.
-pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
-    if !cpu.delivering {
+pub(super) fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
+    if !cpu.pending.delivering {
         // Breakpoints on what is read once the old task is left have to be collected.
         cpu.execute_alone()?;
     }
@@ -277,12 +283,12 @@ pub fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
     }
     cpu.state.tr = found.descriptor.segment(switch.selector, 0);
     // Under VMX it would be an exit; that follows, as the switch is the engine's own matter.
-    cpu.task_switches += 1;
-    cpu.attention = true;
+    cpu.pending.task_switches += 1;
+    cpu.windows.attention = true;
     // From here on it is too late to ask the machine: the instruction cannot begin anew.
-    let delivering = std::mem::replace(&mut cpu.delivering, true);
+    let delivering = std::mem::replace(&mut cpu.pending.delivering, true);
     let entered = enter(cpu, switch, &task);
-    cpu.delivering = delivering;
+    cpu.pending.delivering = delivering;
     match entered {
         Ok(()) => {
             if task.trap {

@@ -104,10 +104,10 @@ fn fault(cpu: &mut Cpu, bytes: &[u8]) -> Exception {
 fn run_asking(cpu: &mut Cpu, bytes: &[u8], exit: Exit, answer: Resume) -> Exec<()> {
     let before = cpu.state.clone();
     assert_eq!(run(cpu, bytes), Err(Stop::Exit));
-    assert_eq!((cpu.wanted, &cpu.state), (exit, &before));
+    assert_eq!((cpu.pending.wanted, &cpu.state), (exit, &before));
     cpu.resume(answer);
     let outcome = run(cpu, bytes);
-    cpu.answers.clear();
+    cpu.pending.forget_answers();
     outcome
 }
 
@@ -374,9 +374,9 @@ fn msrs_pass_through_or_exit() {
     cpu.state.gpr[reg::RAX] = 0x1234_5678;
     run(&mut cpu, &[0x0f, 0x30]).unwrap();
     assert_eq!(cpu.state.seg[seg::GS].base, 0xffff_8000_1234_5678);
-    assert_eq!(cpu.segment_base[seg::GS], 0xffff_8000_1234_5678);
+    assert_eq!(cpu.derived.segment_base[seg::GS], 0xffff_8000_1234_5678);
     run(&mut cpu, &[0x0f, 0x01, 0xf8]).unwrap();
-    assert_eq!((cpu.segment_base[seg::GS], cpu.state.kernel_gs_base), (0, 0xffff_8000_1234_5678));
+    assert_eq!((cpu.derived.segment_base[seg::GS], cpu.state.kernel_gs_base), (0, 0xffff_8000_1234_5678));
     cpu.state.gpr[reg::RDX] = 0x8000;
     assert_eq!(fault(&mut cpu, &[0x0f, 0x30]), Exception::gp(0), "not canonical");
     cpu.state.gpr[reg::RCX] = msr::IA32_PAT.into();
@@ -392,7 +392,10 @@ fn hlt_is_complete_when_it_exits() {
     let mut cpu = long_machine(false);
     let rip = cpu.state.rip;
     assert_eq!(run(&mut cpu, &[0xf4]), Err(Stop::Exit));
-    assert_eq!((cpu.wanted, cpu.state.rip, cpu.state.activity), (Exit::Hlt, rip + 1, Activity::Halted));
+    assert_eq!(
+        (cpu.pending.wanted, cpu.state.rip, cpu.state.activity),
+        (Exit::Hlt, rip + 1, Activity::Halted)
+    );
 }
 
 #[test]
@@ -436,12 +439,12 @@ fn repeated_input_takes_one_element_an_exit() {
     for (element, left, next) in [(0x1111, 1, rip), (0x2222, 0, rip + 3)] {
         cpu.begin();
         assert_eq!(handler(&mut cpu, &insn), Err(Stop::Exit));
-        assert_eq!(cpu.wanted, exit);
+        assert_eq!(cpu.pending.wanted, exit);
         cpu.resume(Resume::Value(element));
         cpu.begin();
         cpu.next_rip = cpu.next_ip(&insn);
         handler(&mut cpu, &insn).unwrap();
-        cpu.answers.clear();
+        cpu.pending.forget_answers();
         assert_eq!((cpu.state.gpr[reg::RCX], cpu.next_rip), (left, next));
     }
     assert_eq!(cpu.state.gpr[reg::RDI], 0x4_0004);
@@ -553,12 +556,12 @@ fn only_the_pauses_of_one_loop_make_an_exit() {
     let mut cpu = long_machine(false);
     cpu.controls.ple_window = 3;
     for retired in [1_000, 1_003, 2_000, 2_003] {
-        cpu.retired = retired;
+        cpu.count.retired = retired;
         run(&mut cpu, &PAUSE).unwrap();
     }
-    cpu.retired = 2_006;
+    cpu.count.retired = 2_006;
     assert_eq!(run(&mut cpu, &PAUSE), Err(Stop::Exit));
-    assert_eq!(cpu.wanted, Exit::Pause);
+    assert_eq!(cpu.pending.wanted, Exit::Pause);
 }
 
 mod amd;

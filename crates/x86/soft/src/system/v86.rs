@@ -22,12 +22,12 @@ impl Cpu {
 }
 
 /// A segment register in virtual-8086 mode.
-pub const fn segment(selector: u16) -> Segment {
+pub(super) const fn segment(selector: u16) -> Segment {
     Segment { selector, rights: RIGHTS, limit: 0xffff, base: (selector as u64) << 4 }
 }
 
 /// Which way INT n goes in virtual-8086 mode (SDM table 21-2).
-pub enum Route {
+pub(super) enum Route {
     /// Through the IDT, as from any other code.
     Idt,
     /// Through the interrupt vector table at linear address 0: where it leads.
@@ -35,7 +35,7 @@ pub enum Route {
 }
 
 /// Decides about INT `number`, which IOPL and the redirection bit map may refuse.
-pub fn route(cpu: &mut Cpu, number: u8) -> Exec<Route> {
+pub(super) fn route(cpu: &mut Cpu, number: u8) -> Exec<Route> {
     if cpu.state.cr4 & cr4::VME != 0 && !redirected_to_idt(cpu, number)? {
         let entry: u32 = cpu.read_system(4 * u64::from(number))?;
         return Ok(Route::Program { selector: (entry >> 16) as u16, rip: u64::from(entry & 0xffff) });
@@ -64,7 +64,7 @@ fn redirected_to_idt(cpu: &mut Cpu, number: u8) -> Exec<bool> {
 
 /// The low half of EFLAGS as code in virtual-8086 mode sees it: with an IOPL below 3 the virtual
 /// interrupt flag is in the place of IF, and IOPL reads as 3 (SDM 21.3.3.4).
-pub fn flags_image(cpu: &Cpu) -> u64 {
+pub(super) fn flags_image(cpu: &Cpu) -> u64 {
     let flags = cpu.rflags() & 0xffff;
     if iopl(cpu) == 3 {
         return flags;
@@ -74,7 +74,7 @@ pub fn flags_image(cpu: &Cpu) -> u64 {
 }
 
 /// RFLAGS after POPF or IRET of 16 bits loaded `image` under the extensions, with an IOPL below 3.
-pub fn load_flags_image(cpu: &mut Cpu, image: u64) -> Exec<u64> {
+pub(super) fn load_flags_image(cpu: &mut Cpu, image: u64) -> Exec<u64> {
     let enables = image & rflags::IF != 0;
     if image & rflags::TF != 0 || (enables && cpu.state.rflags & rflags::VIP != 0) {
         return Err(cpu.raise(Exception::gp(0)));
@@ -85,7 +85,7 @@ pub fn load_flags_image(cpu: &mut Cpu, image: u64) -> Exec<u64> {
 }
 
 /// Makes INT n go to the 8086 program's own handler. Returns where.
-pub fn interrupt_program(cpu: &mut Cpu, selector: u16, rip: u64, back: u64) -> Exec<u64> {
+pub(super) fn interrupt_program(cpu: &mut Cpu, selector: u16, rip: u64, back: u64) -> Exec<u64> {
     let image = flags_image(cpu);
     let mut stack = super::far::current_stack(cpu, false);
     stack.push(cpu, 2, image)?;
@@ -99,7 +99,7 @@ pub fn interrupt_program(cpu: &mut Cpu, selector: u16, rip: u64, back: u64) -> E
 }
 
 /// IRET to virtual-8086 mode: pops everything that an interrupt from there pushed.
-pub fn enter(cpu: &mut Cpu, rip: u64, code: u16, flags: u64) -> Exec<u64> {
+pub(super) fn enter(cpu: &mut Cpu, rip: u64, code: u16, flags: u64) -> Exec<u64> {
     let mut frame = [0; 6];
     for (i, value) in frame.iter_mut().enumerate() {
         *value = cpu.peek(12 + 4 * i as u64, 4)?;
@@ -120,11 +120,11 @@ pub fn enter(cpu: &mut Cpu, rip: u64, code: u16, flags: u64) -> Exec<u64> {
 
 /// What an interrupt handler at privilege level 0 finds on its stack, deepest first, beyond the
 /// frame that every handler finds; and what it is refused with if it is not at level 0.
-pub fn outgoing(cpu: &Cpu) -> [u64; 4] {
+pub(super) fn outgoing(cpu: &Cpu) -> [u64; 4] {
     [seg::GS, seg::FS, seg::DS, seg::ES].map(|index| cpu.state.seg[index].selector.into())
 }
 
 /// Only handlers at privilege level 0 can interrupt virtual-8086 mode (SDM 21.3.1).
-pub fn require_level0(cpu: &mut Cpu, handler: u8, selector: u16, ext: u32) -> Exec<()> {
+pub(super) fn require_level0(cpu: &mut Cpu, handler: u8, selector: u16, ext: u32) -> Exec<()> {
     if handler == 0 { Ok(()) } else { Err(cpu.raise(selector_fault(vector::GP, selector, ext))) }
 }

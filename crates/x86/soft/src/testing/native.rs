@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use satori_defs::x86::{rflags, vector};
+use satori_lock::Held;
 
 /// Registers that an instruction finds and leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +79,7 @@ fn map(at: u64, len: usize) -> *mut u8 {
 impl Native {
     /// Prepares to run instructions that may use `len` bytes of memory at `scratch`.
     pub fn new(scratch: u64, len: usize) -> Self {
-        let alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+        let alone = ALONE.lock().held();
         let mut stack = vec![0u8; 0x2_0000];
         let new_stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
         let mut old_actions = Vec::new();

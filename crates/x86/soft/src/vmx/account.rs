@@ -12,7 +12,7 @@ use crate::cpu::Cpu;
 const WORKS: usize = NestedWork::ALL.len();
 
 /// The counters of one processor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Account {
     /// VM entries that succeeded.
     pub entries: u64,
@@ -51,7 +51,40 @@ impl Default for Account {
     }
 }
 
+/// A count that no run reaches.
+const COUNT: u64 = 1 << 62;
+
 impl Account {
+    /// Its counters, in an order of their own.
+    fn counters(&mut self) -> impl Iterator<Item = &mut u64> {
+        let Account { entries, failed, enlightened, clean, bitmaps_spared, exits, kept, work, last: _ } =
+            self;
+        let single = [entries, failed, enlightened, clean, bitmaps_spared];
+        single.into_iter().chain(exits).chain(kept).chain(work.iter_mut().flatten())
+    }
+
+    /// The counters that are not 0, by their places; the first is that of the last exit's reason.
+    pub(super) fn save(&self) -> Vec<(u32, u64)> {
+        let mut copy = self.clone();
+        let counts = (1..).zip(copy.counters()).filter(|(_, count)| **count != 0);
+        [(0, self.last as u64)].into_iter().chain(counts.map(|(place, count)| (place, *count))).collect()
+    }
+
+    /// Counters that were saved; nothing if they were not.
+    pub(super) fn restored(saved: &[(u32, u64)]) -> Option<Self> {
+        let mut account = Account::default();
+        let [(0, last), counts @ ..] = saved else { return None };
+        account.last = usize::try_from(*last).ok().filter(|last| *last < REASONS)?;
+        let mut left = counts.iter().peekable();
+        for (place, counter) in (1..).zip(account.counters()) {
+            if let Some((_, count)) = left.next_if(|(at, _)| *at == place) {
+                *counter = *count;
+            }
+        }
+        let sound = left.next().is_none() && counts.iter().all(|(_, count)| *count < COUNT);
+        sound.then_some(account)
+    }
+
     /// L2 left for `reason`.
     pub fn left(&mut self, reason: u32) {
         self.last = (reason as usize).min(REASONS - 1);

@@ -14,9 +14,9 @@ use crate::cpu::{Cpu, Exec};
 
 /// The enlightened VMCS in use, as it was read last and written since.
 #[derive(Debug)]
-pub struct Enlightened {
-    at: u64,
-    page: Page,
+pub(super) struct Enlightened {
+    pub at: u64,
+    pub page: Page,
 }
 
 impl Cpu {
@@ -118,7 +118,7 @@ impl Cpu {
     /// was one of those calls.
     pub(super) fn direct_flush(&mut self, length: u32) -> Exec<bool> {
         // With an answer there, the registers may hold the result already.
-        let answered = !self.answers.is_empty();
+        let answered = self.pending.answered();
         let Some(asked) = self.vmx.enlightened.as_ref().map(|one| one.page.enlightenments()) else {
             return Ok(false);
         };
@@ -128,7 +128,7 @@ impl Cpu {
         if !wanted || self.cpl() != 0 {
             return Ok(false);
         }
-        let (code, first) = if self.code64 {
+        let (code, first) = if self.derived.code64 {
             (self.state.gpr[reg::RCX], self.state.gpr[reg::RDX])
         } else {
             let half = |register: usize| self.state.gpr[register] & 0xffff_ffff;

@@ -14,7 +14,7 @@ use crate::cpu::{Cpu, Stop};
 use crate::system::{self, Undelivered};
 
 /// An exception as interruption information.
-pub fn interruption(exception: Exception) -> Interruption {
+pub(super) fn interruption(exception: Exception) -> Interruption {
     Interruption::new(exception.vector, kind::HARDWARE_EXCEPTION, exception.code)
 }
 
@@ -90,7 +90,8 @@ impl Cpu {
     /// A guest is about to switch tasks: by CALL, IRET, JMP or an event, as the qualification numbers them.
     pub fn task_exit(&mut self, selector: u16, source: u64) -> Stop {
         // An event has the length of an instruction only if that caused it, which then is executed again.
-        let length = if self.delivering { 0 } else { self.next_rip.wrapping_sub(self.state.rip) as u32 };
+        let length =
+            if self.pending.delivering { 0 } else { self.next_rip.wrapping_sub(self.state.rip) as u32 };
         let qualification = u64::from(selector) | source << 30;
         self.leave(VmExit {
             reason: ExitReason::TaskSwitch as u32,
@@ -160,9 +161,9 @@ impl Cpu {
         self.state.activity = Activity::Active;
         self.vmx.vectoring = event;
         self.vmx.vectoring_length = length as u32;
-        self.delivering = true;
+        self.pending.delivering = true;
         let outcome = system::inject(self, &delivery, event.kind() == kind::HARDWARE_EXCEPTION);
-        self.delivering = false;
+        self.pending.delivering = false;
         if event.kind() == kind::NMI {
             self.state.nmi_blocked = true;
         }
@@ -184,7 +185,7 @@ impl Cpu {
                 self.vmx.exit = Some(VmExit { reason, ..VmExit::default() });
             }
         }
-        self.fault = None;
+        self.pending.fault = None;
         self.vm_exit();
         true
     }

@@ -2,6 +2,7 @@
 
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, efer, rflags, vector};
+use satori_engine::Exception;
 use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
 use satori_vmx::Field::{
     self, EntryControls, EntryInterruption, ExitControls, ExitErrorCode, ExitInstructionInfo,
@@ -23,6 +24,7 @@ use super::VmExit;
 use super::enter::CR0_LOADED;
 use crate::cpu::Cpu;
 use crate::mmu::Paging;
+use crate::system::pushes_resume;
 
 /// A flat 64-bit or 32-bit segment as VM exit loads it: accessed, present, DPL 0 (SDM 27.5.2).
 const CODE64: u32 = 0xa09b;
@@ -44,7 +46,8 @@ impl Cpu {
         let unblocked = std::mem::take(&mut self.vmx.nmi_unblocked) && vectoring.info & VALID == 0;
         let exit = self.completed(exit, vectoring, unblocked);
         self.tell(&exit, vectoring);
-        self.save_guest();
+        let flags = self.rflags();
+        self.save_guest(saved_flags(flags, &exit, vectoring));
         if !self.store_exit_list() {
             return self.abort();
         }
@@ -103,9 +106,8 @@ impl Cpu {
     }
 
     /// The processor's state goes to the guest-state area (SDM 27.3).
-    fn save_guest(&mut self) {
-        let flags = self.rflags();
-        let now = self.time.tsc();
+    fn save_guest(&mut self, flags: u64) {
+        let now = self.time.counter();
         let timer = self.vmx.timer;
         let (state, vmcs) = (&self.state, &mut self.vmx.vmcs);
         let controls = vmcs.get32(ExitControls);
@@ -241,6 +243,25 @@ impl Cpu {
         self.load_host();
         self.state.activity = Activity::Shutdown;
     }
+}
+
+/// RFLAGS as VM exit saves it: RF is set as an exception would push it, and behind a fault of the EPT; an instruction that was
+/// intercepted leaves it clear, and all else as it is (SDM 27.3.3).
+fn saved_flags(flags: u64, exit: &VmExit, vectoring: Interruption) -> u64 {
+    let pushed = |event: Interruption, payload: u64| {
+        let exception = Exception { payload, ..Exception::new(event.vector()) };
+        event.info & VALID != 0 && event.kind() == kind::HARDWARE_EXCEPTION && pushes_resume(exception)
+    };
+    if exit.length != 0 {
+        return flags & !rflags::RF;
+    }
+    let resume = match exit.reason {
+        0 => pushed(exit.event, exit.qualification),
+        9 => pushed(vectoring, 0),
+        48 | 49 | 62 => vectoring.info & VALID == 0 || pushed(vectoring, 0),
+        _ => false,
+    };
+    flags | if resume { rflags::RF } else { 0 }
 }
 
 /// Pending debug traps as the VMCS has them: bit 12 tells that one of bits 3:0 was enabled.

@@ -13,7 +13,7 @@ use crate::cpu::{Cpu, Exec, Handler};
 use crate::mmu::{Space, World, canonical};
 
 /// The implementation of a VMX instruction.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
+pub(super) fn handler(insn: &Instruction) -> Option<Handler> {
     Some(match insn.code() {
         Code::Vmxon_m64 => vmxon,
         Code::Vmxoff => vmxoff,
@@ -35,7 +35,7 @@ impl Cpu {
     pub(super) fn require_vmx_mode(&mut self) -> Exec<()> {
         let exists = self.offers(Feature::Vmx)
             && !self.paragraph_selectors()
-            && (!self.state.long_mode() || self.code64);
+            && (!self.state.long_mode() || self.derived.code64);
         if exists { Ok(()) } else { Err(self.raise(Exception::ud())) }
     }
 
@@ -67,7 +67,7 @@ impl Cpu {
 
     /// VMCALL in VMX root operation, which has no second monitor (SDM chapter 30, VMCALL).
     pub fn vmcall_in_root(&mut self) -> Exec<()> {
-        self.fault = None;
+        self.pending.fault = None;
         self.require_vmx_mode()?;
         self.require_supervisor()?;
         self.conclude(Err(error::VMCALL_IN_ROOT));

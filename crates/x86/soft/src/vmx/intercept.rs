@@ -48,12 +48,14 @@ enum Level {
     Counter,
     /// #UD without CR4.OSXSAVE, then #GP outside privilege level 0.
     Xsetbv,
+    /// #UD outside privilege level 0.
+    Wait,
 }
 
 /// The table: instruction, whose fault comes first, when it exits, and why.
 const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
     use ExitReason as Why;
-    use Level::{Any, Counter, Supervisor, Time, Xsetbv};
+    use Level::{Any, Counter, Supervisor, Time, Wait, Xsetbv};
     use Mnemonic as Is;
     use When::{Always, Asked, Offered, Proc, Proc2};
     &[
@@ -66,6 +68,8 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Rdtsc, Time, Proc(proc::RDTSC), Why::Rdtsc),
         (Is::Rdtscp, Time, Offered(proc2::RDTSCP, proc::RDTSC), Why::Rdtscp),
         (Is::Rdpid, Any, Offered(proc2::RDTSCP, 0), Why::Rdtscp),
+        (Is::Monitor, Wait, Proc(proc::MONITOR), Why::MonitorInstruction),
+        (Is::Mwait, Wait, Proc(proc::MWAIT), Why::MwaitInstruction),
         (Is::Pause, Any, Proc(proc::PAUSE), Why::PauseInstruction),
         (Is::Wbinvd, Supervisor, Proc2(proc2::WBINVD), Why::Wbinvd),
         (Is::Wbnoinvd, Supervisor, Proc2(proc2::WBINVD), Why::Wbinvd),
@@ -90,6 +94,7 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Rdmsr, Supervisor, Asked(rdmsr), Why::MsrRead),
         (Is::Wrmsr, Supervisor, Asked(wrmsr), Why::MsrWrite),
         (Is::Vmcall, Any, Asked(vmcall), Why::Vmcall),
+        (Is::Vmmcall, Any, Asked(absent), Why::Vmcall),
         (Is::Vmfunc, Any, Asked(vmfunc), Why::Vmfunc),
         (Is::Vmclear, Any, Asked(vmx), Why::Vmclear),
         (Is::Vmlaunch, Any, Asked(vmx), Why::Vmlaunch),
@@ -106,7 +111,7 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
 };
 
 /// Whether `insn` can leave a guest.
-pub fn intercepted(insn: &Instruction) -> bool {
+pub(crate) fn intercepted(insn: &Instruction) -> bool {
     match insn.mnemonic() {
         Mnemonic::Mov => [insn.op0_register(), insn.op1_register()].iter().any(|r| r.is_cr() || r.is_dr()),
         mnemonic => ROWS.iter().any(|row| row.0 == mnemonic),
@@ -114,7 +119,7 @@ pub fn intercepted(insn: &Instruction) -> bool {
 }
 
 /// Executes an instruction of the table.
-pub fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+pub(crate) fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     if cpu.vmx.guest
         && let Some((_, level, when, reason)) = ROWS.iter().find(|row| row.0 == insn.mnemonic())
     {
@@ -142,6 +147,8 @@ impl Cpu {
             Level::Xsetbv if self.state.cr4 & cr4::OSXSAVE == 0 => {
                 return Err(self.raise(Exception::ud()));
             }
+            Level::Wait if self.cpl() != 0 => return Err(self.raise(Exception::ud())),
+            Level::Wait => false,
             Level::Xsetbv => true,
         };
         if supervisor {
@@ -182,7 +189,11 @@ impl Cpu {
     /// The linear address of INVLPG's operand.
     fn invalidated(&self, insn: &Instruction) -> u64 {
         let segment = insn.memory_segment().number();
-        let base = if self.code64 { self.segment_base[segment & 7] } else { self.state.seg[segment].base };
+        let base = if self.derived.code64 {
+            self.derived.segment_base[segment & 7]
+        } else {
+            self.state.seg[segment].base
+        };
         base.wrapping_add(self.offset(insn))
     }
 
@@ -282,6 +293,11 @@ fn vmcall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// A VMX instruction: where it is #UD it does not exit.
+/// An instruction of AMD's. A guest does not reach those whom the hypervisor's own calls go to by it.
+fn absent(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
+    Err(cpu.raise(Exception::ud()))
+}
+
 fn vmx(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_vmx_mode()?;
     let reason = ROWS.iter().find(|row| row.0 == insn.mnemonic()).map_or(ExitReason::Vmcall, |row| row.3);

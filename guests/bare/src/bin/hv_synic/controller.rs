@@ -3,8 +3,9 @@
 use satori_guests::defs::hyperv::synic::message::{PAYLOAD, PENDING, SIZE_AND_FLAGS};
 use satori_guests::defs::hyperv::synic::{SINT_MASKED, SINTS, SLOT_BYTES};
 use satori_guests::defs::hyperv::{PAGE_ENABLE, call as code, msr};
+use satori_guests::hyperv as hv;
 use satori_guests::hyperv::bit::SYNIC;
-use satori_guests::hyperv::{Control, call, fill, interrupt_within, peek, peek32, poke};
+use satori_guests::hyperv::{Bit, Control, call, fill, interrupt_within, peek, peek32, poke};
 use satori_guests::msr::get;
 use satori_guests::{Test, apic, harness, insn, paging};
 
@@ -86,6 +87,27 @@ impl Drop for Pages {
             insn::wrmsr(register, 0);
         }
     }
+}
+
+/// What a test of hypercalls to the controller works with.
+pub struct Rig {
+    /// The controller's.
+    pub pages: Pages,
+    /// The hypercall page, and a page for a call's input.
+    pub page: u64,
+    pub block: u64,
+    /// Index of the first virtual processor.
+    pub own: u64,
+}
+
+/// All of that, turned on; nothing, with the test's remark, where the guest lacks it or `call`.
+pub fn rig(t: &mut Test, call: &Bit) -> Option<Rig> {
+    if !testdev() || !call.offered() {
+        skipped(t);
+        return None;
+    }
+    let pages = turn_on();
+    Some(Rig { pages, page: hv::hypercall_page(), block: paging::page(), own: hv::vp_index(0) })
 }
 
 pub fn turn_on() -> Pages {

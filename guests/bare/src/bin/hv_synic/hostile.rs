@@ -5,19 +5,14 @@ use satori_guests::defs::hyperv::{PAGE_ENABLE, call as code, msr};
 use satori_guests::hyperv::bit::POST_MESSAGES;
 use satori_guests::hyperv::{self as hv, Control, call, fill, peek, peek32, poke};
 use satori_guests::subject::reg;
-use satori_guests::{Subject, Test, code, insn, paging};
+use satori_guests::{Subject, Test, code, insn};
 
 use super::controller::operation::*;
 use super::controller::*;
 
 /// The guest writes nonsense into its own slots and flags.
 pub fn hostile_slots(t: &mut Test) {
-    if !testdev() || !POST_MESSAGES.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
+    let Some(Rig { pages, page, block, own }) = rig(t, &POST_MESSAGES) else { return };
     insn::wrmsr(msr::SINT0 + 3, 0x63);
     request(CREATE_OWN_MESSAGES, 9, own, 3);
     request(CREATE_OWN_EVENTS, 9, own, 3);

@@ -171,12 +171,7 @@ fn auto_eoi(t: &mut Test) {
 }
 
 fn message_slots(t: &mut Test) {
-    if !testdev() || !POST_MESSAGES.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
+    let Some(Rig { pages, page, block, own }) = rig(t, &POST_MESSAGES) else { return };
     for (sint, size) in [(1u32, 0u32), (2, 1), (7, 8), (14, 239), (15, 240), (2, 240)] {
         insn::wrmsr(msr::SINT0 + sint, 0x60 + u64::from(sint));
         request(CREATE_OWN_MESSAGES, 9, own, sint);
@@ -207,12 +202,7 @@ fn message_slots(t: &mut Test) {
 }
 
 fn messages_wait(t: &mut Test) {
-    if !testdev() || !POST_MESSAGES.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
+    let Some(Rig { pages, page, block, own }) = rig(t, &POST_MESSAGES) else { return };
     insn::wrmsr(msr::SINT0 + 3, 0x63);
     request(CREATE_OWN_MESSAGES, 9, own, 3);
     let mut posted = 0;
@@ -265,12 +255,7 @@ fn messages_wait(t: &mut Test) {
 
 /// A waiting message also comes after the EOI of its source's interrupt (TLFS 11.2).
 fn acknowledged_by_eoi(t: &mut Test) {
-    if !testdev() || !POST_MESSAGES.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
+    let Some(Rig { pages, page, block, own }) = rig(t, &POST_MESSAGES) else { return };
     insn::wrmsr(msr::SINT0 + 3, 0x63);
     request(CREATE_OWN_MESSAGES, 9, own, 3);
     post(page, block, 9, 1, 8, 1);
@@ -326,12 +311,7 @@ fn message_statuses(t: &mut Test) {
 }
 
 fn event_flags(t: &mut Test) {
-    if !testdev() || !SIGNAL_EVENTS.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
+    let Some(Rig { pages, page, block, own }) = rig(t, &SIGNAL_EVENTS) else { return };
     insn::wrmsr(msr::SINT0 + 6, 0x66);
     // The connection's number is its first flag.
     for base in [0u32, 33, 200] {
@@ -400,12 +380,7 @@ fn event_statuses(t: &mut Test) {
 
 /// As QEMU's device has it: the host takes what comes and sends it back.
 fn through_the_host(t: &mut Test) {
-    if !testdev() || !POST_MESSAGES.offered() {
-        return skipped(t);
-    }
-    let pages = turn_on();
-    let (page, block) = (hv::hypercall_page(), paging::page());
-    let own = hv::vp_index(0);
+    let Some(Rig { pages, page, block, own }) = rig(t, &POST_MESSAGES) else { return };
     insn::wrmsr(msr::SINT0 + 10, 0x6a);
     insn::wrmsr(msr::SINT0 + 11, 0x6b);
     request(CREATE_MESSAGES, 20, own, 10);

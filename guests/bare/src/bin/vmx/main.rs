@@ -19,6 +19,7 @@ guest!(
     host_state,
     guest_state,
     intercepts,
+    resume_flag,
     injection,
     lists,
     timer
@@ -193,6 +194,9 @@ fn intercepts(t: &mut Test) {
         ("IN", &[0xe4, 0x80], proc, 1 << 24, [30, 0x80_0048, 2]),
         ("OUT DX", &[0x66, 0xba, 0x80, 0, 0xef], proc, 1 << 24, [30, 0x80_0003, 1]),
         ("PAUSE", &[0xf3, 0x90], proc, 1 << 30, [40, 0, 2]),
+        ("MONITOR", &[0x0f, 0x01, 0xc8], proc, 1 << 29, [39, 0, 3]),
+        ("MWAIT", &[0x0f, 0x01, 0xc9], proc, 1 << 10, [36, 0, 3]),
+        ("VMMCALL, which is AMD's", &[0x0f, 0x01, 0xd9], field::EXCEPTIONS, 1 << 6, [0, 0, 0]),
         ("SGDT", &[0x0f, 0x01, 0x04, 0x24], proc2, 1 << 2, [46, 0, 4]),
         ("SLDT", &[0x0f, 0x00, 0xc0], proc2, 1 << 2, [47, 0, 3]),
         ("WBINVD", &[0x0f, 0x09], proc2, 1 << 6, [54, 0, 2]),
@@ -215,6 +219,26 @@ fn intercepts(t: &mut Test) {
         t.eq((name, "length"), read(field::LENGTH), Some(told[2]));
     }
     t.eq("INT3's type", read(field::INTERRUPTION), Some(0x8000_0603));
+    machine.end();
+}
+
+/// An exit saves RF as the event would have pushed it, and clear behind an instruction.
+fn resume_flag(t: &mut Test) {
+    const RF: u64 = 1 << 16;
+    let machine = Machine::new();
+    for (name, code, before, saved) in [
+        ("CPUID", &[0x0f, 0xa2][..], 0, 0),
+        ("CPUID that had it", &[0x0f, 0xa2], RF, 0),
+        ("#UD", &[0x0f, 0x0b], 0, RF),
+        ("#UD behind another instruction", &[0x90, 0x0f, 0x0b], RF, RF),
+        ("INT3", &[0xcc], 0, 0),
+    ] {
+        machine.fresh();
+        write(field::GUEST_RFLAGS, 2 | before);
+        write(field::EXCEPTIONS, 1 << 6 | 1 << 3);
+        machine.run(code).ok();
+        t.eq(name, read(field::GUEST_RFLAGS).map(|flags| flags & RF), Some(saved));
+    }
     machine.end();
 }
 
@@ -309,6 +333,7 @@ fn timer(t: &mut Test) {
     for (name, value, activity, code) in [
         ("at once", 0, 0, &[0x90_u8, 0x0f, 0xa2][..]),
         ("in a loop", 1000, 0, &[0xeb, 0xfe]),
+        ("in a loop that lasts", 30_000, 0, &[0xeb, 0xfe]),
         ("in HLT", 100_000, 0, &[0xf4, 0x0f, 0xa2]),
         ("in HLT from the beginning", 100_000, 1, &[0x0f, 0xa2]),
     ] {

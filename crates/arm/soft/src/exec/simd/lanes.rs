@@ -51,11 +51,11 @@ pub(super) struct Shape {
 
 impl Shape {
     /// Of elements by bits 23:22. A scalar (bit 28) is one lane.
-    pub fn of(i: &Insn) -> Self {
+    pub(super) fn of(i: &Insn) -> Self {
         Self::sized(i, i.bits(23, 22))
     }
 
-    pub fn sized(i: &Insn, size: u32) -> Self {
+    pub(super) fn sized(i: &Insn, size: u32) -> Self {
         let bytes = if i.bit(30) { 16 } else { 8 };
         let lanes = if i.bit(28) { 1 } else { bytes >> size };
         Shape { size, bits: 8 << size, lanes, signed: !i.bit(29) }

@@ -1,11 +1,11 @@
 //! MRS and MSR: who may, what is redirected, and what the registers do.
 
-use satori_arm_engine::{Answer, Exit};
+use satori_arm_engine::Exit;
 use satori_arm_state::{
     Access, El, Kind, Pstate, REGISTERS, Redirected, Register, Sys, encoding, find, redirect,
 };
 
-use super::timer;
+use super::{interface, timer};
 use crate::code::{Handler, Insn};
 use crate::cpu::{Cpu, Flow, Stop, hcr};
 use crate::exception::{Syndrome, ec};
@@ -28,7 +28,7 @@ pub(super) fn mrs(i: &mut Insn) -> Handler {
     prepare(i);
     match i.imm {
         own if own == Sys::SP_EL0 as u64 => mrs_sp_el0,
-        own if own == Sys::TPIDR_EL1 as u64 => mrs_plain::<{ Sys::TPIDR_EL1 as u16 }>,
+        own if own == Sys::TPIDR_EL1 as u64 => mrs_tpidr_el1,
         _ => mrs_any,
     }
 }
@@ -43,15 +43,17 @@ fn mrs_sp_el0(cpu: &mut Cpu, i: &Insn) -> Done {
     if cpu.s.pstate.el == El::Zero || !cpu.s.pstate.own_sp {
         return mrs_any(cpu, i);
     }
+    cpu.exits.read(Sys::SP_EL0);
     cpu.set_x(i.rd, cpu.s.sp[0]);
     Ok(Flow::Next)
 }
 
-fn mrs_plain<const SYS: u16>(cpu: &mut Cpu, i: &Insn) -> Done {
+fn mrs_tpidr_el1(cpu: &mut Cpu, i: &Insn) -> Done {
     if cpu.s.pstate.el == El::Zero {
         return mrs_any(cpu, i);
     }
-    cpu.set_x(i.rd, cpu.s.sys[usize::from(SYS)]);
+    cpu.exits.read(Sys::TPIDR_EL1);
+    cpu.set_x(i.rd, cpu.s.get(Sys::TPIDR_EL1));
     Ok(Flow::Next)
 }
 
@@ -212,15 +214,13 @@ fn mrs_any(cpu: &mut Cpu, i: &Insn) -> Done {
             timer::trap(cpu, i, row.sys, true)?;
             timer::read(cpu, row.sys)
         }
-        Kind::Gic => match cpu.ask(Exit::SysRead(row.sys))? {
-            Answer::Value(value) => value,
-            Answer::Done | Answer::Refused => return Err(cpu.undefined()),
-        },
+        Kind::Gic => interface::read(cpu, i, row.sys)?,
         Kind::Special => match special(cpu, i, row.sys)? {
             Some(value) => value,
             None => return Err(cpu.undefined()),
         },
     };
+    cpu.exits.read(row.sys);
     cpu.set_x(i.rd, value);
     Ok(Flow::Next)
 }
@@ -253,7 +253,9 @@ fn special(cpu: &mut Cpu, i: &Insn, sys: Sys) -> Result<Option<u64>, Stop> {
         Sys::UAO => u64::from(state.uao) << 23,
         Sys::SP_EL0 if state.own_sp => cpu.s.sp[0],
         Sys::SP_EL1 if state.el == El::Two => cpu.s.sp[1],
-        Sys::ISR_EL1 => u64::from(cpu.interrupt_pending()) << 7,
+        // A guest sees its virtual interrupts; who takes the physical ones sees these alone, as it looks before it enters a guest.
+        Sys::ISR_EL1 if state.el == El::One && cpu.routes_irq_to_el2() => u64::from(cpu.virq()) << 7,
+        Sys::ISR_EL1 => u64::from(cpu.controls.irq) << 7,
         // The caches that CLIDR_EL1 names: 64 KiB of 64-byte lines and four ways, 512 KiB of eight.
         Sys::CCSIDR_EL1 => match cpu.s.get(Sys::CSSELR_EL1) & 15 {
             0 | 1 => 255 << 13 | 3 << 3 | 2,
@@ -276,6 +278,15 @@ fn msr_any(cpu: &mut Cpu, i: &Insn) -> Done {
     };
     user_access(cpu, i, row.sys, false)?;
     trap_to_el2(cpu, i, false, Trap::Of(row.sys))?;
+    let done = write(cpu, i, row);
+    // What asks is executed again, and what trapped wrote nothing.
+    if !matches!(done, Err(Stop::Ask | Stop::Exception)) {
+        cpu.exits.wrote(row.sys);
+    }
+    done
+}
+
+fn write(cpu: &mut Cpu, i: &Insn, row: &Register) -> Done {
     let value = cpu.x(i.rd);
     match row.kind {
         Kind::Keep => {
@@ -297,10 +308,7 @@ fn msr_any(cpu: &mut Cpu, i: &Insn) -> Done {
             timer::write(cpu, row.sys, value);
             super::leave(cpu, Exit::Timer)
         }
-        Kind::Gic => match cpu.ask(Exit::SysWrite(row.sys, value))? {
-            Answer::Refused => Err(cpu.undefined()),
-            Answer::Value(_) | Answer::Done => super::synchronised(cpu),
-        },
+        Kind::Gic => interface::write(cpu, i, row.sys, value),
         Kind::Special => set_special(cpu, row.sys, value),
     }
 }

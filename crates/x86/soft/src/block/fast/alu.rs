@@ -6,7 +6,7 @@ use crate::cpu::Cpu;
 use crate::flags::{Flags, Int};
 
 /// An operation of the ADD..CMP group, or TEST.
-pub trait Alu {
+pub(super) trait Alu {
     /// The result is written.
     const WRITES: bool = true;
     /// The result, with its flags.
@@ -15,7 +15,7 @@ pub trait Alu {
 
 macro_rules! alu {
     ($($name:ident $writes:literal |$flags:ident, $a:ident, $b:ident| $body:expr;)*) => {
-        $(pub struct $name;
+        $(pub(crate) struct $name;
         impl Alu for $name {
             const WRITES: bool = $writes;
             #[inline(always)]
@@ -47,7 +47,7 @@ alu! {
 
 /// Where the operands are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(super) enum Form {
     RegReg,
     RegMem,
     MemReg,
@@ -125,7 +125,7 @@ fn sized<O: Alu, T: Int>(form: Form, locked: bool) -> Run {
 }
 
 /// The implementation of `O` for operands of `size` bytes.
-pub fn run<O: Alu>(size: u32, form: Form, locked: bool) -> Run {
+pub(super) fn run<O: Alu>(size: u32, form: Form, locked: bool) -> Run {
     match size {
         1 => sized::<O, u8>(form, locked),
         2 => sized::<O, u16>(form, locked),

@@ -16,7 +16,7 @@ fn conditional<const C: u8>(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// Jcc by its condition.
-pub fn conditional_of(condition: u8) -> Run {
+pub(super) fn conditional_of(condition: u8) -> Run {
     macro_rules! pick {
         ($($c:literal)*) => {
             match condition {
@@ -29,7 +29,7 @@ pub fn conditional_of(condition: u8) -> Run {
 }
 
 /// JMP rel.
-pub fn jump(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn jump(cpu: &mut Cpu, op: &Op) -> Flow {
     cpu.go(cpu.state.gpr[BLOCK_RIP].wrapping_add(op.imm))
 }
 
@@ -45,23 +45,23 @@ fn call_to(cpu: &mut Cpu, op: &Op, target: u64) -> Flow {
 }
 
 /// CALL rel.
-pub fn call(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn call(cpu: &mut Cpu, op: &Op) -> Flow {
     call_to(cpu, op, cpu.state.gpr[BLOCK_RIP].wrapping_add(op.imm))
 }
 
 /// CALL r64.
-pub fn call_reg(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn call_reg(cpu: &mut Cpu, op: &Op) -> Flow {
     call_to(cpu, op, cpu.slot(op.a))
 }
 
 /// CALL m.
-pub fn call_mem(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn call_mem(cpu: &mut Cpu, op: &Op) -> Flow {
     let target = attempt!(cpu, op, cpu.read::<u64>(cpu.address(op)));
     call_to(cpu, op, target)
 }
 
 /// JMP r64.
-pub fn jump_reg(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn jump_reg(cpu: &mut Cpu, op: &Op) -> Flow {
     let target = cpu.slot(op.a);
     if !canonical(target) {
         return attempt!(cpu, op, cpu.refuse_branch());
@@ -70,7 +70,7 @@ pub fn jump_reg(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// JMP m.
-pub fn jump_mem(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn jump_mem(cpu: &mut Cpu, op: &Op) -> Flow {
     let target = attempt!(cpu, op, cpu.read::<u64>(cpu.address(op)));
     if !canonical(target) {
         return attempt!(cpu, op, cpu.refuse_branch());
@@ -79,7 +79,7 @@ pub fn jump_mem(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// RET and RET imm16.
-pub fn ret(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn ret(cpu: &mut Cpu, op: &Op) -> Flow {
     let sp = cpu.state.gpr[reg::RSP];
     let target = attempt!(cpu, op, cpu.read::<u64>(sp));
     if !canonical(target) {

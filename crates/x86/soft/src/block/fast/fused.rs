@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::flags::Int;
 
 /// A comparison whose conditions can be told from its operands.
-pub trait Compare: Alu {
+pub(super) trait Compare: Alu {
     /// Condition `C` after comparing `a` with `b`, or nothing if only the flags tell.
     fn holds<T: Int, const C: u8>(a: T, b: T) -> Option<bool>;
 }
@@ -103,7 +103,7 @@ fn forms<O: Compare, T: Int>(form: Form, condition: u8) -> Run {
 }
 
 /// The fused implementation for operands of `size` bytes.
-pub fn run<O: Compare>(size: u32, form: Form, condition: u8) -> Run {
+pub(super) fn run<O: Compare>(size: u32, form: Form, condition: u8) -> Run {
     match size {
         1 => forms::<O, u8>(form, condition),
         2 => forms::<O, u16>(form, condition),

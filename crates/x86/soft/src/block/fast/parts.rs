@@ -43,7 +43,7 @@ impl Cpu {
     /// The linear address of an operation's memory operand.
     #[inline(always)]
     pub(super) fn address(&self, op: &Op) -> u64 {
-        self.segment_base[usize::from(op.segment & 7)].wrapping_add(self.offset_of(op))
+        self.derived.segment_base[usize::from(op.segment & 7)].wrapping_add(self.offset_of(op))
     }
 
     /// The same without its segment.

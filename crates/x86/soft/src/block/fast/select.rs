@@ -95,7 +95,7 @@ fn fusible(test: bool, form: Form, size: u32) -> u8 {
 }
 
 /// Fuses the conditional branch `insn` into the comparison before it.
-pub fn fuse(before: Option<&mut Op>, insn: &Instruction) -> bool {
+pub(crate) fn fuse(before: Option<&mut Op>, insn: &Instruction) -> bool {
     let Some(op) = before else { return false };
     if op.condition & FUSIBLE == 0 || !insn.is_jcc_short_or_near() || insn.op0_kind() != OpKind::NearBranch64
     {
@@ -262,7 +262,7 @@ fn near_branch(op: &mut Op, insn: &Instruction, relative: Run, register: Run, in
 }
 
 /// A specialised operation for `insn`, at `offset` of its block.
-pub fn select(insn: &Instruction, offset: u8) -> Option<Op> {
+pub(crate) fn select(insn: &Instruction, offset: u8) -> Option<Op> {
     use Mnemonic::*;
     let mut op = Op::new(fall_through, offset, insn.len() as u8);
     let op_ref = &mut op;

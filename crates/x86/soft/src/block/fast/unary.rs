@@ -6,15 +6,15 @@ use crate::cpu::Cpu;
 use crate::flags::{Flags, Int};
 
 /// An operation on one operand.
-pub trait Unary {
+pub(super) trait Unary {
     /// The result, with its flags.
     fn apply<T: Int>(flags: &mut Flags, a: T) -> T;
 }
 
-pub struct Inc;
-pub struct Dec;
-pub struct Neg;
-pub struct Not;
+pub(super) struct Inc;
+pub(super) struct Dec;
+pub(super) struct Neg;
+pub(super) struct Not;
 
 impl Unary for Inc {
     #[inline(always)]
@@ -65,7 +65,7 @@ fn locked_mem<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// The implementation of `O` for an operand of `size` bytes.
-pub fn run<O: Unary>(size: u32, is_memory: bool, locked: bool) -> Run {
+pub(super) fn run<O: Unary>(size: u32, is_memory: bool, locked: bool) -> Run {
     macro_rules! pick {
         ($ty:ty) => {
             match (is_memory, locked) {
@@ -84,7 +84,7 @@ pub fn run<O: Unary>(size: u32, is_memory: bool, locked: bool) -> Run {
 }
 
 /// SHL r, imm; the count is within 1..BITS.
-pub fn shl<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn shl<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let (a, count): (u64, u32) = (cpu.get::<T>(op.a).into(), op.imm as u32 & 63);
     let result = T::from_u64(a << count);
     let carry = a >> (T::BITS - count) & 1 != 0;
@@ -95,7 +95,7 @@ pub fn shl<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// SHR r, imm; the count is within 1..BITS.
-pub fn shr<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn shr<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let (a, count) = (cpu.get::<T>(op.a), op.imm as u32 & 63);
     let value: u64 = a.into();
     let result = T::from_u64(value >> count);
@@ -108,7 +108,7 @@ pub fn shr<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// SAR r, imm; the count is within 1..BITS.
-pub fn sar<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn sar<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let (a, count) = (cpu.get::<T>(op.a).sext() as i64, op.imm as u32 & 63);
     let result = T::from_u64((a >> count) as u64);
     cpu.flags.shifted(result, a >> (count - 1) & 1 != 0, false);
@@ -127,14 +127,14 @@ fn product<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
 }
 
 /// IMUL r, r.
-pub fn imul_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn imul_reg<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let result = product::<T>(cpu, cpu.get(op.a), cpu.get(op.b));
     cpu.set(op.a, result);
     Flow::Next
 }
 
 /// IMUL r, m.
-pub fn imul_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn imul_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let b = attempt!(cpu, op, cpu.read::<T>(cpu.address(op)));
     let result = product::<T>(cpu, cpu.get(op.a), b);
     cpu.set(op.a, result);
@@ -142,7 +142,7 @@ pub fn imul_mem<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
 }
 
 /// IMUL r, r, imm.
-pub fn imul_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
+pub(super) fn imul_imm<T: Int>(cpu: &mut Cpu, op: &Op) -> Flow {
     let result = product::<T>(cpu, cpu.get(op.b), T::from_u64(op.imm));
     cpu.set(op.a, result);
     Flow::Next

@@ -35,7 +35,7 @@ impl Odd {
 
 /// Whether `x * y + z`, or `x * y - z`, is a number of `format`'s precision. What is not finite
 /// is exact.
-pub fn sum_is_exact(
+pub(super) fn sum_is_exact(
     format: Format,
     x: u128,
     y: u128,

@@ -1,76 +1,28 @@
 //! Floating point: the rows of SSE on one half or both, VCMP's 32 predicates, and F16C.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, OpKind};
 use satori_state::Ymm;
 
-use super::legacy;
 use super::operand::{avx, register, set, set_low, source, sources, wide};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
+use crate::insn::{Row, legacy, rows};
 use crate::simd::float::{Dot, Unbounded, elements, is_tiny, must_be_exact, under_mxcsr};
 use crate::simd::native::{self, Float};
-use crate::simd::table::{dot_rows, float_imm_rows, float_rows};
+use crate::simd::table::{dot_rows, float_imm_rows, float_rows, native_rows};
 
-/// The implementation of `insn`, if it is floating point on vector registers.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    own_row(insn.mnemonic()).or_else(|| {
-        let legacy = legacy(insn.mnemonic())?;
-        float_row(legacy).or_else(|| float_imm_row(legacy)).or_else(|| dot_row(legacy))
-    })
-}
-
-fn own_row(mnemonic: Mnemonic) -> Option<Handler> {
-    let f16c = is_x86_feature_detected!("f16c");
-    Some(match mnemonic {
-        Mnemonic::Vcmpps => float::<native::Vcmpps, u128>,
-        Mnemonic::Vcmppd => float::<native::Vcmppd, u128>,
-        Mnemonic::Vcmpss => float::<native::Vcmpss, u32>,
-        Mnemonic::Vcmpsd => float::<native::Vcmpsd, u64>,
-        Mnemonic::Vcvtph2ps if f16c => float::<native::Vcvtph2ps, u64>,
-        Mnemonic::Vcvtps2ph if f16c => to_halves,
-        _ => return None,
-    })
-}
-
-macro_rules! dispatch_float {
-    ($($feature:tt { $($name:ident $op:literal $ty:ident $tiny:ident;)* })*) => {
-        fn float_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => float::<native::$name, $ty>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-float_rows!(dispatch_float);
-
-macro_rules! dispatch_float_imm {
-    ($($feature:tt {
-        $($name:ident $op:literal $ty:ident $tiny:ident $mask:literal [$($imm:literal)*];)*
-    })*) => {
-        fn float_imm_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => float::<native::$name, $ty>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-float_imm_rows!(dispatch_float_imm);
-
-macro_rules! dispatch_dot {
-    ($($feature:tt {
-        $($name:ident $op:literal $ty:ident $tiny:ident $mask:literal [$($imm:literal)*];)*
-    })*) => {
-        fn dot_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => dot::<native::$name>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-dot_rows!(dispatch_dot);
+/// VCMP has more predicates than SSE's, and F16C no relative there.
+pub(super) const OWN: &[Row] = rows!(insn {
+    Vcmpps => float::<native::Vcmpps, u128>,
+    Vcmppd => float::<native::Vcmppd, u128>,
+    Vcmpss => float::<native::Vcmpss, u32>,
+    Vcmpsd => float::<native::Vcmpsd, u64>,
+    Vcvtph2ps if is_x86_feature_detected!("f16c") => float::<native::Vcvtph2ps, u64>,
+    Vcvtps2ph if is_x86_feature_detected!("f16c") => to_halves,
+});
+pub(super) const FLOAT: &[Row] = float_rows!(native_rows Vex float);
+pub(super) const IMMEDIATE: &[Row] = float_imm_rows!(native_rows Vex float);
+pub(super) const DOT: &[Row] = dot_rows!(native_rows Vex dot);
 
 /// Both halves of an operation under MXCSR, whose flags add up.
 #[inline(always)]
@@ -126,10 +78,10 @@ fn halves<F: Fn(u128, u128) -> (u128, u32)>(wide: bool, a: Ymm, b: Ymm, operatio
     (Ymm { low, high: 0 }, flags)
 }
 
-fn dot<O: Float>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+fn dot<O: Float, T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     avx(cpu)?;
     let wide = wide(insn);
-    let b = source::<u128>(cpu, insn, 2, wide)?;
+    let b = source::<T>(cpu, insn, 2, wide)?;
     let a = register(cpu, insn.op1_register());
     let dot = Dot { imm: insn.immediate8(), guest: cpu.state.fpu.mxcsr };
     let tiny = |sum: &Ymm| {

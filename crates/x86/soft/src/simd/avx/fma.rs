@@ -3,37 +3,30 @@
 //! The three digits of a name say which operands are x, y and z: 213 is the second times the
 //! first, plus the third. NaNs and exceptions follow these roles.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use satori_defs::fpu::mxcsr;
 use satori_state::Ymm;
 
 use super::exact;
 use super::operand::{avx, register, set, source, wide};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
+use crate::insn::{Row, rows};
 use crate::simd::float::{RANGE_MASKS, beyond, format, is_tiny, under_mxcsr};
 use crate::simd::native::{self, Fma, Tiny};
 
-/// The implementation of `insn`, if it is one of this file's and the host has FMA.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    if is_x86_feature_detected!("fma") { row(insn.mnemonic()) } else { None }
-}
-
-macro_rules! rows {
+macro_rules! forms {
     ($($one:ident $two:ident $three:ident $name:ident $ty:ident;)*) => {
-        fn row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $(
-                    Mnemonic::$one => fma::<native::$name, $ty, 132>,
-                    Mnemonic::$two => fma::<native::$name, $ty, 213>,
-                    Mnemonic::$three => fma::<native::$name, $ty, 231>,
-                )*
-                _ => return None,
-            })
-        }
+        pub(super) const ROWS: &[Row] = rows!(insn {
+            $(
+                $one if is_x86_feature_detected!("fma") => fma::<native::$name, $ty, 132>,
+                $two if is_x86_feature_detected!("fma") => fma::<native::$name, $ty, 213>,
+                $three if is_x86_feature_detected!("fma") => fma::<native::$name, $ty, 231>,
+            )*
+        });
     };
 }
-rows! {
+forms! {
     Vfmadd132ps Vfmadd213ps Vfmadd231ps Fmaddps u128;
     Vfmadd132pd Vfmadd213pd Vfmadd231pd Fmaddpd u128;
     Vfmadd132ss Vfmadd213ss Vfmadd231ss Fmaddss u32;

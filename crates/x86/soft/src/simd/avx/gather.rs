@@ -4,25 +4,22 @@
 //! and out of the mask, so that the instruction goes on with it (SDM volume 2, VPGATHERDD). An
 //! element that needs the machine changes nothing: its answer comes when all is done again.
 
-use iced_x86::{Instruction, Mnemonic, Register};
+use iced_x86::{Instruction, Register};
 use satori_state::Ymm;
 
 use super::operand::{avx, dwords, from_dwords, from_qwords, qwords, register, set};
-use crate::cpu::{Cpu, Exec, Handler, Stop};
+use crate::cpu::{Cpu, Exec, Stop};
 use crate::host::Scalar;
+use crate::insn::{Row, rows};
 use crate::operands::truncate;
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    use Mnemonic::*;
-    Some(match insn.mnemonic() {
-        Vgatherdps | Vpgatherdd => dwords_by_dwords,
-        Vgatherqps | Vpgatherqd => dwords_by_qwords,
-        Vgatherdpd | Vpgatherdq => qwords_by_dwords,
-        Vgatherqpd | Vpgatherqq => qwords_by_qwords,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Vgatherdps | Vpgatherdd => dwords_by_dwords,
+    Vgatherqps | Vpgatherqd => dwords_by_qwords,
+    Vgatherdpd | Vpgatherdq => qwords_by_dwords,
+    Vgatherqpd | Vpgatherqq => qwords_by_qwords,
+});
 
 fn dword_indices(value: Ymm) -> [i64; 8] {
     dwords(value).map(|index| i64::from(index as i32))

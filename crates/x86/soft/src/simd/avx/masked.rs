@@ -1,22 +1,19 @@
 //! VMASKMOVPS, VMASKMOVPD, VPMASKMOVD and VPMASKMOVQ: only the elements whose mask has its sign
 //! set touch memory, so only they can fault.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Instruction;
 
 use super::operand::{avx, dwords, from_dwords, from_qwords, qwords, register, set, wide};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows, to_memory};
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let to_memory = insn.op0_kind() == OpKind::Memory;
-    Some(match insn.mnemonic() {
-        Mnemonic::Vmaskmovps | Mnemonic::Vpmaskmovd if to_memory => store::<4>,
-        Mnemonic::Vmaskmovps | Mnemonic::Vpmaskmovd => load_dwords,
-        Mnemonic::Vmaskmovpd | Mnemonic::Vpmaskmovq if to_memory => store::<8>,
-        Mnemonic::Vmaskmovpd | Mnemonic::Vpmaskmovq => load_qwords,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Vmaskmovps | Vpmaskmovd if to_memory(insn) => store::<4>,
+    Vmaskmovps | Vpmaskmovd => load_dwords,
+    Vmaskmovpd | Vpmaskmovq if to_memory(insn) => store::<8>,
+    Vmaskmovpd | Vpmaskmovq => load_qwords,
+});
 
 /// The offset and the number of the elements in a half or in both, of `size` bytes.
 fn elements(insn: &Instruction, size: usize) -> std::ops::Range<usize> {

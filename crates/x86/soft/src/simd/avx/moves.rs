@@ -1,56 +1,49 @@
 //! Moves between registers and memory, VZEROUPPER and VZEROALL.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Instruction;
 use satori_engine::Exception;
 use satori_state::Ymm;
 
 use super::operand::{avx, load, register, set, set_low, source, store, wide};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
+use crate::insn::{Row, from_memory, rows, to_memory};
 use crate::simd::legacy::check_mxcsr;
 use crate::simd::moves::{double_signs, single_signs, store_masked};
 use crate::simd::native;
 use crate::simd::operand::LOW64;
 
-/// The implementation of `insn`, if it is a move.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    use Mnemonic::*;
-    let to_memory = insn.op0_kind() == OpKind::Memory;
-    let from_memory = insn.op1_kind() == OpKind::Memory;
-    let to_general = insn.op0_register().is_gpr();
-    let from_general = insn.op1_register().is_gpr();
-    Some(match insn.mnemonic() {
-        Vmovaps | Vmovapd | Vmovdqa if to_memory => |cpu, insn| store_vector(cpu, insn, true),
-        Vmovntps | Vmovntpd | Vmovntdq => |cpu, insn| store_vector(cpu, insn, true),
-        Vmovups | Vmovupd | Vmovdqu if to_memory => |cpu, insn| store_vector(cpu, insn, false),
-        Vmovaps | Vmovapd | Vmovdqa if from_memory => |cpu, insn| load_vector(cpu, insn, true),
-        Vmovntdqa => |cpu, insn| load_vector(cpu, insn, true),
-        Vmovups | Vmovupd | Vmovdqu if from_memory => |cpu, insn| load_vector(cpu, insn, false),
-        Vlddqu => |cpu, insn| load_vector(cpu, insn, false),
-        Vmovaps | Vmovapd | Vmovdqa | Vmovups | Vmovupd | Vmovdqu => copy,
-        Vmovd | Vmovss if to_memory => store_low::<u32>,
-        Vmovq | Vmovsd | Vmovlps | Vmovlpd if to_memory => store_low::<u64>,
-        Vmovhps | Vmovhpd if to_memory => store_high,
-        Vmovd | Vmovss if from_memory => load_low::<u32>,
-        Vmovq | Vmovsd if from_memory => load_low::<u64>,
-        Vmovd | Vmovq if to_general => to_register,
-        Vmovd | Vmovq if from_general => from_register,
-        Vmovq => |cpu, insn| merge(cpu, insn, 1, |_, s| s & LOW64),
-        Vmovss => |cpu, insn| merge(cpu, insn, 2, |a, s| a & !LOW32 | s & LOW32),
-        Vmovsd | Vmovlps | Vmovlpd => |cpu, insn| merge(cpu, insn, 2, |a, s| a & !LOW64 | s & LOW64),
-        Vmovhps | Vmovhpd | Vmovlhps => |cpu, insn| merge(cpu, insn, 2, |a, s| a & LOW64 | s << 64),
-        Vmovhlps => |cpu, insn| merge(cpu, insn, 2, |a, s| a & !LOW64 | s >> 64),
-        Vmovmskps => |cpu, insn| signs(cpu, insn, single_signs, 4),
-        Vmovmskpd => |cpu, insn| signs(cpu, insn, double_signs, 2),
-        Vpmovmskb => |cpu, insn| signs(cpu, insn, native::pmovmskb, 16),
-        Vmaskmovdqu => maskmovdqu,
-        Vzeroupper => |cpu, _| zero(cpu, |ymm| ymm.high = 0),
-        Vzeroall => |cpu, _| zero(cpu, |ymm| *ymm = Ymm::default()),
-        Vldmxcsr => ldmxcsr,
-        Vstmxcsr => stmxcsr,
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Vmovaps | Vmovapd | Vmovdqa if to_memory(insn) => |cpu, insn| store_vector(cpu, insn, true),
+    Vmovntps | Vmovntpd | Vmovntdq => |cpu, insn| store_vector(cpu, insn, true),
+    Vmovups | Vmovupd | Vmovdqu if to_memory(insn) => |cpu, insn| store_vector(cpu, insn, false),
+    Vmovaps | Vmovapd | Vmovdqa if from_memory(insn) => |cpu, insn| load_vector(cpu, insn, true),
+    Vmovntdqa => |cpu, insn| load_vector(cpu, insn, true),
+    Vmovups | Vmovupd | Vmovdqu if from_memory(insn) => |cpu, insn| load_vector(cpu, insn, false),
+    Vlddqu => |cpu, insn| load_vector(cpu, insn, false),
+    Vmovaps | Vmovapd | Vmovdqa | Vmovups | Vmovupd | Vmovdqu => copy,
+    Vmovd | Vmovss if to_memory(insn) => store_low::<u32>,
+    Vmovq | Vmovsd | Vmovlps | Vmovlpd if to_memory(insn) => store_low::<u64>,
+    Vmovhps | Vmovhpd if to_memory(insn) => store_high,
+    Vmovd | Vmovss if from_memory(insn) => load_low::<u32>,
+    Vmovq | Vmovsd if from_memory(insn) => load_low::<u64>,
+    Vmovd | Vmovq if insn.op0_register().is_gpr() => to_register,
+    Vmovd | Vmovq if insn.op1_register().is_gpr() => from_register,
+    Vmovq => |cpu, insn| merge(cpu, insn, 1, |_, s| s & LOW64),
+    Vmovss => |cpu, insn| merge(cpu, insn, 2, |a, s| a & !LOW32 | s & LOW32),
+    Vmovsd | Vmovlps | Vmovlpd => |cpu, insn| merge(cpu, insn, 2, |a, s| a & !LOW64 | s & LOW64),
+    Vmovhps | Vmovhpd | Vmovlhps => |cpu, insn| merge(cpu, insn, 2, |a, s| a & LOW64 | s << 64),
+    Vmovhlps => |cpu, insn| merge(cpu, insn, 2, |a, s| a & !LOW64 | s >> 64),
+    Vmovmskps => |cpu, insn| signs(cpu, insn, single_signs, 4),
+    Vmovmskpd => |cpu, insn| signs(cpu, insn, double_signs, 2),
+    Vpmovmskb => |cpu, insn| signs(cpu, insn, native::pmovmskb, 16),
+    Vmaskmovdqu => maskmovdqu,
+    Vzeroupper => |cpu, _| zero(cpu, |ymm| ymm.high = 0),
+    Vzeroall => |cpu, _| zero(cpu, |ymm| *ymm = Ymm::default()),
+    Vldmxcsr => ldmxcsr,
+    Vstmxcsr => stmxcsr,
+});
 
 const LOW32: u128 = u32::MAX as u128;
 
@@ -154,7 +147,7 @@ fn maskmovdqu(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// Outside 64-bit code there are eight registers (SDM volume 2, VZEROALL and VZEROUPPER).
 fn zero(cpu: &mut Cpu, change: impl Fn(&mut Ymm)) -> Exec<()> {
     avx(cpu)?;
-    let count = if cpu.code64 { 16 } else { 8 };
+    let count = if cpu.derived.code64 { 16 } else { 8 };
     cpu.state.fpu.ymm[..count].iter_mut().for_each(change);
     Ok(())
 }

@@ -16,7 +16,7 @@ const ENABLED: u64 = xsave::SSE | xsave::AVX;
 /// Whether AVX instructions may execute: protected mode, and the operating system's consent, else
 /// #UD; #NM while the registers belong to another task (SDM volume 2, 2.4).
 #[inline(always)]
-pub fn avx(cpu: &mut Cpu) -> Exec<()> {
+pub(super) fn avx(cpu: &mut Cpu) -> Exec<()> {
     let state = &cpu.state;
     if state.cr0 & (cr0::PE | cr0::TS) == cr0::PE
         && state.cr4 & cr4::OSXSAVE != 0
@@ -41,13 +41,13 @@ fn refuse(cpu: &mut Cpu) -> Stop {
 
 /// Whether `insn` works on 256 bits: VEX.L.
 #[inline(always)]
-pub fn wide(insn: &Instruction) -> bool {
+pub(super) fn wide(insn: &Instruction) -> bool {
     insn.op0_register().is_ymm() || insn.op1_register().is_ymm() || insn.memory_size().size() == 32
 }
 
 /// The places of the two sources before the immediate; of one source, twice the same.
 #[inline(always)]
-pub fn sources(insn: &Instruction) -> (u32, u32) {
+pub(super) fn sources(insn: &Instruction) -> (u32, u32) {
     let last = insn.op_count() - 1;
     let second = if insn.op_kind(last) == OpKind::Immediate8 { last - 1 } else { last };
     (if second == 2 { 1 } else { second }, second)
@@ -55,25 +55,30 @@ pub fn sources(insn: &Instruction) -> (u32, u32) {
 
 /// A vector register.
 #[inline(always)]
-pub fn register(cpu: &Cpu, r: Register) -> Ymm {
+pub(super) fn register(cpu: &Cpu, r: Register) -> Ymm {
     cpu.state.fpu.ymm[xmm(r)]
 }
 
 /// Sets a vector register; bits 255:128 become zero unless the instruction is `wide`.
 #[inline(always)]
-pub fn set(cpu: &mut Cpu, r: Register, value: Ymm, wide: bool) {
+pub(super) fn set(cpu: &mut Cpu, r: Register, value: Ymm, wide: bool) {
     cpu.state.fpu.ymm[xmm(r)] = Ymm { low: value.low, high: if wide { value.high } else { 0 } };
 }
 
 /// Sets an XMM register and clears the rest.
 #[inline(always)]
-pub fn set_low(cpu: &mut Cpu, r: Register, low: u128) {
+pub(super) fn set_low(cpu: &mut Cpu, r: Register, low: u128) {
     cpu.state.fpu.ymm[xmm(r)] = Ymm { low, high: 0 };
 }
 
 /// A register whole, or a `T` in memory at any alignment; two of them if `wide`.
 #[inline(always)]
-pub fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32, wide: bool) -> Exec<Ymm> {
+pub(super) fn source<T: Scalar + Into<u128>>(
+    cpu: &mut Cpu,
+    insn: &Instruction,
+    op: u32,
+    wide: bool,
+) -> Exec<Ymm> {
     if insn.op_kind(op) == OpKind::Register {
         return Ok(register(cpu, insn.op_register(op)));
     }
@@ -92,14 +97,14 @@ pub fn source<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction, op: u32
 
 /// Reads 256 bits. Where alignment is checked, that of 16 bytes is enough for AMD's processors.
 #[inline(always)]
-pub fn load(cpu: &mut Cpu, linear: u64) -> Exec<Ymm> {
+pub(super) fn load(cpu: &mut Cpu, linear: u64) -> Exec<Ymm> {
     let low = cpu.read(linear)?;
     Ok(Ymm { low, high: cpu.read(linear.wrapping_add(16))? })
 }
 
 /// Writes 256 bits, all or nothing.
 #[inline(always)]
-pub fn store(cpu: &mut Cpu, linear: u64, value: Ymm) -> Exec<()> {
+pub(super) fn store(cpu: &mut Cpu, linear: u64, value: Ymm) -> Exec<()> {
     // Within one page the first half's fault is the second's.
     if linear & 0xfff > 0x1000 - 32 {
         cpu.require_alignment(linear, 16)?;
@@ -111,28 +116,28 @@ pub fn store(cpu: &mut Cpu, linear: u64, value: Ymm) -> Exec<()> {
 
 /// What `operation` makes of either half.
 #[inline(always)]
-pub fn halves(wide: bool, a: Ymm, b: Ymm, operation: impl Fn(u128, u128) -> u128) -> Ymm {
+pub(super) fn halves(wide: bool, a: Ymm, b: Ymm, operation: impl Fn(u128, u128) -> u128) -> Ymm {
     Ymm { low: operation(a.low, b.low), high: if wide { operation(a.high, b.high) } else { 0 } }
 }
 
 /// The eight doublewords of a value.
-pub fn dwords(value: Ymm) -> [u32; 8] {
+pub(super) fn dwords(value: Ymm) -> [u32; 8] {
     std::array::from_fn(|i| (if i < 4 { value.low } else { value.high } >> (i % 4 * 32)) as u32)
 }
 
 /// The value of eight doublewords.
-pub fn from_dwords(words: [u32; 8]) -> Ymm {
+pub(super) fn from_dwords(words: [u32; 8]) -> Ymm {
     let half = |at: usize| (0..4).fold(0, |half, i| half | u128::from(words[at + i]) << (i * 32));
     Ymm { low: half(0), high: half(4) }
 }
 
 /// The four quadwords of a value.
-pub fn qwords(value: Ymm) -> [u64; 4] {
+pub(super) fn qwords(value: Ymm) -> [u64; 4] {
     [value.low as u64, (value.low >> 64) as u64, value.high as u64, (value.high >> 64) as u64]
 }
 
 /// The value of four quadwords.
-pub fn from_qwords([a, b, c, d]: [u64; 4]) -> Ymm {
+pub(super) fn from_qwords([a, b, c, d]: [u64; 4]) -> Ymm {
     let half = |low, high| u128::from(low) | u128::from(high) << 64;
     Ymm { low: half(a, b), high: half(c, d) }
 }

@@ -3,118 +3,56 @@
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use satori_state::Ymm;
 
-use super::legacy;
 use super::operand::{
     avx, dwords, from_dwords, from_qwords, halves, qwords, register, set, source, sources, wide,
 };
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
+use crate::insn::{Row, rows};
 use crate::simd::native::{self, Packed, PackedImm, PackedXmm0};
 use crate::simd::packed::{LeftBytes, RightBytes};
 use crate::simd::shuffle::{Aeskeygenassist, Blend, Palignr, Pshufd, Pshufhw, Pshuflw, Shufpd, Shufps};
-use crate::simd::table::{low_rows, packed_imm_rows, packed_rows, packed_xmm0_rows};
-
-/// The implementation of `insn`, if it is a row of the tables without control words.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    let legacy = legacy(insn.mnemonic());
-    own_row(insn.mnemonic())
-        .or_else(|| legacy.and_then(shift_row))
-        .or_else(|| legacy.and_then(packed_row))
-        .or_else(|| legacy.and_then(low_row))
-        .or_else(|| legacy.and_then(blend_row))
-        .or_else(|| legacy.and_then(packed_imm_row))
-}
-
-macro_rules! dispatch_packed {
-    ($($feature:tt { $($name:ident $op:literal;)* })*) => {
-        fn packed_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => packed::<native::$name>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-packed_rows!(dispatch_packed);
-
-macro_rules! dispatch_low {
-    ($($feature:tt { $($name:ident $op:literal $ty:ident;)* })*) => {
-        fn low_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => low::<native::$name, $ty>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-low_rows!(dispatch_low);
-
-macro_rules! dispatch_blend {
-    ($($feature:tt { $($name:ident $op:literal;)* })*) => {
-        fn blend_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => blend::<native::$name>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-packed_xmm0_rows!(dispatch_blend);
-
-macro_rules! dispatch_imm {
-    ($($feature:tt { $($name:ident $op:literal $mask:literal [$($imm:literal)*];)* })*) => {
-        fn packed_imm_row(mnemonic: Mnemonic) -> Option<Handler> {
-            Some(match mnemonic {
-                $($(Mnemonic::$name if is_x86_feature_detected!($feature) => packed_imm::<native::$name, 0>,)*)*
-                _ => return None,
-            })
-        }
-    };
-}
-packed_imm_rows!(dispatch_imm);
-
-/// Shifts of all elements by one count.
-fn shift_row(mnemonic: Mnemonic) -> Option<Handler> {
-    Some(match mnemonic {
-        Mnemonic::Psllw => shift::<native::Psllw>,
-        Mnemonic::Pslld => shift::<native::Pslld>,
-        Mnemonic::Psllq => shift::<native::Psllq>,
-        Mnemonic::Psrlw => shift::<native::Psrlw>,
-        Mnemonic::Psrld => shift::<native::Psrld>,
-        Mnemonic::Psrlq => shift::<native::Psrlq>,
-        Mnemonic::Psraw => shift::<native::Psraw>,
-        Mnemonic::Psrad => shift::<native::Psrad>,
-        Mnemonic::Pslldq => shift::<LeftBytes>,
-        Mnemonic::Psrldq => shift::<RightBytes>,
-        _ => return None,
-    })
-}
+use crate::simd::table::{low_rows, native_rows, packed_imm_rows, packed_rows, packed_xmm0_rows};
 
 /// What is not as in SSE in some way: the operations that use more of the immediate for the upper
 /// half (the number says how many bits the lower one uses up), and shifts of each element by its
 /// own count.
-fn own_row(mnemonic: Mnemonic) -> Option<Handler> {
-    Some(match mnemonic {
-        Mnemonic::Vpshufd | Mnemonic::Vpermilps => packed_imm::<Pshufd, 0>,
-        Mnemonic::Vpshufhw => packed_imm::<Pshufhw, 0>,
-        Mnemonic::Vpshuflw => packed_imm::<Pshuflw, 0>,
-        Mnemonic::Vshufps => packed_imm::<Shufps, 0>,
-        Mnemonic::Vshufpd | Mnemonic::Vpermilpd => packed_imm::<Shufpd, 2>,
-        Mnemonic::Vpalignr => packed_imm::<Palignr, 0>,
-        Mnemonic::Vblendps | Mnemonic::Vpblendd => packed_imm::<Blend<4>, 4>,
-        Mnemonic::Vblendpd => packed_imm::<Blend<2>, 2>,
-        Mnemonic::Vpblendw => packed_imm::<Blend<8>, 0>,
-        Mnemonic::Vaeskeygenassist if is_x86_feature_detected!("aes") => packed_imm::<Aeskeygenassist, 0>,
-        Mnemonic::Vmpsadbw if is_x86_feature_detected!("sse4.1") => packed_imm::<native::Mpsadbw, 3>,
-        Mnemonic::Vmovddup => movddup,
-        Mnemonic::Vpsllvd => |cpu, insn| each_dword(cpu, insn, |a, count| a.checked_shl(count).unwrap_or(0)),
-        Mnemonic::Vpsrlvd => |cpu, insn| each_dword(cpu, insn, |a, count| a.checked_shr(count).unwrap_or(0)),
-        Mnemonic::Vpsravd => |cpu, insn| each_dword(cpu, insn, |a, count| (a as i32 >> count.min(31)) as u32),
-        Mnemonic::Vpsllvq => |cpu, insn| each_qword(cpu, insn, |a, count| a << count),
-        Mnemonic::Vpsrlvq => |cpu, insn| each_qword(cpu, insn, |a, count| a >> count),
-        _ => return None,
-    })
-}
+pub(super) const OWN: &[Row] = rows!(insn {
+    Vpshufd | Vpermilps => packed_imm::<Pshufd, 0>,
+    Vpshufhw => packed_imm::<Pshufhw, 0>,
+    Vpshuflw => packed_imm::<Pshuflw, 0>,
+    Vshufps => packed_imm::<Shufps, 0>,
+    Vshufpd | Vpermilpd => packed_imm::<Shufpd, 2>,
+    Vpalignr => packed_imm::<Palignr, 0>,
+    Vblendps | Vpblendd => packed_imm::<Blend<4>, 4>,
+    Vblendpd => packed_imm::<Blend<2>, 2>,
+    Vpblendw => packed_imm::<Blend<8>, 0>,
+    Vaeskeygenassist if is_x86_feature_detected!("aes") => packed_imm::<Aeskeygenassist, 0>,
+    Vmpsadbw if is_x86_feature_detected!("sse4.1") => packed_imm::<native::Mpsadbw, 3>,
+    Vmovddup => movddup,
+    Vpsllvd => |cpu, insn| each_dword(cpu, insn, |a, count| a.checked_shl(count).unwrap_or(0)),
+    Vpsrlvd => |cpu, insn| each_dword(cpu, insn, |a, count| a.checked_shr(count).unwrap_or(0)),
+    Vpsravd => |cpu, insn| each_dword(cpu, insn, |a, count| (a as i32 >> count.min(31)) as u32),
+    Vpsllvq => |cpu, insn| each_qword(cpu, insn, |a, count| a << count),
+    Vpsrlvq => |cpu, insn| each_qword(cpu, insn, |a, count| a >> count),
+});
+/// Shifts of all elements by one count.
+pub(super) const SHIFTS: &[Row] = rows!(vex insn {
+    Psllw => shift::<native::Psllw>,
+    Pslld => shift::<native::Pslld>,
+    Psllq => shift::<native::Psllq>,
+    Psrlw => shift::<native::Psrlw>,
+    Psrld => shift::<native::Psrld>,
+    Psrlq => shift::<native::Psrlq>,
+    Psraw => shift::<native::Psraw>,
+    Psrad => shift::<native::Psrad>,
+    Pslldq => shift::<LeftBytes>,
+    Psrldq => shift::<RightBytes>,
+});
+pub(super) const PACKED: &[Row] = packed_rows!(native_rows Vex packed);
+pub(super) const LOW: &[Row] = low_rows!(native_rows Vex low);
+pub(super) const BLENDS: &[Row] = packed_xmm0_rows!(native_rows Vex blend);
+pub(super) const IMMEDIATE: &[Row] = packed_imm_rows!(native_rows Vex packed_imm_alike);
 
 fn packed<O: Packed>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     avx(cpu)?;
@@ -155,6 +93,11 @@ fn blend<O: PackedXmm0>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let high = if wide { O::run(a.high, b.high, mask.high) } else { 0 };
     set(cpu, insn.op0_register(), Ymm { low: O::run(a.low, b.low, mask.low), high }, wide);
     Ok(())
+}
+
+/// Both halves use the same bits of the immediate.
+fn packed_imm_alike<O: PackedImm>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    packed_imm::<O, 0>(cpu, insn)
 }
 
 fn packed_imm<O: PackedImm, const USED: u32>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {

@@ -1,43 +1,40 @@
 //! Broadcasts, permutations across the halves, insertion, extraction, and tests.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, OpKind};
 use satori_defs::x86::rflags;
 use satori_state::Ymm;
 
 use super::operand::{avx, dwords, from_dwords, from_qwords, qwords, register, set, set_low, source, wide};
-use crate::cpu::{Cpu, Exec, Handler};
+use crate::cpu::{Cpu, Exec};
 use crate::host::Scalar;
+use crate::insn::{Row, rows};
 use crate::simd::shuffle::{element, inserted_single, replace};
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    use Mnemonic::*;
-    Some(match insn.mnemonic() {
-        Vpbroadcastb => broadcast::<u8>,
-        Vpbroadcastw => broadcast::<u16>,
-        Vbroadcastss | Vpbroadcastd => broadcast::<u32>,
-        Vbroadcastsd | Vpbroadcastq => broadcast::<u64>,
-        Vbroadcastf128 | Vbroadcasti128 => broadcast::<u128>,
-        Vperm2f128 | Vperm2i128 => permute_halves,
-        Vpermd | Vpermps => permute_dwords,
-        Vpermq | Vpermpd => permute_qwords,
-        Vinsertf128 | Vinserti128 => insert_half,
-        Vextractf128 | Vextracti128 => extract_half,
-        Vpinsrb => insert::<8>,
-        Vpinsrw => insert::<16>,
-        Vpinsrd => insert::<32>,
-        Vpinsrq => insert::<64>,
-        Vpextrb => extract::<8>,
-        Vpextrw => extract::<16>,
-        Vpextrd | Vextractps => extract::<32>,
-        Vpextrq => extract::<64>,
-        Vinsertps => insert_single,
-        Vptest => |cpu, insn| test(cpu, insn, u128::MAX),
-        Vtestps => |cpu, insn| test(cpu, insn, 0x80000000_80000000_80000000_80000000),
-        Vtestpd => |cpu, insn| test(cpu, insn, 0x80000000_00000000_80000000_00000000),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Vpbroadcastb => broadcast::<u8>,
+    Vpbroadcastw => broadcast::<u16>,
+    Vbroadcastss | Vpbroadcastd => broadcast::<u32>,
+    Vbroadcastsd | Vpbroadcastq => broadcast::<u64>,
+    Vbroadcastf128 | Vbroadcasti128 => broadcast::<u128>,
+    Vperm2f128 | Vperm2i128 => permute_halves,
+    Vpermd | Vpermps => permute_dwords,
+    Vpermq | Vpermpd => permute_qwords,
+    Vinsertf128 | Vinserti128 => insert_half,
+    Vextractf128 | Vextracti128 => extract_half,
+    Vpinsrb => insert::<8>,
+    Vpinsrw => insert::<16>,
+    Vpinsrd => insert::<32>,
+    Vpinsrq => insert::<64>,
+    Vpextrb => extract::<8>,
+    Vpextrw => extract::<16>,
+    Vpextrd | Vextractps => extract::<32>,
+    Vpextrq => extract::<64>,
+    Vinsertps => insert_single,
+    Vptest => |cpu, insn| test(cpu, insn, u128::MAX),
+    Vtestps => |cpu, insn| test(cpu, insn, 0x80000000_80000000_80000000_80000000),
+    Vtestpd => |cpu, insn| test(cpu, insn, 0x80000000_00000000_80000000_00000000),
+});
 
 fn broadcast<T: Scalar + Into<u128>>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     avx(cpu)?;

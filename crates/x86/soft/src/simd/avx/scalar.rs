@@ -1,10 +1,11 @@
 //! Comparisons into the flags, conversions with general registers, and the string comparisons.
 
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::Instruction;
 
 use super::operand::{avx, register, set_low};
-use crate::cpu::{Cpu, Exec, Handler};
-use crate::simd::convert::to_int_operands;
+use crate::cpu::{Cpu, Exec};
+use crate::insn::{Row, rows};
+use crate::simd::convert::{to_int_operands, wide};
 use crate::simd::float::{compare_operands, under_mxcsr};
 use crate::simd::native::{self, FromInt};
 use crate::simd::string::{explicit_operands, implicit_operands};
@@ -31,39 +32,29 @@ macro_rules! string_mask {
     };
 }
 
-/// The implementation of `insn`, if it is one of this file's.
-pub fn handler(insn: &Instruction) -> Option<Handler> {
-    use Mnemonic::*;
-    let wide_source = if insn.op2_kind() == OpKind::Register {
-        insn.op2_register().size()
-    } else {
-        insn.memory_size().size()
-    } == 8;
-    let wide_result = insn.op0_register().size() == 8;
-    Some(match insn.mnemonic() {
-        Vcomiss => as_in_sse!(compare_operands::<native::Comiss, u32>),
-        Vcomisd => as_in_sse!(compare_operands::<native::Comisd, u64>),
-        Vucomiss => as_in_sse!(compare_operands::<native::Ucomiss, u32>),
-        Vucomisd => as_in_sse!(compare_operands::<native::Ucomisd, u64>),
-        Vcvtsi2ss if wide_source => from_int::<native::Cvtsi2ss64>,
-        Vcvtsi2ss => from_int::<native::Cvtsi2ss32>,
-        Vcvtsi2sd if wide_source => from_int::<native::Cvtsi2sd64>,
-        Vcvtsi2sd => from_int::<native::Cvtsi2sd32>,
-        Vcvtss2si if wide_result => as_in_sse!(to_int_operands::<native::Cvtss2si64, u32>),
-        Vcvtss2si => as_in_sse!(to_int_operands::<native::Cvtss2si32, u32>),
-        Vcvttss2si if wide_result => as_in_sse!(to_int_operands::<native::Cvttss2si64, u32>),
-        Vcvttss2si => as_in_sse!(to_int_operands::<native::Cvttss2si32, u32>),
-        Vcvtsd2si if wide_result => as_in_sse!(to_int_operands::<native::Cvtsd2si64, u64>),
-        Vcvtsd2si => as_in_sse!(to_int_operands::<native::Cvtsd2si32, u64>),
-        Vcvttsd2si if wide_result => as_in_sse!(to_int_operands::<native::Cvttsd2si64, u64>),
-        Vcvttsd2si => as_in_sse!(to_int_operands::<native::Cvttsd2si32, u64>),
-        Vpcmpestri | Vpcmpestri64 => as_in_sse!(explicit_operands::<true>),
-        Vpcmpestrm | Vpcmpestrm64 => string_mask!(explicit_operands::<false>),
-        Vpcmpistri => as_in_sse!(implicit_operands::<true>),
-        Vpcmpistrm => string_mask!(implicit_operands::<false>),
-        _ => return None,
-    })
-}
+/// What is implemented here.
+pub(super) const ROWS: &[Row] = rows!(insn {
+    Vcomiss => as_in_sse!(compare_operands::<native::Comiss, u32>),
+    Vcomisd => as_in_sse!(compare_operands::<native::Comisd, u64>),
+    Vucomiss => as_in_sse!(compare_operands::<native::Ucomiss, u32>),
+    Vucomisd => as_in_sse!(compare_operands::<native::Ucomisd, u64>),
+    Vcvtsi2ss if wide(insn, 2) => from_int::<native::Cvtsi2ss64>,
+    Vcvtsi2ss => from_int::<native::Cvtsi2ss32>,
+    Vcvtsi2sd if wide(insn, 2) => from_int::<native::Cvtsi2sd64>,
+    Vcvtsi2sd => from_int::<native::Cvtsi2sd32>,
+    Vcvtss2si if wide(insn, 0) => as_in_sse!(to_int_operands::<native::Cvtss2si64, u32>),
+    Vcvtss2si => as_in_sse!(to_int_operands::<native::Cvtss2si32, u32>),
+    Vcvttss2si if wide(insn, 0) => as_in_sse!(to_int_operands::<native::Cvttss2si64, u32>),
+    Vcvttss2si => as_in_sse!(to_int_operands::<native::Cvttss2si32, u32>),
+    Vcvtsd2si if wide(insn, 0) => as_in_sse!(to_int_operands::<native::Cvtsd2si64, u64>),
+    Vcvtsd2si => as_in_sse!(to_int_operands::<native::Cvtsd2si32, u64>),
+    Vcvttsd2si if wide(insn, 0) => as_in_sse!(to_int_operands::<native::Cvttsd2si64, u64>),
+    Vcvttsd2si => as_in_sse!(to_int_operands::<native::Cvttsd2si32, u64>),
+    Vpcmpestri | Vpcmpestri64 => as_in_sse!(explicit_operands::<true>),
+    Vpcmpestrm | Vpcmpestrm64 => string_mask!(explicit_operands::<false>),
+    Vpcmpistri => as_in_sse!(implicit_operands::<true>),
+    Vpcmpistrm => string_mask!(implicit_operands::<false>),
+});
 
 fn from_int<O: FromInt>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     avx(cpu)?;

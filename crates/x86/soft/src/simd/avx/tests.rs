@@ -81,7 +81,7 @@ fn the_operating_system_decides_whether_avx_executes() {
             cpu.state.xcr0 = enabled;
             cpu.mode_changed();
             cpu.state.fpu.ymm[1] = Ymm::default();
-            let found = run(&mut cpu, code).err().and_then(|_| cpu.fault.take()).map(|e| e.vector);
+            let found = run(&mut cpu, code).err().and_then(|_| cpu.pending.fault.take()).map(|e| e.vector);
             assert_eq!(found, expected, "{code:02x?}, CR0 {set:#x}, CR4 {allowed:#x}, XCR0 {enabled:#x}");
         }
     }
@@ -194,7 +194,7 @@ fn asked(cpu: &mut Cpu, code: &[u8], answer: impl Fn(u64) -> Resume) -> Vec<Exit
     let mut exits = Vec::new();
     while let Err(stop) = run(cpu, code) {
         assert_eq!(stop, Stop::Exit);
-        let exit = cpu.wanted;
+        let exit = cpu.pending.wanted;
         let gpa = match exit {
             Exit::MmioRead { gpa, .. } | Exit::MmioWrite { gpa, .. } => gpa,
             other => panic!("{other:?}"),
@@ -202,7 +202,7 @@ fn asked(cpu: &mut Cpu, code: &[u8], answer: impl Fn(u64) -> Resume) -> Vec<Exit
         exits.push(exit);
         cpu.resume(answer(gpa));
     }
-    cpu.answers.clear();
+    cpu.pending.forget_answers();
     exits
 }
 

@@ -12,7 +12,7 @@ use super::{Float, HOST_MXCSR_CELL, Tiny, integer, vector};
 macro_rules! float_by_imm {
     ($($name:ident $text:literal $tiny:ident $mask:literal [$first:literal $($imm:literal)*];)*) => {$(
         #[doc = concat!("`", $text, "`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl Float for $name {
             const TINY: Tiny = Tiny::$tiny;
             fn run(destination: u128, source: u128, imm: u8, mut mxcsr: u32) -> (u128, u32) {
@@ -46,7 +46,7 @@ float_by_imm! {
 float! { "f16c" { Vcvtph2ps "vcvtph2ps" u64 None; } }
 
 /// `x * y + z`, with signs by the instruction, under MXCSR.
-pub trait Fma {
+pub(crate) trait Fma {
     /// The results that can be tiny.
     const TINY: Tiny;
     /// By element, even and odd ones: whether product and addend have their signs multiplied by
@@ -59,7 +59,7 @@ pub trait Fma {
 macro_rules! fma {
     ($($name:ident $op:literal $tiny:ident $even:literal $odd:literal;)*) => {$(
         #[doc = concat!("`", $op, " y, x, z`")]
-        pub struct $name;
+        pub(crate) struct $name;
         impl Fma for $name {
             const TINY: Tiny = Tiny::$tiny;
             const SUBTRACTS: [bool; 2] = [$even, $odd];

@@ -32,8 +32,8 @@ fn alignment_checks_without_end_use_up_the_budget() {
         let mut cpu = misaligned();
         put(&cpu, cpu.state.rip, code);
         let before = cpu.state.rip;
-        assert_eq!(cpu.run(Until { tsc: None, instructions: Some(100) }), Exit::Budget);
-        assert_eq!((cpu.state.rip, cpu.retired), (before, 100));
+        assert_eq!(cpu.run(Until { counter: None, instructions: Some(100) }), Exit::Budget);
+        assert_eq!((cpu.state.rip, cpu.count.retired), (before, 100));
     }
 }
 
@@ -105,13 +105,13 @@ fn a_watched_descriptor_of_the_new_task_is_a_trap_there() {
     // Read or written, four bytes, global.
     cpu.state.dr[0] = GDT + u64::from(CODE3 & !7);
     cpu.state.dr7 |= 0xf_0002;
-    assert_eq!(cpu.run(Until { tsc: None, instructions: Some(1) }), Exit::Budget);
+    assert_eq!(cpu.run(Until { counter: None, instructions: Some(1) }), Exit::Budget);
     assert_eq!((cpu.state.rip, cpu.state.dr6 & 0xf, cpu.cpl()), (0x7000, 1, 0));
     // The frame is that of the new task, all of whose segments are loaded.
     let stack = u64::from(STACK0);
     assert_eq!((get32(&cpu, stack - 20), get32(&cpu, stack - 16)), (0x4000, CODE3.into()));
     assert_eq!(cpu.state.seg[seg::DS].selector, DATA3);
-    assert_eq!(cpu.run(Until { tsc: None, instructions: Some(1) }), Exit::TaskSwitch);
+    assert_eq!(cpu.run(Until { counter: None, instructions: Some(1) }), Exit::TaskSwitch);
 }
 
 #[test]

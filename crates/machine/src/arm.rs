@@ -1,0 +1,218 @@
+//! Machines of AArch64: their configuration, and their run from boot to end.
+
+mod life;
+mod power;
+mod vcpu;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use satori_arm_board::Boot;
+use satori_arm_state::CpuState;
+use satori_bus::ByteSink;
+use satori_profile::Profile;
+
+use self::life::{Life, Plan};
+use self::vcpu::ArmVcpu;
+use crate::console::Console;
+use crate::control::Control;
+use crate::life::{GuestTimeout, Time};
+use crate::live::{self, Around};
+use crate::pins::{Pins, host_processors};
+use crate::runs::Runs;
+use crate::shared::Shared;
+use crate::virtual_time::Turns;
+use crate::{ClockMode, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock};
+
+/// vCPUs of a machine at most: what GICv3's redistributors have room for below the serial port.
+pub const MAX_CPUS: u32 = 64;
+
+/// Frequency of the system counter, as Armv8.6 has it. Under a virtual clock at its usual rate it counts instructions.
+const COUNTER_HZ: u64 = 1_000_000_000;
+
+/// The exception levels of a machine's processors, of which the highest is the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Levels {
+    /// EL1 and EL0.
+    #[default]
+    El1,
+    /// EL2 too, for a hypervisor, without the Virtualization Host Extensions.
+    El2,
+    /// EL2 with them.
+    El2Vhe,
+}
+
+/// A machine to be made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// An arm64 Image.
+    pub kernel: Vec<u8>,
+    /// The initial ramdisk, if there is one.
+    pub initrd: Option<Vec<u8>>,
+    /// The kernel's whole command line.
+    pub cmdline: String,
+    /// Bytes of RAM, a multiple of the page size.
+    pub memory: u64,
+    /// vCPUs, 1 to [`MAX_CPUS`].
+    pub cpus: u32,
+    /// The levels that its processors have.
+    pub levels: Levels,
+    /// Where time comes from.
+    pub clock: ClockMode,
+    /// What a guest's reset does.
+    pub on_reset: OnReset,
+    /// Guest time after which the run ends; under a virtual clock always at the same instruction.
+    pub guest_timeout: Option<Duration>,
+    /// Bytes on the console that mean a guest panic; empty for none.
+    pub panic_pattern: String,
+    /// What the guest's serial port receives, as it is ready for it.
+    pub input: Vec<u8>,
+    /// Whether exits are counted and timed.
+    pub profile: bool,
+}
+
+/// A machine, loaded and ready to run.
+pub struct Machine {
+    plan: Plan,
+    life: Life,
+    control: Arc<Control<ArmVcpu>>,
+}
+
+/// What only a machine of AArch64 leaves.
+#[derive(Clone, Debug)]
+pub struct Left {
+    /// Each vCPU's last registers.
+    pub registers: Vec<CpuState>,
+}
+
+impl Machine {
+    /// Builds and loads the machine that `config` describes, whose console is `console`.
+    pub fn new(config: Config, console: Box<dyn ByteSink>) -> Result<Self, Error> {
+        if !(1..=MAX_CPUS).contains(&config.cpus) {
+            return Err(Error::Config(format!("use --cpus 1 to {MAX_CPUS}")));
+        }
+        let time = match config.clock {
+            ClockMode::Real => Time::Real(Arc::new(RealClock::new(Some(COUNTER_HZ)))),
+            ClockMode::Virtual { rate } => Time::Virtual(Arc::new(VirtualClock::new(rate, Some(COUNTER_HZ)))),
+        };
+        let shared = Shared::new();
+        shared.set_script(config.input);
+        let plan = Plan {
+            boot: Boot {
+                kernel: config.kernel,
+                initrd: config.initrd,
+                cmdline: config.cmdline,
+                memory: config.memory,
+                cpus: (0..config.cpus).map(power::affinity).collect(),
+                el2: config.levels != Levels::El1,
+            },
+            vhe: config.levels == Levels::El2Vhe,
+            restarts: config.on_reset == OnReset::Restart,
+            profile: config.profile,
+            time,
+            guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
+            shared,
+            console: Console::new(console, &config.panic_pattern),
+        };
+        let life = Life::new(&plan)?;
+        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
+        Ok(Machine { plan, life, control })
+    }
+
+    /// One line on which engine runs, and why.
+    pub fn engine(&self) -> &str {
+        "engine: interpreter, Satori's software CPU for AArch64: one instruction at a time"
+    }
+
+    /// A way to reach the machine while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.control))
+    }
+
+    /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
+    pub fn run(self) -> Outcome {
+        let Machine { plan, life, control } = self;
+        let start = Instant::now();
+        let (mut instructions, mut resets) = (0_u64, 0);
+        let mut left = Left { registers: Vec::new() };
+        let mut profile = Profile::default();
+        let mut next = Ok(life);
+        let event = loop {
+            let mut life = match next {
+                Ok(life) => life,
+                Err(error) => break Event::Failed(Error::to_string(&error)),
+            };
+            plan.shared.set_bells(life.bells.clone());
+            live(&plan, &mut life, &control);
+            left.registers = life.vps.iter().map(|vp| vp.registers().clone()).collect();
+            for (index, vp) in life.vps.iter().enumerate() {
+                profile.add(index, &vp.exits());
+                profile.add_stats(&vp.stats());
+                instructions = instructions.saturating_add(vp.retired());
+            }
+            let event = plan.shared.event().unwrap_or(Event::Stopped);
+            drop(life);
+            if !plan.restarts || !matches!(event, Event::Reset(_)) {
+                break event;
+            }
+            resets += 1;
+            plan.shared.revive();
+            plan.time.pass_reset();
+            let over = |timeout: &Arc<GuestTimeout>| timeout.is_over(plan.time.clock().now());
+            if plan.guest_timeout.as_ref().is_some_and(over) {
+                plan.shared.finish(Event::Timeout);
+            }
+            if let Some(event) = plan.shared.event() {
+                break event;
+            }
+            next = Life::new(&plan);
+        };
+        control.end();
+        Outcome {
+            event,
+            profile,
+            hyperv: Vec::new(),
+            used: Vec::new(),
+            crash: None,
+            symbols: None,
+            traced: None,
+            crash_dump: None,
+            registers: Vec::new(),
+            arm: Some(left),
+            console_tail: plan.console.tail(),
+            screen: Vec::new(),
+            instructions,
+            guest_time: plan.time.clock().now(),
+            elapsed: start.elapsed(),
+            resets,
+        }
+    }
+}
+
+/// Runs one life.
+fn live(plan: &Plan, life: &mut Life, control: &Control<ArmVcpu>) {
+    control.live(life.space.clone());
+    let (shared, serial) = (&plan.shared, &life.serial);
+    let offer = |bytes: &[u8]| {
+        let taken = serial.offer(bytes);
+        shared.set_ready(serial.waits());
+        taken
+    };
+    let feed = || {
+        shared.feed_input(offer, || serial.offer_break());
+        shared.feed_script(offer);
+    };
+    let around = Around {
+        shared,
+        time: &plan.time,
+        control,
+        timers: &life.timers,
+        bells: &life.bells,
+        turns: &Turns::default(),
+        pins: &Pins::default(),
+        processors: host_processors().len().max(1),
+        tick: None,
+        end: None,
+    };
+    live::run(around, &mut life.vps, &feed, None);
+}

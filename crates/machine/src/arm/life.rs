@@ -1,0 +1,101 @@
+//! One life of an AArch64 machine: its memory, board and processors.
+
+use std::sync::{Arc, Weak};
+
+use satori_arm_board::{Board, Boot, Pl011, load, regions};
+use satori_arm_engine::{Arm, Offered};
+use satori_arm_soft::Interpreter;
+use satori_bus::TimerQueue;
+use satori_memory::GuestMemory;
+use satori_profile::Timing;
+use satori_seam::{Engine, Partition, PartitionParts, Space, VcpuParts};
+
+use super::COUNTER_HZ;
+use super::power::Powers;
+use super::vcpu::{ArmVcpu, Platform};
+use crate::console::Console;
+use crate::life::{GuestTimeout, Time};
+use crate::shared::{Bells, Shared};
+use crate::{Error, entropy};
+
+/// What every life is made from.
+pub(super) struct Plan {
+    pub(crate) boot: Boot,
+    pub(crate) vhe: bool,
+    /// A reset is no end.
+    pub(crate) restarts: bool,
+    pub(crate) profile: bool,
+    pub(crate) time: Time,
+    pub(crate) guest_timeout: Option<Arc<GuestTimeout>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) console: Console,
+}
+
+pub(super) struct Life {
+    pub(crate) vps: Vec<ArmVcpu>,
+    pub(crate) bells: Arc<Bells>,
+    pub(crate) timers: Arc<TimerQueue>,
+    pub(crate) serial: Arc<Pl011>,
+    pub(crate) space: Arc<dyn Space>,
+}
+
+impl Life {
+    pub(crate) fn new(plan: &Plan) -> Result<Self, Error> {
+        let clock = plan.time.clock();
+        let memory = GuestMemory::new(&regions(plan.boot.memory))?;
+        let begin = load(&memory, &plan.boot)?;
+        let cpus = plan.boot.cpus.len() as u32;
+        let parts = PartitionParts {
+            memory,
+            time: plan.time.source(),
+            parallel: !plan.time.is_virtual() && cpus > 1,
+            offered: Offered { el2: plan.boot.el2, vhe: plan.vhe, counter_hz: COUNTER_HZ },
+        };
+        let engine = Interpreter { vcpus: cpus };
+        let partition: Arc<dyn Partition<Arm>> =
+            engine.create_partition(parts).map_err(Error::Engine)?.into();
+        let parts = |index| VcpuParts {
+            index,
+            entropy: match plan.time {
+                Time::Real(_) => Box::new(entropy::Host::new()),
+                Time::Virtual(_) => Box::new(entropy::Seeded::new(index)),
+            },
+        };
+        let vcpus: Vec<_> = (0..cpus).map(|index| partition.create_vcpu(parts(index))).collect();
+        let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
+        let timers = TimerQueue::new();
+        let shared = plan.shared.clone();
+        timers.on_earlier(move || shared.timer.ring());
+        if let Some(timeout) = &plan.guest_timeout {
+            timeout.arm(&timers);
+        }
+        let woken = bells.clone();
+        let wall = clock.clone();
+        let board = Board::new(
+            cpus,
+            plan.console.port(clock.clone(), plan.shared.clone()),
+            Box::new(move |vcpu| woken.wake(vcpu)),
+            Box::new(move || wall.epoch().saturating_add(wall.now()) / 1_000_000_000),
+        )
+        .map_err(|overlap| Error::Config(format!("{} lies on {}", overlap.refused, overlap.taken_by)))?;
+        let (shared, port) = (plan.shared.clone(), Arc::downgrade(&board.serial));
+        board.serial.on_room(move || {
+            if let Some(port) = Weak::upgrade(&port) {
+                shared.set_ready(port.waits());
+            }
+        });
+        let platform = Arc::new(Platform {
+            mmio: board.mmio,
+            gic: board.gic,
+            clock,
+            powers: Powers::new(cpus, bells.clone()),
+            sink: plan.shared.clone(),
+        });
+        let vps = vcpus.into_iter().zip(0..);
+        let timing = if matches!(plan.time, Time::Virtual(_)) { Timing::Each } else { Timing::Sampled };
+        let vps = vps.map(|(vcpu, index)| ArmVcpu::new(index, vcpu, platform.clone(), plan.profile, timing));
+        let mut vps: Vec<_> = vps.collect();
+        vps[0].begin(begin.pc, begin.tree);
+        Ok(Life { vps, bells, timers, serial: board.serial, space: partition })
+    }
+}

@@ -1,0 +1,110 @@
+//! The interfaces that guests are offered, each with what it asks of the machine.
+
+use std::sync::{Arc, Mutex};
+
+use satori_bus::ByteSink;
+use satori_cpuid::Vendor;
+use satori_engine::{Capability, HYPERCALL_PORT, Kick};
+use satori_hyperv::Interrupts;
+use satori_lapic::ApicBus;
+
+use super::Blueprint;
+use super::processors::Processors;
+use crate::Error;
+use crate::shared::{Bells, Shared};
+
+/// The local APICs, for the sources of the Hyper-V interface.
+struct Sources(Arc<ApicBus>);
+
+impl Interrupts for Sources {
+    fn request(&self, vp: u32, vector: u8, own: bool) {
+        self.0.request(vp, vector, own);
+    }
+    fn requested(&self, vp: u32, vector: u8) -> bool {
+        self.0.requested(vp, vector)
+    }
+    fn set_auto_eoi(&self, vp: u32, vectors: [u32; 8]) {
+        self.0.set_auto_eoi(vp, vectors);
+    }
+}
+
+/// What Xen's interface asks of the machine.
+struct XenHost {
+    apics: Arc<ApicBus>,
+    bells: Arc<Bells>,
+    console: Mutex<Box<dyn ByteSink>>,
+    shared: Arc<Shared>,
+}
+
+impl satori_xen::Host for XenHost {
+    fn request(&self, vcpu: u32, vector: u8, own: bool) {
+        self.apics.request(vcpu, vector, own);
+    }
+    fn wake(&self, vcpu: u32) {
+        self.bells.wake(vcpu);
+    }
+    fn console(&self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            satori_lock::lock(&self.console).put(bytes);
+        }
+        // It may have taken what was typed, too.
+        self.shared.timer.ring();
+    }
+}
+
+/// Those that a life's guest is offered.
+pub(super) struct Interfaces {
+    pub hyperv: Option<Arc<satori_hyperv::Partition>>,
+    pub kvm: Option<Arc<satori_kvm::Partition>>,
+    pub xen: Option<Arc<satori_xen::Partition>>,
+}
+
+impl Interfaces {
+    pub(super) fn new(plan: &Blueprint, processors: &Processors) -> Result<Self, Error> {
+        let (memory, clock) = (processors.memory(), plan.time.clock());
+        let hyperv = match plan.config.hyperv.set.is_empty() {
+            true => None,
+            false => Some(Arc::new(hyperv(plan, processors)?)),
+        };
+        let xen = plan.config.xen.then(|| {
+            let console = Mutex::new(plan.console.port(clock.clone(), plan.shared.clone()));
+            let host = Arc::new(XenHost {
+                apics: processors.apics.clone(),
+                bells: processors.bells.clone(),
+                console,
+                shared: plan.shared.clone(),
+            });
+            let amd = processors.cpuid.offered().vendor == Vendor::Amd;
+            let cpus = plan.config.topology.cpus();
+            Arc::new(satori_xen::Partition::new(memory.clone(), clock.clone(), cpus, amd, host))
+        });
+        let kvm = (!plan.config.kvm.set.is_empty()).then(|| {
+            let ids = plan.config.topology.apic_ids().collect();
+            let wake = processors.bells.clone();
+            let wake = Arc::new(move |vcpu| wake.wake(vcpu));
+            Arc::new(satori_kvm::Partition::new(plan.config.kvm, memory, clock, ids, wake))
+        });
+        Ok(Interfaces { hyperv, kvm, xen })
+    }
+}
+
+fn hyperv(plan: &Blueprint, processors: &Processors) -> Result<satori_hyperv::Partition, Error> {
+    let config = plan.config.hyperv.clone();
+    let (memory, clock) = (processors.memory(), plan.time.clock());
+    let partition = satori_hyperv::Partition::new(config, memory, clock, processors.clocks.timer_hz)?;
+    let kicks = processors.vcpus.iter().map(|vcpu| interrupt(vcpu.kick())).collect();
+    let partition = partition.with_processors(kicks);
+    let by_port = plan.engine.capabilities().has(Capability::HypercallsByPort);
+    let partition = match (by_port, processors.cpuid.offered().vendor) {
+        (true, _) => partition.with_call_port(HYPERCALL_PORT),
+        (false, Vendor::Amd) => partition.with_vmmcall(),
+        (false, Vendor::Intel | Vendor::Other) => partition,
+    };
+    let sources = Arc::new(Sources(processors.apics.clone()));
+    Ok(partition.with_synic(plan.config.topology.cpus(), sources))
+}
+
+/// What brings a vCPU out of the guest and, as it need not look at anything, does not wake it.
+fn interrupt(kick: Arc<Kick>) -> Box<dyn satori_hyperv::Interrupt> {
+    Box::new(move || kick.kick())
+}

@@ -1,0 +1,117 @@
+//! One life of a machine on threads of its own, of any instruction set.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use satori_bus::{Nanos, TimerQueue};
+use satori_profile::Shares;
+use satori_seam::Whereabouts;
+
+use crate::control::Control;
+use crate::cores::Cores;
+use crate::life::Time;
+use crate::pins::{Pins, pin};
+use crate::runs::Runs;
+use crate::shared::{Bells, Shared};
+use crate::virtual_time::Turns;
+use crate::{Error, Event, real, sampler, virtual_time};
+
+/// What the vCPUs of a life run beside.
+pub(crate) struct Around<'a, V> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) time: &'a Time,
+    pub(crate) control: &'a Control<V>,
+    pub(crate) timers: &'a TimerQueue,
+    pub(crate) bells: &'a Arc<Bells>,
+    pub(crate) turns: &'a Turns,
+    pub(crate) pins: &'a Pins,
+    /// How many processors of the host there are.
+    pub(crate) processors: usize,
+    /// How often the modelled host ticks under a virtual clock, if it does.
+    pub(crate) tick: Option<Nanos>,
+    /// When the wall clock ends the run.
+    pub(crate) end: Option<Instant>,
+}
+
+/// Runs `vps` until the machine stops, and watches the wall clock. `feed` hands typed input to the guest. Returns where the time of
+/// those that are `sampled` went.
+pub(crate) fn run<V: Runs>(
+    around: Around<'_, V>,
+    vps: &mut [V],
+    feed: &(dyn Fn() + Sync),
+    sampled: Option<Vec<Option<Arc<Whereabouts>>>>,
+) -> Option<Shares> {
+    let Around { shared, control, timers, bells, turns, pins, tick, end, .. } = around;
+    let clock = around.time.clock();
+    let mut shares = sampled.as_ref().map(|_| Shares::default());
+    std::thread::scope(|scope| {
+        if let (Some(vcpus), Some(shares)) = (sampled, &mut shares) {
+            start(scope, shared, "sampler", move || *shares = sampler::run(&vcpus, shared));
+        }
+        match around.time {
+            Time::Virtual(clock) => {
+                let cpus = pins.all(vps.len());
+                start(scope, shared, "vcpus", move || {
+                    pin(&cpus);
+                    let around = virtual_time::Around { timers, clock, shared, control, tick };
+                    virtual_time::run(vps, around, feed, turns)
+                });
+            }
+            Time::Real(_) => {
+                let (clock, alone) = (&*clock, vps.len() == 1);
+                // Who pinned them has shared out the processors.
+                let few = around.processors < vps.len() && !pins.any();
+                let cores = few.then(|| Arc::new(Cores::new(around.processors, bells)));
+                for (vp, bell) in vps.iter_mut().zip(&bells.0) {
+                    let name = format!("vcpu{}", vp.index());
+                    let cpus = pins.vcpu(vp.index());
+                    let cores = cores.clone();
+                    start(scope, shared, &name, move || {
+                        pin(&cpus);
+                        real::run_vp(vp, bell, alone, cores.as_deref(), clock, shared, control);
+                    });
+                }
+                let cpus = &pins.timers;
+                start(scope, shared, "timers", move || {
+                    pin(cpus);
+                    real::run_timers(timers, clock, shared, feed);
+                });
+            }
+        }
+        while !shared.stopping() {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                shared.finish(Event::Timeout);
+            } else {
+                shared.watch.wait(left);
+            }
+        }
+        control.look();
+    });
+    control.leave();
+    shares
+}
+
+/// Starts a thread whose panic, our own failure, ends the run instead of hanging it.
+fn start<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    shared: &'scope Shared,
+    name: &str,
+    work: impl FnOnce() + Send + 'scope,
+) {
+    let guarded = move || {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            shared.finish(Event::Failed(panic_text(&*panic)));
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, guarded) {
+        shared.finish(Event::Failed(Error::Thread(error).to_string()));
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("internal error: {}; please report it", text.unwrap_or_else(|| "a thread panicked".into()))
+}

@@ -1,0 +1,148 @@
+//! A machine as values, and back: what is saved, and in which order.
+//!
+//! Nothing executes meanwhile. What may still be under way, requests to disks, is brought to its end first, since its interrupts
+//! reach controllers that come behind. `docs/state.md` tells what is among the values, and what is not.
+
+mod memory;
+mod rooms;
+
+use std::sync::Arc;
+
+use satori_bus::Timer;
+use satori_exits::Platform;
+use satori_pci::PciFunction;
+use satori_save::{Error, Save, Saved, Value};
+
+use crate::Event;
+use crate::console::Console;
+use crate::control::Control;
+use crate::life::{Blueprint, Time};
+use crate::shared::Shared;
+use crate::tsc_change::Planned;
+use crate::virtual_time::Turns;
+use crate::x86::{MachineVcpu, Values};
+
+/// What a life of a machine has beside its vCPUs.
+pub(crate) struct Rooms {
+    /// What it was made of, as far as its state depends on that.
+    pub identity: Vec<(String, String)>,
+    pub time: Time,
+    pub platform: Arc<Platform>,
+    pub functions: Vec<(String, Arc<dyn PciFunction>)>,
+    /// Devices of the board.
+    pub parts: Vec<(&'static str, Arc<dyn Save>)>,
+    pub timers: Arc<satori_bus::TimerQueue>,
+    /// Timers of the machine itself.
+    pub own_timers: Vec<Arc<dyn Timer>>,
+    pub changes: Vec<Planned>,
+    pub turns: Arc<Turns>,
+    pub shared: Arc<Shared>,
+    pub console: Console,
+}
+
+/// What a machine's state depends on: a name for people, and the setting.
+pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, String)> {
+    let clock = &*platform.clock;
+    let kind = if plan.time.is_virtual() { "virtual" } else { "real" };
+    let settings = [
+        ("--clock", kind.to_string()),
+        ("the TSC's frequency (--tsc-hz)", clock.counter_hz().to_string()),
+        ("--cpus", format!("{:?}", plan.config.topology)),
+        ("--cpu", format!("{:?}", platform.cpuid.offered())),
+        ("--hyperv", format!("{:?}", plan.config.hyperv)),
+        ("the modelled processor", plan.config.processor.to_string()),
+        ("--kvm", format!("{:?}", plan.config.kvm)),
+        ("--guest xen-pvh", plan.config.xen.to_string()),
+    ];
+    settings.map(|(name, setting)| (name.to_string(), setting)).into()
+}
+
+/// The machine's state, which `control` holds still.
+pub(crate) fn save(control: &Control<MachineVcpu>) -> Result<Saved, Error> {
+    let moves = || Error::refused("a machine that runs", "suspend it first");
+    let rooms = control.rooms().filter(|_| control.suspended()).ok_or_else(moves)?;
+    let mut saved = Saved::default();
+    for (place, function) in &rooms.functions {
+        saved.put(format!("pci/{place}"), function.save()?)?;
+    }
+    for (place, part) in &rooms.parts {
+        saved.put(format!("chipset/{place}"), part.save()?)?;
+    }
+    saved.put("machine", Value::of(&rooms.save())?)?;
+    if let Some(hyperv) = &rooms.platform.hyperv {
+        saved.put("hyperv", Value::of(&hyperv.save())?)?;
+    }
+    if let Some(kvm) = &rooms.platform.kvm {
+        saved.put("kvm", Value::of(&kvm.save())?)?;
+    }
+    if let Some(xen) = &rooms.platform.xen {
+        saved.put("xen", Value::of(&xen.save())?)?;
+    }
+    for index in 0..control.vcpus() {
+        let values = control.with(index, MachineVcpu::save).ok_or_else(moves)??;
+        for (name, value) in MachineVcpu::VALUES.into_iter().zip(values) {
+            saved.put(format!("vcpu{index}/{name}"), value)?;
+        }
+    }
+    saved.put("memory", memory::save(&rooms.platform.memory)?)?;
+    Ok(saved)
+}
+
+/// Takes a state back, while none of `vps` executes.
+pub(crate) fn restore(rooms: &Rooms, vps: &mut [MachineVcpu], mut saved: Saved) -> Result<(), Error> {
+    beside(rooms, &mut saved)?;
+    for (vp, index) in vps.iter_mut().zip(0..) {
+        vp.restore(vcpu(index, &mut saved)?)?;
+    }
+    saved.finish()
+}
+
+/// The same while `control` holds the machine still, which has ended if it is refused.
+pub(crate) fn restore_held(control: &Control<MachineVcpu>, mut saved: Saved) -> Result<(), Error> {
+    let moves = || Error::refused("a machine that runs", "suspend it first");
+    let rooms = control.rooms().filter(|_| control.suspended()).ok_or_else(moves)?;
+    let mut all = || {
+        beside(&rooms, &mut saved)?;
+        for index in 0..control.vcpus() {
+            let values = vcpu(index, &mut saved)?;
+            control.with(index, move |vp| vp.restore(values)).ok_or_else(moves)??;
+        }
+        std::mem::take(&mut saved).finish()
+    };
+    all().inspect_err(|why| rooms.shared.finish(Event::Failed(why.to_string())))
+}
+
+/// The values of a vCPU.
+fn vcpu(index: usize, saved: &mut Saved) -> Result<Values, Error> {
+    let mut values = Vec::new();
+    for name in MachineVcpu::VALUES {
+        values.push(saved.take(&format!("vcpu{index}/{name}"))?);
+    }
+    values.try_into().map_err(|_| Error::refused("vCPU", "internal error: it has other values"))
+}
+
+/// Gives everything but the vCPUs its state back. They come behind it, and behind all that wakes them: whether somebody did is
+/// in their own.
+fn beside(rooms: &Rooms, saved: &mut Saved) -> Result<(), Error> {
+    rooms.restore(saved.take("machine")?.state()?)?;
+    memory::restore(&rooms.platform.memory, &saved.take("memory")?)?;
+    for (place, function) in &rooms.functions {
+        function.restore(&saved.take(&format!("pci/{place}"))?)?;
+    }
+    for (place, part) in &rooms.parts {
+        part.restore(&saved.take(&format!("chipset/{place}"))?)?;
+    }
+    if let Some(hyperv) = &rooms.platform.hyperv {
+        let state = saved.take("hyperv")?.state()?;
+        hyperv.restore(state).map_err(|why| Error::unfit("Hyper-V partition", why.to_string()))?;
+    }
+    if let Some(kvm) = &rooms.platform.kvm {
+        let state: satori_kvm::Saved = saved.take("kvm")?.state()?;
+        Error::unless(kvm.restore(state), "KVM interface", "it is of other vCPUs, or damaged")?;
+    }
+    if let Some(xen) = &rooms.platform.xen {
+        let state: satori_xen::Saved = saved.take("xen")?.state()?;
+        Error::unless(xen.restore(state), "Xen interface", "it is of other vCPUs, or damaged")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! The one table of hypercalls.
+
+use satori_defs::xen::call;
+
+use crate::hypercall::{Caller, Served};
+use crate::{Partition, Vp};
+
+/// A hypercall: its number, its names, and who serves it.
+pub struct CallRow {
+    /// The number in RAX.
+    pub number: u64,
+    /// The name.
+    pub name: &'static str,
+    /// Its commands, the first argument: those that are counted by themselves.
+    pub commands: &'static [(u64, &'static str)],
+    /// Serves it.
+    pub(crate) run: fn(&Partition, &mut Vp, &Caller<'_>, [u64; 5]) -> Served,
+}
+
+/// Every hypercall that there is.
+pub const CALLS: &[CallRow] = &[
+    CallRow {
+        number: call::MEMORY,
+        name: "memory_op",
+        commands: &[
+            (3, "current_reservation"),
+            (4, "maximum_reservation"),
+            (7, "add_to_physmap"),
+            (9, "memory_map"),
+            (14, "maximum_gpfn"),
+            (15, "remove_from_physmap"),
+            (23, "add_to_physmap_batch"),
+        ],
+        run: Partition::memory_op,
+    },
+    CallRow { number: call::MULTICALL, name: "multicall", commands: &[], run: Partition::multicall },
+    CallRow { number: call::SET_TIMER, name: "set_timer_op", commands: &[], run: Partition::set_timer_op },
+    CallRow {
+        number: call::XEN_VERSION,
+        name: "xen_version",
+        commands: &[
+            (0, "version"),
+            (1, "extraversion"),
+            (2, "compile_info"),
+            (3, "capabilities"),
+            (4, "changeset"),
+            (5, "platform_parameters"),
+            (6, "get_features"),
+            (7, "pagesize"),
+            (8, "guest_handle"),
+        ],
+        run: Partition::xen_version,
+    },
+    CallRow {
+        number: call::CONSOLE_IO,
+        name: "console_io",
+        commands: &[(0, "write"), (1, "read")],
+        run: Partition::console_io,
+    },
+    CallRow { number: call::VM_ASSIST, name: "vm_assist", commands: &[], run: Partition::vm_assist },
+    CallRow {
+        number: call::VCPU,
+        name: "vcpu_op",
+        commands: &[
+            (3, "is_up"),
+            (4, "get_runstate_info"),
+            (5, "register_runstate_memory_area"),
+            (6, "set_periodic_timer"),
+            (7, "stop_periodic_timer"),
+            (8, "set_singleshot_timer"),
+            (9, "stop_singleshot_timer"),
+            (10, "register_vcpu_info"),
+            (11, "send_nmi"),
+            (13, "register_vcpu_time_memory_area"),
+        ],
+        run: Partition::vcpu_op,
+    },
+    CallRow {
+        number: call::SCHED,
+        name: "sched_op",
+        commands: &[(0, "yield"), (1, "block"), (2, "shutdown"), (3, "poll")],
+        run: Partition::sched_op,
+    },
+    CallRow {
+        number: call::EVENT_CHANNEL,
+        name: "event_channel_op",
+        commands: &[
+            (0, "bind_interdomain"),
+            (1, "bind_virq"),
+            (3, "close"),
+            (4, "send"),
+            (5, "status"),
+            (6, "alloc_unbound"),
+            (7, "bind_ipi"),
+            (8, "bind_vcpu"),
+            (9, "unmask"),
+            (10, "reset"),
+        ],
+        run: Partition::event_channel_op,
+    },
+    CallRow {
+        number: call::HVM,
+        name: "hvm_op",
+        commands: &[(0, "set_param"), (1, "get_param"), (23, "set_evtchn_upcall_vector")],
+        run: Partition::hvm_op,
+    },
+];

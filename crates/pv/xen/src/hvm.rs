@@ -1,0 +1,55 @@
+//! hvm_op: parameters, and vectors for events.
+
+use satori_defs::xen::errno::{EINVAL, ENOENT, ENOSYS, EPERM, ESRCH};
+use satori_defs::xen::{DOMID_SELF, param};
+
+use crate::hypercall::{Bytes, Caller, Served, done};
+use crate::leaves::DOMID;
+use crate::partition::CONSOLE_GFN;
+use crate::{Partition, Vp};
+
+impl Partition {
+    pub(crate) fn hvm_op(&self, vp: &mut Vp, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
+        let ours = |domain: u16| if matches!(domain, DOMID_SELF | DOMID) { Ok(()) } else { Err(ESRCH) };
+        match command as u32 {
+            0 => {
+                let asked: Bytes<16> = self.structure(caller, at)?;
+                ours(asked.u16(0))?;
+                match (asked.u32(4), asked.u64(8)) {
+                    // 1 is GSI 1 in the oldest form, which a guest with vectors of its own asks for; 0 is none.
+                    (param::CALLBACK_IRQ, value @ 0..=1) => self.state().callback = value,
+                    (param::CALLBACK_IRQ, _) => return Err(ENOSYS),
+                    _ => return Err(EPERM),
+                }
+                done(0)
+            }
+            1 => {
+                let mut asked: Bytes<16> = self.structure(caller, at)?;
+                ours(asked.u16(0))?;
+                let value = match asked.u32(4) {
+                    param::CALLBACK_IRQ => self.state().callback,
+                    param::CONSOLE_PFN => CONSOLE_GFN,
+                    param::CONSOLE_EVTCHN => self.state().console_port.into(),
+                    // There is no store.
+                    param::STORE_PFN | param::STORE_EVTCHN => 0,
+                    _ => return Err(EPERM),
+                };
+                asked.set_u64(8, value);
+                self.copy_out(caller, at, &asked.0)?;
+                done(0)
+            }
+            23 => {
+                let asked: Bytes<8> = self.structure(caller, at)?;
+                let (vcpu, vector) = (asked.u32(0), asked.0[4]);
+                if vector < 0x10 {
+                    return Err(EINVAL);
+                }
+                let mut state = self.state();
+                state.vcpus.get_mut(vcpu as usize).ok_or(ENOENT)?.vector = vector;
+                self.interrupt_late(&state, vcpu, Some(vp.index));
+                done(0)
+            }
+            _ => Err(ENOSYS),
+        }
+    }
+}

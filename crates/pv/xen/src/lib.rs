@@ -1,0 +1,33 @@
+//! Xen's interface for guests with hardware's memory management (PVH), without Xen and without an engine
+//! (Xen, `xen/include/public`).
+//!
+//! [`Partition`] is shared by all vCPUs, [`Vp`] belongs to one. The machine asks for the CPUID leaves once ([`leaves()`]), hands over
+//! hypercalls ([`Partition::hypercall`]) as they come, runs the timers of a vCPU ([`Partition::run_timers`]), and is asked to act by
+//! an [`Outcome`] or through its [`Host`]. Pages that guest and host share are pages of the guest's own memory.
+//!
+//! Which calls there are is said by one table ([`CALLS`]): names for the report, and who serves them. What is in no row answers
+//! that it does not exist.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod console;
+mod events;
+mod hvm;
+mod hypercall;
+mod leaves;
+mod memory;
+mod partition;
+mod saved;
+mod sched;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod vcpu;
+mod version;
+
+pub use calls::{CALLS, CallRow};
+pub use hypercall::{Caller, Outcome};
+pub use leaves::{PAGE_MSR, VCPU_LEAF, leaves};
+pub use partition::{Host, Partition, SPECIAL, Vp};
+pub use saved::Saved;

@@ -1,0 +1,159 @@
+//! The state that all vCPUs share, and that of one.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use satori_bus::{Clock, Nanos};
+use satori_lock::Held;
+use satori_memory::{Gpa, GuestMemory, Region};
+use satori_pv::{Named, TimeArea, TimeScale, Usage, Used};
+use serde::{Deserialize, Serialize};
+
+use crate::CALLS;
+use crate::events::Port;
+
+/// Pages beyond RAM that host and guest share, where Xen's own tools have them: the store's, and the console's.
+pub const SPECIAL: Region = Region { start: Gpa(0xfeff_c000), len: 0x4000 };
+/// The console's.
+pub(crate) const CONSOLE_GFN: u64 = 0xfefff;
+
+/// What the interface asks of its machine at any time.
+pub trait Host: Send + Sync {
+    /// Requests `vector`, an edge, at the local APIC of `vcpu`. If it is the vCPU's `own` thread that asks, it is not woken.
+    fn request(&self, vcpu: u32, vector: u8, own: bool);
+    /// Wakes `vcpu`.
+    fn wake(&self, vcpu: u32);
+    /// The guest wrote this to its console, or made room there for what is typed.
+    fn console(&self, bytes: &[u8]);
+}
+
+/// One vCPU's timers and waits, owned by its thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vp {
+    pub(crate) index: u32,
+    /// System time at which the timer expires.
+    pub(crate) singleshot: Option<Nanos>,
+    /// The period, and when it is over next.
+    pub(crate) periodic: Option<(Nanos, Nanos)>,
+    /// It polls ports, until this time at most; `Nanos::MAX` is without an end.
+    pub(crate) polling: Option<(Vec<u32>, Nanos)>,
+    /// It sleeps since then.
+    pub(crate) asleep: Option<Nanos>,
+}
+
+impl Vp {
+    /// The vCPU with this number.
+    pub fn new(index: u32) -> Self {
+        Vp { index, singleshot: None, periodic: None, polling: None, asleep: None }
+    }
+
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+/// What others may have to do with of a vCPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Vcpu {
+    /// Where its vcpu_info was placed.
+    pub info: Option<u64>,
+    /// Its vector for events; 0 is none.
+    pub vector: u8,
+    /// The time areas: that of its vcpu_info, and one more.
+    pub times: [Option<TimeArea>; 2],
+    /// What its counter is ahead of the machine's.
+    pub tsc_offset: u64,
+    /// It sleeps in a poll.
+    pub polling: bool,
+    /// Where its runstate is written.
+    pub runstate: Option<u64>,
+    pub state: u32,
+    pub since: Nanos,
+    pub spent: [Nanos; 4],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
+    pub scale: TimeScale,
+    /// Where the shared_info page is.
+    pub shared_info: Option<u64>,
+    pub vcpus: Vec<Vcpu>,
+    /// By number; port 0 is none.
+    pub ports: Vec<Port>,
+    /// HVM_PARAM_CALLBACK_IRQ, and what else the guest may set.
+    pub callback: u64,
+    pub runstate_flag: bool,
+    /// The host's end of the console.
+    pub console_port: u32,
+}
+
+/// Xen's side of a machine.
+pub struct Partition {
+    pub(crate) memory: GuestMemory,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) host: Arc<dyn Host>,
+    /// The processors are AMD's: the hypercall page has VMMCALL.
+    pub(crate) amd: bool,
+    state: Mutex<State>,
+    pub(crate) usage: Usage,
+}
+
+impl Partition {
+    /// The interface of a machine of `vcpus` vCPUs, whose processors are `amd`'s or Intel's.
+    pub fn new(
+        memory: GuestMemory,
+        clock: Arc<dyn Clock>,
+        vcpus: u32,
+        amd: bool,
+        host: Arc<dyn Host>,
+    ) -> Self {
+        let row = |row: &crate::CallRow| Named {
+            name: row.name,
+            offered: true,
+            ways: row.commands.iter().map(|(_, name)| (*name).into()).chain(["other".into()]).collect(),
+            seen: true,
+        };
+        let state = State {
+            scale: TimeScale::new(clock.counter_hz(), 0, 0),
+            shared_info: None,
+            vcpus: (0..vcpus).map(|_| Vcpu::default()).collect(),
+            ports: vec![Port::Free, Port::host_console()],
+            callback: 0,
+            runstate_flag: false,
+            console_port: 1,
+        };
+        Partition {
+            memory,
+            clock,
+            host,
+            amd,
+            state: Mutex::new(state),
+            usage: Usage::new("Xen", CALLS.iter().map(row).collect()),
+        }
+    }
+
+    /// What the guest has called until now.
+    pub fn usage(&self) -> Vec<Used> {
+        self.usage.report()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().held()
+    }
+}
+
+impl State {
+    /// Where the vcpu_info of `vcpu` is.
+    pub(crate) fn vcpu_info(&self, vcpu: u32) -> Option<Gpa> {
+        use satori_defs::xen::shared_info;
+        let own = self.vcpus.get(vcpu as usize)?.info;
+        let shared = (vcpu < shared_info::VCPU_INFOS)
+            .then_some(self.shared_info)
+            .flatten()
+            .map(|page| page + u64::from(vcpu) * shared_info::VCPU_INFO);
+        own.or(shared).map(Gpa)
+    }
+}

@@ -1,0 +1,201 @@
+//! Flags to the machine that they describe.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+use satori_libvirt::OnReboot;
+use satori_machine::{
+    BootProtocol, Charges, ClockMode, CodeNames, Config, EngineKind, OnReset, PerfFile, ProtocolChoice,
+    SymbolSource, VmxProcessor,
+};
+use satori_symbols::Symbols;
+
+use super::Boot;
+use crate::choose::Processors;
+use crate::cli;
+use crate::commands::costs;
+use crate::inputs::{Room, read};
+
+/// Ticks a second of the modelled host: CONFIG_HZ of most distributions' kernels.
+const HOST_TICK: u32 = 250;
+
+/// Refuses to report on a vCPU that there is not, in a form that has no choice of one, or nothing to a
+/// file.
+pub(crate) fn report_of(flags: &cli::Machine, cpus: u32) -> Result<()> {
+    match flags.report_vcpu {
+        Some(vcpu) if vcpu >= cpus => {
+            bail!("--report-vcpu {vcpu}: there are {cpus} vCPUs, count from 0")
+        }
+        Some(_) if flags.report != cli::Report::Text => {
+            bail!("--report-vcpu chooses for --report text only: leave one of the two out")
+        }
+        _ if flags.report == cli::Report::Off && flags.engine_stats => {
+            bail!("--engine-stats are part of the report: leave --report off out")
+        }
+        _ if flags.report == cli::Report::Html && flags.report_file.is_none() => {
+            bail!("--report html makes a page for a browser: add --report-file FILE")
+        }
+        _ if flags.report == cli::Report::Off && flags.costs.is_some() && !flags.charge_costs => {
+            bail!("--report off leaves nothing for --costs: leave one of the two out")
+        }
+        _ if flags.report == cli::Report::Off && flags.report_file.is_some() => {
+            bail!("--report off leaves nothing for --report-file: leave one of the two out")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What exits take of guest time, if that is wanted.
+fn charges(flags: &cli::Machine) -> Result<Option<Charges>> {
+    if !flags.charge_costs {
+        return Ok(None);
+    }
+    if flags.clock != cli::Clock::Virtual {
+        bail!(
+            "--charge-costs: under --clock real exits take what they take: add --clock virtual, or leave it out"
+        );
+    }
+    let costs = costs::of(flags.costs.as_deref())?;
+    let processor = flags.processor.vmx.unwrap_or_default();
+    Ok(Some(Charges::new(satori_machine::REASONS, |reason, apicv| {
+        let (reason, name) = (reason.name(), Some(processor.name()));
+        let entry = if apicv { costs.of(reason, name) } else { costs.without_apicv(reason, name) };
+        // A float's conversion saturates.
+        entry.map_or(0, |entry| entry.ns.round() as u64)
+    })))
+}
+
+/// What the guest reads of `--input FILE`.
+pub(crate) fn input(flags: &cli::Machine) -> Result<Vec<u8>> {
+    const MOST: u64 = 64 << 20;
+    let Some(path) = flags.input_file() else { return Ok(Vec::new()) };
+    if std::fs::metadata(path).is_ok_and(|file| file.len() > MOST) {
+        bail!("--input {} is larger than 64 MiB: put it into the --initrd", path.display());
+    }
+    Room::own().read("--input", path)
+}
+
+/// Ticks a second of the modelled host, which there is under the virtual clock alone.
+fn host_tick(flags: &cli::Machine) -> Result<u32> {
+    match flags.host_tick {
+        Some(_) if flags.clock != cli::Clock::Virtual => {
+            bail!(
+                "--host-tick: under --clock real the host's own ticks come: add --clock virtual, or leave it out"
+            )
+        }
+        ticks => Ok(ticks.unwrap_or(HOST_TICK)),
+    }
+}
+
+/// The modelled processor, which decides what is counted as an exit.
+fn processor(flags: &cli::Machine) -> Result<VmxProcessor> {
+    match (engine(flags.engine)?, flags.processor.vmx) {
+        (EngineKind::Kvm, Some(_)) => {
+            bail!(
+                "--processor models what exits, and with --engine kvm the host's own does: leave one of the two out"
+            )
+        }
+        // All that comes to Satori is an exit of the host's.
+        (EngineKind::Kvm, None) => Ok("no-apicv,-tpr-shadow,-preemption-timer,-ple".parse()?),
+        (_, wanted) => Ok(wanted.unwrap_or_default()),
+    }
+}
+
+/// The machine that the flags describe.
+pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
+    let xen = processors.guest.has(crate::guest::Face::XenPvh);
+    Ok(Config {
+        kernel: boot.kernel,
+        kernel_name: boot.kernel_name,
+        initrds: boot.initrds,
+        cmdline: boot.cmdline,
+        // Only who enters at the PVH note is a PVH guest.
+        protocol: match boot.protocol {
+            ProtocolChoice::Auto if xen => ProtocolChoice::Only(BootProtocol::Pvh),
+            wanted => wanted,
+        },
+        memory: processors.memory(flags.memory, flags.processor.libvirt.as_deref())?,
+        topology: processors.topology,
+        cpu_model: Some(processors.cpu.clone()),
+        hyperv: processors.hyperv.config.clone(),
+        kvm: processors.kvm.config,
+        xen,
+        processor: processor(flags)?,
+        host_tick: host_tick(flags)?,
+        charges: charges(flags)?,
+        pins: processors.pins.clone(),
+        tsc_hz: processors.domain.tsc_hz,
+        engine: engine(flags.engine)?,
+        host_without: flags.host_without.clone(),
+        clock: match flags.clock {
+            cli::Clock::Real => ClockMode::Real,
+            cli::Clock::Virtual => ClockMode::VIRTUAL,
+        },
+        on_reset: match (flags.on_reset, processors.domain.on_reboot) {
+            (Some(cli::OnReset::Exit), _) | (None, Some(OnReboot::Destroy)) => OnReset::Exit,
+            (Some(cli::OnReset::Restart), _) | (None, _) => OnReset::Restart,
+        },
+        panic_pattern: flags.panic_pattern.clone(),
+        testdev: flags.testdev.contains(&cli::Testdev::Suite),
+        profile: flags.report != cli::Report::Off,
+        engine_stats: flags.engine_stats,
+        guest_timeout: flags.guest_timeout,
+        symbols: symbols(&flags.symbols)?,
+        // Looking for them goes through the guest's memory, and the text names none.
+        names: matches!(flags.report, cli::Report::Json | cli::Report::Html),
+        tsc_changes: flags.tsc_change.clone(),
+        ..Config::default()
+    })
+}
+
+/// The file of `--perf`.
+pub(super) fn code_names(flags: &cli::Machine) -> Result<Option<Arc<CodeNames>>> {
+    let kind = match flags.perf {
+        Some(_) if engine(flags.engine)? == EngineKind::Interpreter => {
+            bail!("--perf names translated code, and the interpreter makes none: leave one of the two out")
+        }
+        Some(_) if engine(flags.engine)? == EngineKind::Kvm => {
+            bail!("--perf names translated code, and --engine kvm makes none: leave one of the two out")
+        }
+        Some(cli::Perf::Map) => PerfFile::Map,
+        Some(cli::Perf::Jitdump) => PerfFile::Dump,
+        None => return Ok(None),
+    };
+    let names = CodeNames::open(kind, symbols(&flags.symbols)?)
+        .map_err(|why| anyhow!("--perf: cannot make its file in /tmp ({why})"))?;
+    Ok(Some(Arc::new(names)))
+}
+
+/// Where names of functions come from.
+fn symbols(wanted: &OsStr) -> Result<SymbolSource> {
+    match wanted.to_str() {
+        Some("auto") => Ok(SymbolSource::Auto),
+        Some("off") => Ok(SymbolSource::Off),
+        _ => {
+            let path = Path::new(wanted);
+            let content = read("--symbols", path)?;
+            let name = path.display().to_string();
+            let symbols =
+                Symbols::parse(&content, &name).map_err(|why| anyhow!("--symbols {name}: {why}"))?;
+            Ok(SymbolSource::Table(Arc::new(symbols)))
+        }
+    }
+}
+
+/// The engine that is wanted. `auto` is the best software engine that works; who wants the host's /dev/kvm says so.
+pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
+    match wanted {
+        cli::Engine::Auto => Ok(EngineKind::best()),
+        cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
+        cli::Engine::Translator | cli::Engine::Eager => match EngineKind::translator_works() {
+            Ok(()) if wanted == cli::Engine::Eager => Ok(EngineKind::EagerTranslator),
+            Ok(()) => Ok(EngineKind::Translator),
+            Err(error) => bail!(
+                "--engine translator: this host gives no memory for code ({error}); use --engine interpreter or auto"
+            ),
+        },
+        cli::Engine::Kvm => Ok(EngineKind::Kvm),
+    }
+}

@@ -1,0 +1,82 @@
+//! Who looks on while a guest runs: a debugger, `satori top`, a trace.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use anyhow::{Result, anyhow, bail};
+use satori_machine::{GdbListener, Machine, WatchListener};
+
+use crate::cli;
+use crate::late::plain;
+use crate::opened::Opened;
+use crate::places::unix_socket;
+use crate::say::say;
+
+/// What those who look on need, opened, as a sandbox permits nothing to be opened later.
+#[derive(Debug)]
+pub(crate) struct Watchers {
+    /// Where a debugger connects.
+    gdb: Option<String>,
+    /// Descriptors that a sandbox has to keep open, beside those of [`Opened`].
+    pub keep: Vec<RawFd>,
+    /// Whether connections come while the guest runs.
+    pub listening: bool,
+}
+
+impl Watchers {
+    /// Opens what the flags name, and tells the machine of it.
+    pub(crate) fn open(flags: &cli::Machine, machine: &mut Machine, opened: &mut Opened) -> Result<Watchers> {
+        let (mut keep, mut address) = (Vec::new(), None);
+        if flags.gdb.is_some() && machine.runs_by_kvm() {
+            bail!(
+                "--gdb: --engine kvm has no breakpoints and steps yet; use --engine translator, or leave it out"
+            );
+        }
+        if let Some(listener) = gdb(flags)? {
+            flags.gdb.as_deref().and_then(unix_socket).map(|path| opened.socket(path)).transpose()?;
+            address = Some(listener.address().to_owned());
+            keep.push(listener.as_fd().as_raw_fd());
+            machine.debug(listener, flags.gdb_wait);
+        }
+        if let Some(path) = &flags.stats_socket {
+            let wrong = |why| {
+                anyhow!(
+                    "cannot listen on --stats-socket {} ({}): name another place",
+                    path.display(),
+                    plain(&why)
+                )
+            };
+            let listener = WatchListener::open(path).map_err(wrong)?;
+            opened.socket(path)?;
+            keep.push(listener.as_fd().as_raw_fd());
+            machine.watch(listener);
+        }
+        if let Some(spec) = &flags.trace {
+            machine.trace(opened.file("--trace", &spec.file)?, spec.filter.clone());
+        }
+        let sockets = flags.serial.iter().any(|text| unix_socket(text).is_some());
+        let listening = address.is_some() || flags.stats_socket.is_some() || sockets;
+        Ok(Watchers { gdb: address, keep, listening })
+    }
+
+    /// Says how they connect.
+    pub(crate) fn tell(&self, flags: &cli::Machine) {
+        if let Some(address) = &self.gdb {
+            let waits = if flags.gdb_wait { "; the guest waits for it" } else { "" };
+            say(format_args!("gdb: 'target remote {address}' connects{waits}"));
+        }
+        if let Some(path) = &flags.stats_socket {
+            say(format_args!("'satori top {}' watches", path.display()));
+        }
+    }
+}
+
+/// The socket on which a debugger is awaited, if one is.
+fn gdb(flags: &cli::Machine) -> Result<Option<GdbListener>> {
+    let address = flags.gdb.as_deref().or(flags.gdb_default.then_some(OsStr::new("tcp::1234")));
+    match address {
+        Some(address) => Ok(Some(GdbListener::open(address).map_err(|why| anyhow!("--gdb: {why}"))?)),
+        None if flags.gdb_wait => bail!("-S (--gdb-wait) waits for a debugger: add --gdb tcp::1234, or -s"),
+        None => Ok(None),
+    }
+}

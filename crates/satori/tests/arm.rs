@@ -1,0 +1,188 @@
+//! Machines of AArch64: a stock Debian kernel to userland, and what is refused.
+
+mod common;
+
+use std::process::Command;
+
+use common::{fetch, file, satori, scratch};
+
+/// What init does: it looks at the machine, and powers off.
+const INIT: &str = "#!/bin/busybox sh
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sys /sys
+echo fact machine: $(busybox uname -m)
+echo fact kernel: $(busybox uname -r)
+echo fact processors: $(busybox grep -c ^processor /proc/cpuinfo)
+echo fact clocksource: $(busybox cat /sys/devices/system/clocksource/clocksource0/current_clocksource)
+i=0; while [ $i -lt 20 ]; do (busybox echo -n x; busybox sleep 0.01) & i=$((i+1)); done; wait; echo
+echo fact sum: $(busybox seq 1 1000 | busybox awk '{ s += 1 / $1 } END { printf \"%.6f\", s }')
+busybox grep -q 'GICv3' /proc/interrupts && echo fact controller: GICv3
+busybox sync; busybox poweroff -f
+";
+
+/// What init does at EL2: it runs a guest of its own.
+const HYPERVISOR: &str = "#!/bin/busybox sh
+busybox mount -t proc proc /proc
+busybox mount -t devtmpfs dev /dev
+echo fact machine: $(busybox uname -m)
+echo fact kernel: $(busybox uname -r)
+vmm
+busybox poweroff -f
+";
+
+fn initrd(name: &str, script: &str, programs: &[(&str, &[u8])]) -> String {
+    let busybox = std::fs::read(fetch(&["busybox", "--arch", "arm64"])).expect("busybox");
+    file(name, &satori::initramfs::build(&busybox, script, programs))
+}
+
+/// `guest/vmm-arm64.c`, a monitor for /dev/kvm with a guest in it, built by Debian's cross compiler.
+fn vmm(name: &str) -> Vec<u8> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/vmm-arm64.c");
+    let program = scratch(name);
+    let mut compiler = Command::new("aarch64-linux-gnu-gcc");
+    let built = compiler.args(["-O2", "-static", "-o"]).arg(&program).arg(source).status();
+    assert!(built.is_ok_and(|s| s.success()), "cannot build {source}: install gcc-aarch64-linux-gnu");
+    std::fs::read(program).expect("the program that was built")
+}
+
+fn fact<'a>(console: &'a str, name: &str) -> &'a str {
+    common::fact(console, name)
+}
+
+/// Boots Debian's kernel of `series` with `initrd`; the console, and the report.
+fn boot(series: &str, initrd: &str, arguments: &[&str]) -> (String, serde_json::Value) {
+    let kernel = fetch(&["kernel", series, "--arch", "arm64"]);
+    let report = scratch(&format!("report-{}.json", arguments.concat()));
+    let fixed = ["run", "--arch", "arm64", "--kernel", &kernel, "--initrd", initrd, "--timeout", "5m"];
+    let told = ["--report", "json", "--report-file", report.to_str().expect("UTF-8")];
+    let ended = satori(&[&fixed[..], &told, arguments].concat());
+    let tail: Vec<_> = ended.console.lines().rev().take(40).collect();
+    assert_eq!(ended.status, 0, "{tail:#?}\n{}", ended.messages);
+    assert_eq!(fact(&ended.console, "machine"), "aarch64");
+    assert!(fact(&ended.console, "kernel").starts_with(&format!("{series}.")));
+    let report = std::fs::read_to_string(report).expect("a report");
+    (ended.console, serde_json::from_str(&report).expect("JSON"))
+}
+
+fn exits(report: &serde_json::Value, reason: &str) -> u64 {
+    let rows = report["all"]["exits"].as_array().expect("rows");
+    rows.iter().find(|row| row["reason"] == reason).map_or(0, |row| row["samples"].as_u64().expect("a count"))
+}
+
+// Under the virtual clock it is also the same run on any host.
+#[test]
+fn debian_6_1_boots_on_two_vcpus() {
+    let (console, report) =
+        boot("6.1", &initrd("arm64.cpio", INIT, &[]), &["--cpus", "2", "--clock", "virtual"]);
+    assert_eq!(fact(&console, "clocksource"), "arch_sys_counter");
+    assert_eq!(fact(&console, "controller"), "GICv3");
+    // The sum of 1/1 to 1/1000, as any processor of IEEE 754 has it.
+    assert_eq!(fact(&console, "sum"), "7.485471");
+    assert_eq!(fact(&console, "processors"), "2");
+    assert!(console.contains("Brought up 1 node, 2 CPUs"), "both were turned on by PSCI");
+    for reason in ["WFx", "DABT_LOW", "IRQ", "SYS64", "HVC64"] {
+        assert!(exits(&report, reason) > 0, "no {reason}: {}", report["all"]);
+    }
+    let each: u64 =
+        report["vcpus"].as_array().unwrap().iter().map(|one| one["samples"].as_u64().unwrap()).sum();
+    assert_eq!(report["all"]["samples"], each);
+    assert_eq!(report["processor"], "arm64");
+}
+
+/// Boots with EL2 and a guest in it: `said` is what the kernel tells of its hypervisor.
+fn boot_hypervisor(name: &str, arguments: &[&str], said: &str) {
+    let archive = initrd(&format!("{name}.cpio"), HYPERVISOR, &[("vmm", &vmm(name))]);
+    let (console, report) = boot("6.1", &archive, arguments);
+    assert!(console.contains("CPU: All CPU(s) started at EL2") && console.contains(said), "{console}");
+    let told: Vec<_> =
+        console.lines().filter_map(|line| line.strip_prefix("fact l2: ")).map(str::trim).collect();
+    // PSCI 1.1 of Linux' KVM, the hundredth read of a device, and fifty interrupts of the virtual timer.
+    assert_eq!(told, ["65537", "100", "50"], "{console}");
+    assert!(console.contains("fact l2 event: 1"), "the guest turned itself off");
+    let stats = report["stats"].as_array().expect("counters");
+    let count = |name: &str| {
+        stats.iter().find(|row| row["name"] == name).map_or(0, |row| row["value"].as_u64().expect("a count"))
+    };
+    assert_eq!(count("el2_HVC64"), 1000 + 1, "{stats:?}");
+    assert!(count("el2_DABT_LOW") > 100 && count("el2_WFx") > 0, "{stats:?}");
+}
+
+#[test]
+fn kvm_runs_a_guest_with_vhe() {
+    boot_hypervisor("vhe", &["--el", "2", "--clock", "virtual"], "VHE mode initialized successfully");
+}
+
+#[test]
+fn kvm_runs_a_guest_without_vhe() {
+    let flags = ["--el", "2", "--no-vhe", "--clock", "virtual"];
+    boot_hypervisor("nvhe", &flags, "Hyp mode initialized successfully");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    let kernel = file("no-image", &[0; 4096]);
+    let run = |more: &[&str]| satori(&[&["run", "--arch", "arm64", "--kernel", &kernel], more].concat());
+    let bare = run(&[]);
+    assert_eq!(bare.status, 2);
+    assert!(bare.messages.contains("no arm64 Image"), "{}", bare.messages);
+    for (name, given) in [
+        ("--hyperv", &["--hyperv", "off"][..]),
+        ("--cpu", &["--cpu", "max"]),
+        ("--processor", &["--processor", "skylake"]),
+        ("--nested", &["--nested", "vmx"]),
+        ("--disk", &["--disk", &kernel]),
+        ("--net", &["--net", "user"]),
+        ("--engine", &["--engine", "translator"]),
+        ("--gdb", &["-s"]),
+        ("--trace", &["--trace", "/dev/null"]),
+        ("--testdev", &["--testdev", "suite"]),
+        ("--cpus", &["--cpus", "4,sockets=2"]),
+        ("--cpus", &["--cpus", "65"]),
+        ("COMMAND", &["--", "true"]),
+    ] {
+        let ended = run(given);
+        assert_eq!((ended.status, ended.console.as_str()), (2, ""), "{given:?}: {}", ended.messages);
+        assert!(
+            ended.messages.contains("--arch arm64") && ended.messages.contains(name),
+            "{}",
+            ended.messages
+        );
+    }
+}
+
+#[test]
+fn the_talks_experiment_has_the_talks_orders() {
+    let ended = satori(&["bench", "vhe", "--rounds", "50", "--kernel", "6.1", "--format", "json"]);
+    assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+    let told: serde_json::Value = serde_json::from_str(&ended.console).expect("JSON");
+    let designs = told["designs"].as_array().expect("designs");
+    assert_eq!(designs.len(), 8);
+    let hypercall = |design: &serde_json::Value| design["benchmarks"][0].clone();
+    let count =
+        |design: &serde_json::Value, event: &str| hypercall(design)["events"][event].as_f64().unwrap_or(0.0);
+    // One exit a round; split mode comes to EL2 twice, and moves EL1's registers of guest and host.
+    let [split, plain, all] = [0, 1, 7].map(|at| &designs[at]);
+    for design in designs {
+        assert!((hypercall(design)["exits"]["HVC64"].as_f64().expect("a count") - 1.0).abs() < 0.05);
+    }
+    assert_eq!([split, plain, all].map(|design| count(design, "exceptions")), [2.0, 1.0, 1.0]);
+    assert_eq!([split, plain, all].map(|design| count(design, "write_el1")), [36.0, 18.0, 0.0]);
+    assert_eq!(count(all, "read_virtual_gic") + count(all, "write_timer"), 0.0);
+    let user = |design: &serde_json::Value| design["benchmarks"][2]["modelled_cycles"]["gicv2"].as_f64();
+    assert!(user(all) > user(plain), "I/O in user space");
+    // Stock Linux: with VHE EL1's registers stay the guest's, without it they move four times.
+    let [vhe, split] = [0, 1].map(|at| &told["linux"][at]);
+    assert_eq!([vhe, split].map(|linux| count(linux, "read_el1").round()), [0.0, 36.0]);
+    assert_eq!([vhe, split].map(|linux| count(linux, "write_el1").round()), [0.0, 36.0]);
+    let ratio = count(split, "instructions") / count(vhe, "instructions");
+    assert!((1.2..2.0).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_kernel_for_arm64_is_refused_with_what_to_add() {
+    let mut image = vec![0; 4096];
+    image[56..60].copy_from_slice(b"ARM\x64");
+    let ended = satori(&["run", "--kernel", &file("image", &image)]);
+    assert_eq!(ended.status, 2);
+    assert!(ended.messages.contains("--arch arm64"), "{}", ended.messages);
+}

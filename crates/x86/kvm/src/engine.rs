@@ -1,0 +1,96 @@
+//! What /dev/kvm must have, and the engine that drives it.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
+
+use kvm_bindings::{
+    KVM_CAP_VCPU_ATTRIBUTES, KVM_CAP_X86_MSR_FILTER, KVM_CAP_X86_USER_SPACE_MSR, KVM_SYNC_X86_VALID_FIELDS,
+};
+use kvm_ioctls::Cap;
+use satori_cpuid::Feature;
+use satori_engine::{Capabilities, Capability, Engine, Partition, PartitionParts, X86};
+use satori_lock::lock;
+
+use crate::partition::{KvmPartition, Vm};
+use crate::{cpuid, kick};
+
+/// Why guests cannot be run by KVM here.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device cannot be opened.
+    #[error("/dev/kvm cannot be opened ({0}): load kvm_intel or kvm_amd, or ask for rights on it")]
+    Open(kvm_ioctls::Error),
+    /// Another interface than that of every kernel since 2.6.22.
+    #[error("/dev/kvm speaks API version {0}, not 12")]
+    Version(i32),
+    /// Something that Satori builds upon.
+    #[error("the host's KVM lacks {0}: Linux 5.16 has it")]
+    Lacks(&'static str),
+    /// A question that it does not answer.
+    #[error("{0} failed: {1}")]
+    Call(&'static str, kvm_ioctls::Error),
+}
+
+/// The engine: /dev/kvm, which is kept open, as a machine that starts again may not open files any more.
+#[derive(Debug)]
+pub struct Kvm {
+    device: kvm_ioctls::Kvm,
+    /// The VM that was made last.
+    made: Mutex<Weak<Vm>>,
+}
+
+impl Kvm {
+    /// Opens the device, and looks whether it has what every machine needs.
+    pub fn open() -> Result<Self, Error> {
+        let device = kvm_ioctls::Kvm::new().map_err(Error::Open)?;
+        let version = device.get_api_version();
+        if version != 12 {
+            return Err(Error::Version(version));
+        }
+        let has = |number: u32| device.check_extension_raw(number.into()) > 0;
+        let registers = device.check_extension_int(Cap::SyncRegs) as u32;
+        let needed = [
+            (has(KVM_CAP_X86_USER_SPACE_MSR), "exits of MSRs (KVM_CAP_X86_USER_SPACE_MSR)"),
+            (has(KVM_CAP_X86_MSR_FILTER), "filters of MSRs (KVM_CAP_X86_MSR_FILTER)"),
+            (has(KVM_CAP_VCPU_ATTRIBUTES), "exact offsets of the TSC (KVM_VCPU_TSC_OFFSET)"),
+            (device.check_extension(Cap::ImmediateExit), "KVM_CAP_IMMEDIATE_EXIT"),
+            (
+                registers & KVM_SYNC_X86_VALID_FIELDS == KVM_SYNC_X86_VALID_FIELDS,
+                "registers with each exit (KVM_CAP_SYNC_REGS)",
+            ),
+        ];
+        if let Some((_, what)) = needed.iter().find(|(has, _)| !has) {
+            return Err(Error::Lacks(what));
+        }
+        kick::install();
+        Ok(Kvm { device, made: Mutex::default() })
+    }
+
+    /// Of `wanted` and what the platform has beside the engine, the features that guests cannot have here.
+    pub fn lacks(&self, wanted: &[Feature]) -> Result<Vec<Feature>, Error> {
+        cpuid::lacking(&self.device, wanted).map_err(|why| Error::Call("KVM_GET_SUPPORTED_CPUID", why))
+    }
+}
+
+impl Engine<X86> for Kvm {
+    fn name(&self) -> &'static str {
+        "kvm"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::of(&[Capability::GivesPriority, Capability::HypercallsByPort])
+    }
+
+    fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {
+        let partition = KvmPartition::new(&self.device, parts)?;
+        *lock(&self.made) = Arc::downgrade(&partition.vm);
+        Ok(Box::new(partition))
+    }
+
+    fn files(&self) -> Vec<RawFd> {
+        let vm = lock(&self.made).upgrade();
+        let device = [self.device.as_raw_fd()];
+        device.into_iter().chain(vm.iter().flat_map(|vm| vm.files())).collect()
+    }
+}

@@ -1,0 +1,26 @@
+//! The KVM engine: the guest's instructions on the host's processor, through Linux's /dev/kvm.
+//!
+//! KVM is used as a processor alone, without its interrupt controllers: the machine's local APICs, timers and devices are those of
+//! the software engines, and see the same accesses. What KVM would answer by itself is asked of the machine where the kernel
+//! lets it: MSRs by filters (`msrs`), hypercalls by what the hypercall page holds ([`satori_engine::HYPERCALL_PORT`]). CPUID it
+//! answers from the machine's table, which the vCPU gets at its start (`cpuid`).
+//!
+//! * `engine`: what the device must have, and which features it supports;
+//! * `partition`: a VM, and its memory slots, which follow the map of the guest's memory;
+//! * `vcpu`: a vCPU at the seam; `run`, one entry and its exit;
+//! * `registers`, `extended`: the register file in KVM's structures;
+//! * `kick`: bringing a vCPU out, by a signal of another thread or of its own timer;
+//! * `raw`: the calls that kvm-ioctls does not have.
+
+mod cpuid;
+mod engine;
+mod extended;
+mod kick;
+mod msrs;
+mod partition;
+mod raw;
+mod registers;
+mod run;
+mod vcpu;
+
+pub use engine::{Error, Kvm};
