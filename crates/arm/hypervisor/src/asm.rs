@@ -338,12 +338,12 @@ impl Asm {
         self.op(Op::Stp64, &pair(2, a, b, base, offset / 8));
     }
 
-    /// STP a, b, [sp, #-16]!
+    /// `STP a, b, [sp, #-16]!`
     pub(crate) fn push(&mut self, a: X, b: X) {
         self.op(Op::Stp64, &pair(3, a, b, SP, 0x7e));
     }
 
-    /// LDP a, b, [sp], #16
+    /// `LDP a, b, [sp], #16`
     pub(crate) fn pop(&mut self, a: X, b: X) {
         self.op(Op::Ldp64, &pair(1, a, b, SP, 2));
     }
