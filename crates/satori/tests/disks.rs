@@ -168,7 +168,7 @@ fn debian_keeps_a_file_system_on_a_qcow2_image() {
 fn a_signal_presses_the_power_button_of_a_guest_with_a_disk() {
     let kernel = fetch(&["kernel", "6.12"]);
     let made = scratch("button.cpio");
-    let script = "cat /dev/input/event0 > /event & echo ready
+    let script = "exec 5< /dev/input/event0; cat <&5 > /event & echo ready
         while ! [ -s /event ]; do sleep 0.1; done
         echo pressed; read word; [ \"$word\" = off ] && poweroff -f; sleep 1000";
     let initrd = [
