@@ -153,6 +153,9 @@ impl Pair<'_> {
         if of_amd() && refused_here && is_vpermq_without_w(code) {
             return Some(Exclusion::VpermqW);
         }
+        if of_amd() && refused_here && executes(self.real) && is_of_masks(code) {
+            return Some(Exclusion::MaskNumbers);
+        }
         let element = matches!(self.insn.mnemonic(), Mnemonic::Vpinsrd | Mnemonic::Vpextrd);
         if of_amd() && self.case.bits == 32 && element && self.real.vector == UD {
             return Some(Exclusion::VpinsrqW);
@@ -271,6 +274,17 @@ fn is_vpermq_without_w(code: &[u8]) -> bool {
     matches!(code[vex..], [_, map, rest, 0 | 1, ..] if map & 0x1f == 3 && rest == 0x7d)
 }
 
+/// Whether an opcode is one of AVX-512's that work on mask registers alone, which VEX encodes.
+fn is_of_masks(code: &[u8]) -> bool {
+    let opcode = &code[code.iter().take_while(|byte| is_prefix(**byte)).count()..];
+    match *opcode {
+        [0xc5, _, 0x41..=0x4b | 0x90..=0x93 | 0x98 | 0x99, ..] => true,
+        [0xc4, map, _, 0x41..=0x4b | 0x90..=0x93 | 0x98 | 0x99, ..] => map & 0x1f == 1,
+        [0xc4, map, _, 0x30..=0x33, ..] => map & 0x1f == 3,
+        _ => false,
+    }
+}
+
 /// Whether an encoding that the decoder does not know lies where vendors put new instructions.
 fn may_be_newer(code: &[u8], bits: u32) -> bool {
     let opcode = &code[code.iter().take_while(|byte| is_prefix(**byte)).count()..];
@@ -295,6 +309,13 @@ fn state_area(insn: &Instruction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instructions_of_masks_are_known_by_both_prefixes() {
+        assert!(is_of_masks(&[0xc5, 0x1d, 0x42, 0xce]) && is_of_masks(&[0x66, 0xc4, 0xe1, 0x7c, 0x93, 0xc0]));
+        assert!(is_of_masks(&[0xc4, 0xe3, 0x79, 0x30, 0xc0, 1]));
+        assert!(!is_of_masks(&[0xc5, 0xfc, 0x28, 0xc0]) && !is_of_masks(&[0xc4, 0xe2, 0x79, 0x41, 0xc0]));
+    }
 
     #[test]
     fn new_instructions_come_where_there_is_room() {

@@ -93,6 +93,7 @@ exclusions! {
     FarOrder, Outcome, "which check of a far transfer comes first is not defined", "SDM volume 3, priority among exceptions: within a class it is the processor's";
     TwoPrefixes, Outcome, "66 together with F2 or F3 is reserved, and AMD's processors let either choose the instruction", "SDM volume 2, instruction prefixes; seen";
     VpermqW, Outcome, "AMD's processors do not look at W of VPERMQ and VPERMPD", "SDM, VPERMQ: VEX.W1; seen";
+    MaskNumbers, Outcome, "AMD's processors with AVX-512, which is not offered here, take numbers of mask registers that there are not", "SDM volume 2, KANDW: #UD; seen on Zen 4";
     VpinsrqW, Outcome, "AMD's processors refuse VPINSRQ and VPEXTRQ outside 64-bit code, Intel's ignore W", "SDM, VPINSRD/VPINSRQ: W ignored outside 64-bit mode; seen";
     LockedSystem, Outcome, "AMD's processors let LOCK stand before some system instructions", "APM volume 3, MOV CRn: LOCK for CR8; SDM, LOCK: #UD; seen";
     BasedSum, Outcome, "AMD's processors refuse some sums of base and offset that are canonical", "seen";

@@ -83,8 +83,8 @@ impl Isa {
             return false;
         }
         // The decoder gives up at the limit as it does for an undefined opcode. No instruction is
-        // longer without prefixes that say nothing new; without those, it tells what is missing.
-        self.one(&without_repeated_prefixes(bytes, bits), bits).is_none()
+        // longer without prefixes that do not matter to its length; without those, it tells what is missing.
+        self.one(&without_needless_prefixes(bytes, bits), bits).is_none()
     }
 
     /// What executes `insn`; #UD if the guest is not offered it.
@@ -190,27 +190,29 @@ fn exists(offered: &Offered, feature: CpuidFeature) -> bool {
     offered.has(feature)
 }
 
-/// The same instruction without the legacy prefixes that a later one of their group overrides.
-fn without_repeated_prefixes(bytes: &[u8; MAX_LENGTH], bits: u32) -> Vec<u8> {
+/// The same instruction without LOCK and segments, which never make it longer, and without the legacy
+/// prefixes that a later one of their group overrides.
+fn without_needless_prefixes(bytes: &[u8; MAX_LENGTH], bits: u32) -> Vec<u8> {
+    const NEEDLESS: usize = 0;
     let group = |byte: u8| match byte {
-        0xf0 => Some(0),
+        0xf0 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 => Some(NEEDLESS),
         0xf2 | 0xf3 => Some(1),
-        0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 => Some(2),
-        0x66 => Some(3),
-        0x67 => Some(4),
+        0x66 => Some(2),
+        0x67 => Some(3),
         // A REX prefix that is not the last prefix means nothing.
-        0x40..=0x4f if bits == 64 => Some(5),
+        0x40..=0x4f if bits == 64 => Some(4),
         _ => None,
     };
     let end = bytes.iter().position(|byte| group(*byte).is_none()).unwrap_or(MAX_LENGTH);
     let (prefixes, rest) = bytes.split_at(end);
-    let mut last = [None; 6];
+    let mut last = [None; 5];
     for (place, byte) in prefixes.iter().enumerate() {
         if let Some(group) = group(*byte) {
             last[group] = Some(place);
         }
     }
-    last[5] = last[5].filter(|place| place + 1 == end);
+    last[NEEDLESS] = None;
+    last[4] = last[4].filter(|place| place + 1 == end);
     let kept = (0..end).filter(|place| last.contains(&Some(*place)));
     kept.map(|place| prefixes[place]).chain(rest.iter().copied()).collect()
 }

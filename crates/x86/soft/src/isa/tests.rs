@@ -175,6 +175,8 @@ fn an_instruction_of_sixteen_bytes_is_a_general_protection_fault() {
         (prefixed(20, &[]), gp()),
         ([&[0x48; 14][..], &[0x90]].concat(), Outcome::Done),
         ([&[0x48; 15][..], &[0x90]].concat(), gp()),
+        // LOCK OR [RCX + disp32], imm32, with one of each prefix.
+        (vec![0x66, 0xf0, 0x67, 0x2e, 0xf3, 0x4e, 0x81, 0x89, 0, 0, 0, 0, 0, 0x80, 0, 0], gp()),
     ];
     for (code, expected) in cases {
         // In the middle of a page, behind a NOP in the block, at its end, and across it.
