@@ -175,6 +175,43 @@ struct Borrowed {
     store: bool,
 }
 
+/// What an instruction that is copied has for operands.
+struct Operands {
+    accesses: [OpAccess; 4],
+    /// The one in memory.
+    memory: Option<u32>,
+    /// One is a register that exists in the host's RAX only.
+    fixed: bool,
+}
+
+/// Whether an operand of this kind is RAX, or a part of it, by the opcode alone.
+fn is_rax(kind: OpCodeOperandKind) -> bool {
+    use OpCodeOperandKind as K;
+    matches!(kind, K::al | K::ax | K::eax | K::rax)
+}
+
+/// The scratch registers that operands have, and those that they may still take.
+struct Scratch {
+    free: [Reg; 2],
+    count: u8,
+    borrowed: [Option<Borrowed>; 4],
+}
+
+impl Scratch {
+    /// A scratch register for `one`, which may have it already; the first that is free if only one may be taken.
+    fn take(&mut self, one: Borrowed, only_one: bool) -> Option<Reg> {
+        if let Some(known) = self.borrowed.iter_mut().flatten().find(|known| known.guest == one.guest) {
+            known.load |= one.load;
+            known.store |= one.store;
+            return Some(known.scratch);
+        }
+        self.count = self.count.checked_sub(1)?;
+        let scratch = self.free[usize::from(self.count == 0 && !only_one)];
+        *self.borrowed.iter_mut().find(|place| place.is_none())? = Some(Borrowed { scratch, ..one });
+        Some(scratch)
+    }
+}
+
 impl Lower<'_> {
     /// Emits `insn` as a copy of itself; false if that is not possible, whatever was emitted.
     pub(crate) fn copied(&mut self, insn: &Instruction) -> bool {
@@ -201,115 +238,29 @@ impl Lower<'_> {
         if insn.mnemonic() == Mnemonic::Imul && insn.op_count() > 1 {
             implicit = Implicit::None;
         }
-        let opcode = insn.op_code();
-        let info = self.info.info_options(insn, ACCESSES);
-        let accesses = [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()];
-        let mut memory = None;
-        let mut fixed = false;
-        for op in 0..insn.op_count() {
-            use OpCodeOperandKind as K;
-            fixed |= matches!(opcode.op_kind(op), K::al | K::ax | K::eax | K::rax);
-            match insn.op_kind(op) {
-                OpKind::Register => {
-                    let r = insn.op_register(op);
-                    if !r.is_gpr() {
-                        return false;
-                    }
-                    // It exists in the host's RAX only.
-                    fixed |= r == Register::AH;
-                }
-                OpKind::Memory if memory.is_none() => memory = Some(op),
-                kind if is_immediate(kind) => {}
-                _ => return false,
-            }
-        }
-        let wrap = fixed || implicit == Implicit::Rax;
+        let Some(operands) = self.operands(insn) else { return false };
+        let wrap = operands.fixed || implicit == Implicit::Rax;
         let mut effect = self.effects[self.views.at];
         if effect.needs && !effect.reads && self.overwritten_next() {
             effect.needs = false;
         }
-        let mut copy = *insn;
-        // Which scratch registers are free for operands.
-        let mut free = [S2, S1];
-        let mut free_count = if wrap { 1 } else { 2 };
+        let mut scratch = Scratch { free: [S2, S1], count: if wrap { 1 } else { 2 }, borrowed: [None; 4] };
         let mut address = None;
-        if let Some(op) = memory {
-            // The bit offset of a register reaches beyond the operand.
-            let bits =
-                matches!(insn.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
-            if bits && insn.op1_kind() == OpKind::Register {
+        if let Some(op) = operands.memory {
+            let written = writes(operands.accesses[op as usize]);
+            let Some(mem) = self.reached(insn, written, (effect.needs, wrap), &mut scratch) else {
                 return false;
-            }
-            let Some(place) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
-            let size = insn.memory_size().size() as u32;
-            if size == 0 || size > 16 {
-                return false;
-            }
-            let align = if insn.mnemonic() == Mnemonic::Cmpxchg16b { 16 } else { 1 };
-            let (mem, spare) = self.access(&place, size, writes(accesses[op as usize]), align);
-            let borrows = (0..insn.op_count()).any(|op| {
-                insn.op_kind(op) == OpKind::Register && self.borrowed(insn.op_register(op)).is_some()
-            });
-            // Bringing flags back takes S1; so does an operand in memory while S2 is in use.
-            let combine = effect.needs || wrap || borrows && !spare;
-            let mem = if combine {
-                self.asm.lea(S2, mem);
-                free = [S1, S1];
-                free_count = u8::from(!wrap);
-                Mem::at(S2, 0)
-            } else {
-                free_count = u8::from(spare);
-                mem
             };
             address = Some(mem);
         }
         if effect.needs {
             self.restore_flags();
         }
-        let mut borrowed: [Option<Borrowed>; 4] = [None; 4];
-        for op in 0..insn.op_count() {
-            if insn.op_kind(op) != OpKind::Register {
-                continue;
-            }
-            let r = insn.op_register(op);
-            use OpCodeOperandKind as K;
-            if matches!(opcode.op_kind(op), K::al | K::ax | K::eax | K::rax) {
-                continue;
-            }
-            let Some(guest) = self.borrowed(r) else {
-                if let Some(home) = self.home(r.full_register().number()) {
-                    // RAX may have moved already.
-                    let host = if wrap && home == GUEST_RAX { S1 } else { home };
-                    // High byte registers stay where they are.
-                    if !matches!(r, Register::AH | Register::CH | Register::DH | Register::BH) {
-                        copy.set_op_register(op, sized(host.0, r));
-                    }
-                }
-                continue;
-            };
-            let access = accesses[op as usize];
-            let load = access != OpAccess::Write || r.size() < 4;
-            let known = borrowed.iter_mut().flatten().find(|one| one.guest == guest);
-            let scratch = match known {
-                Some(known) => {
-                    known.load |= load;
-                    known.store |= writes(access);
-                    known.scratch
-                }
-                None => {
-                    if free_count == 0 {
-                        return false;
-                    }
-                    free_count -= 1;
-                    let scratch = free[usize::from(free_count == 0 && address.is_none() && !wrap)];
-                    let one = Borrowed { guest, scratch, load, store: writes(access) };
-                    let Some(empty) = borrowed.iter_mut().find(|one| one.is_none()) else { return false };
-                    *empty = Some(one);
-                    scratch
-                }
-            };
-            copy.set_op_register(op, sized(scratch.0, r));
+        let mut copy = *insn;
+        if !self.put_registers(&mut copy, &operands, (address.is_some(), wrap), &mut scratch) {
+            return false;
         }
+        let borrowed = scratch.borrowed;
         let has = |one: &Borrowed| address.is_none() && one.scratch == S2 && held == Some(one.guest);
         for one in borrowed.iter().flatten().filter(|one| one.load && !has(one)) {
             self.asm.load(one.scratch, stubs::gpr(one.guest));
@@ -334,6 +285,100 @@ impl Lower<'_> {
         }
         let now = borrowed.iter().flatten().find(|one| one.scratch == S2).map(|one| one.guest);
         self.places.held = now.or(held.filter(|_| address.is_none()));
+        true
+    }
+
+    /// What `insn` has for operands; nothing if they are none that can be copied.
+    fn operands(&mut self, insn: &Instruction) -> Option<Operands> {
+        let opcode = insn.op_code();
+        let info = self.info.info_options(insn, ACCESSES);
+        let accesses = [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()];
+        let (mut memory, mut fixed) = (None, false);
+        for op in 0..insn.op_count() {
+            fixed |= is_rax(opcode.op_kind(op));
+            match insn.op_kind(op) {
+                OpKind::Register => {
+                    let r = insn.op_register(op);
+                    if !r.is_gpr() {
+                        return None;
+                    }
+                    // It exists in the host's RAX only.
+                    fixed |= r == Register::AH;
+                }
+                OpKind::Memory if memory.is_none() => memory = Some(op),
+                kind if is_immediate(kind) => {}
+                _ => return None,
+            }
+        }
+        Some(Operands { accesses, memory, fixed })
+    }
+
+    /// Emits what leads to the operand of `insn` in memory, where the host has it then; nothing if it cannot be
+    /// copied. The copy needs the guest's flags or `wrap`s RAX, as the pair says.
+    fn reached(
+        &mut self,
+        insn: &Instruction,
+        written: bool,
+        (needs_flags, wrap): (bool, bool),
+        scratch: &mut Scratch,
+    ) -> Option<Mem> {
+        // The bit offset of a register reaches beyond the operand.
+        let bits = matches!(insn.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
+        if bits && insn.op1_kind() == OpKind::Register {
+            return None;
+        }
+        let place = Address::of(insn, self.block_rip, self.code_mode)?;
+        let size = insn.memory_size().size() as u32;
+        if size == 0 || size > 16 {
+            return None;
+        }
+        let align = if insn.mnemonic() == Mnemonic::Cmpxchg16b { 16 } else { 1 };
+        let (mem, spare) = self.access(&place, size, written, align);
+        let borrows = (0..insn.op_count())
+            .any(|op| insn.op_kind(op) == OpKind::Register && self.borrowed(insn.op_register(op)).is_some());
+        // Bringing flags back takes S1; so does an operand in memory while S2 is in use.
+        if needs_flags || wrap || borrows && !spare {
+            self.asm.lea(S2, mem);
+            scratch.free = [S1, S1];
+            scratch.count = u8::from(!wrap);
+            return Some(Mem::at(S2, 0));
+        }
+        scratch.count = u8::from(spare);
+        Some(mem)
+    }
+
+    /// Lets `copy` name the host's registers where it names the guest's; false if there are not enough of them. One of its
+    /// operands is `in_memory`, or it `wrap`s RAX, as the pair says.
+    fn put_registers(
+        &self,
+        copy: &mut Instruction,
+        operands: &Operands,
+        (in_memory, wrap): (bool, bool),
+        scratch: &mut Scratch,
+    ) -> bool {
+        let opcode = copy.op_code();
+        for op in 0..copy.op_count() {
+            if copy.op_kind(op) != OpKind::Register || is_rax(opcode.op_kind(op)) {
+                continue;
+            }
+            let r = copy.op_register(op);
+            let Some(guest) = self.borrowed(r) else {
+                if let Some(home) = self.home(r.full_register().number()) {
+                    // RAX may have moved already.
+                    let host = if wrap && home == GUEST_RAX { S1 } else { home };
+                    // High byte registers stay where they are.
+                    if !matches!(r, Register::AH | Register::CH | Register::DH | Register::BH) {
+                        copy.set_op_register(op, sized(host.0, r));
+                    }
+                }
+                continue;
+            };
+            let access = operands.accesses[op as usize];
+            let load = access != OpAccess::Write || r.size() < 4;
+            let one = Borrowed { guest, scratch: S1, load, store: writes(access) };
+            let Some(register) = scratch.take(one, in_memory || wrap) else { return false };
+            copy.set_op_register(op, sized(register.0, r));
+        }
         true
     }
 

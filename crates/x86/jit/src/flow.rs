@@ -29,6 +29,43 @@ impl Lower<'_> {
         if self.narrow() && insn.is_stack_instruction() && !is_flat(self.code_mode, seg::SS) {
             return None;
         }
+        if let Some(emitted) = self.of_the_stack(insn) {
+            return emitted.then_some(false);
+        }
+        let next = self.block_rip.wrapping_add(insn.next_ip());
+        if let Some(emitted) = self.changing_mode(isa, insn, next) {
+            return emitted.then_some(true);
+        }
+        let target = self.block_rip.wrapping_add(insn.near_branch_target());
+        let near = insn.op0_kind() == OpKind::NearBranch64;
+        match insn.flow_control() {
+            FlowControl::UnconditionalBranch if near => self.jump(target),
+            FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
+                if near {
+                    self.jump_if(insn, target, next)
+                } else {
+                    None
+                }
+            }
+            FlowControl::Call if near => self.call_near(target, next),
+            FlowControl::IndirectCall if matches!(insn.code(), Code::Call_rm64 | Code::Call_rm32) => {
+                self.call_indirect(insn, next)
+            }
+            FlowControl::IndirectBranch if matches!(insn.code(), Code::Jmp_rm64 | Code::Jmp_rm32) => {
+                self.indirect_target(insn)?;
+                self.look_up();
+                let (_, code) = stubs::target(S1);
+                self.asm.jmp_mem(code);
+                Some(true)
+            }
+            FlowControl::Return => self.return_near(insn),
+            _ => None,
+        }
+    }
+
+    /// Emits `insn` if it works on the stack or a flag of its own, and goes on behind itself: whether that was possible. Nothing if
+    /// it is none of these.
+    fn of_the_stack(&mut self, insn: &Instruction) -> Option<bool> {
         match insn.code() {
             Code::Push_r64
             | Code::Pushq_imm8
@@ -37,152 +74,127 @@ impl Lower<'_> {
             | Code::Push_r32
             | Code::Pushd_imm8
             | Code::Pushd_imm32
-            | Code::Push_rm32 => {
-                return self.push(insn).then_some(false);
-            }
-            Code::Pop_r64 | Code::Pop_r32 => {
-                self.pop(insn.op0_register().number());
-                return Some(false);
-            }
-            Code::Leaveq | Code::Leaved => {
-                self.leave();
-                return Some(false);
-            }
-            Code::Pushfq | Code::Pushfd => {
-                self.push_flags(insn);
-                return Some(false);
-            }
-            Code::Cld | Code::Std => {
-                self.direction(insn.code() == Code::Std);
-                return Some(false);
-            }
-            _ => {}
-        }
-        let target = self.block_rip.wrapping_add(insn.near_branch_target());
-        let next = self.block_rip.wrapping_add(insn.next_ip());
-        if matches!(insn.code(), Code::Cli | Code::Sti) {
-            return self.interrupt_flag(insn.code() == Code::Sti, next).then_some(true);
-        }
-        match insn.code() {
-            Code::Stac | Code::Clac => {
-                return self.access_check(insn.code() == Code::Stac, next).then_some(true);
-            }
-            Code::Wrfsbase_r64 => {
-                if !canonical(next) {
-                    return None;
-                }
-                self.write_base(insn, seg::FS, next);
-                return Some(true);
-            }
-            Code::Wrgsbase_r64 => {
-                if !canonical(next) {
-                    return None;
-                }
-                self.write_base(insn, seg::GS, next);
-                return Some(true);
-            }
-            Code::Syscall if canonical(next) && !self.narrow() => {
-                return self.system_call(isa, insn, next).then_some(true);
-            }
-            Code::Sysretq => return self.system_return(isa, insn).then_some(true),
-            Code::Swapgs => return self.swap_gs(next).then_some(true),
-            _ => {}
-        }
-        match insn.flow_control() {
-            FlowControl::UnconditionalBranch if insn.op0_kind() == OpKind::NearBranch64 => {
-                if self.rest > 1 {
-                    return Some(false);
-                }
-                if !canonical(target) {
-                    return None;
-                }
-                if let Some(again) = self.go_again(target) {
-                    self.asm.jmp(again);
-                    return Some(true);
-                }
-                self.put_flags_away();
-                self.come_home();
-                self.link(target);
-            }
-            FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
-                if insn.op0_kind() != OpKind::NearBranch64 || !canonical(target) || !canonical(next) {
-                    return None;
-                }
-                self.restore_flags();
-                if let Some(on) = self.goes_on_at() {
-                    let label = self.asm.label();
-                    let condition = insn.condition_code() as u8 - 1;
-                    let (condition, target) =
-                        if on == next { (condition, target) } else { (condition ^ 1, next) };
-                    self.asm.jcc(condition, label);
-                    let flags = self.status.flags == Flags::Host;
-                    let often = self.often >> self.views.at & 1 != 0;
-                    self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target, often });
-                    return Some(false);
-                }
-                let mut condition = insn.condition_code() as u8 - 1;
-                let (mut there, mut here) = (target, next);
-                if here == self.block_rip {
-                    (there, here, condition) = (here, there, condition ^ 1);
-                }
-                if let Some(again) = self.go_again(there) {
-                    self.asm.jcc(condition, again);
-                    self.put_flags_away();
-                    self.come_home();
-                } else {
-                    self.put_flags_away();
-                    self.come_home();
-                    self.link_if(condition, there);
-                }
-                self.link(here);
-            }
-            FlowControl::Call if insn.op0_kind() == OpKind::NearBranch64 => {
-                if !canonical(target) {
-                    return None;
-                }
-                if self.rest > 1 {
-                    self.push_return(next, Some(target));
-                    return Some(false);
-                }
-                self.put_flags_away();
-                self.push_return(next, None);
-                self.link(target);
-            }
-            FlowControl::IndirectCall if matches!(insn.code(), Code::Call_rm64 | Code::Call_rm32) => {
-                self.indirect_target(insn)?;
-                self.expect_target(insn, next);
-                self.look_up();
-                let (_, code) = stubs::target(S1);
-                self.asm.load(S1, code);
-                // The access of the push may need the other place to hold something.
-                self.asm.store(stubs::temporary(), S1);
-                self.push_return(next, None);
-                self.asm.jmp_mem(stubs::temporary());
-            }
-            FlowControl::IndirectBranch if matches!(insn.code(), Code::Jmp_rm64 | Code::Jmp_rm32) => {
-                self.indirect_target(insn)?;
-                self.look_up();
-                let (_, code) = stubs::target(S1);
-                self.asm.jmp_mem(code);
-            }
-            FlowControl::Return
-                if matches!(
-                    insn.code(),
-                    Code::Retnq | Code::Retnq_imm16 | Code::Retnd | Code::Retnd_imm16
-                ) =>
-            {
-                let more = if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };
-                if let Some(on) = self.goes_on_at() {
-                    self.return_to(on);
-                    return Some(false);
-                }
-                self.save_flags();
-                self.load_top();
-                self.look_up();
-                self.jump_back(more);
-            }
+            | Code::Push_rm32 => return Some(self.push(insn)),
+            Code::Pop_r64 | Code::Pop_r32 => self.pop(insn.op0_register().number()),
+            Code::Leaveq | Code::Leaved => self.leave(),
+            Code::Pushfq | Code::Pushfd => self.push_flags(insn),
+            Code::Cld | Code::Std => self.direction(insn.code() == Code::Std),
             _ => return None,
         }
+        Some(true)
+    }
+
+    /// Emits `insn` if what follows it, at `next` or in the kernel, may be code of another mode: whether that was possible. Nothing
+    /// if it is none of these.
+    fn changing_mode(&mut self, isa: &Isa, insn: &Instruction, next: u64) -> Option<bool> {
+        Some(match insn.code() {
+            Code::Cli | Code::Sti => self.interrupt_flag(insn.code() == Code::Sti, next),
+            Code::Stac | Code::Clac => self.access_check(insn.code() == Code::Stac, next),
+            Code::Wrfsbase_r64 | Code::Wrgsbase_r64 => {
+                if !canonical(next) {
+                    return Some(false);
+                }
+                let to = if insn.code() == Code::Wrfsbase_r64 { seg::FS } else { seg::GS };
+                self.write_base(insn, to, next);
+                true
+            }
+            Code::Syscall if canonical(next) && !self.narrow() => self.system_call(isa, insn, next),
+            Code::Sysretq => self.system_return(isa, insn),
+            Code::Swapgs => self.swap_gs(next),
+            _ => return None,
+        })
+    }
+
+    fn jump(&mut self, target: u64) -> Option<bool> {
+        if self.rest > 1 {
+            return Some(false);
+        }
+        if !canonical(target) {
+            return None;
+        }
+        if let Some(again) = self.go_again(target) {
+            self.asm.jmp(again);
+            return Some(true);
+        }
+        self.put_flags_away();
+        self.come_home();
+        self.link(target);
+        Some(true)
+    }
+
+    fn jump_if(&mut self, insn: &Instruction, target: u64, next: u64) -> Option<bool> {
+        if !canonical(target) || !canonical(next) {
+            return None;
+        }
+        self.restore_flags();
+        let mut condition = insn.condition_code() as u8 - 1;
+        if let Some(on) = self.goes_on_at() {
+            let label = self.asm.label();
+            let (condition, target) = if on == next { (condition, target) } else { (condition ^ 1, next) };
+            self.asm.jcc(condition, label);
+            let flags = self.status.flags == Flags::Host;
+            let often = self.often >> self.views.at & 1 != 0;
+            self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target, often });
+            return Some(false);
+        }
+        let (mut there, mut here) = (target, next);
+        if here == self.block_rip {
+            (there, here, condition) = (here, there, condition ^ 1);
+        }
+        if let Some(again) = self.go_again(there) {
+            self.asm.jcc(condition, again);
+            self.put_flags_away();
+            self.come_home();
+        } else {
+            self.put_flags_away();
+            self.come_home();
+            self.link_if(condition, there);
+        }
+        self.link(here);
+        Some(true)
+    }
+
+    fn call_near(&mut self, target: u64, next: u64) -> Option<bool> {
+        if !canonical(target) {
+            return None;
+        }
+        if self.rest > 1 {
+            self.push_return(next, Some(target));
+            return Some(false);
+        }
+        self.put_flags_away();
+        self.push_return(next, None);
+        self.link(target);
+        Some(true)
+    }
+
+    fn call_indirect(&mut self, insn: &Instruction, next: u64) -> Option<bool> {
+        self.indirect_target(insn)?;
+        self.expect_target(insn, next);
+        self.look_up();
+        let (_, code) = stubs::target(S1);
+        self.asm.load(S1, code);
+        // The access of the push may need the other place to hold something.
+        self.asm.store(stubs::temporary(), S1);
+        self.push_return(next, None);
+        self.asm.jmp_mem(stubs::temporary());
+        Some(true)
+    }
+
+    fn return_near(&mut self, insn: &Instruction) -> Option<bool> {
+        let more = match insn.code() {
+            Code::Retnq | Code::Retnd => 0,
+            Code::Retnq_imm16 | Code::Retnd_imm16 => i32::from(insn.immediate16()),
+            _ => return None,
+        };
+        if let Some(on) = self.goes_on_at() {
+            self.return_to(on);
+            return Some(false);
+        }
+        self.save_flags();
+        self.load_top();
+        self.look_up();
+        self.jump_back(more);
         Some(true)
     }
 

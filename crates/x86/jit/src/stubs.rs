@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use satori_defs::x86::rflags as rflags_bits;
 use satori_state::{CpuState, Segment, reg, seg};
 
-use super::asm::{Alu, Asm, GS_AT, Mem, Reg, cc, field};
+use super::asm::{Alu, Asm, GS_AT, Label, Mem, Reg, cc, field};
 use super::homes::Homes;
 use super::host::Host;
 use super::targets::{STEP, Target, WAYS};
@@ -179,7 +179,6 @@ pub(crate) struct Stubs {
 
 impl Stubs {
     pub(crate) fn emit(asm: &mut Asm, host: &Host) -> Self {
-        let at = |asm: &mut Asm| asm.address(asm.here());
         let load_vectors = at(asm);
         vector::emit_load(asm, host.avx);
         let store_vectors = at(asm);
@@ -190,38 +189,19 @@ impl Stubs {
         x87::emit_store(asm);
 
         let enter = at(asm);
-        for kept in KEPT {
-            asm.push(Reg(kept));
-        }
-        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-        asm.mov(S1, ARG1);
-        registers(asm, |_| true, Asm::load);
-        asm.load(BUDGET, context!(budget));
-        asm.jmp_reg(S1);
-
+        emit_enter(asm);
         let leave = at(asm);
-        asm.store(rip(), S2);
-        asm.store(context!(reason), S1);
-        asm.store(context!(budget), BUDGET);
-        vector::emit_leave(asm, store_vectors);
-        x87::emit_leave(asm, store_x87);
-        registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
-        let out = asm.bound();
-        asm.alu_imm(Alu::Add, HOST_RSP, 8);
-        for kept in KEPT.into_iter().rev() {
-            asm.pop(Reg(kept));
-        }
-        asm.ret();
+        let out = emit_leave(asm, store_vectors, store_x87);
 
-        let miss = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::miss as *const () as u64, &[S2, S1]);
-        let range = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::window::enter::open as *const () as u64, &[S2, S1]);
-        let wrote = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::wrote as *const () as u64, &[S1]);
+        let calls = |asm: &mut Asm, function: u64, arguments: &[Reg]| {
+            let here = at(asm);
+            vector::emit_leave(asm, store_vectors);
+            call(asm, function, arguments);
+            here
+        };
+        let miss = calls(asm, super::memory::miss as *const () as u64, &[S2, S1]);
+        let range = calls(asm, super::window::enter::open as *const () as u64, &[S2, S1]);
+        let wrote = calls(asm, super::memory::wrote as *const () as u64, &[S1]);
 
         let second = at(asm);
         emit_second(asm);
@@ -234,83 +214,22 @@ impl Stubs {
         asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
         asm.ret();
         asm.bind(unknown);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::branch as *const () as u64, &[S2]);
+        calls(asm, super::memory::branch as *const () as u64, &[S2]);
         let arrive = at(asm);
         asm.load(S2, context!(unknown.rip));
         asm.constant(S1, super::reason::ARRIVE.into());
         asm.jmp_to(leave);
-        let resolve = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::memory::resolve as *const () as u64, &[S1]);
 
-        let reaches = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::reach::reaches as *const () as u64, &[S1]);
-
-        let scattered = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::window::enter::scattered as *const () as u64, &[S1]);
-
-        let crossed = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::window::enter::crossed as *const () as u64, &[S2, S1]);
-
-        let time_stamp = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        call(asm, super::system::time_stamp as *const () as u64, &[S1]);
+        let resolve = calls(asm, super::memory::resolve as *const () as u64, &[S1]);
+        let reaches = calls(asm, super::reach::reaches as *const () as u64, &[S1]);
+        let scattered = calls(asm, super::window::enter::scattered as *const () as u64, &[S1]);
+        let crossed = calls(asm, super::window::enter::crossed as *const () as u64, &[S2, S1]);
+        let time_stamp = calls(asm, super::system::time_stamp as *const () as u64, &[S1]);
 
         let generic = at(asm);
-        vector::emit_leave(asm, store_vectors);
-        x87::emit_leave(asm, store_x87);
-        registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
-        asm.store(context!(budget), BUDGET);
-        asm.alu_imm(Alu::Sub, HOST_RSP, 8);
-        asm.load(ARG1, cpu());
-        asm.mov(ARG2, S1);
-        asm.constant(S1, super::generic::call as *const () as u64);
-        asm.call_reg(S1);
-        let (gone, elsewhere) = (asm.label(), asm.label());
-        asm.alu_imm(Alu::Cmp, S1, 1);
-        asm.jcc(cc::B, gone);
-        asm.jcc(cc::NE, elsewhere);
-        asm.alu_imm(Alu::Add, HOST_RSP, 8);
-        registers(asm, |_| true, Asm::load);
-        asm.load(BUDGET, context!(budget));
-        asm.ret();
-        asm.bind(elsewhere);
-        // Its place and the return address.
-        asm.alu_imm(Alu::Add, HOST_RSP, 16);
-        registers(asm, |_| true, Asm::load);
-        asm.load(BUDGET, context!(budget));
-        asm.jmp_reg(S1);
-        asm.bind(gone);
-        asm.alu_imm(Alu::Add, HOST_RSP, 16);
-        asm.jmp(out);
-
+        emit_generic(asm, store_vectors, store_x87, out);
         let more = at(asm);
-        let (stop, some) = (asm.label(), asm.label());
-        asm.load(S1, context!(kick));
-        asm.alu_byte(Alu::Cmp, Mem::at(S1, 0), 0);
-        asm.jcc(cc::NE, stop);
-        asm.load(S1, context!(left));
-        asm.alu_imm(Alu::Cmp, S1, CHUNK as i32);
-        asm.jcc(cc::AE, some);
-        asm.alu_imm(Alu::Cmp, S1, 0);
-        asm.jcc(cc::E, stop);
-        asm.alu(Alu::Add, BUDGET, S1);
-        asm.store_imm(context!(left), 0);
-        // Neither is zero.
-        asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
-        asm.ret();
-        asm.bind(some);
-        asm.alu_imm(Alu::Sub, S1, CHUNK as i32);
-        asm.store(context!(left), S1);
-        asm.alu_imm(Alu::Add, BUDGET, CHUNK as i32);
-        asm.ret();
-        asm.bind(stop);
-        asm.alu(Alu::Cmp, S1, S1);
-        asm.ret();
+        emit_more(asm);
         let poll = at(asm);
         let gone = asm.label();
         asm.call_to(more);
@@ -345,6 +264,96 @@ impl Stubs {
             end,
         }
     }
+}
+
+/// Where the next instruction stands.
+fn at(asm: &mut Asm) -> u64 {
+    asm.address(asm.here())
+}
+
+/// What [`Stubs::enter`] leads to.
+fn emit_enter(asm: &mut Asm) {
+    for kept in KEPT {
+        asm.push(Reg(kept));
+    }
+    asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+    asm.mov(S1, ARG1);
+    registers(asm, |_| true, Asm::load);
+    asm.load(BUDGET, context!(budget));
+    asm.jmp_reg(S1);
+}
+
+/// What [`Stubs::leave`] leads to; the label is behind what keeps the guest's registers.
+fn emit_leave(asm: &mut Asm, store_vectors: u64, store_x87: u64) -> Label {
+    asm.store(rip(), S2);
+    asm.store(context!(reason), S1);
+    asm.store(context!(budget), BUDGET);
+    vector::emit_leave(asm, store_vectors);
+    x87::emit_leave(asm, store_x87);
+    registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
+    let out = asm.bound();
+    asm.alu_imm(Alu::Add, HOST_RSP, 8);
+    for kept in KEPT.into_iter().rev() {
+        asm.pop(Reg(kept));
+    }
+    asm.ret();
+    out
+}
+
+/// What [`Stubs::generic`] leads to; `out` leaves with the guest's registers kept.
+fn emit_generic(asm: &mut Asm, store_vectors: u64, store_x87: u64, out: Label) {
+    vector::emit_leave(asm, store_vectors);
+    x87::emit_leave(asm, store_x87);
+    registers(asm, |_| true, |asm, register, slot| asm.store(slot, register));
+    asm.store(context!(budget), BUDGET);
+    asm.alu_imm(Alu::Sub, HOST_RSP, 8);
+    asm.load(ARG1, cpu());
+    asm.mov(ARG2, S1);
+    asm.constant(S1, super::generic::call as *const () as u64);
+    asm.call_reg(S1);
+    let (gone, elsewhere) = (asm.label(), asm.label());
+    asm.alu_imm(Alu::Cmp, S1, 1);
+    asm.jcc(cc::B, gone);
+    asm.jcc(cc::NE, elsewhere);
+    asm.alu_imm(Alu::Add, HOST_RSP, 8);
+    registers(asm, |_| true, Asm::load);
+    asm.load(BUDGET, context!(budget));
+    asm.ret();
+    asm.bind(elsewhere);
+    // Its place and the return address.
+    asm.alu_imm(Alu::Add, HOST_RSP, 16);
+    registers(asm, |_| true, Asm::load);
+    asm.load(BUDGET, context!(budget));
+    asm.jmp_reg(S1);
+    asm.bind(gone);
+    asm.alu_imm(Alu::Add, HOST_RSP, 16);
+    asm.jmp(out);
+}
+
+/// What [`Stubs::more`] leads to.
+fn emit_more(asm: &mut Asm) {
+    let (stop, some) = (asm.label(), asm.label());
+    asm.load(S1, context!(kick));
+    asm.alu_byte(Alu::Cmp, Mem::at(S1, 0), 0);
+    asm.jcc(cc::NE, stop);
+    asm.load(S1, context!(left));
+    asm.alu_imm(Alu::Cmp, S1, CHUNK as i32);
+    asm.jcc(cc::AE, some);
+    asm.alu_imm(Alu::Cmp, S1, 0);
+    asm.jcc(cc::E, stop);
+    asm.alu(Alu::Add, BUDGET, S1);
+    asm.store_imm(context!(left), 0);
+    // Neither is zero.
+    asm.alu_imm(Alu::Cmp, HOST_RSP, 0);
+    asm.ret();
+    asm.bind(some);
+    asm.alu_imm(Alu::Sub, S1, CHUNK as i32);
+    asm.store(context!(left), S1);
+    asm.alu_imm(Alu::Add, BUDGET, CHUNK as i32);
+    asm.ret();
+    asm.bind(stop);
+    asm.alu(Alu::Cmp, S1, S1);
+    asm.ret();
 }
 
 /// If another place of the set of the place at S1 has the target at S2, both change places, and ZF is set.
