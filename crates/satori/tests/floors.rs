@@ -169,9 +169,9 @@ fn permitted(expression: &str, allowed: &[&str]) -> bool {
 
 /// Crates of others that are there in two versions, and who keeps the older one. One that is no more is an error too.
 const TWICE: &[(&str, &str)] = &[
-    ("bitflags", "kvm-bindings, by vmm-sys-util"),
+    ("bitflags", "smoltcp; kvm-bindings, by vmm-sys-util"),
     ("miniz_oxide", "imago"),
-    ("syn", "acpi_tables, by zerocopy"),
+    ("syn", "crossterm, imago and ratatui, by derives"),
 ];
 
 #[test]

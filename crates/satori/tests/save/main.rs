@@ -15,6 +15,7 @@ mod common;
 mod damage;
 mod guests;
 mod real;
+mod refused;
 mod trial;
 
 use clap::Parser;
@@ -62,6 +63,16 @@ fn main() {
                 Err(different) => {
                     failed += 1;
                     eprintln!("save: {}, seed {seed}: DIFFERENT: {different}", guest.name);
+                }
+            }
+        }
+        if wanted("refused") {
+            tried += 1;
+            match refused::run() {
+                Ok(told) => println!("save: refused: {told}"),
+                Err(wrong) => {
+                    failed += 1;
+                    eprintln!("save: refused: {wrong}");
                 }
             }
         }

@@ -181,6 +181,9 @@ impl Trial<'_> {
         let (Some(one), Some(other)) = (&held.last, &thrown.last) else {
             return Err("nothing was saved".into());
         };
+        if self.guest.shows.is_some_and(|shows| !shows(one)) {
+            return Err(format!("the guest does not do what it is there for, {at}"));
+        }
         let undefined = self.saved_alike(one, other).map_err(|what| format!("{what}; {at}"))?;
         if !self.guest.short {
             let (mut back, [from, to]) = self.back([instants[0], instants[instants.len() - 1]])?;
