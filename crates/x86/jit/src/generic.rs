@@ -30,9 +30,9 @@ const GO_ON: u64 = 1;
 /// code to go to.
 pub(crate) extern "sysv64" fn call(vcpu: &mut Translating, site: &Site) -> u64 {
     vcpu.jit.counts.helped += 1;
-    vcpu.cpu.doing.set(Doing::Helping);
+    vcpu.cpu.doing().set(Doing::Helping);
     let outcome = help(vcpu, site);
-    vcpu.cpu.doing.set(Doing::Translated);
+    vcpu.cpu.doing().set(Doing::Translated);
     outcome
 }
 
@@ -62,7 +62,7 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
         Err(Stop::Alone) => (0, Some(reason::STEP)),
     };
     // A REP comes back here after thousands of bytes: that is too seldom to wait for the budget.
-    let wanted = site.last && cpu.kick.pending();
+    let wanted = site.last && cpu.kick().pending();
     let quiet = why.is_none() && !wanted && (!cpu.windows.attention || vcpu.settled());
     vcpu.cpu.windows.attention |= attention;
     vcpu.context.flags = stubs::packed(vcpu.cpu.flags.bits());

@@ -256,7 +256,7 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
         mode: cpu.derived.mode,
         privileged: cpu.cpl() == 0,
         code_mode: cpu.derived.code_mode,
-        parallel: cpu.parallel,
+        parallel: cpu.parallel(),
         counting: jit.manner.counting,
         number,
         whole: whole.unwrap_or(number),

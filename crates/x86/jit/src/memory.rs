@@ -480,17 +480,17 @@ pub(crate) extern "sysv64" fn miss(vcpu: &mut Translating, linear: u64, describe
     let (describe, number) = (described as u32, (described >> 32) as u32);
     let (size, write) = (u64::from(describe & 0xff), describe & WRITE != 0);
     let aligned = linear & (u64::from(describe >> ALIGN_SHIFT) - 1) == 0;
-    vcpu.cpu.doing.set(Doing::Missing);
+    vcpu.cpu.doing().set(Doing::Missing);
     if !write && size >= 16 && aligned && (linear & 0xfff) + size > 0x1000 {
         let together = vcpu.bring_together(linear, size);
-        vcpu.cpu.doing.set(Doing::Translated);
+        vcpu.cpu.doing().set(Doing::Translated);
         return together.unwrap_or(0);
     }
     if write {
         vcpu.expect_store(linear, number);
     }
     let cached = aligned && vcpu.cpu.cache_translation(linear, size, write);
-    vcpu.cpu.doing.set(Doing::Translated);
+    vcpu.cpu.doing().set(Doing::Translated);
     if !cached {
         return 0;
     }

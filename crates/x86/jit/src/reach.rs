@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn what_others_write_in_the_second_page_is_executed() {
         let mut cpu = machine();
-        cpu.parallel = true;
+        cpu.set_parallel(true);
         run(&mut cpu, LOOP);
         for number in [7, 9, 7] {
             write(&cpu, SCRATCH + 0x1000 + 5, &[number]);

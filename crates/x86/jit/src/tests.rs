@@ -190,7 +190,7 @@ fn the_same(pool: &Pool, seed: u64, code: &[u8], slice: u64) {
         let mut random = Numbers(seed ^ 0x5555_0000);
         let mut cpu = machine(&mut random);
         cpu.memory.write(Gpa(CODE), code).expect("RAM");
-        cpu.parallel = parallel;
+        cpu.set_parallel(parallel);
         cpu.put(hot.and_then(|hot| {
             Jit::new(pool, Manner { hot, counting: false, watcher: None, host: super::Host::default() })
         }));
@@ -272,7 +272,7 @@ fn the_longest_block_has_room() {
             code.push(0xf4);
             cpu.memory.write(Gpa(CODE), &code).expect("RAM");
             cpu.state.rip = CODE;
-            cpu.parallel = parallel;
+            cpu.set_parallel(parallel);
             let manner = Manner {
                 hot: 0,
                 counting: false,
@@ -321,8 +321,9 @@ fn stores_see_the_mark_of_their_own_page() {
         cpu.memory.write(Gpa(CODE), &code).expect("RAM");
         (cpu.state.gpr[reg::RBX], cpu.state.gpr[reg::RSI], cpu.state.gpr[reg::RCX]) = (stored, loaded, 100);
         let readings = AtomicUsize::new(50);
-        cpu.time = Arc::new(Decoder { memory: cpu.memory.clone(), page: Gpa(stored), readings });
-        cpu.parallel = true;
+        let memory = cpu.memory.clone();
+        cpu.set_time(Arc::new(Decoder { memory, page: Gpa(stored), readings }));
+        cpu.set_parallel(true);
         let manner = Manner { hot, counting: false, watcher: None, host: super::Host::default() };
         cpu.put(Jit::new(&Pool::default(), manner));
         assert_eq!(cpu.run(Until { counter: None, instructions: Some(10_000) }), Exit::Hlt);

@@ -168,9 +168,9 @@ impl Translating {
         let code = match self.jit.find(&mut self.context, block, (key, rip), local, false) {
             Some(code) => Some(code),
             None => {
-                self.cpu.doing.set(Doing::Translating);
+                self.cpu.doing().set(Doing::Translating);
                 let code = self.translate(block, key);
-                self.cpu.doing.set(Doing::Interpreting);
+                self.cpu.doing().set(Doing::Interpreting);
                 code
             }
         };
@@ -236,20 +236,20 @@ impl Translating {
         let first = budget.min(CHUNK);
         self.context.cpu = std::ptr::from_mut(self);
         self.context.nested_entries = self.cpu.mmu.tlb.nested_distance();
-        self.context.kick = self.cpu.kick.flag();
+        self.context.kick = self.cpu.kick().flag();
         self.context.budget = first;
         self.context.left = budget - first;
         self.started = budget;
         self.context.flags = stubs::packed(self.cpu.flags.bits());
         stubs::set_gs(std::ptr::from_mut(self), direct);
-        self.cpu.doing.set(Doing::Translated);
+        self.cpu.doing().set(Doing::Translated);
         // SAFETY: the code was made for this vCPU, whose address GS holds; it keeps to the System V
         // convention at its outside.
         unsafe {
             let enter: extern "sysv64" fn(u64) = std::mem::transmute(enter);
             enter(code);
         }
-        self.cpu.doing.set(Doing::Interpreting);
+        self.cpu.doing().set(Doing::Interpreting);
         self.collect_x87();
         self.cpu.flags.set_bits(stubs::unpacked(self.context.flags));
         let remaining = self.context.budget + self.context.left;
@@ -272,7 +272,7 @@ impl Translating {
         let cpu = &mut self.cpu;
         let Some((_, state)) = cpu.mmu.tlb.lookup(linear, 1, cpu.derived.mode, false) else { return };
         // SAFETY: it is the state of a page of guest RAM, which lives as long as that.
-        if cpu.parallel || unsafe { !(*state).watched() } {
+        if cpu.parallel() || unsafe { !(*state).watched() } {
             return;
         }
         if self.jit.blocks.get(number).is_none_or(|own| own.made_of(state)) {

@@ -453,7 +453,7 @@ struct Left {
 fn execute(program: &Program, seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> Left {
     let code = program.text();
     let mut cpu = machine(program, &code);
-    cpu.parallel = parallel;
+    cpu.set_parallel(parallel);
     cpu.put(hot.and_then(|hot| {
         Jit::new(pool, Manner { hot, counting: false, watcher: None, host: Host::default() })
     }));

@@ -1,5 +1,6 @@
 //! The virtual processor as the interpreter holds it: the register file, lazy flags, and parts that own the rest.
 
+mod around;
 mod count;
 mod decoded;
 mod derived;
@@ -11,12 +12,11 @@ use std::sync::Arc;
 
 use iced_x86::Instruction;
 use satori_defs::x86::rflags;
-use satori_engine::{
-    Controls, Entropy, Exception, Exit, Kick, PartitionParts, Resume, TimeSource, VcpuParts, Whereabouts, X86,
-};
+use satori_engine::{Controls, Exception, Exit, PartitionParts, Resume, VcpuParts, X86};
 use satori_memory::GuestMemory;
 use satori_state::CpuState;
 
+use around::Around;
 pub use count::Count;
 pub use decoded::{Decoded, Running};
 pub use derived::Derived;
@@ -28,7 +28,6 @@ use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::mmu::Mmu;
 use crate::vmx::Vmx;
-use crate::world::World;
 
 /// Why an instruction did not complete; the details are in the [`Cpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,18 +77,8 @@ pub struct Cpu {
     pub isa: Isa,
     /// Guest RAM.
     pub memory: GuestMemory,
-    /// The clock that it reads, and tells of what it retired.
-    pub time: Arc<dyn TimeSource>,
-    /// The partition's vCPUs, for instructions during which no other may execute.
-    pub(crate) world: Arc<World>,
-    /// Other vCPUs run at the same time.
-    pub parallel: bool,
-    /// By which others make it look around.
-    pub kick: Arc<Kick>,
-    /// Where it says what it is doing.
-    pub doing: Arc<Whereabouts>,
-    /// The numbers behind RDRAND and RDSEED.
-    pub(crate) entropy: Box<dyn Entropy>,
+    /// The clock, the other vCPUs, who watches, random numbers.
+    around: Around,
 }
 
 impl Cpu {
@@ -113,12 +102,14 @@ impl Cpu {
             controls: Controls::default(),
             isa: Isa::new(offered.offered),
             memory,
-            time,
-            world: Arc::default(),
-            parallel,
-            kick: Arc::default(),
-            doing: Arc::default(),
-            entropy,
+            around: Around {
+                time,
+                world: Arc::default(),
+                parallel,
+                kick: Arc::default(),
+                doing: Arc::default(),
+                entropy,
+            },
         };
         cpu.mode_changed();
         cpu
@@ -241,7 +232,7 @@ impl Cpu {
 
     /// Tells the time source what was retired since it was told last.
     pub(crate) fn tell_retired(&mut self, retired: u64) {
-        self.count.tell(&*self.time, retired);
+        self.count.tell(&*self.around.time, retired);
     }
 
     /// Instructions retired before the one that is executed.
@@ -253,7 +244,7 @@ impl Cpu {
     pub fn tsc(&mut self) -> u64 {
         let retired = self.retired_now();
         self.tell_retired(retired);
-        let tsc = self.time.guest_counter().wrapping_add(self.state.tsc_offset);
+        let tsc = self.time().guest_counter().wrapping_add(self.state.tsc_offset);
         if self.vmx.guest { self.nested_tsc(tsc) } else { tsc }
     }
 

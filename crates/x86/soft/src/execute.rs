@@ -101,7 +101,7 @@ impl Executor for Interpreting {
 pub fn run<E: Executor>(executor: &mut E, until: Until) -> Exit {
     let (cpu, _) = executor.parts();
     let mut horizon = cpu.begin_run(until, E::INTERVAL);
-    let executing = cpu.parallel.then(|| cpu.world.enter(&cpu.kick));
+    let executing = cpu.parallel().then(|| cpu.world().enter(cpu.kick()));
     executor.begin();
     let exit = run_inner(executor, &mut horizon);
     executor.parts().0.account(&exit);
@@ -117,7 +117,7 @@ fn run_inner<E: Executor>(executor: &mut E, horizon: &mut Horizon) -> Exit {
     let mut before = None;
     loop {
         let (cpu, blocks) = executor.parts();
-        if cpu.windows.attention || cpu.kick.pending() || cpu.count.retired >= horizon.look {
+        if cpu.windows.attention || cpu.kick().pending() || cpu.count.retired >= horizon.look {
             cpu.leave_block();
             before = None;
             let steps = cpu.decoded.steps;

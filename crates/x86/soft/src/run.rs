@@ -38,13 +38,13 @@ impl Cpu {
         if std::mem::take(&mut self.controls.continued) {
             self.debug.owned = self.debug.lent;
         }
-        self.doing.set(Doing::Interpreting);
+        self.doing().set(Doing::Interpreting);
         Horizon { until, look, end, interval }
     }
 
     /// Brings the register file up to date behind a run that ended with `exit`.
     pub(crate) fn end_run(&mut self, exit: Exit) {
-        self.doing.set(Doing::Exit);
+        self.doing().set(Doing::Exit);
         self.leave_block();
         self.keep_shadow(exit);
         self.tell_retired(self.count.retired);
@@ -108,18 +108,18 @@ impl Cpu {
         {
             return Some(exit);
         }
-        if self.kick.take() {
+        if self.kick().take() {
             self.windows.attention = true;
             return Some(Exit::ExternalInterrupt);
         }
-        if self.kick.paused() {
-            let world = self.world.clone();
-            world.stand_aside(&self.kick);
+        if self.kick().paused() {
+            let world = self.world().clone();
+            world.stand_aside(self.kick());
         }
         if self.count.retired >= horizon.look {
             self.windows.attention = true;
             self.tell_retired(self.count.retired);
-            if horizon.until.counter.is_some_and(|deadline| self.time.counter() >= deadline) {
+            if horizon.until.counter.is_some_and(|deadline| self.time().counter() >= deadline) {
                 return Some(Exit::PreemptionTimer);
             }
             if self.count.retired >= horizon.end {
@@ -184,7 +184,7 @@ impl Cpu {
     #[inline]
     pub fn nothing_to_see(&self) -> bool {
         let state = &self.state;
-        !(self.kick.pending()
+        !(self.kick().pending()
             || self.special()
             || self.pending.task_switches > 0
             || state.tpr >> 4 < self.controls.tpr_threshold
@@ -528,7 +528,7 @@ mod tests {
     fn a_kick_ends_a_run_under_the_trap_flag() {
         let mut cpu = at_code(&[0x90, 0x90]);
         cpu.state.rflags |= rflags::TF;
-        cpu.kick.kick();
+        cpu.kick().kick();
         assert_eq!(cpu.run(Until::default()), Exit::ExternalInterrupt);
         assert_eq!(cpu.state.rip, CODE);
     }

@@ -84,7 +84,7 @@ pub(crate) fn save(cpu: &Cpu) -> Result<Value, Error> {
         lent: cpu.debug.lent,
         continued: cpu.controls.continued,
         repeating: cpu.debug.repeating(),
-        seed: cpu.entropy.seed(),
+        seed: cpu.seed(),
         vmx: vmx::save(&cpu.vmx),
     })
 }
@@ -105,7 +105,7 @@ pub(crate) fn restore(cpu: &mut Cpu, value: &Value) -> Result<(), Error> {
     cpu.windows.behind_sti = 0;
     vmx::restore(cpu, beside.vmx)?;
     if let Some(seed) = beside.seed {
-        cpu.entropy.set_seed(seed);
+        cpu.entropy().set_seed(seed);
     }
     cpu.flush_tlb(false);
     cpu.forget_spaces(|_| true, true);

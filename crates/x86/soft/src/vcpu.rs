@@ -36,7 +36,7 @@ impl<F: Send + Sync> Space for SoftPartition<F> {
 impl<F: Fn(Cpu) -> Box<dyn Vcpu<X86>> + Send + Sync> Partition<X86> for SoftPartition<F> {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
         let mut cpu = Cpu::new(self.parts.clone(), parts);
-        cpu.world = self.world.clone();
+        cpu.join(self.world.clone());
         (self.make)(cpu)
     }
 }
@@ -118,11 +118,11 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
     }
 
     fn kick(&self) -> Arc<Kick> {
-        self.0.cpu().kick.clone()
+        self.0.cpu().kick().clone()
     }
 
     fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
-        Some(self.0.cpu().doing.clone())
+        Some(self.0.cpu().doing().clone())
     }
 
     fn set_debug(&mut self, plan: DebugPlan) {

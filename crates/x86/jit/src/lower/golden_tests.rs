@@ -211,7 +211,7 @@ fn entry(bytes: &[u8], parallel: bool, narrow: bool) -> Option<String> {
         cpu.state.seg[seg::CS] = Segment::flat(8, 0xc09b);
         cpu.mode_changed();
     }
-    cpu.parallel = parallel;
+    cpu.set_parallel(parallel);
     let at = cpu.state.rip;
     let mut decoder = Decoder::with_ip(if narrow { 32 } else { 64 }, bytes, at, DecoderOptions::NONE);
     let (mut guest, mut ends) = (String::new(), false);

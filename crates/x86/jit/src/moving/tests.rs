@@ -258,7 +258,7 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
     let begin = linear(narrow);
     let mut random = Numbers(seed);
     let mut cpu = machine(&mut random, narrow);
-    cpu.parallel = parallel;
+    cpu.set_parallel(parallel);
     cpu.put(hot.and_then(|hot| {
         Jit::new(pool, Manner { hot, counting: false, watcher: None, host: Host::default() })
     }));
@@ -369,7 +369,7 @@ fn what_is_made_here_is_what_is_made_there() {
             .map(|byte| u8::from_str_radix(byte, 16).expect("hex"))
             .collect();
         let mut cpu = machine64();
-        cpu.parallel = parallel;
+        cpu.set_parallel(parallel);
         // The first GiB is at HERE and, 0x31000 bytes further, at THERE, of which one page is enough.
         let write = |at: u64, value: u64| {
             cpu.memory.write(Gpa(at), &(value | pte::P | pte::W | pte::U).to_le_bytes()).expect("RAM");

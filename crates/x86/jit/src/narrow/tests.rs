@@ -307,7 +307,7 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Left, u
     let mut random = Numbers(seed);
     let (code, end) = program(&mut random);
     let mut cpu = machine(&code, end, &mut random);
-    cpu.parallel = parallel;
+    cpu.set_parallel(parallel);
     cpu.put(hot.and_then(|hot| {
         Jit::new(pool, Manner { hot, counting: false, watcher: None, host: Host::default() })
     }));

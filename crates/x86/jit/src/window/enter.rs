@@ -13,12 +13,12 @@ pub(crate) extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &
     vcpu.jit.counts.misses += 1;
     vcpu.context.without = 0;
     let (size, write) = (u64::from(range.size), range.write);
-    vcpu.cpu.doing.set(Doing::Missing);
+    vcpu.cpu.doing().set(Doing::Missing);
     if write {
         vcpu.expect_store(linear, range.block);
     }
     let cached = vcpu.cpu.cache_translation(linear, size, write);
-    vcpu.cpu.doing.set(Doing::Translated);
+    vcpu.cpu.doing().set(Doing::Translated);
     if !cached {
         if (linear & 0xfff) + size > 0x1000 {
             // An access in two pages has ways of its own, which need no window.
@@ -45,7 +45,7 @@ pub(crate) extern "sysv64" fn open(vcpu: &mut Translating, linear: u64, range: &
             .lookup(other, 1, vcpu.cpu.derived.mode, write)
             .is_some_and(|(host, _)| same(host));
         let beyond = !vcpu.cpu.derived.code64 && (first | last) >> 32 != 0;
-        if !whole || beyond || vcpu.cpu.parallel && write {
+        if !whole || beyond || vcpu.cpu.parallel() && write {
             vcpu.context.without = vcpu.go_on_without(range).unwrap_or(0);
             return 0;
         }
@@ -105,7 +105,7 @@ impl Translating {
     /// How many bytes before and behind the page of `linear` have the same distance between host and linear address as it (`addend`),
     /// and allow the access: so far one window may reach.
     fn pages_beside(&self, linear: u64, addend: u64, write: bool) -> (u64, u64) {
-        if write && self.cpu.parallel {
+        if write && self.cpu.parallel() {
             // Who stores looks at the state of the one page.
             return (0, 0);
         }

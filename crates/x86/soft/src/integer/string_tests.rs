@@ -118,7 +118,7 @@ fn a_kick_interrupts_a_long_repetition() {
         },
         VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
     ));
-    time.0.set(cpu.kick.clone()).expect("it is set once");
+    time.0.set(cpu.kick().clone()).expect("it is set once");
     cpu.state = machine32().state.clone();
     cpu.mode_changed();
     // REP LODSB goes element by element; STD makes REP STOSB do so too.
@@ -134,7 +134,7 @@ fn a_kick_interrupts_a_long_repetition() {
         let mut left = cpu.state.gpr[reg::RCX];
         while left != 0 {
             // The end of the last run was told too.
-            cpu.kick.take();
+            cpu.kick().take();
             let exit = cpu.run(Until::default());
             assert_eq!(exit, Exit::ExternalInterrupt);
             assert!(cpu.state.gpr[reg::RCX] < left);

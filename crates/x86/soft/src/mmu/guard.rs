@@ -21,11 +21,11 @@ impl Cpu {
 
     /// Code is about to be decoded from the page with `state`: its value from now on.
     pub(crate) fn mark_code(&mut self, state: &PageState) -> u32 {
-        let Some(seen) = self.mmu.tlb.seen_marks else { return state.mark_code(!self.parallel) };
+        let Some(seen) = self.mmu.tlb.seen_marks else { return state.mark_code(!self.parallel()) };
         let known = state.has_code();
         // What others mark meanwhile is noticed later, with all the rest of it.
         let others = PageState::marks() != seen;
-        let value = state.mark_code(!self.parallel);
+        let value = state.mark_code(!self.parallel());
         if !known {
             self.mmu.tlb.protect(state);
             if !others && PageState::marks() == seen + 1 {

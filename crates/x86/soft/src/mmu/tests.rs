@@ -381,13 +381,13 @@ fn sibling(cpu: &Cpu, world: &Arc<World>) -> Machine {
     let mut other = Cpu::new(
         PartitionParts {
             memory: cpu.memory.clone(),
-            time: cpu.time.clone(),
+            time: cpu.time().clone(),
             parallel: true,
             offered: Offered::EVERYTHING.into(),
         },
         VcpuParts { index: 1, entropy: Box::new(Numbers(1)) },
     );
-    other.world = world.clone();
+    other.join(world.clone());
     other.state = cpu.state.clone();
     Machine::new(other)
 }

@@ -100,7 +100,7 @@ fn hlt(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 /// PAUSE-loop exiting counts at privilege level 0 only (SDM 25.1.3).
 fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     // Who spins may be waited for: translated code looks up only after some thousand instructions.
-    if cpu.kick.take() {
+    if cpu.kick().take() {
         cpu.windows.attention = true;
         cpu.complete(insn);
         return Err(cpu.exit(Exit::ExternalInterrupt));
@@ -151,7 +151,7 @@ fn xgetbv(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 /// RDRAND and RDSEED: CF tells that there is a number, which else is 0; the other status flags are
 /// cleared.
 fn random(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
-    let value = cpu.entropy.next();
+    let value = cpu.entropy().next();
     cpu.set_reg(insn.op0_register(), value.unwrap_or(0));
     cpu.flags.set_bits(if value.is_some() { rflags::CF } else { 0 });
     Ok(())

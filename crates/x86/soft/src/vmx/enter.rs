@@ -196,7 +196,7 @@ impl Cpu {
         let vmcs = &self.vmx.vmcs;
         self.vmx.timer = (self.vmx.pin & pin::PREEMPTION_TIMER != 0).then(|| {
             let value = vmcs.get(PreemptionTimer);
-            let now = self.time.counter();
+            let now = self.time().counter();
             // It counts where bits of the TSC change.
             ((now >> TIMER_SHIFT) + value) << TIMER_SHIFT
         });
@@ -216,7 +216,7 @@ impl Cpu {
 
     /// Raises the exit of the preemption timer, if that has expired (SDM 25.5.1).
     pub(super) fn timer_expired(&self) -> Option<VmExit> {
-        let expired = self.vmx.timer.is_some_and(|at| self.time.counter() >= at);
+        let expired = self.vmx.timer.is_some_and(|at| self.time().counter() >= at);
         expired.then(|| VmExit { reason: ExitReason::PreemptionTimer as u32, ..VmExit::default() })
     }
 }

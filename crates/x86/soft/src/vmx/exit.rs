@@ -107,7 +107,7 @@ impl Cpu {
 
     /// The processor's state goes to the guest-state area (SDM 27.3).
     fn save_guest(&mut self, flags: u64) {
-        let now = self.time.counter();
+        let now = self.time().counter();
         let timer = self.vmx.timer;
         let (state, vmcs) = (&self.state, &mut self.vmx.vmcs);
         let controls = vmcs.get32(ExitControls);

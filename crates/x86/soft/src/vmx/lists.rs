@@ -52,7 +52,7 @@ impl Cpu {
             let word = |offset| self.memory.read_u64(Gpa(self.memory.addressed(at + offset))).ok();
             let (Some(number), Some(value)) = (word(0), word(8)) else { return failed };
             if number == u64::from(msr::IA32_TSC) {
-                self.state.tsc_offset = value.wrapping_sub(self.time.guest_counter());
+                self.state.tsc_offset = value.wrapping_sub(self.time().guest_counter());
                 continue;
             }
             match u32::try_from(number).ok().and_then(|number| self.listed(number, value)) {
