@@ -433,13 +433,6 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[
     ("report/tests/advice.rs", "each_rule_fires_and_does_not", "a table"),
     ("features/main.rs", "instructions", "a table"),
     ("arm/soft/src/exec/integer.rs", "handler", "one match over instructions, a line each"),
-    ("jit/src/copy.rs", "copied", "one match over mnemonics, a line each"),
-    ("jit/src/flow.rs", "flow", "one match over what leaves a block"),
-    (
-        "jit/src/stubs.rs",
-        "emit",
-        "the code that all translations share, in the order in which it stands in memory",
-    ),
     ("jit/src/warm_tests.rs", "text", "a text"),
 ];
 
