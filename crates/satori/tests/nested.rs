@@ -56,6 +56,7 @@ fn satori_runs_its_guests_by_kvm_there() {
         ended.console.contains("the bare-metal guest: 1") && ended.console.contains(" 0 failed"),
         "{ended:?}"
     );
+    assert!(ended.console.contains("the probe: it runs guests"), "{ended:?}");
     assert!(ended.console.contains("Debian: 0") && ended.console.contains("of L2: Linux"), "{ended:?}");
 }
 
@@ -66,6 +67,7 @@ fn engine() {
     load_modules();
     let file = |name| std::env::var(name).expect("it is run by another test");
     let (kernel, traps) = (file("KERNEL"), file("TRAPS"));
+    println!("the probe: {}", satori(&["probe-kvm"]).console);
     let words = ["run", "--engine", "kvm", "--timeout", "4m", "--report", "off", "--kernel"];
     let bare = satori(
         &[&words[..], &[&traps, "-m", "128M", "--cmdline", "traps cpus=1", "--hyperv", "off"]].concat(),

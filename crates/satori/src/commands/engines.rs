@@ -1,7 +1,7 @@
 //! `satori engines`: which engines there are, and which of them work here.
 
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -12,7 +12,7 @@ use satori_machine::EngineKind;
 use crate::{cli, probe};
 
 /// How long /dev/kvm may take to show that it works. Some hang.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An engine, and what is known of it here.
 struct Engine {
@@ -69,37 +69,60 @@ pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
 
 /// What is found out by the hidden command `probe`, in a process of its own: what is tried may hang, or kill who asks.
 pub fn probe(command: &str) -> String {
-    let child = std::env::current_exe().and_then(|program| {
-        Command::new(program)
-            .arg(command)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-    });
+    match std::env::current_exe() {
+        Ok(program) => answer(Command::new(program).arg(command)),
+        Err(error) => format!("the probe cannot be started ({error})"),
+    }
+}
+
+/// What `command` prints, or what came instead within [`PATIENCE`].
+fn answer(command: &mut Command) -> String {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = match child {
         Ok(child) => child,
         Err(error) => return format!("the probe cannot be started ({error})"),
     };
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => {
-                let mut text = String::new();
-                if let Some(mut out) = child.stdout.take() {
-                    let _ = out.read_to_string(&mut text);
-                }
-                return match text.trim() {
-                    "" => format!("it killed the process that tried it ({status})"),
-                    told => told.into(),
-                };
+    match ended(&mut child, PATIENCE) {
+        Some(status) => {
+            let mut text = String::new();
+            if let Some(mut out) = child.stdout.take() {
+                let _ = out.read_to_string(&mut text);
             }
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return format!("it did not answer within {} seconds", PATIENCE.as_secs());
+            match text.trim() {
+                "" => format!("it killed the process that tried it ({status})"),
+                told => told.into(),
             }
         }
+        None => {
+            let _ = child.kill();
+            // A process that the kernel keeps does not end by it: it is left, and not waited for.
+            let _ = ended(&mut child, Duration::from_millis(100));
+            format!("it did not answer within {} seconds", PATIENCE.as_secs())
+        }
+    }
+}
+
+/// How `child` ended, if it does so within `patience`.
+fn ended(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + patience;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_given_up_and_what_is_killed_is_told() {
+        assert_eq!(answer(Command::new("sleep").arg("1000")), "it did not answer within 2 seconds");
+        let killed = answer(Command::new("sh").args(["-c", "kill -9 $$"]));
+        assert!(killed.starts_with("it killed the process that tried it"), "{killed}");
+        assert_eq!(answer(Command::new("echo").arg("it runs")), "it runs");
     }
 }
