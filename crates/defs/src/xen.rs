@@ -143,6 +143,28 @@ pub mod shared_info {
     pub const WALL_CLOCK_SEC_HI: u64 = 0xc0c;
 }
 
+/// The FIFO ABI of event channels (public/event_channel.h).
+pub mod fifo {
+    /// Ports that there can be.
+    pub const PORTS: u32 = 1 << 17;
+    /// Of an event word: the port behind it in its queue.
+    pub const LINK: u32 = PORTS - 1;
+    /// The port is in a queue.
+    pub const LINKED: u32 = 1 << 29;
+    /// The port is masked.
+    pub const MASKED: u32 = 1 << 30;
+    /// The port is pending.
+    pub const PENDING: u32 = 1 << 31;
+    /// Queues of a vCPU; 0 comes first.
+    pub const PRIORITIES: usize = 16;
+    /// What a port has until it is given another.
+    pub const DEFAULT_PRIORITY: u8 = 7;
+    /// Of a control block, behind the bits of queues that are ready: `u32[16]`, the first port of each queue.
+    pub const HEADS: u64 = 8;
+    /// Bytes of a control block.
+    pub const CONTROL_BYTES: u64 = 72;
+}
+
 /// Parameters of HVM guests (public/hvm/params.h).
 pub mod param {
     /// How events are delivered without a vector of the vCPU's own.

@@ -112,7 +112,7 @@ fn linux_is_a_pvh_guest_of_xen() {
         for said in [
             "Hypervisor detected: Xen HVM",
             "Booting kernel on Xen PVH",
-            "xen:events: Using 2-level ABI",
+            "xen:events: Using FIFO-based ABI",
             "Xen HVM callback vector for event delivery is enabled",
             "installing Xen timer for CPU 0",
             "\nPVH\r\n",

@@ -36,7 +36,7 @@ impl Partition {
     }
 
     /// Takes what the guest has put into the ring. Indices run freely; what a guest claims beyond the ring's size is nothing.
-    pub(crate) fn serve_console(&self, state: &State) {
+    pub(crate) fn serve_console(&self, state: &mut State) {
         let index = |at| self.memory.load_u32(page(at)).unwrap_or(0);
         let (taken, given) = (index(OUT_CONS), index(OUT_PROD));
         let waiting = given.wrapping_sub(taken);
@@ -54,13 +54,14 @@ impl Partition {
         self.host.console(&bytes);
         // The page is part of the machine for good.
         let _ = self.memory.store_u32(page(OUT_CONS), given);
-        self.raise(state, state.console_port, None);
+        let port = state.console_port;
+        self.raise(state, port, None);
     }
 
     /// Gives the guest what was typed, as far as there is room; returns how much it took. A guest that has not written to its
     /// console does not listen there.
     pub fn offer(&self, bytes: &[u8]) -> usize {
-        let state = self.state();
+        let mut state = self.state();
         let index = |at| self.memory.load_u32(page(at)).unwrap_or(0);
         let (taken, given) = (index(IN_CONS), index(IN_PROD));
         let room = IN_BYTES.saturating_sub(given.wrapping_sub(taken)) as usize;
@@ -72,7 +73,8 @@ impl Partition {
         }
         if !few.is_empty() {
             let _ = self.memory.store_u32(page(IN_PROD), given.wrapping_add(few.len() as u32));
-            self.raise(&state, state.console_port, None);
+            let port = state.console_port;
+            self.raise(&mut state, port, None);
         }
         few.len()
     }

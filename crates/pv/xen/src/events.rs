@@ -1,8 +1,8 @@
-//! Event channels by the two-level ABI: what a port is bound to, and how it becomes pending.
+//! Event channels: what a port is bound to, and how it becomes pending by the two-level ABI; [`crate::fifo`] has the other.
 
 use satori_defs::xen::errno::{EEXIST, EINVAL, ENOSPC, ENOSYS, ESRCH};
-use satori_defs::xen::{DOMID_SELF, shared_info, virq};
-use satori_memory::Gpa;
+use satori_defs::xen::{DOMID_SELF, fifo, shared_info, virq};
+use satori_memory::{Gpa, GuestMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::hypercall::{Bytes, Caller, Served, done};
@@ -11,7 +11,7 @@ use crate::partition::{State, Vcpu};
 use crate::{Partition, Vp};
 
 /// Ports that the two-level ABI has.
-const PORTS: usize = 4096;
+pub(crate) const PORTS: u32 = 4096;
 
 /// What a port is bound to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,16 +57,17 @@ fn ours(domain: u16) -> Result<(), i64> {
 }
 
 impl State {
-    fn port(&self, port: u32) -> Result<&Port, i64> {
+    pub(crate) fn port(&self, port: u32) -> Result<&Port, i64> {
         let bound = self.ports.get(port as usize).filter(|_| port != 0).ok_or(EINVAL)?;
         if *bound == Port::Free { Err(EINVAL) } else { Ok(bound) }
     }
 
     /// Binds the first free port.
-    fn bind(&mut self, what: Port) -> Result<u32, i64> {
-        let free = self.ports.iter().skip(1).position(|port| *port == Port::Free).map(|at| at + 1);
-        let at = free.unwrap_or(self.ports.len());
-        if at >= PORTS {
+    fn bind(&mut self, memory: &GuestMemory, what: Port) -> Result<u32, i64> {
+        let linked = |at: usize| self.fifo.as_ref().is_some_and(|fifo| fifo.linked(memory, at as u32));
+        let free = |(at, port): &(usize, &Port)| **port == Port::Free && !linked(*at);
+        let at = self.ports.iter().enumerate().skip(1).find(free).map_or(self.ports.len(), |(at, _)| at);
+        if at as u32 >= if self.fifo.is_some() { fifo::PORTS } else { PORTS } {
             return Err(ENOSPC);
         }
         match self.ports.get_mut(at) {
@@ -76,25 +77,37 @@ impl State {
         Ok(at as u32)
     }
 
-    fn vcpu_exists(&self, vcpu: u32) -> Result<(), i64> {
+    pub(crate) fn vcpu_exists(&self, vcpu: u32) -> Result<(), i64> {
         if (vcpu as usize) < self.vcpus.len() { Ok(()) } else { Err(satori_defs::xen::errno::ENOENT) }
     }
 }
 
 impl Partition {
     /// Makes `port` pending, and interrupts its vCPU if that has to look; `own` is the vCPU whose thread asks, if one does.
-    pub(crate) fn raise(&self, state: &State, port: u32, own: Option<u32>) {
+    pub(crate) fn raise(&self, state: &mut State, port: u32, own: Option<u32>) {
         let Some(vcpu) = state.ports.get(port as usize).and_then(Port::vcpu) else { return };
-        let Some(page) = state.shared_info else { return };
+        if let Some(fifo) = &mut state.fifo {
+            let ready = fifo.raise(&self.memory, vcpu, port);
+            self.wake_polls(state);
+            if ready {
+                self.upcall(state, vcpu, own);
+            }
+            return;
+        }
+        let Some(page) = state.shared_info.filter(|_| port < PORTS) else { return };
         let (word, bit) = (u64::from(port / 32) * 4, 1 << (port % 32));
         let before = self.memory.fetch_or_u32(Gpa(page + shared_info::EVTCHN_PENDING + word), bit);
-        // Who polls a port waits for its pending bit, masked or not.
-        let polling = |(at, one): (usize, &Vcpu)| one.polling.then_some(at as u32);
-        state.vcpus.iter().enumerate().filter_map(polling).for_each(|vcpu| self.host.wake(vcpu));
+        self.wake_polls(state);
         let masked = self.memory.load_u32(Gpa(page + shared_info::EVTCHN_MASK + word));
         if before.is_ok_and(|before| before & bit == 0) && masked.is_ok_and(|masked| masked & bit == 0) {
             self.select(state, vcpu, port, own);
         }
+    }
+
+    /// Who polls a port waits for its pending bit, masked or not.
+    fn wake_polls(&self, state: &State) {
+        let polling = |(at, one): (usize, &Vcpu)| one.polling.then_some(at as u32);
+        state.vcpus.iter().enumerate().filter_map(polling).for_each(|vcpu| self.host.wake(vcpu));
     }
 
     /// Sets the selector's bit of `port`, and what follows from that.
@@ -141,7 +154,7 @@ impl Partition {
     }
 
     /// Raises `virq` where it is bound: at `vcpu`, if it belongs to one.
-    pub(crate) fn raise_virq(&self, state: &State, virq: u32, vcpu: u32, own: Option<u32>) {
+    pub(crate) fn raise_virq(&self, state: &mut State, virq: u32, vcpu: u32, own: Option<u32>) {
         let bound = |port: &Port| matches!(*port, Port::Virq { virq: v, vcpu: at } if v == virq && (at == vcpu || !per_vcpu(v)));
         if let Some(port) = state.ports.iter().position(bound) {
             self.raise(state, port as u32, own);
@@ -150,10 +163,9 @@ impl Partition {
 
     /// Whether one of `ports` is pending.
     pub(crate) fn any_pending(&self, state: &State, ports: &[u32]) -> bool {
-        let Some(page) = state.shared_info else { return false };
-        ports.iter().any(|port| {
-            let word = Gpa(page + shared_info::EVTCHN_PENDING + u64::from(port / 32) * 4);
-            self.memory.load_u32(word).is_ok_and(|bits| bits >> (port % 32) & 1 != 0)
+        ports.iter().any(|port| match &state.fifo {
+            Some(fifo) => fifo.pending(&self.memory, *port),
+            None => self.pending_bit(state, *port),
         })
     }
 
@@ -170,10 +182,10 @@ impl Partition {
                 let (domain, remote) = (asked.u16(0), asked.u32(4));
                 ours(domain)?;
                 let Port::Unbound { vcpu, .. } = *state.port(remote)? else { return Err(EINVAL) };
-                let port = state.bind(Port::Loop { port: remote, vcpu: 0 })?;
+                let port = state.bind(&self.memory, Port::Loop { port: remote, vcpu: 0 })?;
                 state.ports[remote as usize] = Port::Loop { port, vcpu };
                 // What was sent before is not lost.
-                self.raise(&state, port, Some(vp.index));
+                self.raise(&mut state, port, Some(vp.index));
                 answer(port, 8)
             }
             1 => {
@@ -187,19 +199,19 @@ impl Partition {
                 if state.ports.contains(&what) {
                     return Err(EEXIST);
                 }
-                let port = state.bind(what)?;
+                let port = state.bind(&self.memory, what)?;
                 answer(port, 8)
             }
             6 => {
                 let asked: Bytes<8> = self.structure(caller, at)?;
                 ours(asked.u16(0))?;
-                let port = state.bind(Port::Unbound { remote: asked.u16(2), vcpu: 0 })?;
+                let port = state.bind(&self.memory, Port::Unbound { remote: asked.u16(2), vcpu: 0 })?;
                 answer(port, 4)
             }
             7 => {
                 let asked: Bytes<8> = self.structure(caller, at)?;
                 state.vcpu_exists(asked.u32(0))?;
-                let port = state.bind(Port::Ipi { vcpu: asked.u32(0) })?;
+                let port = state.bind(&self.memory, Port::Ipi { vcpu: asked.u32(0) })?;
                 answer(port, 4)
             }
             _ => Err(ENOSYS),
@@ -212,8 +224,10 @@ impl Partition {
         caller: &Caller<'_>,
         [command, at, ..]: [u64; 5],
     ) -> Served {
-        if matches!(command as u32, 0 | 1 | 6 | 7) {
-            return self.bind(vp, caller, command, at);
+        match command as u32 {
+            0 | 1 | 6 | 7 => return self.bind(vp, caller, command, at),
+            11..=13 => return self.fifo_op(vp, caller, command, at),
+            _ => {}
         }
         let own = Some(vp.index);
         let mut state = self.state();
@@ -227,9 +241,9 @@ impl Partition {
                 let asked: Bytes<4> = self.structure(caller, at)?;
                 let port = asked.u32(0);
                 match *state.port(port)? {
-                    Port::Loop { port: other, .. } => self.raise(&state, other, own),
-                    Port::Ipi { .. } => self.raise(&state, port, own),
-                    Port::Console { .. } => self.serve_console(&state),
+                    Port::Loop { port: other, .. } => self.raise(&mut state, other, own),
+                    Port::Ipi { .. } => self.raise(&mut state, port, own),
+                    Port::Console { .. } => self.serve_console(&mut state),
                     Port::Unbound { .. } => {}
                     Port::Virq { .. } | Port::Free => return Err(EINVAL),
                 }
@@ -271,7 +285,7 @@ impl Partition {
             }
             9 => {
                 let asked: Bytes<4> = self.structure(caller, at)?;
-                self.unmask(&state, asked.u32(0), own)?;
+                self.unmask(&mut state, asked.u32(0), own)?;
                 done(0)
             }
             10 => {
@@ -282,9 +296,11 @@ impl Partition {
                         self.close(&mut state, port)?;
                     }
                 }
+                state.fifo = None;
+                state.ports.truncate(PORTS as usize);
                 done(0)
             }
-            // The FIFO ABI, bind_pirq and what else there is.
+            // bind_pirq and what else there is.
             _ => Err(ENOSYS),
         }
     }
@@ -295,7 +311,9 @@ impl Partition {
             state.ports[other as usize] = Port::Unbound { remote: DOMID, vcpu };
         }
         state.ports[port as usize] = Port::Free;
-        if let Some(page) = state.shared_info {
+        if let Some(fifo) = &mut state.fifo {
+            fifo.clear(&self.memory, port);
+        } else if let Some(page) = state.shared_info {
             let word = Gpa(page + shared_info::EVTCHN_PENDING + u64::from(port / 32) * 4);
             // The page was in memory when it was mapped, and memory does not shrink.
             let _ = self.memory.fetch_clear_u32(word, 1 << (port % 32));
@@ -303,8 +321,14 @@ impl Partition {
         Ok(())
     }
 
-    fn unmask(&self, state: &State, port: u32, own: Option<u32>) -> Result<(), i64> {
+    fn unmask(&self, state: &mut State, port: u32, own: Option<u32>) -> Result<(), i64> {
         let vcpu = state.port(port)?.vcpu().unwrap_or(0);
+        if let Some(fifo) = &state.fifo {
+            if fifo.unmask(&self.memory, port) {
+                self.raise(state, port, own);
+            }
+            return Ok(());
+        }
         let Some(page) = state.shared_info else { return Ok(()) };
         let (word, bit) = (u64::from(port / 32) * 4, 1 << (port % 32));
         let before = self.memory.fetch_clear_u32(Gpa(page + shared_info::EVTCHN_MASK + word), bit);

@@ -13,6 +13,7 @@
 mod calls;
 mod console;
 mod events;
+mod fifo;
 mod hvm;
 mod hypercall;
 mod leaves;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::CALLS;
 use crate::events::Port;
+use crate::fifo::Fifo;
 
 /// Pages beyond RAM that host and guest share, where Xen's own tools have them: the store's, and the console's.
 pub const SPECIAL: Region = Region { start: Gpa(0xfeff_c000), len: 0x4000 };
@@ -83,6 +84,8 @@ pub(crate) struct State {
     pub vcpus: Vec<Vcpu>,
     /// By number; port 0 is none.
     pub ports: Vec<Port>,
+    /// The FIFO ABI, once the guest has asked for it.
+    pub fifo: Option<Fifo>,
     /// HVM_PARAM_CALLBACK_IRQ, and what else the guest may set.
     pub callback: u64,
     pub runstate_flag: bool,
@@ -121,6 +124,7 @@ impl Partition {
             shared_info: None,
             vcpus: (0..vcpus).map(|_| Vcpu::default()).collect(),
             ports: vec![Port::Free, Port::host_console()],
+            fifo: None,
             callback: 0,
             runstate_flag: false,
             console_port: 1,

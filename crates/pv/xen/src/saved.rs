@@ -1,5 +1,6 @@
 //! The partition as plain data.
 
+use satori_defs::xen::fifo;
 use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub struct Saved {
 
 impl satori_save::State for Saved {
     const NAME: &'static str = "Xen interface";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl satori_save::State for Vp {
@@ -38,7 +39,10 @@ impl Partition {
         let (vcpus, ports) = (own.vcpus.len(), saved.state.ports.len());
         let loops = |port: &Port| !matches!(port, Port::Loop { port, .. } if *port as usize >= ports);
         let console = (saved.state.console_port as usize) < ports;
-        let fits = saved.state.vcpus.len() == vcpus && (1..=4096).contains(&ports) && console;
+        let fifo = saved.state.fifo.as_ref();
+        let most = if fifo.is_some() { fifo::PORTS } else { crate::events::PORTS } as usize;
+        let queues = fifo.is_none_or(|fifo| fifo.fits(&self.memory, vcpus));
+        let fits = saved.state.vcpus.len() == vcpus && (1..=most).contains(&ports) && console && queues;
         if !fits || !saved.state.ports.iter().all(loops) || !self.usage.restore(&saved.usage) {
             return false;
         }

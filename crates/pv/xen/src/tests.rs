@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use satori_bus::{Clock, PowerEvent};
 use satori_defs::x86::{cr0, efer};
-use satori_defs::xen::{call, errno, param, shared_info};
+use satori_defs::xen::{call, errno, fifo, param, shared_info};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{CpuState, reg, seg};
 
@@ -172,7 +172,69 @@ fn an_event_goes_through_mask_selector_and_vector() {
     assert_eq!(rig.with(call::EVENT_CHANNEL, 1, &[words(0, 0), 0]), errno::EEXIST);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 1, &[words(24, 0), 0]), errno::EINVAL);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 7, &[words(2, 0)]), errno::ENOENT);
-    assert_eq!(rig.with(call::EVENT_CHANNEL, 11, &[0, 0, 0]), errno::ENOSYS, "no FIFO");
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 2, &[0, 0, 0]), errno::ENOSYS, "no physical interrupts");
+}
+
+/// The word of `port` in a page of words at 0x3000.
+fn word_of(port: u32) -> u64 {
+    0x3000 + u64::from(port) * 4
+}
+
+#[test]
+fn queues_are_filled_by_priority() {
+    const MASKED: u32 = fifo::MASKED;
+    let mut rig = Rig::set_up();
+    let event =
+        |rig: &mut Rig, command: u64, port: u32| rig.with(call::EVENT_CHANNEL, command, &[port.into()]);
+    let port: [u32; 4] = std::array::from_fn(|_| {
+        assert_eq!(rig.with(call::EVENT_CHANNEL, 7, &[words(1, 0)]), 0);
+        rig.word(ARGS + 4)
+    });
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 12, &[3]), errno::ENOSYS, "no FIFO yet");
+    assert_eq!(event(&mut rig, 4, port[3]), 0, "pending by the two-level ABI");
+    for wrong in
+        [[2, words(4, 1), 0], [2, words(0xfc0, 1), 0], [0x10, words(0, 1), 0], [u64::MAX, words(0, 1), 0]]
+    {
+        assert_eq!(rig.with(call::EVENT_CHANNEL, 11, &wrong), errno::EINVAL);
+    }
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 11, &[2, words(0, 2), 0]), errno::ENOENT);
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 11, &[2, words(0x40, 1), 0]), 0);
+    assert_eq!(rig.word(ARGS + 16) & 0xff, 17);
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 11, &[2, words(0x40, 1), 0]), errno::EINVAL, "once");
+    let (ready, heads) = (0x2040, 0x2048);
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 12, &[0x10]), errno::EINVAL);
+    assert_eq!(
+        (rig.with(call::EVENT_CHANNEL, 12, &[3]), rig.heard()),
+        (0, vec!["vcpu 1 vector 0x41 own false".into()])
+    );
+    assert_eq!((rig.word(ready), rig.word(heads + 28)), (1 << 7, port[3]), "what was pending comes over");
+    assert_eq!((event(&mut rig, 4, port[0]), event(&mut rig, 4, port[1])), (0, 0));
+    assert_eq!(rig.word(word_of(port[3])), fifo::PENDING | fifo::LINKED | port[0]);
+    assert_eq!(rig.word(word_of(port[0])), fifo::PENDING | fifo::LINKED | port[1]);
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 13, &[words(port[2], 16)]), errno::EINVAL);
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 13, &[words(port[2], 0)]), 0);
+    rig.memory.write(Gpa(word_of(port[2])), &MASKED.to_le_bytes()).unwrap();
+    assert_eq!((event(&mut rig, 4, port[2]), rig.word(ready)), (0, 1 << 7), "masked");
+    assert_eq!((event(&mut rig, 9, port[2]), rig.word(ready)), (0, 1 << 7 | 1));
+    assert_eq!(rig.word(heads), port[2]);
+    // The guest takes all; the tail is taken, so the next one comes to the head.
+    for one in port {
+        rig.memory.write(Gpa(word_of(one)), &[0; 4]).unwrap();
+    }
+    rig.memory.write(Gpa(ready), &[0; 4]).unwrap();
+    assert_eq!((event(&mut rig, 4, port[0]), rig.word(heads + 28)), (0, port[0]));
+    assert_eq!(rig.word(word_of(port[1])), 0, "no link stays behind");
+    // A queue that holds its own tail: what the guest wrote there leads nowhere, and hurts nobody.
+    rig.memory.write(Gpa(word_of(port[0])), &[0; 4]).unwrap();
+    assert_eq!((event(&mut rig, 4, port[0]), rig.word(word_of(port[0]))), (0, fifo::PENDING | fifo::LINKED));
+    assert_eq!(event(&mut rig, 3, port[0]), 0);
+    assert_eq!(rig.word(word_of(port[0])), fifo::LINKED, "closed, and still in its queue");
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 7, &[0]), 0);
+    assert_eq!(rig.word(ARGS + 4), port[3] + 1, "not bound again until it is taken");
+    let saved: Saved = serde_json::from_str(&serde_json::to_string(&rig.partition.save()).unwrap()).unwrap();
+    assert!(Rig::new().partition.restore(saved.clone()));
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 10, &[0x7ff0]), 0);
+    assert_eq!(rig.with(call::EVENT_CHANNEL, 12, &[3]), errno::ENOSYS, "two levels again");
 }
 
 #[test]

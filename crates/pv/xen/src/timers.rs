@@ -49,7 +49,7 @@ impl Partition {
             expired = true;
         }
         if expired {
-            self.raise_virq(&self.state(), virq::TIMER, vp.index, Some(vp.index));
+            self.raise_virq(&mut self.state(), virq::TIMER, vp.index, Some(vp.index));
         }
         expired
     }
