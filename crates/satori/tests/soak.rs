@@ -98,7 +98,7 @@ fn main() {
                     line.rsplit(' ').next().and_then(|s| s.trim_end_matches('s').parse().ok()).unwrap_or(0.0);
             }
             failures += failed;
-            let mean = seconds / f64::from(boots);
+            let mean = seconds / f64::from(boots.max(1));
             let _ = writeln!(
                 summary,
                 "soak: Debian {series}, {cpus} vCPU {words}: {passed} of {boots} boots passed, {failed} failed, {mean:.1} s each"
