@@ -78,6 +78,8 @@ pub struct Config {
     pub profile: bool,
     /// Whether the engine's time is sampled, and what costs time to count is counted.
     pub engine_stats: bool,
+    /// Whether the process ends with the run: what vCPUs cached is left to the host then, and not freed piece by piece.
+    pub ends_process: bool,
     /// Where names of guest functions come from.
     pub symbols: SymbolSource,
     /// Whether they are wanted at every end, and not only where the guest failed.
@@ -130,6 +132,7 @@ impl Default for Config {
             input: Vec::new(),
             profile: true,
             engine_stats: false,
+            ends_process: false,
             symbols: SymbolSource::Auto,
             names: false,
         }

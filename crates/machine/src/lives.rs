@@ -38,6 +38,9 @@ impl Lives<'_> {
             let event = self.one(&mut life, sum);
             let Some(load) = self.load.as_ref().filter(|_| matches!(event, Event::Reset(_))) else {
                 self.examine(&life, &event, sum);
+                if self.plan.config.ends_process {
+                    life.vps.iter_mut().for_each(MachineVcpu::abandon_caches);
+                }
                 return event;
             };
             // Its memory goes before that of the next one comes.

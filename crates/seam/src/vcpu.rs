@@ -80,6 +80,10 @@ pub trait Vcpu<I: Isa>: Send {
         None
     }
 
+    /// Leaves what it cached of the guest's code to the host, which takes it back when the process ends: to free it piece by piece
+    /// takes longer. It runs no more.
+    fn abandon_caches(&mut self) {}
+
     /// What it has beside the register file, outside [`Vcpu::run`]: answers that it was given and has not taken, its counts,
     /// the state of its random numbers. What it derives from registers and memory is not among it.
     fn save(&self) -> Result<Value, Error> {

@@ -150,6 +150,11 @@ impl MachineVcpu {
         self.owed = false;
     }
 
+    /// Leaves what its engine cached to the host ([`Vcpu::abandon_caches`]).
+    pub(crate) fn abandon_caches(&mut self) {
+        self.vcpu.abandon_caches();
+    }
+
     /// Where it and its engine say what they do.
     pub(crate) fn whereabouts(&self) -> Option<Arc<Whereabouts>> {
         self.whereabouts.clone()

@@ -305,6 +305,13 @@ impl Drop for Jit {
 }
 
 impl Jit {
+    /// Forgets what there are many of without freeing them, for a process that ends. No code may be entered any more.
+    fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.blocks));
+        std::mem::forget(std::mem::take(&mut self.links));
+        std::mem::forget(std::mem::take(&mut self.table));
+    }
+
     /// A translator with code memory from `pool`, or fresh. Nothing if the host refuses any.
     pub(crate) fn new(pool: &Pool, manner: Manner) -> Option<Box<Self>> {
         let spare = pool.lock().held().pop();

@@ -72,6 +72,11 @@ impl Executor for Translating {
         Ran::Not
     }
 
+    fn abandon(&mut self) {
+        self.blocks.abandon();
+        self.jit.abandon();
+    }
+
     fn make_room(&mut self) {
         self.blocks.sweep(&self.jit.translated());
         if self.blocks.is_full() {

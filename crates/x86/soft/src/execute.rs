@@ -34,6 +34,11 @@ pub trait Executor: Send {
     /// Frees blocks until [`Blocks::wants_room`] no more.
     fn make_room(&mut self);
 
+    /// Forgets all that it decoded and made, without freeing it. It runs no more.
+    fn abandon(&mut self) {
+        self.parts().1.abandon();
+    }
+
     /// Counters of its own.
     fn stats(&self, _stats: &mut Vec<Stat>) {}
 }

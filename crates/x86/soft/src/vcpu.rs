@@ -83,6 +83,10 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
         self.cpu().inject(event);
     }
 
+    fn abandon_caches(&mut self) {
+        self.0.abandon();
+    }
+
     fn request_window(&mut self, window: Window, wanted: bool) {
         self.cpu().request_window(window, wanted);
     }

@@ -141,6 +141,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
         testdev: flags.testdev.contains(&cli::Testdev::Suite),
         profile: flags.report != cli::Report::Off,
         engine_stats: flags.engine_stats,
+        ends_process: true,
         guest_timeout: flags.guest_timeout,
         symbols: symbols(&flags.symbols)?,
         // Looking for them goes through the guest's memory, and the text names none.

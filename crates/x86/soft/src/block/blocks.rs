@@ -164,6 +164,14 @@ impl Blocks {
         self.sweep_at = SWEEP.max(self.memory / 2 * 3);
     }
 
+    /// Forgets all blocks without freeing them, for a process that ends. None may be running.
+    pub fn abandon(&mut self) {
+        self.jumps.fill(NO_JUMP);
+        std::mem::forget(std::mem::take(&mut self.storage));
+        std::mem::forget(std::mem::take(&mut self.table));
+        std::mem::forget(std::mem::take(&mut self.crossings));
+    }
+
     /// Frees all blocks. None may be running, nor be pointed to.
     pub fn reset(&mut self) {
         self.counts.resets += 1;
