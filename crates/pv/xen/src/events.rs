@@ -35,7 +35,7 @@ impl Port {
         Port::Console { vcpu: 0 }
     }
 
-    fn vcpu(&self) -> Option<u32> {
+    pub(crate) fn vcpu(&self) -> Option<u32> {
         match *self {
             Port::Free => None,
             Port::Unbound { vcpu, .. }

@@ -5,7 +5,7 @@ use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
 use crate::events::Port;
-use crate::partition::State;
+use crate::partition::{State, Vcpu};
 use crate::{Partition, Vp};
 
 /// Everything of a partition that a guest can change, but for its [`Vp`]s and the pages in its memory.
@@ -14,6 +14,17 @@ use crate::{Partition, Vp};
 pub struct Saved {
     state: State,
     usage: SavedUsage,
+}
+
+/// Beyond all guest-physical addresses; what lies a page behind the last one still is a number.
+const PLACES: u64 = 1 << 52;
+
+impl Vcpu {
+    /// The addresses at which something of it is written.
+    fn places(&self) -> impl Iterator<Item = u64> {
+        let times = self.times.iter().flatten().map(|area| area.gpa().0);
+        [self.info, self.runstate].into_iter().flatten().chain(times)
+    }
 }
 
 impl satori_save::State for Saved {
@@ -37,13 +48,19 @@ impl Partition {
     pub fn restore(&self, saved: Saved) -> bool {
         let mut own = self.state();
         let (vcpus, ports) = (own.vcpus.len(), saved.state.ports.len());
-        let loops = |port: &Port| !matches!(port, Port::Loop { port, .. } if *port as usize >= ports);
+        let bound = |port: &Port| {
+            let loops = matches!(port, Port::Loop { port, .. } if *port as usize >= ports);
+            !loops && port.vcpu().is_none_or(|vcpu| (vcpu as usize) < vcpus)
+        };
+        let places =
+            saved.state.shared_info.into_iter().chain(saved.state.vcpus.iter().flat_map(Vcpu::places));
+        let somewhere = places.into_iter().all(|place| place < PLACES);
         let console = (saved.state.console_port as usize) < ports;
         let fifo = saved.state.fifo.as_ref();
         let most = if fifo.is_some() { fifo::PORTS } else { crate::events::PORTS } as usize;
         let queues = fifo.is_none_or(|fifo| fifo.fits(&self.memory, vcpus));
         let fits = saved.state.vcpus.len() == vcpus && (1..=most).contains(&ports) && console && queues;
-        if !fits || !saved.state.ports.iter().all(loops) || !self.usage.restore(&saved.usage) {
+        if !fits || !somewhere || !saved.state.ports.iter().all(bound) || !self.usage.restore(&saved.usage) {
             return false;
         }
         *own = saved.state;

@@ -396,4 +396,19 @@ fn what_a_guest_has_set_survives_saving() {
     assert_eq!(again.partition.save(), saved);
     let alone = Partition::new(again.memory.clone(), again.clock.clone(), 1, false, again.heard.clone());
     assert!(!alone.restore(saved));
+    // Where the guest has its pages, and whose a port is, may have been damaged on the way.
+    let mut value = serde_json::to_value(rig.partition.save()).unwrap();
+    for (place, damaged) in [
+        ("/state/shared_info", u64::MAX.into()),
+        ("/state/vcpus/1/runstate", (u64::MAX - 8).into()),
+        ("/state/vcpus/0/info", (1_u64 << 52).into()),
+        ("/state/ports/1", serde_json::json!({ "Ipi": { "vcpu": 2 } })),
+    ] {
+        let field = value.pointer_mut(place).unwrap_or_else(|| panic!("{place}"));
+        let before = std::mem::replace(field, damaged);
+        let damaged: Saved = serde_json::from_value(value.clone()).unwrap();
+        assert!(!Rig::new().partition.restore(damaged), "{place}");
+        *value.pointer_mut(place).unwrap() = before;
+    }
+    assert!(Rig::new().partition.restore(serde_json::from_value(value).unwrap()));
 }
