@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{satori, scratch};
+use std::process::{Command, Stdio};
+
+use common::{Ended, SATORI, read_until, satori, scratch};
 use serde_json::Value;
 
 #[test]
@@ -40,6 +42,25 @@ fn two_rows_natively_and_in_a_guest() {
     assert!((1e6..1e9).contains(&above), "{above}");
     let chart = std::fs::read_to_string(chart).expect("the chart");
     assert_eq!(chart.matches("<title>satori ").count(), 2);
+}
+
+#[test]
+fn what_was_measured_until_the_user_ends_it_is_told() {
+    let mut command = Command::new(SATORI);
+    command.args(["bench", "--rows", "fib", "--peers", "none", "--mitigations", "on"]);
+    // It would take minutes.
+    command.args(["--repetitions", "50", "--budget", "40ms", "--format", "json"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("satori runs");
+    let messages = child.stderr.as_mut().expect("a pipe");
+    read_until(messages, "round 2: native");
+    // SAFETY: our own child's number.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let ended: Ended = child.wait_with_output().expect("it ends").into();
+    assert_eq!(ended.status, 130, "{}", ended.messages);
+    let results: Value = serde_json::from_str(&ended.console).expect("JSON");
+    assert!(results["tables"][0]["rows"][0]["to_native"].as_f64().is_some(), "{results:#}");
+    assert!(results["notes"].to_string().contains("ended by the user"), "{results:#}");
 }
 
 #[test]

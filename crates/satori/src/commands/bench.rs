@@ -114,13 +114,15 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         let Some(measured) = take(&plan)? else { return Ok(Status::User) };
         results = Some(measured);
     }
-    if let Some(files) = own {
+    let stopped = results.as_ref().is_some_and(|results| results.stopped);
+    if let Some(files) = own.filter(|_| !stopped) {
         plan = Plan { files, rows: real, boot: false, memory: satori_bench::programs::MEMORY, ..plan };
-        let Some(measured) = take(&plan)? else { return Ok(Status::User) };
-        results = Some(match results {
-            Some(others) => others.with(measured),
-            None => measured.worst_first(),
-        });
+        results = match (results, take(&plan)?) {
+            (Some(others), Some(measured)) => Some(others.with(measured)),
+            (None, Some(measured)) => Some(measured.worst_first()),
+            (Some(others), None) => Some(Results { stopped: true, ..others }),
+            (None, None) => return Ok(Status::User),
+        };
     }
     let mut results = results.context("there is no row to measure")?;
     results.host = origin::host();
@@ -168,7 +170,11 @@ fn show(flags: &Bench, results: &Results, chart: Chart) -> Result<Status> {
         return Ok(Status::Internal);
     }
     let short = flags.check && verdicts.iter().any(|verdict| verdict.reached() != Some(true));
-    Ok(if short || results.wrong() { Status::Short } else { Status::Ok })
+    Ok(match results {
+        results if results.stopped => Status::User,
+        results if short || results.wrong() => Status::Short,
+        _ => Status::Ok,
+    })
 }
 
 /// The host first, then Satori, then the peers that there are.

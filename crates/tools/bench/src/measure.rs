@@ -50,10 +50,11 @@ pub struct Watch<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// Measures all that `plan` asks for.
+/// Measures all that `plan` asks for, or what there is time for until the user ends it.
 pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
     let above = vec![Vec::new(); plan.subjects.len()];
-    let mut measuring = Measuring { plan, watch, tsc_khz: 0, notes: Vec::new(), stumbles: Vec::new(), above };
+    let mut measuring =
+        Measuring { plan, watch, tsc_khz: 0, notes: Vec::new(), stumbles: Vec::new(), above, stopped: false };
     let ended = measuring.session(0, Setting::Defaults, 1, Entry::Pvh, "boot".into())?;
     for line in ended.lines {
         if let Said::Init(khz) = line {
@@ -67,12 +68,27 @@ pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
             let rows: Vec<_> = plan.rows.iter().copied().filter(|row| row.several == several).collect();
             lines.extend(measuring.rows(setting, if several { plan.cpus } else { 1 }, &rows)?);
         }
-        let boots = if plan.boot { measuring.boots(setting)? } else { Vec::new() };
-        tables.push(Table { setting, lines, boots });
+        let mut boots = if plan.boot { measuring.boots(setting)? } else { Vec::new() };
+        if measuring.stopped {
+            lines.retain(|line| line.to_native().is_some());
+            boots.retain(|boot| !boot.runs.is_empty());
+        }
+        if !measuring.stopped || !lines.is_empty() || !boots.is_empty() {
+            tables.push(Table { setting, lines, boots });
+        }
+        if measuring.stopped {
+            break;
+        }
     }
-    let Measuring { mut notes, stumbles, above, .. } = measuring;
+    let Measuring { mut notes, stumbles, above, stopped, .. } = measuring;
     notes.sort();
     notes.dedup();
+    if stopped {
+        if tables.is_empty() {
+            return Err(Error::Stopped);
+        }
+        notes.insert(0, "ended by the user: these are the rows that were measured until then".into());
+    }
     Ok(Results {
         host: String::new(),
         date: String::new(),
@@ -86,6 +102,7 @@ pub fn measure(plan: &Plan, watch: &mut Watch) -> Result<Results, Error> {
         stumbles,
         above,
         memory: plan.memory,
+        stopped,
     })
 }
 
@@ -96,6 +113,8 @@ struct Measuring<'a, 'w> {
     notes: Vec<String>,
     stumbles: Vec<(usize, String)>,
     above: Vec<Vec<f64>>,
+    /// The user ended it.
+    stopped: bool,
 }
 
 impl Measuring<'_, '_> {
@@ -120,22 +139,27 @@ impl Measuring<'_, '_> {
         let mut lines: Vec<Line> =
             rows.iter().map(|row| Line { row, cells: vec![Cell::default(); subjects] }).collect();
         let repetitions = self.plan.repetitions;
-        for round in 0..repetitions * ROUNDS_MAX {
-            for subject in 0..subjects {
-                // A row is repeated where it was noisy, and left alone where its runs agree.
-                let open = |line: &Line| !line.cells[subject].settled(repetitions);
-                let wanted: Vec<usize> = (0..lines.len()).filter(|&i| open(&lines[i])).collect();
-                if wanted.is_empty() {
-                    continue;
-                }
-                let name = self.plan.subjects[subject].name();
-                (self.watch.tell)(&format!(
-                    "{}, {cpus} vCPU, round {}: {name}, {} rows",
-                    setting.name(),
-                    round + 1,
-                    wanted.len()
-                ));
-                self.run(setting, cpus, subject, &mut lines, wanted)?;
+        let rounds = (0..repetitions * ROUNDS_MAX).flat_map(|round| (0..subjects).map(move |it| (round, it)));
+        for (round, subject) in rounds {
+            if self.stopped {
+                break;
+            }
+            // A row is repeated where it was noisy, and left alone where its runs agree.
+            let open = |line: &Line| !line.cells[subject].settled(repetitions);
+            let wanted: Vec<usize> = (0..lines.len()).filter(|&i| open(&lines[i])).collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            let name = self.plan.subjects[subject].name();
+            (self.watch.tell)(&format!(
+                "{}, {cpus} vCPU, round {}: {name}, {} rows",
+                setting.name(),
+                round + 1,
+                wanted.len()
+            ));
+            match self.run(setting, cpus, subject, &mut lines, wanted) {
+                Err(Error::Stopped) => self.stopped = true,
+                done => done?,
             }
         }
         Ok(lines)
@@ -224,13 +248,19 @@ impl Measuring<'_, '_> {
         let repetitions = self.plan.repetitions;
         for round in 0..repetitions * ROUNDS_MAX {
             let open: Vec<_> = boots.iter_mut().filter(|boot| !boot.settled(repetitions)).collect();
-            if open.is_empty() {
+            if open.is_empty() || self.stopped {
                 break;
             }
             (self.watch.tell)(&format!("{}, round {}: {} boots", setting.name(), round + 1, open.len()));
             for boot in open {
                 for attempt in 0..=1 {
-                    let ended = self.session(boot.subject, setting, 1, boot.entry, "boot".into())?;
+                    let ended = match self.session(boot.subject, setting, 1, boot.entry, "boot".into()) {
+                        Err(Error::Stopped) => {
+                            self.stopped = true;
+                            break;
+                        }
+                        ended => ended?,
+                    };
                     let wrong = match (ended.wrong, ended.to_init) {
                         (None, Some(to_init)) => {
                             let ms = |time: Duration| time.as_secs_f64() * 1e3;

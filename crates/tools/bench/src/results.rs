@@ -233,6 +233,8 @@ pub struct Results {
     pub above: Vec<Vec<f64>>,
     /// The guests' memory in bytes.
     pub memory: u64,
+    /// The user ended it before all was measured.
+    pub stopped: bool,
 }
 
 impl Results {
@@ -244,6 +246,10 @@ impl Results {
             table.lines.extend(more.lines);
         }
         self.stumbles.extend(programs.stumbles);
+        self.stopped |= programs.stopped;
+        if programs.stopped {
+            self.notes.extend(programs.notes.into_iter().take(1));
+        }
         self
     }
 
@@ -310,6 +316,7 @@ pub(crate) mod tests {
             tables: vec![Table { setting: Setting::Defaults, lines, boots: Vec::new() }],
             above: vec![vec![], vec![60e6, 61e6, 62e6], vec![], vec![]],
             memory: 512 << 20,
+            stopped: false,
         }
     }
 
