@@ -24,7 +24,8 @@ pub struct Folder {
 impl Folder {
     /// A folder, served as virtiofs.
     pub fn new(tag: impl Into<String>, root: PathBuf, mode: Mode) -> Folder {
-        Folder { tag: tag.into(), share: Share { root, mode, protocol: Protocol::Fuse, budget: BUDGET } }
+        let share = Share { root, mode, protocol: Protocol::Fuse, as_root: false, budget: BUDGET };
+        Folder { tag: tag.into(), share }
     }
 
     /// The folder of a `--share`, which has to be there: `DIR:TAG[,ro|rw|cow][,9p]`.

@@ -31,7 +31,12 @@ impl Server {
         let fd = self.host(id)?;
         let number = fd.as_raw_fd().to_string();
         if wanted.uid.is_some() || wanted.gid.is_some() {
-            let (uid, gid) = (wanted.uid.map(Uid::from_raw), wanted.gid.map(Gid::from_raw));
+            let theirs = |id: u32, of: fn((u32, u32)) -> u32| match self.roots {
+                Some(owner) if id == 0 => of(owner),
+                _ => id,
+            };
+            let uid = wanted.uid.map(|uid| Uid::from_raw(theirs(uid, |owner| owner.0)));
+            let gid = wanted.gid.map(|gid| Gid::from_raw(theirs(gid, |owner| owner.1)));
             chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = wanted.mode {

@@ -39,12 +39,17 @@ const PSEUDO: &[u64] = &[
     0x4249_4e4d,
 ];
 
+/// User and group.
+pub(crate) type Owner = (u32, u32);
+
 /// The host's file beneath a node.
 #[derive(Debug)]
 pub(crate) struct Lower {
     /// Opened with O_PATH.
     pub fd: OwnedFd,
     key: Key,
+    /// Whose files are shown as root's.
+    roots: Option<Owner>,
     /// The root of a pseudo file system: shown as an empty directory.
     pub hidden: bool,
 }
@@ -68,6 +73,8 @@ pub(crate) struct Nodes {
     all: HashMap<u64, Node>,
     by_key: HashMap<Key, u64>,
     next: u64,
+    /// Whose files are shown as root's.
+    roots: Option<Owner>,
     /// Devices by first sight; the root's is the first.
     devices: Vec<u64>,
 }
@@ -100,6 +107,10 @@ impl Node {
             (Some(change), _) => Ok(change.attr),
             (None, Some(lower)) => {
                 let mut attr = Attr::new(&stat(&lower.fd)?, self.ino);
+                if let Some((uid, gid)) = lower.roots {
+                    attr.uid = if attr.uid == uid { 0 } else { attr.uid };
+                    attr.gid = if attr.gid == gid { 0 } else { attr.gid };
+                }
                 if lower.hidden {
                     attr.mode = S_IFDIR | 0o555;
                 }
@@ -117,9 +128,10 @@ impl Node {
 
 impl Nodes {
     /// The root directory alone, which is never forgotten.
-    pub(crate) fn new(root: OwnedFd) -> Result<Nodes, Errno> {
-        let mut nodes =
-            Nodes { all: HashMap::new(), by_key: HashMap::new(), next: ROOT, devices: Vec::new() };
+    /// Files of `roots` are shown as root's.
+    pub(crate) fn new(root: OwnedFd, roots: Option<Owner>) -> Result<Nodes, Errno> {
+        let (all, by_key, devices) = (HashMap::new(), HashMap::new(), Vec::new());
+        let mut nodes = Nodes { all, by_key, next: ROOT, roots, devices };
         nodes.of_lower(root)?;
         Ok(nodes)
     }
@@ -154,7 +166,8 @@ impl Nodes {
             && fstatfs(&fd).is_ok_and(|fs| PSEUDO.contains(&(fs.f_type as u64)));
         // Numbers of other file systems could meet those of the root's.
         let ino = stat.stx_ino ^ ((index as u64 & 0x7fff) << 48);
-        let id = self.add(Node { lookups: 0, ino, lower: Some(Lower { fd, key, hidden }), change: None })?;
+        let lower = Lower { fd, key, roots: self.roots, hidden };
+        let id = self.add(Node { lookups: 0, ino, lower: Some(lower), change: None })?;
         self.by_key.insert(key, id);
         Ok(id)
     }

@@ -19,6 +19,10 @@ use crate::{Mode, Protocol};
 /// The word that makes our own binary a file server; no row of the table of commands.
 pub const COMMAND: &str = "__files";
 
+/// Whose files of the server's own user are to the guest.
+const AS_ROOT: &str = "as-root";
+const AS_THEY_ARE: &str = "as-they-are";
+
 /// Why a folder cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,6 +43,8 @@ pub struct Share {
     pub mode: Mode,
     /// How the guest asks.
     pub protocol: Protocol,
+    /// Whether files of who starts the server are root's to the guest.
+    pub as_root: bool,
     /// How much memory its changes may take, in bytes.
     pub budget: u64,
 }
@@ -49,7 +55,8 @@ pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, 
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(program);
     let (mode, protocol, budget) = (share.mode.name(), share.protocol.name(), share.budget.to_string());
-    command.args([COMMAND, mode, protocol, sandbox.name(), &budget]).arg(&share.root);
+    let owners = if share.as_root { AS_ROOT } else { AS_THEY_ARE };
+    command.args([COMMAND, mode, protocol, sandbox.name(), owners, &budget]).arg(&share.root);
     Helper::start(&mut command, ours, theirs).map_err(|why| match why {
         Unstarted::Start(error) => failed(error),
         Unstarted::Refused(_) => Error::Refused(share.root.clone(), why.to_string()),
@@ -121,8 +128,8 @@ fn messages(
 }
 
 fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixStream), String> {
-    let [mode, protocol, sandbox, budget, root] = arguments else {
-        return Err("five arguments are wanted".into());
+    let [mode, protocol, sandbox, owners, budget, root] = arguments else {
+        return Err("six arguments are wanted".into());
     };
     let mode = Mode::ALL.into_iter().find(|m| mode == m.name()).ok_or("no such mode")?;
     let protocol = Protocol::ALL.into_iter().find(|p| protocol == p.name()).ok_or("no such protocol")?;
@@ -136,12 +143,15 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixSt
         .map_err(|why| format!("there is no /proc ({why}): mount it"))?;
     let keep = [socket.as_raw_fd(), proc.as_raw_fd()];
     let privileged = rustix::process::geteuid().is_root();
+    // Asked before the sandbox, which does not permit the question.
+    let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let roots = (owners == AS_ROOT && !privileged).then_some(me);
     let writes = mode == Mode::Rw;
     let folder = Folder { root: Path::new(root), keep: &keep, writes, status: FAILED };
     let (opened, result) = enter_folder(sandbox, &folder)
         .map_err(|why| format!("cannot be offered to the guest ({why}): name a folder that can be read"))?;
     let measures = result.map_err(|why| why.to_string())?;
-    let server = Server::new(opened, proc, mode, budget, privileged);
+    let server = Server::new(opened, proc, mode, budget, privileged, roots);
     let server = server.map_err(|why| format!("cannot be read ({why})"))?;
     say_ready(&measures, &[]).map_err(|why| why.to_string())?;
     Ok((server, protocol, socket.into()))

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::Mode;
 use crate::cow::Budget;
 use crate::handles::Handles;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, Owner};
 use crate::wire::{Args, Header, MAX_IO, Reply, op};
 
 /// Whether a request has a reply.
@@ -29,6 +29,8 @@ pub(crate) struct Server {
     pub(crate) budget: Budget,
     /// Files can be given to whoever makes them.
     pub(crate) privileged: bool,
+    /// Whose files are root's to the guest, if they are another one's.
+    pub(crate) roots: Option<Owner>,
 }
 
 /// Requests that change something, which a read-only folder refuses.
@@ -78,16 +80,17 @@ const VERSION: (u32, u32, u32) = (7, 31, 38);
 
 impl Server {
     /// A server of `root`, an open directory. `proc` is `/proc/self/fd`; `privileged` tells that files can be given to
-    /// others.
+    /// others; files of `roots` are root's to the guest.
     pub(crate) fn new(
         root: OwnedFd,
         proc: OwnedFd,
         mode: Mode,
         budget: u64,
         privileged: bool,
+        roots: Option<Owner>,
     ) -> Result<Server, Errno> {
-        let nodes = Nodes::new(root)?;
-        Ok(Server { mode, nodes, handles: Handles::default(), proc, budget: Budget::new(budget), privileged })
+        let (nodes, handles) = (Nodes::new(root, roots)?, Handles::default());
+        Ok(Server { mode, nodes, handles, proc, budget: Budget::new(budget), privileged, roots })
     }
 
     /// The reply to one whole request, if it has one.

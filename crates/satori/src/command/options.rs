@@ -1,5 +1,6 @@
 //! The options of a command: which folders it sees, and what does not go with it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -47,7 +48,12 @@ impl Folders {
         let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
         let inside = root.join(cwd.strip_prefix("/").unwrap_or(&cwd));
         let cwd = if flags.root.is_some() && !inside.is_dir() { "/".into() } else { cwd };
-        let mut all = vec![Place { folder: Folder::new(ROOT, root, mode), at: Some("/".into()) }];
+        // A tree that somebody made without being root, where root's files are the maker's own.
+        let made = |meta: std::fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw();
+        let as_root = flags.root.is_some() && user.uid == 0 && root.metadata().is_ok_and(made);
+        let mut folder = Folder::new(ROOT, root, mode);
+        folder.share.as_root = as_root;
+        let mut all = vec![Place { folder, at: Some("/".into()) }];
         for (path, number) in flags.rwdir.iter().zip(1..) {
             let path = existing("--rwdir", path)?;
             let folder = Folder::new(format!("satori-rw{number}"), path.clone(), Mode::Rw);

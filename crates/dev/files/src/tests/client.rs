@@ -41,6 +41,11 @@ impl Client {
     }
 
     pub(super) fn with_budget(folder: &Folder, mode: Mode, budget: u64) -> Client {
+        Client::with(folder, mode, budget, None)
+    }
+
+    /// Of a folder in which files of `roots` are root's.
+    pub(super) fn with(folder: &Folder, mode: Mode, budget: u64, roots: Option<(u32, u32)>) -> Client {
         let open = |path: &std::path::Path| {
             open(path, OFlags::PATH | OFlags::DIRECTORY, Permissions::empty()).expect("a directory")
         };
@@ -50,6 +55,7 @@ impl Client {
             mode,
             budget,
             rustix::process::geteuid().is_root(),
+            roots,
         )
         .expect("a server");
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

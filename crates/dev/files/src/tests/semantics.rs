@@ -45,6 +45,29 @@ fn read_only_refuses_every_change() {
 }
 
 #[test]
+fn files_of_who_serves_may_be_roots() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "x").unwrap();
+    // Root may have the files be another one's; others serve their own.
+    let of = |meta: fs::Metadata| (meta.uid(), meta.gid());
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(folder.join("a"), Some(4321), Some(4322)).unwrap();
+    }
+    let me = fs::metadata(folder.join("a")).map(of).unwrap();
+    for mode in [Mode::Ro, Mode::Cow, Mode::Rw] {
+        let mut client = Client::with(&folder, mode, 1 << 20, Some(me));
+        let seen = client.stat("a").unwrap();
+        assert_eq!((seen.uid, seen.gid), (0, 0), "{mode:?}");
+        let given = client.setattr("a", OWNER, 0, 0, 0);
+        assert_eq!(given, if mode == Mode::Ro { Err(Errno::ROFS) } else { Ok(()) });
+        assert_eq!(fs::metadata(folder.join("a")).map(of).unwrap(), me, "{mode:?}");
+    }
+    let mut other = Client::with(&folder, Mode::Ro, 1 << 20, Some((me.0 + 1, me.1 + 1)));
+    let seen = other.stat("a").unwrap();
+    assert_eq!((seen.uid, seen.gid), me);
+}
+
+#[test]
 fn owners_that_the_caller_cannot_set_are_kept_over_the_folder() {
     let folder = Folder::new();
     fs::write(folder.join("a"), "x").unwrap();
