@@ -3,10 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use satori_machine::image::{Access, Format, Image, Source};
+use satori_machine::image::{Access, Cache, Format, Image, Source};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 
 use crate::late;
@@ -14,7 +15,7 @@ use crate::opened::Opened;
 use crate::places::unix_socket;
 use crate::{cli, network, shares};
 
-/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,serial=TEXT]`.
+/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// The image.
@@ -23,12 +24,13 @@ pub struct DiskSpec {
     /// The folder that what a qcow2 image is based on has to lie in, if that is not the image's.
     backing: Option<PathBuf>,
     access: Access,
+    cache: Cache,
     serial: String,
 }
 
 /// What a part behind the file's name may be.
 const PARTS: &str =
-    "format=raw|qcow2, backing=DIR, readonly, snapshot or serial=TEXT (a comma in a name is two)";
+    "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.. or serial=TEXT (a comma in a name is two)";
 
 /// Reads one `--disk`; the file is not looked at.
 pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
@@ -38,8 +40,8 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
         return Err("name an image: --disk FILE".into());
     }
     let (mut readonly, mut snapshot) = (false, false);
-    let mut disk =
-        DiskSpec { file, format: Format::Raw, backing: None, access: Access::Write, serial: String::new() };
+    let (cache, access, serial) = (Cache::default(), Access::Write, String::new());
+    let mut disk = DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial };
     for part in parts {
         if let Some(folder) = part.as_bytes().strip_prefix(b"backing=") {
             disk.backing = Some(OsStr::from_bytes(folder).into());
@@ -50,6 +52,15 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
             ("readonly", "") => readonly = true,
             ("snapshot", "") => snapshot = true,
             ("serial", serial) => disk.serial = serial.into(),
+            ("cache", word) => {
+                let all = Cache::ALL.map(Cache::name);
+                disk.cache = Cache::ALL.into_iter().find(|cache| cache.name() == word).ok_or_else(|| {
+                    format!(
+                        "'cache={word}': write one of {}, which mean what QEMU means by them",
+                        all.join(", ")
+                    )
+                })?;
+            }
             ("bus", "virtio") => {}
             ("format", "raw") => disk.format = Format::Raw,
             ("format", "qcow2") => disk.format = Format::Qcow2,
@@ -131,8 +142,17 @@ pub fn serials(flags: &cli::Machine, opened: &mut Opened) -> Result<SerialPorts>
 fn open(spec: &DiskSpec) -> Result<Disk> {
     let shown = spec.file.display();
     let written = spec.access == Access::Write;
-    let file = File::options().read(true).write(written).open(&spec.file).map_err(|why| {
-        anyhow!("cannot open --disk {shown} ({}): name another image", plain(&why, written))
+    let mut options = File::options();
+    options.read(true).write(written);
+    if spec.cache.direct() {
+        options.custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+    }
+    let file = options.open(&spec.file).map_err(|why| match why.kind() {
+        std::io::ErrorKind::InvalidInput if spec.cache.direct() => anyhow!(
+            "--disk {shown}: its file system has no direct access, as cache={} asks for: write cache=writeback",
+            spec.cache.name()
+        ),
+        _ => anyhow!("cannot open --disk {shown} ({}): name another image", plain(&why, written)),
     })?;
     if !file.metadata().is_ok_and(|meta| {
         use std::os::unix::fs::FileTypeExt;
@@ -146,7 +166,7 @@ fn open(spec: &DiskSpec) -> Result<Disk> {
         false => folder.into(),
     });
     let image = Image::open(Source { name: format!("--disk {shown}"), file, format, access, here, backing })?;
-    Ok(Disk { image, serial })
+    Ok(Disk { image: image.with_cache(spec.cache), serial })
 }
 
 fn plain(why: &std::io::Error, written: bool) -> String {
@@ -166,12 +186,14 @@ mod tests {
         let spec = read("a,,b.img,readonly,serial=x,format=raw").unwrap();
         assert_eq!(spec.file, PathBuf::from("a,b.img"));
         assert!(spec.access == Access::ReadOnly && spec.serial == "x");
+        assert_eq!(read("a,cache=none").unwrap().cache, Cache::None);
         let spec = read("a,format=qcow2,backing=/b,snapshot").unwrap();
         assert!(spec.format == Format::Qcow2 && spec.access == Access::Snapshot);
         assert_eq!(spec.backing, Some("/b".into()));
         for (wrong, told) in [
             ("", "name an image"),
             ("a,format=vmdk", "qemu-img convert"),
+            ("a,cache=fast", "writeback, none, writethrough, directsync, unsafe"),
             ("a,backing=/b", "format=qcow2"),
             ("a,ro", "readonly"),
             ("a,readonly,snapshot", "leave one"),

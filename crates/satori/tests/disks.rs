@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use satori_machine::image::{Access, Format, Image, Source, testing};
+use satori_machine::image::{Access, Cache, Format, Image, Source, testing};
 
 use common::{SATORI, fetch, satori, scratch};
 
@@ -161,6 +161,61 @@ fn debian_keeps_a_file_system_on_a_qcow2_image() {
     );
     let ended = run("e2fsck -fn /dev/vda >/dev/null && echo clean", "");
     assert!(ended.console.contains("clean"), "{ended:?}");
+}
+
+/// What a guest is told of a disk's cache, and what it wrote by each of the ways.
+#[test]
+fn a_disks_cache_is_as_it_is_asked_for() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let (mut options, mut images) = (Vec::new(), Vec::new());
+    for cache in Cache::ALL {
+        for format in ["raw", "qcow2"] {
+            let path = scratch(&format!("cache-{}.{format}", cache.name()));
+            let bytes = if format == "raw" { vec![0; 8 << 20] } else { testing::qcow2(8 << 20, 16, None) };
+            fs::write(&path, bytes).unwrap();
+            options.extend([
+                "--disk".into(),
+                format!("{},format={format},cache={}", path.display(), cache.name()),
+            ]);
+            images.push((path, format));
+        }
+    }
+    let script = "for n in a b c d e f g h i j; do
+        cat /sys/block/vd$n/queue/write_cache
+        { echo begin of $n; seq 200000; } | dd of=/dev/vd$n bs=1M iflag=fullblock conv=notrunc 2>/dev/null
+        echo part | dd of=/dev/vd$n bs=512 seek=4001 conv=sync,notrunc oflag=direct 2>/dev/null
+        blkdiscard -z -o 4194304 -l 65536 /dev/vd$n
+        done; echo 3 > /proc/sys/vm/drop_caches; for n in a b c d e f g h i j; do head -n 1 /dev/vd$n; done";
+    let run = ["run", "--kernel", &kernel, "--timeout", "5m", "--user", "root"];
+    let words: Vec<_> = run.iter().map(|word| word.to_string()).chain(options).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).chain(["--", "sh", "-c", script]).collect();
+    let ended = satori(&words);
+    let told = |cache: Cache| match cache {
+        Cache::Writethrough | Cache::Directsync => "write through\n",
+        _ => "write back\n",
+    };
+    let told = Cache::ALL.into_iter().flat_map(|cache| [told(cache); 2]).collect::<String>();
+    let seen = "abcdefghij".chars().map(|n| format!("begin of {n}\n")).collect::<String>();
+    let direct = ended.messages.contains("has no direct access");
+    if direct {
+        eprintln!("not tried: {}", ended.messages);
+        return;
+    }
+    assert_eq!((ended.console, ended.status), (format!("{told}{seen}"), 0), "{}", ended.messages);
+    for (path, format) in images {
+        let format = if format == "raw" {
+            Format::Raw
+        } else {
+            whole(&path);
+            Format::Qcow2
+        };
+        let bytes = all(&path, format);
+        assert!(
+            bytes.starts_with(b"begin of ") && bytes[4001 * 512..].starts_with(b"part\n"),
+            "{}",
+            path.display()
+        );
+    }
 }
 
 /// A guest with a disk gets SIGTERM as its power button, and may tidy up; a second one ends it.

@@ -9,12 +9,13 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use satori_defs::virtio::block::SECTOR;
 use satori_lock::Held;
 
 use crate::qcow2::Qcow2;
 use crate::store::at_once;
-use crate::{Error, HostFile, Store, locks};
+use crate::{DirectFile, Error, HostFile, Store, locks};
 
 /// Bytes of the pieces that a snapshot keeps.
 const PIECE: u64 = 64 << 10;
@@ -43,12 +44,55 @@ pub enum Access {
     Snapshot,
 }
 
+/// When what a guest wrote is on the disk, and by which way it goes there. The names and what they mean are QEMU's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// The host keeps what is written, until the guest flushes.
+    #[default]
+    Writeback,
+    /// As `Writeback`, past the host's cache.
+    None,
+    /// Each write is on the disk before the guest is told of it; the guest is told of no cache.
+    Writethrough,
+    /// As `Writethrough`, past the host's cache.
+    Directsync,
+    /// The guest's flushes mean nothing: what it wrote is lost if the host is.
+    Unsafe,
+}
+
+impl Cache {
+    /// All of them.
+    pub const ALL: [Cache; 5] =
+        [Cache::Writeback, Cache::None, Cache::Writethrough, Cache::Directsync, Cache::Unsafe];
+
+    /// As options spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cache::Writeback => "writeback",
+            Cache::None => "none",
+            Cache::Writethrough => "writethrough",
+            Cache::Directsync => "directsync",
+            Cache::Unsafe => "unsafe",
+        }
+    }
+
+    /// Whether the file is to be opened with O_DIRECT.
+    pub const fn direct(self) -> bool {
+        matches!(self, Cache::None | Cache::Directsync)
+    }
+
+    /// Whether each write is made durable.
+    const fn through(self) -> bool {
+        matches!(self, Cache::Writethrough | Cache::Directsync)
+    }
+}
+
 /// Where an image is.
 #[derive(Debug)]
 pub struct Source {
     /// How messages call it.
     pub name: String,
-    /// The file, opened for writing if access is [`Access::Write`].
+    /// The file, opened for writing if access is [`Access::Write`]. One that was opened with O_DIRECT is used past the host's cache.
     pub file: File,
     /// Its format.
     pub format: Format,
@@ -70,6 +114,7 @@ pub struct Image {
     base: Base,
     bytes: u64,
     readonly: bool,
+    cache: Cache,
     /// Pieces that were written, by their number.
     kept: Option<Mutex<BTreeMap<u64, Box<[u8]>>>>,
     files: Vec<RawFd>,
@@ -89,7 +134,11 @@ impl Image {
         if !locks::take(&file, access == Access::Write).map_err(host)? {
             return Err(Error::Locked(name));
         }
-        let store: Arc<dyn Store> = Arc::new(HostFile::new(file).map_err(host)?);
+        let direct = fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        let store: Arc<dyn Store> = match direct {
+            true => Arc::new(DirectFile::new(file).map_err(host)?),
+            false => Arc::new(HostFile::new(file).map_err(host)?),
+        };
         match format {
             Format::Raw => Image::raw(&name, store, access),
             Format::Qcow2 => {
@@ -98,6 +147,12 @@ impl Image {
                 Ok(Image::new(image.bytes(), image.files(), Base::Qcow2(image), access))
             }
         }
+    }
+
+    /// The same image, with this said of its writes. Whether they pass by the host's cache is decided where the file is opened.
+    #[must_use]
+    pub fn with_cache(self, cache: Cache) -> Self {
+        Image { cache, ..self }
     }
 
     /// The bytes of `store`, as they are.
@@ -117,7 +172,7 @@ impl Image {
 
     fn new(bytes: u64, files: Vec<RawFd>, base: Base, access: Access) -> Self {
         let kept = (access == Access::Snapshot).then(Mutex::default);
-        Image { base, bytes, readonly: access == Access::ReadOnly, kept, files }
+        Image { base, bytes, readonly: access == Access::ReadOnly, cache: Cache::default(), kept, files }
     }
 
     /// Descriptors of the host that it uses.
@@ -133,6 +188,11 @@ impl Image {
     /// Whether it is never written.
     pub fn readonly(&self) -> bool {
         self.readonly
+    }
+
+    /// Whether what is written lasts before the guest hears of it, so that it needs no flush.
+    pub fn writes_through(&self) -> bool {
+        self.cache.through()
     }
 
     /// What a snapshot keeps, and is locked meanwhile.
@@ -200,6 +260,16 @@ impl Image {
 
     /// Writes bytes of the disk, all of which are within it.
     pub fn write(&self, at: u64, data: &[u8]) -> IoResult<()> {
+        self.write_back(at, data)?;
+        self.through()
+    }
+
+    /// Makes what was written last, if every change is to.
+    fn through(&self) -> IoResult<()> {
+        if self.cache.through() { self.commit() } else { Ok(()) }
+    }
+
+    fn write_back(&self, at: u64, data: &[u8]) -> IoResult<()> {
         let Some(mut kept) = self.kept() else {
             return match &self.base {
                 Base::Raw(store) => store.write(at, data),
@@ -227,6 +297,10 @@ impl Image {
 
     /// What was written is on the disk when this returns. A snapshot is nowhere.
     pub fn flush(&self) -> IoResult<()> {
+        if self.cache == Cache::Unsafe { Ok(()) } else { self.commit() }
+    }
+
+    fn commit(&self) -> IoResult<()> {
         match &self.base {
             _ if self.kept.is_some() || self.readonly => Ok(()),
             Base::Raw(store) => store.sync(),
@@ -244,6 +318,11 @@ impl Image {
 
     /// The guest does not need these bytes any more.
     pub fn discard(&self, at: u64, len: u64) -> IoResult<()> {
+        self.give_up(at, len)?;
+        self.through()
+    }
+
+    fn give_up(&self, at: u64, len: u64) -> IoResult<()> {
         match &self.base {
             _ if self.kept.is_some() || len == 0 => Ok(()),
             Base::Raw(store) => {
@@ -257,6 +336,11 @@ impl Image {
 
     /// Makes these bytes zero.
     pub fn zero(&self, at: u64, len: u64) -> IoResult<()> {
+        self.make_zero(at, len)?;
+        self.through()
+    }
+
+    fn make_zero(&self, at: u64, len: u64) -> IoResult<()> {
         if len == 0 {
             return Ok(());
         }
@@ -270,7 +354,7 @@ impl Image {
         let mut done = 0;
         while done < len {
             let count = (len - done).min(zeroes.len() as u64);
-            self.write(at + done, &zeroes[..count as usize])?;
+            self.write_back(at + done, &zeroes[..count as usize])?;
             done += count;
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! What an image's tables say is hostile input: an error, and never more.
 
 mod delayed;
+mod direct;
 mod error;
 mod image;
 mod locks;
@@ -15,6 +16,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use direct::DirectFile;
 pub use error::Error;
-pub use image::{Access, Format, Image, Source};
+pub use image::{Access, Cache, Format, Image, Source};
 pub use store::{HostFile, Store};

@@ -40,6 +40,11 @@ thread_local! {
     static AT_ONCE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether reads of this thread are not to wait.
+pub(crate) fn is_at_once() -> bool {
+    AT_ONCE.get()
+}
+
 /// Calls `read`, in which every [`HostFile`]'s read that would wait is an error.
 pub(crate) fn at_once<T>(read: impl FnOnce() -> T) -> T {
     /// Takes the wish back, also when `read` panics.

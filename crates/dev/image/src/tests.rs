@@ -334,3 +334,55 @@ fn an_image_whose_counts_have_holes_is_not_written() {
     assert!(open(&path, Access::Write).unwrap_err().contains("holes"));
     assert!(all(&open(&path, Access::ReadOnly).unwrap()) == vec![0; BYTES as usize]);
 }
+
+/// A file that tells what of it would be left if the host lost its power.
+#[derive(Debug, Default)]
+struct Lossy {
+    now: std::sync::Mutex<Vec<u8>>,
+    lasting: std::sync::Mutex<Vec<u8>>,
+}
+
+impl crate::Store for Lossy {
+    fn len(&self) -> u64 {
+        self.now.lock().unwrap().len() as u64
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.now.lock().unwrap().resize(len as usize, 0);
+        Ok(())
+    }
+    fn read(&self, at: u64, data: &mut [u8]) -> std::io::Result<()> {
+        data.copy_from_slice(&self.now.lock().unwrap()[at as usize..][..data.len()]);
+        Ok(())
+    }
+    fn write(&self, at: u64, data: &[u8]) -> std::io::Result<()> {
+        self.now.lock().unwrap()[at as usize..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+    fn punch(&self, _at: u64, _len: u64) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        *self.lasting.lock().unwrap() = self.now.lock().unwrap().clone();
+        Ok(())
+    }
+}
+
+#[test]
+fn what_lasts_when_is_as_the_cache_says() {
+    for cache in crate::Cache::ALL {
+        let store = Arc::new(Lossy::default());
+        *store.now.lock().unwrap() = vec![0; 4096];
+        crate::Store::sync(&*store).unwrap();
+        let image = Image::raw("a", store.clone(), Access::Write).unwrap().with_cache(cache);
+        let lasts = |at: usize| store.lasting.lock().unwrap()[at] == 1;
+        image.write(512, &[1; 512]).unwrap();
+        let through = cache.name() == "writethrough" || cache.name() == "directsync";
+        assert_eq!((lasts(512), image.writes_through()), (through, through), "{cache:?}");
+        image.flush().unwrap();
+        assert_eq!(lasts(512), cache.name() != "unsafe", "{cache:?}");
+        image.write(1024, &[1; 512]).unwrap();
+        image.flush().unwrap();
+        image.zero(1024, 512).unwrap();
+        assert_eq!(lasts(1024), !through && cache.name() != "unsafe", "{cache:?}");
+    }
+}

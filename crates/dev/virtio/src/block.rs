@@ -252,7 +252,9 @@ impl Device for Block {
     }
 
     fn features(&self) -> u64 {
-        let common = SIZE_MAX | SEG_MAX | BLK_SIZE | TOPOLOGY | MQ | FLUSH;
+        // A disk without a cache has nothing to flush: its driver waits for no request of that kind.
+        let flush = if self.shared.image.writes_through() { 0 } else { FLUSH };
+        let common = SIZE_MAX | SEG_MAX | BLK_SIZE | TOPOLOGY | MQ | flush;
         if self.shared.image.readonly() { common | RO } else { common | DISCARD | WRITE_ZEROES }
     }
 

@@ -27,8 +27,9 @@ pub struct Machine {
     pub processor: CpuFlags,
     /// A disk, on virtio: a block device or an image, raw unless format=qcow2 says otherwise, since the format is never guessed. May be
     /// given several times. What a qcow2 image is based on is looked for in its own folder, or in that of backing. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
-    /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk
-    #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,serial=TEXT]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
+    /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk; cache says otherwise as QEMU's does: none and directsync pass by
+    /// the host's memory (O_DIRECT), writethrough and directsync make each write last at once, unsafe ignores flushes
+    #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=writeback|none|writethrough|directsync|unsafe][,serial=TEXT]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
     pub disk: Vec<DiskSpec>,
     /// A network card, on virtio. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
     /// permits it; the guest is 10.0.2.15, and reaches everybody but this host itself and link-local addresses. forward leads a port of

@@ -18,6 +18,7 @@ pub(super) struct Drive {
     format: Option<String>,
     readonly: bool,
     snapshot: bool,
+    cache: Option<String>,
     serial: String,
     /// By `if=virtio`, or by the device that names it.
     attached: bool,
@@ -83,9 +84,10 @@ impl Wishes {
                 ("format", format @ ("raw" | "qcow2")) => drive.format = Some(format.into()),
                 ("readonly" | "read-only", word) => drive.readonly = word == "on",
                 ("snapshot", word) => drive.snapshot = word == "on",
+                ("cache", word) => drive.cache = Some(word.into()),
                 ("serial", serial) => drive.serial = serial.into(),
                 ("media", "disk")
-                | ("index" | "cache" | "aio" | "discard" | "werror" | "rerror" | "detect-zeroes", _) => {}
+                | ("index" | "aio" | "discard" | "werror" | "rerror" | "detect-zeroes", _) => {}
                 _ => bail!("-drive {shown}: '{part}' is not understood here: leave it out"),
             }
         }
@@ -246,6 +248,9 @@ impl Wishes {
                 word.push(",readonly");
             } else if drive.snapshot || self.snapshot {
                 word.push(",snapshot");
+            }
+            if let Some(cache) = &drive.cache {
+                word.push(format!(",cache={cache}"));
             }
             if !drive.serial.is_empty() {
                 word.push(format!(",serial={}", drive.serial));
