@@ -15,6 +15,8 @@ pub mod kind {
     pub const CONSOLE: u16 = 3;
     /// Entropy source.
     pub const ENTROPY: u16 = 4;
+    /// Memory balloon.
+    pub const BALLOON: u16 = 5;
     /// 9P transport.
     pub const PLAN9: u16 = 9;
     /// File system.
@@ -212,6 +214,24 @@ pub mod plan9 {
     pub const MESSAGE_TAG: usize = 5;
     /// A reply that tells an error, with its number of 32 bits.
     pub const RLERROR: u8 = 7;
+}
+
+/// Memory balloons (5.5).
+pub mod balloon {
+    /// Feature: the driver may take pages back when it has no others.
+    pub const DEFLATE_ON_OOM: u64 = 1 << 2;
+    /// Feature: there is a queue of pages that are free.
+    pub const PAGE_REPORTING: u64 = 1 << 5;
+    /// Queue: pages that the driver gives away, as numbers of 32 bits.
+    pub const INFLATE: u16 = 0;
+    /// Queue: pages that it takes back.
+    pub const DEFLATE: u16 = 1;
+    /// Queue: memory that is free. Its number is this because queues that are not offered have none.
+    pub const REPORTING: u16 = 2;
+    /// Bytes of a page, whatever a page of the guest is.
+    pub const PAGE: u64 = 4096;
+    /// Where the configuration has how many pages the driver gave away, 32 bits behind how many it is to give.
+    pub const ACTUAL: usize = 4;
 }
 
 /// Block devices (5.2).

@@ -144,7 +144,7 @@ pub(crate) fn devices(reader: &mut Reader, node: &Node) {
 
 pub(crate) fn memballoon(reader: &mut Reader, node: &Node) {
     if node.attribute("model").is_none_or(|model| model.value != "none") {
-        reader.warn(node.at, "<memballoon> is not honoured: there is no such device yet".into());
+        reader.warn(node.at, "<memballoon> is not honoured: write --balloon".into());
     }
 }
 

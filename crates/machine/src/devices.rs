@@ -12,7 +12,7 @@ use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_memory::GuestMemory;
 use satori_virtio::{
-    BAR_BYTES, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
+    BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
     VirtioFunction, Wiring,
 };
 
@@ -31,6 +31,8 @@ pub struct DeviceConfig {
     pub nics: Vec<Nic>,
     /// A source of random bytes.
     pub rng: bool,
+    /// A memory balloon, which asks for so many bytes.
+    pub balloon: Option<u64>,
 }
 
 /// Devices that outlive resets; clones are the same devices.
@@ -43,7 +45,7 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, disks, nics, rng } = config;
+        let DeviceConfig { ports, shares, disks, nics, rng, balloon } = config;
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
             devices.push(("console", Console::new(ports)?));
@@ -68,6 +70,9 @@ impl Devices {
         }
         if rng {
             devices.push(("rng", Rng::new(HostBytes(entropy::Seeded::new(u32::MAX)))));
+        }
+        if let Some(bytes) = balloon {
+            devices.push(("balloon", Balloon::new(bytes)));
         }
         if devices.len() > SLOTS.count() {
             return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
@@ -110,8 +115,8 @@ impl Devices {
                 messages: messages.clone(),
                 pin: pin(chipset, slot)?,
                 determined,
-                // A guest's kernel takes random bytes whatever else it does.
-                moved: if *name == "rng" { Arc::default() } else { moved.clone() },
+                // A guest's kernel takes random bytes and gives memory back whatever else it does.
+                moved: if matches!(*name, "rng" | "balloon") { Arc::default() } else { moved.clone() },
             };
             let function = VirtioFunction::new(name, device.clone(), wiring);
             chipset.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))?;

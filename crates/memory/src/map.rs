@@ -64,6 +64,27 @@ impl Slot {
         self.states.iter().filter(|state| state.watched()).for_each(|state| _ = state.wrote());
     }
 
+    /// Gives the whole pages of the part that is in it back to the host, and tells how many bytes they are. What they held reads
+    /// as zeros, and code that was decoded from them is void.
+    pub(crate) fn give_back_part(&self, part: Region) -> u64 {
+        let whole = |at: u64| at.saturating_sub(self.region.start.0).min(self.region.len) / PAGE_SIZE;
+        let first = whole(part.start.0.saturating_add(PAGE_SIZE - 1)) as usize;
+        let end = whole(part.start.0.saturating_add(part.len)) as usize;
+        let Some(states) = self.states.get(first..end).filter(|states| !states.is_empty()) else { return 0 };
+        let bytes = states.len() * PAGE_SIZE as usize;
+        // SAFETY: the pages are within the region, which is a private mapping of ours that stays one; who reads there while
+        // they go reads zeros or what was there, as of memory that a device writes.
+        let failed = unsafe {
+            let host = self.host.add(first * PAGE_SIZE as usize);
+            libc::madvise(host.cast(), bytes, libc::MADV_DONTNEED) != 0
+        };
+        if failed {
+            return 0;
+        }
+        states.iter().for_each(|state| _ = state.wrote());
+        bytes as u64
+    }
+
     /// Gives its memory back to the host; what it held is lost, and reads as zeros.
     pub(crate) fn give_back(&self) {
         // SAFETY: the range is a private mapping of ours, which stays one and reads as zeros; nobody keeps a

@@ -185,6 +185,12 @@ impl GuestMemory {
         Ok(())
     }
 
+    /// Gives the whole pages of `part` that are RAM back to the host, until they are touched again, and tells how many bytes they
+    /// are. They read as zeros, as after a write of zeros.
+    pub fn discard(&self, part: Region) -> u64 {
+        self.0.maps.now().slots.iter().map(|slot| slot.give_back_part(part)).sum()
+    }
+
     /// The slots but that which begins at `start`, and this.
     fn without(&self, start: Gpa) -> Result<(Vec<Slot>, Slot), Error> {
         let mut slots = self.0.maps.now().slots.clone();

@@ -1,4 +1,4 @@
-//! Devices that options ask for: `--disk`, `--rng`, and `--net` with [`network`], `--share` with [`shares`].
+//! Devices that options ask for: `--disk`, `--rng`, `--balloon`, and `--net` with [`network`], `--share` with [`shares`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -109,7 +109,7 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
     let folders = shares::folders([], flags)?;
     let shares = folders.iter().map(|folder| folder.serve(flags)).collect::<Result<Vec<_>>>()?;
     let ports = flags.front.as_ref().map(|front| front.ports.take()).unwrap_or_default();
-    Ok(Devices::new(DeviceConfig { disks, nics, shares, ports, rng: flags.rng })?)
+    Ok(Devices::new(DeviceConfig { disks, nics, shares, ports, rng: flags.rng, balloon: flags.balloon })?)
 }
 
 /// The disks of the flags. Opens images, and changes none.

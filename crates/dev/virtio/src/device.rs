@@ -42,6 +42,8 @@ pub trait Device: Send + Sync {
     fn config(&self) -> Vec<u8> {
         Vec::new()
     }
+    /// The driver wrote to its configuration, which most devices do not let it.
+    fn configure(&self, _at: u64, _size: u8, _value: u64) {}
     /// The driver is ready (DRIVER_OK).
     fn start(&self, link: &Arc<Link>);
     /// A doorbell rang. Runs on a vCPU's thread: what may block is for others.

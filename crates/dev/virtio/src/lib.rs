@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balloon;
 mod block;
 mod console;
 mod device;
@@ -28,6 +29,7 @@ mod testing;
 mod tests;
 mod transport;
 
+pub use balloon::Balloon;
 pub use block::{Block, Disk};
 pub use console::{Console, PORTS_MAX, Port};
 pub use device::{Device, Error};

@@ -90,6 +90,7 @@ impl MmioDevice for Face {
             COMMON => lock(&self.registers).write(&*self.device, &self.link, at, size, value),
             // The doorbell says which queue; what is written says the same.
             NOTIFY => self.ring((at / u64::from(DOORBELL)) as u16),
+            DEVICE => self.device.configure(at, size, value),
             TABLE => self.msix.write_table(at, size, value),
             _ => {}
         }

@@ -42,6 +42,10 @@ pub struct Machine {
     /// without virtiofs. May be given several times
     #[arg(long, value_name = "DIR:TAG[,ro|rw|cow][,9p]")]
     pub share: Vec<String>,
+    /// A memory balloon, on virtio: what the guest has freed goes back to this machine (free page reporting), and the guest
+    /// is asked to do without SIZE of its memory; a plain number is MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::size, num_args = 0..=1, default_missing_value = "0", require_equals = true)]
+    pub balloon: Option<u64>,
     /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
     #[arg(long)]
     pub rng: bool,

@@ -37,6 +37,7 @@ const DEVICES: &[(&str, &str)] = &[
     ("virtio-blk-pci", "drive=ID[,serial=TEXT]: a disk of -drive if=none"),
     ("virtio-net-pci", "netdev=ID[,mac=ADDRESS]: a network card"),
     ("virtio-rng-pci", "random bytes"),
+    ("virtio-balloon-pci", "memory that the guest freed goes back; it is asked for none"),
     ("virtio-9p-pci", "fsdev=ID,mount_tag=TAG: a folder of -fsdev"),
     ("virtio-serial-pci", "where ports are; there is one console for all of them"),
     ("virtserialport", "name=NAME,chardev=ID: a port"),
@@ -214,6 +215,10 @@ impl Wishes {
                 known(&[])?;
                 self.rng = true;
             }
+            "virtio-balloon-pci" | "virtio-balloon" => {
+                known(&["free-page-reporting", "deflate-on-oom", "guest-stats-polling-interval"])?;
+                self.balloon = true;
+            }
             "virtio-9p-pci" => {
                 known(&["fsdev", "mount_tag"])?;
                 self.mount(text, find("fsdev"), find("mount_tag"))?;
@@ -272,6 +277,9 @@ impl Wishes {
                 net = format!("{net},mac={mac}");
             }
             all.extend(["--net".to_owned(), net].map(OsString::from));
+        }
+        if self.balloon {
+            all.push("--balloon".into());
         }
         if self.rng {
             all.push("--rng".into());

@@ -30,6 +30,8 @@ pub(super) struct Wishes {
     pub(super) mounts: Vec<Mount>,
     pub(super) snapshot: bool,
     pub(super) rng: bool,
+    /// A memory balloon.
+    pub(super) balloon: bool,
     pub(super) suite: bool,
     pub(super) accels: Vec<String>,
     kernel: bool,
@@ -104,6 +106,7 @@ impl Wishes {
             mounts: Vec::new(),
             snapshot: false,
             rng: false,
+            balloon: false,
             suite: false,
             accels: Vec::new(),
             kernel: false,

@@ -57,6 +57,7 @@ fn refused(run: &cli::Run) -> Result<()> {
         (flags.net.is_some(), "--net", NOT_YET),
         (!flags.share.is_empty(), "--share", NOT_YET),
         (flags.rng, "--rng", NOT_YET),
+        (flags.balloon.is_some(), "--balloon", NOT_YET),
         (!flags.serial.is_empty(), "--serial", NOT_YET),
         (translates, "--engine", ENGINE),
         (flags.engine_stats, "--engine-stats", ENGINE),

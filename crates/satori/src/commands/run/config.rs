@@ -106,6 +106,14 @@ fn processor(flags: &cli::Machine) -> Result<VmxProcessor> {
 /// The machine that the flags describe.
 pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
     let xen = processors.guest.has(crate::guest::Face::XenPvh);
+    let memory = processors.memory(flags.memory, flags.processor.libvirt.as_deref())?;
+    if let Some(bytes) = flags.balloon.filter(|bytes| *bytes >= memory) {
+        bail!(
+            "--balloon={}M: the guest has {} MiB of memory: ask it for less, or for none (--balloon)",
+            bytes >> 20,
+            memory >> 20
+        );
+    }
     Ok(Config {
         kernel: boot.kernel,
         kernel_name: boot.kernel_name,
@@ -116,7 +124,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
             ProtocolChoice::Auto if xen => ProtocolChoice::Only(BootProtocol::Pvh),
             wanted => wanted,
         },
-        memory: processors.memory(flags.memory, flags.processor.libvirt.as_deref())?,
+        memory,
         topology: processors.topology,
         cpu_model: Some(processors.cpu.clone()),
         hyperv: processors.hyperv.config.clone(),
