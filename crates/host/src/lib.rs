@@ -1,6 +1,7 @@
 //! What this host's kernel gives, tried and not believed: the system calls of the command line that need `unsafe`.
 
 pub mod kvm;
+pub mod tap;
 
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 

@@ -13,7 +13,7 @@ use satori_engine::Entropy;
 use satori_memory::GuestMemory;
 use satori_virtio::{
     BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
-    VirtioFunction, Wiring,
+    TapCard, VirtioFunction, Wiring,
 };
 
 use crate::{Error, entropy};
@@ -29,6 +29,8 @@ pub struct DeviceConfig {
     pub disks: Vec<Disk>,
     /// Network cards, in this order.
     pub nics: Vec<Nic>,
+    /// Network cards on taps, behind the others.
+    pub taps: Vec<TapCard>,
     /// A source of random bytes.
     pub rng: bool,
     /// A memory balloon, which asks for so many bytes.
@@ -45,7 +47,7 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, disks, nics, rng, balloon } = config;
+        let DeviceConfig { ports, shares, disks, nics, taps, rng, balloon } = config;
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
             devices.push(("console", Console::new(ports)?));
@@ -67,6 +69,9 @@ impl Devices {
         }
         for nic in nics {
             devices.push(("net", Net::new(nic)?));
+        }
+        for card in taps {
+            devices.push(("net", Net::tap(card)?));
         }
         if rng {
             devices.push(("rng", Rng::new(HostBytes(entropy::Seeded::new(u32::MAX)))));

@@ -58,7 +58,11 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_ppoll, Always, "as poll"),
     (libc::SYS_recvfrom, Always, "the signals' pipes are socket pairs"),
     (libc::SYS_sendto, Masked(4, u64::MAX, 0), "as recvfrom; to nobody but who is connected"),
-    (libc::SYS_ioctl, OneOf(1, TERMINAL), "modes of the terminal"),
+    (
+        libc::SYS_ioctl,
+        OneOf(1, TERMINAL),
+        "modes of the terminal; what a guest's card can do itself, told to its tap",
+    ),
     (
         libc::SYS_mmap,
         Both((2, EXEC, 0), (3, ANONYMOUS, ANONYMOUS)),
@@ -127,7 +131,7 @@ const ARCH_SET_GS: u64 = 0x1001;
 
 const HANDLES: &[u64] = &[libc::F_GETFD as u64, libc::F_DUPFD_CLOEXEC as u64];
 
-/// Requests of terminals, and the one that std makes a socket non-blocking with.
+/// Requests of terminals, the one that std makes a socket non-blocking with, and one of taps.
 const TERMINAL: &[u64] = &[
     libc::TCGETS,
     libc::TCSETS,
@@ -140,6 +144,8 @@ const TERMINAL: &[u64] = &[
     0x402c_542d,
     libc::TIOCGWINSZ,
     libc::FIONBIO,
+    // TUNSETOFFLOAD.
+    0x4004_54d0,
 ];
 
 /// SIGCANCEL and SIGSETXID of the GNU C library, which sigaction(2) does not name.

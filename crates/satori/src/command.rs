@@ -210,6 +210,7 @@ fn devices(
         shares,
         disks: crate::devices::disks(&flags.machine)?,
         nics: crate::network::nics(&flags.machine)?,
+        taps: crate::network::taps(&flags.machine)?,
         rng: true,
         balloon: flags.machine.balloon,
     })?;

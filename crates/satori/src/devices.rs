@@ -105,11 +105,19 @@ fn split(text: &OsStr) -> Vec<OsString> {
 
 /// The devices of the flags.
 pub fn devices(flags: &cli::Machine) -> Result<Devices> {
-    let (disks, nics) = (disks(flags)?, network::nics(flags)?);
+    let (disks, nics, taps) = (disks(flags)?, network::nics(flags)?, network::taps(flags)?);
     let folders = shares::folders([], flags)?;
     let shares = folders.iter().map(|folder| folder.serve(flags)).collect::<Result<Vec<_>>>()?;
     let ports = flags.front.as_ref().map(|front| front.ports.take()).unwrap_or_default();
-    Ok(Devices::new(DeviceConfig { disks, nics, shares, ports, rng: flags.rng, balloon: flags.balloon })?)
+    Ok(Devices::new(DeviceConfig {
+        disks,
+        nics,
+        taps,
+        shares,
+        ports,
+        rng: flags.rng,
+        balloon: flags.balloon,
+    })?)
 }
 
 /// The disks of the flags. Opens images, and changes none.

@@ -1,10 +1,12 @@
 //! `--net`: which network the guest's card leads to.
 
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
-use satori_machine::Nic;
+use satori_host::tap;
+use satori_machine::{Nic, TapCard};
 use satori_net::Options;
 
 use crate::cli;
@@ -29,6 +31,7 @@ pub struct NetSpec {
 enum Cable {
     User(Options),
     Passt(PathBuf),
+    Tap(String),
 }
 
 impl NetSpec {
@@ -37,7 +40,7 @@ impl NetSpec {
         match &self.cable {
             Cable::User(options) if options.restrict => "10.0.2.15 255.255.255.0",
             Cable::User(_) => "10.0.2.15 255.255.255.0 10.0.2.2 10.0.2.3",
-            Cable::Passt(_) => "",
+            Cable::Passt(_) | Cable::Tap(_) => "",
         }
     }
 }
@@ -49,12 +52,14 @@ pub fn spec(text: &str) -> Result<NetSpec, String> {
     let cable = match kind.split_once('=').unwrap_or((kind, "")) {
         ("user", "") => Cable::User(Options::default()),
         ("passt", path) if !path.is_empty() => Cable::Passt(path.into()),
-        ("tap" | "bridge", _) => {
+        ("tap", name) if !name.is_empty() => Cable::Tap(name.into()),
+        ("tap", _) => return Err("name the tap: tap=tap0".into()),
+        ("bridge", _) => {
             return Err(format!(
-                "this version has no '{kind}': write user, or passt=SOCKET with a passt(1) that runs"
+                "this version has no '{kind}': write tap=NAME with a tap(4) that is on the bridge"
             ));
         }
-        _ => return Err(format!("'{kind}' is no network: write user or passt=SOCKET")),
+        _ => return Err(format!("'{kind}' is no network: write user, tap=NAME or passt=SOCKET")),
     };
     let mut spec = NetSpec { cable, mac: MAC, pairs: None };
     for word in words {
@@ -69,6 +74,11 @@ pub fn spec(text: &str) -> Result<NetSpec, String> {
             (_, Cable::Passt(_)) => {
                 return Err(format!(
                     "'{word}' is neither mac=52:54:00:12:34:56 nor queues=N: passt(1) itself has more"
+                ));
+            }
+            (_, Cable::Tap(_)) => {
+                return Err(format!(
+                    "'{word}' is neither mac=52:54:00:12:34:56 nor queues=N: ip(8) says the rest of a tap"
                 ));
             }
         }
@@ -88,7 +98,31 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
     if parts.next().is_some() || group { Err(wrong()) } else { Ok(mac) }
 }
 
-/// The cards of the flags. Starts the network's process, or connects to it.
+/// The cards of the flags that lead to a tap.
+pub fn taps(flags: &cli::Machine) -> Result<Vec<TapCard>> {
+    let Some(NetSpec { cable: Cable::Tap(name), mac, pairs }) = &flags.net else { return Ok(Vec::new()) };
+    let pairs = pairs.unwrap_or(1);
+    let queues = tap::open(name, pairs).map_err(|why| {
+        let several = if pairs > 1 { " multi_queue" } else { "" };
+        let user = rustix::process::geteuid().as_raw();
+        anyhow!(
+            "cannot open --net tap={name} ({}): 'ip tuntap add dev {name} mode tap user {user}{several}' as root makes it",
+            match why.kind() {
+                std::io::ErrorKind::NotFound => "there is none of this name, or no /dev/net/tun".into(),
+                std::io::ErrorKind::InvalidInput if pairs > 1 => "it has one queue".into(),
+                std::io::ErrorKind::InvalidInput => "it has several queues: write queues=2, or make another".into(),
+                _ => crate::late::plain(&why),
+            }
+        )
+    })?;
+    let offload = |queue: &File, csum: bool, tso4: bool, tso6: bool| {
+        let bits = [(csum, tap::CSUM), (tso4, tap::TSO4), (tso6, tap::TSO6)];
+        tap::offload(queue, bits.iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum())
+    };
+    Ok(vec![TapCard { mac: *mac, queues, offload: Box::new(offload) }])
+}
+
+/// The cards of the flags that lead to another process. Starts the network's, or connects to it.
 pub fn nics(flags: &cli::Machine) -> Result<Vec<Nic>> {
     let Some(spec) = &flags.net else { return Ok(Vec::new()) };
     let cpus = flags.processor.cpus.unwrap_or_default().cpus();
@@ -103,6 +137,7 @@ pub fn nics(flags: &cli::Machine) -> Result<Vec<Nic>> {
             }
             helper.socket
         }
+        Cable::Tap(_) => return Ok(Vec::new()),
         Cable::Passt(path) => UnixStream::connect(path).map_err(|why| {
             anyhow!(
                 "cannot connect to --net passt={} ({}): start 'passt --socket {0}' first",
@@ -127,7 +162,9 @@ mod tests {
             ("", "user"),
             ("slirp", "user"),
             ("passt=", "passt=SOCKET"),
-            ("tap=tap0", "passt=SOCKET"),
+            ("tap=", "tap=tap0"),
+            ("bridge=br0", "tap=NAME"),
+            ("tap=tap0,restrict", "ip(8)"),
             ("user,hostfwd=tcp::2222-:22", "forward="),
             ("user,forward=tcp:2222:22", "127.0.0.1:2222:22"),
             ("user,mac=53:54:00:12:34:56", "52:54"),

@@ -154,3 +154,52 @@ fn networks_that_cannot_be_are_refused() {
         );
     }
 }
+
+/// What runs in a network namespace of its own: a tap, a server behind it, and a guest.
+const TAP: &str = r#"
+set -e
+ip tuntap add dev tap0 mode tap multi_queue
+ip addr add 192.168.77.1/24 dev tap0
+ip link set tap0 up
+ip link set lo up
+perl -MIO::Socket::INET -e '
+    $l = IO::Socket::INET->new(LocalAddr => "192.168.77.1:99", Listen => 9, ReuseAddr => 1) or die "listen: $!";
+    while ($c = $l->accept) { if (!fork) { while (sysread($c, $b, 1 << 16)) { syswrite($c, $b) or last } exit } close $c }' &
+server=$!
+trap 'kill $server' EXIT
+"$SATORI" run --kernel "$KERNEL" --cpus 2 --user root --net tap=tap0,queues=2 --timeout 5m -- "$BUSYBOX" sh -c "
+    bb() { $BUSYBOX \"\$@\"; }
+    bb ip addr add 192.168.77.2/24 dev eth0; bb ip link set eth0 up
+    bb ping -c 2 -s 1400 192.168.77.1 | bb grep -o '2 packets received'
+    bb head -c 4000000 /dev/urandom > /tmp/sent
+    bb nc 192.168.77.1 99 < /tmp/sent > /tmp/got & bb nc 192.168.77.1 99 < /tmp/sent > /tmp/more; wait
+    bb cmp /tmp/sent /tmp/got && bb cmp /tmp/sent /tmp/more && echo same twice
+    cat /sys/class/net/eth0/queues/tx-1/tx_timeout > /dev/null && echo two queues"
+"#;
+
+#[test]
+fn a_guest_on_a_tap_speaks_with_its_host() {
+    let (kernel, busybox) = (fetch(&["kernel", "6.12"]), fetch(&["busybox"]));
+    let own = ["unshare", "--net", if is_root() { "--mount" } else { "--map-root-user" }];
+    let inside = |script: &str| -> Ended {
+        let mut command = Command::new(own[0]);
+        command.args(&own[1..]).args(["sh", "-c", script]).stdin(Stdio::null());
+        command.env("SATORI", SATORI).env("KERNEL", &kernel).env("BUSYBOX", &busybox);
+        command.output().expect("unshare(1)").into()
+    };
+    // In a container there may be neither namespaces nor taps.
+    let can = inside("ip tuntap add dev tap0 mode tap multi_queue");
+    if can.status != 0 {
+        eprintln!("not tried: no tap in a network namespace of its own can be had here: {}", can.messages);
+        return;
+    }
+    let ended = inside(TAP);
+    let told = "2 packets received\nsame twice\ntwo queues\n";
+    assert_eq!((ended.console.as_str(), ended.status), (told, 0), "{ended:?}");
+    for (tap, said) in [("nowhere", "there is none of this name"), ("lo", "ip tuntap add dev lo")] {
+        let net = format!("tap={tap}");
+        let ended = common::satori(&["run", "--kernel", &kernel, "--net", &net, "--", "true"]);
+        assert_eq!((ended.status, ended.messages.lines().count()), (2, 1), "{ended:?}");
+        assert!(ended.messages.contains(said), "{ended:?}");
+    }
+}

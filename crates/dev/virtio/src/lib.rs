@@ -35,7 +35,7 @@ pub use console::{Console, PORTS_MAX, Port};
 pub use device::{Device, Error};
 pub use fs::{Dialect, Fs, Share};
 pub use link::Link;
-pub use net::{MTU, Net, Nic};
+pub use net::{MTU, Net, Nic, Offload, TapCard};
 pub use queue::{Broken, Chain, Place, Queue, Span};
 pub use rng::{RandomBytes, Rng};
 use satori_lock::lock;

@@ -1,4 +1,4 @@
-//! Network card (virtio 1.2, 5.1): frames of a guest go to a user network over a socket, and come back.
+//! Network card (virtio 1.2, 5.1): frames of a guest go to a user network over a socket, or to a tap, and come back.
 //!
 //! The other side is somebody else's process, ours (`satori-net`) or passt. A frame is copied out on the vCPU's
 //! thread and sent if the socket takes it; a thread of the device's own sends what waits and brings what comes. While
@@ -8,11 +8,12 @@
 mod checksum;
 mod frames;
 mod steer;
+mod tap;
 #[cfg(test)]
 mod tests;
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -25,6 +26,7 @@ use crate::stream::Outgoing;
 use crate::{Chain, Device, Error, Link, lock};
 use frames::{Frames, LONGEST, SHORTEST};
 use steer::Steering;
+pub use tap::{Offload, TapCard};
 
 /// Descriptors of a queue of frames, and of the one for control.
 const QUEUE: u16 = 256;
@@ -65,9 +67,27 @@ struct Receiving {
     held: Vec<Vec<Chain>>,
 }
 
+/// Where frames go.
+enum Cable {
+    /// The other end of it is another process.
+    Stream { socket: UnixStream, ours: bool },
+    /// It is the host's kernel.
+    Tap(TapCard),
+}
+
+impl Cable {
+    /// Whether the other side looks at no checksum, and cuts TCP itself.
+    fn ours(&self) -> bool {
+        matches!(self, Cable::Stream { ours: true, .. })
+    }
+}
+
 /// The device.
 pub struct Net {
-    nic: Nic,
+    mac: [u8; 6],
+    /// Pairs of queues that there are.
+    most: u16,
+    cable: Cable,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
     sending: Mutex<Sending>,
@@ -92,22 +112,34 @@ enum Delivery {
 impl Net {
     /// A card for `nic`.
     pub fn new(nic: Nic) -> Result<Arc<Self>, Error> {
-        if !(1..=PAIRS_MAX).contains(&nic.pairs) {
+        let Nic { mac, pairs, socket, ours } = nic;
+        socket.set_nonblocking(true).map_err(|why| Error::Host { what: "a network card", why })?;
+        Net::with(mac, pairs, Cable::Stream { socket, ours })
+    }
+
+    /// A card whose cable is a tap's.
+    pub fn tap(card: TapCard) -> Result<Arc<Self>, Error> {
+        let pairs = u16::try_from(card.queues.len()).unwrap_or(u16::MAX);
+        Net::with(card.mac, pairs, Cable::Tap(card))
+    }
+
+    fn with(mac: [u8; 6], most: u16, cable: Cable) -> Result<Arc<Self>, Error> {
+        if !(1..=PAIRS_MAX).contains(&most) {
             return Err(Error::Config(format!(
-                "a network card has 1 to {PAIRS_MAX} pairs of queues, not {}: use fewer",
-                nic.pairs
+                "a network card has 1 to {PAIRS_MAX} pairs of queues, not {most}: use fewer"
             )));
         }
-        if nic.mac[0] & 1 != 0 || nic.mac == [0; 6] {
+        if mac[0] & 1 != 0 || mac == [0; 6] {
             return Err(Error::Config("a card's address is no group's: begin it with 52:54:00".into()));
         }
         let host = |why| Error::Host { what: "a network card", why };
-        nic.socket.set_nonblocking(true).map_err(host)?;
         let bell = UnixStream::pair().map_err(host)?;
         bell.0.set_nonblocking(true).map_err(host)?;
         bell.1.set_nonblocking(true).map_err(host)?;
         Ok(Arc::new_cyclic(|me| Net {
-            nic,
+            mac,
+            most,
+            cable,
             bell,
             sending: Mutex::default(),
             receiving: Mutex::default(),
@@ -121,11 +153,14 @@ impl Net {
 
     /// The queue for control: the last one (5.1.2).
     fn control(&self, link: &Link) -> u16 {
-        if link.features() & MQ != 0 { 2 * self.nic.pairs } else { 2 }
+        if link.features() & MQ != 0 { 2 * self.most } else { 2 }
     }
 
     /// Takes frames that the driver sends until there are none, or the other side is too far behind.
     fn transmit(&self, link: &Arc<Link>, queue: u16) {
+        if let Cable::Tap(card) = &self.cable {
+            return card.transmit(link, queue);
+        }
         let mut sending = lock(&self.sending);
         loop {
             if sending.outgoing.len() > BACKLOG {
@@ -146,10 +181,10 @@ impl Net {
         if !(SHORTEST..=LONGEST).contains(&frame.len()) || self.dead.load(Ordering::Acquire) {
             return;
         }
-        if !self.nic.ours {
+        if !self.cable.ours() {
             checksum::finish(header, frame);
         }
-        if self.nic.pairs > 1 {
+        if self.most > 1 {
             self.steering.sent(frame, pair);
         }
         outgoing.put(&(frame.len() as u32).to_be_bytes());
@@ -158,7 +193,8 @@ impl Net {
 
     /// Sends what the socket takes without waiting; the thread sends the rest.
     fn send(&self, sending: &mut Sending) {
-        match sending.outgoing.send(&self.nic.socket) {
+        let Cable::Stream { socket, .. } = &self.cable else { return };
+        match sending.outgoing.send(socket) {
             Ok(true) => {}
             Ok(false) => self.ring(),
             Err(why) => {
@@ -190,11 +226,31 @@ impl Net {
 
     /// Gives `frame` to the guest. One that nobody listens to, or that has no room in all that the driver gave, is dropped.
     fn deliver(&self, frame: &[u8]) -> Delivery {
+        let mut header = [0; HEADER];
+        if self.cable.ours() {
+            header[0] = DATA_VALID;
+        }
+        self.deliver_with(header, None, frame)
+    }
+
+    /// As [`deliver`](Net::deliver), behind this header. A pair that is named takes it, or the first if the driver does not use that;
+    /// without one it is that by which the flow is sent.
+    fn deliver_with(&self, mut header: [u8; HEADER], pair: Option<u16>, frame: &[u8]) -> Delivery {
         let mut receiving = lock(&self.receiving);
         let Receiving { link, held } = &mut *receiving;
         let Some(link) = link.as_ref().filter(|link| !link.failed()) else { return Delivery::Done };
         let features = link.features();
-        let pair = self.steering.pair(frame, self.pairs.load(Ordering::Acquire));
+        let pairs = self.pairs.load(Ordering::Acquire);
+        let pair = match pair {
+            Some(pair) => {
+                if pair < pairs {
+                    pair
+                } else {
+                    0
+                }
+            }
+            None => self.steering.pair(frame, pairs),
+        };
         let Some(held) = held.get_mut(usize::from(pair)) else { return Delivery::Done };
         let wanted = HEADER + frame.len();
         let most = if features & MRG_RXBUF != 0 { usize::from(QUEUE) } else { 1 };
@@ -217,9 +273,8 @@ impl Net {
         });
         let count = count.count();
         let chains: Vec<_> = held.drain(..count).collect();
-        let mut header = [0; HEADER];
-        if features & GUEST_CSUM != 0 && self.nic.ours {
-            header[0] = DATA_VALID;
+        if features & GUEST_CSUM == 0 {
+            header[0] = 0;
         }
         header[BUFFERS..].copy_from_slice(&(chains.len() as u16).to_le_bytes());
         let mut sent = 0;
@@ -233,10 +288,13 @@ impl Net {
     }
 
     /// Does what can be done; the error is why there is nothing to be done any more.
-    fn attend(&self, frames: &mut Frames) -> Result<(), String> {
+    fn attend(&self, frames: &mut Frames, coming: &mut tap::Coming) -> Result<(), String> {
         let mut rung = [0; 64];
         while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
-        self.receive(frames)?;
+        match &self.cable {
+            Cable::Stream { socket, .. } => self.receive(socket, frames)?,
+            Cable::Tap(card) => return self.receive_tap(card, coming),
+        }
         let stalled = {
             let mut sending = lock(&self.sending);
             self.send(&mut sending);
@@ -251,7 +309,7 @@ impl Net {
     }
 
     /// Takes all frames that are there and that the guest has room for.
-    fn receive(&self, frames: &mut Frames) -> Result<(), String> {
+    fn receive(&self, socket: &UnixStream, frames: &mut Frames) -> Result<(), String> {
         loop {
             while let Some(frame) = frames.peek()? {
                 // Set before the queue is looked at: who adds a buffer then rings the bell.
@@ -262,7 +320,7 @@ impl Net {
                 frames.pass();
             }
             self.starving.store(false, Ordering::SeqCst);
-            match frames.read(&self.nic.socket) {
+            match frames.read(socket) {
                 Ok(0) => return Err("it closed its connection".into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -277,7 +335,7 @@ impl Net {
         match request {
             [class, command, low, high] if [*class, *command] == MQ_PAIRS_SET => {
                 let pairs = u16::from_le_bytes([*low, *high]);
-                if !(1..=self.nic.pairs).contains(&pairs) {
+                if !(1..=self.most).contains(&pairs) {
                     return ACK_ERR;
                 }
                 self.pairs.store(pairs, Ordering::Release);
@@ -289,11 +347,11 @@ impl Net {
 }
 
 /// Waits for the other side and for the bell until the device is gone, or the other side is.
-fn run(me: &Weak<Net>, socket: &UnixStream, bell: &UnixStream) {
-    let mut frames = Frames::default();
+fn run(me: &Weak<Net>, cable: &[OwnedFd], bell: &UnixStream) {
+    let (mut frames, mut coming) = (Frames::default(), tap::Coming::default());
     loop {
         let Some(net) = me.upgrade() else { return };
-        if let Err(why) = net.attend(&mut frames) {
+        if let Err(why) = net.attend(&mut frames, &mut coming) {
             net.died(&why);
             return;
         }
@@ -305,10 +363,12 @@ fn run(me: &Weak<Net>, socket: &UnixStream, bell: &UnixStream) {
             wanted |= PollFlags::OUT;
         }
         drop(net);
-        let mut files = [PollFd::new(bell, PollFlags::IN), PollFd::new(socket, wanted)];
+        let mut files = vec![PollFd::new(bell, PollFlags::IN)];
         // A socket whose other end is closed is always ready, which is of no use while the guest has no room.
-        let count = if wanted.is_empty() { 1 } else { 2 };
-        let _ = poll(&mut files[..count], None);
+        if !wanted.is_empty() {
+            files.extend(cable.iter().map(|end| PollFd::new(end, wanted)));
+        }
+        let _ = poll(&mut files, None);
     }
 }
 
@@ -329,21 +389,25 @@ impl Device for Net {
 
     fn features(&self) -> u64 {
         let common = MAC | STATUS | MRG_RXBUF | CSUM | GUEST_CSUM;
-        let several = if self.nic.pairs > 1 { CTRL_VQ | MQ } else { 0 };
-        let ours = if self.nic.ours { MTU_TOLD | HOST_TSO4 | HOST_TSO6 } else { 0 };
-        common | several | ours
+        let several = if self.most > 1 { CTRL_VQ | MQ } else { 0 };
+        let segments = match &self.cable {
+            Cable::Stream { ours: true, .. } => MTU_TOLD | HOST_TSO4 | HOST_TSO6,
+            Cable::Stream { .. } => 0,
+            Cable::Tap(_) => HOST_TSO4 | HOST_TSO6 | GUEST_TSO4 | GUEST_TSO6,
+        };
+        common | several | segments
     }
 
     fn queues(&self) -> Vec<u16> {
-        let mut queues = vec![QUEUE; 2 * usize::from(self.nic.pairs)];
+        let mut queues = vec![QUEUE; 2 * usize::from(self.most)];
         queues.push(CONTROL);
         queues
     }
 
     fn config(&self) -> Vec<u8> {
-        let mut config = self.nic.mac.to_vec();
+        let mut config = self.mac.to_vec();
         let status = if self.dead.load(Ordering::Acquire) { 0 } else { LINK_UP };
-        for word in [status, self.nic.pairs, MTU] {
+        for word in [status, self.most, MTU] {
             config.extend(word.to_le_bytes());
         }
         config
@@ -353,8 +417,11 @@ impl Device for Net {
         {
             let mut receiving = lock(&self.receiving);
             receiving.link = Some(link.clone());
-            receiving.held = (0..self.nic.pairs).map(|_| Vec::new()).collect();
+            receiving.held = (0..self.most).map(|_| Vec::new()).collect();
             self.pairs.store(1, Ordering::Release);
+        }
+        if let Cable::Tap(card) = &self.cable {
+            card.offload(link.features());
         }
         let mut sending = lock(&self.sending);
         if std::mem::replace(&mut sending.running, true) {
@@ -364,10 +431,16 @@ impl Device for Net {
         }
         drop(sending);
         let me = self.me.clone();
-        let started = self.nic.socket.try_clone().and_then(|socket| {
+        let ends = match &self.cable {
+            Cable::Stream { socket, .. } => socket.try_clone().map(|socket| vec![socket.into()]),
+            Cable::Tap(card) => {
+                card.queues.iter().map(|queue| queue.try_clone().map(OwnedFd::from)).collect()
+            }
+        };
+        let started = ends.and_then(|cable| {
             let bell = self.bell.1.try_clone()?;
             // Detached, as the other side may never say anything again.
-            std::thread::Builder::new().name("net".into()).spawn(move || run(&me, &socket, &bell))
+            std::thread::Builder::new().name("net".into()).spawn(move || run(&me, &cable, &bell))
         });
         if let Err(error) = started {
             self.died(&format!("no thread for it: {error}"));
@@ -410,7 +483,12 @@ impl Device for Net {
     }
 
     fn files(&self) -> Vec<RawFd> {
-        vec![self.nic.socket.as_raw_fd(), self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()]
+        let mut files = vec![self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()];
+        match &self.cable {
+            Cable::Stream { socket, .. } => files.push(socket.as_raw_fd()),
+            Cable::Tap(card) => files.extend(card.queues.iter().map(AsRawFd::as_raw_fd)),
+        }
+        files
     }
 
     fn undetermined(&self) -> Option<String> {

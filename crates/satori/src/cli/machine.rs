@@ -34,8 +34,9 @@ pub struct Machine {
     /// A network card, on virtio. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
     /// permits it; the guest is 10.0.2.15, and reaches everybody but this host itself and link-local addresses. forward leads a port of
     /// this host to one of the guest's, restrict lets the guest reach nobody, loopback makes 10.0.2.2 this host, dns
-    /// names who is asked for names. passt takes the socket of a passt(1). mac and queues (pairs of queues, 1 to 8) go with both
-    #[arg(long, value_name = "user[,forward=tcp:127.0.0.1:2222:22][,restrict][,loopback][,dns=ADDRESS]|passt=SOCKET", value_parser = network::spec)]
+    /// names who is asked for names. tap is a tap(4) that is there, passt takes
+    /// the socket of a passt(1). mac and queues (pairs of queues, 1 to 8) go with all
+    #[arg(long, value_name = "user[,forward=tcp:127.0.0.1:2222:22][,restrict][,loopback][,dns=ADDRESS]|tap=NAME|passt=SOCKET", value_parser = network::spec)]
     pub net: Option<NetSpec>,
     /// Offer a folder of this machine, which the guest mounts by 'mount -t virtiofs TAG DIR': ro (the default), rw, or cow,
     /// where changes stay in memory. With 9p it is 'mount -t 9p -o trans=virtio,version=9p2000.L TAG DIR', for kernels
