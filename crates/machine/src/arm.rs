@@ -4,6 +4,7 @@ mod life;
 mod power;
 mod vcpu;
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::pins::{Pins, host_processors};
 use crate::runs::Runs;
 use crate::shared::Shared;
 use crate::virtual_time::Turns;
-use crate::{ClockMode, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock};
+use crate::{ClockMode, Devices, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock};
 
 /// vCPUs of a machine at most: what GICv3's redistributors have room for below the serial port.
 pub const MAX_CPUS: u32 = 64;
@@ -69,6 +70,8 @@ pub struct Config {
     pub input: Vec<u8>,
     /// Whether exits are counted and timed.
     pub profile: bool,
+    /// Devices on PCI.
+    pub devices: Devices,
 }
 
 /// A machine, loaded and ready to run.
@@ -95,6 +98,9 @@ impl Machine {
             ClockMode::Real => Time::Real(Arc::new(RealClock::new(Some(COUNTER_HZ)))),
             ClockMode::Virtual { rate } => Time::Virtual(Arc::new(VirtualClock::new(rate, Some(COUNTER_HZ)))),
         };
+        if time.is_virtual() {
+            config.devices.determined()?;
+        }
         let shared = Shared::new();
         shared.set_script(config.input);
         let plan = Plan {
@@ -113,6 +119,7 @@ impl Machine {
             guest_timeout: config.guest_timeout.map(|limit| Arc::new(GuestTimeout::new(limit, &shared))),
             shared,
             console: Console::new(console, &config.panic_pattern),
+            devices: config.devices,
         };
         let life = Life::new(&plan)?;
         let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
@@ -122,6 +129,11 @@ impl Machine {
     /// One line on which engine runs, and why.
     pub fn engine(&self) -> &str {
         "engine: interpreter, Satori's software CPU for AArch64: one instruction at a time"
+    }
+
+    /// Descriptors that a sandbox has to keep open.
+    pub fn files(&self) -> Vec<RawFd> {
+        self.plan.devices.files()
     }
 
     /// A way to reach the machine while it runs.
@@ -151,6 +163,9 @@ impl Machine {
                 instructions = instructions.saturating_add(vp.retired());
             }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
+            // What the guest wrote before it ended is not lost with it. Who ended it waits for nobody.
+            let hurry = matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_));
+            plan.devices.finish(&|| hurry || plan.shared.stop_asked());
             drop(life);
             if !plan.restarts || !matches!(event, Event::Reset(_)) {
                 break event;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use satori_boot::layout;
-use satori_bus::{InterruptLine, MsiSink};
+use satori_bus::{InterruptLine, MsiSink, WeakMmioMap};
 use satori_chipset::{Chipset, PciTestdev};
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_memory::GuestMemory;
+use satori_pci::PciBus;
 use satori_virtio::{
     BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
     TapCard, VirtioFunction, Wiring,
@@ -103,28 +104,27 @@ impl Devices {
         }
     }
 
-    /// Puts all of them on the bus of one life.
+    /// Puts all of them on `bus` of one life.
     pub(crate) fn wire(
         &self,
-        chipset: &Chipset,
+        bus: &Bus<'_>,
         memory: &GuestMemory,
-        messages: &Arc<dyn MsiSink>,
         determined: bool,
         moved: &Arc<AtomicU64>,
     ) -> Result<(), Error> {
         for ((name, device), slot) in self.0.iter().zip(SLOTS) {
             let wiring = Wiring {
                 memory: memory.clone(),
-                map: chipset.mmio.downgrade(),
-                at: layout::PCI_LOW + u64::from(slot) * BAR_BYTES,
-                messages: messages.clone(),
-                pin: pin(chipset, slot)?,
+                map: bus.map.clone(),
+                at: bus.window + u64::from(slot) * BAR_BYTES,
+                messages: bus.messages.clone(),
+                pin: (bus.pin)(slot)?,
                 determined,
                 // A guest's kernel takes random bytes and gives memory back whatever else it does.
                 moved: if matches!(*name, "rng" | "balloon") { Arc::default() } else { moved.clone() },
             };
             let function = VirtioFunction::new(name, device.clone(), wiring);
-            chipset.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))?;
+            bus.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))?;
         }
         Ok(())
     }
@@ -138,6 +138,37 @@ impl Devices {
     pub fn finish(&self, give_up: &dyn Fn() -> bool) {
         self.0.iter().for_each(|(_, device)| device.finish(give_up));
     }
+}
+
+/// A machine's PCI bus, as devices are put on it.
+pub(crate) struct Bus<'a> {
+    pub pci: &'a PciBus,
+    /// Where base addresses are placed.
+    pub map: WeakMmioMap,
+    /// The beginning of the bus' window, where those of devices are at power-on.
+    pub window: u64,
+    pub messages: Arc<dyn MsiSink>,
+    /// Where pin INTA of the device in a slot leads.
+    pub pin: &'a dyn Fn(u8) -> Result<Arc<dyn InterruptLine>, Error>,
+}
+
+/// Puts `devices` on the bus of an x86 machine.
+pub(crate) fn wire_chipset(
+    devices: &Devices,
+    chipset: &Chipset,
+    memory: &GuestMemory,
+    messages: &Arc<dyn MsiSink>,
+    determined: bool,
+    moved: &Arc<AtomicU64>,
+) -> Result<(), Error> {
+    let bus = Bus {
+        pci: &chipset.pci,
+        map: chipset.mmio.downgrade(),
+        window: layout::PCI_LOW,
+        messages: messages.clone(),
+        pin: &|slot| pin(chipset, slot),
+    };
+    devices.wire(&bus, memory, determined, moved)
 }
 
 /// Where pin INTA of the device in `slot` leads.

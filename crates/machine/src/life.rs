@@ -316,7 +316,8 @@ fn chipset(
     plan.shared.on_button(move || pm.upgrade().iter().for_each(|pm| pm.press_power_button()));
     plan.config.serials.wire(&chipset, &plan.shared.moved)?;
     let determined = plan.time.is_virtual();
-    plan.config.devices.wire(&chipset, &memory, &processors.messages, determined, &plan.shared.moved)?;
+    let (devices, moved) = (&plan.config.devices, &plan.shared.moved);
+    devices::wire_chipset(devices, &chipset, &memory, &processors.messages, determined, moved)?;
     if plan.config.testdev {
         devices::wire_testdev(&chipset)?;
     }

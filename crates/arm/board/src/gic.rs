@@ -1,22 +1,25 @@
 //! GICv3 (Arm IHI 0069): distributor, redistributors, and the CPU interfaces, which the core's system registers reach.
 //!
-//! One security state (GICD_CTLR.DS), affinity routing always, group 1 as IRQ, 64 interrupts, no LPIs. Priorities have five bits.
+//! One security state (GICD_CTLR.DS), affinity routing always, group 1 as IRQ, 256 interrupts, no LPIs. Priorities have five bits. Messages
+//! are shared interrupts, by a frame of GICv2m.
 
 mod cpu;
 mod frames;
+mod messages;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use satori_arm_state::Sys;
-use satori_bus::MmioDevice;
+use satori_bus::{InterruptLine, MmioDevice};
 use satori_lock::Held;
 
 /// Wakes a vCPU whose interrupt line may have changed.
 pub type Wake = Box<dyn Fn(u32) + Send + Sync>;
 
 /// Interrupts in all: SGIs to 15, PPIs to 31, SPIs beyond.
-const INTERRUPTS: usize = 64;
+const INTERRUPTS: usize = 256;
 const PRIVATE: usize = 32;
+const SHARED: usize = INTERRUPTS - PRIVATE;
 
 /// An interrupt.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,8 +60,27 @@ struct Own {
 
 struct State {
     control: u32,
-    shared: [Interrupt; INTERRUPTS - PRIVATE],
+    shared: [Interrupt; SHARED],
+    /// Which of `shared` are pending, a bit each, so that who asks what is signalled looks at those alone.
+    pending: [u64; SHARED.div_ceil(64)],
     own: Vec<Own>,
+}
+
+impl State {
+    /// Takes up whether a shared interrupt, counted from 0, is pending now.
+    fn note(&mut self, spi: usize) {
+        let Some(interrupt) = self.shared.get(spi) else { return };
+        let (word, bit) = (spi / 64, 1 << (spi % 64));
+        match interrupt.pending() {
+            true => self.pending[word] |= bit,
+            false => self.pending[word] &= !bit,
+        }
+    }
+
+    /// The same for all of them.
+    fn note_all(&mut self) {
+        (0..SHARED).for_each(|spi| self.note(spi));
+    }
 }
 
 /// The interrupt controller.
@@ -92,8 +114,8 @@ impl Gic {
             enabled0: false,
             running: 0,
         };
-        let shared = [Interrupt::default(); INTERRUPTS - PRIVATE];
-        let state = State { control: 0x50, shared, own: vec![own; vcpus as usize] };
+        let (shared, pending) = ([Interrupt::default(); SHARED], [0; SHARED.div_ceil(64)]);
+        let state = State { control: 0x50, shared, pending, own: vec![own; vcpus as usize] };
         Arc::new(Gic { state: Mutex::new(state), wake })
     }
 
@@ -111,6 +133,16 @@ impl Gic {
         Arc::new(frames::Redistributors(self.clone()))
     }
 
+    /// The frame that messages are written to, at [`MESSAGES`](crate::MESSAGES).
+    pub fn messages(self: &Arc<Self>) -> Arc<messages::Frame> {
+        Arc::new(messages::Frame(self.clone()))
+    }
+
+    /// Shared interrupt `spi` as the line of several devices, asserted while one of them asserts it.
+    pub fn shared_line(self: &Arc<Self>, spi: u32) -> SharedLine {
+        SharedLine { gic: self.clone(), spi, asserted: Arc::default() }
+    }
+
     /// Sets the line of shared interrupt `spi`, counted from 0.
     pub fn set_spi(&self, spi: u32, level: bool) {
         let mut state = self.lock();
@@ -120,10 +152,22 @@ impl Gic {
         }
         interrupt.line = level;
         let target = index_of(interrupt.route) as u32;
+        state.note(spi as usize);
         drop(state);
         if level {
             (self.wake)(target);
         }
+    }
+
+    /// An edge of shared interrupt `spi`, counted from 0, whatever others do at the same time.
+    fn pulse_spi(&self, spi: u32) {
+        let mut state = self.lock();
+        let Some(interrupt) = state.shared.get_mut(spi as usize).filter(|one| one.edge) else { return };
+        interrupt.latched = true;
+        let target = index_of(interrupt.route) as u32;
+        state.note(spi as usize);
+        drop(state);
+        (self.wake)(target);
     }
 
     /// Sets the line of private interrupt `intid` of a vCPU, which is not executing.
@@ -158,8 +202,45 @@ impl Gic {
     }
 }
 
+/// A level-sensitive line that devices share.
+#[derive(Clone)]
+pub struct SharedLine {
+    gic: Arc<Gic>,
+    spi: u32,
+    /// Which devices assert it, a bit each. Held while the line is driven, so that the last to change it is the last to drive it.
+    asserted: Arc<Mutex<u64>>,
+}
+
+impl SharedLine {
+    /// The end of device `number`, 0 to 63.
+    pub fn end(&self, number: u8) -> Arc<dyn InterruptLine> {
+        Arc::new(LineEnd { line: self.clone(), bit: 1 << (number % 64) })
+    }
+}
+
+struct LineEnd {
+    line: SharedLine,
+    bit: u64,
+}
+
+impl InterruptLine for LineEnd {
+    fn set(&self, level: bool) {
+        let mut asserted = self.line.asserted.lock().held();
+        let before = *asserted != 0;
+        match level {
+            true => *asserted |= self.bit,
+            false => *asserted &= !self.bit,
+        }
+        if before != (*asserted != 0) {
+            self.line.gic.set_spi(self.line.spi, *asserted != 0);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use satori_bus::{Msi, MsiSink};
+
     use super::*;
 
     fn gic(vcpus: u32) -> (Arc<Gic>, Arc<Mutex<Vec<u32>>>) {
@@ -245,5 +326,57 @@ mod tests {
         gic.write(1, Sys::ICC_DIR_EL1, 33);
         assert!(gic.irq(1));
         assert_eq!(distributor.read(0xffe8, 4), 0x3b);
+    }
+
+    /// Enables interrupt `intid` of those that are shared, in group 1, and as an edge.
+    fn enable(gic: &Arc<Gic>, intid: u64, edge: bool) {
+        let distributor = gic.distributor();
+        distributor.write(0x80 + intid / 32 * 4, 4, u64::from(u32::MAX));
+        distributor.write(0x100 + intid / 32 * 4, 4, 1 << (intid % 32));
+        if edge {
+            distributor.write(0xc00 + intid / 16 * 4, 4, 2 << (intid % 16 * 2));
+        }
+    }
+
+    #[test]
+    fn a_message_is_a_shared_interrupt_and_others_are_nothing() {
+        let (gic, _) = gic(1);
+        let frame = gic.messages();
+        let kind = frame.read(8, 4);
+        let (first, count) = (kind >> 16 & 0x3ff, kind & 0x3ff);
+        assert_eq!((first, first + count), (64, INTERRUPTS as u64));
+        enable(&gic, 255, true);
+        frame.signal(Msi { address: crate::MESSAGES + 0x40, data: 255 });
+        assert_eq!(gic.read(0, Sys::ICC_IAR1_EL1), Some(255));
+        gic.write(0, Sys::ICC_EOIR1_EL1, 255);
+        assert!(!gic.irq(0), "a message is an edge");
+        for (address, data) in
+            [(0x40, 0), (0x40, 27), (0x40, 33), (0x40, 256), (0x40, u32::MAX), (0x44, 255), (0, 255)]
+        {
+            frame.signal(Msi { address: crate::MESSAGES + address, data });
+        }
+        frame.signal(Msi { address: 0, data: 255 });
+        assert!(!gic.irq(0));
+        // A driver may write it, too.
+        frame.write(0x40, 4, 255);
+        assert!(gic.irq(0));
+        // An edge that is taken back by GICD_ICPENDR is none.
+        gic.distributor().write(0x280 + 255 / 32 * 4, 4, 1 << (255 % 32));
+        assert!(!gic.irq(0));
+    }
+
+    #[test]
+    fn a_line_is_asserted_while_one_device_asserts_it() {
+        let (gic, _) = gic(1);
+        enable(&gic, 35, false);
+        let line = gic.shared_line(3);
+        let (first, second) = (line.end(1), line.end(5));
+        first.set(true);
+        second.set(true);
+        first.set(false);
+        assert!(gic.irq(0));
+        second.set(false);
+        second.set(false);
+        assert!(!gic.irq(0));
     }
 }

@@ -15,14 +15,19 @@ pub(crate) struct Tree<'a> {
     pub el2: bool,
 }
 
-/// The interrupt controller's phandle, and the serial port's clock's.
+/// Phandles: of the interrupt controller, the serial port's clock, the frame of messages, the pins.
 const GIC: u32 = 1;
 const CLOCK: u32 = 2;
+const MESSAGES: u32 = 3;
+const PINS: u32 = 4;
 
 /// Interrupt cells: kinds and flags.
 const SPI: u32 = 0;
 const PPI: u32 = 1;
 const LEVEL_HIGH: u32 = 4;
+
+/// Linux's input code of the key.
+const KEY_POWER: u32 = 116;
 
 impl Tree<'_> {
     /// The tree as the kernel finds it in memory.
@@ -91,6 +96,15 @@ impl Tree<'_> {
         fdt.property_array_u64("reg", &[map::GICD, 0x1_0000, map::GICR, frames])?;
         fdt.property_array_u32("interrupts", &[PPI, 9, LEVEL_HIGH])?;
         fdt.property_phandle(GIC)?;
+        fdt.property_u32("#address-cells", 2)?;
+        fdt.property_u32("#size-cells", 2)?;
+        fdt.property_null("ranges")?;
+        let frame = fdt.begin_node(&format!("v2m@{:x}", map::MESSAGES))?;
+        fdt.property_string("compatible", "arm,gic-v2m-frame")?;
+        fdt.property_null("msi-controller")?;
+        fdt.property_array_u64("reg", &[map::MESSAGES, 0x1000])?;
+        fdt.property_phandle(MESSAGES)?;
+        fdt.end_node(frame)?;
         fdt.end_node(gic)?;
         let clock = fdt.begin_node("apb-pclk")?;
         fdt.property_string("compatible", "fixed-clock")?;
@@ -99,14 +113,23 @@ impl Tree<'_> {
         fdt.property_string("clock-output-names", "clk24mhz")?;
         fdt.property_phandle(CLOCK)?;
         fdt.end_node(clock)?;
-        for (name, base, interrupt) in
-            [("pl011", map::SERIAL, Some(map::SERIAL_SPI)), ("pl031", map::RTC, None)]
-        {
+        for (name, base, interrupt) in [
+            ("pl011", map::SERIAL, Some(map::SERIAL_SPI)),
+            ("pl031", map::RTC, None),
+            ("pl061", map::GPIO, Some(map::GPIO_SPI)),
+        ] {
             let node = fdt.begin_node(&format!("{name}@{base:x}"))?;
             fdt.property_string_list("compatible", vec![format!("arm,{name}"), "arm,primecell".into()])?;
             fdt.property_array_u64("reg", &[base, 0x1000])?;
             if let Some(interrupt) = interrupt {
                 fdt.property_array_u32("interrupts", &[SPI, interrupt, LEVEL_HIGH])?;
+            }
+            if name == "pl061" {
+                fdt.property_null("gpio-controller")?;
+                fdt.property_u32("#gpio-cells", 2)?;
+                fdt.property_phandle(PINS)?;
+            }
+            if name == "pl011" {
                 fdt.property_array_u32("clocks", &[CLOCK, CLOCK])?;
                 fdt.property_string_list("clock-names", vec!["uartclk".into(), "apb_pclk".into()])?;
             } else {
@@ -115,6 +138,44 @@ impl Tree<'_> {
             }
             fdt.end_node(node)?;
         }
-        Ok(())
+        self.key(fdt)?;
+        self.pci(fdt)
+    }
+
+    /// The power key, as gpio-keys has it.
+    fn key(&self, fdt: &mut FdtWriter) -> Result<(), Error> {
+        let keys = fdt.begin_node("gpio-keys")?;
+        fdt.property_string("compatible", "gpio-keys")?;
+        let key = fdt.begin_node("poweroff")?;
+        fdt.property_string("label", "GPIO Key Poweroff")?;
+        fdt.property_u32("linux,code", KEY_POWER)?;
+        fdt.property_array_u32("gpios", &[PINS, crate::POWER_KEY.into(), 0])?;
+        fdt.end_node(key)?;
+        fdt.end_node(keys)
+    }
+
+    /// Bus 0 (Linux, Documentation/devicetree/bindings/pci/host-generic-pci.yaml).
+    fn pci(&self, fdt: &mut FdtWriter) -> Result<(), Error> {
+        let bus = fdt.begin_node(&format!("pcie@{:x}", map::ECAM))?;
+        fdt.property_string("compatible", "pci-host-ecam-generic")?;
+        fdt.property_string("device_type", "pci")?;
+        fdt.property_u32("#address-cells", 3)?;
+        fdt.property_u32("#size-cells", 2)?;
+        fdt.property_u32("#interrupt-cells", 1)?;
+        fdt.property_array_u32("bus-range", &[0, 0])?;
+        fdt.property_u32("linux,pci-domain", 0)?;
+        fdt.property_null("dma-coherent")?;
+        fdt.property_u32("msi-parent", MESSAGES)?;
+        fdt.property_array_u64("reg", &[map::ECAM, 1 << 20])?;
+        // Memory of 32 bits, at the same addresses on both sides; all of these have no upper half.
+        let (base, size) = (map::PCI as u32, (map::PCI_END - map::PCI) as u32);
+        fdt.property_array_u32("ranges", &[0x0200_0000, 0, base, 0, base, 0, size])?;
+        // Pin INTA of each device; the numbers of devices count by their lowest two bits.
+        fdt.property_array_u32("interrupt-map-mask", &[3 << 11, 0, 0, 7])?;
+        let pins = (0..4_u8).flat_map(|slot| {
+            [u32::from(slot) << 11, 0, 0, 1, GIC, 0, 0, SPI, map::pci_interrupt(slot), LEVEL_HIGH]
+        });
+        fdt.property_array_u32("interrupt-map", &pins.collect::<Vec<_>>())?;
+        fdt.end_node(bus)
     }
 }

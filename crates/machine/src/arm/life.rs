@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Weak};
 
-use satori_arm_board::{Board, Boot, Pl011, load, regions};
+use satori_arm_board::{Board, Boot, PCI, POWER_KEY, Pl011, Pl061, load, regions};
 use satori_arm_engine::{Arm, Offered};
 use satori_arm_soft::Interpreter;
-use satori_bus::TimerQueue;
+use satori_bus::{Clock, Nanos, Timer, TimerQueue};
 use satori_memory::GuestMemory;
 use satori_profile::Timing;
 use satori_seam::{Engine, Partition, PartitionParts, Space, VcpuParts};
@@ -14,9 +14,10 @@ use super::COUNTER_HZ;
 use super::power::Powers;
 use super::vcpu::{ArmVcpu, Platform};
 use crate::console::Console;
+use crate::devices::Bus;
 use crate::life::{GuestTimeout, Time};
 use crate::shared::{Bells, Shared};
-use crate::{Error, entropy};
+use crate::{Devices, Error, entropy};
 
 /// What every life is made from.
 pub(super) struct Plan {
@@ -29,6 +30,31 @@ pub(super) struct Plan {
     pub(crate) guest_timeout: Option<Arc<GuestTimeout>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) console: Console,
+    pub(crate) devices: Devices,
+}
+
+/// How long the power key is held.
+const HELD: Nanos = 100_000_000;
+
+/// The power key: a pin, and a timer that lets it go.
+struct PowerKey {
+    gpio: Arc<Pl061>,
+    timers: Arc<TimerQueue>,
+    clock: Arc<dyn Clock>,
+}
+
+impl PowerKey {
+    fn press(self: &Arc<Self>) {
+        self.gpio.set(POWER_KEY, true);
+        let timer: Arc<dyn Timer> = self.clone();
+        self.timers.arm(self.clock.now().saturating_add(HELD), Arc::downgrade(&timer));
+    }
+}
+
+impl Timer for PowerKey {
+    fn expired(&self, _now: Nanos) {
+        self.gpio.set(POWER_KEY, false);
+    }
 }
 
 pub(super) struct Life {
@@ -37,6 +63,8 @@ pub(super) struct Life {
     pub(crate) timers: Arc<TimerQueue>,
     pub(crate) serial: Arc<Pl011>,
     pub(crate) space: Arc<dyn Space>,
+    /// The queue of timers does not keep it.
+    _key: Arc<PowerKey>,
 }
 
 impl Life {
@@ -46,7 +74,7 @@ impl Life {
         let begin = load(&memory, &plan.boot)?;
         let cpus = plan.boot.cpus.len() as u32;
         let parts = PartitionParts {
-            memory,
+            memory: memory.clone(),
             time: plan.time.source(),
             parallel: !plan.time.is_virtual() && cpus > 1,
             offered: Offered { el2: plan.boot.el2, vhe: plan.vhe, counter_hz: COUNTER_HZ },
@@ -84,6 +112,21 @@ impl Life {
                 shared.set_ready(port.waits());
             }
         });
+        let bus = Bus {
+            pci: &board.pci,
+            map: board.mmio.downgrade(),
+            window: PCI,
+            messages: board.messages(),
+            pin: &|slot| Ok(board.pin(slot)),
+        };
+        plan.devices.wire(&bus, &memory, plan.time.is_virtual(), &plan.shared.moved)?;
+        let key = Arc::new(PowerKey {
+            gpio: board.gpio.clone(),
+            timers: timers.clone(),
+            clock: clock.clone(),
+        });
+        let button = Arc::downgrade(&key);
+        plan.shared.on_button(move || button.upgrade().iter().for_each(PowerKey::press));
         let platform = Arc::new(Platform {
             mmio: board.mmio,
             gic: board.gic,
@@ -96,6 +139,6 @@ impl Life {
         let vps = vps.map(|(vcpu, index)| ArmVcpu::new(index, vcpu, platform.clone(), plan.profile, timing));
         let mut vps: Vec<_> = vps.collect();
         vps[0].begin(begin.pc, begin.tree);
-        Ok(Life { vps, bells, timers, serial: board.serial, space: partition })
+        Ok(Life { vps, bells, timers, serial: board.serial, space: partition, _key: key })
     }
 }

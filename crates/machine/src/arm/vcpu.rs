@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use satori_arm_board::{Call, Gic, Power, Ppi, psci};
+use satori_arm_board::{Call, Gic, PCI, PCI_END, Power, Ppi, psci};
 use satori_arm_engine::{Answer, Arm, Exit, reasons};
 use satori_arm_state::virtual_interface::maintenance;
 use satori_arm_state::{CpuState, El, Sys};
@@ -165,6 +165,9 @@ impl ArmVcpu {
     fn dispatch(&mut self, exit: Exit) -> After {
         let platform = self.platform.clone();
         let answer = match exit {
+            // Where no device answers on PCI the bridge does, with ones.
+            Exit::MmioRead { gpa, .. } if is_nobodys_on_pci(&platform.mmio, gpa) => Answer::Value(u64::MAX),
+            Exit::MmioWrite { gpa, .. } if is_nobodys_on_pci(&platform.mmio, gpa) => Answer::Done,
             Exit::MmioRead { gpa, .. } | Exit::MmioWrite { gpa, .. } if platform.mmio.name(gpa).is_none() => {
                 Answer::Refused
             }
@@ -224,6 +227,10 @@ impl ArmVcpu {
             Call::Power(Power::Affinity(target)) => Some(self.platform.powers.info(target)),
         }
     }
+}
+
+fn is_nobodys_on_pci(map: &MmioMap, gpa: u64) -> bool {
+    (PCI..PCI_END).contains(&gpa) && map.name(gpa).is_none()
 }
 
 impl Runs for ArmVcpu {

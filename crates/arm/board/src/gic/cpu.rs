@@ -9,6 +9,15 @@ const SPURIOUS: u64 = 1023;
 /// The priority when nothing runs.
 const IDLE: u8 = 0xff;
 
+/// The numbers of the bits that are set, from `base` on.
+fn set_bits(mut bits: u64, base: usize) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (bits != 0).then(|| base + bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        lowest
+    })
+}
+
 impl State {
     fn interrupt(&mut self, vcpu: usize, intid: usize) -> Option<&mut Interrupt> {
         match intid {
@@ -35,8 +44,9 @@ impl State {
         let ready = |one: &Interrupt| one.enabled && one.group1 && one.pending() && !one.active;
         let private = own.private.iter().enumerate().filter(|(_, one)| ready(one));
         let mine = |one: &Interrupt| index_of(one.route) == vcpu || one.route >> 31 & 1 != 0;
-        let shared = self.shared.iter().enumerate().filter(|(_, one)| ready(one) && mine(one));
-        let shared = shared.map(|(at, one)| (at + PRIVATE, one));
+        let pending = self.pending.iter().enumerate().flat_map(|(word, bits)| set_bits(*bits, word * 64));
+        let shared = pending.map(|at| (at + PRIVATE, &self.shared[at]));
+        let shared = shared.filter(|(_, one)| ready(one) && mine(one));
         private.chain(shared).map(|(intid, one)| (intid, one.priority)).min_by_key(|&(_, priority)| priority)
     }
 
@@ -57,6 +67,9 @@ impl State {
         if let Some(interrupt) = self.interrupt(vcpu, intid) {
             interrupt.active = true;
             interrupt.latched = false;
+        }
+        if let Some(spi) = intid.checked_sub(PRIVATE) {
+            self.note(spi);
         }
         self.own[vcpu].running |= 1 << (priority >> 3);
         intid as u64

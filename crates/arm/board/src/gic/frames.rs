@@ -150,7 +150,10 @@ impl MmioDevice for Distributor {
                     };
                 }
             }
-            _ => write(&mut state.shared, PRIVATE, offset, size, value),
+            _ => {
+                write(&mut state.shared, PRIVATE, offset, size, value);
+                state.note_all();
+            }
         }
         let vcpus = state.own.len() as u32;
         drop(state);

@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
-use crate::{cli, modules, origin, report};
+use crate::{cli, devices, modules, origin, report};
 
 /// What a kernel's command line begins with, unless `--cmdline` says otherwise.
 const CONSOLE: &str = "console=ttyAMA0";
@@ -53,11 +53,6 @@ fn refused(run: &cli::Run) -> Result<()> {
         (processor.vmx.is_some(), "--processor", X86),
         (processor.nested.is_some(), "--nested", X86),
         (processor.libvirt.is_some(), "--libvirt", NOT_YET),
-        (!flags.disk.is_empty(), "--disk", NOT_YET),
-        (flags.net.is_some(), "--net", NOT_YET),
-        (!flags.share.is_empty(), "--share", NOT_YET),
-        (flags.rng, "--rng", NOT_YET),
-        (flags.balloon.is_some(), "--balloon", NOT_YET),
         (!flags.serial.is_empty(), "--serial", NOT_YET),
         (translates, "--engine", ENGINE),
         (flags.engine_stats, "--engine-stats", ENGINE),
@@ -147,6 +142,7 @@ fn config(boot: Boot, run: &cli::Run, memory: u64, cpus: u32) -> Result<Config> 
         panic_pattern: flags.panic_pattern.clone(),
         input: input(flags)?,
         profile: flags.report != cli::Report::Off,
+        devices: devices::devices(flags)?,
     })
 }
 
@@ -192,10 +188,12 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         say(format_args!("{}", crate::escape::HELP));
     }
     let failed = |error: anyhow::Error| Halt::Failed(error.context("cannot watch the terminal and signals"));
+    // Images are left as a guest leaves them that powers off.
+    let button = !flags.disk.is_empty();
     let ready =
-        Ready::new(machine.handle(), Arc::clone(&console), typed, raw.is_some(), false, flags.limits());
+        Ready::new(machine.handle(), Arc::clone(&console), typed, raw.is_some(), button, flags.limits());
     let ready = ready.map_err(failed)?;
-    let keep: Vec<_> = ready.files().into_iter().chain(opened.descriptors()).collect();
+    let keep: Vec<_> = ready.files().into_iter().chain(opened.descriptors()).chain(machine.files()).collect();
     sandbox(flags, false, &keep, false, false).map_err(Halt::Refused)?;
     opened.begin(flags.sandbox != cli::Sandbox::Off);
     let attendant = ready.start().map_err(failed)?;
