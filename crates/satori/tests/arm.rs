@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{fetch, file, satori, scratch};
+use common::{drivers, fetch, file, satori, scratch};
 
 /// What init does: it looks at the machine, and powers off.
 const INIT: &str = "#!/bin/busybox sh
@@ -30,6 +30,23 @@ vmm
 busybox poweroff -f
 ";
 
+/// What init does with devices on PCI: it writes and reads a disk, and asks for random bytes.
+const DEVICES: &str = "#!/bin/busybox sh
+busybox mount -t proc proc /proc
+busybox mount -t sysfs sys /sys
+busybox mount -t devtmpfs dev /dev
+for name in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio-rng
+do busybox insmod /bin/$name.ko; done
+echo fact machine: $(busybox uname -m)
+echo fact kernel: $(busybox uname -r)
+echo fact functions: $(busybox ls /sys/bus/pci/devices | busybox wc -l)
+echo fact first: $(busybox head -c 4 /dev/vda)
+echo back | busybox dd of=/dev/vda bs=512 seek=1 conv=sync,fsync 2>/dev/null
+echo fact random: $(busybox head -c 64 /dev/hwrng | busybox wc -c)
+busybox grep virtio /proc/interrupts | while read -r line; do echo irq $line; done
+busybox poweroff -f
+";
+
 fn initrd(name: &str, script: &str, programs: &[(&str, &[u8])]) -> String {
     let busybox = std::fs::read(fetch(&["busybox", "--arch", "arm64"])).expect("busybox");
     file(name, &satori::initramfs::build(&busybox, script, programs))
@@ -52,7 +69,8 @@ fn fact<'a>(console: &'a str, name: &str) -> &'a str {
 /// Boots Debian's kernel of `series` with `initrd`; the console, and the report.
 fn boot(series: &str, initrd: &str, arguments: &[&str]) -> (String, serde_json::Value) {
     let kernel = fetch(&["kernel", series, "--arch", "arm64"]);
-    let report = scratch(&format!("report-{}.json", arguments.concat()));
+    let name = initrd.rsplit('/').next().expect("a name");
+    let report = scratch(&format!("report-{name}-{}.json", arguments.len()));
     let fixed = ["run", "--arch", "arm64", "--kernel", &kernel, "--initrd", initrd, "--timeout", "5m"];
     let told = ["--report", "json", "--report-file", report.to_str().expect("UTF-8")];
     let ended = satori(&[&fixed[..], &told, arguments].concat());
@@ -87,6 +105,39 @@ fn debian_6_1_boots_on_two_vcpus() {
         report["vcpus"].as_array().unwrap().iter().map(|one| one["samples"].as_u64().unwrap()).sum();
     assert_eq!(report["all"]["samples"], each);
     assert_eq!(report["processor"], "arm64");
+}
+
+/// Boots with a disk and a source of random bytes; what of /proc/interrupts is virtio's.
+fn boot_with_devices(name: &str, arguments: &[&str]) -> Vec<String> {
+    let modules = drivers::modules(fetch(&["kernel", "6.1", "--arch", "arm64"]).as_ref());
+    let modules: Vec<_> = modules.iter().map(|(name, bytes)| (name.as_str(), &bytes[..])).collect();
+    let archive = initrd(&format!("{name}.cpio"), DEVICES, &modules);
+    let mut image = vec![0; 1 << 20];
+    image[..4].copy_from_slice(b"here");
+    let disk = file(&format!("{name}.img"), &image);
+    let (console, _) =
+        boot("6.1", &archive, &[&["--disk", &disk, "--rng", "--clock", "virtual"], arguments].concat());
+    for (what, value) in [("functions", "3"), ("first", "here"), ("random", "64")] {
+        assert_eq!(fact(&console, what), value, "{console}");
+    }
+    assert_eq!(std::fs::read(&disk).expect("the image")[512..516], *b"back");
+    let told = console.lines().filter_map(|line| line.strip_prefix("irq "));
+    told.map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn devices_on_pci_interrupt_by_messages() {
+    let lines = boot_with_devices("messages", &[]);
+    assert!(lines.iter().any(|line| line.ends_with("Edge virtio0-req.0")), "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains("MSI")), "{lines:#?}");
+}
+
+#[test]
+fn devices_on_pci_interrupt_by_their_pins() {
+    let lines = boot_with_devices("pins", &["--append", "pci=nomsi"]);
+    // Slots 1 and 2 have the second and third of the four lines.
+    let lines: Vec<_> = lines.iter().map(|line| line.split(" GICv3 ").nth(1).expect("a line")).collect();
+    assert_eq!(lines, ["36 Level virtio0", "37 Level virtio1"]);
 }
 
 /// Boots with EL2 and a guest in it: `said` is what the kernel tells of its hypervisor.
@@ -130,8 +181,6 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("--cpu", &["--cpu", "max"]),
         ("--processor", &["--processor", "skylake"]),
         ("--nested", &["--nested", "vmx"]),
-        ("--disk", &["--disk", &kernel]),
-        ("--net", &["--net", "user"]),
         ("--engine", &["--engine", "translator"]),
         ("--gdb", &["-s"]),
         ("--trace", &["--trace", "/dev/null"]),

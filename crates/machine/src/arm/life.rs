@@ -120,11 +120,8 @@ impl Life {
             pin: &|slot| Ok(board.pin(slot)),
         };
         plan.devices.wire(&bus, &memory, plan.time.is_virtual(), &plan.shared.moved)?;
-        let key = Arc::new(PowerKey {
-            gpio: board.gpio.clone(),
-            timers: timers.clone(),
-            clock: clock.clone(),
-        });
+        let key =
+            Arc::new(PowerKey { gpio: board.gpio.clone(), timers: timers.clone(), clock: clock.clone() });
         let button = Arc::downgrade(&key);
         plan.shared.on_button(move || button.upgrade().iter().for_each(PowerKey::press));
         let platform = Arc::new(Platform {

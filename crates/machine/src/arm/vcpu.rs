@@ -166,7 +166,9 @@ impl ArmVcpu {
         let platform = self.platform.clone();
         let answer = match exit {
             // Where no device answers on PCI the bridge does, with ones.
-            Exit::MmioRead { gpa, .. } if is_nobodys_on_pci(&platform.mmio, gpa) => Answer::Value(u64::MAX),
+            Exit::MmioRead { gpa, size } if is_nobodys_on_pci(&platform.mmio, gpa) => {
+                Answer::Value(u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8))))
+            }
             Exit::MmioWrite { gpa, .. } if is_nobodys_on_pci(&platform.mmio, gpa) => Answer::Done,
             Exit::MmioRead { gpa, .. } | Exit::MmioWrite { gpa, .. } if platform.mmio.name(gpa).is_none() => {
                 Answer::Refused

@@ -41,14 +41,14 @@ fn look(wanted: Option<&Path>, modules: Option<&Path>, all: bool) -> Result<Kern
         .filter(|text| cache::is_series(text) && !Path::new(text).exists());
     let (path, beside) = match (wanted, series) {
         (_, Some(series)) => of_package(cache::get(Wanted::Series(series), false)?)?,
-        (None, _) => match cache::newest_kernel() {
+        (None, _) => match cache::newest_kernel("linux-image-") {
             Some(path) => of_package(path)?,
             None => of_package(cache::get(Wanted::Kernel, false)?)?,
         },
         (Some(path), _) if path.extension().is_some_and(|e| e == "deb") => of_deb(path)?,
         (Some(path), _) if path.is_dir() => of_tree(path)?,
         // What 'satori fetch kernel' printed.
-        (Some(path), _) if cache::holds(path) => of_package(path.canonicalize()?)?,
+        (Some(path), _) if cache::holds(path, "linux-image-") => of_package(path.canonicalize()?)?,
         (Some(path), _) => (path.to_path_buf(), path.parent().map(Path::to_path_buf)),
     };
     let image = read("--kernel", &path)?;

@@ -48,6 +48,8 @@ pub enum Wanted<'a> {
     Arm64Series(&'a str),
     /// busybox-static's binary.
     Arm64Busybox,
+    /// Everything in the package of this name, as a folder.
+    Arm64Package(&'a str),
 }
 
 /// The flavours of Debian's kernels of 32 bits.
@@ -63,7 +65,9 @@ impl<'a> Wanted<'a> {
     fn architecture(self) -> &'static str {
         match self {
             Wanted::I386 { .. } => "i386",
-            Wanted::Arm64Kernel | Wanted::Arm64Series(_) | Wanted::Arm64Busybox => "arm64",
+            Wanted::Arm64Kernel | Wanted::Arm64Series(_) | Wanted::Arm64Busybox | Wanted::Arm64Package(_) => {
+                "arm64"
+            }
             _ => "amd64",
         }
     }
@@ -99,6 +103,7 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
         Wanted::Arm64Kernel => "arm64-kernel".into(),
         Wanted::Arm64Series(series) => format!("arm64-kernel-{series}"),
         Wanted::Arm64Busybox => "arm64-busybox".into(),
+        Wanted::Arm64Package(name) => format!("arm64-package-{name}"),
         // Another version of Satori may want other packages.
         Wanted::Userland(packages, _) => format!("userland-{:016x}", digest(packages)),
     });
@@ -119,23 +124,23 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
     }
 }
 
-/// The newest of the kernels of 64 bits that were fetched, by version.
-pub fn newest_kernel() -> Option<PathBuf> {
+/// The newest of the kernels that were fetched whose files' names begin with this, by version.
+pub fn newest_kernel(prefix: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(folder().ok()?.join("files")).ok()?.flatten();
     let kernels = entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let version = name.strip_prefix("linux-image-")?;
+        let version = name.strip_prefix(prefix)?;
         let numbers = version.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u64>().ok());
         entry.file_type().ok()?.is_file().then(|| (numbers.collect::<Vec<_>>(), name.clone(), entry.path()))
     });
     kernels.max().map(|(_, _, path)| path)
 }
 
-/// Whether `path` leads to a kernel that was fetched.
-pub fn holds(path: &Path) -> bool {
+/// Whether `path` leads to a kernel that was fetched, whose file's name begins with `prefix`.
+pub fn holds(path: &Path, prefix: &str) -> bool {
     let files = folder().and_then(|folder| Ok(folder.join("files").canonicalize()?));
     let Ok(path) = path.canonicalize() else { return false };
-    let kernel = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux-image-"));
+    let kernel = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
     kernel && path.is_file() && files.is_ok_and(|files| path.parent() == Some(&files))
 }
 
@@ -176,11 +181,11 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         }
         Wanted::Busybox | Wanted::Arm64Busybox => (named(&apt, "busybox-static")?, "*bin/busybox"),
         Wanted::Memtest => (named(&apt, "memtest86+")?, "./boot/memtest86+x64.bin"),
-        Wanted::Package(name) => (named(&apt, name)?, "*"),
+        Wanted::Package(name) | Wanted::Arm64Package(name) => (named(&apt, name)?, "*"),
         Wanted::I386 { package, pattern } => (current(&apt, package)?, pattern),
         Wanted::Userland(..) => bail!("a userland is no package"),
     };
-    let whole = matches!(wanted, Wanted::Package(_));
+    let whole = matches!(wanted, Wanted::Package(_) | Wanted::Arm64Package(_));
     let kind = if whole { ".tree" } else { "" };
     let version = package.version.replace(':', "%3a");
     // No command takes a kernel of another architecture for the newest that there is.
