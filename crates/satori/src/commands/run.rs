@@ -18,7 +18,7 @@ use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
 use satori_machine::{Cmdline, Module, ProtocolChoice};
 
-pub(crate) use self::config::{config, engine, input, report_of};
+pub(crate) use self::config::{balloon, config, engine, input, report_of};
 pub(crate) use self::confined::{Confined, sandbox, sandbox_mode};
 pub(crate) use self::prepared::Prepared;
 pub(crate) use self::ran::Ran;

@@ -7,7 +7,7 @@ use satori_cpuid::Topology;
 use satori_machine::arm::{Config, Levels, MAX_CPUS, Machine};
 use satori_machine::{ClockMode, Cmdline, OnReset, ProtocolChoice};
 
-use super::{Boot, Halt, Ran, input, log, refuse, report_of, sandbox};
+use super::{Boot, Halt, Ran, balloon, input, log, refuse, report_of, sandbox};
 use crate::attend::Ready;
 use crate::commands::costs;
 use crate::inputs::{Room, read};
@@ -163,6 +163,7 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         refused(run)?;
         let cpus = cpus(flags.processor.cpus)?;
         let memory = flags.memory.unwrap_or(512 << 20);
+        balloon(flags, memory)?;
         let boot = boot(run, memory)?;
         let origin = origin::origin(&boot, flags.report);
         report_of(flags, cpus)?;

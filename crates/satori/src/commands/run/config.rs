@@ -103,17 +103,23 @@ fn processor(flags: &cli::Machine) -> Result<VmxProcessor> {
     }
 }
 
+/// Refuses a balloon that asks for all of the guest's memory.
+pub(crate) fn balloon(flags: &cli::Machine, memory: u64) -> Result<()> {
+    match flags.balloon.filter(|bytes| *bytes >= memory) {
+        Some(bytes) => bail!(
+            "--balloon={}M: the guest has {} MiB of memory: ask it for less, or for none (--balloon)",
+            bytes >> 20,
+            memory >> 20
+        ),
+        None => Ok(()),
+    }
+}
+
 /// The machine that the flags describe.
 pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
     let xen = processors.guest.has(crate::guest::Face::XenPvh);
     let memory = processors.memory(flags.memory, flags.processor.libvirt.as_deref())?;
-    if let Some(bytes) = flags.balloon.filter(|bytes| *bytes >= memory) {
-        bail!(
-            "--balloon={}M: the guest has {} MiB of memory: ask it for less, or for none (--balloon)",
-            bytes >> 20,
-            memory >> 20
-        );
-    }
+    balloon(flags, memory)?;
     Ok(Config {
         kernel: boot.kernel,
         kernel_name: boot.kernel_name,
