@@ -19,6 +19,8 @@ pub mod kind {
     pub const BALLOON: u16 = 5;
     /// 9P transport.
     pub const PLAN9: u16 = 9;
+    /// Sockets.
+    pub const VSOCK: u16 = 19;
     /// File system.
     pub const FS: u16 = 26;
 }
@@ -214,6 +216,22 @@ pub mod plan9 {
     pub const MESSAGE_TAG: usize = 5;
     /// A reply that tells an error, with its number of 32 bits.
     pub const RLERROR: u8 = 7;
+}
+
+/// Sockets (5.10).
+pub mod vsock {
+    /// Bytes of a packet's header.
+    pub const HEADER: usize = 44;
+    /// Where it has the bytes behind it, 32 bits.
+    pub const LENGTH: usize = 24;
+    /// Most bytes behind one.
+    pub const PAYLOAD: usize = 64 << 10;
+    /// Queue: packets for the driver.
+    pub const RX: u16 = 0;
+    /// Queue: packets of the driver.
+    pub const TX: u16 = 1;
+    /// Least and greatest address that a guest may have: others mean the hypervisor, the host or anybody.
+    pub const GUESTS: core::ops::RangeInclusive<u64> = 3..=0xffff_fffe;
 }
 
 /// Memory balloons (5.5).

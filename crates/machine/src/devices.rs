@@ -14,7 +14,7 @@ use satori_memory::GuestMemory;
 use satori_pci::PciBus;
 use satori_virtio::{
     BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
-    TapCard, VirtioFunction, Wiring,
+    Sockets, TapCard, VirtioFunction, Vsock, Wiring,
 };
 
 use crate::{Error, entropy};
@@ -32,6 +32,8 @@ pub struct DeviceConfig {
     pub nics: Vec<Nic>,
     /// Network cards on taps, behind the others.
     pub taps: Vec<TapCard>,
+    /// Sockets between guest and host.
+    pub vsock: Option<Sockets>,
     /// A source of random bytes.
     pub rng: bool,
     /// A memory balloon, which asks for so many bytes.
@@ -48,7 +50,7 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, disks, nics, taps, rng, balloon } = config;
+        let DeviceConfig { ports, shares, disks, nics, taps, vsock, rng, balloon } = config;
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
             devices.push(("console", Console::new(ports)?));
@@ -73,6 +75,9 @@ impl Devices {
         }
         for card in taps {
             devices.push(("net", Net::tap(card)?));
+        }
+        if let Some(sockets) = vsock {
+            devices.push(("vsock", Vsock::new(sockets)?));
         }
         if rng {
             devices.push(("rng", Rng::new(HostBytes(entropy::Seeded::new(u32::MAX)))));

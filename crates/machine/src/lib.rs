@@ -65,6 +65,6 @@ pub use satori_engine::{CONTROLS, REASONS, Vmx, VmxProcessor, VmxRow};
 pub use satori_image as image;
 pub use satori_save::Saved;
 pub use satori_symbols::Symbols;
-pub use satori_virtio::{Dialect, Disk, Nic, Port, Share, TapCard};
+pub use satori_virtio::{Dialect, Disk, Nic, Port, Share, Sockets, TapCard};
 pub use serial::{SerialEnd, SerialPorts};
 pub use watch::WatchListener;

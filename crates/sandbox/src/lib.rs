@@ -21,6 +21,7 @@ pub mod helper;
 mod kvm;
 mod namespaces;
 mod network;
+mod sockets;
 mod sys;
 mod trap;
 
@@ -28,6 +29,7 @@ use std::os::fd::RawFd;
 
 pub use folder::{Folder, enter_folder};
 pub use network::enter_network;
+pub use sockets::enter_sockets;
 
 /// How much of the sandbox must be had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -38,7 +38,7 @@ pub(crate) fn enter_without_network() -> Outcome {
 }
 
 /// Enters new namespaces: as who we are, or as the owner of a user namespace.
-fn own(flags: libc::c_int) -> io::Result<()> {
+pub(crate) fn own(flags: libc::c_int) -> io::Result<()> {
     sys::unshare(flags).or_else(|_| {
         let (user, group) = sys::ids();
         sys::unshare(flags | libc::CLONE_NEWUSER)?;

@@ -95,6 +95,7 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     let mut drivers = Vec::new();
     drivers.extend((!flags.machine.disk.is_empty()).then_some("virtio_blk"));
     drivers.extend(flags.machine.net.is_some().then_some("virtio_net"));
+    drivers.extend(flags.machine.vsock.is_some().then_some("vmw_vsock_virtio_transport"));
     drivers.extend(flags.machine.balloon.is_some().then_some("virtio_balloon"));
     if folders.all().iter().any(|place| place.folder.share.protocol == Protocol::Plan9) {
         drivers.extend(["9pnet_virtio", "9p"]);
@@ -211,6 +212,7 @@ fn devices(
         disks: crate::devices::disks(&flags.machine)?,
         nics: crate::network::nics(&flags.machine)?,
         taps: crate::network::taps(&flags.machine)?,
+        vsock: crate::vsock::sockets(&flags.machine)?,
         rng: true,
         balloon: flags.machine.balloon,
     })?;

@@ -113,6 +113,7 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
         disks,
         nics,
         taps,
+        vsock: crate::vsock::sockets(flags)?,
         shares,
         ports,
         rng: flags.rng,

@@ -39,3 +39,4 @@ mod switches;
 pub mod terminal;
 pub mod units;
 pub mod usage;
+pub mod vsock;

@@ -32,6 +32,10 @@ fn main() {
         let arguments: Vec<_> = std::env::args_os().skip(2).collect();
         std::process::exit(satori_net::main(&arguments));
     }
+    if command.as_deref() == Some(satori_vsock::COMMAND.as_ref()) {
+        let arguments: Vec<_> = std::env::args_os().skip(2).collect();
+        std::process::exit(satori_vsock::main(&arguments));
+    }
     let code = match Cli::try_parse() {
         Ok(cli) => {
             let bisect = cli.command.machine().is_some_and(|machine| machine.bisect);

@@ -156,6 +156,7 @@ impl Machine {
         let symbols = Path::new(&self.symbols);
         // A disk that may not be written is only read, but an output would destroy it as well.
         all.reads("--disk", self.disk.iter().map(|disk| &disk.file));
+        all.writes("--vsock", self.vsock.iter().map(|vsock| &vsock.path));
         all.reads("--symbols", Some(symbols).filter(|text| !["auto", "off"].map(Path::new).contains(text)))
             .reads("--costs", &self.costs)
             .reads("--input", self.input_file())

@@ -7,6 +7,7 @@ use satori_machine::TscChange;
 use satori_trace::Spec;
 
 use crate::devices::{self, DiskSpec};
+use crate::vsock::{self, VsockSpec};
 
 /// A size in bytes: a plain number is MiB, as QEMU's `-m` has it; K, M, G and T (optionally
 /// `iB` or `B` after them) are powers of 1024.
@@ -101,6 +102,11 @@ pub fn trace() -> impl TypedValueParser<Value = Spec> {
 /// `--disk`: an image, whose name may be no text, and behind commas what it is.
 pub fn disk() -> impl TypedValueParser<Value = DiskSpec> {
     OsStringValueParser::new().try_map(|text| devices::disk(&text))
+}
+
+/// `--vsock`: a socket, whose name may be no text, and the guest's address.
+pub fn vsock() -> impl TypedValueParser<Value = VsockSpec> {
+    OsStringValueParser::new().try_map(|text| vsock::spec(&text))
 }
 
 /// A feature of processors by name.

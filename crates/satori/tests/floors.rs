@@ -47,6 +47,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-arm-compare", 4),
     ("satori-files", 4),
     ("satori-net", 4),
+    ("satori-vsock", 4),
     ("satori-profile", 4),
     ("satori-trace", 4),
     ("satori-exits", 4),
@@ -295,6 +296,7 @@ const NEUTRAL: &[&str] = &[
     "satori-symbols",
     "satori-files",
     "satori-net",
+    "satori-vsock",
     "satori-profile",
     "satori-trace",
 ];

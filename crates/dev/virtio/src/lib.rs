@@ -28,6 +28,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod vsock;
 
 pub use balloon::Balloon;
 pub use block::{Block, Disk};
@@ -40,3 +41,4 @@ pub use queue::{Broken, Chain, Place, Queue, Span};
 pub use rng::{RandomBytes, Rng};
 use satori_lock::lock;
 pub use transport::{BAR_BYTES, VirtioFunction, Wiring};
+pub use vsock::{Sockets, Vsock};

@@ -15,6 +15,7 @@ use crate::devices::DiskSpec;
 use crate::network::{self, NetSpec};
 use crate::output::Newlines;
 use crate::units;
+use crate::vsock::VsockSpec;
 
 /// The machine, and how it is run.
 #[derive(Debug, Args)]
@@ -43,6 +44,11 @@ pub struct Machine {
     /// without virtiofs. May be given several times
     #[arg(long, value_name = "DIR:TAG[,ro|rw|cow][,9p]")]
     pub share: Vec<String>,
+    /// Sockets between guest and host (vsock), on virtio: who connects to the Unix socket PATH and writes 'CONNECT PORT' speaks with that
+    /// port of the guest, and a guest that connects to a port of the host (CID 2) reaches who listens at PATH_PORT, as with Firecracker.
+    /// cid is the guest's address [default: 3]
+    #[arg(long, value_name = "PATH[,cid=N]", value_hint = ValueHint::FilePath, value_parser = units::vsock())]
+    pub vsock: Option<VsockSpec>,
     /// A memory balloon, on virtio: what the guest has freed goes back to this machine (free page reporting), and the guest
     /// is asked to do without SIZE of its memory; a plain number is MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size, num_args = 0..=1, default_missing_value = "0", require_equals = true)]

@@ -346,7 +346,7 @@ mod tests {
             ("-kernel k -nographic -device virtserialport,name=n,chardev=c", "no -chardev with id=c"),
             ("-kernel k -nographic -chardev stdio,id=c -mon chardev=c,mode=control", "there is no QMP"),
             ("-kernel k -nographic -mon chardev=c", "no -chardev with id=c"),
-            ("-kernel k -nographic -device virtio-balloon-pci", "virtio-balloon-pci"),
+            ("-kernel k -nographic -device virtio-scsi-pci", "virtio-scsi-pci"),
             ("-kernel k -nographic -drive file=d,if=ide,format=raw", "there is no IDE"),
             ("-kernel k -nographic -device virtio-net-pci,netdev=n", "no -netdev with id=n"),
             ("-kernel k -nographic -qmp unix:x,server=on", "there is no QMP"),
