@@ -100,6 +100,8 @@ struct Table {
     kept: Kept<(u32, Vec<Aside>)>,
     /// What [`mark_of`] says of the page that each slot was last filled with.
     marks: Box<[u8; ENTRIES]>,
+    /// For each mark a bit for each group of [`GROUP`] slots: without it no slot of the group was filled with such a page.
+    groups: Box<[u32; MARKS]>,
     large: LargePages,
 }
 
@@ -114,6 +116,7 @@ impl Table {
             key: Box::new([None; ENTRIES]),
             kept: Kept::new(),
             marks: Box::new([0; ENTRIES]),
+            groups: Box::new([0; MARKS]),
             large: LargePages::new(),
         }
     }
@@ -125,7 +128,9 @@ impl Table {
         of.insert(slot);
         other.remove(slot);
         self.key[slot] = key;
-        self.marks[slot] = mark_of(state);
+        let mark = mark_of(state);
+        self.marks[slot] = mark;
+        self.groups[usize::from(mark)] |= 1 << (slot / GROUP);
         self.keys.note(key, slot);
     }
 }
@@ -328,23 +333,25 @@ impl Tlb {
     }
 
     fn protect_here(&mut self, state: *const PageState) {
-        /// Slots that are compared at once.
-        const PIECE: usize = 64;
         let mark = mark_of(state);
-        for first in (0..ENTRIES).step_by(PIECE) {
-            // Without an early end, the comparison of a piece is a few vector instructions.
-            let piece = &self.table().marks[first..first + PIECE];
-            if !piece.iter().fold(false, |any, one| any | (*one == mark)) {
-                continue;
-            }
-            for slot in first..first + PIECE {
+        // A page is seldom in more than one group: code that is written becomes code again and again.
+        let mut groups = self.table().groups[usize::from(mark)];
+        while groups != 0 {
+            let group = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            let mut there = false;
+            for slot in group * GROUP..(group + 1) * GROUP {
                 if self.table().marks[slot] != mark {
                     continue;
                 }
+                there = true;
                 let entry = &mut self.real()[slot];
                 if entry.state == state {
                     entry.forbid_writes(slot);
                 }
+            }
+            if !there {
+                self.table().groups[usize::from(mark)] &= !(1 << group);
             }
         }
     }
@@ -493,6 +500,11 @@ impl Tlb {
         }
     }
 }
+
+/// Slots that are told apart by nothing in [`Table::groups`].
+const GROUP: usize = ENTRIES / 32;
+/// Values of [`mark_of`].
+const MARKS: usize = 256;
 
 /// Tells most pages apart by their states, in fewer bits.
 fn mark_of(state: *const PageState) -> u8 {
