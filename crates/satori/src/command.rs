@@ -5,10 +5,12 @@
 //! the guest is `guests/init/`, which this binary carries.
 
 mod attend;
+mod busybox;
 mod ended;
 pub mod flags;
 mod initramfs;
 pub(crate) mod kernel;
+mod machine;
 mod modules;
 mod options;
 mod tee;
@@ -22,12 +24,10 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail};
 use satori_bus::ByteSink;
 use satori_files::Protocol;
-use satori_machine::{
-    Cmdline, DeviceConfig, Devices, Event, Machine, Module, Port, ProtocolChoice, SerialPorts, Sinks,
-};
+use satori_machine::{Cmdline, DeviceConfig, Devices, Event, Module, Port, ProtocolChoice, SerialPorts};
 
 use crate::commands::costs;
-use crate::commands::run::{self, Boot, Watchers};
+use crate::commands::run::{self, Boot};
 use crate::judge::Judge;
 use crate::late::plain;
 use crate::network::NetSpec;
@@ -35,10 +35,11 @@ use crate::opened::Opened;
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
-use crate::{choose, cli, origin, report};
+use crate::{cli, origin, report};
 
 use attend::Attendant;
 use ended::{End, StatusFile};
+use machine::Computer;
 use options::Folders;
 use tee::Tee;
 
@@ -71,8 +72,7 @@ pub fn run(flags: &cli::Run) -> Status {
 
 /// A machine that is ready to run, and the host's ends of what leads into it.
 struct Prepared {
-    machine: Machine,
-    chosen: choose::Processors,
+    machine: Computer,
     /// The machine's devices.
     devices: Devices,
     serials: SerialPorts,
@@ -89,7 +89,7 @@ struct Prepared {
 }
 
 fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
-    let chosen = choose::processors(&flags.machine.processor)?;
+    let wanted = machine::Wanted::of(flags)?;
     let folders = Folders::of(flags)?;
     // Debian builds the drivers of these into no kernel.
     let mut drivers = Vec::new();
@@ -101,7 +101,7 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
         drivers.extend(["9pnet_virtio", "9p"]);
     }
     let find = if drivers.is_empty() { kernel::find } else { kernel::with_modules };
-    let kernel = find(flags.kernel.as_deref(), flags.command.modules.as_deref())?;
+    let kernel = find(flags.arch, flags.kernel.as_deref(), flags.command.modules.as_deref())?;
     let (modules, missing) = match &kernel.modules {
         Some(modules) => modules.closure(&NEEDED.iter().copied().chain(drivers).collect::<Vec<_>>())?,
         None => Default::default(),
@@ -111,7 +111,8 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     }
     let terminal = terminal_size().filter(|_| flags.machine.input == "stdin");
     let network = flags.machine.net.as_ref().map(NetSpec::inside);
-    let initramfs = initramfs::pack(&flags.command.words, &folders, &modules, terminal, network)?;
+    let words = &flags.command.words;
+    let initramfs = initramfs::pack(flags.arch, words, &folders, &modules, terminal, network)?;
     let costs = costs::of(flags.machine.costs.as_deref())?;
     let name = flags.command.words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let judge = Judge::open(&flags.machine, name, opened)?;
@@ -139,16 +140,10 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
         modules.len()
     );
     let origin = origin::origin(&boot, flags.machine.report);
-    let mut config = run::config(boot, &flags.machine, &chosen)?;
-    if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
-        config.memory = MEMORY;
-    }
-    config.devices = devices.clone();
     let serials = crate::devices::serials(&flags.machine, opened)?;
-    config.serials = serials.clone();
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
-    let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
-    Ok(Prepared { machine, chosen, devices, serials, control, judge, tee, typed, costs, bare, origin })
+    let machine = wanted.build(flags, boot, devices.clone(), serials.clone(), console)?;
+    Ok(Prepared { machine, devices, serials, control, judge, tee, typed, costs, bare, origin })
 }
 
 /// The caller's standard output.
@@ -225,16 +220,14 @@ fn start(
     status_file: &mut Option<StatusFile>,
     opened: &mut Opened,
 ) -> Result<Status> {
-    let Prepared { mut machine, chosen, devices, serials, control, judge, tee, typed, costs, bare, origin } =
+    let Prepared { mut machine, devices, serials, control, judge, tee, typed, costs, bare, origin } =
         prepared;
     let on_terminal = typed.is_some();
     let report_file = flags.machine.report_file.as_deref();
     let report_file = report_file.map(|path| opened.file("--report-file", path)).transpose()?;
     let dump =
         flags.machine.crash_dump.as_deref().map(|path| opened.file("--crash-dump", path)).transpose()?;
-    let watchers = Watchers::open(&flags.machine, &mut machine, opened)?;
-    chosen.warn();
-    watchers.tell(&flags.machine);
+    let watchers = machine.watched(&flags.machine, opened)?;
     let raw = if on_terminal { RawMode::enter() } else { None };
     let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.limits());
     let attendant = attendant.context("cannot watch the terminal and signals")?;
@@ -243,7 +236,7 @@ fn start(
     let files = files.chain(tee.iter().flat_map(Tee::files));
     let others = files.chain(watchers.keep).chain(written);
     let keep: Vec<_> = machine.files().into_iter().chain(attendant.files()).chain(others).collect();
-    run::sandbox(&flags.machine, machine.runs_by_kvm(), &keep, watchers.listening, chosen.pins.any())?;
+    run::sandbox(&flags.machine, machine.runs_by_kvm(), &keep, watchers.listening, machine.is_pinned())?;
     opened.begin(flags.machine.sandbox != cli::Sandbox::Off);
     if let Some(dump) = dump {
         machine.crash_dump(dump);

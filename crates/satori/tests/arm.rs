@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use common::{drivers, fetch, file, satori, scratch};
 
@@ -140,6 +141,38 @@ fn devices_on_pci_interrupt_by_their_pins() {
     assert_eq!(lines, ["36 Level virtio0", "37 Level virtio1"]);
 }
 
+/// Runs a command with this standard input; its status, and what it wrote to standard output and error.
+fn command(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let mut satori = Command::new(env!("CARGO_BIN_EXE_satori"));
+    satori.args(["run", "--arch", "arm64", "--kernel", "6.1", "--timeout", "5m"]).args(arguments);
+    satori.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = satori.spawn().expect("satori runs");
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("a pipe takes it");
+    let ended = child.wait_with_output().expect("satori ends");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (ended.status.code(), text(ended.stdout), text(ended.stderr))
+}
+
+#[test]
+fn a_command_has_streams_a_network_and_a_status() {
+    let script = "cat; uname -m; echo wrong >&2; grep -c . /etc/resolv.conf; ping -c 1 10.0.2.2 >/dev/null || echo no way out
+        touch /changed && test ! -e /lib && pwd; exit 7";
+    let ended = command(&["--net", "user", "--", "sh", "-c", script], "given\n");
+    assert_eq!(ended, (Some(7), "given\naarch64\n1\n/\n".into(), "wrong\n".into()));
+}
+
+#[test]
+fn a_command_that_is_not_there_is_told_of_as_by_a_shell() {
+    let status = scratch("arm-command.json");
+    let told = ["--status-file", status.to_str().expect("UTF-8"), "--", "nosuch"];
+    let (code, output, messages) = command(&told, "");
+    assert_eq!((code, output.as_str()), (Some(127), ""), "{messages}");
+    assert!(messages.contains("cannot execute 'nosuch' (No such file or directory"), "{messages}");
+    let status = std::fs::read_to_string(status).expect("a file");
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!((&status["who"], &status["how"]), (&"satori".into(), &"not-started".into()));
+}
+
 /// Boots with EL2 and a guest in it: `said` is what the kernel tells of its hypervisor.
 fn boot_hypervisor(name: &str, arguments: &[&str], said: &str) {
     let archive = initrd(&format!("{name}.cpio"), HYPERVISOR, &[("vmm", &vmm(name))]);
@@ -187,7 +220,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("--testdev", &["--testdev", "suite"]),
         ("--cpus", &["--cpus", "4,sockets=2"]),
         ("--cpus", &["--cpus", "65"]),
-        ("COMMAND", &["--", "true"]),
+        ("--crash-dump", &["--crash-dump", "/dev/null", "--", "true"]),
     ] {
         let ended = run(given);
         assert_eq!((ended.status, ended.console.as_str()), (2, ""), "{given:?}: {}", ended.messages);

@@ -12,7 +12,7 @@ pub struct RunCommand {
     /// are passed through; what it changes stays in memory, unless --rw or --rwdir say otherwise
     #[arg(last = true, value_name = "COMMAND")]
     pub words: Vec<OsString>,
-    /// The folder that is the command's root, instead of this machine's own
+    /// The folder that is the command's root, instead of this machine's own [with --arch arm64: Debian's busybox]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "words")]
     pub root: Option<PathBuf>,
     /// Let the command change the root itself

@@ -8,12 +8,16 @@ use satori_files::Mode;
 
 use super::modules::Module;
 use super::options::{Folders, Place};
+use crate::cli::Arch;
 use crate::cpio::Cpio;
 
 /// The program of `guests/init/`.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 /// Why it was not built.
 const MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/init-missing"));
+/// The same for AArch64, of `guests/init/arm64/`.
+const INIT_ARM64: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init-arm64"));
+const MISSING_ARM64: &str = include_str!(concat!(env!("OUT_DIR"), "/init-arm64-missing"));
 
 /// What is told of the caller.
 struct Spec(Vec<u8>);
@@ -29,19 +33,24 @@ impl Spec {
 
 /// Packs it. `terminal` has rows and columns; `network` is how the card is set up.
 pub(super) fn pack(
+    arch: Arch,
     words: &[OsString],
     folders: &Folders,
     modules: &[Module],
     terminal: Option<(u16, u16)>,
     network: Option<&str>,
 ) -> Result<Vec<u8>> {
-    if INIT.is_empty() {
-        bail!("this build cannot run commands: {MISSING}; then build Satori again");
+    let (init, missing, of) = match arch {
+        Arch::X86 => (INIT, MISSING, ""),
+        Arch::Arm64 => (INIT_ARM64, MISSING_ARM64, " for arm64"),
+    };
+    if init.is_empty() {
+        bail!("this build cannot run commands{of}: {missing}; then build Satori again");
     }
     let mut cpio = Cpio::new();
     // Where the init's own streams go before it has mounted devices.
     cpio.directory("dev").device("dev/console", 0o600, 5, 1).directory("satori");
-    cpio.file("init", 0o755, INIT);
+    cpio.file("init", 0o755, init);
     let mut spec = describe(words, folders, terminal);
     network.iter().for_each(|text| spec.put("network", text));
     for module in modules {

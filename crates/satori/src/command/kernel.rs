@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cli::Arch;
 use crate::debian::apt;
 use crate::debian::cache::{self, Wanted};
 use crate::inputs::read;
@@ -25,30 +26,45 @@ pub(crate) struct Kernel {
 
 /// Finds the kernel that `wanted` names: a file, a series or version, a package's file, or a build tree; without
 /// it the newest that was fetched. `modules` is where its modules are said to be.
-pub(crate) fn find(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
-    look(wanted, modules, false)
+pub(crate) fn find(arch: Arch, wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
+    look(arch, wanted, modules, false)
 }
 
 /// The same, with modules also where a command needs none of them.
-pub(crate) fn with_modules(wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
-    look(wanted, modules, true)
+pub(crate) fn with_modules(arch: Arch, wanted: Option<&Path>, modules: Option<&Path>) -> Result<Kernel> {
+    look(arch, wanted, modules, true)
 }
 
-fn look(wanted: Option<&Path>, modules: Option<&Path>, all: bool) -> Result<Kernel> {
-    let of_package = |image| of_package(image, all && modules.is_none());
+/// What the files of fetched kernels begin with.
+fn prefix(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86 => "linux-image-",
+        Arch::Arm64 => "arm64-linux-image-",
+    }
+}
+
+fn look(arch: Arch, wanted: Option<&Path>, modules: Option<&Path>, all: bool) -> Result<Kernel> {
+    let of_package = |image| of_package(arch, image, all && modules.is_none());
+    let current = match arch {
+        Arch::X86 => Wanted::Kernel,
+        Arch::Arm64 => Wanted::Arm64Kernel,
+    };
     let series = wanted
         .and_then(|path| path.to_str())
         .filter(|text| cache::is_series(text) && !Path::new(text).exists());
     let (path, beside) = match (wanted, series) {
-        (_, Some(series)) => of_package(cache::get(Wanted::Series(series), false)?)?,
-        (None, _) => match cache::newest_kernel("linux-image-") {
+        (_, Some(series)) => match arch {
+            Arch::X86 => of_package(cache::get(Wanted::Series(series), false)?)?,
+            Arch::Arm64 => of_package(cache::get(Wanted::Arm64Series(series), false)?)?,
+        },
+        (None, _) => match cache::newest_kernel(prefix(arch)) {
             Some(path) => of_package(path)?,
-            None => of_package(cache::get(Wanted::Kernel, false)?)?,
+            None => of_package(cache::get(current, false)?)?,
         },
         (Some(path), _) if path.extension().is_some_and(|e| e == "deb") => of_deb(path)?,
-        (Some(path), _) if path.is_dir() => of_tree(path)?,
+        (Some(path), _) if path.is_dir() => of_tree(arch, path)?,
         // What 'satori fetch kernel' printed.
-        (Some(path), _) if cache::holds(path, "linux-image-") => of_package(path.canonicalize()?)?,
+        (Some(path), _) if cache::holds(path, prefix(arch)) => of_package(path.canonicalize()?)?,
         (Some(path), _) => (path.to_path_buf(), path.parent().map(Path::to_path_buf)),
     };
     let image = read("--kernel", &path)?;
@@ -75,9 +91,10 @@ fn of_release(near: &Path, release: &str) -> Option<Modules> {
 }
 
 /// A kernel of the cache, and its package's tree where its modules are needed.
-fn of_package(image: PathBuf, all: bool) -> Result<(PathBuf, Option<PathBuf>)> {
+fn of_package(arch: Arch, image: PathBuf, all: bool) -> Result<(PathBuf, Option<PathBuf>)> {
     let name = image.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let package = name.split('_').next().unwrap_or_default().to_owned();
+    let package = name.split('_').next().unwrap_or_default();
+    let package = package.strip_prefix("arm64-").unwrap_or(package).to_owned();
     let tree = image.with_file_name(format!("{name}.tree"));
     if tree.is_dir() {
         return Ok((image, Some(tree)));
@@ -85,8 +102,11 @@ fn of_package(image: PathBuf, all: bool) -> Result<(PathBuf, Option<PathBuf>)> {
     if built_in(&package) && !all {
         return Ok((image, None));
     }
-    let tree =
-        cache::get(Wanted::Package(&package), false).context("the modules of the kernel are needed")?;
+    let wanted = match arch {
+        Arch::X86 => Wanted::Package(&package),
+        Arch::Arm64 => Wanted::Arm64Package(&package),
+    };
+    let tree = cache::get(wanted, false).context("the modules of the kernel are needed")?;
     Ok((image, Some(tree)))
 }
 
@@ -123,18 +143,25 @@ fn of_deb(deb: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
 }
 
 /// The image that a kernel's own build left.
-fn of_tree(tree: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
-    let images = ["arch/x86/boot/bzImage", "vmlinux"].map(|name| tree.join(name));
-    match images.into_iter().find(|image| image.is_file()) {
+fn of_tree(arch: Arch, tree: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
+    let (names, lacks, target) = match arch {
+        Arch::X86 => (
+            &["arch/x86/boot/bzImage", "vmlinux"][..],
+            "neither arch/x86/boot/bzImage nor vmlinux",
+            "bzImage",
+        ),
+        Arch::Arm64 => (&["arch/arm64/boot/Image"][..], "no arch/arm64/boot/Image", "Image"),
+    };
+    match names.iter().map(|name| tree.join(name)).find(|image| image.is_file()) {
         Some(image) => Ok((image, Some(tree.to_path_buf()))),
         None => bail!(
-            "--kernel {}: there is neither arch/x86/boot/bzImage nor vmlinux in it: build it (make bzImage), or name a file",
+            "--kernel {}: there is {lacks} in it: build it (make {target}), or name a file",
             tree.display()
         ),
     }
 }
 
-/// The release in a bzImage's header (Documentation/arch/x86/boot.rst, kernel_version), or in a vmlinux' banner.
+/// The release in a bzImage's header (Documentation/arch/x86/boot.rst, kernel_version), or in the banner of a vmlinux or an Image.
 pub(crate) fn release(image: &[u8]) -> Option<String> {
     let word = |bytes: &[u8]| {
         let end = bytes.iter().take(80).position(|b| *b == b' ' || *b == 0)?;

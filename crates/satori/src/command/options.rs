@@ -1,13 +1,13 @@
 //! The options of a command: which folders it sees, and what does not go with it.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use satori_files::Mode;
 
-use super::refused;
 use super::user::User;
+use super::{busybox, refused};
 use crate::cli;
 use crate::output::Newlines;
 use crate::shares::{self, Folder, existing};
@@ -38,16 +38,18 @@ pub(super) struct Folders {
 impl Folders {
     /// The folders that the options ask for.
     pub(super) fn of(flags: &cli::Run) -> Result<Folders> {
-        let (flags, machine) = (&flags.command, &flags.machine);
+        let (arch, flags, machine) = (flags.arch, &flags.command, &flags.machine);
         let mode = if flags.rw { Mode::Rw } else { Mode::Cow };
         let root = match &flags.root {
             Some(path) => existing("--root", path)?,
+            None if arch == cli::Arch::Arm64 => busybox::root()?,
             None => PathBuf::from("/"),
         };
+        let foreign = root != Path::new("/");
         let user = User::of(flags.user.as_deref(), &root)?;
         let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
         let inside = root.join(cwd.strip_prefix("/").unwrap_or(&cwd));
-        let cwd = if flags.root.is_some() && !inside.is_dir() { "/".into() } else { cwd };
+        let cwd = if foreign && !inside.is_dir() { "/".into() } else { cwd };
         // A tree that somebody made without being root, where root's files are the maker's own.
         let made = |meta: std::fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw();
         let as_root = flags.root.is_some() && user.uid == 0 && root.metadata().is_ok_and(made);

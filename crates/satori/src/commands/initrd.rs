@@ -174,7 +174,8 @@ fn modules(flags: &Initrd) -> Result<Vec<(String, String, Vec<u8>)>> {
     if flags.module.is_empty() {
         return Ok(Vec::new());
     }
-    let found = kernel::with_modules(flags.kernel.as_deref(), flags.modules.as_deref())?;
+    let found =
+        kernel::with_modules(crate::cli::Arch::X86, flags.kernel.as_deref(), flags.modules.as_deref())?;
     let release = found.release.unwrap_or_else(|| "of an unknown release".into());
     let Some(modules) = found.modules else {
         bail!("the modules of kernel {release} were not found: name their folder with --modules DIR");

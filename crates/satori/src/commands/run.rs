@@ -18,6 +18,7 @@ use anyhow::{Result, anyhow, bail};
 use satori_hyperv::choice::Mistakes;
 use satori_machine::{Cmdline, Module, ProtocolChoice};
 
+pub(crate) use self::arm::ArmPlan;
 pub(crate) use self::config::{balloon, config, engine, input, report_of};
 pub(crate) use self::confined::{Confined, sandbox, sandbox_mode};
 pub(crate) use self::prepared::Prepared;
@@ -31,10 +32,10 @@ use crate::{cli, command, modules, terminal};
 
 /// Does what `satori run` was told.
 pub fn run(flags: &cli::Run) -> Status {
-    if flags.arch == cli::Arch::Arm64 {
+    if flags.arch == cli::Arch::Arm64 && flags.command.words.is_empty() {
         return arm::run(flags);
     }
-    if flags.el.is_some() || flags.no_vhe {
+    if flags.arch == cli::Arch::X86 && (flags.el.is_some() || flags.no_vhe) {
         return refuse(&anyhow!("--el and --no-vhe are of AArch64: add --arch arm64, or leave them out"));
     }
     if !flags.command.words.is_empty() {

@@ -81,7 +81,7 @@ pub fn nested(flags: &NestedFlags) -> Result<Status> {
     }
     let costs = costs::of(flags.costs.as_deref())?;
     let bytes = program::nested()?;
-    let found = with_modules(flags.kernel.as_deref(), flags.modules.as_deref())?;
+    let found = with_modules(cli::Arch::X86, flags.kernel.as_deref(), flags.modules.as_deref())?;
     say(format_args!("L1: Linux {}", found.release.as_deref().unwrap_or("of unknown version")));
     let modules = found
         .modules

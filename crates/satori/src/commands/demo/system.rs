@@ -76,7 +76,7 @@ exec busybox switch_root /root /sbin/init
 /// What boots, with the devices that it wants put into `flags`.
 pub(super) fn prepare(flags: &mut cli::Demo) -> Result<Boot> {
     let (image, key) = disk(flags.refresh)?;
-    let kernel = kernel::with_modules(flags.kernel.as_deref(), None)?;
+    let kernel = kernel::with_modules(cli::Arch::X86, flags.kernel.as_deref(), None)?;
     let busybox = match &flags.busybox {
         None => cache::get(Wanted::Busybox, flags.refresh)?,
         Some(file) => file.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use satori_cpuid::Topology;
 use satori_machine::arm::{Config, Levels, MAX_CPUS, Machine};
-use satori_machine::{ClockMode, Cmdline, OnReset, ProtocolChoice};
+use satori_machine::{ClockMode, Cmdline, Devices, OnReset, ProtocolChoice};
 
 use super::{Boot, Halt, Ran, balloon, input, log, refuse, report_of, sandbox};
 use crate::attend::Ready;
@@ -21,6 +21,9 @@ use crate::{cli, devices, modules, origin, report};
 
 /// What a kernel's command line begins with, unless `--cmdline` says otherwise.
 const CONSOLE: &str = "console=ttyAMA0";
+
+/// Memory of a guest that boots an initial ramdisk.
+const MEMORY: u64 = 512 << 20;
 
 /// Does what `satori run --arch arm64` was told.
 pub(crate) fn run(flags: &cli::Run) -> Status {
@@ -43,7 +46,6 @@ fn refused(run: &cli::Run) -> Result<()> {
     let (flags, processor) = (&run.machine, &run.machine.processor);
     let translates = !matches!(flags.engine, cli::Engine::Auto | cli::Engine::Interpreter);
     let given = [
-        (!run.command.words.is_empty(), "a COMMAND behind --", NOT_YET),
         (!run.module.is_empty(), "--module", "is of multiboot kernels"),
         (run.boot != cli::Boot::Auto, "--boot", "is of x86; an Image is entered in one way"),
         (processor.cpu.is_some(), "--cpu", X86),
@@ -105,45 +107,65 @@ fn boot(run: &cli::Run, memory: u64) -> Result<Boot> {
     for text in &run.initrd {
         initrds.extend(modules::initrds(text, &mut room)?);
     }
-    let cmdline = match run.cmdline.text() {
-        Cmdline::Whole(text) => text,
-        Cmdline::Added(text) | Cmdline::On(text, _) => format!("{CONSOLE} {text}").trim_end().into(),
-    };
     Ok(Boot {
         kernel: read("--kernel", path)?,
         kernel_name: path.display().to_string(),
         initrds,
-        cmdline: Cmdline::Whole(cmdline),
+        cmdline: run.cmdline.text(),
         protocol: ProtocolChoice::Auto,
     })
 }
 
-/// The machine that the flags describe.
-fn config(boot: Boot, run: &cli::Run, memory: u64, cpus: u32) -> Result<Config> {
-    let flags = &run.machine;
-    let ramdisks: Vec<_> = boot.initrds.into_iter().map(|module| module.data).collect();
-    let (Cmdline::Whole(cmdline) | Cmdline::Added(cmdline) | Cmdline::On(cmdline, _)) = boot.cmdline;
-    Ok(Config {
-        kernel: boot.kernel,
-        initrd: (!ramdisks.is_empty()).then(|| joined(ramdisks)),
-        cmdline,
-        memory,
-        cpus,
-        levels: levels(run)?,
-        clock: match flags.clock {
-            cli::Clock::Real => ClockMode::Real,
-            cli::Clock::Virtual => ClockMode::VIRTUAL,
-        },
-        on_reset: match flags.on_reset {
-            Some(cli::OnReset::Exit) => OnReset::Exit,
-            Some(cli::OnReset::Restart) | None => OnReset::Restart,
-        },
-        guest_timeout: flags.guest_timeout,
-        panic_pattern: flags.panic_pattern.clone(),
-        input: input(flags)?,
-        profile: flags.report != cli::Report::Off,
-        devices: devices::devices(flags)?,
-    })
+/// What the flags say of a machine, but for what it boots and its devices.
+pub(crate) struct ArmPlan {
+    memory: u64,
+    cpus: u32,
+    levels: Levels,
+}
+
+impl ArmPlan {
+    /// Refuses what a machine of AArch64 does not have; without `--memory` it has so much.
+    pub(crate) fn of(run: &cli::Run, memory: u64) -> Result<ArmPlan> {
+        refused(run)?;
+        let memory = run.machine.memory.unwrap_or(memory);
+        balloon(&run.machine, memory)?;
+        Ok(ArmPlan { memory, cpus: cpus(run.machine.processor.cpus)?, levels: levels(run)? })
+    }
+
+    /// The machine; `input` is what its serial port receives.
+    pub(crate) fn config(self, boot: Boot, run: &cli::Run, devices: Devices, input: Vec<u8>) -> Config {
+        let flags = &run.machine;
+        let ramdisks: Vec<_> = boot.initrds.into_iter().map(|module| module.data).collect();
+        Config {
+            kernel: boot.kernel,
+            initrd: (!ramdisks.is_empty()).then(|| joined(ramdisks)),
+            cmdline: cmdline(boot.cmdline),
+            memory: self.memory,
+            cpus: self.cpus,
+            levels: self.levels,
+            clock: match flags.clock {
+                cli::Clock::Real => ClockMode::Real,
+                cli::Clock::Virtual => ClockMode::VIRTUAL,
+            },
+            on_reset: match flags.on_reset {
+                Some(cli::OnReset::Exit) => OnReset::Exit,
+                Some(cli::OnReset::Restart) | None => OnReset::Restart,
+            },
+            guest_timeout: flags.guest_timeout,
+            panic_pattern: flags.panic_pattern.clone(),
+            input,
+            profile: flags.report != cli::Report::Off,
+            devices,
+        }
+    }
+}
+
+/// The kernel's whole command line.
+fn cmdline(wanted: Cmdline) -> String {
+    match wanted {
+        Cmdline::Whole(text) => text,
+        Cmdline::Added(text) | Cmdline::On(text, _) => format!("{CONSOLE} {text}").trim_end().into(),
+    }
 }
 
 /// Archives one behind the other, each at a multiple of four bytes, as the kernel looks for the next.
@@ -160,20 +182,18 @@ fn joined(ramdisks: Vec<Vec<u8>>) -> Vec<u8> {
 fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
     let flags = &run.machine;
     let prepare = || {
-        refused(run)?;
-        let cpus = cpus(flags.processor.cpus)?;
-        let memory = flags.memory.unwrap_or(512 << 20);
-        balloon(flags, memory)?;
-        let boot = boot(run, memory)?;
+        let plan = ArmPlan::of(run, MEMORY)?;
+        let boot = boot(run, plan.memory)?;
         let origin = origin::origin(&boot, flags.report);
-        report_of(flags, cpus)?;
+        report_of(flags, plan.cpus)?;
         let costs = costs::of(flags.costs.as_deref())?;
         let output = Output::new(flags.console_newlines);
         let console = output.shared();
         let mut opened = Opened::default();
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let sink = judge::heard(judge.as_ref(), Box::new(output));
-        let machine = Machine::new(config(boot, run, memory, cpus)?, sink)?;
+        let config = plan.config(boot, run, devices::devices(flags)?, input(flags)?);
+        let machine = Machine::new(config, sink)?;
         let report_file =
             flags.report_file.as_deref().map(|path| opened.file("--report-file", path)).transpose()?;
         Ok((machine, console, opened, judge, report_file, costs, origin))

@@ -13,7 +13,7 @@ use crate::places::unix_socket;
 use crate::say::say;
 
 /// What those who look on need, opened, as a sandbox permits nothing to be opened later.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Watchers {
     /// Where a debugger connects.
     gdb: Option<String>,

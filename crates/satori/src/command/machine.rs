@@ -1,0 +1,115 @@
+//! The machine that a command runs in: of x86, or of AArch64.
+
+use std::fs::File;
+use std::os::fd::RawFd;
+
+use anyhow::Result;
+use satori_bus::ByteSink;
+use satori_machine::{Devices, Handle, Machine, Outcome, SerialPorts, Sinks, arm};
+
+use super::MEMORY;
+use crate::choose::{self, Processors};
+use crate::cli;
+use crate::commands::run::{self, Boot, Watchers};
+use crate::opened::Opened;
+
+/// What the flags say of processors, looked at before anything is opened.
+pub(super) enum Wanted {
+    X86(Box<Processors>),
+    Arm(run::ArmPlan),
+}
+
+impl Wanted {
+    pub(super) fn of(flags: &cli::Run) -> Result<Wanted> {
+        Ok(match flags.arch {
+            cli::Arch::X86 => Wanted::X86(Box::new(choose::processors(&flags.machine.processor)?)),
+            cli::Arch::Arm64 => Wanted::Arm(run::ArmPlan::of(flags, MEMORY)?),
+        })
+    }
+
+    /// The machine, which boots `boot`.
+    pub(super) fn build(
+        self,
+        flags: &cli::Run,
+        boot: Boot,
+        devices: Devices,
+        serials: SerialPorts,
+        console: Box<dyn ByteSink>,
+    ) -> Result<Computer> {
+        match self {
+            Wanted::X86(chosen) => {
+                let mut config = run::config(boot, &flags.machine, &chosen)?;
+                if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
+                    config.memory = MEMORY;
+                }
+                (config.devices, config.serials) = (devices, serials);
+                let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
+                Ok(Computer::X86(Box::new(machine), chosen))
+            }
+            Wanted::Arm(plan) => {
+                // What is typed and read goes through ports.
+                let config = plan.config(boot, flags, devices, Vec::new());
+                Ok(Computer::Arm(Box::new(arm::Machine::new(config, console)?)))
+            }
+        }
+    }
+}
+
+/// The machine.
+pub(super) enum Computer {
+    X86(Box<Machine>, Box<Processors>),
+    Arm(Box<arm::Machine>),
+}
+
+impl Computer {
+    /// Opens what those who look on need, and says how they connect.
+    pub(super) fn watched(&mut self, flags: &cli::Machine, opened: &mut Opened) -> Result<Watchers> {
+        match self {
+            Computer::X86(machine, chosen) => {
+                let watchers = Watchers::open(flags, machine, opened)?;
+                chosen.warn();
+                watchers.tell(flags);
+                Ok(watchers)
+            }
+            Computer::Arm(_) => Ok(Watchers::default()),
+        }
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        match self {
+            Computer::X86(machine, _) => machine.handle(),
+            Computer::Arm(machine) => machine.handle(),
+        }
+    }
+
+    /// Descriptors that a sandbox has to keep open.
+    pub(super) fn files(&self) -> Vec<RawFd> {
+        match self {
+            Computer::X86(machine, _) => machine.files(),
+            Computer::Arm(machine) => machine.files(),
+        }
+    }
+
+    pub(super) fn runs_by_kvm(&self) -> bool {
+        matches!(self, Computer::X86(machine, _) if machine.runs_by_kvm())
+    }
+
+    /// Whether threads are bound to processors of the host.
+    pub(super) fn is_pinned(&self) -> bool {
+        matches!(self, Computer::X86(_, chosen) if chosen.pins.any())
+    }
+
+    /// Where its memory goes if the guest crashes; the flags offer that to machines that have it.
+    pub(super) fn crash_dump(&mut self, file: File) {
+        if let Computer::X86(machine, _) = self {
+            machine.crash_dump(file);
+        }
+    }
+
+    pub(super) fn run(self) -> Outcome {
+        match self {
+            Computer::X86(machine, _) => machine.run(),
+            Computer::Arm(machine) => machine.run(),
+        }
+    }
+}
