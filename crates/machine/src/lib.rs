@@ -67,4 +67,5 @@ pub use satori_save::Saved;
 pub use satori_symbols::Symbols;
 pub use satori_virtio::{Dialect, Disk, Nic, Port, Share, Sockets, TapCard};
 pub use serial::{SerialEnd, SerialPorts};
+pub use sockets::listen as unix_listener;
 pub use watch::WatchListener;

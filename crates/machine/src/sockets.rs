@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// Listens at `path`. What a former run left there is replaced; a socket that somebody listens on is not, nor
 /// any other file.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
         if is_served(path)? {
             return Err(io::Error::other("another process serves it"));

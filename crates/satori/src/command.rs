@@ -242,8 +242,11 @@ fn start(
         machine.crash_dump(dump);
     }
     let attendant = attendant.start().context("cannot start a thread")?;
+    let qmp =
+        watchers.qmp.map(|qmp| qmp.start(machine.handle())).transpose().context("cannot start a thread")?;
     let tee = tee.map(Tee::start).transpose().context("cannot start a thread")?;
     let outcome = machine.run();
+    drop(qmp);
     let passed = tee.and_then(tee::Running::finish);
     let told = attendant.finish();
     // Terminal first: everything below is ordinary text.

@@ -30,6 +30,7 @@ pub mod paths;
 pub mod places;
 pub mod probe;
 pub mod qemu;
+pub mod qmp;
 pub mod registers;
 pub mod report;
 pub mod say;

@@ -166,6 +166,7 @@ impl Machine {
             .writes("--trace", self.trace.as_ref().map(|spec| &spec.file))
             .writes("--stats-socket", &self.stats_socket)
             .writes("--serial", self.serial.iter().filter_map(|text| serial_place(text)))
+            .writes("--qmp", self.qmp.as_ref().and_then(crate::qmp::Address::path))
             .writes("--gdb", self.gdb.as_deref().and_then(unix_socket));
         self.processor.add(all);
     }

@@ -124,3 +124,67 @@ fn what_is_not_there_is_refused_by_name_with_qemus_status() {
         assert!(ended.messages.contains(said) && ended.messages.lines().count() == 1, "{words:?}: {ended:?}");
     }
 }
+
+/// A tool that steers a guest by QMP: greeting, negotiation, state, stop and go on, the power button, the end.
+#[test]
+fn a_tool_steers_a_guest_by_qmp() {
+    use serde_json::{Value, json};
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+
+    let kernel = fetch(&["kernel", "6.12"]);
+    let file = initrd("qmp.cpio", "n=0; while :; do n=$((n + 1)); echo line $n; sleep 0.05; done");
+    let path = scratch("qmp.sock");
+    let qmp = format!("unix:{},server=on,wait=off", path.display());
+    let mut command = Command::new(programs("qmp-words").join("qemu-system-x86_64"));
+    command.args(["-kernel", &kernel, "-initrd", &file, "-append", "quiet console=ttyS0"]);
+    command.args(["-nographic", "-serial", "stdio", "-qmp", &qmp]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    let mut console = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("line 2") {
+        line.clear();
+        assert!(console.read_line(&mut line).unwrap() > 0, "the guest ended");
+    }
+    let mut socket = UnixStream::connect(&path).unwrap();
+    let mut answers = BufReader::new(socket.try_clone().unwrap());
+    let mut next = || -> Value {
+        let mut line = String::new();
+        answers.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|why| panic!("{line}: {why}"))
+    };
+    assert!(next()["QMP"]["version"]["qemu"]["major"].is_u64());
+    // Several at once, without anything between them.
+    socket
+        .write_all(
+            br#"{"execute":"query-status"}{"execute":"qmp_capabilities","id":7}{"execute":"query-status"}"#,
+        )
+        .unwrap();
+    assert_eq!(next()["error"]["class"], "CommandNotFound", "before the negotiation");
+    assert_eq!(next(), json!({ "return": {}, "id": 7 }));
+    assert_eq!(next()["return"]["status"], "running");
+    let ask = |socket: &mut UnixStream, command: &str| {
+        writeln!(socket, "{{\"execute\": \"{command}\"}}").unwrap();
+    };
+    ask(&mut socket, "no-such-command");
+    assert_eq!(next()["error"]["class"], "CommandNotFound");
+    ask(&mut socket, "stop");
+    assert_eq!((next()["event"].as_str(), next()), (Some("STOP"), json!({ "return": {} })));
+    ask(&mut socket, "query-status");
+    assert_eq!(next()["return"], json!({ "status": "paused", "running": false, "singlestep": false }));
+    ask(&mut socket, "cont");
+    assert_eq!((next()["event"].as_str(), next()), (Some("RESUME"), json!({ "return": {} })));
+    // It goes on.
+    for _ in 0..3 {
+        line.clear();
+        assert!(console.read_line(&mut line).unwrap() > 0, "the guest ended");
+    }
+    ask(&mut socket, "system_powerdown");
+    assert_eq!((next()["event"].as_str(), next()), (Some("POWERDOWN"), json!({ "return": {} })));
+    ask(&mut socket, "quit");
+    assert_eq!(next(), json!({ "return": {} }));
+    let end = next();
+    assert_eq!((end["event"].as_str(), &end["data"]["reason"]), (Some("SHUTDOWN"), &json!("host-qmp-quit")));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

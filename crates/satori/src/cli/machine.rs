@@ -118,6 +118,10 @@ pub struct Machine {
     /// sandbox cannot remove it; the next run replaces it
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub stats_socket: Option<PathBuf>,
+    /// Answer QEMU's machine protocol (QMP) at this socket: query-status, stop, cont, system_powerdown, quit and what goes with
+    /// them (docs/qemu.md)
+    #[arg(long, value_name = "unix:PATH|tcp:HOST:PORT", value_parser = crate::qmp::address)]
+    pub qmp: Option<crate::qmp::Address>,
     /// Where names of guest functions come from: auto (the kallsyms table in the guest's memory, which stock
     /// kernels have), off, or a FILE: vmlinux, System.map or a saved /proc/kallsyms
     #[arg(long, value_name = "auto|off|FILE", default_value = "auto", value_hint = ValueHint::FilePath)]

@@ -1,5 +1,6 @@
 //! Where bytes of serial ports and of a virtio console's ports go, in QEMU's words.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{stderr, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -73,7 +74,14 @@ impl Wishes {
             text.split(',').map(|part| part.split_once('=').unwrap_or((part, "on"))).collect();
         let find = |key: &str| parts.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
         if find("mode") == Some("control") {
-            bail!("-mon {text}: there is no QMP");
+            let Char::Socket(path) = self.char_by("-mon", text, find("chardev").unwrap_or_default())? else {
+                bail!(
+                    "-mon {text}: QMP is answered where its -chardev is a socket: socket,path=PATH,server=on,wait=off"
+                );
+            };
+            let place = [OsStr::new("--qmp=unix:"), path.as_os_str()];
+            self.plain.push(place.iter().copied().collect());
+            return Ok(());
         }
         match self.char_by("-mon", text, find("chardev").unwrap_or_default())? {
             Char::Stdio => Ok(()),

@@ -53,8 +53,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("hda", "write -drive file=FILE,format=raw,if=virtio: there is no IDE, and the guest's disk is /dev/vda"),
     ("hdb", "write -drive file=FILE,format=raw,if=virtio: there is no IDE"),
     ("cdrom", "write -drive file=FILE,format=raw,if=virtio,readonly=on: there is no IDE"),
-    ("qmp", "there is no QMP: 'satori run --gdb' and '--stats-socket' look into a guest"),
-    ("qmp-pretty", "there is no QMP"),
+    ("qmp-pretty", "write -qmp, whose answers are lines"),
     ("blockdev", "write -drive file=FILE,format=raw|qcow2,if=virtio"),
     ("incoming", "a guest does not come from elsewhere"),
     ("loadvm", "there are no snapshots of machines"),
@@ -78,7 +77,7 @@ const UNDERSTOOD: &str = "\
 -chardev stdio|null|file|socket,id=ID[,path=..], -mon chardev=ID, -fsdev local,id=ID,path=DIR,security_model=none[,readonly=on],
 -virtfs local,path=DIR,mount_tag=TAG,security_model=none, -drive file=FILE,format=raw|qcow2,if=virtio|none[,id=ID,readonly=on,snapshot=on],
 -snapshot, -netdev user,id=ID[,hostfwd=..,restrict=on], -nic user|none, -net nic|user|none, -device NAME[,..] ('-device help' lists them),
--object rng-random,id=ID, -no-reboot, -gdb tcp::PORT, -s, -S";
+-object rng-random,id=ID, -qmp unix:PATH,server=on,wait=off, -no-reboot, -gdb tcp::PORT, -s, -S";
 
 pub(super) fn help() -> String {
     format!(
@@ -181,6 +180,7 @@ impl Wishes {
             "monitor" | "parallel" if matches!(text()?, "none" | "null" | "/dev/null") => {}
             "serial" => self.serials.push(text()?.to_owned()),
             "mon" => self.monitor(text()?)?,
+            "qmp" => self.plain.push(joined("--qmp", crate::qmp::of_qemu(text()?)?.as_ref())),
             "fsdev" => self.fsdev(text()?)?,
             "virtfs" => self.virtfs(text()?)?,
             "chardev" => self.chardev(text()?)?,
@@ -344,12 +344,15 @@ mod tests {
             ("-kernel k -nographic -fsdev synth,id=f", "write local"),
             ("-kernel k -nographic -device virtserialport,chardev=c", "name=NAME"),
             ("-kernel k -nographic -device virtserialport,name=n,chardev=c", "no -chardev with id=c"),
-            ("-kernel k -nographic -chardev stdio,id=c -mon chardev=c,mode=control", "there is no QMP"),
+            (
+                "-kernel k -nographic -chardev stdio,id=c -mon chardev=c,mode=control",
+                "its -chardev is a socket",
+            ),
             ("-kernel k -nographic -mon chardev=c", "no -chardev with id=c"),
             ("-kernel k -nographic -device virtio-scsi-pci", "virtio-scsi-pci"),
             ("-kernel k -nographic -drive file=d,if=ide,format=raw", "there is no IDE"),
             ("-kernel k -nographic -device virtio-net-pci,netdev=n", "no -netdev with id=n"),
-            ("-kernel k -nographic -qmp unix:x,server=on", "there is no QMP"),
+            ("-kernel k -nographic -qmp unix:x", "server=on"),
             ("-kernel k -nographic -nonsense x", "-nonsense x is not understood"),
             ("-kernel k -nographic -nonsense", "its value is missing"),
             ("-kernel k -nographic -serial unix:s,server=on,wait=off", "only further serial ports"),

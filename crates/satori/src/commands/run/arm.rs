@@ -64,6 +64,7 @@ fn refused(run: &cli::Run) -> Result<()> {
         (flags.charge_costs, "--charge-costs", NOT_YET),
         (flags.trace.is_some(), "--trace", NOT_YET),
         (flags.stats_socket.is_some(), "--stats-socket", NOT_YET),
+        (flags.qmp.is_some(), "--qmp", NOT_YET),
         (flags.symbols != "auto" && flags.symbols != "off", "--symbols FILE", NOT_YET),
         (flags.crash_dump.is_some(), "--crash-dump", NOT_YET),
         (!flags.tsc_change.is_empty(), "--tsc-change", X86),

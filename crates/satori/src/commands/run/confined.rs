@@ -16,6 +16,7 @@ use crate::cli;
 use crate::judge::Judge;
 use crate::opened::Opened;
 use crate::output::Shared;
+use crate::qmp;
 use crate::status::Status;
 use crate::terminal::{self, RawMode};
 
@@ -23,6 +24,8 @@ use crate::terminal::{self, RawMode};
 pub(crate) struct Confined<'a> {
     pub flags: &'a cli::Machine,
     pub machine: Machine,
+    /// Who answers QEMU's protocol.
+    pub qmp: Option<qmp::Running>,
     /// The guest's console on standard output.
     pub console: Arc<Shared>,
     pub serials: SerialPorts,
@@ -42,6 +45,7 @@ impl<'a> Confined<'a> {
     pub(crate) fn run(self) -> Ran<'a> {
         let Confined { flags, machine, console, serials, opened, attendant, raw, .. } = self;
         let outcome = machine.run();
+        drop(self.qmp);
         let broken = console.failure();
         drop(opened);
         let stopped = attendant.stopped();

@@ -118,11 +118,13 @@ impl<'a> Prepared<'a> {
             .map_err(Halt::Refused)?;
         opened.begin(flags.sandbox != cli::Sandbox::Off);
         let attendant = ready.start().map_err(failed)?;
+        let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle())).transpose().map_err(failed)?;
         if let Some(file) = self.crash_dump {
             machine.crash_dump(file);
         }
         Ok(Confined {
             flags,
+            qmp,
             machine,
             console,
             serials: self.serials,

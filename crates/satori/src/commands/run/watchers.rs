@@ -10,6 +10,7 @@ use crate::cli;
 use crate::late::plain;
 use crate::opened::Opened;
 use crate::places::unix_socket;
+use crate::qmp::{Address, Qmp};
 use crate::say::say;
 
 /// What those who look on need, opened, as a sandbox permits nothing to be opened later.
@@ -19,6 +20,8 @@ pub(crate) struct Watchers {
     gdb: Option<String>,
     /// Descriptors that a sandbox has to keep open, beside those of [`Opened`].
     pub keep: Vec<RawFd>,
+    /// Who is to answer QEMU's protocol.
+    pub qmp: Option<Qmp>,
     /// Whether connections come while the guest runs.
     pub listening: bool,
 }
@@ -54,9 +57,12 @@ impl Watchers {
         if let Some(spec) = &flags.trace {
             machine.trace(opened.file("--trace", &spec.file)?, spec.filter.clone());
         }
+        let qmp = flags.qmp.as_ref().map(Qmp::open).transpose()?;
+        flags.qmp.as_ref().and_then(Address::path).map(|path| opened.socket(path)).transpose()?;
+        keep.extend(qmp.iter().map(Qmp::descriptor));
         let sockets = flags.serial.iter().any(|text| unix_socket(text).is_some());
-        let listening = address.is_some() || flags.stats_socket.is_some() || sockets;
-        Ok(Watchers { gdb: address, keep, listening })
+        let listening = address.is_some() || flags.stats_socket.is_some() || qmp.is_some() || sockets;
+        Ok(Watchers { gdb: address, keep, qmp, listening })
     }
 
     /// Says how they connect.
