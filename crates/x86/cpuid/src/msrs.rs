@@ -34,6 +34,15 @@ pub fn find(register: u32) -> Option<&'static Row> {
     index(register).map(|index| &TABLE[index])
 }
 
+/// The row of IA32_MISC_ENABLE.
+const MISC_ENABLE: usize = {
+    let mut index = 0;
+    while TABLE[index].first != msr::IA32_MISC_ENABLE {
+        index += 1;
+    }
+    index
+};
+
 fn index(register: u32) -> Option<usize> {
     let after = TABLE.partition_point(|row| row.first <= register);
     after.checked_sub(1).filter(|&index| register <= TABLE[index].last)
@@ -95,9 +104,9 @@ impl PlatformMsrs {
         self.values.get_mut(self.places[index].0 + offset)
     }
 
-    /// IA32_MISC_ENABLE, which CPUID follows.
+    /// IA32_MISC_ENABLE, which each CPUID follows: it is not looked for.
     pub fn misc_enable(&self) -> u64 {
-        self.read(msr::IA32_MISC_ENABLE).unwrap_or(0)
+        if self.present[MISC_ENABLE] { self.values[self.places[MISC_ENABLE].0] } else { 0 }
     }
 
     /// RDMSR of a platform register.

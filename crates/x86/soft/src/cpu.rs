@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use iced_x86::Instruction;
 use satori_defs::x86::rflags;
-use satori_engine::{Controls, Exception, Exit, PartitionParts, Resume, VcpuParts, X86};
+use satori_engine::{Controls, Exception, Exit, Kick, PartitionParts, Resume, VcpuParts, X86};
 use satori_memory::GuestMemory;
 use satori_state::CpuState;
 
@@ -28,6 +28,7 @@ use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::mmu::Mmu;
 use crate::vmx::Vmx;
+use crate::world::World;
 
 /// Why an instruction did not complete; the details are in the [`Cpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,7 @@ impl Cpu {
         let PartitionParts { memory, time, parallel, offered } = partition;
         let VcpuParts { index: _, entropy } = parts;
         let state = CpuState::default();
+        let kick = Arc::<Kick>::default();
         let mut cpu = Cpu {
             derived: Derived::of(&state, false),
             state,
@@ -104,9 +106,9 @@ impl Cpu {
             memory,
             around: Around {
                 time,
-                world: Arc::default(),
+                seat: Arc::<World>::default().join(kick.clone()),
                 parallel,
-                kick: Arc::default(),
+                kick,
                 doing: Arc::default(),
                 entropy,
             },

@@ -106,7 +106,7 @@ impl Executor for Interpreting {
 pub fn run<E: Executor>(executor: &mut E, until: Until) -> Exit {
     let (cpu, _) = executor.parts();
     let mut horizon = cpu.begin_run(until, E::INTERVAL);
-    let executing = cpu.parallel().then(|| cpu.world().enter(cpu.kick()));
+    let executing = cpu.parallel().then(|| cpu.seat().enter());
     executor.begin();
     let exit = run_inner(executor, &mut horizon);
     executor.parts().0.account(&exit);

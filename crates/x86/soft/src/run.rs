@@ -8,7 +8,7 @@ use satori_vmx::control::proc;
 use satori_vmx::event::{Interruption, kind};
 
 use crate::block::BLOCK_RIP;
-use crate::cpu::{Cpu, Exec, Handler, Stop};
+use crate::cpu::{Asking, Cpu, Exec, Handler, Stop};
 use crate::debug;
 use crate::system::{self, InterruptKind};
 use crate::vmx;
@@ -113,8 +113,7 @@ impl Cpu {
             return Some(Exit::ExternalInterrupt);
         }
         if self.kick().paused() {
-            let world = self.world().clone();
-            world.stand_aside(self.kick());
+            self.seat().stand_aside();
         }
         if self.count.retired >= horizon.look {
             self.windows.attention = true;
@@ -233,8 +232,11 @@ impl Cpu {
         self.debug.begin();
         self.state.gpr[BLOCK_RIP] = self.state.rip;
         let mut mnemonic = Mnemonic::INVALID;
+        let (rip, code_mode) = (self.state.rip, self.derived.code_mode);
+        let mut asking = None;
         let outcome = self.answered_or_fetched().and_then(|(handler, insn)| {
             mnemonic = insn.mnemonic();
+            asking = Some(Asking { rip, code_mode, handler, insn });
             self.next_rip = self.next_ip(&insn);
             self.begin();
             handler(self, &insn)
@@ -245,7 +247,11 @@ impl Cpu {
                 self.state.rip = self.next_rip;
                 (true, None)
             }
-            Err(Stop::Exit) => (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.pending.wanted)),
+            Err(Stop::Exit) => {
+                // With the answer it is not fetched again.
+                self.pending.asking = asking;
+                (self.state.rip != self.state.gpr[BLOCK_RIP], Some(self.pending.wanted))
+            }
             Err(stop) => {
                 self.debug.end(false);
                 if self.pending.fault == Some(vmx::EXIT) {

@@ -36,7 +36,7 @@ impl<F: Send + Sync> Space for SoftPartition<F> {
 impl<F: Fn(Cpu) -> Box<dyn Vcpu<X86>> + Send + Sync> Partition<X86> for SoftPartition<F> {
     fn create_vcpu(&self, parts: VcpuParts) -> Box<dyn Vcpu<X86>> {
         let mut cpu = Cpu::new(self.parts.clone(), parts);
-        cpu.join(self.world.clone());
+        cpu.join(&self.world);
         (self.make)(cpu)
     }
 }

@@ -3,8 +3,12 @@
 //! A LOCK prefix asks for a bus lock when its operand lies in two pages, which no host
 //! instruction gives if the host has the pages apart. Such an instruction waits until every
 //! other vCPU stands between two blocks, and lets them go on afterwards.
+//!
+//! Whoever executes says so in its [`Seat`] and then looks whether the world is claimed; whoever claims it says so and then looks who
+//! executes. So one of the two sees the other, and who comes and goes while nobody claims takes no lock: each exit does.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 use satori_engine::Kick;
 use satori_lock::Held;
@@ -12,97 +16,131 @@ use satori_lock::Held;
 /// The vCPUs of one partition.
 #[derive(Debug, Default)]
 pub struct World {
-    state: Mutex<State>,
+    /// One of them has, or waits to have, the world for itself. Changed by who holds `seats` only.
+    claimed: AtomicBool,
+    seats: Mutex<Vec<Weak<Seat>>>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    /// The kicks of the vCPUs that execute.
-    executing: Vec<Arc<Kick>>,
-    /// One of them has, or waits to have, the world for itself.
-    claimed: bool,
+/// A vCPU's place in its world.
+#[derive(Debug)]
+pub struct Seat {
+    world: Arc<World>,
+    kick: Arc<Kick>,
+    /// Its vCPU executes, or is about to look whether it may.
+    executing: AtomicBool,
 }
 
 /// While it lives, its vCPU executes. One that panics must not keep others waiting for it.
 #[must_use]
-pub struct Executing(Arc<World>, Arc<Kick>);
+pub struct Executing(Arc<Seat>);
 
 impl Drop for Executing {
     fn drop(&mut self) {
-        self.0.left(&mut self.0.state(), &self.1);
+        self.0.executing.store(false, Ordering::SeqCst);
+        if self.0.world.claimed() {
+            self.0.tell_others();
+        }
     }
 }
 
 /// While it lives, its maker is the only vCPU that executes.
-pub struct Alone<'w>(&'w World);
+pub struct Alone(Arc<Seat>);
+
+type Seats<'w> = MutexGuard<'w, Vec<Weak<Seat>>>;
 
 impl World {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().held()
+    /// The place of the vCPU with this kick, which does not execute yet.
+    pub fn join(self: &Arc<Self>, kick: Arc<Kick>) -> Arc<Seat> {
+        let seat = Arc::new(Seat { world: self.clone(), kick, executing: AtomicBool::new(false) });
+        let mut seats = self.seats();
+        seats.retain(|seat| seat.strong_count() > 0);
+        seats.push(Arc::downgrade(&seat));
+        seat
     }
 
-    fn wait<'w>(&'w self, state: MutexGuard<'w, State>) -> MutexGuard<'w, State> {
-        self.changed.wait(state).held()
+    fn claimed(&self) -> bool {
+        self.claimed.load(Ordering::SeqCst)
     }
 
-    /// A vCPU begins to execute: as soon as nobody wants to be alone.
-    pub fn enter(self: &Arc<Self>, kick: &Arc<Kick>) -> Executing {
-        drop(self.entered(self.state(), kick));
-        Executing(self.clone(), kick.clone())
+    fn seats(&self) -> Seats<'_> {
+        self.seats.lock().held()
     }
 
-    fn entered<'w>(&'w self, mut state: MutexGuard<'w, State>, kick: &Arc<Kick>) -> MutexGuard<'w, State> {
-        while state.claimed {
-            state = self.wait(state);
+    fn wait<'w>(&'w self, seats: Seats<'w>) -> Seats<'w> {
+        self.changed.wait(seats).held()
+    }
+}
+
+impl Seat {
+    /// Its vCPU begins to execute: as soon as nobody wants to be alone.
+    pub fn enter(self: &Arc<Self>) -> Executing {
+        self.executing.store(true, Ordering::SeqCst);
+        if self.world.claimed() {
+            self.stand_aside();
         }
-        kick.pause(false);
-        state.executing.push(kick.clone());
-        state
+        Executing(self.clone())
     }
 
-    fn left(&self, state: &mut State, kick: &Arc<Kick>) -> bool {
-        let before = state.executing.len();
-        state.executing.retain(|other| !Arc::ptr_eq(other, kick));
-        self.changed.notify_all();
-        before != state.executing.len()
-    }
-
-    /// A vCPU stands still between two instructions for as long as another one wants.
+    /// Its vCPU stands still between two instructions for as long as another one wants.
     #[cold]
-    pub fn stand_aside(&self, kick: &Arc<Kick>) {
-        let mut state = self.state();
-        self.left(&mut state, kick);
-        drop(self.entered(state, kick));
+    pub fn stand_aside(&self) {
+        drop(self.stood_aside(self.world.seats()));
+    }
+
+    fn stood_aside<'w>(&'w self, mut seats: Seats<'w>) -> Seats<'w> {
+        self.executing.store(false, Ordering::SeqCst);
+        self.world.changed.notify_all();
+        while self.world.claimed() {
+            seats = self.world.wait(seats);
+        }
+        self.kick.pause(false);
+        self.executing.store(true, Ordering::SeqCst);
+        seats
+    }
+
+    /// Wakes who waits for it, and has looked before it stopped.
+    #[cold]
+    fn tell_others(&self) {
+        // Who looks holds the lock until it sleeps.
+        drop(self.world.seats());
+        self.world.changed.notify_all();
     }
 
     /// Waits until no other vCPU executes. The caller has changed nothing of its instruction yet:
     /// others who asked before have their turn first.
-    pub fn alone(&self, kick: &Arc<Kick>) -> Alone<'_> {
-        let mut state = self.state();
-        while state.claimed {
-            if self.left(&mut state, kick) {
-                state = self.entered(state, kick);
-            } else {
-                state = self.wait(state);
-            }
+    pub fn alone(self: &Arc<Self>) -> Alone {
+        let world = &*self.world;
+        let mut seats = world.seats();
+        while world.claimed() {
+            seats = match self.executing.load(Ordering::SeqCst) {
+                true => self.stood_aside(seats),
+                false => world.wait(seats),
+            };
         }
-        state.claimed = true;
-        let others = |state: &State| state.executing.iter().any(|other| !Arc::ptr_eq(other, kick));
-        for other in state.executing.iter().filter(|other| !Arc::ptr_eq(other, kick)) {
-            other.pause(true);
+        world.claimed.store(true, Ordering::SeqCst);
+        let others = |seats: &Seats<'_>, of: &dyn Fn(&Seat)| {
+            let live = seats.iter().filter_map(Weak::upgrade).filter(|seat| !Arc::ptr_eq(seat, self));
+            let executing = live.filter(|seat| seat.executing.load(Ordering::SeqCst));
+            executing.inspect(|seat| of(seat)).count() > 0
+        };
+        let mut found = others(&seats, &|seat| seat.kick.pause(true));
+        while found {
+            seats = world.wait(seats);
+            found = others(&seats, &|_| {});
         }
-        while others(&state) {
-            state = self.wait(state);
-        }
-        Alone(self)
+        drop(seats);
+        Alone(self.clone())
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for Alone {
     fn drop(&mut self) {
-        self.0.state().claimed = false;
-        self.0.changed.notify_all();
+        let world = &self.0.world;
+        let seats = world.seats();
+        world.claimed.store(false, Ordering::SeqCst);
+        drop(seats);
+        world.changed.notify_all();
     }
 }
 
@@ -120,13 +158,19 @@ mod tests {
                 let (world, inside, done) = (&world, &inside, &done);
                 scope.spawn(move || {
                     let kick = Arc::new(Kick::default());
-                    let _executing = world.enter(&kick);
+                    let seat = world.join(kick.clone());
+                    // As often as it stands aside it leaves, as for an exit, without a lock.
+                    let mut executing = Some(seat.enter());
                     for i in 0..2_000u32 {
                         if kick.pending() {
-                            world.stand_aside(&kick);
+                            seat.stand_aside();
+                        }
+                        if i % 8 == 0 {
+                            drop(executing.take());
+                            executing = Some(seat.enter());
                         }
                         if (i + vcpu) % 16 == 0 {
-                            let _alone = world.alone(&kick);
+                            let _alone = seat.alone();
                             assert_eq!(inside.load(Ordering::SeqCst), 0);
                             done.fetch_add(1, Ordering::SeqCst);
                         } else {
@@ -146,14 +190,16 @@ mod tests {
         let world = Arc::new(World::default());
         let gone = world.clone();
         let outcome = std::thread::spawn(move || {
-            let _executing = gone.enter(&Arc::default());
+            let seat = gone.join(Arc::default());
+            let _executing = seat.enter();
             std::panic::resume_unwind(Box::new(()));
         })
         .join();
         assert!(outcome.is_err());
-        let kick = Arc::default();
-        let _executing = world.enter(&kick);
-        assert!(world.state().executing.iter().all(|other| Arc::ptr_eq(other, &kick)));
-        drop(world.alone(&kick));
+        let seat = world.join(Arc::default());
+        let _executing = seat.enter();
+        assert_eq!(world.seats().len(), 1, "who is gone has no seat");
+        drop(seat.alone());
+        assert!(seat.executing.load(Ordering::SeqCst), "who was alone still executes");
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use satori_engine::{Entropy, Kick, TimeSource, Whereabouts};
 
 use super::Cpu;
-use crate::world::World;
+use crate::world::{Seat, World};
 
 /// Nothing of it is the processor's state, and no instruction changes it.
 pub(super) struct Around {
     /// The clock that it reads, and tells of what it retired.
     pub time: Arc<dyn TimeSource>,
-    /// The partition's vCPUs, for instructions during which no other may execute.
-    pub world: Arc<World>,
+    /// Its place among the partition's vCPUs, for instructions during which no other may execute.
+    pub seat: Arc<Seat>,
     /// Other vCPUs run at the same time.
     pub parallel: bool,
     /// By which others make it look around.
@@ -48,10 +48,10 @@ impl Cpu {
         &self.around.doing
     }
 
-    /// The vCPUs among which it is, one of which may ask all others to stand aside.
+    /// Its place among the vCPUs, one of which may ask all others to stand aside.
     #[inline(always)]
-    pub(crate) fn world(&self) -> &Arc<World> {
-        &self.around.world
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.around.seat
     }
 
     /// The numbers behind RDRAND and RDSEED.
@@ -65,8 +65,8 @@ impl Cpu {
     }
 
     /// Puts it among these vCPUs, before it executes.
-    pub(crate) fn join(&mut self, world: Arc<World>) {
-        self.around.world = world;
+    pub(crate) fn join(&mut self, world: &Arc<World>) {
+        self.around.seat = world.join(self.around.kick.clone());
     }
 
     /// For tests, which run one processor both ways: whether others run at the same time.

@@ -24,7 +24,7 @@ pub struct Pending {
     pub(crate) fault: Option<Exception>,
     /// The exit of the last [`Stop::Exit`].
     pub(crate) wanted: Exit,
-    /// The instruction that wants it, if translated code called it.
+    /// The instruction that wants it, unless a block of the interpreter had it.
     pub asking: Option<Asking>,
     /// Answers to the exits of the instruction at RIP, in order.
     answers: Vec<Resume>,

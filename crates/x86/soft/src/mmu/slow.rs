@@ -76,8 +76,7 @@ impl Cpu {
         }
         // Two pages that the host has apart: nobody else may execute meanwhile. A device is its
         // own guard.
-        let (world, kick) = (self.world().clone(), self.kick().clone());
-        let _alone = (locked && self.parallel()).then(|| world.alone(&kick));
+        let _alone = (locked && self.parallel()).then(|| self.seat().alone());
         let old = self.read_span(span)?;
         self.write_span(span, change(old))?;
         Ok(old)

@@ -387,7 +387,7 @@ fn sibling(cpu: &Cpu, world: &Arc<World>) -> Machine {
         },
         VcpuParts { index: 1, entropy: Box::new(Numbers(1)) },
     );
-    other.join(world.clone());
+    other.join(world);
     other.state = cpu.state.clone();
     Machine::new(other)
 }
