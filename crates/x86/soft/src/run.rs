@@ -458,6 +458,7 @@ mod tests {
     use super::*;
     use crate::testing::{Machine, machine64};
     use satori_defs::x86::efer;
+    use satori_engine::CpuidResult;
     use satori_memory::Gpa;
     use satori_state::{DescriptorTable, reg};
 
@@ -499,6 +500,18 @@ mod tests {
         cpu.resume(Resume::Cpuid(Default::default()));
         assert_eq!(cpu.run(instructions(1)), Exit::Budget);
         assert_eq!((cpu.state.rip, cpu.state.interrupt_shadow), (CODE + 3, false));
+    }
+
+    #[test]
+    fn an_answer_is_for_the_instruction_that_asked() {
+        // STI; CPUID, which is by itself in the shadow.
+        let mut cpu = at_code(&[0xfb, 0x0f, 0xa2, 0x90]);
+        assert!(matches!(cpu.run(instructions(9)), Exit::Cpuid { .. }));
+        // Somebody writes UD2 there meanwhile.
+        cpu.memory.write(Gpa(CODE + 1), &[0x0f, 0x0b]).unwrap();
+        cpu.resume(Resume::Cpuid(CpuidResult { eax: 7, ..Default::default() }));
+        assert_eq!(cpu.run(instructions(1)), Exit::Budget);
+        assert_eq!((cpu.state.rip, cpu.state.gpr[reg::RAX]), (CODE + 3, 7));
     }
 
     #[test]
