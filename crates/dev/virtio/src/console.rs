@@ -12,10 +12,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
 use satori_defs::virtio::{console::*, kind};
-use satori_save::Value;
+use satori_save::{State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{Device, Error, Link, lock};
-use port::{Host, Told};
+use port::{Host, SavedPort, Told};
 
 /// Most ports: what the driver's table and the vectors hold easily.
 pub const PORTS_MAX: usize = 30;
@@ -192,15 +193,28 @@ impl Device for Console {
         }
     }
 
+    /// What went out stays out; of what comes in the place in its file is part of the state.
     fn save(&self) -> Result<Value, satori_save::Error> {
-        Err(satori_save::Error::refused(
-            "the ports of a virtio console",
-            "what stands behind them is open files and pipes of this process; save a machine without them",
-        ))
+        let mut bytes = Vec::new();
+        let ports = self.ports.iter().map(|port| port.save(&mut bytes)).collect::<Result<_, _>>()?;
+        let waiting = lock(&self.control).waiting.iter().cloned().collect();
+        Value::with_bytes(&SavedConsole { ports, waiting }, bytes)
     }
 
-    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
-        self.save().map(drop)
+    fn restore(&self, _link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
+        let SavedConsole { ports, waiting } = value.state()?;
+        let unless = |fits, why| satori_save::Error::unless(fits, SavedConsole::NAME, why);
+        unless(ports.len() == self.ports.len(), "it has another number of ports")?;
+        let longest = self.ports.iter().map(|port| port.name().len()).max().unwrap_or(0);
+        let fit = waiting.iter().all(|message| (CONTROL..=CONTROL + longest).contains(&message.len()));
+        unless(fit && waiting.len() <= MESSAGES_MAX, "what waits for its driver is no message")?;
+        let mut bytes = value.bytes();
+        for (port, saved) in self.ports.iter().zip(ports) {
+            port.restore(saved, &mut bytes)?;
+        }
+        unless(bytes.is_empty(), "more came in than at its ports")?;
+        lock(&self.control).waiting = waiting.into();
+        Ok(())
     }
 
     fn reset(&self) {
@@ -224,4 +238,18 @@ impl Device for Console {
         let port = self.ports.iter().find(|port| port.undetermined())?;
         Some(format!("what comes in at port {} is not the same every time: let it be a file", port.name()))
     }
+}
+
+/// The bytes are those that ports hold for the guest, one port's behind the other's.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedConsole {
+    ports: Vec<SavedPort>,
+    /// Control messages that the driver had no buffer for.
+    waiting: Vec<Vec<u8>>,
+}
+
+impl State for SavedConsole {
+    const NAME: &'static str = "console with ports";
+    const VERSION: u32 = 1;
 }

@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub function: Arc<VirtioFunction>,
     pub heard: Arc<Heard>,
     /// How many chains were made available, by queue.
-    made: Vec<u16>,
+    pub made: Vec<u16>,
 }
 
 impl Driver {

@@ -390,3 +390,57 @@ fn numbers_in_control_messages_may_be_any() {
     }
     assert_eq!(driver.status(), 15);
 }
+
+/// Lets the driver hear of port 1, open it, and give it room for `room` bytes.
+fn open_port(driver: &mut Driver, room: u32) {
+    driver.begin(ALL | satori_defs::virtio::console::MULTIPORT);
+    driver.request(3, &[0, 0, 0, 0, 0, 0, 1, 0], 0);
+    driver.request(3, &[1, 0, 0, 0, 6, 0, 1, 0], 0);
+    driver.request(4, &[], room);
+}
+
+#[test]
+fn a_port_that_was_saved_goes_on_where_it_was() {
+    let machine = |name: &str| {
+        let flags = rustix::fs::MemfdFlags::empty();
+        let mut file = std::fs::File::from(rustix::fs::memfd_create("input", flags).unwrap());
+        file.write_all(b"to the guest").unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let port = Port { name: name.into(), console: false, input: Some(own(file)), output: None };
+        Driver::new(Console::new(vec![port]).unwrap(), true)
+    };
+    let mut one = machine("in");
+    open_port(&mut one, 5);
+    assert_eq!((one.used(4, 0).1, one.reply(5)), (5, b"to th".to_vec()));
+    let saved = one.function.save().unwrap();
+
+    let mut other = machine("in");
+    let mut memory = vec![0; 1 << 20];
+    one.memory.read(Gpa(0), &mut memory).unwrap();
+    other.memory.write(Gpa(0), &memory).unwrap();
+    other.made.clone_from(&one.made);
+    other.function.restore(&saved).unwrap();
+    assert_eq!(other.function.save().unwrap().tree(), saved.tree());
+    other.request(4, &[], 64);
+    assert_eq!((other.used(4, 1).1, other.reply(7)), (7, b"e guest".to_vec()));
+    // The announcement waited for a buffer, and still does; the end comes behind it.
+    other.request(2, &[], 64);
+    assert_eq!(message(&other, 2, 0), (1, 1, 1, vec![]));
+
+    let refused = machine("another").function.restore(&saved);
+    assert!(refused.is_err_and(|why| why.to_string().contains("another name")));
+}
+
+#[test]
+fn a_port_is_saved_once_nothing_can_come_in() {
+    let (theirs, ours) = pipe();
+    let port = Port { name: "in".into(), console: false, input: Some(own(theirs)), output: None };
+    let mut driver = Driver::new(Console::new(vec![port]).unwrap(), false);
+    open_port(&mut driver, 5);
+    let refused = driver.function.save().map(drop);
+    assert!(refused.is_err_and(|why| why.to_string().contains("port in: something may come in")));
+    // What the guest has no room for is held, and part of the state.
+    (&ours).write_all(b"to the guest").unwrap();
+    driver.until("the first bytes", |d| d.given(4) == 1);
+    assert_eq!(driver.function.save().unwrap().bytes(), b"e guest");
+}

@@ -1,34 +1,26 @@
 //! Machines with devices whose other half is in other processes: they are refused by name, and go on.
 
-use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use satori_machine::{ClockMode, Config, DeviceConfig, Devices, Dialect, Error, Event, Nic, Port, Share};
+use satori_machine::{ClockMode, Config, DeviceConfig, Devices, Dialect, Error, Event, Nic, Share};
 use satori_save::Error::Refused;
 
 use crate::guests::REAL;
 use crate::trial::{Console, machine};
 
 /// Each such device, and what the refusal calls it. The second value is the cable's other end.
-fn devices() -> [(&'static str, DeviceConfig, UnixStream); 4] {
+fn devices() -> [(&'static str, DeviceConfig, UnixStream); 3] {
     let cable = || UnixStream::pair().expect("a pair of sockets");
     let share = |dialect| {
         let (socket, other) = cable();
         (DeviceConfig { shares: vec![Share { tag: "files".into(), dialect, socket }], ..none() }, other)
-    };
-    let port = || Port {
-        name: "out".into(),
-        console: false,
-        input: None,
-        output: Some(File::create("/dev/null").expect("the null device").into()),
     };
     let (socket, other) = cable();
     let nic = Nic { mac: [2, 0, 0, 0, 0, 1], pairs: 1, socket, ours: false };
     let (virtio, its_server) = share(Dialect::Fuse);
     let (plan9, its_other_server) = share(Dialect::Plan9);
     [
-        ("the ports of a virtio console", DeviceConfig { ports: vec![port()], ..none() }, cable().0),
         ("a shared folder", virtio, its_server),
         ("a shared folder", plan9, its_other_server),
         ("a virtio network card", DeviceConfig { nics: vec![nic], ..none() }, other),

@@ -1,5 +1,7 @@
 //! The host's side of one port: its streams, and the threads that wait for them.
 
+mod saved;
+
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -11,6 +13,7 @@ use satori_lock::Held;
 use crate::{Link, lock};
 
 use super::Port;
+pub(super) use saved::SavedPort;
 
 /// Bytes that are read or written at once.
 const PIECE: usize = 64 << 10;
