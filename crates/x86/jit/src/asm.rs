@@ -226,11 +226,14 @@ impl Asm {
 
     /// Fills in the distances to labels.
     pub(crate) fn resolve(&mut self) {
-        for (place, label) in std::mem::take(&mut self.fixups) {
+        let mut fixups = std::mem::take(&mut self.fixups);
+        for (place, label) in fixups.drain(..) {
             let to = self.address(self.offset(label));
             let distance = to.wrapping_sub(self.address(place) + 4) as i32;
             self.code[place..place + 4].copy_from_slice(&distance.to_le_bytes());
         }
+        // Its memory serves the next block.
+        self.fixups = fixups;
     }
 
     /// Emits bytes that may change any register.

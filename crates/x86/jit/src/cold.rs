@@ -138,21 +138,21 @@ impl Lower<'_> {
     }
 
     pub(crate) fn emit_cold(&mut self) {
-        let mut some = Vec::new();
+        let mut some = std::mem::take(&mut self.output.taken);
         while !self.output.cold.is_empty() {
             std::mem::swap(&mut some, &mut self.output.cold);
             some.drain(..).for_each(|one| self.emit_seldom(one));
         }
-        if some.capacity() > self.output.cold.capacity() {
-            self.output.cold = some;
-        }
+        self.output.taken = some;
     }
 
     /// Emits the ways out of the block that are taken often.
     pub(crate) fn emit_ways_out(&mut self) {
         let often = |one: &mut Seldom| matches!(one.what, Cold::Exit { often: true, .. });
-        let often: Vec<Seldom> = self.output.cold.extract_if(.., often).collect();
-        often.into_iter().for_each(|one| self.emit_seldom(one));
+        let mut some = std::mem::take(&mut self.output.taken);
+        some.extend(self.output.cold.extract_if(.., often));
+        some.drain(..).for_each(|one| self.emit_seldom(one));
+        self.output.taken = some;
     }
 
     fn emit_seldom(&mut self, Seldom { recipe, homes, mut what }: Seldom) {

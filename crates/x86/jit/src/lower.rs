@@ -110,6 +110,8 @@ pub(crate) struct Views<'a> {
 pub(crate) struct Output {
     /// Code that seldom runs: emitted last, into the part of code memory for such code.
     pub cold: Vec<Seldom>,
+    /// What of it is being emitted, which may add to it; empty in between.
+    pub taken: Vec<Seldom>,
     /// The jumps to other blocks, in the order of their numbers.
     links: Vec<NewLink>,
     /// The number of the first of `links`; code passes numbers to the dispatcher.
@@ -144,7 +146,7 @@ pub(crate) struct Lower<'a> {
     /// The number of the translation that goes on here when a window's range is in two pages; otherwise `number`.
     pub whole: u32,
     /// The block's instructions, and what each does with the status flags.
-    pub all: Rc<[Instruction]>,
+    pub all: Rc<Vec<Instruction>>,
     pub effects: Vec<Effect>,
     /// A bit for each that often branches out of the block.
     pub often: u128,
@@ -194,7 +196,7 @@ pub(crate) struct Translation {
 pub(crate) struct Order<'a> {
     pub block: &'a Block,
     /// The block's instructions, and the pages that they are in.
-    pub all: Rc<[Instruction]>,
+    pub all: Rc<Vec<Instruction>>,
     pub pages: Vec<Page>,
     /// A bit for each instruction that often branches out of the block.
     pub often: u128,
@@ -213,8 +215,10 @@ pub(crate) struct Order<'a> {
 pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
     let &Order { ref all, rip, key, number, whole, group, .. } = order;
     let base = group.map(|group| jit.base_of(group, cpu.derived.code_mode));
-    let (mut effects, cold) = (mem::take(&mut jit.spare.effects), mem::take(&mut jit.spare.cold));
+    let (mut effects, mut steps) = (mem::take(&mut jit.spare.effects), mem::take(&mut jit.spare.steps));
+    let (cold, taken) = (mem::take(&mut jit.spare.cold), mem::take(&mut jit.spare.taken));
     effects.clear();
+    steps.clear();
     effects.extend(all.iter().map(effect));
     jit.asm.restart(jit.address(jit.place.often), jit.address(jit.place.seldom), base);
     let mut lower = Lower {
@@ -243,13 +247,14 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             wide: jit.wide.contains(&key),
             again: None,
             kept: Rc::default(),
-            steps: Vec::new(),
+            steps,
             at: 0,
             ranges: Vec::new(),
         },
         output: Output {
             cold,
-            links: Vec::new(),
+            taken,
+            links: mem::take(&mut jit.spare.links),
             first_link: jit.links.next(jit.place.piece) as usize,
             sites: Vec::new(),
         },
@@ -282,7 +287,8 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
         sites: output.sites,
         ranges: views.ranges,
     };
-    (jit.spare.effects, jit.spare.cold) = (effects, output.cold);
+    (jit.spare.effects, jit.spare.steps) = (effects, views.steps);
+    (jit.spare.cold, jit.spare.taken) = (output.cold, output.taken);
     translation
 }
 
@@ -305,7 +311,7 @@ impl Lower<'_> {
         let goes_back = all.last().is_some_and(goes_back);
         if all.len() > 1 && (self.views.grouping || goes_back) {
             let (info, rip, mode) = (&mut *self.info, self.block_rip, self.code_mode);
-            self.views.steps = all.iter().map(|insn| Step::of(info, insn, rip, mode)).collect();
+            self.views.steps.extend(all.iter().map(|insn| Step::of(info, insn, rip, mode)));
             self.changed = Step::changes(&self.views.steps);
             self.views.paired = (!self.views.grouping && self.pairs()).then_some(start);
             if goes_back && (self.views.grouping || self.views.paired.is_some()) {
@@ -403,7 +409,7 @@ impl Lower<'_> {
     fn body(&mut self, isa: &Isa, all: &[Instruction]) {
         let mut ended = false;
         for (i, insn) in all.iter().enumerate() {
-            self.noted_by_next = all.get(i + 1).is_some_and(|next| isa.exists(next) && x87::notes(next));
+            self.noted_by_next = all.get(i + 1).is_some_and(|next| x87::notes(next) && isa.exists(next));
             self.rip = self.block_rip.wrapping_add(insn.ip());
             self.views.at = i;
             if !self.runs_on(insn) {

@@ -32,24 +32,25 @@ pub(crate) struct Trace {
     /// A bit for each instruction: it branches, and goes the way out of the block often too.
     pub often: u128,
     /// Where instructions were taken from, by page.
-    met: Vec<[u64; PAGE / 64]>,
+    met: [[u64; PAGE / 64]; MAX_PAGES],
 }
 
 /// Decodes instructions from `rip` on, with addresses counted from `rip`. They lie in `pages`, the first of which is
-/// `rip`'s; with `further` the trace may add pages. `hot` is how often the first block was executed.
+/// `rip`'s; with `further` the trace may add pages. `hot` is how often the first block was executed. The instructions take the
+/// place of what is in `all`.
 pub(crate) fn instructions(
     cpu: &Cpu,
     blocks: &Blocks,
     rip: u64,
     pages: Vec<Page>,
-    further: bool,
-    hot: u32,
+    (further, hot): (bool, u32),
+    mut all: Vec<Instruction>,
 ) -> Trace {
     // What was executed less often than the start, by far, is no part of it.
     let enough = (hot / 2).max(1);
     let bits = cpu.bits();
-    let met = vec![[0; PAGE / 64]; pages.len()];
-    let mut trace = Trace { all: Vec::with_capacity(16), pages, often: 0, met };
+    all.clear();
+    let mut trace = Trace { all, pages, often: 0, met: [[0; PAGE / 64]; MAX_PAGES] };
     let heat = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).map_or(0, Block::times);
     let hot_there = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).filter(|block| block.times() >= enough);
     let mut calls = Vec::new();
@@ -106,10 +107,8 @@ pub(crate) fn instructions(
             if !ends_block(&insn) {
                 continue;
             }
-            let on = behind(&insn, &mut calls, &heat, enough);
-            if on.is_some_and(|on| leaves_often(&insn, on, &heat)) {
-                trace.often |= 1 << (trace.all.len() - 1);
-            }
+            let (on, often) = behind(&insn, &mut calls, &heat, enough);
+            trace.often |= u128::from(often) << (trace.all.len() - 1);
             match on {
                 Some(on) if on == insn.next_ip() => {}
                 Some(on) if trace.fresh(rip.wrapping_add(on)) => {
@@ -136,7 +135,6 @@ impl Trace {
         let room = self.pages.len() < MAX_PAGES && near && self.page(page.linear).is_none();
         if room {
             self.pages.push(Page { sure: false, ..page });
-            self.met.push([0; PAGE / 64]);
         }
         room
     }
@@ -171,20 +169,20 @@ impl Trace {
     }
 }
 
-/// Whether `insn`, a conditional branch that likely goes on at `on`, goes the other way at least a quarter as often.
-fn leaves_often(insn: &Instruction, on: u64, heat: &impl Fn(u64) -> u32) -> bool {
-    let (taken, next) = (insn.near_branch_target(), insn.next_ip());
-    let other = if on == next { taken } else { next };
-    insn.is_jcc_short_or_near() && heat(other).saturating_mul(4) >= heat(on)
-}
-
-/// Where it likely goes on behind `insn`, which branches; `calls` are where those on the way come back to.
-fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32, enough: u32) -> Option<u64> {
+/// Where it likely goes on behind `insn`, which branches, and whether that is a conditional branch that goes the other way at least
+/// a quarter as often; `calls` are where those on the way come back to.
+fn behind(
+    insn: &Instruction,
+    calls: &mut Vec<u64>,
+    heat: &impl Fn(u64) -> u32,
+    enough: u32,
+) -> (Option<u64>, bool) {
     if insn.flow_control() == FlowControl::Return {
-        return if matches!(insn.code(), Code::Retnq | Code::Retnd) { calls.pop() } else { None };
+        let returns = matches!(insn.code(), Code::Retnq | Code::Retnd);
+        return (if returns { calls.pop() } else { None }, false);
     }
     if insn.op_count() == 0 || insn.op0_kind() != OpKind::NearBranch64 {
-        return None;
+        return (None, false);
     }
     let (taken, next) = (insn.near_branch_target(), insn.next_ip());
     match insn.flow_control() {
@@ -192,14 +190,15 @@ fn behind(insn: &Instruction, calls: &mut Vec<u64>, heat: &impl Fn(u64) -> u32, 
             let (go, stay) = (heat(taken), heat(next));
             // What was executed often enough is not counted any more; loops go back then.
             let back = taken.wrapping_sub(next) as i64 <= 0;
-            let (likely, heat) = if go > stay || go == stay && back { (taken, go) } else { (next, stay) };
-            (heat >= enough).then_some(likely)
+            let goes = go > stay || go == stay && back;
+            let (likely, heat, other) = if goes { (taken, go, stay) } else { (next, stay, go) };
+            if heat >= enough { (Some(likely), other.saturating_mul(4) >= heat) } else { (None, false) }
         }
-        FlowControl::UnconditionalBranch => (heat(taken) >= enough).then_some(taken),
+        FlowControl::UnconditionalBranch => ((heat(taken) >= enough).then_some(taken), false),
         FlowControl::Call if heat(taken) >= enough => {
             calls.push(next);
-            Some(taken)
+            (Some(taken), false)
         }
-        _ => None,
+        _ => (None, false),
     }
 }

@@ -1,6 +1,8 @@
 //! From a block that is hot to code that is in use: choosing what to translate, and installing what was made of it.
 
-use iced_x86::InstructionInfoFactory;
+use std::rc::Rc;
+
+use iced_x86::{Instruction, InstructionInfoFactory};
 use satori_engine::{Made, Origin};
 use satori_soft::block::Block;
 use satori_soft::code_mode::CodeKey;
@@ -12,6 +14,7 @@ use super::flags::Effect;
 use super::lower::{NewLink, Order, Translation, make};
 use super::moving::{Parts, place_in_table};
 use super::reach::{Page, Reach};
+use super::window::Step;
 use super::{Jit, Link, Translated, Translating, trace};
 
 /// Code memory that a block may take.
@@ -26,13 +29,25 @@ const ENLARGE_EVERY: u64 = 1 << 26;
 /// What translations use one after the other, so that none has to ask for memory.
 pub(crate) struct Spare {
     pub info: InstructionInfoFactory,
+    pub all: Vec<Instruction>,
     pub effects: Vec<Effect>,
+    pub steps: Vec<Step>,
     pub cold: Vec<Seldom>,
+    pub taken: Vec<Seldom>,
+    pub links: Vec<NewLink>,
 }
 
 impl Default for Spare {
     fn default() -> Self {
-        Spare { info: InstructionInfoFactory::new(), effects: Vec::new(), cold: Vec::new() }
+        Spare {
+            info: InstructionInfoFactory::new(),
+            all: Vec::new(),
+            effects: Vec::new(),
+            steps: Vec::new(),
+            cold: Vec::new(),
+            taken: Vec::new(),
+            links: Vec::new(),
+        }
     }
 }
 
@@ -106,9 +121,10 @@ impl Translating {
         let number = jit.blocks.next(jit.place.piece);
         let further = whole.is_none() && jit.may_reach(key);
         let hot = jit.manner.hot;
-        let mut trace = trace::instructions(cpu, blocks, rip, pages.clone(), further, hot);
+        let spare = std::mem::take(&mut jit.spare.all);
+        let mut trace = trace::instructions(cpu, blocks, rip, pages.clone(), (further, hot), spare);
         if !jit.make_sure(cpu, number, &mut trace.pages) {
-            trace = trace::instructions(cpu, blocks, rip, pages, false, hot);
+            trace = trace::instructions(cpu, blocks, rip, pages, (false, hot), trace.all);
             if !jit.make_sure(cpu, number, &mut trace.pages) {
                 return None;
             }
@@ -119,7 +135,7 @@ impl Translating {
             return None;
         }
         let group = jit.group_for(context, &pages[0], (rip, key), whole);
-        Some(Order { block, all: all.into(), pages, often, rip, key, number, whole, group })
+        Some(Order { block, all: Rc::new(all), pages, often, rip, key, number, whole, group })
     }
 }
 
@@ -127,7 +143,7 @@ impl Jit {
     /// Takes `translation`, made of `order`, from the assembler's buffer into the code memory, and into all tables.
     fn install(&mut self, cpu: &Cpu, order: Order<'_>, translation: Translation) -> Result<u64, Full> {
         let Order { block, all, pages, rip, key, number, whole, group, .. } = order;
-        let Translation { links, sites, ranges, leave, check } = translation;
+        let Translation { mut links, sites, ranges, leave, check } = translation;
         let piece = self.place.piece;
         let (often, seldom) = (self.asm.part(), self.asm.code.len() - self.asm.part());
         if !self.has_room(often, seldom, links.len()) {
@@ -138,11 +154,13 @@ impl Jit {
         self.counts.generic += sites.len() as u64;
         self.counts.bytes += self.asm.code.len() as u64;
         let count = links.len() as u32;
-        for link in links {
+        for link in links.drain(..) {
             let link = self.settle_link(link, number);
             self.links.push(piece, link);
         }
         let first_link = self.links.next(piece) - count;
+        self.spare.links = links;
+        self.spare.all = Rc::try_unwrap(all).unwrap_or_default();
         let parts = Parts { sites, ranges, links: first_link..first_link + count, group };
         let (entry, leave) = (self.place.often, self.placed(leave));
         let check = check.map(|check| self.placed(check));
