@@ -14,7 +14,8 @@ use satori_image::{Access, Format, Image, Source};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_pci::PciFunction;
 use satori_virtio::{
-    BAR_BYTES, Block, Console, Device, Dialect, Disk, Fs, Port, Rng, Share, VirtioFunction, Wiring,
+    BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, Rng, Share, Sockets,
+    VirtioFunction, Vsock, Wiring,
 };
 
 struct Nobody;
@@ -65,7 +66,7 @@ impl satori_virtio::RandomBytes for Same {
 
 /// A device, and what has to stay for it.
 fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
-    match which % 5 {
+    match which % 8 {
         0 => (Rng::new(Same(1)), None),
         1 => {
             let null = |name: &str, input: bool| {
@@ -87,6 +88,16 @@ fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
             };
             let disk = Disk { image: Image::open(source).expect("an image"), serial: "serial".into() };
             (Block::new(disk).expect("a disk"), None)
+        }
+        5 => (Balloon::new(1 << 20), None),
+        6 => {
+            let (socket, theirs) = UnixStream::pair().expect("a pair");
+            (Vsock::new(Sockets { cid: 3, socket }).expect("sockets"), Some(theirs))
+        }
+        7 => {
+            let (socket, theirs) = UnixStream::pair().expect("a pair");
+            let nic = Nic { mac: [0x52, 0x54, 0, 0, 0, 1], pairs: 2, socket, ours: false };
+            (Net::new(nic).expect("a card"), Some(theirs))
         }
         kind => {
             // A server that reads nothing: requests pile up to their bound.
