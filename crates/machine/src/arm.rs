@@ -1,5 +1,6 @@
 //! Machines of AArch64: their configuration, and their run from boot to end.
 
+mod gdb;
 mod life;
 mod power;
 mod vcpu;
@@ -23,7 +24,9 @@ use crate::pins::{Pins, host_processors};
 use crate::runs::Runs;
 use crate::shared::Shared;
 use crate::virtual_time::Turns;
-use crate::{ClockMode, Devices, Error, Event, Handle, OnReset, Outcome, RealClock, VirtualClock};
+use crate::{
+    ClockMode, Devices, Error, Event, GdbListener, Handle, OnReset, Outcome, RealClock, VirtualClock,
+};
 
 /// vCPUs of a machine at most: what GICv3's redistributors have room for below the serial port.
 pub const MAX_CPUS: u32 = 64;
@@ -79,6 +82,7 @@ pub struct Machine {
     plan: Plan,
     life: Life,
     control: Arc<Control<ArmVcpu>>,
+    gdb: Option<crate::gdb::Plan>,
 }
 
 /// What only a machine of AArch64 leaves.
@@ -123,7 +127,7 @@ impl Machine {
         };
         let life = Life::new(&plan)?;
         let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
-        Ok(Machine { plan, life, control })
+        Ok(Machine { plan, life, control, gdb: None })
     }
 
     /// One line on which engine runs, and why.
@@ -136,6 +140,11 @@ impl Machine {
         self.plan.devices.files()
     }
 
+    /// Lets a debugger that connects to `listener` stop and examine the machine. If `wait`, no vCPU runs before one lets it.
+    pub fn debug(&mut self, listener: GdbListener, wait: bool) {
+        self.gdb = Some(crate::gdb::Plan { listener, wait, watches: false });
+    }
+
     /// A way to reach the machine while it runs.
     pub fn handle(&self) -> Handle {
         Handle::new(Arc::clone(&self.control))
@@ -143,12 +152,17 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, control } = self;
+        let Machine { plan, life, control, gdb } = self;
         let start = Instant::now();
         let (mut instructions, mut resets) = (0_u64, 0);
         let mut left = Left { registers: Vec::new() };
         let mut profile = Profile::default();
         let mut next = Ok(life);
+        let debugger = gdb.map(|gdb| crate::gdb::Server::start(gdb, &control)).transpose();
+        let debugger = debugger.unwrap_or_else(|error| {
+            next = Err(Error::Thread(error.kind().into()));
+            None
+        });
         let event = loop {
             let mut life = match next {
                 Ok(life) => life,
@@ -183,6 +197,9 @@ impl Machine {
             next = Life::new(&plan);
         };
         control.end();
+        if let Some(debugger) = debugger {
+            debugger.end(&event);
+        }
         Outcome {
             event,
             profile,

@@ -5,10 +5,11 @@
 //! breakpoints are gone and they go on.
 
 mod listen;
-mod map;
+pub(crate) mod map;
 mod monitor;
 mod registers;
 mod target;
+mod x86;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,10 +23,9 @@ use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
 
 use crate::Event;
 use crate::control::Control;
-use crate::x86::MachineVcpu;
 pub use listen::GdbListener;
 use listen::Stream;
-use target::{Target, tid};
+pub(crate) use target::{Change, Debugged, Target, tid};
 
 /// A stub that is to serve a machine.
 pub(crate) struct Plan {
@@ -56,7 +56,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts to serve.
-    pub(crate) fn start(plan: Plan, control: &Arc<Control<MachineVcpu>>) -> std::io::Result<Self> {
+    pub(crate) fn start<V: Debugged>(plan: Plan, control: &Arc<Control<V>>) -> std::io::Result<Self> {
         let (to, inputs) = channel();
         let bell = to.clone();
         let notify = Box::new(move || drop(bell.send(Input::Stopped)));
@@ -127,15 +127,15 @@ enum Left {
     Machine,
 }
 
-struct Session {
+struct Session<V: Debugged> {
     inputs: Receiver<Input>,
     /// One for each `Input::Bytes` that was sent.
     spent: Receiver<()>,
     bytes: VecDeque<u8>,
-    target: Target,
+    target: Target<V>,
 }
 
-impl Session {
+impl<V: Debugged> Session<V> {
     /// Serves debuggers until the machine ends.
     fn serve(mut self) {
         while let Some(input) = next(&self.inputs, &self.spent) {
@@ -241,7 +241,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl<V: Debugged> Drop for Session<V> {
     fn drop(&mut self) {
         // Whatever happened to this thread, no vCPU may wait for it for ever.
         self.target.let_go();

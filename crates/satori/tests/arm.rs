@@ -215,7 +215,6 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("--processor", &["--processor", "skylake"]),
         ("--nested", &["--nested", "vmx"]),
         ("--engine", &["--engine", "translator"]),
-        ("--gdb", &["-s"]),
         ("--trace", &["--trace", "/dev/null"]),
         ("--testdev", &["--testdev", "suite"]),
         ("--cpus", &["--cpus", "4,sockets=2"]),

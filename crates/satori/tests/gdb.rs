@@ -40,9 +40,12 @@ const RIP: usize = 16;
 
 /// Starts satori on the guest, and finds where it listens.
 fn start(name: &str, arguments: &[&str]) -> (Child, String) {
-    let kernel = file(name, &pvh::kernel(&CODE));
+    launch(&file(name, &pvh::kernel(&CODE)), arguments)
+}
+
+fn launch(kernel: &str, arguments: &[&str]) -> (Child, String) {
     let mut child = Command::new(SATORI)
-        .args(["run", "--kernel", &kernel, "-m", "128M", "--report", "off", "--timeout", "120s"])
+        .args(["run", "--kernel", kernel, "-m", "128M", "--report", "off", "--timeout", "120s"])
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -343,6 +346,106 @@ fn addresses_that_cannot_be_served_are_refused() {
         let ended = common::satori(&[&["run", "--kernel", &kernel], arguments].concat());
         assert_eq!(ended.status, 2, "{ended:?}");
         assert!(ended.messages.contains(hint), "{ended:?}");
+    }
+}
+
+/// A guest of AArch64 that waits for the virtual timer's first interrupt, whose vector ends it. Vectors are at 0x800 of the Image.
+///
+/// ```text
+/// 040  adr x1, vectors; msr vbar_el1, x1
+/// 048  mov x0, #0x08000000; mov w2, #2; str w2, [x0]                GICD_CTLR
+/// 054  mov x0, #0x080a0000; str wzr, [x0, #0x14]                    GICR_WAKER
+/// 05c  add x0, x0, #0x10000; mov w2, #-1; str w2, [x0, #0x80]       GICR_IGROUPR0
+/// 068  mov w2, #0x08000000; str w2, [x0, #0x100]                    GICR_ISENABLER0: INTID 27
+/// 070  mov x2, #0xf0; msr icc_pmr_el1, x2; mov x2, #1; msr icc_igrpen1_el1, x2
+/// 080  mov x3, #1000; msr cntv_tval_el0, x3; msr cntv_ctl_el0, x2; msr daifclr, #2
+/// 090  add x20, x20, #1; b 090
+/// a80  add x21, x21, #1; mov w0, #8; movk w0, #0x8400, lsl #16; hvc #0      PSCI's SYSTEM_OFF
+/// ```
+const CODE_ARM64: [u32; 22] = [
+    0x1000_3e01,
+    0xd518_c001,
+    0xd2a1_0000,
+    0x5280_0042,
+    0xb900_0002,
+    0xd2a1_0140,
+    0xb900_141f,
+    0x9140_4000,
+    0x1280_0002,
+    0xb900_8002,
+    0x52a1_0002,
+    0xb901_0002,
+    0xd280_1e02,
+    0xd518_4602,
+    0xd280_0022,
+    0xd518_cce2,
+    0xd280_7d03,
+    0xd51b_e303,
+    0xd51b_e322,
+    0xd503_42ff,
+    0x9100_0694,
+    0x17ff_ffff,
+];
+const VECTOR_ARM64: [u32; 4] = [0x9100_06b5, 0x5280_0100, 0x72b0_8000, 0xd400_0002];
+
+/// Linux's arm64 Image of it.
+fn image() -> Vec<u8> {
+    let mut image = vec![0; 0x2000];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &0x1400_0010_u32.to_le_bytes());
+    put(16, &0x2000_u64.to_le_bytes());
+    put(24, &[0xa]);
+    put(56, b"ARM\x64");
+    for (at, words) in [(0x40, &CODE_ARM64[..]), (0xa80, &VECTOR_ARM64)] {
+        put(at, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>());
+    }
+    image
+}
+
+#[test]
+fn an_arm64_guest_is_stopped_at_its_interrupts_vector() {
+    const RAM: u64 = 0x4000_0000;
+    // Places in the g packet: x20, x21 and the program counter.
+    let (x20, x21, pc) = (20, 21, 32);
+    for clock in ["real", "virtual"] {
+        let kernel = file(&format!("gdb-arm64-{clock}"), &image());
+        let flags = ["--arch", "arm64", "--cpus", "2", "--clock", clock, "--gdb", "tcp::0", "-S"];
+        let (child, address) = launch(&kernel, &flags);
+        let mut gdb = Client::connect(&address);
+        assert!(gdb.ask("qXfer:features:read:target.xml:0,ff").contains("aarch64"));
+        assert_eq!((gdb.register(pc), gdb.memory(RAM)), (RAM, 0x1400_0010), "nothing was executed");
+        assert!(gdb.ask("vCont;s:p1.1").contains("thread:"));
+        assert_eq!(gdb.register(pc), RAM + 0x40);
+        gdb.ok(&format!("Z0,{:x},4", RAM + 0x90));
+        assert!(gdb.go().contains("swbreak"));
+        assert_eq!((gdb.register(pc), gdb.register(x20)), (RAM + 0x90, 0));
+        gdb.ok(&format!("z0,{:x},4", RAM + 0x90));
+        // Stepped, it takes no interrupt, though one is due.
+        for _ in 0..10 {
+            gdb.ask("vCont;s:p1.1");
+        }
+        assert_eq!((gdb.register(pc), gdb.register(x20)), (RAM + 0x90, 5));
+        gdb.ok(&format!("Z1,{:x},4", RAM + 0xa80));
+        let stop = gdb.go();
+        assert!(stop.contains("hwbreak"), "{stop}");
+        assert_eq!(
+            (gdb.register(pc), gdb.register(x21)),
+            (RAM + 0xa80, 0),
+            "its first instruction is to come"
+        );
+        gdb.ask("vCont;s:p1.1");
+        assert_eq!((gdb.register(pc), gdb.register(x21)), (RAM + 0xa84, 1));
+        // A register is written; there is no watchpoint, no memory at 0, and a list of vCPUs.
+        let mut registers = gdb.registers();
+        registers[8 * x21..][..8].copy_from_slice(&0x1234_u64.to_le_bytes());
+        gdb.ok(&format!("G{}", hex(&registers)));
+        assert_eq!(gdb.register(x21), 0x1234);
+        assert_eq!(gdb.ask(&format!("Z2,{RAM:x},4")), "E16");
+        assert_eq!(gdb.ask("m0,4"), "E0e");
+        let info = gdb.monitor("info");
+        assert!(info.contains("CPU#0 on, PC 0x40000a84, EL1") && info.contains("CPU#1 off"), "{info}");
+        assert!(gdb.go().starts_with('W'), "it powers off");
+        assert_eq!(end(child).status, 0);
     }
 }
 

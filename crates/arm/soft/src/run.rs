@@ -56,7 +56,12 @@ impl Cpu {
             // What was asked is replayed for one instruction, which no interrupt divides from its answers.
             let answered = self.replay();
             if !answered && (self.controls.irq || self.virq()) {
+                let before = self.s.pc;
                 self.take_interrupt();
+                // The vector's first instruction comes behind no other.
+                if self.s.pc != before && !self.debug.step && self.debug.breakpoints.contains(&self.s.pc) {
+                    return Exit::Debug(DebugCause::Breakpoint);
+                }
             }
             let single = answered || debugging;
             self.granted = if single { 1 } else { left };

@@ -126,6 +126,7 @@ impl Life {
         plan.shared.on_button(move || button.upgrade().iter().for_each(PowerKey::press));
         let platform = Arc::new(Platform {
             mmio: board.mmio,
+            memory,
             gic: board.gic,
             clock,
             powers: Powers::new(cpus, bells.clone()),

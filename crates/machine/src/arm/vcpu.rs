@@ -8,6 +8,7 @@ use satori_arm_engine::{Answer, Arm, Exit, reasons};
 use satori_arm_state::virtual_interface::maintenance;
 use satori_arm_state::{CpuState, El, Sys};
 use satori_bus::{Clock, MmioMap, Nanos, PowerEvent, PowerSink};
+use satori_memory::GuestMemory;
 use satori_profile::{Meter, Recorded, Timing};
 use satori_seam::{DebugPlan, Doing, Isa, Kick, Reason, Stat, Until, Vcpu};
 
@@ -18,6 +19,7 @@ use crate::{Event, VirtualClock};
 /// What all vCPUs of a life have in common.
 pub(super) struct Platform {
     pub(crate) mmio: MmioMap,
+    pub(crate) memory: GuestMemory,
     pub(crate) gic: Arc<Gic>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) powers: Powers,
@@ -114,6 +116,21 @@ impl ArmVcpu {
     /// Its register file.
     pub(crate) fn registers(&self) -> &CpuState {
         self.vcpu.state()
+    }
+
+    /// Changes registers between two instructions, as a debugger does.
+    pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut CpuState)) {
+        change(self.vcpu.state_mut(()));
+    }
+
+    /// The physical address behind `address` now.
+    pub(crate) fn peek(&self, address: u64) -> Option<u64> {
+        self.vcpu.translate(address)
+    }
+
+    /// The guest's memory.
+    pub(crate) fn ram(&self) -> &GuestMemory {
+        &self.platform.memory
     }
 
     /// Its exits so far.

@@ -7,7 +7,7 @@ use satori_seam::Space;
 
 use super::monitor::parse_address;
 use crate::control::Control;
-use crate::x86::MachineVcpu;
+use crate::runs::Runs;
 
 /// What is to be done to the map.
 type Change = Box<dyn FnOnce(&dyn Space) -> Result<(), Error>>;
@@ -22,7 +22,7 @@ fn list(regions: impl IntoIterator<Item = Region>) -> String {
 }
 
 /// `dirty-log`.
-pub(super) fn dirty_log(control: &Control<MachineVcpu>, asked: &[&str]) -> String {
+pub(crate) fn dirty_log<V: Runs>(control: &Control<V>, asked: &[&str]) -> String {
     let answer = control.still(|space| match asked {
         ["start"] if space.start_dirty_log() => "writes are logged\n".into(),
         ["start"] => "writes are logged already\n".into(),
@@ -39,7 +39,7 @@ pub(super) fn dirty_log(control: &Control<MachineVcpu>, asked: &[&str]) -> Strin
 }
 
 /// `ram`.
-pub(super) fn ram(control: &Control<MachineVcpu>, asked: &[&str]) -> String {
+pub(crate) fn ram<V: Runs>(control: &Control<V>, asked: &[&str]) -> String {
     let address = |text: &str| parse_address(text).map(Gpa);
     let wrong = || format!("'ram {}' is no command: 'monitor help' lists them\n", asked.join(" "));
     let change: Change = match *asked {

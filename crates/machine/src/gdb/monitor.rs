@@ -5,8 +5,11 @@ use std::fmt::Write;
 use satori_state::{Activity, CpuState};
 
 use super::map;
-use super::target::{Target, tid};
+use super::target::tid;
 use crate::tsc_change::SLOWEST;
+use crate::x86::MachineVcpu;
+
+type Target = super::target::Target<MachineVcpu>;
 
 const HELP: &str = "\
 monitor help                  this list

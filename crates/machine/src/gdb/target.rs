@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use gdbstub::arch::{Arch, RegId, Registers};
 use gdbstub::common::{Signal, Tid};
 use gdbstub::stub::MultiThreadStopReason;
 use gdbstub::target::ext::base::BaseOps;
@@ -20,14 +21,41 @@ use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd, MonitorCmdOps
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{TargetError, TargetResult};
 use satori_bus::Clock;
-use satori_engine::{DebugCause, WatchAccess, Watchpoint};
-use satori_memory::Gpa;
-use satori_state::CpuState;
+use satori_memory::{Gpa, GuestMemory};
+use satori_seam::{DebugCause, WatchAccess, Watchpoint};
 
-use super::monitor;
-use super::registers::{Image, Number, X86};
 use crate::control::{Action, Control};
-use crate::x86::MachineVcpu;
+use crate::runs::Runs;
+
+/// A change of registers.
+pub(crate) type Change<State> = Box<dyn FnOnce(&mut State) + Send>;
+
+/// A vCPU as a debugger sees it: what of that depends on the instruction set.
+pub(crate) trait Debugged: Runs + 'static {
+    type State: Clone + Send + 'static;
+    /// The registers as gdb knows them, and one of them.
+    type Image: Registers<ProgramCounter = u64>;
+    type Number: RegId + Send + 'static;
+    type Arch: Arch<Usize = u64, BreakpointKind = usize, Registers = Self::Image, RegId = Self::Number>;
+
+    fn copy(&mut self) -> Self::State;
+    /// Changes registers between two instructions.
+    fn change(&mut self, change: Change<Self::State>);
+    /// Where breakpoints look for the next instruction.
+    fn linear_pc(state: &Self::State) -> u64;
+    /// What it is doing, in a word.
+    fn activity(state: &Self::State) -> &'static str;
+    fn image(state: Self::State) -> Self::Image;
+    fn state_of(image: Self::Image) -> Self::State;
+    /// Puts a register's bytes into the buffer, and tells how many they are.
+    fn read(number: Self::Number, state: &Self::State, buffer: &mut [u8]) -> Option<usize>;
+    fn write(number: Self::Number, state: &mut Self::State, bytes: &[u8]) -> Option<()>;
+    /// The physical address behind a linear one.
+    fn translate(&self, address: u64) -> Option<u64>;
+    fn memory(&self) -> &GuestMemory;
+    /// Does a `monitor` command, and gives what it prints.
+    fn monitor(target: &mut Target<Self>, command: &str) -> String;
+}
 
 /// No error of ours ends a session.
 type Never = std::convert::Infallible;
@@ -35,8 +63,8 @@ type Never = std::convert::Infallible;
 /// What gdb is told when a vCPU cannot be asked, or memory is not there: EFAULT, as QEMU does.
 const EFAULT: TargetError<Never> = TargetError::Errno(14);
 
-pub(super) struct Target {
-    pub control: Arc<Control<MachineVcpu>>,
+pub(crate) struct Target<V: Debugged> {
+    pub control: Arc<Control<V>>,
     pub clock: Arc<dyn Clock>,
     /// Whether there can be watchpoints; a debugger that is refused one steps instead.
     watches: bool,
@@ -50,7 +78,7 @@ pub(super) struct Target {
 }
 
 /// The thread number of a vCPU.
-pub(super) fn tid(vcpu: usize) -> Tid {
+pub(crate) fn tid(vcpu: usize) -> Tid {
     NonZeroUsize::MIN.saturating_add(vcpu)
 }
 
@@ -58,8 +86,8 @@ fn vcpu(tid: Tid) -> usize {
     tid.get() - 1
 }
 
-impl Target {
-    pub(super) fn new(control: Arc<Control<MachineVcpu>>, watches: bool) -> Self {
+impl<V: Debugged> Target<V> {
+    pub(super) fn new(control: Arc<Control<V>>, watches: bool) -> Self {
         Target {
             actions: vec![Action::Continue; control.vcpus()],
             mentioned: Vec::new(),
@@ -109,7 +137,7 @@ impl Target {
                 },
             },
             DebugCause::Breakpoint => match self.state(tid) {
-                Ok(state) if self.hardware.contains(&linear_rip(&state)) => {
+                Ok(state) if self.hardware.contains(&V::linear_pc(&state)) => {
                     MultiThreadStopReason::HwBreak(tid)
                 }
                 _ => MultiThreadStopReason::SwBreak(tid),
@@ -117,16 +145,16 @@ impl Target {
         })
     }
 
-    pub(super) fn state(&self, tid: Tid) -> TargetResult<CpuState, Self> {
-        self.control.with(vcpu(tid), |vp| vp.registers().clone()).ok_or(EFAULT)
+    pub(crate) fn state(&self, tid: Tid) -> TargetResult<V::State, Self> {
+        self.control.with(vcpu(tid), |vp| vp.copy()).ok_or(EFAULT)
     }
 
     fn change(
         &self,
         tid: Tid,
-        change: impl FnOnce(&mut CpuState) + Send + 'static,
+        change: impl FnOnce(&mut V::State) + Send + 'static,
     ) -> TargetResult<(), Self> {
-        self.control.with(vcpu(tid), |vp| vp.change_state(change)).ok_or(EFAULT)
+        self.control.with(vcpu(tid), |vp| vp.change(Box::new(change))).ok_or(EFAULT)
     }
 
     fn plan(&self) {
@@ -136,14 +164,10 @@ impl Target {
     }
 }
 
-fn linear_rip(state: &CpuState) -> u64 {
-    if state.code64() { state.rip } else { state.rip.wrapping_add(state.seg[1].base) & 0xffff_ffff }
-}
-
 /// Goes through `len` bytes at `address`, a page at a time, while `each` finds them in RAM: it is
 /// given the physical address and the range of bytes. Tells how many there were.
-fn pages(
-    vp: &MachineVcpu,
+fn pages<V: Debugged>(
+    vp: &V,
     address: u64,
     len: usize,
     mut each: impl FnMut(Gpa, std::ops::Range<usize>) -> bool,
@@ -152,7 +176,7 @@ fn pages(
     while done < len {
         let at = address.wrapping_add(done as u64);
         let piece = (0x1000 - (at & 0xfff) as usize).min(len - done);
-        match vp.vcpu().translate(at) {
+        match vp.translate(at) {
             Some(gpa) if each(Gpa(gpa), done..done + piece) => done += piece,
             _ => break,
         }
@@ -160,11 +184,11 @@ fn pages(
     done
 }
 
-impl gdbstub::target::Target for Target {
-    type Arch = X86;
+impl<V: Debugged> gdbstub::target::Target for Target<V> {
+    type Arch = V::Arch;
     type Error = Never;
 
-    fn base_ops(&mut self) -> BaseOps<'_, X86, Never> {
+    fn base_ops(&mut self) -> BaseOps<'_, V::Arch, Never> {
         BaseOps::MultiThread(self)
     }
     fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
@@ -175,20 +199,20 @@ impl gdbstub::target::Target for Target {
     }
 }
 
-impl MultiThreadBase for Target {
-    fn read_registers(&mut self, registers: &mut Image, tid: Tid) -> TargetResult<(), Self> {
-        *registers = Image(self.state(tid)?);
+impl<V: Debugged> MultiThreadBase for Target<V> {
+    fn read_registers(&mut self, registers: &mut V::Image, tid: Tid) -> TargetResult<(), Self> {
+        *registers = V::image(self.state(tid)?);
         Ok(())
     }
 
-    fn write_registers(&mut self, registers: &Image, tid: Tid) -> TargetResult<(), Self> {
+    fn write_registers(&mut self, registers: &V::Image, tid: Tid) -> TargetResult<(), Self> {
         // gdbstub decodes into an image of its own: what gdb does not know of stays.
         let mut bytes = Vec::new();
-        gdbstub::arch::Registers::gdb_serialize(registers, |byte| bytes.push(byte.unwrap_or(0)));
+        Registers::gdb_serialize(registers, |byte| bytes.push(byte.unwrap_or(0)));
         self.change(tid, move |state| {
-            let mut image = Image(state.clone());
-            if gdbstub::arch::Registers::gdb_deserialize(&mut image, &bytes).is_ok() {
-                *state = image.0;
+            let mut image = V::image(state.clone());
+            if Registers::gdb_deserialize(&mut image, &bytes).is_ok() {
+                *state = V::state_of(image);
             }
         })
     }
@@ -237,9 +261,9 @@ impl MultiThreadBase for Target {
     }
 }
 
-impl ThreadExtraInfo for Target {
+impl<V: Debugged> ThreadExtraInfo for Target<V> {
     fn thread_extra_info(&self, tid: Tid, buffer: &mut [u8]) -> Result<usize, Never> {
-        let activity = self.state(tid).map(|state| monitor::activity(&state)).unwrap_or("gone");
+        let activity = self.state(tid).map(|state| V::activity(&state)).unwrap_or("gone");
         let text = format!("CPU#{} [{activity}]", vcpu(tid));
         let len = text.len().min(buffer.len());
         buffer[..len].copy_from_slice(&text.as_bytes()[..len]);
@@ -247,20 +271,20 @@ impl ThreadExtraInfo for Target {
     }
 }
 
-impl SingleRegisterAccess<Tid> for Target {
-    fn read_register(&mut self, tid: Tid, number: Number, buffer: &mut [u8]) -> TargetResult<usize, Self> {
-        number.read(&self.state(tid)?, buffer).ok_or(TargetError::NonFatal)
+impl<V: Debugged> SingleRegisterAccess<Tid> for Target<V> {
+    fn read_register(&mut self, tid: Tid, number: V::Number, buffer: &mut [u8]) -> TargetResult<usize, Self> {
+        V::read(number, &self.state(tid)?, buffer).ok_or(TargetError::NonFatal)
     }
 
-    fn write_register(&mut self, tid: Tid, number: Number, value: &[u8]) -> TargetResult<(), Self> {
+    fn write_register(&mut self, tid: Tid, number: V::Number, value: &[u8]) -> TargetResult<(), Self> {
         let value = value.to_vec();
         self.change(tid, move |state| {
-            number.write(state, &value);
+            V::write(number, state, &value);
         })
     }
 }
 
-impl MultiThreadResume for Target {
+impl<V: Debugged> MultiThreadResume for Target<V> {
     fn resume(&mut self) -> Result<(), Never> {
         self.plan();
         self.control.release(&self.actions);
@@ -289,7 +313,7 @@ impl MultiThreadResume for Target {
     }
 }
 
-impl Target {
+impl<V: Debugged> Target<V> {
     fn set_action(&mut self, tid: Tid, action: Action) {
         if let Some(slot) = self.actions.get_mut(vcpu(tid)) {
             *slot = action;
@@ -298,21 +322,21 @@ impl Target {
     }
 }
 
-impl MultiThreadSingleStep for Target {
+impl<V: Debugged> MultiThreadSingleStep for Target<V> {
     fn set_resume_action_step(&mut self, tid: Tid, _signal: Option<Signal>) -> Result<(), Never> {
         self.set_action(tid, Action::Step);
         Ok(())
     }
 }
 
-impl MultiThreadRangeStepping for Target {
+impl<V: Debugged> MultiThreadRangeStepping for Target<V> {
     fn set_resume_action_range_step(&mut self, tid: Tid, start: u64, end: u64) -> Result<(), Never> {
         self.set_action(tid, Action::StepRange(start, end));
         Ok(())
     }
 }
 
-impl MultiThreadSchedulerLocking for Target {
+impl<V: Debugged> MultiThreadSchedulerLocking for Target<V> {
     fn set_resume_action_scheduler_lock(&mut self) -> Result<(), Never> {
         let mentioned = std::mem::take(&mut self.mentioned);
         for (vcpu, action) in self.actions.iter_mut().enumerate() {
@@ -324,7 +348,7 @@ impl MultiThreadSchedulerLocking for Target {
     }
 }
 
-impl Breakpoints for Target {
+impl<V: Debugged> Breakpoints for Target<V> {
     fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
         Some(self)
     }
@@ -352,7 +376,7 @@ fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) -> bool {
     })
 }
 
-impl SwBreakpoint for Target {
+impl<V: Debugged> SwBreakpoint for Target<V> {
     fn add_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
         insert(&mut self.software, address);
         Ok(true)
@@ -362,7 +386,7 @@ impl SwBreakpoint for Target {
     }
 }
 
-impl HwBreakpoint for Target {
+impl<V: Debugged> HwBreakpoint for Target<V> {
     fn add_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
         insert(&mut self.hardware, address);
         Ok(true)
@@ -381,7 +405,7 @@ fn watchpoint(address: u64, len: u64, kind: WatchKind) -> Watchpoint {
     Watchpoint { address, len, access }
 }
 
-impl HwWatchpoint for Target {
+impl<V: Debugged> HwWatchpoint for Target<V> {
     fn add_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
         if self.watches {
             insert(&mut self.watchpoints, watchpoint(address, len, kind));
@@ -393,10 +417,10 @@ impl HwWatchpoint for Target {
     }
 }
 
-impl MonitorCmd for Target {
+impl<V: Debugged> MonitorCmd for Target<V> {
     fn handle_monitor_cmd(&mut self, command: &[u8], mut out: ConsoleOutput<'_>) -> Result<(), Never> {
         let command = String::from_utf8_lossy(command);
-        out.write_raw(monitor::command(self, command.trim()).as_bytes());
+        out.write_raw(V::monitor(self, command.trim()).as_bytes());
         Ok(())
     }
 }

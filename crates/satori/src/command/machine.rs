@@ -71,7 +71,12 @@ impl Computer {
                 watchers.tell(flags);
                 Ok(watchers)
             }
-            Computer::Arm(_) => Ok(Watchers::default()),
+            Computer::Arm(machine) => {
+                let (watchers, listener) = Watchers::debugger(flags, opened)?;
+                listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
+                watchers.tell(flags);
+                Ok(watchers)
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use satori_cpuid::Topology;
 use satori_machine::arm::{Config, Levels, MAX_CPUS, Machine};
 use satori_machine::{ClockMode, Cmdline, Devices, OnReset, ProtocolChoice};
 
-use super::{Boot, Halt, Ran, balloon, input, log, refuse, report_of, sandbox};
+use super::{Boot, Halt, Ran, Watchers, balloon, input, log, refuse, report_of, sandbox};
 use crate::attend::Ready;
 use crate::commands::costs;
 use crate::inputs::{Room, read};
@@ -69,7 +69,6 @@ fn refused(run: &cli::Run) -> Result<()> {
         (flags.crash_dump.is_some(), "--crash-dump", NOT_YET),
         (!flags.tsc_change.is_empty(), "--tsc-change", X86),
         (!flags.testdev.is_empty(), "--testdev", X86),
-        (flags.gdb.is_some() || flags.gdb_default || flags.gdb_wait, "--gdb", NOT_YET),
     ];
     match given.into_iter().find(|(given, ..)| *given) {
         Some((_, name, why)) => bail!("--arch arm64: {name} {why}: leave it out"),
@@ -194,14 +193,17 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let sink = judge::heard(judge.as_ref(), Box::new(output));
         let config = plan.config(boot, run, devices::devices(flags)?, input(flags)?);
-        let machine = Machine::new(config, sink)?;
+        let mut machine = Machine::new(config, sink)?;
+        let (watchers, listener) = Watchers::debugger(flags, &mut opened)?;
+        listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         let report_file =
             flags.report_file.as_deref().map(|path| opened.file("--report-file", path)).transpose()?;
-        Ok((machine, console, opened, judge, report_file, costs, origin))
+        Ok((machine, console, opened, judge, report_file, costs, origin, watchers))
     };
-    let (machine, console, mut opened, judge, report_file, costs, origin) =
+    let (machine, console, mut opened, judge, report_file, costs, origin, watchers) =
         prepare().map_err(Halt::Refused)?;
     say(format_args!("{}", machine.engine()));
+    watchers.tell(flags);
     // From here on as for x86: the terminal is taken, what is not needed is given away.
     let typed = flags.input == "stdin";
     let shown = report::is_shown();
@@ -216,7 +218,8 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         Ready::new(machine.handle(), Arc::clone(&console), typed, raw.is_some(), button, flags.limits());
     let ready = ready.map_err(failed)?;
     let keep: Vec<_> = ready.files().into_iter().chain(opened.descriptors()).chain(machine.files()).collect();
-    sandbox(flags, false, &keep, false, false).map_err(Halt::Refused)?;
+    let keep: Vec<_> = keep.into_iter().chain(watchers.keep).collect();
+    sandbox(flags, false, &keep, watchers.listening, false).map_err(Halt::Refused)?;
     opened.begin(flags.sandbox != cli::Sandbox::Off);
     let attendant = ready.start().map_err(failed)?;
     let outcome = machine.run();

@@ -29,18 +29,13 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// Opens what the flags name, and tells the machine of it.
     pub(crate) fn open(flags: &cli::Machine, machine: &mut Machine, opened: &mut Opened) -> Result<Watchers> {
-        let (mut keep, mut address) = (Vec::new(), None);
         if flags.gdb.is_some() && machine.runs_by_kvm() {
             bail!(
                 "--gdb: --engine kvm has no breakpoints and steps yet; use --engine translator, or leave it out"
             );
         }
-        if let Some(listener) = gdb(flags)? {
-            flags.gdb.as_deref().and_then(unix_socket).map(|path| opened.socket(path)).transpose()?;
-            address = Some(listener.address().to_owned());
-            keep.push(listener.as_fd().as_raw_fd());
-            machine.debug(listener, flags.gdb_wait);
-        }
+        let (Watchers { gdb: address, mut keep, .. }, listener) = Watchers::debugger(flags, opened)?;
+        listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         if let Some(path) = &flags.stats_socket {
             let wrong = |why| {
                 anyhow!(
@@ -63,6 +58,22 @@ impl Watchers {
         let sockets = flags.serial.iter().any(|text| unix_socket(text).is_some());
         let listening = address.is_some() || flags.stats_socket.is_some() || qmp.is_some() || sockets;
         Ok(Watchers { gdb: address, keep, qmp, listening })
+    }
+
+    /// Opens where a debugger connects, if one is awaited.
+    pub(crate) fn debugger(
+        flags: &cli::Machine,
+        opened: &mut Opened,
+    ) -> Result<(Watchers, Option<GdbListener>)> {
+        let mut watchers = Watchers::default();
+        let listener = gdb(flags)?;
+        if let Some(listener) = &listener {
+            flags.gdb.as_deref().and_then(unix_socket).map(|path| opened.socket(path)).transpose()?;
+            watchers.gdb = Some(listener.address().to_owned());
+            watchers.keep.push(listener.as_fd().as_raw_fd());
+            watchers.listening = true;
+        }
+        Ok((watchers, listener))
     }
 
     /// Says how they connect.
