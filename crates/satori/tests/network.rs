@@ -142,7 +142,8 @@ fn networks_that_cannot_be_are_refused() {
     for (net, told) in [
         (&door[..], "cannot listen there"),
         ("passt=/nonexistent", "start 'passt --socket"),
-        ("tap=tap0", "passt=SOCKET"),
+        ("tap=tap0", "ip tuntap add"),
+        ("bridge=br0", "write tap=NAME"),
         ("user,forward=tcp:22:22", "127.0.0.1:2222:22"),
     ] {
         let ended: Ended = guest(net, "true").output().unwrap().into();

@@ -35,9 +35,16 @@ impl From<Output> for Ended {
 }
 
 /// Runs satori with `arguments` and no input.
+///
+/// One that hangs is killed, with all that it began: a test that waits for ever tells nobody which it is.
 pub(crate) fn satori(arguments: &[&str]) -> Ended {
-    Command::new(SATORI).args(arguments).stdin(Stdio::null()).output().expect("satori runs").into()
+    let limited = ["--signal=KILL", PATIENCE, SATORI];
+    let mut command = Command::new("timeout");
+    command.args(limited).args(arguments).stdin(Stdio::null()).output().expect("satori runs").into()
 }
+
+/// Seconds for any one run: several times what the longest takes on a busy machine.
+const PATIENCE: &str = "900";
 
 /// Reads from `from` until `text` has come, and gives all that came.
 pub(crate) fn read_until(from: &mut impl Read, text: &str) -> String {
