@@ -77,7 +77,7 @@ fn disks() {
         (&file("short.img", &[0; 700]), "no whole sectors"),
         (&file("empty.img", b""), "0 bytes"),
         (&format!("{disk},format=qcow2"), "qemu-img check"),
-        (&format!("{disk},cache=much"), "none of"),
+        (&format!("{disk},cache=much"), "write one of writeback"),
         (&format!("{disk},serial=a-serial-that-is-too-long"), "20 bytes"),
     ] {
         refused(&["--kernel", &kernel, "--disk", disk], &[told]);
