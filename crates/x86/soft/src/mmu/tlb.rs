@@ -340,14 +340,15 @@ impl Tlb {
             let group = groups.trailing_zeros() as usize;
             groups &= groups - 1;
             let mut there = false;
-            for slot in group * GROUP..(group + 1) * GROUP {
-                if self.table().marks[slot] != mark {
-                    continue;
-                }
-                there = true;
-                let entry = &mut self.real()[slot];
-                if entry.state == state {
-                    entry.forbid_writes(slot);
+            for word in group * GROUP / 8..(group + 1) * GROUP / 8 {
+                let marks: [u8; 8] = self.table().marks.as_chunks().0[word];
+                for at in perhaps_equal(u64::from_le_bytes(marks), mark) {
+                    there = true;
+                    let slot = 8 * word + at;
+                    let entry = &mut self.real()[slot];
+                    if entry.state == state {
+                        entry.forbid_writes(slot);
+                    }
                 }
             }
             if !there {
@@ -509,6 +510,19 @@ const MARKS: usize = 256;
 /// Tells most pages apart by their states, in fewer bits.
 fn mark_of(state: *const PageState) -> u8 {
     (state as usize / size_of::<PageState>()) as u8
+}
+
+/// The bytes of `marks` that are `mark`, by their places from the lowest on, and perhaps one more behind each.
+fn perhaps_equal(marks: u64, mark: u8) -> impl Iterator<Item = usize> {
+    const ONES: u64 = u64::MAX / 0xff;
+    let differs = marks ^ (ONES * u64::from(mark));
+    // Where a byte is 0, and above, where the subtraction borrows.
+    let mut zero = differs.wrapping_sub(ONES) & !differs & ONES << 7;
+    std::iter::from_fn(move || {
+        let at = (zero != 0).then(|| zero.trailing_zeros() as usize / 8)?;
+        zero &= zero - 1;
+        Some(at)
+    })
 }
 
 /// The slot of the page around `linear`.
