@@ -6,6 +6,8 @@
 use std::io;
 use std::ptr::NonNull;
 
+use super::reach::HEAD;
+
 /// Bytes of one vCPU's code memory.
 pub(crate) const SIZE: usize = 96 << 20;
 /// From this offset on stands what seldom runs, so that the rest is dense.
@@ -120,6 +122,13 @@ impl Arena {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= MAPPED), "code leaves its memory");
         // SAFETY: the range was checked, and no reference into the mapping exists.
         unsafe { self.writable.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// The bytes at `offset` that a jump may stand for.
+    pub(crate) fn head(&self, offset: usize) -> [u8; HEAD] {
+        assert!(offset + HEAD <= MAPPED, "code leaves its memory");
+        // SAFETY: the range was checked, and no reference into the mapping exists.
+        unsafe { self.writable.as_ptr().add(offset).cast::<[u8; HEAD]>().read() }
     }
 
     /// Bytes at `offset`.

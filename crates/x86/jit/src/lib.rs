@@ -25,6 +25,7 @@ mod flow;
 mod generic;
 mod homes;
 mod host;
+mod kept;
 mod links;
 mod lower;
 mod memory;
@@ -71,6 +72,7 @@ use asm::Asm;
 use context::Context;
 pub use engine::Translator;
 use host::Host;
+use kept::{Part, Source, Use};
 use moving::{Groups, Parts};
 use pieces::Place;
 use reach::{Page, Reach, jump};
@@ -120,8 +122,10 @@ struct JitCounts {
     pub left: [u64; 8],
     /// Jumps that were led directly to their target.
     pub linked: u64,
-    /// Translated blocks whose page was written.
+    /// Translated blocks whose bytes were written.
     pub dropped: u64,
+    /// Translated blocks whose page was written elsewhere, and that were executed again.
+    pub opened: u64,
     /// Times that all code was forgotten.
     pub resets: u64,
     /// Times that the oldest piece of the code memory was emptied.
@@ -162,14 +166,23 @@ struct Translated {
     reach: Option<Box<Reach>>,
     /// What it is made of beside its code.
     parts: Parts,
+    /// The value of its page's state that it is valid under: the block may be so under another one.
+    value: u32,
+    /// The guest's bytes that it was made of.
+    source: Part,
+    /// Whether it may be entered.
+    used: Use,
 }
 
 impl Translated {
     /// Whether none of its pages was written since.
     fn valid(&self) -> bool {
-        // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
-        let valid = unsafe { (*self.block).valid() };
-        valid && self.reach.as_ref().is_none_or(|reach| reach.pages.iter().all(Page::valid))
+        match &self.reach {
+            Some(reach) => reach.pages.iter().all(Page::valid),
+            // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these. Page states
+            // live as long as guest memory, which the Cpu holds.
+            None => unsafe { (*(*self.block).state()).value() == self.value },
+        }
     }
 
     /// Whether it is in use, and goes on in another page.
@@ -280,7 +293,12 @@ struct Jit {
     rests: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks by the address of their code.
     by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
+    /// Translated blocks that are open, by the pages that they have code of.
     pages: HashMap<*const PageState, Vec<u32>, BuildHasherDefault<AddressHasher>>,
+    /// Translated blocks that are closed ([`Use::Closed`]), by what they are translations of.
+    closed: HashMap<*mut Block, Vec<u32>, BuildHasherDefault<AddressHasher>>,
+    /// What blocks were made of, by their piece of the code memory.
+    sources: [Source; pieces::PIECES],
     /// What depends on translations of linear addresses, by [`Side`], [`Scope`] and [`bucket`].
     dependents: Box<[[[Dependents; BUCKETS]; 2]; SIDES]>,
     /// The state of things that all this was last brought up to date with.
@@ -347,6 +365,8 @@ impl Jit {
             rests: HashMap::default(),
             by_code: HashMap::default(),
             pages: HashMap::default(),
+            closed: HashMap::default(),
+            sources: Default::default(),
             dependents: Dependents::none(),
             written: 0,
             segments: [[0; 2]; SIDES],
@@ -397,6 +417,8 @@ impl Jit {
         self.rests.clear();
         self.by_code.clear();
         self.pages.clear();
+        self.closed.clear();
+        self.sources.iter_mut().for_each(Source::clear);
         self.dependents = Dependents::none();
         context.targets.iter_mut().for_each(Targets::clear_all);
         self.place = Place::new(self.stubs.end);
@@ -514,8 +536,7 @@ impl Jit {
         }
     }
 
-    /// Takes translated blocks of pages that were written out of use: nothing leads to them any more,
-    /// and who is about to enter one leaves at once.
+    /// Takes translated blocks of pages that were written out of use: who is about to enter one leaves at once.
     fn drop_written(&mut self, context: &mut Context) {
         let mut stale: Vec<u32> = Vec::new();
         let mut written = Vec::new();
@@ -539,16 +560,13 @@ impl Jit {
             });
         }
         for one in stale {
-            self.counts.dropped += 1;
-            if self.blocks[one].reaches() {
-                self.note_in_vain(one);
-            }
-            self.retire(context, one);
+            self.close(context, one);
         }
     }
 
     /// Takes one translated block out of use.
     fn retire(&mut self, context: &mut Context, number: u32) {
+        self.blocks[number].used = Use::Gone;
         let Translated { block, entry, leave, rip, mode, key, rest, .. } = self.blocks[number];
         let (place, now) =
             (moving::place_in_table(key, rip, block, self.group_of(number).is_some()), self.rip_of(number));

@@ -21,6 +21,7 @@ use super::flags::{Effect, Flags, Recipe, effect};
 use super::generic::Site;
 use super::homes::Homes;
 use super::host::Host;
+use super::kept::Source;
 use super::reach::Page;
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
@@ -120,6 +121,8 @@ pub(crate) struct Output {
     /// What generic implementations are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     sites: Vec<Box<Site>>,
+    /// Offsets of the values that pages' states are compared with, and of which page.
+    values: Vec<(usize, u8)>,
 }
 
 /// The translation of one block under way: the block, the current instruction, and four values that change as code is emitted.
@@ -187,6 +190,8 @@ pub(crate) struct Translation {
     /// What looks for a window's range are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     pub ranges: Vec<Box<Range>>,
+    /// Offsets of the values that its pages' states are compared with, and of which page.
+    pub values: Vec<(usize, u8)>,
     /// Offset of the code that leaves with RIP at the block's address.
     pub leave: usize,
     /// Offset of the entry that checks where the block's pages are mapped, if they are several; the block's start relies on that.
@@ -199,6 +204,8 @@ pub(crate) struct Order<'a> {
     /// The block's instructions, and the pages that they are in.
     pub all: Rc<Vec<Instruction>>,
     pub pages: Vec<Page>,
+    /// The guest's bytes that those are.
+    pub source: Source,
     /// A bit for each instruction that often branches out of the block.
     pub often: u128,
     /// The linear address of its first instruction, and the key that this has in its mode.
@@ -258,6 +265,7 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             links: mem::take(&mut jit.spare.links),
             first_link: jit.links.next(jit.place.piece) as usize,
             sites: Vec::new(),
+            values: Vec::new(),
         },
         mode: cpu.derived.mode,
         privileged: cpu.cpl() == 0,
@@ -285,6 +293,7 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
         leave: asm.offset(leave),
         check: check.map(|check| asm.offset(check)),
         links: output.links,
+        values: output.values,
         sites: output.sites,
         ranges: views.ranges,
     };
@@ -386,9 +395,10 @@ impl Lower<'_> {
     fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
         if self.parallel {
             // Another vCPU's store changes the page's code word and does not wait for this one.
-            for page in pages {
+            for (number, page) in pages.iter().enumerate() {
                 self.asm.constant(S1, page.state as u64);
                 self.asm.compare_at(S1, page.value);
+                self.output.values.push((self.asm.here() - size_of::<u32>(), number as u8));
                 self.asm.jcc(cc::NE, leave);
             }
         }

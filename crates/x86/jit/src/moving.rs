@@ -56,6 +56,8 @@ pub(crate) struct Parts {
     pub ranges: Vec<Box<window::Range>>,
     /// The numbers of its links.
     pub links: Range<u32>,
+    /// Where in the code memory its pages' values are compared, and of which page.
+    pub values: Vec<(usize, u8)>,
     /// What it is moved with.
     pub group: Option<u32>,
 }

@@ -191,6 +191,11 @@ impl Jit {
             }
         }
         self.links.take(piece);
+        self.sources[piece].clear();
+        self.closed.retain(|_, numbers| {
+            numbers.retain(kept);
+            !numbers.is_empty()
+        });
         self.forget_piece(piece);
         // A block's code without windows is entered only from that block, and reads what the block was made of:
         // where the block is gone, it must go too.

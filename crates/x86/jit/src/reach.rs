@@ -16,8 +16,8 @@ use satori_soft::cpu::Cpu;
 
 /// Times that a block may be in vain before it is made without other pages.
 const TIMES: u8 = 3;
-/// Bytes of a jump.
-const JUMP: usize = 5;
+/// Bytes of a jump, which a block begins with where it may not be entered without a look.
+pub(crate) const HEAD: usize = 5;
 
 /// A page that code was taken from.
 #[derive(Clone, Copy, Debug)]
@@ -52,15 +52,15 @@ pub(crate) struct Reach {
     /// The linear address of the block that theirs are for.
     pub rip: u64,
     /// The bytes that a jump may stand for.
-    pub head: [u8; JUMP],
+    pub head: [u8; HEAD],
     /// Offset of the look at the pages, or of what leaves if the block is out of use.
     pub check: usize,
 }
 
 /// The jump at offset `from` of the code memory to offset `to`.
-pub(crate) fn jump(from: usize, to: usize) -> [u8; JUMP] {
+pub(crate) fn jump(from: usize, to: usize) -> [u8; HEAD] {
     let mut jump = [0xe9, 0, 0, 0, 0];
-    jump[1..].copy_from_slice(&(to as i32 - (from + JUMP) as i32).to_le_bytes());
+    jump[1..].copy_from_slice(&(to as i32 - (from + HEAD) as i32).to_le_bytes());
     jump
 }
 

@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use satori_engine::{Exit, Until};
+use satori_soft::block::Blocks;
 use satori_soft::cpu::Cpu;
 use satori_soft::execute::{Interpreting, run};
 use satori_soft::testing;
@@ -65,6 +66,15 @@ impl Machine {
             Some(jit) => Machine::Translating(Box::new(Translating::new(cpu, jit))),
             None => Machine::Interpreting(Box::new(Interpreting::new(cpu))),
         };
+    }
+
+    /// What it has decoded.
+    pub(crate) fn blocks(&self) -> &Blocks {
+        match self {
+            Machine::Interpreting(one) => &one.blocks,
+            Machine::Translating(one) => &one.blocks,
+            Machine::Neither => unreachable!("nobody sees it"),
+        }
     }
 
     pub(crate) fn jit(&self) -> Option<&Jit> {

@@ -7,6 +7,7 @@
 
 use iced_x86::{Code, DecoderError, FlowControl, Instruction, OpKind};
 
+use super::kept::Source;
 use super::narrow::widened;
 use super::reach::Page;
 use satori_soft::block::{Block, Blocks, ends_block};
@@ -31,26 +32,29 @@ pub(crate) struct Trace {
     pub pages: Vec<Page>,
     /// A bit for each instruction: it branches, and goes the way out of the block often too.
     pub often: u128,
+    /// The bytes that they were decoded from.
+    pub source: Source,
     /// Where instructions were taken from, by page.
     met: [[u64; PAGE / 64]; MAX_PAGES],
 }
 
 /// Decodes instructions from `rip` on, with addresses counted from `rip`. They lie in `pages`, the first of which is
-/// `rip`'s; with `further` the trace may add pages. `hot` is how often the first block was executed. The instructions take the
-/// place of what is in `all`.
+/// `rip`'s; with `further` the trace may add pages. `hot` is how often the first block was executed. The instructions and
+/// their bytes take the place of what is in `all` and `source`.
 pub(crate) fn instructions(
     cpu: &Cpu,
     blocks: &Blocks,
     rip: u64,
     pages: Vec<Page>,
     (further, hot): (bool, u32),
-    mut all: Vec<Instruction>,
+    (mut all, mut source): (Vec<Instruction>, Source),
 ) -> Trace {
     // What was executed less often than the start, by far, is no part of it.
     let enough = (hot / 2).max(1);
     let bits = cpu.bits();
     all.clear();
-    let mut trace = Trace { all, pages, often: 0, met: [[0; PAGE / 64]; MAX_PAGES] };
+    source.clear();
+    let mut trace = Trace { all, pages, often: 0, source, met: [[0; PAGE / 64]; MAX_PAGES] };
     let heat = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).map_or(0, Block::times);
     let hot_there = |at: u64| blocks.at(cpu, rip.wrapping_add(at)).filter(|block| block.times() >= enough);
     let mut calls = Vec::new();
@@ -102,6 +106,7 @@ pub(crate) fn instructions(
                 insn = widened(insn, rip);
             }
             trace.meet(here);
+            trace.keep(here, &buffer[position..decoder.position()]);
             bytes += insn.len();
             trace.all.push(insn);
             if !ends_block(&insn) {
@@ -149,6 +154,20 @@ impl Trace {
         let place = rip as usize % PAGE;
         if let Some(page) = self.page(rip) {
             self.met[page][place / 64] |= 1 << (place % 64);
+        }
+    }
+
+    /// Keeps the bytes of the instruction at `rip`, which may lie in two pages.
+    fn keep(&mut self, rip: u64, bytes: &[u8]) {
+        let offset = rip as usize % PAGE;
+        let (here, there) = bytes.split_at(bytes.len().min(PAGE - offset));
+        if let Some(page) = self.page(rip) {
+            self.source.add(page, offset, here);
+        }
+        if !there.is_empty()
+            && let Some(page) = self.page(rip.wrapping_add(here.len() as u64))
+        {
+            self.source.add(page, 0, there);
         }
     }
 

@@ -11,6 +11,7 @@ use satori_soft::mmu::Mode;
 
 use super::cold::Seldom;
 use super::flags::Effect;
+use super::kept::{Source, Use};
 use super::lower::{NewLink, Order, Translation, make};
 use super::moving::{Parts, place_in_table};
 use super::reach::{Page, Reach};
@@ -30,6 +31,7 @@ const ENLARGE_EVERY: u64 = 1 << 26;
 pub(crate) struct Spare {
     pub info: InstructionInfoFactory,
     pub all: Vec<Instruction>,
+    pub source: Source,
     pub effects: Vec<Effect>,
     pub steps: Vec<Step>,
     pub cold: Vec<Seldom>,
@@ -42,6 +44,7 @@ impl Default for Spare {
         Spare {
             info: InstructionInfoFactory::new(),
             all: Vec::new(),
+            source: Source::default(),
             effects: Vec::new(),
             steps: Vec::new(),
             cold: Vec::new(),
@@ -121,29 +124,29 @@ impl Translating {
         let number = jit.blocks.next(jit.place.piece);
         let further = whole.is_none() && jit.may_reach(key);
         let hot = jit.manner.hot;
-        let spare = std::mem::take(&mut jit.spare.all);
+        let spare = (std::mem::take(&mut jit.spare.all), std::mem::take(&mut jit.spare.source));
         let mut trace = trace::instructions(cpu, blocks, rip, pages.clone(), (further, hot), spare);
         if !jit.make_sure(cpu, number, &mut trace.pages) {
-            trace = trace::instructions(cpu, blocks, rip, pages, (false, hot), trace.all);
+            trace = trace::instructions(cpu, blocks, rip, pages, (false, hot), (trace.all, trace.source));
             if !jit.make_sure(cpu, number, &mut trace.pages) {
                 return None;
             }
         }
-        let (all, pages, often) = (trace.all, trace.pages, trace.often);
+        let (all, pages, source, often) = (trace.all, trace.pages, trace.source, trace.often);
         // Bytes that changed under way make the block invalid.
         if all.is_empty() || !block.valid() || !pages.iter().all(Page::valid) {
             return None;
         }
         let group = jit.group_for(context, &pages[0], (rip, key), whole);
-        Some(Order { block, all: Rc::new(all), pages, often, rip, key, number, whole, group })
+        Some(Order { block, all: Rc::new(all), pages, source, often, rip, key, number, whole, group })
     }
 }
 
 impl Jit {
     /// Takes `translation`, made of `order`, from the assembler's buffer into the code memory, and into all tables.
     fn install(&mut self, cpu: &Cpu, order: Order<'_>, translation: Translation) -> Result<u64, Full> {
-        let Order { block, all, pages, rip, key, number, whole, group, .. } = order;
-        let Translation { mut links, sites, ranges, leave, check } = translation;
+        let Order { block, all, pages, source, rip, key, number, whole, group, .. } = order;
+        let Translation { mut links, mut values, sites, ranges, leave, check } = translation;
         let piece = self.place.piece;
         let (often, seldom) = (self.asm.part(), self.asm.code.len() - self.asm.part());
         if !self.has_room(often, seldom, links.len()) {
@@ -161,13 +164,18 @@ impl Jit {
         let first_link = self.links.next(piece) - count;
         self.spare.links = links;
         self.spare.all = Rc::try_unwrap(all).unwrap_or_default();
-        let parts = Parts { sites, ranges, links: first_link..first_link + count, group };
+        values.iter_mut().for_each(|(place, _)| *place = self.placed(*place));
+        let parts = Parts { sites, ranges, links: first_link..first_link + count, values, group };
+        let part = self.sources[piece].append(&source);
+        self.spare.source = source;
+        block.set_translated();
         let (entry, leave) = (self.place.often, self.placed(leave));
         let check = check.map(|check| self.placed(check));
         self.write_code(cpu, rip);
         for page in &pages {
             self.pages.entry(page.state).or_default().push(number);
         }
+        let value = pages[0].value;
         let head = self.asm.code.first_chunk().copied().unwrap_or_default();
         let reach = check.map(|check| Box::new(Reach { pages, rip, head, check }));
         let (block, mode, rest) = (std::ptr::from_ref(block).cast_mut(), cpu.derived.mode, whole.is_some());
@@ -186,6 +194,9 @@ impl Jit {
                 incoming: Vec::new(),
                 reach,
                 parts,
+                value,
+                source: part,
+                used: Use::Open,
             },
         );
         self.join(group, number);

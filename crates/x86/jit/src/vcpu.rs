@@ -102,6 +102,7 @@ impl Executor for Translating {
             ("left by calls that need the machine", jit.left[reason::EXIT as usize]),
             ("jumps linked", jit.linked),
             ("translations dropped", jit.dropped),
+            ("translations kept through writes to their pages", jit.opened),
             ("code memory resets", jit.resets),
             ("pieces of code memory emptied", jit.pieces),
             ("pages whose translations moved", jit.moved),
@@ -168,6 +169,9 @@ impl Translating {
         }
         // What is brought to an address is brought there after the last flush.
         self.refresh();
+        if !self.jit.closed.is_empty() || !self.blocks.replaced.is_empty() {
+            self.open_again(block);
+        }
         let rip = self.cpu.state.rip;
         let local = self.blocks.scope_of(&self.cpu, key) == Some(Scope::Local);
         let code = match self.jit.find(&mut self.context, block, (key, rip), local, false) {

@@ -10,6 +10,7 @@ mod decode;
 mod fast;
 mod find;
 mod op;
+mod same;
 
 use std::cell::Cell;
 
@@ -23,6 +24,7 @@ pub use blocks::{AddressHasher, Addresses, Blocks};
 pub use decode::ends_block;
 pub use find::Found;
 pub use op::{BLOCK_RIP, Flow, Op};
+pub use same::stands;
 
 /// A straight run of decoded instructions.
 pub struct Block {
@@ -32,7 +34,16 @@ pub struct Block {
     /// Instructions in the block.
     pub instructions: u32,
     state: *const PageState,
-    value: u32,
+    /// The state's value that it is valid under.
+    value: Cell<u32>,
+    /// The bytes that it was decoded from.
+    bytes: Box<[u8]>,
+    /// Where in the page they begin.
+    offset: u16,
+    /// Its operations were taken out of use while it ran: nothing makes it valid again.
+    spoilt: Cell<bool>,
+    /// Something was translated from it, and may point to it.
+    translated: Cell<bool>,
     /// Where the block went on last: elsewhere, and behind its end.
     successors: [Cell<Jump>; 2],
     /// Bytes of the block.
@@ -40,7 +51,7 @@ pub struct Block {
     /// The page's first byte on the host.
     host: *const u8,
     /// What its one instruction crosses into, if it does.
-    crossing: Option<Crossing>,
+    crossing: Cell<Option<Crossing>>,
     /// Times that the block was about to be executed without a translation.
     heat: Cell<u32>,
     /// Its translation: for which mode and address, and where.
@@ -74,7 +85,8 @@ impl Block {
 
     /// Bytes that it takes on the host.
     fn memory(&self) -> usize {
-        size_of::<Block>() + size_of_val(&*self.ops) + size_of_val(&*self.generics) + blocks::OVERHEAD
+        let contents = size_of_val(&*self.ops) + size_of_val(&*self.generics) + self.bytes.len();
+        size_of::<Block>() + contents + blocks::OVERHEAD
     }
 
     /// The translation for `key`, the mode and address that it is executed at.
@@ -127,7 +139,12 @@ impl Block {
 
     /// The state's value that the block is valid under.
     pub fn value(&self) -> u32 {
-        self.value
+        self.value.get()
+    }
+
+    /// Something was translated from it.
+    pub fn set_translated(&self) {
+        self.translated.set(true);
     }
 
     /// The state of the block's page.
@@ -146,14 +163,14 @@ impl Block {
     pub fn valid(&self) -> bool {
         // SAFETY: page states live as long as guest memory, which the Cpu holds.
         unsafe {
-            (*self.state).value() == self.value
-                && self.crossing.as_ref().is_none_or(|crossing| (*crossing.state).value() == crossing.value)
+            (*self.state).value() == self.value.get()
+                && self.crossing.get().is_none_or(|crossing| (*crossing.state).value() == crossing.value)
         }
     }
 
     /// What its one instruction crosses into, if it does.
-    pub fn crossing(&self) -> Option<&Crossing> {
-        self.crossing.as_ref()
+    pub fn crossing(&self) -> Option<Crossing> {
+        self.crossing.get()
     }
 }
 
@@ -163,6 +180,7 @@ impl Running for Block {
             for op in &self.ops {
                 op.run.set(op::stale);
             }
+            self.spoilt.set(true);
         }
     }
 }

@@ -165,6 +165,7 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
             ("jump cache misses", blocks.jump_misses),
             ("code pages translated", cpu.mmu.fetches.fills),
             ("stale blocks found", blocks.stale),
+            ("blocks in written pages found unchanged", blocks.same),
             ("writes to code pages", cpu.decoded.writes()),
             ("stale blocks freed", blocks.swept),
             ("block cache resets", blocks.resets),

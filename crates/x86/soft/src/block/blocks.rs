@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::credit::Credit;
+use super::decode::Decoded;
 use super::{Block, Jump, NO_JUMP};
 use crate::code_mode::CodeKey;
 use crate::cpu::Cpu;
@@ -55,6 +56,8 @@ pub struct BlockCounts {
     pub jump_misses: u64,
     /// Blocks found overwritten.
     pub stale: u64,
+    /// Blocks whose page was written, found as they had been.
+    pub same: u64,
     /// Times that the whole cache was emptied.
     pub resets: u64,
     /// Blocks that were overwritten and freed.
@@ -69,6 +72,11 @@ pub struct Blocks {
     pub(super) crossings: HashMap<(u64, u64), *mut Block, BuildHasherDefault<AddressHasher>>,
     pub(super) storage: Vec<*mut Block>,
     pub(super) credit: Credit,
+    /// What was decoded last, on its way into a block.
+    pub(super) decoded: Decoded,
+    /// Blocks that something was translated from, and whose bytes were others when they were found last: look-ups lead to them
+    /// no more.
+    pub replaced: Vec<*mut Block>,
     /// Bytes that the blocks take.
     pub(super) memory: usize,
     /// The same, when the next look for overwritten ones is.
@@ -100,6 +108,8 @@ impl Blocks {
             crossings: HashMap::default(),
             storage: Vec::new(),
             credit: Credit::new(),
+            decoded: Decoded::default(),
+            replaced: Vec::new(),
             memory: 0,
             sweep_at: SWEEP,
             with_crossings: false,
@@ -178,6 +188,7 @@ impl Blocks {
         self.jumps.fill(NO_JUMP);
         self.table.clear();
         self.crossings.clear();
+        self.replaced.clear();
         self.memory = 0;
         self.sweep_at = SWEEP;
         for block in self.storage.drain(..) {

@@ -2,6 +2,7 @@
 
 use iced_x86::{Code, DecoderError, FlowControl, Instruction, Mnemonic};
 
+use super::Block;
 use super::fast;
 use super::op::{Generic, Op, fall_through, generic, generic_last};
 use crate::host::copy;
@@ -42,37 +43,82 @@ pub fn ends_block(insn: &Instruction) -> bool {
     }
 }
 
-/// Operations, and the generic instructions that some of them point to.
-pub(super) type Decoded = (Box<[Op]>, Box<[Generic]>);
+/// What a block is made of: its operations, the generic instructions that some of them point to, and the places of those. It is
+/// used for one block after the other.
+#[derive(Default)]
+pub(super) struct Decoded {
+    ops: Vec<Op>,
+    generics: Vec<Generic>,
+    places: Vec<u8>,
+    bytes: Vec<u8>,
+}
 
-/// The block that consists of `insn` only.
-pub(super) fn single(isa: &Isa, insn: Instruction) -> Decoded {
+/// Takes all out of `from`, into `to` where that has as many places.
+fn settle<T>(from: &mut Vec<T>, to: &mut Box<[T]>) {
+    if from.len() == to.len() {
+        to.iter_mut().zip(from.drain(..)).for_each(|(to, from)| *to = from);
+    } else {
+        *to = from.drain(..).collect();
+    }
+}
+
+impl Decoded {
+    fn clear(&mut self) {
+        self.ops.clear();
+        self.generics.clear();
+        self.places.clear();
+        self.bytes.clear();
+    }
+
+    /// Instructions in it.
+    pub(super) fn instructions(&self) -> u32 {
+        self.ops.iter().map(|op| u32::from(op.count)).sum()
+    }
+
+    /// Bytes of it.
+    pub(super) fn len(&self) -> u8 {
+        self.ops.last().map_or(0, |op| op.offset + op.len)
+    }
+
+    /// Puts all of it into `block`, whose own contents go.
+    pub(super) fn put(&mut self, block: &mut Block) {
+        (block.instructions, block.len) = (self.instructions(), self.len());
+        settle(&mut self.generics, &mut block.generics);
+        settle(&mut self.bytes, &mut block.bytes);
+        for (place, generic) in self.places.drain(..).zip(&block.generics) {
+            self.ops[usize::from(place)].imm = std::ptr::from_ref(generic) as u64;
+        }
+        settle(&mut self.ops, &mut block.ops);
+    }
+}
+
+/// The block that consists of `insn` only, whose `bytes` these are.
+pub(super) fn single(isa: &Isa, insn: Instruction, bytes: &[u8], decoded: &mut Decoded) {
     let len = insn.len() as u8;
     let last = ends_block(&insn);
-    let generics = [Generic { handler: isa.handler(&insn), insn }].into();
-    let mut op = Op::new(if last { generic_last } else { generic }, 0, len);
-    let generics: Box<[Generic]> = generics;
-    op.imm = std::ptr::from_ref(&generics[0]) as u64;
-    let mut ops = vec![op];
+    decoded.clear();
+    decoded.bytes.extend(bytes);
+    decoded.generics.push(Generic { handler: isa.handler(&insn), insn });
+    decoded.places.push(0);
+    decoded.ops.push(Op::new(if last { generic_last } else { generic }, 0, len));
     if !last {
         let mut end = Op::new(fall_through, len, 0);
         end.count = 0;
         end.before = 1;
-        ops.push(end);
+        decoded.ops.push(end);
     }
-    (ops.into_boxed_slice(), generics)
 }
 
-/// Decodes the block at `offset` of the page at `host`. Nothing if its first instruction
+/// Decodes the block at `offset` of the page at `host`; false if its first instruction
 /// reaches into the next page, or is too long.
-pub(super) fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Option<Decoded> {
+pub(super) fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32, decoded: &mut Decoded) -> bool {
     let mut buffer = [0; MAX_BYTES + 15];
     let len = (4096 - offset).min(buffer.len());
     // SAFETY: blocks are decoded from pages of guest memory; `len` bytes are left of this one.
     unsafe { copy(host, offset, &mut buffer[..len]) };
     let mut decoder = isa.decoder(&buffer[..len], bits);
-    let mut ops: Vec<Op> = Vec::with_capacity(8);
-    let mut generics: Vec<(usize, Generic)> = Vec::new();
+    decoded.clear();
+    let Decoded { ops, generics, places, bytes } = decoded;
     let mut insn = Instruction::default();
     let mut done = false;
     while !done && decoder.position() < MAX_BYTES && ops.len() < MAX_INSTRUCTIONS {
@@ -80,13 +126,13 @@ pub(super) fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Op
         decoder.decode_out(&mut insn);
         if decoder.last_error() == DecoderError::NoMoreBytes {
             if at == 0 {
-                return None;
+                return false;
             }
             break;
         }
         if insn.is_invalid() && isa.too_long(&insn, &buffer[at..len], bits) {
             if at == 0 {
-                return None;
+                return false;
             }
             break;
         }
@@ -108,7 +154,8 @@ pub(super) fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Op
             ops.push(op);
             continue;
         }
-        generics.push((ops.len(), Generic { handler: isa.handler(&insn), insn }));
+        generics.push(Generic { handler: isa.handler(&insn), insn });
+        places.push(ops.len() as u8);
         ops.push(Op::new(if last { generic_last } else { generic }, at, len));
         done = last;
     }
@@ -119,14 +166,11 @@ pub(super) fn decode(isa: &Isa, host: *const u8, offset: usize, bits: u32) -> Op
         ops.push(op);
     }
     let mut before = 0;
-    for op in &mut ops {
+    for op in &mut *ops {
         op.before = before;
         before += op.count;
     }
-    let places: Vec<usize> = generics.iter().map(|(place, _)| *place).collect();
-    let generics: Box<[Generic]> = generics.into_iter().map(|(_, generic)| generic).collect();
-    for (place, generic) in places.into_iter().zip(&generics) {
-        ops[place].imm = std::ptr::from_ref(generic) as u64;
-    }
-    Some((ops.into_boxed_slice(), generics))
+    let end = ops.last().map_or(0, |op| op.offset + op.len);
+    bytes.extend(&buffer[..usize::from(end)]);
+    true
 }

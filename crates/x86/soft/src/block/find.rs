@@ -82,13 +82,13 @@ impl Blocks {
         let physical = fetch.page | (linear & 0xfff);
         // Physical addresses have fewer than 52 bits.
         let key = physical | u64::from(bits) << 56;
+        let mut before = None;
         if let Some(&block) = self.table.get(&key) {
-            // SAFETY: the table points to blocks in storage.
-            if unsafe { (*block).valid() } {
+            if self.valid_again(cpu, block) {
                 self.remember(cpu, linear, fetch.scope, block);
                 return Ok(Found::Block(block));
             }
-            self.counts.stale += 1;
+            before = Some(block);
         }
         if self.wants_room() {
             return Ok(Found::NoRoom);
@@ -100,32 +100,90 @@ impl Blocks {
         let state = unsafe { &*fetch.state };
         let value = cpu.mark_code(state);
         let offset = (linear & 0xfff) as usize;
-        let Some((ops, generics)) = decode::decode(&cpu.isa, fetch.host, offset, bits) else {
+        if !decode::decode(&cpu.isa, fetch.host, offset, bits, &mut self.decoded) {
             let crossing = self.crossing_block(cpu, linear, fetch, value);
             return Ok(crossing.map_or(Found::Alone, Found::Block));
+        }
+        let block = match before {
+            // SAFETY: the table points to blocks in storage. It is not running, and nothing but caches that look whether it is
+            // valid, and lead to this address, points to it.
+            Some(block) if unsafe { !(*block).translated.get() } => unsafe { self.decode_anew(block, value) },
+            _ => {
+                self.replaced.extend(before);
+                let block = self.store_decoded(fetch, offset, value, None);
+                self.table.insert(key, block);
+                block
+            }
         };
-        let instructions = ops.iter().map(|op| u32::from(op.count)).sum();
-        self.credit.spend(instructions);
-        let len = ops.last().map_or(0, |op| op.offset + op.len);
-        self.counts.decoded += 1;
-        self.counts.instructions += u64::from(instructions);
-        let block = self.store(Block {
-            ops,
-            generics,
-            instructions,
+        self.remember(cpu, linear, fetch.scope, block);
+        Ok(Found::Block(block))
+    }
+
+    /// Whether `block`, one in storage, is valid, or can be made so.
+    fn valid_again(&mut self, cpu: &mut Cpu, block: *mut Block) -> bool {
+        // SAFETY: blocks in storage live.
+        let block = unsafe { &*block };
+        if block.valid() {
+            return true;
+        }
+        let same = block.renew(cpu);
+        *(if same { &mut self.counts.same } else { &mut self.counts.stale }) += 1;
+        same
+    }
+
+    /// A block of what was just decoded at `offset` of the page of `fetch`, valid under `value`.
+    fn store_decoded(
+        &mut self,
+        fetch: Fetch,
+        offset: usize,
+        value: u32,
+        crossing: Option<Crossing>,
+    ) -> *mut Block {
+        let mut block = Block {
+            ops: Box::default(),
+            generics: Box::default(),
+            instructions: 0,
             state: fetch.state,
-            value,
+            value: Cell::new(value),
+            bytes: Box::default(),
+            offset: offset as u16,
+            spoilt: Cell::new(false),
+            translated: Cell::new(false),
             successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
-            len,
+            len: 0,
             host: fetch.host,
-            crossing: None,
+            crossing: Cell::new(crossing),
             heat: Cell::new(0),
             translation: Cell::new((CodeKey::NONE, 0)),
             moving: Cell::new((CodeKey::NONE, 0, 0)),
-        });
-        self.table.insert(key, block);
-        self.remember(cpu, linear, fetch.scope, block);
-        Ok(Found::Block(block))
+        };
+        self.decoded.put(&mut block);
+        self.count_decoded(block.instructions);
+        self.store(block)
+    }
+
+    /// Makes `block` one of what was just decoded in its place, valid under `value`.
+    ///
+    /// # Safety
+    /// It must be in storage, and neither run nor be referred to.
+    unsafe fn decode_anew(&mut self, block: *mut Block, value: u32) -> *mut Block {
+        // SAFETY: the caller's promise.
+        let anew = unsafe { &mut *block };
+        self.memory -= anew.memory();
+        self.decoded.put(anew);
+        self.memory += anew.memory();
+        anew.value.set(value);
+        anew.spoilt.set(false);
+        anew.heat.set(0);
+        anew.forget_successors();
+        self.count_decoded(anew.instructions);
+        block
+    }
+
+    fn count_decoded(&mut self, instructions: u32) {
+        self.credit.spend(instructions);
+        self.counts.decoded += 1;
+        self.counts.instructions += u64::from(instructions);
     }
 
     /// The block of the one instruction at `linear` that crosses into the next page. Nothing where it
@@ -161,11 +219,12 @@ impl Blocks {
         }
         let key = (here.page | (linear & 0xfff), there.page | u64::from(bits) << 56);
         if let Some(&block) = self.crossings.get(&key) {
-            // SAFETY: the table points to blocks in storage.
-            if unsafe { (*block).valid() } {
+            if self.valid_again(cpu, block) {
                 self.remember(cpu, linear, scope, block);
                 return Some(block);
             }
+            // SAFETY: the table points to blocks in storage.
+            self.replaced.extend(unsafe { (*block).translated.get() }.then_some(block));
         }
         let mut bytes = [0; MAX_LENGTH];
         let first = (room as usize).min(MAX_LENGTH);
@@ -177,24 +236,9 @@ impl Blocks {
         if insn.is_invalid() || insn.len() <= first {
             return None;
         }
-        let (ops, generics) = decode::single(&cpu.isa, insn);
-        self.credit.spend(1);
-        self.counts.decoded += 1;
-        self.counts.instructions += 1;
-        let block = self.store(Block {
-            ops,
-            generics,
-            instructions: 1,
-            state: here.state,
-            value,
-            successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
-            len: insn.len() as u8,
-            host: here.host,
-            crossing: Some(Crossing { host: there.host, state: there.state, value: other_value }),
-            heat: Cell::new(0),
-            translation: Cell::new((CodeKey::NONE, 0)),
-            moving: Cell::new((CodeKey::NONE, 0, 0)),
-        });
+        decode::single(&cpu.isa, insn, &bytes[..insn.len()], &mut self.decoded);
+        let crossing = Crossing { host: there.host, state: there.state, value: other_value };
+        let block = self.store_decoded(here, (linear & 0xfff) as usize, value, Some(crossing));
         self.crossings.insert(key, block);
         self.remember(cpu, linear, scope, block);
         Some(block)
@@ -244,7 +288,7 @@ impl Blocks {
         }
         // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
         let block = unsafe { entry.block.as_ref() }?;
-        let same = std::ptr::eq(block.host, fetch.host) && block.crossing.is_none() && block.valid();
+        let same = std::ptr::eq(block.host, fetch.host) && block.crossing.get().is_none() && block.valid();
         same.then(|| {
             self.remember(cpu, linear, fetch.scope, entry.block);
             entry.block

@@ -1,5 +1,6 @@
 use satori_engine::{Exit, Until};
 use satori_memory::Gpa;
+use satori_state::reg;
 
 use super::blocks::{MAX_MEMORY, OVERHEAD};
 use super::*;
@@ -17,7 +18,7 @@ fn the_smallest_blocks_count_with_all_that_they_take() {
     let until = Until { counter: None, instructions: Some(BLOCKS as u64) };
     assert_eq!(cpu.run(until), Exit::Budget);
     assert!(cpu.blocks.storage.len() >= BLOCKS);
-    let least = cpu.blocks.storage.len() * (size_of::<Block>() + size_of::<Op>() + OVERHEAD);
+    let least = cpu.blocks.storage.len() * (size_of::<Block>() + size_of::<Op>() + 2 + OVERHEAD);
     assert_eq!(cpu.blocks.memory, least);
 }
 
@@ -52,4 +53,27 @@ fn overwritten_blocks_are_freed_and_others_kept() {
     assert_eq!(run(OTHER, &[0xeb, 0], false), (4, 0, 4));
     assert_eq!(run(CODE, &[0xeb, 0], false), (4, 0, 8));
     assert_eq!(run(CODE, &[0x66, 0x90, 0xeb, 0], true), (2, 4, 6));
+}
+
+#[test]
+fn a_block_beside_what_was_written_is_not_decoded_again() {
+    let mut cpu = machine64();
+    // INC EAX; JMP back.
+    cpu.memory.write(Gpa(CODE), &[0xff, 0xc0, 0xeb, 0xfc]).unwrap();
+    let mut run = |at: u64, byte: u8| {
+        cpu.memory.write(Gpa(at), &[byte]).unwrap();
+        (cpu.state.rip, cpu.state.gpr[reg::RAX]) = (CODE, 0);
+        let before = cpu.blocks.counts;
+        assert_eq!(cpu.run(Until { counter: None, instructions: Some(6) }), Exit::Budget);
+        let after = cpu.blocks.counts;
+        let changes = (after.decoded - before.decoded, after.same - before.same, after.stale - before.stale);
+        (changes, cpu.state.gpr[reg::RAX] as u32, cpu.blocks.storage.len())
+    };
+    let page_end = CODE + 0xfff;
+    assert_eq!(run(page_end, 1), ((1, 0, 0), 3, 1));
+    assert_eq!(run(page_end, 2), ((0, 1, 0), 3, 1));
+    // DEC EAX, in the place of the first block; and back, with the same byte once more.
+    assert_eq!(run(CODE + 1, 0xc8), ((1, 0, 1), 0u32.wrapping_sub(3), 1));
+    assert_eq!(run(CODE + 1, 0xc0), ((1, 0, 1), 3, 1));
+    assert_eq!(run(CODE + 1, 0xc0), ((0, 1, 0), 3, 1));
 }

@@ -20,7 +20,7 @@ impl Cpu {
     }
 
     /// Code is about to be decoded from the page with `state`: its value from now on.
-    pub(crate) fn mark_code(&mut self, state: &PageState) -> u32 {
+    pub fn mark_code(&mut self, state: &PageState) -> u32 {
         let Some(seen) = self.mmu.tlb.seen_marks else { return state.mark_code(!self.parallel()) };
         let known = state.has_code();
         // What others mark meanwhile is noticed later, with all the rest of it.
