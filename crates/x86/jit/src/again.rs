@@ -69,7 +69,7 @@ impl Jit {
         if !may_move(rip, code_mode) {
             return;
         }
-        let Some(&block) = self.by_code.get(&code) else { return };
+        let Some(block) = self.number_at(code) else { return };
         let Some(group) = self.group_of(block) else { return };
         let known = Known { offset: rip & 0xfff, code_mode, block, code, mode };
         let all = &mut self.groups.all[group as usize].known;

@@ -144,34 +144,36 @@ struct JitCounts {
     pub most: u64,
 }
 
-/// A translated block.
+/// A translated block. What leads to it and from it asks for what comes first.
+#[repr(C)]
 struct Translated {
     block: *mut Block,
-    /// Offset of its first instruction in the code memory.
-    entry: usize,
-    /// Offset of what leaves the code at its address.
-    leave: usize,
-    /// Where it stood when it was made, and in which mode it runs.
+    /// Where it stood when it was made.
     rip: u64,
-    mode: Mode,
     /// Its address then, and mode.
     key: CodeKey,
-    /// It is the rest of one whose windows failed.
-    rest: bool,
-    /// The number of that one, or its own.
-    whole: u32,
-    /// Links that were led here.
-    incoming: Vec<u32>,
+    /// Offset of its first instruction in the code memory.
+    entry: usize,
     /// Where it is, if that is in more than its own page.
     reach: Option<Box<Reach>>,
-    /// What it is made of beside its code.
-    parts: Parts,
     /// The value of its page's state that it is valid under: the block may be so under another one.
     value: u32,
-    /// The guest's bytes that it was made of.
-    source: Part,
+    /// The number of the one that it is the rest of, or its own.
+    whole: u32,
+    /// What it is made of beside its code.
+    parts: Parts,
+    /// Offset of what leaves the code at its address.
+    leave: usize,
+    /// The mode that it runs in.
+    mode: Mode,
+    /// It is the rest of one whose windows failed.
+    rest: bool,
     /// Whether it may be entered.
     used: Use,
+    /// Links that were led here.
+    incoming: Vec<u32>,
+    /// The guest's bytes that it was made of.
+    source: Part,
 }
 
 impl Translated {
@@ -291,8 +293,8 @@ struct Jit {
     table: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// The same of what goes on without windows in the middle of a block.
     rests: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
-    /// Translated blocks by the address of their code.
-    by_code: HashMap<u64, u32, BuildHasherDefault<AddressHasher>>,
+    /// Numbers of translated blocks by where their code is.
+    by_entry: pieces::Entries,
     /// Translated blocks that are open, by the pages that they have code of.
     pages: HashMap<*const PageState, Vec<u32>, BuildHasherDefault<AddressHasher>>,
     /// Translated blocks that are closed ([`Use::Closed`]), by what they are translations of.
@@ -363,7 +365,7 @@ impl Jit {
             in_vain: HashMap::default(),
             table: HashMap::default(),
             rests: HashMap::default(),
-            by_code: HashMap::default(),
+            by_entry: pieces::Entries::default(),
             pages: HashMap::default(),
             closed: HashMap::default(),
             sources: Default::default(),
@@ -387,6 +389,11 @@ impl Jit {
 
     fn address(&self, offset: usize) -> u64 {
         self.arena.as_ref().expect("only a drop takes it").address(offset)
+    }
+
+    /// The number of the block whose code is executed from `code` on.
+    fn number_at(&self, code: u64) -> Option<u32> {
+        self.by_entry.get(code.wrapping_sub(self.address(0)) as usize)
     }
 
     /// Where the byte at `offset` of the code that is being made will be in the code memory.
@@ -415,7 +422,7 @@ impl Jit {
         self.in_vain.clear();
         self.table.clear();
         self.rests.clear();
-        self.by_code.clear();
+        self.by_entry = pieces::Entries::default();
         self.pages.clear();
         self.closed.clear();
         self.sources.iter_mut().for_each(Source::clear);

@@ -58,7 +58,7 @@ impl Translating {
             return;
         }
         let again = before == code;
-        let target = if again { Some(target) } else { jit.by_code.get(&code).copied() };
+        let target = if again { Some(target) } else { jit.number_at(code) };
         if slot {
             let Some(scope) = scope else { return };
             jit.arena().write(place, &code.to_le_bytes());

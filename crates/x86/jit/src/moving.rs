@@ -46,20 +46,20 @@ pub(crate) fn may_move(rip: u64, code_mode: u64) -> bool {
 }
 
 /// What a translated block is made of beside its code.
+#[repr(C)]
 pub(crate) struct Parts {
+    /// What it is moved with.
+    pub group: Option<u32>,
+    /// The numbers of its links.
+    pub links: Range<u32>,
     /// What generic implementations are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the code reads them"))]
     pub sites: Vec<Box<generic::Site>>,
     /// What looks for a window's range are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     pub ranges: Vec<Box<window::Range>>,
-    /// The numbers of its links.
-    pub links: Range<u32>,
     /// Where in the code memory its pages' values are compared, and of which page.
     pub values: Vec<(usize, u8)>,
-    /// What it is moved with.
-    pub group: Option<u32>,
 }
 
 /// All translations that begin in one page and may be anywhere.
@@ -175,7 +175,7 @@ impl Jit {
             let known = unsafe { (*block).moving_translation(place.0) };
             let found = known.or_else(|| {
                 let code = *self.table.get(&place)?;
-                let group = self.blocks[*self.by_code.get(&code)?].parts.group?;
+                let group = self.blocks[self.number_at(code)?].parts.group?;
                 // SAFETY: as above.
                 unsafe { (*block).set_moving_translation(place.0, code, group) };
                 Some((code, group))

@@ -85,6 +85,31 @@ impl<T> IndexMut<u32> for Numbered<T> {
     }
 }
 
+/// Bytes of the code memory, at a multiple of which each block begins.
+const ALIGN: usize = 16;
+
+/// Numbers of blocks by the offset of their code. The host gives memory only for parts of the table that are used.
+pub(crate) struct Entries(Vec<u32>);
+
+impl Default for Entries {
+    fn default() -> Self {
+        Entries(vec![0; arena::SELDOM / ALIGN])
+    }
+}
+
+impl Entries {
+    /// Block `number` is at `offset`, or none.
+    pub(crate) fn set(&mut self, offset: usize, number: Option<u32>) {
+        debug_assert!(offset.is_multiple_of(ALIGN));
+        self.0[offset / ALIGN] = number.map_or(0, |number| number + 1);
+    }
+
+    pub(crate) fn get(&self, offset: usize) -> Option<u32> {
+        debug_assert!(offset.is_multiple_of(ALIGN));
+        self.0.get(offset / ALIGN)?.checked_sub(1)
+    }
+}
+
 /// Where in the code memory the next block comes.
 pub(crate) struct Place {
     /// Bytes of a piece's two parts: for code that runs often, and for code that seldom runs.
@@ -118,7 +143,7 @@ impl Place {
 
     /// Takes so many bytes.
     pub(crate) fn take(&mut self, often: usize, seldom: usize) {
-        let (often, seldom) = (often.next_multiple_of(16), seldom.next_multiple_of(8));
+        let (often, seldom) = (often.next_multiple_of(ALIGN), seldom.next_multiple_of(8));
         self.often += often;
         self.seldom += seldom;
         self.used[self.piece] += often + seldom;
@@ -173,7 +198,7 @@ impl Jit {
             if table.get(&key) == Some(&code) {
                 table.remove(&key);
             }
-            self.by_code.remove(&code);
+            self.by_entry.set(one.entry, None);
             // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
             unsafe {
                 (*one.block).forget_translation();

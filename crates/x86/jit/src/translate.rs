@@ -203,7 +203,7 @@ impl Jit {
         let code = self.address(entry);
         let place = place_in_table(key, rip, block, group.is_some());
         if rest { &mut self.rests } else { &mut self.table }.insert(place, code);
-        self.by_code.insert(code, number);
+        self.by_entry.set(entry, Some(number));
         Ok(code)
     }
 

@@ -26,38 +26,40 @@ pub use find::Found;
 pub use op::{BLOCK_RIP, Flow, Op};
 pub use same::stands;
 
-/// A straight run of decoded instructions.
+/// A straight run of decoded instructions. What a look-up needs comes first: blocks are many, and a look-up waits for each line of the
+/// host's cache that it touches.
+#[repr(C)]
 pub struct Block {
-    ops: Box<[Op]>,
-    /// What the operations point to.
-    generics: Box<[op::Generic]>,
-    /// Instructions in the block.
-    pub instructions: u32,
     state: *const PageState,
     /// The state's value that it is valid under.
     value: Cell<u32>,
-    /// The bytes that it was decoded from.
-    bytes: Box<[u8]>,
-    /// Where in the page they begin.
+    /// Times that the block was about to be executed without a translation.
+    heat: Cell<u32>,
+    /// What its one instruction crosses into, if it does.
+    crossing: Option<Box<Cell<Crossing>>>,
+    /// The page's first byte on the host.
+    host: *const u8,
+    /// One that is valid wherever its page is: for which mode and offset, where, and of which group.
+    moving: Cell<(CodeKey, u64, u32)>,
+    /// Its translation: for which mode and address, and where.
+    translation: Cell<(CodeKey, u64)>,
+    ops: Box<[Op]>,
+    /// Instructions in the block.
+    pub instructions: u32,
+    /// Where in the page its bytes begin.
     offset: u16,
+    /// Bytes of the block.
+    len: u8,
     /// Its operations were taken out of use while it ran: nothing makes it valid again.
     spoilt: Cell<bool>,
     /// Something was translated from it, and may point to it.
     translated: Cell<bool>,
     /// Where the block went on last: elsewhere, and behind its end.
     successors: [Cell<Jump>; 2],
-    /// Bytes of the block.
-    len: u8,
-    /// The page's first byte on the host.
-    host: *const u8,
-    /// What its one instruction crosses into, if it does.
-    crossing: Cell<Option<Crossing>>,
-    /// Times that the block was about to be executed without a translation.
-    heat: Cell<u32>,
-    /// Its translation: for which mode and address, and where.
-    translation: Cell<(CodeKey, u64)>,
-    /// One that is valid wherever its page is: for which mode and offset, where, and of which group.
-    moving: Cell<(CodeKey, u64, u32)>,
+    /// What the operations point to.
+    generics: Box<[op::Generic]>,
+    /// The bytes that it was decoded from.
+    bytes: Box<[u8]>,
 }
 
 /// The rest of an instruction that begins at the end of a page.
@@ -86,7 +88,8 @@ impl Block {
     /// Bytes that it takes on the host.
     fn memory(&self) -> usize {
         let contents = size_of_val(&*self.ops) + size_of_val(&*self.generics) + self.bytes.len();
-        size_of::<Block>() + contents + blocks::OVERHEAD
+        let crossing = self.crossing.as_ref().map_or(0, |_| size_of::<Crossing>());
+        size_of::<Block>() + contents + crossing + blocks::OVERHEAD
     }
 
     /// The translation for `key`, the mode and address that it is executed at.
@@ -164,13 +167,13 @@ impl Block {
         // SAFETY: page states live as long as guest memory, which the Cpu holds.
         unsafe {
             (*self.state).value() == self.value.get()
-                && self.crossing.get().is_none_or(|crossing| (*crossing.state).value() == crossing.value)
+                && self.crossing().is_none_or(|crossing| (*crossing.state).value() == crossing.value)
         }
     }
 
     /// What its one instruction crosses into, if it does.
     pub fn crossing(&self) -> Option<Crossing> {
-        self.crossing.get()
+        self.crossing.as_ref().map(|crossing| crossing.get())
     }
 }
 

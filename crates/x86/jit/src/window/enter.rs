@@ -147,7 +147,7 @@ impl Translating {
         if let Some(code) = code {
             let jit = &self.jit;
             let same =
-                jit.by_code.get(&code).is_some_and(|rest| jit.group_of(*rest) == jit.group_of(range.block));
+                jit.number_at(code).is_some_and(|rest| jit.group_of(rest) == jit.group_of(range.block));
             range.without.set(if same { code } else { 0 });
         }
         code

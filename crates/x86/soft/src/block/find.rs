@@ -152,7 +152,7 @@ impl Blocks {
             successors: [Cell::new(NO_JUMP), Cell::new(NO_JUMP)],
             len: 0,
             host: fetch.host,
-            crossing: Cell::new(crossing),
+            crossing: crossing.map(|crossing| Box::new(Cell::new(crossing))),
             heat: Cell::new(0),
             translation: Cell::new((CodeKey::NONE, 0)),
             moving: Cell::new((CodeKey::NONE, 0, 0)),
@@ -288,7 +288,7 @@ impl Blocks {
         }
         // SAFETY: jump entries point to blocks in storage, and are forgotten when some are freed.
         let block = unsafe { entry.block.as_ref() }?;
-        let same = std::ptr::eq(block.host, fetch.host) && block.crossing.get().is_none() && block.valid();
+        let same = std::ptr::eq(block.host, fetch.host) && block.crossing.is_none() && block.valid();
         same.then(|| {
             self.remember(cpu, linear, fetch.scope, entry.block);
             entry.block

@@ -37,7 +37,7 @@ impl Block {
         }
         // SAFETY: page states live as long as guest memory, which the Cpu holds.
         let value = cpu.mark_code(unsafe { &*self.state });
-        let crossing = self.crossing.get().map(|mut crossing| {
+        let crossing = self.crossing().map(|mut crossing| {
             // SAFETY: as above.
             crossing.value = cpu.mark_code(unsafe { &*crossing.state });
             crossing
@@ -48,7 +48,9 @@ impl Block {
             // The translator looks what became of it.
             self.forget_translation();
             self.value.set(value);
-            self.crossing.set(crossing);
+            if let (Some(here), Some(crossing)) = (&self.crossing, crossing) {
+                here.set(crossing);
+            }
         }
         same
     }
@@ -60,6 +62,6 @@ impl Block {
         // SAFETY: `host` is the block's page, where `first` bytes are left.
         let same = unsafe { stands(self.host, offset, here) };
         // SAFETY: likewise the page that it crosses into, as it has fewer bytes than a page.
-        same && self.crossing.get().is_none_or(|crossing| unsafe { stands(crossing.host, 0, there) })
+        same && self.crossing().is_none_or(|crossing| unsafe { stands(crossing.host, 0, there) })
     }
 }
