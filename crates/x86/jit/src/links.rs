@@ -13,6 +13,10 @@ impl Translating {
             return None;
         }
         let block = self.blocks.known(&mut self.cpu, rip)?;
+        // SAFETY: `block` was just looked up.
+        if unsafe { !(*block).translated() } {
+            return None;
+        }
         let key = self.cpu.code_key(rip);
         // SAFETY: `block` was just looked up.
         let found = unsafe { (*block).translation(key) };

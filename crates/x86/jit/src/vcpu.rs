@@ -173,8 +173,15 @@ impl Translating {
             self.open_again(block);
         }
         let rip = self.cpu.state.rip;
-        let local = self.blocks.scope_of(&self.cpu, key) == Some(Scope::Local);
-        let code = match self.jit.find(&mut self.context, block, (key, rip), local, false) {
+        // SAFETY: as above.
+        let known = match unsafe { (*block).translated() } {
+            true => {
+                let local = self.blocks.scope_of(&self.cpu, key) == Some(Scope::Local);
+                self.jit.find(&mut self.context, block, (key, rip), local, false)
+            }
+            false => None,
+        };
+        let code = match known {
             Some(code) => Some(code),
             None => {
                 self.cpu.doing().set(Doing::Translating);

@@ -145,6 +145,11 @@ impl Block {
         self.value.get()
     }
 
+    /// Whether something was translated from it.
+    pub fn translated(&self) -> bool {
+        self.translated.get()
+    }
+
     /// Something was translated from it.
     pub fn set_translated(&self) {
         self.translated.set(true);
