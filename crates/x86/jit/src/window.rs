@@ -267,8 +267,11 @@ pub(crate) struct Range {
     wide: bool,
     /// What it remembers is the host's address of the page.
     absolute: bool,
-    /// The block's number, and the address of the instruction where that was made.
+    /// The number of the block that is given up for it: of the whole one, where this is in the rest of one.
     block: u32,
+    /// The number of the block that it is in, and the address of the instruction where that was made: a rest may have been made
+    /// when its page was elsewhere than it was when the whole block was.
+    made_in: u32,
     rip: u64,
     /// Bytes from the access to the range's first, and behind its last.
     low: i64,
@@ -565,6 +568,7 @@ impl Lower<'_> {
             paged: paged.is_some(),
             wide: self.views.wide && paged.is_some(),
             block: self.whole,
+            made_in: self.number,
             rip: self.rip,
             low: first,
             high: last + 1,

@@ -97,7 +97,14 @@ fn code(random: &mut Numbers, at: u64) -> Vec<u8> {
         let entry = ENTRIES[random.below(ENTRIES.len() as u64) as usize] as i64;
         // Mostly in this page, else in one beside it.
         let beside = [0, 0, 0, 0x1000, -0x1000][random.below(5) as usize];
-        match random.below(9) {
+        match random.below(12) {
+            // ADD of three numbers that lie around RSI to RBX, which a window may serve; then RSI goes on.
+            9 | 10 => {
+                for near in [0, 0x10, 0xf8] {
+                    code.extend([0x48, 0x03, 0x5e, near]);
+                }
+                code.extend([0x48, 0x8d, 0x76, 8 * random.below(3) as u8]);
+            }
             // LEA of what is near into RAX; ADD to RBX; ROL of it.
             0 | 1 => {
                 let near = distance(&code, 3, data + beside);
@@ -138,9 +145,10 @@ fn code(random: &mut Numbers, at: u64) -> Vec<u8> {
             _ => code.extend([0x48, 0xff, 0xc3]),
         }
     }
-    match random.below(4) {
-        0 => {
-            let there = distance(&code, 1, ENTRIES[random.below(ENTRIES.len() as u64) as usize] as i64);
+    match random.below(5) {
+        0 | 1 => {
+            let other = ENTRIES[random.below(ENTRIES.len() as u64) as usize] as i64;
+            let there = distance(&code, 1, if random.below(2) == 0 { at as i64 } else { other });
             code.push(0xe9);
             code.extend(there);
         }
@@ -275,6 +283,10 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
         };
         let gpr = &mut cpu.state.gpr;
         (gpr[reg::RBX], gpr[reg::R13]) = (random.any(), 1 + random.below(400));
+        // Where two pages meet, as often as not.
+        let most = if random.below(2) == 0 { 5 } else { 500 };
+        let below = 8 * random.below(most);
+        gpr[reg::RSI] = begin + 0x1000 * (1 + random.below(SLOTS - 2)) - below;
         gpr[reg::R12] = if random.below(2) == 0 { place(&mut random) } else { CODE };
         if narrow {
             gpr[reg::RBX] &= 0xffff_ffff;
@@ -411,4 +423,61 @@ fn what_is_made_here_is_what_is_made_there() {
         compared += 1;
     }
     assert!(compared > 300, "{compared} compared");
+}
+
+/// A loop is made in one place, what goes on without its windows in a second, and that meets pages that are apart in a third.
+#[test]
+fn the_rest_of_a_loop_knows_where_it_is_when_both_were_made_elsewhere() {
+    const ROUNDS: u64 = 3000;
+    let code: &[&[u8]] = &[
+        &[0x48, 0xff, 0xc9], // DEC RCX
+        &[0x74, 0x1a],       // JZ behind the loop
+        &[0x48, 0x03, 0x1e], // ADD RBX, [RSI]; [RSI + 10h]; [RSI - 8]
+        &[0x48, 0x03, 0x5e, 0x10],
+        &[0x48, 0x03, 0x5e, 0xf8],
+        &[0x48, 0x03, 0x1f], // ADD RBX, [RDI]; [RDI + 10h]; [RDI - 8]
+        &[0x48, 0x03, 0x5f, 0x10],
+        &[0x48, 0x03, 0x5f, 0xf8],
+        &[0xeb, 0xe3],                   // JMP back
+        &[0x90, 0x90],                   // NOP
+        &[0x48, 0x8d, 0x05, 0, 0, 0, 0], // LEA RAX, [RIP]
+        &CPUID,
+    ];
+    let code = code.concat();
+    // The first seven slots: one page of code, then two of numbers that are apart.
+    let (begin, border) = (LINEAR + 0x100, LINEAR + 0x7000);
+    let mut cpu = machine(&mut Numbers(1), false);
+    cpu.put(Jit::new(
+        &Pool::default(),
+        Manner { hot: 3, counting: false, watcher: None, host: Host::default() },
+    ));
+    cpu.memory.write(Gpa(CODE + 0x100), &code).expect("RAM");
+    for (slot, page) in [(6, 1), (7, 4)] {
+        map(&cpu, slot, page);
+        cpu.memory.write(Gpa(CODE + 0x1000 * page), &[1; 0x1000]).expect("RAM");
+    }
+    let one = u64::from_le_bytes([1; 8]);
+    let middle = border - 0x800;
+    for (slot, rsi, rdi) in [
+        (0, middle, middle),
+        (0, middle, middle),
+        (2, border, middle),
+        (2, border, middle),
+        (4, border, border),
+        (1, border, border),
+        (3, middle, border),
+    ] {
+        map(&cpu, slot, 0);
+        cpu.flush_tlb(true);
+        let gpr = &mut cpu.state.gpr;
+        (gpr[reg::RBX], gpr[reg::RCX], gpr[reg::RSI], gpr[reg::RDI]) = (0, ROUNDS + 1, rsi, rdi);
+        cpu.state.rip = begin + 0x1000 * slot;
+        let exit = cpu.run(Until { counter: None, instructions: Some(20 * ROUNDS) });
+        let end = begin + 0x1000 * slot + code.len() as u64;
+        let found = (cpu.state.gpr[reg::RAX], cpu.state.gpr[reg::RBX]);
+        assert_eq!(found, (end - 2, (6 * ROUNDS).wrapping_mul(one)), "in slot {slot}: {exit:?}");
+        cpu.resume(Resume::Continue);
+    }
+    let counts = &cpu.jit().expect("it was put there").counts;
+    assert!(counts.moved > 3 && counts.translated > 3, "{counts:?}");
 }

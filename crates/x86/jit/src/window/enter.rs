@@ -134,7 +134,7 @@ impl Translating {
     #[cold]
     fn go_on_without(&mut self, range: &Range) -> Option<u64> {
         let jit = &self.jit;
-        let rip = range.rip.wrapping_add(jit.distance_of(range.block));
+        let rip = self.rip_of(range);
         let key = self.cpu.code_key(rip);
         let whole = jit.blocks.get(range.block).map(|block| (block.block, block.parts.group.is_some()));
         let code = whole.and_then(|(block, moves)| {
@@ -155,6 +155,6 @@ impl Translating {
 
     /// Where the instruction of `range` is.
     fn rip_of(&self, range: &Range) -> u64 {
-        range.rip.wrapping_add(self.jit.distance_of(range.block))
+        range.rip.wrapping_add(self.jit.distance_of(range.made_in))
     }
 }
