@@ -39,6 +39,8 @@ pub struct Config {
     pub xen: bool,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
+    /// Why it is not a better one, for the line that tells which engine runs.
+    pub engine_instead: Option<String>,
     /// What the host's processor is taken not to have, though it may.
     pub host_without: Vec<Feature>,
     /// The modelled VMX processor, which decides what exits.
@@ -114,6 +116,7 @@ impl Default for Config {
             kvm: satori_kvm::Config::off(),
             xen: false,
             engine: EngineKind::Interpreter,
+            engine_instead: None,
             host_without: Vec::new(),
             processor: VmxProcessor::default(),
             host_tick: 0,

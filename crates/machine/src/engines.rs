@@ -22,25 +22,22 @@ const INTERPRETER: &[Feature] = &[
 
 const KVM: &str = "kvm: the guest runs on this host's processor";
 
-/// What `config` asks for that the host's processor does not give; the error names the option.
-fn beyond_kvm(config: &Config) -> Result<(), Error> {
-    let asks = |feature: Feature| {
-        let spec = config.cpu_model.as_deref().and_then(|model| model.parse::<CpuSpec>().ok());
-        spec.is_some_and(|spec| spec.asks(feature))
-    };
-    let beyond = [
-        (matches!(config.clock, ClockMode::Virtual { .. }), "--clock virtual counts instructions"),
-        (!config.tsc_changes.is_empty(), "--tsc-change scales the TSC"),
-        (config.engine_stats, "--engine-stats counts what a software engine does"),
-        (!config.kvm.set.is_empty(), "--guest kvm needs to be told of VMCALL"),
-        (config.xen, "--guest xen-pvh needs to be told of VMCALL"),
-        (asks(Vmx), "--nested vmx keeps the state of guests' guests"),
-    ];
-    match beyond.into_iter().find(|(asked, _)| *asked) {
-        Some((_, what)) => Err(Error::Capability(format!(
-            "{what}, which kvm does not; use --engine translator, or leave it out"
-        ))),
-        None => Ok(()),
+impl Config {
+    /// What it asks for, by the option's name, that the host's processor does not give.
+    pub fn beyond_kvm(&self) -> Option<&'static str> {
+        let asks = |feature: Feature| {
+            let spec = self.cpu_model.as_deref().and_then(|model| model.parse::<CpuSpec>().ok());
+            spec.is_some_and(|spec| spec.asks(feature))
+        };
+        let beyond = [
+            (matches!(self.clock, ClockMode::Virtual { .. }), "--clock virtual counts instructions"),
+            (!self.tsc_changes.is_empty(), "--tsc-change scales the TSC"),
+            (self.engine_stats, "--engine-stats counts what a software engine does"),
+            (!self.kvm.set.is_empty(), "--guest kvm needs to be told of VMCALL"),
+            (self.xen, "--guest xen-pvh needs to be told of VMCALL"),
+            (asks(Vmx), "--nested vmx keeps the state of guests' guests"),
+        ];
+        beyond.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
     }
 }
 
@@ -80,7 +77,7 @@ pub(crate) struct Chosen {
 }
 
 impl EngineKind {
-    /// The best engine that works here; what /dev/kvm promises is not believed.
+    /// The better of the software engines that work here.
     pub fn best() -> Self {
         if Self::translator_works().is_ok() { EngineKind::Translator } else { EngineKind::Interpreter }
     }
@@ -98,7 +95,11 @@ impl EngineKind {
         };
         Ok(match config.engine {
             EngineKind::Kvm => {
-                beyond_kvm(config)?;
+                if let Some(what) = config.beyond_kvm() {
+                    return Err(Error::Capability(format!(
+                        "{what}, which kvm does not; use --engine translator, or leave it out"
+                    )));
+                }
                 let kvm = Kvm::open()?;
                 Chosen {
                     host_lacks: kvm.lacks(INTERPRETER)?,

@@ -65,7 +65,8 @@ impl Machine {
         wrap: impl FnOnce(Arc<dyn Engine<X86>>) -> Arc<dyn Engine<X86>>,
     ) -> Result<Self, Error> {
         let chosen = EngineKind::choose(&config, sinks.code.clone())?;
-        let engine = format!("engine: {}", chosen.why);
+        let instead = config.engine_instead.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        let engine = format!("engine: {}{instead}", chosen.why);
         // The files go to whoever parses them, and are not kept twice.
         let files = Config {
             kernel: std::mem::take(&mut config.kernel),

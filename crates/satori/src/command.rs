@@ -242,8 +242,9 @@ fn start(
         machine.crash_dump(dump);
     }
     let attendant = attendant.start().context("cannot start a thread")?;
-    let qmp =
-        watchers.qmp.map(|qmp| qmp.start(machine.handle())).transpose().context("cannot start a thread")?;
+    let by_kvm = machine.runs_by_kvm();
+    let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle(), by_kvm)).transpose();
+    let qmp = qmp.context("cannot start a thread")?;
     let tee = tee.map(Tee::start).transpose().context("cannot start a thread")?;
     let outcome = machine.run();
     drop(qmp);

@@ -14,6 +14,7 @@ pub mod commands;
 pub mod cpio;
 pub mod debian;
 pub mod devices;
+mod engine;
 pub mod escape;
 mod footers;
 pub mod guest;

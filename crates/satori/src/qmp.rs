@@ -82,9 +82,9 @@ impl Qmp {
         }
     }
 
-    /// Answers from now on, one after the other.
-    pub fn start(self, handle: Handle) -> Result<Running> {
-        let state = Arc::new(Mutex::new(State::default()));
+    /// Answers from now on, one after the other, for a machine that runs by /dev/kvm or not.
+    pub fn start(self, handle: Handle, by_kvm: bool) -> Result<Running> {
+        let state = Arc::new(Mutex::new(State { by_kvm, ..State::default() }));
         let ours = state.clone();
         let serve = move || {
             loop {
@@ -106,6 +106,7 @@ impl Qmp {
 
 #[derive(Default)]
 struct State {
+    by_kvm: bool,
     /// Who is connected and wants events.
     client: Option<std::fs::File>,
     /// The guest stands still because somebody said so.
@@ -227,7 +228,10 @@ fn execute(
             let status = if stopped { "paused" } else { "running" };
             Ok(json!({ "status": status, "running": !stopped, "singlestep": false }))
         }
-        "query-kvm" => Ok(json!({ "enabled": false, "present": false })),
+        "query-kvm" => {
+            let by_kvm = lock(state).by_kvm;
+            Ok(json!({ "enabled": by_kvm, "present": by_kvm }))
+        }
         "query-name" => Ok(json!({})),
         "query-commands" => Ok(COMMANDS.map(|name| json!({ "name": name })).to_vec().into()),
         "stop" | "cont" => {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{file, pvh, satori};
+use common::{Ended, SATORI, file, pvh, satori};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -147,7 +147,7 @@ fn models_and_flags() {
     }
     refused(
         &["--kernel", &kernel, "--engine", "warp"],
-        &["warp", "auto, interpreter, translator, kvm", "satori run --help"],
+        &["warp", "auto, software, interpreter, translator, kvm", "satori run --help"],
     );
     refused(&["--kernel", &kernel, "--module", &kernel], &["multiboot", "PVH", "--initrd"]);
     refused(&["--kernel", &kernel, "--initrd", &format!("{kernel} x=1")], &["multiboot", "PVH", "--initrd"]);
@@ -220,12 +220,20 @@ fn processors_and_engines_are_shown() {
     assert_eq!((&found("lm")["offered"], &found("lm")["register"]), (&true.into(), &"edx".into()));
     let raw = satori(&[&features[..], &["raw"]].concat()).console;
     assert!(raw.lines().any(|line| line == "lm") && !raw.lines().any(|line| line == "popcnt"), "{raw}");
-    let ended = satori(&["engines", "--format", "json"]);
-    let json: serde_json::Value = serde_json::from_str(&ended.console).unwrap();
-    assert_eq!((json["auto"].as_str(), ended.status), (Some("translator"), 0));
-    // Whether KVM is usable is the host's to say; that `auto` does not take it is not.
-    assert_eq!(json["engines"][2]["name"], "kvm");
-    assert!(json["engines"][2]["usable"].is_boolean(), "{json}");
+    let engines = |auto: &str| {
+        let mut command = Command::new(SATORI);
+        let output = command.args(["engines", "--format", "json"]).env("SATORI_ENGINE", auto).output();
+        Ended::from(output.unwrap())
+    };
+    let told = |auto| serde_json::from_str::<serde_json::Value>(&engines(auto).console).unwrap();
+    let json = told("software");
+    assert_eq!(json["auto"], "translator");
+    // Whether KVM is usable is the host's to say.
+    assert_eq!(json["engines"][0]["name"], "kvm");
+    let best = if json["engines"][0]["usable"].as_bool().unwrap() { "kvm" } else { "translator" };
+    assert_eq!((&told("")["auto"], &told("interpreter")["auto"]), (&best.into(), &"interpreter".into()));
+    let ended = engines("warp");
+    assert!(ended.status == 2 && ended.messages.contains("SATORI_ENGINE=warp: write auto"), "{ended:?}");
     assert!(satori(&["msrs"]).console.contains("IA32_MISC_ENABLE"));
 }
 

@@ -245,8 +245,10 @@ pub enum Testdev {
 /// `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// The best that this build and this host have; 'satori engines' tells which
+    /// kvm where it works and does all that is asked for, else software; SATORI_ENGINE says otherwise
     Auto,
+    /// The better of the two below that works here
+    Software,
     /// The software CPU, one instruction at a time
     Interpreter,
     /// The software CPU, which makes host code of guest code that runs often
@@ -254,7 +256,7 @@ pub enum Engine {
     /// The same for all code, from its first execution; for tests of the translation
     #[value(hide = true)]
     Eager,
-    /// The host's processor through /dev/kvm, asked for by name only
+    /// The host's processor through /dev/kvm
     Kvm,
 }
 

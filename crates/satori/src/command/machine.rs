@@ -44,6 +44,7 @@ impl Wanted {
                 }
                 (config.devices, config.serials) = (devices, serials);
                 let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
+                tracing::info!("{}", machine.engine());
                 Ok(Computer::X86(Box::new(machine), chosen))
             }
             Wanted::Arm(plan) => {

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::ValueEnum;
 use satori_bench::catalog::{Group, ROWS};
 use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
@@ -26,9 +25,9 @@ use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_
 use self::flags::{Bench, Mitigations, Other, What};
 use self::talks::Talks;
 use crate::cli;
-use crate::commands::run::engine;
 use crate::cpio::Cpio;
 use crate::debian::cache::{self, Wanted};
+use crate::engine::of_bench;
 use crate::inputs::read;
 use crate::late::{LateFile, plain};
 use crate::origin;
@@ -62,10 +61,10 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     let (files, kernel) = files(flags, &scratch)?;
     let stop = stop_on_signals()?;
     if flags.what == Some(What::Talks) {
-        engine(flags.engine)?;
+        of_bench(flags.engine)?;
         let talks = Talks {
             program: std::env::current_exe().context("cannot find this program's own file")?,
-            engine: flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string()),
+            engine: of_bench(flags.engine)?,
             kernel: files.vmlinux.clone(),
             initrd: files.initrd.clone(),
             spin: scratch.file("hv_spin", program::spin()?, 0o644)?,
@@ -182,9 +181,9 @@ fn show(flags: &Bench, results: &Results, chart: Chart) -> Result<Status> {
 /// Beside them what is to be told of them.
 fn subjects(flags: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     // What 'satori run' refuses, every run would refuse.
-    engine(flags.engine)?;
+    of_bench(flags.engine)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let engine = flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string());
+    let engine = of_bench(flags.engine)?;
     let mut notes = vec![format!("satori: {}, --engine {engine}", cli::VERSION)];
     let mut subjects = vec![Subject::Native, Subject::Satori { program, engine }];
     let cpus: Vec<_> = flags.peers.iter().filter_map(|peer| peer.cpu()).collect();

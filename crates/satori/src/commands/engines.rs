@@ -9,6 +9,7 @@ use serde_json::json;
 
 use satori_machine::EngineKind;
 
+use crate::engine::{of_auto, tried_now};
 use crate::{cli, probe};
 
 /// How long /dev/kvm may take to show that it works. Some hang.
@@ -24,8 +25,13 @@ struct Engine {
 /// Does what `satori engines` was told.
 pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
     let translator = EngineKind::translator_works();
-    let kvm = probe(probe::KVM);
+    let kvm = tried_now();
     let engines = [
+        Engine {
+            name: "kvm",
+            usable: kvm.works(),
+            why: format!("the host's processor by /dev/kvm; tried: {}", kvm.first()),
+        },
         Engine {
             name: "translator",
             usable: translator.is_ok(),
@@ -39,16 +45,12 @@ pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
             usable: true,
             why: "Satori's software CPU, one instruction at a time; works on every host".into(),
         },
-        Engine {
-            name: "kvm",
-            usable: kvm.starts_with(probe::WORKS),
-            why: format!(
-                "the host's processor by /dev/kvm, for who asks for it by --engine kvm; tried: {}",
-                kvm.lines().next().unwrap_or_default()
-            ),
-        },
     ];
-    let auto = engines.iter().find(|engine| engine.usable).map_or("none", |engine| engine.name);
+    let auto = match of_auto(kvm.works())? {
+        EngineKind::Kvm => "kvm",
+        EngineKind::Translator | EngineKind::EagerTranslator => "translator",
+        EngineKind::Interpreter => "interpreter",
+    };
     match format {
         cli::Form::Text => {
             for Engine { name, usable, why } in &engines {
@@ -67,20 +69,44 @@ pub fn show(format: cli::Form, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// What a probe told.
+pub struct Answer {
+    /// Its words, or what is to be said of it.
+    pub text: String,
+    /// Whether it was given up.
+    pub hung: bool,
+}
+
+impl Answer {
+    fn told(text: impl Into<String>) -> Self {
+        Answer { text: text.into(), hung: false }
+    }
+
+    /// Whether /dev/kvm runs guests.
+    pub fn works(&self) -> bool {
+        self.text.starts_with(probe::WORKS)
+    }
+
+    /// Its first line.
+    pub fn first(&self) -> &str {
+        self.text.lines().next().unwrap_or_default()
+    }
+}
+
 /// What is found out by the hidden command `probe`, in a process of its own: what is tried may hang, or kill who asks.
-pub fn probe(command: &str) -> String {
+pub fn probe(command: &str) -> Answer {
     match std::env::current_exe() {
         Ok(program) => answer(Command::new(program).arg(command)),
-        Err(error) => format!("the probe cannot be started ({error})"),
+        Err(error) => Answer::told(format!("the probe cannot be started ({error})")),
     }
 }
 
 /// What `command` prints, or what came instead within [`PATIENCE`].
-fn answer(command: &mut Command) -> String {
+fn answer(command: &mut Command) -> Answer {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) => return format!("the probe cannot be started ({error})"),
+        Err(error) => return Answer::told(format!("the probe cannot be started ({error})")),
     };
     match ended(&mut child, PATIENCE) {
         Some(status) => {
@@ -89,15 +115,15 @@ fn answer(command: &mut Command) -> String {
                 let _ = out.read_to_string(&mut text);
             }
             match text.trim() {
-                "" => format!("it killed the process that tried it ({status})"),
-                told => told.into(),
+                "" => Answer::told(format!("it killed the process that tried it ({status})")),
+                told => Answer::told(told),
             }
         }
         None => {
             let _ = child.kill();
             // A process that the kernel keeps does not end by it: it is left, and not waited for.
             let _ = ended(&mut child, Duration::from_millis(100));
-            format!("it did not answer within {} seconds", PATIENCE.as_secs())
+            Answer { text: format!("it did not answer within {} seconds", PATIENCE.as_secs()), hung: true }
         }
     }
 }
@@ -120,9 +146,11 @@ mod tests {
 
     #[test]
     fn what_hangs_is_given_up_and_what_is_killed_is_told() {
-        assert_eq!(answer(Command::new("sleep").arg("1000")), "it did not answer within 2 seconds");
+        let slept = answer(Command::new("sleep").arg("1000"));
+        assert_eq!((&*slept.text, slept.hung), ("it did not answer within 2 seconds", true));
         let killed = answer(Command::new("sh").args(["-c", "kill -9 $$"]));
-        assert!(killed.starts_with("it killed the process that tried it"), "{killed}");
-        assert_eq!(answer(Command::new("echo").arg("it runs")), "it runs");
+        assert!(killed.first().starts_with("it killed the process that tried it"), "{}", killed.text);
+        let runs = answer(Command::new("echo").arg(probe::WORKS));
+        assert!(runs.works() && !runs.hung);
     }
 }

@@ -284,7 +284,7 @@ fn is_fresh(metadata: std::io::Result<fs::Metadata>) -> bool {
 }
 
 /// `satori/` under $XDG_CACHE_HOME, or under ~/.cache where that is not set or not absolute.
-fn folder() -> Result<PathBuf> {
+pub(crate) fn folder() -> Result<PathBuf> {
     let xdg = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let base = xdg.or_else(|| Some(std::env::home_dir()?.join(".cache")));
     Ok(base.context("there is no home directory to keep packages in: set XDG_CACHE_HOME")?.join("satori"))

@@ -39,7 +39,7 @@ pub(super) fn machines() -> String {
 }
 
 pub(super) fn accels() -> String {
-    "Accelerators supported in QEMU binary:\ntcg\n".into()
+    "Accelerators supported in QEMU binary:\ntcg\nkvm\n".into()
 }
 
 /// `-cpu`: the model, and features as they are.

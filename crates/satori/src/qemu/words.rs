@@ -210,12 +210,7 @@ impl Wishes {
         if !self.kernel {
             bail!("name a kernel with -kernel: there is no firmware that looks for one on a disk");
         }
-        if !self.accels.is_empty() && !self.accels.iter().any(|accel| accel == "tcg") {
-            bail!(
-                "only {} is asked for, and guests are executed in software: add -accel tcg, or leave it out",
-                self.accels.join(" or ")
-            );
-        }
+        self.plain.extend(["--engine", self.engine()?].map(OsString::from));
         let serials = std::mem::take(&mut self.serials);
         let serials = serials.iter().map(|text| self.char_of(text)).collect::<Result<Vec<_>>>()?;
         let mut serials = serials.into_iter();
@@ -243,6 +238,19 @@ impl Wishes {
             self.plain.extend([OsString::from("--serial"), end]);
         }
         Ok(self)
+    }
+
+    /// The engine for the accelerators that are asked for: as with QEMU, none is one in software.
+    fn engine(&self) -> Result<&'static str> {
+        let asks = |name: &str| self.accels.iter().any(|accel| accel == name);
+        match (asks("kvm"), asks("tcg") || self.accels.is_empty()) {
+            (true, true) => Ok("auto"),
+            (true, false) => Ok("kvm"),
+            (false, true) => Ok("software"),
+            (false, false) => {
+                bail!("only {} is asked for: add -accel kvm or -accel tcg", self.accels.join(" or "))
+            }
+        }
     }
 
     /// The words behind `satori run`.
@@ -293,7 +301,7 @@ mod tests {
         assert_eq!(
             run(kunit).unwrap(),
             format!(
-                "--kernel=b/bzImage --on-reset exit --cmdline=console=ttyS0 --memory 1024M --cpu max {ALWAYS}"
+                "--kernel=b/bzImage --on-reset exit --engine auto --cmdline=console=ttyS0 --memory 1024M --cpu max {ALWAYS}"
             )
         );
         // LAVA and tuxrun, with a disk that is virtio's.
@@ -301,7 +309,7 @@ mod tests {
         assert_eq!(
             run(lava).unwrap(),
             format!(
-                "--kernel=k --cpus=2 --cmdline=x --memory 128M --cpu x86-64-v2 {ALWAYS} --disk d.img,format=raw"
+                "--kernel=k --cpus=2 --engine software --cmdline=x --memory 128M --cpu x86-64-v2 {ALWAYS} --disk d.img,format=raw"
             )
         );
         // virtme-ng, with a folder by 9P and ports that come before what they name.
@@ -312,7 +320,7 @@ mod tests {
         assert_eq!(
             run(&vng.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap(),
             format!(
-                "--cpus=2 --on-reset exit --kernel=k --cmdline=x --memory 1024M --cpu max {ALWAYS} --input none --share /:/dev/root,ro,9p"
+                "--cpus=2 --on-reset exit --kernel=k --engine software --cmdline=x --memory 1024M --cpu max {ALWAYS} --input none --share /:/dev/root,ro,9p"
             )
         );
         // syzkaller, with what is on virtio.
@@ -322,7 +330,7 @@ mod tests {
         assert_eq!(
             run(&syzkaller.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap(),
             format!(
-                "--cpus=2 --on-reset exit --kernel=k --cmdline=root=/dev/vda --memory 2048M --cpu max {ALWAYS} --disk i,format=qcow2,snapshot \
+                "--cpus=2 --on-reset exit --kernel=k --engine auto --cmdline=root=/dev/vda --memory 2048M --cpu max {ALWAYS} --disk i,format=qcow2,snapshot \
                  --net user,restrict,forward=tcp:127.0.0.1:10022:22 --rng"
             )
         );
@@ -333,7 +341,7 @@ mod tests {
         for (line, said) in [
             ("-nographic", "name a kernel"),
             ("-kernel k", "there is no display"),
-            ("-kernel k -nographic -enable-kvm", "only kvm is asked for"),
+            ("-kernel k -nographic -accel hvf", "only hvf is asked for"),
             ("-kernel k -nographic -hda d", "-hda d: write -drive"),
             ("-kernel k -nographic -device e1000,netdev=n", "e1000"),
             ("-kernel k -nographic -device virtio-9p-pci,fsdev=f,mount_tag=t", "no -fsdev with id=f"),

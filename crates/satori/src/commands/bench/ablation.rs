@@ -15,7 +15,7 @@ use satori_machine::VmxProcessor;
 use super::traps::{host, milliseconds};
 use super::{Scratch, stop_on_signals};
 use crate::commands::costs;
-use crate::commands::run::engine;
+use crate::engine::of_bench;
 use crate::say::{Out, say};
 use crate::status::Status;
 use crate::{cli, units};
@@ -66,7 +66,7 @@ Examples:
 
 /// Does what `satori bench ablation` was told.
 pub fn ablation(flags: &Ablation) -> Result<Status> {
-    engine(flags.engine)?;
+    of_bench(flags.engine)?;
     let can = |hyperv: &str| {
         list(hyperv).is_ok_and(|wishes| {
             let mut choice = Choice::on(flags.processor.apicv());

@@ -14,8 +14,8 @@ use super::traps::host;
 use super::{Scratch, busy, stop_on_signals};
 use crate::command::kernel::with_modules;
 use crate::commands::costs;
-use crate::commands::run::engine;
 use crate::cpio::Cpio;
+use crate::engine::of_bench;
 use crate::say::{Out, say};
 use crate::status::Status;
 use crate::{cli, units};
@@ -74,7 +74,7 @@ Examples:
 
 /// Does what `satori bench nested` was told.
 pub fn nested(flags: &NestedFlags) -> Result<Status> {
-    engine(flags.engine)?;
+    of_bench(flags.engine)?;
     if let Some(unknown) = flags.cases.iter().find(|name| CASES.iter().all(|case| case.name != **name)) {
         let names: Vec<_> = CASES.iter().map(|case| case.name).collect();
         bail!("--cases {unknown}: there are {}", names.join(", "));

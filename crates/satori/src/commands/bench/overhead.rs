@@ -3,13 +3,13 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use satori_bench::overhead::{Plan, json, measure, text, within};
 use satori_bench::{Error, program};
 
 use super::{Scratch, busy, stop_on_signals};
 use crate::cli;
-use crate::commands::run::engine;
+use crate::engine::of_bench;
 use crate::say::{Out, say};
 use crate::status::Status;
 
@@ -41,7 +41,7 @@ Exit status: 0; 1 if the default report costs 2 % or more of one, or the interva
 
 /// Does what `satori bench overhead` was told.
 pub fn overhead(flags: &Overhead) -> Result<Status> {
-    engine(flags.engine)?;
+    of_bench(flags.engine)?;
     let scratch = Scratch::new()?;
     let stop = stop_on_signals()?;
     if let Some(load) = busy() {
@@ -50,7 +50,7 @@ pub fn overhead(flags: &Overhead) -> Result<Status> {
     let plan = Plan {
         program: std::env::current_exe().context("cannot find this program's own file")?,
         guest: scratch.file("rapid", program::rapid()?, 0o644)?,
-        engine: flags.engine.to_possible_value().map_or("auto".into(), |v| v.get_name().to_string()),
+        engine: of_bench(flags.engine)?,
         repetitions: flags.repetitions,
         samples: flags.samples,
         stop: &stop,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use satori_bench::subject::unpacked;
 use satori_bench::traps::{Host, Linux, Parameters, Plan, measure, show};
 use satori_bench::{Error, program};
@@ -13,8 +13,8 @@ use satori_machine::VmxProcessor;
 
 use super::{Scratch, ramdisk, stop_on_signals};
 use crate::commands::costs;
-use crate::commands::run::engine;
 use crate::debian::cache::{self, Wanted};
+use crate::engine::of_bench;
 use crate::inputs::read;
 use crate::say::{Out, say};
 use crate::status::Status;
@@ -83,7 +83,7 @@ pub(super) fn milliseconds(flag: &str, time: Duration) -> Result<u64> {
 
 /// Does what `satori bench traps` was told.
 pub fn traps(flags: &Traps) -> Result<Status> {
-    engine(flags.engine)?;
+    of_bench(flags.engine)?;
     if !flags.processor.apicv() {
         bail!("--processor {}: the talk is about APICv, name a processor that has it", flags.processor);
     }
@@ -160,7 +160,7 @@ pub(super) fn host<'a>(
     costs: &'a satori_report::costs::Costs,
     stop: &'a std::sync::atomic::AtomicBool,
 ) -> Result<Host<'a>> {
-    let name = engine.to_possible_value().map_or("auto".into(), |value| value.get_name().to_string());
+    let name = of_bench(engine)?;
     Ok(Host {
         program: std::env::current_exe().context("cannot find this program's own file")?,
         game: scratch.file("game", program::game()?, 0o644)?,

@@ -8,6 +8,7 @@ use satori_machine::host_processors;
 use super::State::{Good, Missing, Worse};
 use super::{Finding, State};
 use crate::commands::engines;
+use crate::engine::tried_now;
 use crate::probe;
 
 /// Everything, in the order in which it is told.
@@ -149,7 +150,7 @@ fn membarrier() -> Finding {
 
 /// The sandbox, entered by a child.
 fn sandbox() -> Finding {
-    let told = engines::probe(probe::SANDBOX);
+    let told = engines::probe(probe::SANDBOX).text;
     let not: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("not ")).collect();
     let had = told.lines().filter(|line| line.starts_with("had ")).count();
     let (state, found) = match (had, not.is_empty()) {
@@ -187,9 +188,9 @@ fn kvm() -> Finding {
     if !file.file_type().is_char_device() || !device {
         return finding("kvm", Worse, "/dev/kvm is not KVM's device (character device 10:232)", costs);
     }
-    let told = engines::probe(probe::KVM);
-    let state = if told.starts_with(probe::WORKS) { Good } else { Worse };
-    finding("kvm", state, format!("/dev/kvm was tried: {}", told.replace('\n', "; ")), costs)
+    let told = tried_now();
+    let state = if told.works() { Good } else { Worse };
+    finding("kvm", state, format!("/dev/kvm was tried: {}", told.text.replace('\n', "; ")), costs)
 }
 
 /// What guests that run guests need.

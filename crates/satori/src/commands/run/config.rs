@@ -8,15 +8,15 @@ use anyhow::{Result, anyhow, bail};
 use satori_libvirt::OnReboot;
 use satori_machine::{
     BootProtocol, Charges, ClockMode, CodeNames, Config, EngineKind, OnReset, PerfFile, ProtocolChoice,
-    SymbolSource, VmxProcessor,
+    SymbolSource,
 };
 use satori_symbols::Symbols;
 
 use super::Boot;
 use crate::choose::Processors;
-use crate::cli;
 use crate::commands::costs;
 use crate::inputs::{Room, read};
+use crate::{cli, engine};
 
 /// Ticks a second of the modelled host: CONFIG_HZ of most distributions' kernels.
 const HOST_TICK: u32 = 250;
@@ -89,20 +89,6 @@ fn host_tick(flags: &cli::Machine) -> Result<u32> {
     }
 }
 
-/// The modelled processor, which decides what is counted as an exit.
-fn processor(flags: &cli::Machine) -> Result<VmxProcessor> {
-    match (engine(flags.engine)?, flags.processor.vmx) {
-        (EngineKind::Kvm, Some(_)) => {
-            bail!(
-                "--processor models what exits, and with --engine kvm the host's own does: leave one of the two out"
-            )
-        }
-        // All that comes to Satori is an exit of the host's.
-        (EngineKind::Kvm, None) => Ok("no-apicv,-tpr-shadow,-preemption-timer,-ple".parse()?),
-        (_, wanted) => Ok(wanted.unwrap_or_default()),
-    }
-}
-
 /// Refuses a balloon that asks for all of the guest's memory.
 pub(crate) fn balloon(flags: &cli::Machine, memory: u64) -> Result<()> {
     match flags.balloon.filter(|bytes| *bytes >= memory) {
@@ -120,7 +106,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
     let xen = processors.guest.has(crate::guest::Face::XenPvh);
     let memory = processors.memory(flags.memory, flags.processor.libvirt.as_deref())?;
     balloon(flags, memory)?;
-    Ok(Config {
+    let mut config = Config {
         kernel: boot.kernel,
         kernel_name: boot.kernel_name,
         initrds: boot.initrds,
@@ -136,12 +122,11 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
         hyperv: processors.hyperv.config.clone(),
         kvm: processors.kvm.config,
         xen,
-        processor: processor(flags)?,
+        processor: flags.processor.vmx.unwrap_or_default(),
         host_tick: host_tick(flags)?,
         charges: charges(flags)?,
         pins: processors.pins.clone(),
         tsc_hz: processors.domain.tsc_hz,
-        engine: engine(flags.engine)?,
         host_without: flags.host_without.clone(),
         clock: match flags.clock {
             cli::Clock::Real => ClockMode::Real,
@@ -162,17 +147,16 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
         names: matches!(flags.report, cli::Report::Json | cli::Report::Html),
         tsc_changes: flags.tsc_change.clone(),
         ..Config::default()
-    })
+    };
+    engine::choose(&mut config, flags)?;
+    Ok(config)
 }
 
 /// The file of `--perf`.
-pub(super) fn code_names(flags: &cli::Machine) -> Result<Option<Arc<CodeNames>>> {
+pub(super) fn code_names(flags: &cli::Machine, engine: EngineKind) -> Result<Option<Arc<CodeNames>>> {
     let kind = match flags.perf {
-        Some(_) if engine(flags.engine)? == EngineKind::Interpreter => {
+        Some(_) if engine == EngineKind::Interpreter => {
             bail!("--perf names translated code, and the interpreter makes none: leave one of the two out")
-        }
-        Some(_) if engine(flags.engine)? == EngineKind::Kvm => {
-            bail!("--perf names translated code, and --engine kvm makes none: leave one of the two out")
         }
         Some(cli::Perf::Map) => PerfFile::Map,
         Some(cli::Perf::Jitdump) => PerfFile::Dump,
@@ -196,21 +180,5 @@ fn symbols(wanted: &OsStr) -> Result<SymbolSource> {
                 Symbols::parse(&content, &name).map_err(|why| anyhow!("--symbols {name}: {why}"))?;
             Ok(SymbolSource::Table(Arc::new(symbols)))
         }
-    }
-}
-
-/// The engine that is wanted. `auto` is the best software engine that works; who wants the host's /dev/kvm says so.
-pub(crate) fn engine(wanted: cli::Engine) -> Result<EngineKind> {
-    match wanted {
-        cli::Engine::Auto => Ok(EngineKind::best()),
-        cli::Engine::Interpreter => Ok(EngineKind::Interpreter),
-        cli::Engine::Translator | cli::Engine::Eager => match EngineKind::translator_works() {
-            Ok(()) if wanted == cli::Engine::Eager => Ok(EngineKind::EagerTranslator),
-            Ok(()) => Ok(EngineKind::Translator),
-            Err(error) => bail!(
-                "--engine translator: this host gives no memory for code ({error}); use --engine interpreter or auto"
-            ),
-        },
-        cli::Engine::Kvm => Ok(EngineKind::Kvm),
     }
 }

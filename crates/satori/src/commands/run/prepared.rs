@@ -51,7 +51,7 @@ impl<'a> Prepared<'a> {
         config.serials = serials.clone();
         report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
-        let names = code_names(flags)?;
+        let names = code_names(flags, config.engine)?;
         if let Some(names) = &names {
             opened.names(names.clone());
         }
@@ -118,7 +118,8 @@ impl<'a> Prepared<'a> {
             .map_err(Halt::Refused)?;
         opened.begin(flags.sandbox != cli::Sandbox::Off);
         let attendant = ready.start().map_err(failed)?;
-        let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle())).transpose().map_err(failed)?;
+        let by_kvm = machine.runs_by_kvm();
+        let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle(), by_kvm)).transpose().map_err(failed)?;
         if let Some(file) = self.crash_dump {
             machine.crash_dump(file);
         }

@@ -29,11 +29,6 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// Opens what the flags name, and tells the machine of it.
     pub(crate) fn open(flags: &cli::Machine, machine: &mut Machine, opened: &mut Opened) -> Result<Watchers> {
-        if flags.gdb.is_some() && machine.runs_by_kvm() {
-            bail!(
-                "--gdb: --engine kvm has no breakpoints and steps yet; use --engine translator, or leave it out"
-            );
-        }
         let (Watchers { gdb: address, mut keep, .. }, listener) = Watchers::debugger(flags, opened)?;
         listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         if let Some(path) = &flags.stats_socket {
