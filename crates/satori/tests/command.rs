@@ -480,3 +480,16 @@ fn a_command_that_stands_still_is_ended_when_that_is_asked_for() {
     assert!(ended.messages.contains("--stall-timeout ran out"), "{ended:?}");
     assert!(fs::read_to_string(status).unwrap().contains("\"how\":\"stalled\""));
 }
+
+/// A large program of Rust, each time at other addresses: its pages' code is moved along, and nothing leads to where it was.
+#[test]
+fn a_program_that_starts_again_and_again_says_the_same() {
+    let script = format!(
+        "first=$({SATORI} run --help); i=0
+        while [ $i -lt 60 ]; do i=$((i + 1))
+            [ \"$({SATORI} run --help)\" = \"$first\" ] || echo start $i of $$: other words
+        done; echo $i starts"
+    );
+    let ended = shell(&[], &script);
+    assert_eq!((ended.status, ended.console.as_str()), (0, "60 starts\n"), "{ended:?}");
+}
