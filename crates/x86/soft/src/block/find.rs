@@ -84,11 +84,13 @@ impl Blocks {
         let key = physical | u64::from(bits) << 56;
         let mut before = None;
         if let Some(&block) = self.table.get(&key) {
-            if self.valid_again(cpu, block) {
+            // SAFETY: the table points to blocks in storage. Other memory may be at this address since.
+            let there = unsafe { std::ptr::eq((*block).host, fetch.host) };
+            if there && self.valid_again(cpu, block) {
                 self.remember(cpu, linear, fetch.scope, block);
                 return Ok(Found::Block(block));
             }
-            before = Some(block);
+            before = Some((block, there));
         }
         if self.wants_room() {
             return Ok(Found::NoRoom);
@@ -107,9 +109,13 @@ impl Blocks {
         let block = match before {
             // SAFETY: the table points to blocks in storage. It is not running, and nothing but caches that look whether it is
             // valid, and lead to this address, points to it.
-            Some(block) if unsafe { !(*block).translated.get() } => unsafe { self.decode_anew(block, value) },
+            Some((block, true)) if unsafe { !(*block).translated.get() } => unsafe {
+                self.decode_anew(block, value)
+            },
             _ => {
-                self.replaced.extend(before);
+                // SAFETY: as above.
+                let translated = |block: &*mut Block| unsafe { (**block).translated.get() };
+                self.replaced.extend(before.map(|(block, _)| block).filter(translated));
                 let block = self.store_decoded(fetch, offset, value, None);
                 self.table.insert(key, block);
                 block
@@ -219,7 +225,10 @@ impl Blocks {
         }
         let key = (here.page | (linear & 0xfff), there.page | u64::from(bits) << 56);
         if let Some(&block) = self.crossings.get(&key) {
-            if self.valid_again(cpu, block) {
+            // SAFETY: the table points to blocks in storage.
+            let known = unsafe { &*block };
+            let reached = known.crossing().is_some_and(|crossing| std::ptr::eq(crossing.host, there.host));
+            if std::ptr::eq(known.host, here.host) && reached && self.valid_again(cpu, block) {
                 self.remember(cpu, linear, scope, block);
                 return Some(block);
             }
@@ -261,7 +270,7 @@ impl Blocks {
         }
         let block = *self.table.get(&(fetch.page | (rip & 0xfff) | u64::from(cpu.bits()) << 56))?;
         // SAFETY: as above.
-        unsafe { (*block).valid() }.then(|| {
+        unsafe { std::ptr::eq((*block).host, fetch.host) && (*block).valid() }.then(|| {
             self.remember(cpu, rip, fetch.scope, block);
             block
         })
