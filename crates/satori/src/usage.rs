@@ -35,6 +35,9 @@ pub fn line(error: &clap::Error, typed: &[OsString]) -> String {
     if let Some(hint) = command.and_then(|command| instead(command, &typed[1..])) {
         return format!("{hint}; see '{help}'");
     }
+    if error.kind() == ErrorKind::MissingRequiredArgument && typed.last().is_some_and(|word| word == "--") {
+        return format!("nothing stands behind '--': write the command that is to run there; see '{help}'");
+    }
     let mut words = Vec::new();
     for paragraph in error.render().to_string().split("\n\n") {
         let joined = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");

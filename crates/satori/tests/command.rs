@@ -419,6 +419,17 @@ fn what_says_nothing_with_a_command_is_refused() {
         assert!(ended.messages.contains(said), "{options:?}: {}", ended.messages);
         assert_eq!(ended.messages.lines().count(), 1, "{}", ended.messages);
     }
+    let ended = satori(&["run", "--cpus", "2", "--"]);
+    assert_eq!(ended.status, 2, "{}", ended.messages);
+    assert!(ended.messages.contains("write the command that is to run there"), "{}", ended.messages);
+}
+
+#[test]
+fn a_guest_whose_memory_is_full_says_so() {
+    let ended = shell(&["-m", "256M"], "x=$(head -c 400M /dev/zero | tr '\\0' x); echo ${#x}");
+    assert_eq!(ended.status, 137, "{ended:?}");
+    let told = "satori: the guest's memory was full, and its kernel killed 'sh': give it more with -m\n";
+    assert_eq!((ended.console.as_str(), ended.messages.as_str()), ("", told));
 }
 
 #[test]

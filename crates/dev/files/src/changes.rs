@@ -1,11 +1,14 @@
 //! Requests that change something: read here, done by the host's folder or by what lies over it.
 
+use std::os::fd::OwnedFd;
+
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::Errno;
 
 use crate::Mode;
 use crate::attr::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, Time};
 use crate::handles::Handle;
+use crate::read::{ACCESS, READ_WRITE, WRITE_ONLY};
 use crate::server::Server;
 use crate::wire::{Args, Header, PATH_MAX, Reply};
 
@@ -64,6 +67,12 @@ pub(crate) struct New<'a> {
     pub gid: u32,
     /// A symbolic link's text.
     pub text: &'a [u8],
+}
+
+impl<'a> New<'a> {
+    fn of(header: &Header, name: &'a [u8], mode: u32, text: &'a [u8]) -> New<'a> {
+        New { name, mode: mode & (S_IFMT | PERMISSIONS), uid: header.uid, gid: header.gid, text }
+    }
 }
 
 /// Two names.
@@ -166,7 +175,7 @@ impl Server {
     }
 
     fn add(&mut self, header: &Header, name: &[u8], mode: u32, text: &[u8]) -> Result<u64, Errno> {
-        let new = New { name, mode: mode & (S_IFMT | PERMISSIONS), uid: header.uid, gid: header.gid, text };
+        let new = New::of(header, name, mode, text);
         match self.mode {
             Mode::Cow => self.cow_make(header.node, &new),
             _ => self.host_make(header.node, &new),
@@ -181,13 +190,46 @@ impl Server {
     ) -> Result<(), Errno> {
         let (flags, mode, _umask, _) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
         let name = args.name()?;
-        let id = match self.add(header, name, S_IFREG | mode & PERMISSIONS, b"") {
-            // It came meanwhile, by the host.
-            Err(Errno::EXIST) if flags & EXCLUSIVE == 0 => self.find(header.node, name)?,
-            other => other?,
+        let new = New::of(header, name, S_IFREG | mode & PERMISSIONS, b"");
+        // A file without permissions may be written by whoever made it: it is opened as it is made.
+        let made = match self.mode {
+            Mode::Cow => self.cow_make(header.node, &new).map(|id| (id, None)),
+            _ => self.host_create(header.node, &new, flags).map(|(id, file)| (id, Some(file))),
         };
-        // A file without permissions may be written by whoever made it.
-        let handle = self.open_node(id, flags)?;
+        match made {
+            Ok((id, file)) => self.opened(id, file, flags, reply),
+            // It came meanwhile, by the host.
+            Err(Errno::EXIST) if flags & EXCLUSIVE == 0 => {
+                let id = self.find(header.node, name)?;
+                self.opened(id, None, flags, reply)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// O_TMPFILE: a file without a name, which may be given one. Its name in the request means nothing.
+    pub(crate) fn tmpfile(
+        &mut self,
+        header: &Header,
+        mut args: Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, mode) = (args.u32()?, args.u32()?);
+        let new = New::of(header, b"", S_IFREG | mode & PERMISSIONS, b"");
+        let (id, file) = match self.mode {
+            Mode::Cow => (self.cow_tmpfile(header.node, &new)?, None),
+            _ => self.host_tmpfile(header.node, &new, flags).map(|(id, file)| (id, Some(file)))?,
+        };
+        self.opened(id, file, flags, reply)
+    }
+
+    /// Tells of a node and of a handle on it: `file`, or one that is opened now.
+    fn opened(&mut self, id: u64, file: Option<OwnedFd>, flags: u32, reply: &mut Reply) -> Result<(), Errno> {
+        let writable = matches!(flags & ACCESS, WRITE_ONLY | READ_WRITE);
+        let handle = match file {
+            Some(_) => self.handles.add(Handle::File { node: id, host: file, writable })?,
+            None => self.open_node(id, flags)?,
+        };
         self.entry(id, reply).inspect_err(|_| self.handles.remove(handle))?;
         reply.open_out(handle, 0);
         Ok(())
@@ -297,8 +339,8 @@ impl Server {
         let (size, flags) = (args.u32()? as usize, args.u32()?);
         let name = args.string()?;
         let value = args.bytes(size)?;
-        // Access control lists: kept but not obeyed they would promise what does not hold.
-        if name.starts_with(b"system.") {
+        // Access control lists (system.): kept but not obeyed they would promise what does not hold.
+        if ![&b"user."[..], b"trusted.", b"security."].iter().any(|space| name.starts_with(space)) {
             return Err(Errno::OPNOTSUPP);
         }
         match self.mode {
@@ -317,7 +359,7 @@ impl Server {
 }
 
 /// Writes all, or as much as goes before the first error.
-pub(crate) fn write_all(file: &std::os::fd::OwnedFd, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+pub(crate) fn write_all(file: &OwnedFd, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
     let mut done = 0;
     while done < bytes.len() {
         match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {

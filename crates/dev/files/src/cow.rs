@@ -46,14 +46,14 @@ impl Content {
         Ok(Content { file, charged: 0, budget: budget.clone() })
     }
 
-    /// Charges what the content takes now. Returns its size.
-    fn charge(&mut self) -> Result<u64, Errno> {
+    /// Charges what the content takes now. Returns its size and that.
+    fn charge(&mut self) -> Result<(u64, u64), Errno> {
         let stat = fstat(&self.file)?;
         let takes = (stat.st_blocks as u64).saturating_mul(512);
         let left = &self.budget.0;
         left.set(left.get().saturating_add(self.charged).saturating_sub(takes));
         self.charged = takes;
-        Ok(stat.st_size as u64)
+        Ok((stat.st_size as u64, takes))
     }
 }
 
@@ -74,6 +74,8 @@ pub(crate) struct Change {
     pub xattrs: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Of a directory, entries that were added or replaced, and `None` for those that were removed.
     pub entries: BTreeMap<Vec<u8>, Option<u64>>,
+    /// Made without a name, and may still be given one.
+    nameless: bool,
 }
 
 /// A changed node's content.
@@ -89,12 +91,13 @@ pub(crate) enum Data {
 
 impl Change {
     fn new(attr: Attr, data: Data) -> Change {
-        Change { attr, data, xattrs: None, entries: BTreeMap::new() }
+        Change { attr, data, xattrs: None, entries: BTreeMap::new(), nameless: false }
     }
 
-    fn sized(&mut self, size: u64) {
+    /// The content has `size` bytes, of which `takes` take room.
+    fn sized(&mut self, (size, takes): (u64, u64)) {
         self.attr.size = size;
-        self.attr.blocks = size.div_ceil(512);
+        self.attr.blocks = takes / 512;
         self.touched();
     }
 
@@ -141,7 +144,7 @@ impl Server {
         let size = content.charge()?;
         let change = self.change(id)?;
         change.data = Data::File(content);
-        if change.attr.size != size {
+        if change.attr.size != size.0 {
             change.sized(size);
         }
         Ok(())
@@ -220,6 +223,23 @@ impl Server {
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
+        let id = self.cow_new(&parent, new)?;
+        self.put(directory, new.name, id)?;
+        Ok(id)
+    }
+
+    /// O_TMPFILE.
+    pub(crate) fn cow_tmpfile(&mut self, directory: u64, new: &New<'_>) -> Result<u64, Errno> {
+        let parent = self.directory(directory)?.attr;
+        let id = self.cow_new(&parent, new)?;
+        let change = self.change(id)?;
+        change.nameless = true;
+        change.attr.nlink = 0;
+        Ok(id)
+    }
+
+    /// A node that is in no directory yet.
+    fn cow_new(&mut self, parent: &Attr, new: &New<'_>) -> Result<u64, Errno> {
         let kind = new.mode & S_IFMT;
         let inherits = parent.mode & S_ISGID != 0;
         let time = now();
@@ -240,9 +260,7 @@ impl Server {
             S_IFLNK => Data::Link(new.text.to_vec()),
             _ => Data::Lower,
         };
-        let id = self.nodes.of_change(Change::new(attr, data))?;
-        self.put(directory, new.name, id)?;
-        Ok(id)
+        self.nodes.of_change(Change::new(attr, data))
     }
 
     /// Enters a node into a directory.
@@ -312,10 +330,11 @@ impl Server {
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
-        let attr = &mut self.change(target)?.attr;
-        if attr.nlink == 0 {
+        let change = self.change(target)?;
+        if change.attr.nlink == 0 && !std::mem::take(&mut change.nameless) {
             return Err(Errno::NOENT);
         }
+        let attr = &mut change.attr;
         attr.nlink = attr.nlink.saturating_add(1);
         attr.ctime = now();
         let put = self.put(directory, name, target);

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
-    XattrFlags, chmodat, chownat, fremovexattr, fsetxattr, ftruncate, linkat, mkdirat, mknodat,
+    XattrFlags, chmodat, chownat, fremovexattr, fsetxattr, ftruncate, linkat, mkdirat, mknodat, openat,
     renameat_with, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::attr::{Attr, S_IFDIR, S_IFLNK, S_IFMT};
 use crate::changes::{Move, New, S_ISGID, Wanted, When};
 use crate::nodes::{open_entry, stat};
+use crate::read::access;
 use crate::server::Server;
 
 /// Set-user-ID and set-group-ID, which chown(2) takes away.
@@ -73,6 +74,43 @@ impl Server {
             self.give(parent, &fd, new)?;
         }
         self.nodes.of_lower(fd)
+    }
+
+    /// Makes a regular file and opens it at once, as its permissions need not let anybody do so later: git's objects are made
+    /// read-only and written then.
+    pub(crate) fn host_create(
+        &mut self,
+        directory: u64,
+        new: &New<'_>,
+        flags: u32,
+    ) -> Result<(u64, OwnedFd), Errno> {
+        let parent = self.host_directory(directory)?;
+        let how = access(flags) | OFlags::CREATE | OFlags::EXCL;
+        let file = open_entry(parent, new.name, how, new.mode & !S_IFMT)?;
+        self.host_made(directory, new, file)
+    }
+
+    pub(crate) fn host_tmpfile(
+        &mut self,
+        directory: u64,
+        new: &New<'_>,
+        flags: u32,
+    ) -> Result<(u64, OwnedFd), Errno> {
+        let number = self.host_directory(directory)?.as_raw_fd().to_string();
+        let permissions = Mode::from_raw_mode(new.mode & !S_IFMT);
+        let file =
+            openat(&self.proc, number, access(flags) | OFlags::TMPFILE | OFlags::CLOEXEC, permissions)?;
+        self.host_made(directory, new, file)
+    }
+
+    /// The node of a file that was made and is open.
+    fn host_made(&mut self, directory: u64, new: &New<'_>, file: OwnedFd) -> Result<(u64, OwnedFd), Errno> {
+        let fd =
+            openat(&self.proc, file.as_raw_fd().to_string(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if self.privileged {
+            self.give(self.host_directory(directory)?, &fd, new)?;
+        }
+        Ok((self.nodes.of_lower(fd)?, file))
     }
 
     /// Gives a new file to whoever made it; its group is the directory's where that says so.

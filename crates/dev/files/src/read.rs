@@ -26,6 +26,15 @@ pub(crate) const WRITE_ONLY: u32 = 1;
 pub(crate) const READ_WRITE: u32 = 2;
 pub(crate) const TRUNCATE: u32 = 0o1000;
 
+/// Whether an open(2) reads, writes or both.
+pub(crate) fn access(flags: u32) -> OFlags {
+    match flags & ACCESS {
+        WRITE_ONLY => OFlags::WRONLY,
+        READ_WRITE => OFlags::RDWR,
+        _ => OFlags::RDONLY,
+    }
+}
+
 /// The most entries of a directory that are kept for one handle.
 const ENTRIES: usize = 1 << 20;
 
@@ -117,13 +126,8 @@ impl Server {
         let host = if changed {
             None
         } else {
-            let access = match flags & ACCESS {
-                WRITE_ONLY => OFlags::WRONLY,
-                READ_WRITE => OFlags::RDWR,
-                _ => OFlags::RDONLY,
-            };
             let truncate = if truncate { OFlags::TRUNC } else { OFlags::empty() };
-            Some(self.open_lower(node, access | truncate)?)
+            Some(self.open_lower(node, access(flags) | truncate)?)
         };
         self.handles.add(Handle::File { node: id, host, writable })
     }

@@ -49,6 +49,7 @@ const CHANGES: &[u32] = &[
     op::CREATE,
     op::FALLOCATE,
     op::RENAME2,
+    op::TMPFILE,
 ];
 
 /// Flags of FUSE_INIT that we know and Linux offers.
@@ -144,6 +145,7 @@ impl Server {
             op::MKNOD => self.mknod(header, args, reply)?,
             op::MKDIR => self.mkdir(header, args, reply)?,
             op::CREATE => self.create(header, args, reply)?,
+            op::TMPFILE => self.tmpfile(header, args, reply)?,
             op::LINK => self.link(header, args, reply)?,
             op::UNLINK => self.remove(header, args, false)?,
             op::RMDIR => self.remove(header, args, true)?,

@@ -60,6 +60,7 @@ pub(crate) mod op {
     pub(crate) const RENAME2: u32 = 45;
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const SYNCFS: u32 = 50;
+    pub(crate) const TMPFILE: u32 = 51;
 }
 
 /// `fuse_in_header`.

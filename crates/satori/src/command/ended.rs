@@ -67,11 +67,19 @@ impl End {
 pub(super) fn tell(end: &End, outcome: &Outcome, status: Status, bisect: bool) {
     match end {
         // Nobody waits for good news.
-        End::Exited(_) | End::Killed(_) | End::PoweredOff => outcome
-            .traced
-            .iter()
-            .filter(|told| told.error.is_some() || told.dropped > 0)
-            .for_each(report::trace),
+        End::Exited(_) | End::Killed(_) | End::PoweredOff => {
+            if let Some(name) = outcome.console_tail.iter().find_map(|line| without_memory(line)) {
+                say(format_args!(
+                    "the guest's memory was full, and its kernel killed '{}': give it more with -m",
+                    report::printable(name)
+                ));
+            }
+            outcome
+                .traced
+                .iter()
+                .filter(|told| told.error.is_some() || told.dropped > 0)
+                .for_each(report::trace);
+        }
         End::Failed(_, why) => say(format_args!("{why}")),
         End::Stopped(_) => {
             report::tell(outcome, status, bisect, None, false);
@@ -84,6 +92,14 @@ pub(super) fn tell(end: &End, outcome: &Outcome, status: Status, bisect: bool) {
             tail(outcome);
         }
     }
+}
+
+/// Whom Linux killed as memory was full, if a line of its console tells so ("Out of memory: Killed process 7 (cc1) total-vm:.."). Where a
+/// group's memory was full, that group's maker knows.
+fn without_memory(line: &str) -> Option<&str> {
+    let (_, killed) = line.split_once("Out of memory: Killed process ")?;
+    let (_, name) = killed.split_once('(')?;
+    Some(name.split_once(") total-vm").map_or(name, |(name, _)| name))
 }
 
 /// The kernel's last words.
@@ -138,5 +154,13 @@ mod tests {
         assert_ne!(command.told(), limit.told());
         assert_eq!(End::Killed(9).status().code(), 137);
         assert_eq!(End::Killed(255).status().code(), 255);
+    }
+
+    #[test]
+    fn who_was_killed_for_memory_is_found_in_the_kernels_words() {
+        let line = "[    2.5] Out of memory: Killed process 71 (a (b) c) total-vm:1234kB, anon-rss:1kB";
+        assert_eq!(without_memory(line), Some("a (b) c"));
+        let of_a_group = "Memory cgroup out of memory: Killed process 71 (x) total-vm:1kB";
+        assert_eq!((without_memory(of_a_group), without_memory("Out of memory")), (None, None));
     }
 }

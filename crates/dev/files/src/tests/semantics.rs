@@ -117,6 +117,80 @@ fn a_file_that_was_unlinked_can_be_used_while_it_is_open() {
     }
 }
 
+/// Does `work` with what a user may do who is not root, whoever runs the tests.
+fn as_anybody(work: impl FnOnce() + Send) {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let without = || {
+        let mut sets = capabilities(None).expect("this thread's rights");
+        sets.effective = CapabilitySet::empty();
+        set_capabilities(None, sets).expect("fewer rights");
+        work();
+    };
+    std::thread::scope(|scope| scope.spawn(without).join().expect("no panic"));
+}
+
+/// Git makes its objects with 0444 and writes them then.
+#[test]
+fn a_file_is_written_by_who_makes_it_whatever_its_permissions() {
+    as_anybody(|| {
+        for mode in [Mode::Cow, Mode::Rw] {
+            let folder = Folder::new();
+            let mut client = Client::new(&folder, mode);
+            for permissions in [0o444, 0] {
+                let name = format!("of-{permissions:o}");
+                let handle = client.create(&name, 2, permissions).unwrap();
+                assert_eq!(client.pwrite(handle, 0, b"object"), Ok(6), "{mode:?}");
+                assert_eq!(client.pread(handle, 0, 9).unwrap(), b"object");
+                client.release(handle);
+                let seen = client.stat(&name).unwrap();
+                assert_eq!((seen.mode & 0o7777, seen.size), (permissions, 6), "{mode:?}");
+            }
+            if mode == Mode::Rw {
+                assert_eq!(client.open("of-0", 0), Err(Errno::ACCESS));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_file_without_a_name_is_given_one_once() {
+    for mode in [Mode::Cow, Mode::Rw] {
+        let folder = Folder::new();
+        let mut client = Client::new(&folder, mode);
+        let request = body().u32(2).u32(0o600).u32(0).u32(0).name("#1");
+        let reply = match client.ask(op::TMPFILE, 1, request) {
+            // A host's file system may have none.
+            Err(Errno::OPNOTSUPP) if mode == Mode::Rw => continue,
+            other => other.unwrap(),
+        };
+        let word = |at: usize| u64::from_le_bytes(reply[at..at + 8].try_into().unwrap());
+        let (node, handle) = (word(0), word(128));
+        client.pwrite(handle, 0, b"nameless").unwrap();
+        assert_eq!(client.list("").unwrap(), []);
+        let named =
+            |client: &mut Client, name: &str| client.ask(op::LINK, 1, body().u64(node).name(name)).map(drop);
+        assert_eq!(named(&mut client, "n"), Ok(()), "{mode:?}");
+        let seen = client.stat("n").unwrap();
+        assert_eq!((seen.node, seen.nlink, seen.size, seen.mode & 0o7777), (node, 1, 8, 0o600));
+        client.unlink("n").unwrap();
+        assert_eq!(named(&mut client, "again"), Err(Errno::NOENT), "{mode:?}");
+        client.release(handle);
+    }
+}
+
+#[test]
+fn a_hole_takes_no_room() {
+    let folder = Folder::new();
+    let mut client = Client::new(&folder, Mode::Cow);
+    let handle = client.create("s", 2, 0o600).unwrap();
+    client.pwrite(handle, 1 << 30, b"x").unwrap();
+    let node = client.stat("s").unwrap().node;
+    // fuse_attr.blocks, behind how long the answer holds.
+    let told = client.ask(op::GETATTR, node, body().u32(0).u32(0).u64(0)).unwrap();
+    let blocks = u64::from_le_bytes(told[32..40].try_into().unwrap());
+    assert!((1..=64).contains(&blocks), "{blocks}");
+}
+
 #[test]
 fn who_reads_sees_what_was_written_after_it_opened() {
     let folder = Folder::new();
@@ -190,6 +264,10 @@ fn extended_attributes_are_changed_over_the_folder() {
     assert_eq!(client.ask(op::LISTXATTR, node, body().u32(3).u32(0)), Err(Errno::RANGE));
     client.ask(op::REMOVEXATTR, node, body().name("user.n")).unwrap();
     assert_eq!(get(&mut client, "user.n"), Err(Errno::NODATA));
+    for name in ["of.none", "system.posix_acl_access", "plain"] {
+        let request = body().u32(1).u32(0).name(name).bytes(b"v");
+        assert_eq!(client.ask(op::SETXATTR, node, request), Err(Errno::OPNOTSUPP), "{name}");
+    }
     let rest = set(&vec![0; 1 << 17], 0);
     assert_eq!(client.ask(op::SETXATTR, node, rest), Err(Errno::NOSPC));
 }
