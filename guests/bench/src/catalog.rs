@@ -19,6 +19,15 @@ pub enum Group {
     Threads,
     /// From a request to the handler.
     Latency,
+    /// A disk.
+    #[allow(dead_code, reason = "the program takes its rows by name")]
+    Disk,
+    /// A folder of the host's.
+    #[allow(dead_code, reason = "the program takes its rows by name")]
+    Folder,
+    /// The way to the host through a network card.
+    #[allow(dead_code, reason = "the program takes its rows by name")]
+    Net,
     /// Debian's packages as they come.
     #[allow(dead_code, reason = "its rows are run by a script, crates/tools/bench/src/programs")]
     Programs,
@@ -99,6 +108,34 @@ pub const ROWS: &[Row] = &[
     ),
     several(Group::Latency, "wake-2", "to wake an idle thread on another processor, and to see it run"),
 ];
+
+/// Rows of devices, in the order in which they run: their guests have a disk, a folder of the host's and a network card.
+#[allow(dead_code, reason = "the program takes its rows by name")]
+pub const DEVICES: &[Row] = &[
+    row(Group::Disk, "disk-read", "4 KiB read at a random place, past the guest's page cache"),
+    row(Group::Disk, "disk-read-32", "the same, one of 32 that are under way"),
+    row(Group::Disk, "disk-write", "4 KiB written at a random place"),
+    row(Group::Disk, "disk-sync", "4 KiB written at a random place, and fdatasync"),
+    row(Group::Disk, "disk-1m-read", "1 MiB read behind the last one"),
+    row(Group::Disk, "disk-1m-writ", "1 MiB written behind the last one"),
+    row(Group::Folder, "folder-stat", "stat of one of 20,000 files that the guest does not know yet"),
+    row(Group::Folder, "folder-small", "one of 20,000 files of 1 KiB opened, read and closed"),
+    row(Group::Folder, "folder-make", "a file of 1 KiB made, written, closed and removed"),
+    row(Group::Folder, "folder-large", "64 KiB of a file of 16 MiB"),
+    row(Group::Net, "net-ping", "one byte by TCP to the host and back"),
+    row(Group::Net, "net-connect", "one TCP connection to the host from beginning to end"),
+    row(Group::Net, "net-send", "1 MiB by TCP to the host"),
+    row(Group::Net, "net-receive", "1 MiB by TCP from the host"),
+];
+
+/// Where a guest that measures them finds its kernel's modules, in order by name.
+pub const MODULES: &str = "/modules";
+/// The tag of its folder.
+pub const TAG: &str = "bench";
+/// Where that is mounted.
+pub const FOLDER: &str = "/folder";
+/// Its card's address.
+pub const ADDRESS: [u8; 4] = [10, 0, 2, 15];
 
 /// What stands before each line of results on the console.
 pub const MARK: &str = "satori-bench: ";

@@ -5,7 +5,7 @@
 //! that fails or hangs costs only itself. Lines of results begin with [`catalog::MARK`] and are JSON.
 //!
 //! ```text
-//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--linger MS] [--exactly N] [--reset]
+//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--disk FILE] [--folder DIR] [--host ADDRESS:PORT] [--linger MS] [--exactly N] [--reset]
 //! satori-bench boot [--reset]     says that init was reached, and ends
 //! satori-bench play [--cpus N] [--ms MS] [--ipis N] [--reads N]    the talk's load (`satori bench traps --kernel`)
 //! satori-bench exit               exits with status 5: what the row exec starts
@@ -29,7 +29,7 @@ struct Options {
     budget_ms: u64,
     limit_s: u32,
     cpus: u32,
-    busybox: Option<String>,
+    places: rows::Places,
     linger_ms: u64,
     /// One sample of so many operations, and the interrupts that came meanwhile.
     exactly: Option<u64>,
@@ -82,7 +82,7 @@ fn options(words: &[String]) -> Result<Options, String> {
         budget_ms: 200,
         limit_s: 60,
         cpus: 1,
-        busybox: None,
+        places: rows::Places::default(),
         linger_ms: 0,
         exactly: None,
         reset: false,
@@ -103,7 +103,10 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--budget" => options.budget_ms = number()?.into(),
             "--limit" => options.limit_s = number()?,
             "--cpus" => options.cpus = number()?,
-            "--busybox" => options.busybox = Some(value.clone()),
+            "--busybox" => options.places.busybox = Some(value.clone()),
+            "--disk" => options.places.disk = Some(value.clone()),
+            "--folder" => options.places.folder = Some(value.clone()),
+            "--host" => options.places.host = Some(value.clone()),
             "--exactly" => options.exactly = Some(number()?.into()),
             "--ms" => options.ms = number()?.into(),
             "--ipis" => options.ipis = number()?.into(),
@@ -123,6 +126,33 @@ fn mount() {
         }
     }
     let _ = std::env::set_current_dir("/tmp");
+    if let Ok(modules) = std::fs::read_dir(catalog::MODULES) {
+        let mut modules: Vec<_> = modules.flatten().map(|entry| entry.path()).collect();
+        modules.sort();
+        devices(&modules);
+    }
+}
+
+/// Loads modules, and finds disk, folder and card. What is not there makes rows absent, or fail with their own words.
+fn devices(modules: &[std::path::PathBuf]) {
+    use sys::devices::{load_module, mount_from, network};
+    let complain = |what: &str, why: std::io::Error| println!("satori-bench: {what}: {why}");
+    for path in modules {
+        let compressed = path.extension().is_some_and(|end| end == "xz");
+        let loaded = std::fs::File::open(path).and_then(|file| load_module(&file, compressed));
+        loaded.unwrap_or_else(|why| complain(&path.display().to_string(), why));
+    }
+    sys::mount(c"devtmpfs", c"/dev").unwrap_or_else(|why| complain("/dev", why));
+    let _ = std::fs::create_dir(catalog::FOLDER);
+    let tag = std::ffi::CString::new(catalog::TAG).unwrap_or_default();
+    let folder = std::ffi::CString::new(catalog::FOLDER).unwrap_or_default();
+    let mounted = mount_from(&tag, c"virtiofs", &folder, c"")
+        .or_else(|_| mount_from(&tag, c"9p", &folder, c"trans=virtio,version=9p2000.L,msize=512000"));
+    mounted.unwrap_or_else(|why| complain(catalog::FOLDER, why));
+    for name in ["lo", "eth0"] {
+        let address = if name == "lo" { [127, 0, 0, 1] } else { catalog::ADDRESS };
+        network(name, address.into()).unwrap_or_else(|why| complain(name, why));
+    }
 }
 
 fn say(json: &str) {
@@ -188,7 +218,7 @@ fn fail(row: &str, why: &str) {
 
 fn perform(row: &str, options: &Options) {
     let mut m = Meter::new(options.budget_ms * 1_000_000).exactly(options.exactly);
-    if !rows::measure(row, &mut m, options.busybox.as_deref()) {
+    if !rows::measure(row, &mut m, &options.places) {
         return fail(row, "unknown row");
     }
     if let Some(why) = m.absent {
@@ -212,9 +242,13 @@ mod tests {
 
     #[test]
     fn every_row_of_the_catalogue_measures_something() {
-        for row in catalog::ROWS.iter().filter(|row| row.name != "shell") {
+        for row in catalog::ROWS.iter().chain(catalog::DEVICES).filter(|row| row.name != "shell") {
             let mut m = Meter::new(1_000_000);
-            assert!(rows::measure(row.name, &mut m, None), "{} has no operation", row.name);
+            assert!(
+                rows::measure(row.name, &mut m, &rows::Places::default()),
+                "{} has no operation",
+                row.name
+            );
             assert!(m.absent.is_some() || !m.samples.is_empty(), "{}", row.name);
             assert!(!m.differing, "{}", row.name);
         }

@@ -2,20 +2,36 @@
 
 mod clock;
 mod code;
+mod disk;
 mod float;
+pub mod folder;
 mod integer;
 mod ipi;
 mod kernel;
 mod latency;
 mod memory;
+mod net;
 pub mod processes;
 mod sha;
 mod threads;
 
 use crate::measure::Meter;
 
+/// What rows need that are not this program's own.
+#[derive(Debug, Default)]
+pub struct Places {
+    /// A busybox.
+    pub busybox: Option<String>,
+    /// The disk.
+    pub disk: Option<String>,
+    /// The folder of files.
+    pub folder: Option<String>,
+    /// Address and port of who answers on the host.
+    pub host: Option<String>,
+}
+
 /// Measures the row of this name; `false` if there is none.
-pub fn measure(name: &str, m: &mut Meter, busybox: Option<&str>) -> bool {
+pub fn measure(name: &str, m: &mut Meter, places: &Places) -> bool {
     match name {
         "mix" => integer::mix(m),
         "sha256" => integer::sha256(m),
@@ -46,7 +62,7 @@ pub fn measure(name: &str, m: &mut Meter, busybox: Option<&str>) -> bool {
         "mmap" => kernel::mmap(m),
         "signal" => kernel::signal(m),
         "segv" => kernel::segv(m),
-        "shell" => processes::shell(m, busybox),
+        "shell" => processes::shell(m, places.busybox.as_deref()),
         "patch" => code::patch(m),
         "fresh" => code::fresh(m),
         "clock" | "clock-2" => clock::clock(m),
@@ -57,6 +73,20 @@ pub fn measure(name: &str, m: &mut Meter, busybox: Option<&str>) -> bool {
         "interrupt" => latency::interrupt(m),
         "sleep" => latency::sleep(m),
         "wake-2" => latency::wake(m),
+        "disk-read" => disk::read(m, places.disk.as_deref()),
+        "disk-read-32" => disk::read_deep(m, places.disk.as_deref()),
+        "disk-write" => disk::write(m, places.disk.as_deref(), false),
+        "disk-sync" => disk::write(m, places.disk.as_deref(), true),
+        "disk-1m-read" => disk::read_large(m, places.disk.as_deref()),
+        "disk-1m-writ" => disk::write_large(m, places.disk.as_deref()),
+        "folder-stat" => folder::stat(m, places.folder.as_deref()),
+        "folder-small" => folder::read(m, places.folder.as_deref()),
+        "folder-make" => folder::make(m, places.folder.as_deref()),
+        "folder-large" => folder::read_large(m, places.folder.as_deref()),
+        "net-ping" => net::ping(m, places.host.as_deref()),
+        "net-connect" => net::connection(m, places.host.as_deref()),
+        "net-send" => net::send(m, places.host.as_deref()),
+        "net-receive" => net::receive(m, places.host.as_deref()),
         // Of `satori bench talks` only.
         "ipi-one" => ipi::ipi(m, ipi::Targets::One),
         "ipi-some" => ipi::ipi(m, ipi::Targets::Some),

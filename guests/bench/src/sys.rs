@@ -1,5 +1,7 @@
 //! The C library's functions that std does not offer, behind safe faces.
 
+pub mod devices;
+
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::io::{Error, Result};
 use std::ptr::{null, null_mut};
@@ -256,6 +258,12 @@ impl Mapping {
         assert!(offset < self.length);
         // SAFETY: within the mapping.
         unsafe { self.at.add(offset).read_volatile() }
+    }
+
+    /// All of it, which must be readable and writable.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the range is the mapping's, whose memory holds some value, and nobody else has it meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.length) }
     }
 
     /// Copies `bytes` to `offset`.

@@ -1,6 +1,7 @@
 //! `satori bench`: fetches what it needs, lets `satori-bench` measure, and prints.
 
 pub mod ablation;
+mod devices;
 pub mod flags;
 pub mod nested;
 pub mod overhead;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow, bail};
-use satori_bench::catalog::{Group, ROWS};
+use satori_bench::catalog::{DEVICES, Group, ROWS};
 use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
 use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
@@ -48,7 +49,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         None => {}
     }
     if flags.list {
-        for row in ROWS.iter().chain(&satori_bench::programs::ROWS) {
+        for row in ROWS.iter().chain(DEVICES).chain(&satori_bench::programs::ROWS) {
             writeln!(Out, "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
         }
         writeln!(Out, "{:<12} {:<9} the whole command of a boot to init", "boot", "")?;
@@ -78,10 +79,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         return talks.perform(&origin::host(), &kernel);
     }
     let (subjects, notes) = subjects(flags)?;
-    let (real, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.group == Group::Programs);
-    let programs = !real.is_empty();
-    let own = if real.is_empty() { None } else { Some(programs::files(&files, &scratch)?) };
-    let mut plan = Plan {
+    let plan = Plan {
         files,
         subjects,
         settings: match flags.mitigations {
@@ -103,25 +101,25 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         say(format_args!("{load}: figures will be poor, and rows noisy"));
     }
     let mut tell = |words: &str| say(format_args!("{words}"));
-    let mut take = |plan: &Plan| match measure(plan, &mut Watch { tell: &mut tell, stop: &stop }) {
-        Ok(results) => Ok(Some(results)),
-        Err(Error::Stopped) => Ok(None),
-        Err(error) => Err(error),
-    };
-    let mut results = None;
-    if !plan.rows.is_empty() || plan.boot {
-        let Some(measured) = take(&plan)? else { return Ok(Status::User) };
-        results = Some(measured);
-    }
-    let stopped = results.as_ref().is_some_and(|results| results.stopped);
-    if let Some(files) = own.filter(|_| !stopped) {
-        plan = Plan { files, rows: real, boot: false, memory: satori_bench::programs::MEMORY, ..plan };
-        results = match (results, take(&plan)?) {
+    let mut results: Option<Results> = None;
+    let parts = parts(flags, plan, &scratch)?;
+    let programs = parts.iter().any(is_of_programs);
+    for plan in &parts {
+        let measured = match measure(plan, &mut Watch { tell: &mut tell, stop: &stop }) {
+            Ok(measured) if is_of_programs(plan) => Some(measured.worst_first()),
+            Ok(measured) => Some(measured),
+            Err(Error::Stopped) => None,
+            Err(error) => return Err(error.into()),
+        };
+        results = match (results, measured) {
             (Some(others), Some(measured)) => Some(others.with(measured)),
-            (None, Some(measured)) => Some(measured.worst_first()),
             (Some(others), None) => Some(Results { stopped: true, ..others }),
+            (None, Some(measured)) => Some(measured),
             (None, None) => return Ok(Status::User),
         };
+        if results.as_ref().is_some_and(|results| results.stopped) {
+            break;
+        }
     }
     let mut results = results.context("there is no row to measure")?;
     results.host = origin::host();
@@ -132,6 +130,33 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     };
     results.notes.splice(0..0, notes.into_iter().chain(busy));
     show(flags, &results, chart)
+}
+
+/// A plan for the rows of the static program, one for those of devices and one for programs, as far as they are wanted: each has files of its own.
+fn parts(flags: &Bench, plan: Plan, scratch: &Scratch) -> Result<Vec<Plan>> {
+    let of = |wanted: fn(Group) -> bool| {
+        plan.rows.iter().copied().filter(|row| wanted(row.group)).collect::<Vec<_>>()
+    };
+    let (programs, of_devices) = (of(|group| group == Group::Programs), of(Group::is_of_devices));
+    let rest = of(|group| group != Group::Programs && !group.is_of_devices());
+    let mut parts = Vec::new();
+    if !rest.is_empty() || plan.boot {
+        parts.push(Plan { rows: rest, ..plan.clone() });
+    }
+    if !of_devices.is_empty() {
+        let files = devices::files(&plan.files, scratch, flags.kernel.is_none())?;
+        parts.push(Plan { files, rows: of_devices, boot: false, ..plan.clone() });
+    }
+    if !programs.is_empty() {
+        let files = programs::files(&plan.files, scratch)?;
+        let memory = satori_bench::programs::MEMORY;
+        parts.push(Plan { files, rows: programs, boot: false, memory, ..plan });
+    }
+    Ok(parts)
+}
+
+fn is_of_programs(plan: &Plan) -> bool {
+    plan.rows.first().is_some_and(|row| row.group == Group::Programs)
 }
 
 /// The file of `--svg`, which is not left behind empty.
@@ -270,6 +295,7 @@ fn files(flags: &Bench, scratch: &Scratch) -> Result<(Files, String)> {
         busybox: scratch.file("busybox", &shell, 0o755)?,
         work: scratch.work.clone(),
         bzimage,
+        devices: None,
     };
     Ok((files, format!("Linux {version}, {} MiB", MEMORY >> 20)))
 }

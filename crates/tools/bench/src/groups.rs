@@ -1,7 +1,7 @@
 //! Names of groups and rows.
 
 use crate::Error;
-use crate::catalog::{Group, ROWS, Row};
+use crate::catalog::{DEVICES, Group, ROWS, Row};
 use crate::programs;
 
 /// All groups, in the order of the tables.
@@ -14,6 +14,9 @@ pub const GROUPS: &[Group] = &[
     Group::Clock,
     Group::Threads,
     Group::Latency,
+    Group::Disk,
+    Group::Folder,
+    Group::Net,
     Group::Programs,
 ];
 
@@ -29,8 +32,18 @@ impl Group {
             Group::Clock => "clock",
             Group::Threads => "threads",
             Group::Latency => "latency",
+            Group::Disk => "disk",
+            Group::Folder => "folder",
+            Group::Net => "net",
             Group::Programs => "programs",
         }
+    }
+}
+
+impl Group {
+    /// Whether its rows need a disk, a folder of the host's or a network card.
+    pub const fn is_of_devices(self) -> bool {
+        matches!(self, Group::Disk | Group::Folder | Group::Net)
     }
 }
 
@@ -38,12 +51,12 @@ impl Group {
 pub(crate) const BOOT: &str = "boot";
 
 /// The rows that are meant by `named` (names, or parts of names that end with `*`) and `groups`, and
-/// whether the boot is; if nothing is said all of them but the programs, whose packages are to be fetched.
+/// whether the boot is; if nothing is said all of them but the devices and the programs, whose packages are to be fetched.
 pub fn rows_named(named: &[String], groups: &[String]) -> Result<(Vec<&'static Row>, bool), Error> {
     if named.is_empty() && groups.is_empty() {
         return Ok((ROWS.iter().collect(), true));
     }
-    let rows = || ROWS.iter().chain(&programs::ROWS);
+    let rows = || ROWS.iter().chain(DEVICES).chain(&programs::ROWS);
     let (mut wanted, mut boot) = (vec![false; rows().count()], false);
     let patterns = named.iter().map(|name| (name, false)).chain(groups.iter().map(|name| (name, true)));
     for (pattern, group) in patterns {
@@ -85,14 +98,19 @@ mod tests {
         assert_eq!(names(&[], &[]), (ROWS.iter().map(|row| row.name).collect(), true));
         assert_eq!(names(&["c-*"], &[]).0, ["c-musl", "c-64", "c-32"]);
         assert!(names(&[], &["programs"]).0.contains(&"make-2"));
+        assert!(DEVICES.iter().all(|row| row.group.is_of_devices()) && names(&[], &["net"]).0.len() == 4);
         assert!(rows_named(&["fob".into()], &[]).is_err());
     }
 
     #[test]
     fn names_are_unique_and_need_no_quotes() {
-        for (i, row) in ROWS.iter().enumerate() {
+        for (i, row) in ROWS.iter().chain(DEVICES).enumerate() {
             assert!(row.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
-            assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{} twice", row.name);
+            assert!(
+                ROWS.iter().chain(DEVICES).take(i).all(|other| other.name != row.name),
+                "{} twice",
+                row.name
+            );
             // The text of a guest's kernel command line is short, and its tables are narrow.
             assert!(row.name.len() <= 12, "{}", row.name);
             assert!(GROUPS.contains(&row.group));

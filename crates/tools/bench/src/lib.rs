@@ -12,6 +12,7 @@ pub mod ablation;
 #[path = "../../../../guests/bench/src/catalog.rs"]
 pub mod catalog;
 pub mod check;
+pub mod devices;
 mod error;
 mod groups;
 pub mod json;

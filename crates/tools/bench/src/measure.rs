@@ -8,7 +8,7 @@ use crate::catalog::Row;
 use crate::line::Line as Said;
 use crate::results::{Boot, Cell, Line, Results, Table};
 use crate::session::{self, Ended};
-use crate::subject::{Entry, Files, GUEST_BUSYBOX, Job, Setting, Subject};
+use crate::subject::{Devices, Entry, Files, GUEST_BUSYBOX, Job, Setting, Subject};
 
 /// After this many rounds for each that was asked for, a noisy row stays noisy.
 const ROUNDS_MAX: usize = 3;
@@ -219,11 +219,12 @@ impl Measuring<'_, '_> {
 
     fn words(&self, rows: &[&str], cpus: u32) -> String {
         format!(
-            "run --rows {} --budget {} --limit {} --cpus {cpus} --busybox {GUEST_BUSYBOX} --linger {}",
+            "run --rows {} --budget {} --limit {} --cpus {cpus} --busybox {GUEST_BUSYBOX} --linger {}{}",
             rows.join(","),
             self.plan.budget_ms,
             self.plan.patience.as_secs().max(1),
-            LINGER.as_millis()
+            LINGER.as_millis(),
+            self.plan.files.devices.as_ref().map_or_else(String::new, Devices::words),
         )
     }
 

@@ -238,17 +238,16 @@ pub struct Results {
 }
 
 impl Results {
-    /// These, and those of programs behind them.
+    /// These, and others of the same subjects behind them.
     #[must_use]
-    pub fn with(mut self, programs: Results) -> Self {
-        let programs = programs.worst_first();
-        for (table, more) in self.tables.iter_mut().zip(programs.tables) {
+    pub fn with(mut self, others: Results) -> Self {
+        for (table, more) in self.tables.iter_mut().zip(others.tables) {
             table.lines.extend(more.lines);
         }
-        self.stumbles.extend(programs.stumbles);
-        self.stopped |= programs.stopped;
-        if programs.stopped {
-            self.notes.extend(programs.notes.into_iter().take(1));
+        self.stumbles.extend(others.stumbles);
+        self.stopped |= others.stopped;
+        if others.stopped {
+            self.notes.extend(others.notes.into_iter().take(1));
         }
         self
     }

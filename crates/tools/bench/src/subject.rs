@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use satori_boot::{KERNEL_MAX, Kernel};
 
 use crate::Error;
+use crate::catalog::{FOLDER, TAG};
 
 /// Kernel settings, the same for every guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,31 @@ pub struct Files {
     pub busybox: PathBuf,
     /// A folder on tmpfs, where the program works on the host.
     pub work: PathBuf,
+    /// What rows of devices need.
+    pub devices: Option<Devices>,
+}
+
+/// What rows of devices need, on the host; guests have them as devices.
+#[derive(Clone, Debug)]
+pub struct Devices {
+    /// A disk's image, raw.
+    pub image: PathBuf,
+    /// A folder of files.
+    pub folder: PathBuf,
+    /// Where on 127.0.0.1 somebody answers.
+    pub port: u16,
+}
+
+/// Where a guest has them.
+const GUEST_DISK: &str = "/dev/vda";
+/// The host, for guests of both monitors' user networks.
+const GUEST_HOST: &str = "10.0.2.2";
+
+impl Devices {
+    /// Words of a guest's program, of which [`native`] makes the host's.
+    pub(crate) fn words(&self) -> String {
+        format!(" --disk {GUEST_DISK} --folder {FOLDER} --host {GUEST_HOST}:{}", self.port)
+    }
 }
 
 /// Where the shell is in the guest.
@@ -164,7 +190,15 @@ fn native(job: &Job) -> Command {
     command.env_clear().current_dir(&job.files.work);
     let busybox = job.files.busybox.display().to_string();
     for word in job.words.split(' ') {
-        command.arg(if word == GUEST_BUSYBOX { &busybox } else { word });
+        match (word, &job.files.devices) {
+            (GUEST_BUSYBOX, _) => command.arg(&busybox),
+            (GUEST_DISK, Some(devices)) => command.arg(&devices.image),
+            (FOLDER, Some(devices)) => command.arg(&devices.folder),
+            (host, Some(devices)) if host.starts_with(GUEST_HOST) => {
+                command.arg(format!("127.0.0.1:{}", devices.port))
+            }
+            (word, _) => command.arg(word),
+        };
     }
     command
 }
@@ -199,6 +233,10 @@ fn satori(program: &Path, engine: &str, job: &Job) -> Command {
     command.arg("--initrd").arg(&job.files.initrd);
     command.args(["--memory", &format!("{}K", job.memory >> 10), "--cpus", &job.cpus.to_string()]);
     command.args(["--on-reset", "exit", "--cmdline", &cmdline(job)]);
+    if let Some(Devices { image, folder, .. }) = &job.files.devices {
+        command.arg("--disk").arg(image).args(["--net", "user,loopback", "--share"]);
+        command.arg(format!("{}:{TAG},rw", folder.display()));
+    }
     command
 }
 
@@ -210,6 +248,20 @@ fn qemu(program: &Path, cpu: &str, job: &Job) -> Command {
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(kernel(job)).arg("-initrd").arg(&job.files.initrd);
     command.args(["-append", &cmdline(job)]);
+    if let Some(Devices { image, folder, .. }) = &job.files.devices {
+        command.arg("-drive").arg(format!("file={},format=raw,if=none,id=disk", image.display()));
+        command.arg("-fsdev");
+        command.arg(format!("local,id=folder,path={},security_model=none", folder.display()));
+        // Cards without a ROM: Debian has those in another package, and nobody boots from them.
+        for words in [
+            "virtio-blk-pci,drive=disk",
+            &format!("virtio-9p-pci,fsdev=folder,mount_tag={TAG}"),
+            "virtio-net-pci,netdev=net,romfile=",
+        ] {
+            command.args(["-device", words]);
+        }
+        command.args(["-netdev", "user,id=net"]);
+    }
     command
 }
 
@@ -241,6 +293,7 @@ mod tests {
             program: path("/p"),
             busybox: path("/host/busybox"),
             work: path("/w"),
+            devices: None,
         }
     }
 
@@ -276,6 +329,38 @@ mod tests {
         }
         let line = line(&satori, Entry::BzImage, Setting::Defaults);
         assert!(line.contains("--engine|translator|--kernel|/b|") && !line.contains("mitigations"), "{line}");
+    }
+
+    #[test]
+    fn devices_are_the_same_on_both_sides_and_the_host_has_what_is_beneath() {
+        let devices = Devices { image: "/d.img".into(), folder: "/some/files".into(), port: 99 };
+        let words = format!("run{}", devices.words());
+        let files = Files { devices: Some(devices), ..files() };
+        let job = Job {
+            files: &files,
+            setting: Setting::Defaults,
+            cpus: 1,
+            memory: 512 << 20,
+            entry: Entry::Pvh,
+            tsc_khz: 0,
+            words,
+        };
+        let line = |subject: Subject| {
+            let command = subject.command(&job);
+            let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+            words.join("|")
+        };
+        assert_eq!(line(Subject::Native), "run|--disk|/d.img|--folder|/some/files|--host|127.0.0.1:99");
+        let satori = line(Subject::Satori { program: "satori".into(), engine: "software".into() });
+        assert!(
+            satori.contains("--disk|/d.img|--net|user,loopback|--share|/some/files:bench,rw"),
+            "{satori}"
+        );
+        let qemu = line(Subject::Qemu { program: "qemu".into(), version: None, cpu: "max" });
+        assert!(qemu.contains("file=/d.img,format=raw") && qemu.contains("path=/some/files,"), "{qemu}");
+        for guest in [satori, qemu] {
+            assert!(guest.contains("--disk /dev/vda --folder /folder --host 10.0.2.2:99"), "{guest}");
+        }
     }
 
     #[test]
