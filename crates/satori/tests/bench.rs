@@ -44,6 +44,23 @@ fn two_rows_natively_and_in_a_guest() {
     assert_eq!(chart.matches("<title>satori ").count(), 2);
 }
 
+/// A result that is the host's: each block read is the one that was asked for, each file the one of its name, each byte comes back.
+#[test]
+fn a_disk_a_folder_and_the_network_natively_and_in_a_guest() {
+    let rows = "disk-read,disk-read-32,disk-sync,folder-stat,folder-make,net-ping,net-send";
+    let words = ["bench", "--quick", "--rows", rows, "--peers", "none", "--format", "json"];
+    let ended = satori(&words);
+    assert_eq!(ended.status, 0, "{}", ended.messages);
+    let results: Value = serde_json::from_str(&ended.console).expect("JSON");
+    let measured = results["tables"][0]["rows"].as_array().expect("rows");
+    assert_eq!(measured.len(), rows.split(',').count());
+    for row in measured {
+        let (native, satori) = (&row["subjects"]["native"], &row["subjects"]["satori"]);
+        assert_eq!((&satori["wrong"], &satori["failed"]), (&Value::Null, &Value::Null), "{row:#}");
+        assert_eq!((&satori["sum"], &satori["sum"]), (&native["sum"], &"0000000000000000".into()), "{row:#}");
+    }
+}
+
 #[test]
 fn what_was_measured_until_the_user_ends_it_is_told() {
     let mut command = Command::new(SATORI);

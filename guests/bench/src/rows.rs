@@ -4,7 +4,7 @@ mod clock;
 mod code;
 mod disk;
 mod float;
-pub mod folder;
+mod folder;
 mod integer;
 mod ipi;
 mod kernel;

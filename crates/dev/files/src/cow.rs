@@ -275,8 +275,8 @@ impl Server {
 
     /// Takes a name out of a directory, whatever it stands for.
     fn take(&mut self, directory: u64, name: &[u8], is_directory: bool) -> Result<(), Errno> {
-        let lower = self.nodes.get(directory)?.lower_directory();
-        let beneath = lower.is_some_and(|lower| open_entry(lower, name, OFlags::PATH, 0).is_ok());
+        let lower = self.nodes.get(directory)?.lower_directory()?;
+        let beneath = lower.is_some_and(|lower| open_entry(&lower, name, OFlags::PATH, 0).is_ok());
         let change = self.change(directory)?;
         if beneath {
             change.entries.insert(name.to_vec(), None);

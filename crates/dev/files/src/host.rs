@@ -1,6 +1,7 @@
 //! Changes of the host's own folder, which can be written.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
@@ -10,8 +11,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::attr::{Attr, S_IFDIR, S_IFLNK, S_IFMT};
-use crate::changes::{Move, New, S_ISGID, Wanted, When};
-use crate::nodes::{open_entry, stat};
+use crate::changes::{EXCHANGE, Move, New, S_ISGID, Wanted, When};
+use crate::lower::stat;
+use crate::nodes::open_entry;
 use crate::read::access;
 use crate::server::Server;
 
@@ -19,17 +21,18 @@ use crate::server::Server;
 const SET_ID: u32 = 0o6000;
 
 impl Server {
-    fn host(&self, id: u64) -> Result<&OwnedFd, Errno> {
-        self.nodes.get(id)?.lower.as_ref().map(|lower| &lower.fd).ok_or(Errno::STALE)
+    fn host(&self, id: u64) -> Result<Rc<OwnedFd>, Errno> {
+        self.nodes.get(id)?.lower.as_ref().ok_or(Errno::STALE)?.fd()
     }
 
     /// A directory in which names may be changed.
-    fn host_directory(&self, id: u64) -> Result<&OwnedFd, Errno> {
-        self.nodes.get(id)?.lower_directory().ok_or(Errno::PERM)
+    fn host_directory(&self, id: u64) -> Result<Rc<OwnedFd>, Errno> {
+        self.nodes.get(id)?.lower_directory()?.ok_or(Errno::PERM)
     }
 
     pub(crate) fn host_setattr(&mut self, id: u64, wanted: &Wanted) -> Result<(), Errno> {
         let fd = self.host(id)?;
+        let fd = &*fd;
         let number = fd.as_raw_fd().to_string();
         if wanted.uid.is_some() || wanted.gid.is_some() {
             let theirs = |id: u32, of: fn((u32, u32)) -> u32| match self.roots {
@@ -63,6 +66,7 @@ impl Server {
 
     pub(crate) fn host_make(&mut self, directory: u64, new: &New<'_>) -> Result<u64, Errno> {
         let parent = self.host_directory(directory)?;
+        let parent = &*parent;
         let permissions = Mode::from_raw_mode(new.mode & !S_IFMT);
         match new.mode & S_IFMT {
             S_IFDIR => mkdirat(parent, new.name, permissions)?,
@@ -73,7 +77,7 @@ impl Server {
         if self.privileged {
             self.give(parent, &fd, new)?;
         }
-        self.nodes.of_lower(fd)
+        self.nodes.of_lower(fd, Some((directory, new.name)))
     }
 
     /// Makes a regular file and opens it at once, as its permissions need not let anybody do so later: git's objects are made
@@ -85,6 +89,7 @@ impl Server {
         flags: u32,
     ) -> Result<(u64, OwnedFd), Errno> {
         let parent = self.host_directory(directory)?;
+        let parent = &*parent;
         let how = access(flags) | OFlags::CREATE | OFlags::EXCL;
         let file = open_entry(parent, new.name, how, new.mode & !S_IFMT)?;
         self.host_made(directory, new, file)
@@ -96,7 +101,8 @@ impl Server {
         new: &New<'_>,
         flags: u32,
     ) -> Result<(u64, OwnedFd), Errno> {
-        let number = self.host_directory(directory)?.as_raw_fd().to_string();
+        let parent = self.host_directory(directory)?;
+        let number = parent.as_raw_fd().to_string();
         let permissions = Mode::from_raw_mode(new.mode & !S_IFMT);
         let file =
             openat(&self.proc, number, access(flags) | OFlags::TMPFILE | OFlags::CLOEXEC, permissions)?;
@@ -108,9 +114,10 @@ impl Server {
         let fd =
             openat(&self.proc, file.as_raw_fd().to_string(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         if self.privileged {
-            self.give(self.host_directory(directory)?, &fd, new)?;
+            self.give(&*self.host_directory(directory)?, &fd, new)?;
         }
-        Ok((self.nodes.of_lower(fd)?, file))
+        let from = (!new.name.is_empty()).then_some((directory, new.name));
+        Ok((self.nodes.of_lower(fd, from)?, file))
     }
 
     /// Gives a new file to whoever made it; its group is the directory's where that says so.
@@ -126,8 +133,9 @@ impl Server {
     }
 
     pub(crate) fn host_link(&mut self, target: u64, directory: u64, name: &[u8]) -> Result<(), Errno> {
-        let number = self.host(target)?.as_raw_fd().to_string();
-        linkat(&self.proc, number, self.host_directory(directory)?, name, AtFlags::SYMLINK_FOLLOW)
+        let target = self.host(target)?;
+        let number = target.as_raw_fd().to_string();
+        linkat(&self.proc, number, &*self.host_directory(directory)?, name, AtFlags::SYMLINK_FOLLOW)
     }
 
     pub(crate) fn host_remove(
@@ -137,13 +145,22 @@ impl Server {
         is_directory: bool,
     ) -> Result<(), Errno> {
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        unlinkat(self.host_directory(directory)?, name, flags)
+        let directory = self.host_directory(directory)?;
+        self.nodes.without_name(&directory, name, || unlinkat(&*directory, name, flags))
     }
 
     pub(crate) fn host_rename(&mut self, moved: &Move<'_>) -> Result<(), Errno> {
         let Move { from, to, flags } = *moved;
         let (old, new) = (self.host_directory(from.0)?, self.host_directory(to.0)?);
-        renameat_with(old, from.1, new, to.1, RenameFlags::from_bits_retain(flags))
+        let rename = || renameat_with(&*old, from.1, &*new, to.1, RenameFlags::from_bits_retain(flags));
+        if flags == EXCHANGE {
+            rename()?;
+            self.nodes.renamed(from.0, &old, from.1);
+        } else {
+            self.nodes.without_name(&new, to.1, rename)?;
+        }
+        self.nodes.renamed(to.0, &new, to.1);
+        Ok(())
     }
 
     pub(crate) fn host_setxattr(

@@ -16,6 +16,7 @@ mod changes;
 mod cow;
 mod handles;
 mod host;
+mod lower;
 mod nodes;
 mod plan9;
 mod process;

@@ -2,21 +2,20 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, fstatfs, openat2, statx};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
 use rustix::io::Errno;
 
 use crate::attr::{Attr, S_IFDIR};
 use crate::cow::Change;
+use crate::lower::{Key, Place, Pool, Slot, key, stat};
 
 /// The root's number (FUSE_ROOT_ID).
 pub(crate) const ROOT: u64 = 1;
 
 /// The most files that a guest may make us remember.
 const NODES: usize = 4 << 20;
-
-/// What identifies one of the host's files as long as a handle on it is open: device and inode.
-pub(crate) type Key = (u64, u64);
 
 /// File systems that are no files of anybody, by `f_type` (linux/magic.h): proc, sysfs, devpts, cgroup and
 /// cgroup2, debugfs, tracefs, securityfs, bpf, configfs, efivarfs, fusectl, pstore, selinux, binfmt_misc. A guest
@@ -45,9 +44,7 @@ pub(crate) type Owner = (u32, u32);
 /// The host's file beneath a node.
 #[derive(Debug)]
 pub(crate) struct Lower {
-    /// Opened with O_PATH.
-    pub fd: OwnedFd,
-    key: Key,
+    slot: Rc<Slot>,
     /// Whose files are shown as root's.
     roots: Option<Owner>,
     /// The root of a pseudo file system: shown as an empty directory.
@@ -77,10 +74,23 @@ pub(crate) struct Nodes {
     roots: Option<Owner>,
     /// Devices by first sight; the root's is the first.
     devices: Vec<u64>,
+    pool: Rc<Pool>,
+    /// The root's place.
+    top: Rc<Place>,
 }
 
 /// Opens an entry of a directory, and nothing that it might lead to.
 pub(crate) fn open_entry(
+    directory: &OwnedFd,
+    name: &[u8],
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
+    open_path(directory, name, flags, mode)
+}
+
+/// The same behind several names.
+pub(crate) fn open_path(
     directory: &OwnedFd,
     name: &[u8],
     flags: OFlags,
@@ -91,13 +101,11 @@ pub(crate) fn open_entry(
     openat2(directory, name, flags, Mode::from_raw_mode(mode), resolve)
 }
 
-/// What the host tells of an open file.
-pub(crate) fn stat(fd: &OwnedFd) -> Result<Statx, Errno> {
-    statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
-}
-
-fn device(stat: &Statx) -> u64 {
-    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
+impl Lower {
+    /// The file, opened with O_PATH.
+    pub(crate) fn fd(&self) -> Result<Rc<OwnedFd>, Errno> {
+        self.slot.fd()
+    }
 }
 
 impl Node {
@@ -106,7 +114,7 @@ impl Node {
         match (&self.change, &self.lower) {
             (Some(change), _) => Ok(change.attr),
             (None, Some(lower)) => {
-                let mut attr = Attr::new(&stat(&lower.fd)?, self.ino);
+                let mut attr = Attr::new(&stat(&*lower.fd()?)?, self.ino);
                 if let Some((uid, gid)) = lower.roots {
                     attr.uid = if attr.uid == uid { 0 } else { attr.uid };
                     attr.gid = if attr.gid == gid { 0 } else { attr.gid };
@@ -121,19 +129,70 @@ impl Node {
     }
 
     /// The host's directory that names are looked for in; a hidden one has none.
-    pub(crate) fn lower_directory(&self) -> Option<&OwnedFd> {
-        self.lower.as_ref().filter(|lower| !lower.hidden).map(|lower| &lower.fd)
+    pub(crate) fn lower_directory(&self) -> Result<Option<Rc<OwnedFd>>, Errno> {
+        self.lower.as_ref().filter(|lower| !lower.hidden).map(Lower::fd).transpose()
+    }
+
+    /// Where the host's file is.
+    fn place(&self) -> Option<Rc<Place>> {
+        self.lower.as_ref().and_then(|lower| lower.slot.place())
     }
 }
 
 impl Nodes {
     /// The root directory alone, which is never forgotten.
     /// Files of `roots` are shown as root's.
-    pub(crate) fn new(root: OwnedFd, roots: Option<Owner>) -> Result<Nodes, Errno> {
+    /// At most `most` of the host's files are open for their nodes' sake.
+    pub(crate) fn new(root: OwnedFd, roots: Option<Owner>, most: usize) -> Result<Nodes, Errno> {
         let (all, by_key, devices) = (HashMap::new(), HashMap::new(), Vec::new());
-        let mut nodes = Nodes { all, by_key, next: ROOT, roots, devices };
-        nodes.of_lower(root)?;
+        let pool = Pool::new(root.try_clone().map_err(|_| Errno::MFILE)?, most);
+        let mut nodes = Nodes { all, by_key, next: ROOT, roots, devices, pool, top: Place::root() };
+        // Without a place it is never closed.
+        nodes.of_lower(root, None)?;
         Ok(nodes)
+    }
+
+    /// Closes half of the files that are open for nodes' sake.
+    pub(crate) fn close_some(&self) {
+        self.pool.shrink(self.pool.count() / 2);
+    }
+
+    /// The place of a new name in a directory.
+    fn place_in(&self, directory: u64, name: &[u8]) -> Option<Rc<Place>> {
+        let parent = if directory == ROOT { self.top.clone() } else { self.get(directory).ok()?.place()? };
+        Some(Place::new(parent, name))
+    }
+
+    /// The node behind a name of the host's directory, if the guest knows it.
+    fn known(&self, directory: &OwnedFd, name: &[u8]) -> Option<&Node> {
+        let file = open_entry(directory, name, OFlags::PATH, 0).ok()?;
+        self.by_key.get(&key(&stat(&file).ok()?)).and_then(|id| self.all.get(id))
+    }
+
+    /// Does `work`, which takes away a name of the host's directory; the file, if the guest knows it, stays open.
+    pub(crate) fn without_name(
+        &self,
+        directory: &OwnedFd,
+        name: &[u8],
+        work: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let slot = self.known(directory, name).and_then(|node| node.lower.as_ref()).map(|lower| &lower.slot);
+        let was = slot.and_then(|slot| slot.pin());
+        let done = work();
+        if let (Some(slot), true) = (slot, done.is_err()) {
+            slot.is_at(was);
+        }
+        done
+    }
+
+    /// Notes that what has that name in the host's directory, which is node `id`, came there by a rename.
+    pub(crate) fn renamed(&self, id: u64, directory: &OwnedFd, name: &[u8]) {
+        let Some(place) = self.known(directory, name).and_then(Node::place) else { return };
+        let parent =
+            if id == ROOT { Some(self.top.clone()) } else { self.get(id).ok().and_then(Node::place) };
+        if let Some(parent) = parent {
+            place.becomes(parent, name);
+        }
     }
 
     pub(crate) fn get(&self, id: u64) -> Result<&Node, Errno> {
@@ -144,10 +203,10 @@ impl Nodes {
         self.all.get_mut(&id).ok_or(Errno::STALE)
     }
 
-    /// The node of one of the host's files, made if it is new.
-    pub(crate) fn of_lower(&mut self, fd: OwnedFd) -> Result<u64, Errno> {
+    /// The node of one of the host's files, made if it is new. `from` is the directory and the name by which it was found, if it has one.
+    pub(crate) fn of_lower(&mut self, fd: OwnedFd, from: Option<(u64, &[u8])>) -> Result<u64, Errno> {
         let stat = stat(&fd)?;
-        let key = (device(&stat), stat.stx_ino);
+        let key = key(&stat);
         if let Some(&id) = self.by_key.get(&key) {
             return Ok(id);
         }
@@ -166,7 +225,8 @@ impl Nodes {
             && fstatfs(&fd).is_ok_and(|fs| PSEUDO.contains(&(fs.f_type as u64)));
         // Numbers of other file systems could meet those of the root's.
         let ino = stat.stx_ino ^ ((index as u64 & 0x7fff) << 48);
-        let lower = Lower { fd, key, roots: self.roots, hidden };
+        let place = from.and_then(|(directory, name)| self.place_in(directory, name));
+        let lower = Lower { slot: self.pool.slot(fd, key, place), roots: self.roots, hidden };
         let id = self.add(Node { lookups: 0, ino, lower: Some(lower), change: None })?;
         self.by_key.insert(key, id);
         Ok(id)
@@ -210,7 +270,7 @@ impl Nodes {
         let gone = node.change.as_ref().is_none_or(|change| change.attr.nlink == 0);
         if id != ROOT && node.lookups == 0 && gone {
             if let Some(lower) = &node.lower {
-                self.by_key.remove(&lower.key);
+                self.by_key.remove(&lower.slot.key);
             }
             self.all.remove(&id);
         }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{Mode as Permissions, OFlags, open};
+use rustix::process::{Resource, getrlimit};
 use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
 use satori_sandbox::{Folder, Mode as Sandbox, enter_folder};
 
@@ -22,6 +23,9 @@ pub const COMMAND: &str = "__files";
 /// Whose files of the server's own user are to the guest.
 const AS_ROOT: &str = "as-root";
 const AS_THEY_ARE: &str = "as-they-are";
+
+/// The most of the host's files that are open only as the guest knows them.
+const OPEN_MOST: usize = 1 << 16;
 
 /// Why a folder cannot be offered.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +141,9 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixSt
     let budget = budget.to_str().and_then(|text| text.parse().ok()).ok_or("no such budget")?;
     let socket = stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     more_files();
+    // The others are for what the guest has open, and for changed contents.
+    let open_most = getrlimit(Resource::Nofile).current.map_or(OPEN_MOST, |files| (files / 2) as usize);
+    let open_most = open_most.min(OPEN_MOST);
     rustix::process::umask(Permissions::empty());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let proc = open("/proc/self/fd", flags, Permissions::empty())
@@ -151,7 +158,7 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixSt
     let (opened, result) = enter_folder(sandbox, &folder)
         .map_err(|why| format!("cannot be offered to the guest ({why}): name a folder that can be read"))?;
     let measures = result.map_err(|why| why.to_string())?;
-    let server = Server::new(opened, proc, mode, budget, privileged, roots);
+    let server = Server::new(opened, proc, mode, budget, privileged, roots, open_most);
     let server = server.map_err(|why| format!("cannot be read ({why})"))?;
     say_ready(&measures, &[]).map_err(|why| why.to_string())?;
     Ok((server, protocol, socket.into()))

@@ -57,9 +57,9 @@ impl Server {
             Some(None) => return Err(Errno::NOENT),
             None => {}
         }
-        let lower = node.lower_directory().ok_or(Errno::NOENT)?;
-        let fd = open_entry(lower, name, OFlags::PATH, 0)?;
-        self.nodes.of_lower(fd)
+        let lower = node.lower_directory()?.ok_or(Errno::NOENT)?;
+        let fd = open_entry(&lower, name, OFlags::PATH, 0)?;
+        self.nodes.of_lower(fd, Some((directory, name)))
     }
 
     pub(crate) fn getattr(&mut self, header: &Header, reply: &mut Reply) -> Result<(), Errno> {
@@ -77,7 +77,7 @@ impl Server {
                 reply.bytes(text);
             }
             (_, Some(lower)) => {
-                reply.bytes(readlinkat(&lower.fd, "", Vec::new())?.as_bytes());
+                reply.bytes(readlinkat(&*lower.fd()?, "", Vec::new())?.as_bytes());
             }
             (None, None) => return Err(Errno::STALE),
         }
@@ -87,12 +87,12 @@ impl Server {
     /// Opens the host's file beneath a node, which is a regular file or a directory: opening others could
     /// wait for ever, or reach a device.
     pub(crate) fn open_lower(&self, node: &Node, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let lower = node.lower.as_ref().ok_or(Errno::STALE)?;
-        let kind = crate::attr::Attr::new(&crate::nodes::stat(&lower.fd)?, 0).kind();
+        let lower = node.lower.as_ref().ok_or(Errno::STALE)?.fd()?;
+        let kind = crate::attr::Attr::new(&crate::lower::stat(&lower)?, 0).kind();
         if kind != S_IFREG && kind != S_IFDIR {
             return Err(Errno::NXIO);
         }
-        let number = std::os::fd::AsRawFd::as_raw_fd(&lower.fd).to_string();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&*lower).to_string();
         openat(&self.proc, number, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Permissions::empty())
     }
 
@@ -187,7 +187,7 @@ impl Server {
         let node = self.nodes.get(header.node)?;
         let root = self.nodes.get(crate::nodes::ROOT)?;
         let lower = node.lower.as_ref().or(root.lower.as_ref()).ok_or(Errno::STALE)?;
-        let fs = fstatvfs(&lower.fd)?;
+        let fs = fstatvfs(&*lower.fd()?)?;
         for value in [fs.f_blocks, fs.f_bfree, fs.f_bavail, fs.f_files, fs.f_ffree] {
             reply.u64(value);
         }
@@ -219,7 +219,7 @@ impl Server {
                 entries.push(Entry { name: name.clone(), ino: node.ino, kind });
             }
         }
-        if node.lower_directory().is_none() {
+        if node.lower_directory()?.is_none() {
             return Ok(entries);
         }
         let directory = self.open_lower(node, OFlags::RDONLY | OFlags::DIRECTORY)?;

@@ -81,7 +81,7 @@ const VERSION: (u32, u32, u32) = (7, 31, 38);
 
 impl Server {
     /// A server of `root`, an open directory. `proc` is `/proc/self/fd`; `privileged` tells that files can be given to
-    /// others; files of `roots` are root's to the guest.
+    /// others; files of `roots` are root's to the guest; at most `open_most` files are open only because the guest knows them.
     pub(crate) fn new(
         root: OwnedFd,
         proc: OwnedFd,
@@ -89,8 +89,9 @@ impl Server {
         budget: u64,
         privileged: bool,
         roots: Option<Owner>,
+        open_most: usize,
     ) -> Result<Server, Errno> {
-        let (nodes, handles) = (Nodes::new(root, roots)?, Handles::default());
+        let (nodes, handles) = (Nodes::new(root, roots, open_most)?, Handles::default());
         Ok(Server { mode, nodes, handles, proc, budget: Budget::new(budget), privileged, roots })
     }
 
@@ -98,7 +99,14 @@ impl Server {
     pub(crate) fn answer<'a>(&mut self, request: &[u8], reply: &'a mut Reply) -> Option<&'a [u8]> {
         reply.begin();
         let (header, args) = Header::parse(request).ok()?;
-        match self.perform(&header, args, reply) {
+        let mut done = self.perform(&header, args, reply);
+        // Handles, and contents in memory, need open files, too. What changes the host's folder may be half done.
+        if done == Err(Errno::MFILE) && (self.mode != Mode::Rw || !CHANGES.contains(&header.opcode)) {
+            self.nodes.close_some();
+            reply.begin();
+            done = self.perform(&header, args, reply);
+        }
+        match done {
             Ok(Answer::Never) => None,
             Ok(Answer::Yes) => Some(reply.finish(header.unique, Ok(()))),
             Err(errno) => Some(reply.finish(header.unique, Err(errno))),

@@ -12,7 +12,7 @@ pub const DRIVERS: &[&str] = &["virtio_pci", "virtio_blk", "virtio_net", "virtio
 const BLOCKS: u64 = 32 << 10;
 const BLOCK: usize = 4096;
 /// Files of 1 KiB, and folders of a hundred of them.
-const FILES: u64 = 20_000;
+const FILES: u64 = 5_000;
 const EACH: u64 = 100;
 /// Bytes of the large file.
 const LARGE: usize = 16 << 20;

@@ -393,7 +393,7 @@ pub(crate) mod tests {
         let rows = results(vec![line("fib", &[&[10.0], &[90.0]])]);
         let programs = [&[10.0][..], &[20.0][..], &[]];
         let programs = programs.map(|satori| line("mix", &[&[10.0], satori]));
-        let all = rows.with(results(programs.into()));
+        let all = rows.with(results(programs.into()).worst_first());
         let satori: Vec<_> = all.tables[0].lines.iter().map(Line::satori).collect();
         assert_eq!(satori, [Some(90.0), None, Some(20.0), Some(10.0)]);
     }

@@ -8,7 +8,7 @@ use crate::measure::Meter;
 use crate::sys::now;
 
 /// Files, named by their number, in folders of a hundred, each with its number as its first bytes.
-pub const FILES: u64 = 20_000;
+const FILES: u64 = 5_000;
 const EACH: u64 = 100;
 /// How long the large file is, and what is read of it at a time.
 const LARGE: u64 = 16 << 20;

@@ -204,6 +204,72 @@ fn who_reads_sees_what_was_written_after_it_opened() {
     assert_eq!(fs::read(folder.join("a")).unwrap(), b"before");
 }
 
+/// Three files may be open for the sake of those that the guest knows.
+#[test]
+fn a_guest_knows_more_files_than_may_be_open() {
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    for mode in [Mode::Ro, Mode::Cow, Mode::Rw] {
+        let folder = Folder::new();
+        for number in 0..300 {
+            let path = folder.join(format!("d{}/e", number % 10));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(number.to_string()), number.to_string()).unwrap();
+        }
+        let mut client = Client::new(&folder, mode);
+        let before = open();
+        let path = |number: u32| format!("d{}/e/{number}", number % 10);
+        let nodes: Vec<_> = (0..300).map(|number| client.stat(&path(number)).unwrap().node).collect();
+        // Other tests' threads open some, too.
+        assert!(open() < before + 150, "{mode:?}");
+        for (number, node) in nodes.into_iter().enumerate() {
+            let reply = client.ask(op::OPEN, node, body().u32(0).u32(0)).unwrap();
+            let handle = u64::from_le_bytes(reply[..8].try_into().unwrap());
+            assert_eq!(client.pread(handle, 0, 9).unwrap(), number.to_string().as_bytes(), "{mode:?}");
+            client.release(handle);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_closed_meanwhile_is_found_where_it_is_now_or_not_at_all() {
+    for mode in [Mode::Cow, Mode::Rw] {
+        let folder = Folder::new();
+        fs::create_dir_all(folder.join("d/e")).unwrap();
+        for name in ["d/e/a", "d/e/b", "d/e/linked", "other-0", "other-1", "other-2", "other-3", "gone"] {
+            fs::write(folder.join(name), name).unwrap();
+        }
+        fs::hard_link(folder.join("d/e/linked"), folder.join("second")).unwrap();
+        let mut client = Client::new(&folder, mode);
+        let others =
+            |client: &mut Client| (0..4).for_each(|i| _ = client.stat(&format!("other-{i}")).unwrap());
+        let [a, b, linked, gone] =
+            ["d/e/a", "d/e/b", "d/e/linked", "gone"].map(|name| client.stat(name).unwrap().node);
+        others(&mut client);
+        client.rename("d/e", "n", 0).unwrap();
+        client.rename("n/a", "n/c", 0).unwrap();
+        client.rename("n/c", "n/b", 2).unwrap();
+        client.unlink("n/linked").unwrap();
+        others(&mut client);
+        let read = |client: &mut Client, node| {
+            let reply = client.ask(op::OPEN, node, body().u32(0).u32(0))?;
+            let handle = u64::from_le_bytes(reply[..8].try_into().unwrap());
+            let read = client.pread(handle, 0, 20);
+            client.release(handle);
+            read
+        };
+        for (node, was) in [(a, "d/e/a"), (b, "d/e/b"), (linked, "d/e/linked")] {
+            others(&mut client);
+            assert_eq!(read(&mut client, node).unwrap(), was.as_bytes(), "{mode:?}");
+        }
+        // The host's doing: another file of that name is another file.
+        fs::write(folder.join("new"), "another").unwrap();
+        fs::rename(folder.join("new"), folder.join("gone")).unwrap();
+        others(&mut client);
+        assert_eq!(read(&mut client, gone), Err(Errno::STALE), "{mode:?}");
+        assert_eq!(client.get("gone").unwrap(), b"another");
+    }
+}
+
 #[test]
 fn hard_links_change_together() {
     let folder = Folder::new();
