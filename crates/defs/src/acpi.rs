@@ -40,6 +40,22 @@ pub mod madt {
     pub const HIGH_LEVEL: u16 = 0b1101;
 }
 
+/// System resource affinity table (ACPI 6.5, 5.2.16).
+pub mod srat {
+    /// What stands behind the header: 1, and eight bytes without meaning.
+    pub const RESERVED: [u8; 12] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// Type of a memory affinity structure.
+    pub const MEMORY: u8 = 1;
+    /// Bytes of one.
+    pub const MEMORY_BYTES: u8 = 40;
+    /// Type of a processor's x2APIC affinity structure.
+    pub const X2APIC: u8 = 2;
+    /// Bytes of one.
+    pub const X2APIC_BYTES: u8 = 24;
+    /// The structure counts.
+    pub const ENABLED: u32 = 1;
+}
+
 /// FADT boot flags IAPC_BOOT_ARCH (ACPI 6.5, table 5.10).
 pub mod iapc_boot_arch {
     /// There are user-visible devices on an ISA bus.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use satori_boot::acpi::Platform;
+use satori_boot::acpi::{Node, Platform};
 use satori_boot::{BootProtocol, Initrd, KERNEL_MAX, Kernel, layout, load, needs_long_mode};
 use satori_cpuid::Topology;
 use satori_memory::Region;
@@ -11,18 +11,43 @@ use satori_memory::Region;
 use crate::engines::Chosen;
 use crate::life::{Begin, Loader};
 use crate::offered::long_mode;
-use crate::{Config, Error};
+use crate::{Config, Error, NumaNode};
 
 /// What the tables announce: the processors, and every device that a life has.
-fn platform(topology: Topology, devices: bool, serials: usize) -> Platform {
+fn platform(topology: Topology, nodes: Vec<Node>, devices: bool, serials: usize) -> Platform {
     Platform {
         apic_ids: topology.apic_ids().collect(),
         sockets: topology.sockets,
         cores: topology.dies * topology.cores,
         pci_devices: devices,
         more_serials: serials,
+        nodes,
         ..Platform::default()
     }
+}
+
+/// What of RAM is whose, in the nodes' order.
+fn nodes(numa: &[NumaNode], topology: Topology, regions: &[Region]) -> Vec<Node> {
+    let mut left = regions.iter().map(|region| (region.start.0, region.len)).collect::<Vec<_>>();
+    left.reverse();
+    let mut share = |mut bytes: u64| {
+        let mut memory = Vec::new();
+        while let Some((start, len)) = left.pop_if(|_| bytes > 0) {
+            let taken = len.min(bytes);
+            memory.push((start, taken));
+            bytes -= taken;
+            if taken < len {
+                left.push((start + taken, len - taken));
+            }
+        }
+        memory
+    };
+    let node = |node: &NumaNode| Node {
+        apic_ids: node.cpus.iter().map(|cpu| topology.apic_id(*cpu)).collect(),
+        memory: share(node.memory),
+        distances: node.distances.clone(),
+    };
+    numa.iter().map(node).collect()
 }
 
 /// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,
@@ -47,7 +72,12 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         kernel_name: config.kernel_name,
         cmdline: config.cmdline,
         initrd: Initrd::new(config.initrds),
-        platform: platform(config.topology, !config.devices.is_empty(), config.serials.count()),
+        platform: platform(
+            config.topology,
+            nodes(&config.numa, config.topology, &regions),
+            !config.devices.is_empty(),
+            config.serials.count(),
+        ),
         protocol: config.protocol,
     };
     // Unpacked it is several times as large as the file, so each life unpacks its own.

@@ -29,6 +29,8 @@ pub struct Config {
     pub memory: u64,
     /// vCPUs, and how they make up cores, dies and sockets.
     pub topology: Topology,
+    /// Nodes that share out vCPUs and memory, which is given to them in this order; none is one node, of which nothing is said.
+    pub numa: Vec<NumaNode>,
     /// CPU model and changes to it, as `MODEL,+FEATURE,-FEATURE`; none is `max`.
     pub cpu_model: Option<String>,
     /// What is offered of Hyper-V.
@@ -88,6 +90,17 @@ pub struct Config {
     pub names: bool,
 }
 
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its vCPUs' numbers.
+    pub cpus: Vec<u32>,
+    /// Its memory in bytes; all nodes' are the machine's.
+    pub memory: u64,
+    /// How far each node is, 10 being here.
+    pub distances: Vec<u8>,
+}
+
 impl Config {
     /// The leaves of the paravirtual interfaces, for a TSC of `tsc_hz`: Hyper-V's first, the next behind it.
     pub(crate) fn personalities(&self, tsc_hz: u64) -> Vec<satori_cpuid::Leaf> {
@@ -111,6 +124,7 @@ impl Default for Config {
             protocol: ProtocolChoice::Auto,
             memory: 512 << 20,
             topology: Topology::default(),
+            numa: Vec::new(),
             cpu_model: None,
             hyperv: satori_hyperv::Config::auto_on(VmxProcessor::default().apicv()),
             kvm: satori_kvm::Config::off(),

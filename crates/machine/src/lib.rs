@@ -49,7 +49,7 @@ mod x86;
 
 pub use charge::Charges;
 pub use clock::{RealClock, VirtualClock};
-pub use config::{ClockMode, Config, EngineKind, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
+pub use config::{ClockMode, Config, EngineKind, NumaNode, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
 pub use crash_dump::CrashDump;
 pub use devices::{DeviceConfig, Devices};
 pub use error::Error;

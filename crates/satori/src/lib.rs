@@ -24,6 +24,7 @@ mod judge;
 pub mod late;
 pub mod modules;
 pub mod network;
+pub mod numa;
 pub mod opened;
 pub mod origin;
 pub mod output;

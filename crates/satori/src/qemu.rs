@@ -7,6 +7,7 @@ mod chars;
 mod devices;
 mod folders;
 mod machine;
+mod numa;
 mod words;
 
 use std::ffi::{OsStr, OsString};

@@ -13,6 +13,7 @@ use super::CpuFlags;
 use crate::attend::Limits;
 use crate::devices::DiskSpec;
 use crate::network::{self, NetSpec};
+use crate::numa::NumaSpec;
 use crate::output::Newlines;
 use crate::units;
 use crate::vsock::VsockSpec;
@@ -26,6 +27,11 @@ pub struct Machine {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub processor: CpuFlags,
+    /// A NUMA node; given once for each. memory is its part of the guest's (equal parts without), cpus are its vCPUs, such as 0-1:4 (equal
+    /// parts in their order without), distances how far each node is, in their order, such as 10:20 (10 here and 20 elsewhere without).
+    /// vCPUs that stand in one socket are put into a socket for each node where that comes out even
+    #[arg(long, value_name = "[memory=SIZE][,cpus=N-N:N..][,distances=N:N..]", value_parser = crate::numa::spec)]
+    pub numa: Vec<NumaSpec>,
     /// A disk, on virtio: a block device or an image, raw unless format=qcow2 says otherwise, since the format is never guessed. May be
     /// given several times. What a qcow2 image is based on is looked for in its own folder, or in that of backing. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
     /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk; cache says otherwise as QEMU's does: none and directsync pass by

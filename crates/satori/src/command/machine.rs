@@ -11,6 +11,7 @@ use super::MEMORY;
 use crate::choose::{self, Processors};
 use crate::cli;
 use crate::commands::run::{self, Boot, Watchers};
+use crate::numa;
 use crate::opened::Opened;
 
 /// What the flags say of processors, looked at before anything is opened.
@@ -42,6 +43,7 @@ impl Wanted {
                 if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
                     config.memory = MEMORY;
                 }
+                numa::share_out(&mut config, &flags.machine)?;
                 (config.devices, config.serials) = (devices, serials);
                 let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
                 tracing::info!("{}", machine.engine());

@@ -9,6 +9,7 @@ use super::chars::{Char, WantedPort};
 use super::devices::{Card, Drive};
 use super::folders::{Folder, Mount};
 use super::machine;
+use super::numa::Numa;
 
 /// What the words ask for.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(super) struct Wishes {
     pub(super) balloon: bool,
     pub(super) suite: bool,
     pub(super) accels: Vec<String>,
+    numa: Numa,
     kernel: bool,
     append: OsString,
     memory: Option<u64>,
@@ -59,7 +61,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("loadvm", "there are no snapshots of machines"),
     ("fw_cfg", "there is no fw_cfg for the guest's own use"),
     ("smbios", "the SMBIOS tables are Satori's own"),
-    ("numa", "there is one NUMA node"),
     ("pidfile", "the shell tells the process's number"),
     ("d", "write 'satori run --trace FILE'"),
     ("D", "write 'satori run --trace FILE'"),
@@ -77,7 +78,8 @@ const UNDERSTOOD: &str = "\
 -chardev stdio|null|file|socket,id=ID[,path=..], -mon chardev=ID, -fsdev local,id=ID,path=DIR,security_model=none[,readonly=on],
 -virtfs local,path=DIR,mount_tag=TAG,security_model=none, -drive file=FILE,format=raw|qcow2,if=virtio|none[,id=ID,readonly=on,snapshot=on],
 -snapshot, -netdev user,id=ID[,hostfwd=..,restrict=on], -nic user|none, -net nic|user|none, -device NAME[,..] ('-device help' lists them),
--object rng-random,id=ID, -qmp unix:PATH,server=on,wait=off, -no-reboot, -gdb tcp::PORT, -s, -S";
+-object rng-random,id=ID, -object memory-backend-ram|memory-backend-memfd,id=ID,size=SIZE,
+-numa node[,cpus=N-N][,mem=SIZE|memdev=ID], -numa dist,src=N,dst=N,val=N, -qmp unix:PATH,server=on,wait=off, -no-reboot, -gdb tcp::PORT, -s, -S";
 
 pub(super) fn help() -> String {
     format!(
@@ -108,6 +110,7 @@ impl Wishes {
             balloon: false,
             suite: false,
             accels: Vec::new(),
+            numa: Numa::default(),
             kernel: false,
             append: OsString::new(),
             memory: None,
@@ -189,7 +192,8 @@ impl Wishes {
             "nic" => self.nic(text()?)?,
             "net" => self.net(text()?)?,
             "device" => self.device(text()?)?,
-            "object" if text()?.starts_with("rng-") => {}
+            "object" if text()?.starts_with("rng-") || self.numa.object(text()?)? => {}
+            "numa" => self.numa.read(text()?)?,
             _ => match REFUSED.iter().find(|(known, _)| *known == name) {
                 Some((_, why)) => bail!("-{name} {}: {why}", value.display()),
                 None => bail!("-{name} {} is not understood: see 'satori qemu --help'", value.display()),
@@ -267,6 +271,7 @@ impl Wishes {
         if self.console != Char::Stdio {
             all.extend(["--input", "none"].map(OsString::from));
         }
+        self.numa.put(&mut all)?;
         self.put_folders(&mut all)?;
         self.check_ports()?;
         self.put_devices(&mut all)?;
@@ -337,6 +342,22 @@ mod tests {
     }
 
     #[test]
+    fn nodes_are_nodes_and_one_is_none() {
+        let one = run(
+            "-kernel k -nographic -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem",
+        );
+        assert!(!one.as_ref().unwrap().contains("numa"), "{one:?}");
+        let two = run(
+            "-kernel k -nographic -m 1G -smp 4 -numa node,cpus=0,cpus=2-3,memdev=a -numa node,nodeid=1,cpus=1,mem=256 \
+             -object memory-backend-ram,id=a,size=805306368 -numa dist,src=1,dst=0,val=33",
+        )
+        .unwrap();
+        let words =
+            "--numa=memory=786432K,cpus=0:2-3,distances=10:33 --numa=memory=262144K,cpus=1,distances=33:10";
+        assert!(two.contains(words), "{two}");
+    }
+
+    #[test]
     fn what_is_not_had_is_refused_by_name() {
         for (line, said) in [
             ("-nographic", "name a kernel"),
@@ -370,6 +391,11 @@ mod tests {
             ("-kernel k -nographic -m much", "-m much"),
             ("-kernel k -nographic -device isa-debug-exit", "iobase=0xf4"),
             ("-kernel k -nographic -drive if=none,id=a,file=d,format=raw", "no -device uses it"),
+            ("-kernel k -nographic -numa node,memdev=m -numa node", "there is no -object with id=m"),
+            ("-kernel k -nographic -numa node -numa node,nodeid=3", "the next is nodeid=1"),
+            ("-kernel k -nographic -numa dist,src=0,dst=1,val=30", "there are 0 nodes"),
+            ("-kernel k -nographic -numa cpu,node-id=0", "write node or dist"),
+            ("-kernel k -nographic -object memory-backend-file,id=m,size=1G", "is not understood"),
             ("disk.img", "is an image without a flag"),
         ] {
             let why = run(line).unwrap_err();

@@ -7,7 +7,7 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 use acpi_tables::{Aml, facs::FACS};
-use satori_defs::acpi::{self, iapc_boot_arch, madt};
+use satori_defs::acpi::{self, iapc_boot_arch, madt, srat};
 use satori_defs::chipset::{hpet, irq, mmio, port, reset, rtc};
 use satori_defs::{apic, x86::PAGE_SIZE};
 
@@ -38,6 +38,19 @@ pub struct Platform {
     pub i8042: bool,
     /// The panic notifier.
     pub pvpanic: bool,
+    /// Nodes of processors and memory, if there are several to tell of.
+    pub nodes: Vec<Node>,
+}
+
+/// Processors and memory that are near each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// APIC ids.
+    pub apic_ids: Vec<u32>,
+    /// Where memory begins, and its bytes.
+    pub memory: Vec<(u64, u64)>,
+    /// How far each node is, 10 being here.
+    pub distances: Vec<u8>,
 }
 
 impl Default for Platform {
@@ -55,6 +68,7 @@ impl Default for Platform {
             rtc: true,
             i8042: true,
             pvpanic: true,
+            nodes: Vec::new(),
         }
     }
 }
@@ -111,6 +125,10 @@ pub fn tables(platform: &Platform, base: u32) -> Tables {
         let mut mcfg = MCFG::new(OEM, OEM_TABLE, OEM_REVISION);
         mcfg.add_ecam(mmio::ECAM, 0, 0, 0);
         xsdt.add_entry(add(&mcfg));
+    }
+    if !platform.nodes.is_empty() {
+        xsdt.add_entry(add(&srat_table(&platform.nodes)));
+        xsdt.add_entry(add(&slit(&platform.nodes)));
     }
     xsdt.add_entry(add(&waet()));
     let xsdt = add(&xsdt);
@@ -216,6 +234,36 @@ fn hpet_table() -> Sdt {
     table
 }
 
+/// Which node processors and memory are in.
+fn srat_table(nodes: &[Node]) -> Sdt {
+    let mut body = srat::RESERVED.to_vec();
+    for (number, node) in (0_u32..).zip(nodes) {
+        for id in &node.apic_ids {
+            // Also for ids of eight bits: the specification asks for the other structure only where an operating system has no x2APIC.
+            body.extend([srat::X2APIC, srat::X2APIC_BYTES, 0, 0]);
+            [number, *id, srat::ENABLED, 0, 0].iter().for_each(|field| body.extend(field.to_le_bytes()));
+        }
+        for (start, len) in &node.memory {
+            body.extend([srat::MEMORY, srat::MEMORY_BYTES]);
+            body.extend(number.to_le_bytes());
+            body.extend([0; 2]);
+            [*start, *len].iter().for_each(|field| body.extend(field.to_le_bytes()));
+            [0, srat::ENABLED, 0, 0].iter().for_each(|field| body.extend(field.to_le_bytes()));
+        }
+    }
+    let mut table = sdt(*b"SRAT", 3);
+    table.append_slice(&body);
+    table
+}
+
+/// How far nodes are from each other (ACPI 6.5, 5.2.17).
+fn slit(nodes: &[Node]) -> Sdt {
+    let mut table = sdt(*b"SLIT", 1);
+    table.append_slice(&(nodes.len() as u64).to_le_bytes());
+    nodes.iter().for_each(|node| table.append_slice(&node.distances));
+    table
+}
+
 /// Windows ACPI emulated devices table: our PM timer needs no second read.
 fn waet() -> Sdt {
     let mut table = sdt(*b"WAET", 1);
@@ -268,6 +316,7 @@ mod tests {
             rtc: false,
             i8042: false,
             pvpanic: false,
+            nodes: Vec::new(),
         };
         assert_eq!(names(&bare), ["FACP", "APIC", "WAET", "DSDT"]);
         let (full, less) = (walk(&Platform::default()), walk(&bare));
@@ -280,6 +329,35 @@ mod tests {
         for name in [&b"COM1"[..], b"RTC_", b"KBD_", b"HPET", b"QEMU0001"] {
             assert!(has(&dsdt(&full), name) && !has(&dsdt(&less), name), "{name:?}");
         }
+    }
+
+    #[test]
+    fn nodes_have_processors_memory_and_distances() {
+        let node = |ids: &[u32], memory: &[(u64, u64)], distances: [u8; 2]| Node {
+            apic_ids: ids.to_vec(),
+            memory: memory.to_vec(),
+            distances: distances.to_vec(),
+        };
+        let high = (4 << 30, 1 << 30);
+        let nodes =
+            vec![node(&[0, 1], &[(0, 3 << 30), high], [10, 33]), node(&[300], &[(5 << 30, 9)], [44, 10])];
+        let tables = walk(&Platform { nodes, ..Platform::default() });
+        let table = |name: &str| tables.iter().find(|(other, _)| other == name).unwrap().1.clone();
+        assert_eq!(table("SLIT")[36..], [2, 0, 0, 0, 0, 0, 0, 0, 10, 33, 44, 10]);
+        let srat = table("SRAT");
+        let (mut at, mut seen) = (48, Vec::new());
+        let word = |at: usize| u32::from_le_bytes(srat[at..at + 4].try_into().unwrap());
+        while at < srat.len() {
+            let (node, flags) = if srat[at] == 2 { (at + 4, at + 12) } else { (at + 2, at + 28) };
+            seen.push((srat[at], word(node), word(at + 8), word(flags)));
+            at += usize::from(srat[at + 1]);
+        }
+        assert_eq!(at, srat.len());
+        // Of memory the third is the lower half of where it begins.
+        let memory = [(1, 0, 0, 1), (1, 0, 0, 1)];
+        assert_eq!(seen[..2], [(2, 0, 0, 1), (2, 0, 1, 1)]);
+        assert_eq!(seen[2..4], memory);
+        assert_eq!(seen[4..], [(2, 1, 300, 1), (1, 1, 1 << 30, 1)]);
     }
 
     #[test]

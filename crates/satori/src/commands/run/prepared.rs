@@ -18,7 +18,7 @@ use crate::opened::Opened;
 use crate::output::{Output, Shared};
 use crate::say::say;
 use crate::terminal::RawMode;
-use crate::{cli, devices, origin, report};
+use crate::{cli, devices, numa, origin, report};
 
 /// A machine that is ready to run, and what it needs of the host.
 pub(crate) struct Prepared<'a> {
@@ -45,6 +45,7 @@ impl<'a> Prepared<'a> {
         let mut opened = Opened::default();
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let mut config = config(boot, flags, chosen)?;
+        numa::share_out(&mut config, flags)?;
         config.devices = devices::devices(flags)?;
         config.input = input(flags)?;
         let serials = devices::serials(flags, &mut opened)?;
