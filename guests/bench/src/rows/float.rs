@@ -10,12 +10,15 @@ use std::hint::black_box;
 use crate::measure::Meter;
 
 const SIDE: usize = 32;
-type Matrix = [[f32; SIDE]; SIDE];
+/// A matrix that no vector in a row of it crosses a cache line in: an array would lie wherever the stack
+/// does, which is somewhere else in each run.
+#[repr(align(64))]
+struct Matrix([[f32; SIDE]; SIDE]);
 
 fn matrices() -> (Matrix, Matrix) {
     let fill = |seed: usize| {
-        let mut m = [[0f32; SIDE]; SIDE];
-        for (i, row) in m.iter_mut().enumerate() {
+        let mut m = Matrix([[0f32; SIDE]; SIDE]);
+        for (i, row) in m.0.iter_mut().enumerate() {
             for (j, cell) in row.iter_mut().enumerate() {
                 *cell = ((i * 37 + j * 11 + seed) % 101) as f32 / 7.0 - 5.0;
             }
@@ -26,7 +29,7 @@ fn matrices() -> (Matrix, Matrix) {
 }
 
 fn sum(m: &Matrix) -> u64 {
-    m.iter().flatten().fold(0, |sum: u64, cell| sum.rotate_left(7) ^ u64::from(cell.to_bits()))
+    m.0.iter().flatten().fold(0, |sum: u64, cell| sum.rotate_left(7) ^ u64::from(cell.to_bits()))
 }
 
 pub fn sse_scalar(m: &mut Meter) {
@@ -52,7 +55,7 @@ pub fn sse_scalar(m: &mut Meter) {
 
 pub fn sse_packed(m: &mut Meter) {
     let (a, b) = matrices();
-    let mut c = [[0f32; SIDE]; SIDE];
+    let mut c = Matrix([[0f32; SIDE]; SIDE]);
     m.each(|| {
         packed(black_box(&a), black_box(&b), &mut c);
         sum(&c)
@@ -60,9 +63,9 @@ pub fn sse_packed(m: &mut Meter) {
 }
 
 fn packed(a: &Matrix, b: &Matrix, c: &mut Matrix) {
-    for (row, out) in a.iter().zip(c) {
+    for (row, out) in a.0.iter().zip(&mut c.0) {
         out.fill(0.0);
-        for (factor, line) in row.iter().zip(b) {
+        for (factor, line) in row.iter().zip(&b.0) {
             for (out, line) in out.chunks_exact_mut(4).zip(line.chunks_exact(4)) {
                 // SAFETY: each chunk has four numbers, and SSE is part of x86-64.
                 unsafe {
@@ -80,7 +83,7 @@ pub fn avx2(m: &mut Meter) {
         return;
     }
     let (a, b) = matrices();
-    let mut c = [[0f32; SIDE]; SIDE];
+    let mut c = Matrix([[0f32; SIDE]; SIDE]);
     m.each(|| {
         // SAFETY: the processor has what the function needs.
         unsafe { fused(black_box(&a), black_box(&b), &mut c) };
@@ -90,9 +93,9 @@ pub fn avx2(m: &mut Meter) {
 
 #[target_feature(enable = "avx2,fma")]
 fn fused(a: &Matrix, b: &Matrix, c: &mut Matrix) {
-    for (row, out) in a.iter().zip(c) {
+    for (row, out) in a.0.iter().zip(&mut c.0) {
         out.fill(0.0);
-        for (factor, line) in row.iter().zip(b) {
+        for (factor, line) in row.iter().zip(&b.0) {
             for (out, line) in out.chunks_exact_mut(8).zip(line.chunks_exact(8)) {
                 // SAFETY: each chunk has eight numbers.
                 unsafe {
