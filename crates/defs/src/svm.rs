@@ -19,6 +19,11 @@ macro_rules! exit_codes {
             pub const fn name(self) -> &'static str {
                 match self { $(ExitCode::$ident => $name,)* }
             }
+
+            /// What the counter of a nested guest's exits is called.
+            pub const fn nested(self) -> &'static str {
+                match self { $(ExitCode::$ident => concat!("exits of L2: ", $name),)* }
+            }
         }
     };
 }

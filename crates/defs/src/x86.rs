@@ -80,6 +80,8 @@ pub mod efer {
     pub const LMA: u64 = 1 << 10;
     /// Execute-disable enable.
     pub const NXE: u64 = 1 << 11;
+    /// AMD: SVM enable.
+    pub const SVME: u64 = 1 << 12;
     /// AMD: automatic IBRS enable.
     pub const AIBRSE: u64 = 1 << 21;
 }

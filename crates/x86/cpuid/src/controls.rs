@@ -34,6 +34,7 @@ const EFER: &[(u64, Feature)] = &[
     (efer::SCE, Feature::Syscall),
     (efer::LME, Feature::Lm),
     (efer::NXE, Feature::Nx),
+    (efer::SVME, Feature::Svm),
     (efer::AIBRSE, Feature::AutoIbrs),
 ];
 

@@ -27,6 +27,7 @@ use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
 use crate::mmu::Mmu;
+use crate::svm::Svm;
 use crate::vmx::Vmx;
 use crate::world::World;
 
@@ -68,6 +69,8 @@ pub struct Cpu {
     pub count: Count,
     /// VMX operation.
     pub vmx: Box<Vmx>,
+    /// SVM.
+    pub svm: Box<Svm>,
     /// Breakpoints.
     pub debug: Debug,
     /// Where the current instruction goes on.
@@ -99,6 +102,7 @@ impl Cpu {
             windows: Windows::default(),
             count: Count::default(),
             vmx: Box::default(),
+            svm: Box::default(),
             debug: Debug::new(),
             next_rip: 0,
             controls: Controls::default(),

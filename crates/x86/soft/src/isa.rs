@@ -9,7 +9,7 @@ use iced_x86::{Code, CpuidFeature, Decoder, DecoderError, DecoderOptions, Instru
 use satori_cpuid::{Feature, Offered, Vendor};
 
 use crate::cpu::{Cpu, Handler};
-use crate::{insn, vmx};
+use crate::{insn, svm, vmx};
 
 /// Bytes of an instruction at most (SDM volume 2, 2.3.11).
 pub const MAX_LENGTH: usize = 15;
@@ -94,6 +94,9 @@ impl Isa {
         }
         if self.offered.has(Feature::Vmx) && vmx::intercepted(insn) {
             return vmx::execute;
+        }
+        if self.offered.has(Feature::Svm) && svm::intercepted(insn) {
+            return svm::execute;
         }
         insn::handler(insn)
     }

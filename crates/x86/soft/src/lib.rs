@@ -36,6 +36,7 @@ pub mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod vcpu;
+mod svm;
 mod vmx;
 pub mod world;
 

@@ -28,6 +28,7 @@ impl Cpu {
     pub(crate) fn begin_run(&mut self, until: Until, interval: u64) -> Horizon {
         self.flags.set_bits(self.state.rflags);
         self.forget_vmx();
+        self.forget_svm();
         self.mode_changed();
         self.notice_map();
         self.arm();
@@ -70,11 +71,8 @@ impl Cpu {
             return Some(exit);
         }
         // A guest that sleeps in HLT is left for its timer and its windows as any other (SDM 25.2, 25.5.1).
-        if self.state.activity == Activity::Halted
-            && let Some(exit) = self.guest_look()
-        {
-            self.vmx.exit = Some(exit);
-            self.vm_exit();
+        if self.state.activity == Activity::Halted {
+            self.guest_look();
         }
         None
     }
@@ -144,10 +142,11 @@ impl Cpu {
             self.windows.attention = true;
             return self.step();
         }
-        if let Some(exit) = self.guest_look() {
-            self.vmx.exit = Some(exit);
-            self.vm_exit();
-            return None;
+        if self.guest_look() {
+            return (self.state.activity == Activity::Shutdown).then_some(Exit::TripleFault);
+        }
+        if self.take_held_nmi() {
+            return self.deliver(Event::Nmi);
         }
         if self.state.tpr >> 4 < self.controls.tpr_threshold {
             return Some(Exit::TprBelowThreshold);
@@ -165,6 +164,7 @@ impl Cpu {
             }
             if self.state.rflags & rflags::IF != 0
                 && !self.vmx.guest
+                && self.svm.gif
                 && let Some(vector) = self.vmx.held.take()
             {
                 self.choose_windows();
@@ -200,6 +200,7 @@ impl Cpu {
             || state.pending_debug != 0
             || self.vmx.trap
             || self.vmx.proc & proc::MONITOR_TRAP != 0
+            || self.svm.steps()
             || self.debug.steps()
     }
 
@@ -349,11 +350,7 @@ impl Cpu {
             // What comes between two iterations finds RF set (SDM 17.3.1.1).
             self.state.rflags |= rflags::RF;
         }
-        if self.vmx.guest
-            && let Some(exit) = self.event_exit(event)
-        {
-            self.vmx.exit = Some(exit);
-            self.vm_exit();
+        if self.leave_for_event(event) {
             return None;
         }
         self.vmx.vectoring = if self.vmx.guest { self.vectoring(event) } else { Interruption::default() };
@@ -384,7 +381,7 @@ impl Cpu {
             }
             outcome if self.vmx.guest => {
                 self.undelivered(outcome);
-                None
+                (self.state.activity == Activity::Shutdown).then_some(Exit::TripleFault)
             }
             Err(_) => {
                 self.state.activity = Activity::Shutdown;

@@ -9,7 +9,7 @@ use satori_save::{Error, State, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::Cpu;
-use crate::vmx;
+use crate::{svm, vmx};
 
 /// More answers than any instruction asks for: the longest areas that XSAVE writes to a device, eight bytes an answer.
 const ANSWERS: usize = 1024;
@@ -39,11 +39,12 @@ struct Beside {
     seed: Option<u64>,
     /// What it has as the processor of a hypervisor.
     vmx: vmx::Saved,
+    svm: svm::Saved,
 }
 
 impl State for Beside {
     const NAME: &'static str = "software vCPU";
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
 }
 
 impl Beside {
@@ -86,6 +87,7 @@ pub(crate) fn save(cpu: &Cpu) -> Result<Value, Error> {
         repeating: cpu.debug.repeating(),
         seed: cpu.seed(),
         vmx: vmx::save(&cpu.vmx),
+        svm: svm::save(cpu),
     })
 }
 
@@ -104,6 +106,7 @@ pub(crate) fn restore(cpu: &mut Cpu, value: &Value) -> Result<(), Error> {
     cpu.controls.continued = beside.continued;
     cpu.windows.behind_sti = 0;
     vmx::restore(cpu, beside.vmx)?;
+    svm::restore(cpu, beside.svm)?;
     if let Some(seed) = beside.seed {
         cpu.entropy().set_seed(seed);
     }

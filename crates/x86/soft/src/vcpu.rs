@@ -179,6 +179,7 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
             ("exceptions delivered", cpu.count.exceptions().iter().sum()),
         ];
         stats.extend(cpu.vmx.account.stats());
+        stats.extend(cpu.svm.account.stats());
         self.0.stats(&mut stats);
         stats
     }

@@ -32,7 +32,7 @@ use account::Account;
 use enlightened::Enlightened;
 pub(crate) use ept::Nested;
 use instructions::handler;
-pub(crate) use intercept::{execute, intercepted};
+pub(crate) use intercept::{address_size, execute, intercepted};
 pub(crate) use saved::{Saved, restore, save};
 
 /// Stands in [`Pending::fault`](crate::cpu::Pending::fault) for the VM exit that [`Vmx::exit`] describes: no exception has this vector.
@@ -71,7 +71,7 @@ pub struct Vmx {
     pub current: u64,
     /// The current VMCS's fields; memory has them once it is current no more.
     pub vmcs: Vmcs,
-    /// In VMX non-root operation. The controls below are 0 outside.
+    /// In VMX non-root operation, or in a guest of VMRUN. The controls below are 0 outside the first.
     pub guest: bool,
     /// Pin-based controls in force.
     pub pin: u32,
@@ -185,6 +185,11 @@ impl Cpu {
         address & 0xfff == 0 && address >> MAXPHYADDR == 0
     }
 
+    /// Whose translations are in use.
+    pub(crate) fn world(&self) -> World {
+        if self.svm.guest { self.svm.world() } else { self.vmx.world() }
+    }
+
     /// Gives the current VMCS back to memory.
     fn store_vmcs(&mut self) {
         if self.vmx.current != NONE {
@@ -215,17 +220,23 @@ impl Cpu {
     }
 
     /// Whether external interrupts leave the guest, whatever its RFLAGS.IF.
-    pub fn interrupts_exit(&self) -> bool {
+    fn interrupts_exit(&self) -> bool {
         self.vmx.pin & pin::EXTERNAL_INTERRUPT != 0
     }
 
     /// Whether RFLAGS.IF or a control lets an external interrupt in.
     pub fn interrupts_open(&self) -> bool {
+        if self.svm.guest || !self.svm.gif {
+            return self.svm_interrupts_open();
+        }
         self.vmx.held.is_none() && (self.state.rflags & rflags::IF != 0 || self.interrupts_exit())
     }
 
     /// Whether an NMI can come: a guest's own blocking, which is virtual, does not hold those that leave it.
     pub fn nmis_open(&self) -> bool {
+        if self.svm.guest || !self.svm.gif || self.svm.waits() {
+            return self.svm_nmis_open();
+        }
         !self.state.nmi_blocked || self.vmx.pin & pin::VIRTUAL_NMIS != 0
     }
 
@@ -237,9 +248,9 @@ impl Cpu {
         }
     }
 
-    /// Whether a guest's guest addresses pass an EPT.
+    /// Whether a guest's guest addresses pass an EPT, or nested tables.
     pub fn nested_paging(&self) -> bool {
-        self.vmx.proc2 & proc2::EPT != 0
+        self.vmx.proc2 & proc2::EPT != 0 || self.svm.nested_paging()
     }
 
     /// What translated code, and what looks between two instructions, knows of windows: the machine's wish or the guest
@@ -247,12 +258,16 @@ impl Cpu {
     pub fn choose_windows(&mut self) {
         self.windows.interrupt = self.windows.machine
             || self.vmx.proc & (proc::INTERRUPT_WINDOW | proc::NMI_WINDOW) != 0
-            || self.vmx.held.is_some();
+            || self.vmx.held.is_some()
+            || self.svm.waits();
     }
 
     /// Whether instructions are intercepted that translated code executes without a look.
     #[inline]
     pub fn intercepts_time(&self) -> bool {
+        if self.svm.guest {
+            return self.svm_intercepts_time();
+        }
         self.vmx.guest && (self.vmx.proc & proc::RDTSC != 0 || self.vmx.proc2 & proc2::RDTSCP == 0)
     }
 }

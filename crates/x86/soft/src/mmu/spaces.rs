@@ -197,7 +197,7 @@ impl Cpu {
     pub(crate) fn named_space(&self) -> Space {
         let pcids = self.state.cr4 & cr4::PCIDE != 0;
         let pcid = if pcids { (self.state.cr3 & rules::cr3::PCID) as u16 } else { 0 };
-        Space { world: self.vmx.world(), pcid }
+        Space { world: self.world(), pcid }
     }
 
     /// Drops what is kept of address spaces that are not current and that `which` picks, as INVPCID and INVVPID do; with `globals`,

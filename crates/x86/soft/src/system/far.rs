@@ -42,10 +42,8 @@ fn numbered(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 fn software_interrupt(cpu: &mut Cpu, insn: &Instruction, vector: u8, software: bool) -> Exec<()> {
-    if insn.mnemonic() != Mnemonic::Int
-        && let Some(exit) = cpu.software_exception_exit(vector, insn.len() as u32)
-    {
-        return Err(cpu.leave(exit));
+    if insn.mnemonic() != Mnemonic::Int {
+        cpu.leave_for_software_exception(vector, insn.len() as u32)?;
     }
     let event = Delivery { vector, code: None, software, resume: false, rip: cpu.next_ip(insn) };
     cpu.software_vectoring(insn, vector);

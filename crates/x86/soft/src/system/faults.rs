@@ -95,10 +95,7 @@ fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
 fn nested(cpu: &mut Cpu, stop: Stop) -> Result<Exception, Undelivered> {
     debug_assert_eq!(stop, Stop::Fault, "nothing is asked of the machine during delivery");
     let exception = cpu.pending.fault.take().unwrap_or(Exception::ud());
-    if exception != vmx::EXIT
-        && let Some(exit) = cpu.exception_exit(exception)
-    {
-        cpu.vmx.exit = Some(exit);
+    if exception != vmx::EXIT && cpu.exception_leaves(exception) {
         return Err(Undelivered::Left);
     }
     if exception.vector == vector::PF {

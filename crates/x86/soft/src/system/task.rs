@@ -249,16 +249,13 @@ pub(super) fn switch(cpu: &mut Cpu, switch: &Switch) -> Exec<u64> {
         cpu.execute_alone()?;
     }
     let mut found = new_tss(cpu, switch)?;
-    if cpu.vmx.guest {
-        // A guest has none of its own (SDM 25.2).
-        let source: u64 = match switch.cause {
-            Cause::Call => 0,
-            Cause::Return => 1,
-            Cause::Jump => 2,
-            Cause::Event => 3,
-        };
-        return Err(cpu.task_exit(switch.selector, source));
-    }
+    let source: u64 = match switch.cause {
+        Cause::Call => 0,
+        Cause::Return => 1,
+        Cause::Jump => 2,
+        Cause::Event => 3,
+    };
+    cpu.leave_for_task(switch.selector, source)?;
     let tr = cpu.state.tr;
     let old = Layout::of(tr.rights);
     if tr.unusable() || tr.limit < old.min_limit {

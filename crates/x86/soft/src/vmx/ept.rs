@@ -30,6 +30,15 @@ impl Cpu {
         }
         // An entry that another vCPU changed under way sends us around again.
         loop {
+            if self.svm.guest {
+                if let Some(outcome) = self.npt_once(gpa, access) {
+                    return outcome.map_err(|exit| {
+                        self.svm.exit = Some(exit);
+                        EXIT
+                    });
+                }
+                continue;
+            }
             if let Some(outcome) = self.nested_once(gpa, access) {
                 return outcome.map_err(|exit| {
                     self.vmx.exit = Some(exit);
@@ -116,6 +125,9 @@ impl Cpu {
     pub fn nested_look_up(&self, gpa: u64) -> Option<u64> {
         if !self.nested_paging() {
             return Some(gpa);
+        }
+        if self.svm.guest {
+            return self.npt_look_up(gpa);
         }
         let (mut table, mut level) = (self.vmx.vmcs.get(Eptp) & ept::ADDRESS, 4);
         loop {

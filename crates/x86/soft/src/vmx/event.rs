@@ -10,7 +10,8 @@ use satori_vmx::control::{exit, pin, proc};
 use satori_vmx::event::{Interruption, kind};
 
 use super::{EXIT, VmExit};
-use crate::cpu::{Cpu, Stop};
+use crate::cpu::{Cpu, Exec, Stop};
+use crate::svm::SvmExit;
 use crate::system::{self, Undelivered};
 
 /// An exception as interruption information.
@@ -20,10 +21,7 @@ pub(super) fn interruption(exception: Exception) -> Interruption {
 
 impl Cpu {
     /// The exit that `exception` is, if the exception bitmap has it (SDM 25.2).
-    pub fn exception_exit(&self, exception: Exception) -> Option<VmExit> {
-        if !self.vmx.guest {
-            return None;
-        }
+    fn exception_exit(&self, exception: Exception) -> Option<VmExit> {
         let vmcs = &self.vmx.vmcs;
         let mut bit = vmcs.get(ExceptionBitmap) >> (exception.vector & 31) & 1 != 0;
         if exception.vector == vector::PF {
@@ -42,17 +40,28 @@ impl Cpu {
         })
     }
 
+    /// Whether `exception` leaves the guest, if there is one: the exit is then known.
+    pub fn exception_leaves(&mut self, exception: Exception) -> bool {
+        if self.svm.guest {
+            self.svm.exit = self.svm_exception_exit(exception);
+            return self.svm.exit.is_some();
+        }
+        if self.vmx.guest {
+            self.vmx.exit = self.exception_exit(exception);
+        }
+        self.vmx.guest && self.vmx.exit.is_some()
+    }
+
     /// An exception of a guest is about to be delivered: it may be its hypervisor's instead.
     pub fn guest_exception(&mut self, exception: Exception) -> Result<(), Undelivered> {
         if exception == EXIT {
             return Err(Undelivered::Left);
         }
-        if let Some(exit) = self.exception_exit(exception) {
+        if self.exception_leaves(exception) {
             if exception.vector == vector::DF {
                 // As if the double fault were the first event (SDM 27.2.4).
                 self.vmx.vectoring = Interruption::default();
             }
-            self.vmx.exit = Some(exit);
             return Err(Undelivered::Left);
         }
         self.vmx.vectoring = interruption(exception);
@@ -61,8 +70,18 @@ impl Cpu {
         Ok(())
     }
 
+    /// Leaves the guest, if its hypervisor wants that, instead of what INT3, INTO or INT1 raises.
+    pub fn leave_for_software_exception(&mut self, vector: u8, length: u32) -> Exec<()> {
+        if self.svm.guest {
+            let exit = self.svm_exception_exit(Exception::new(vector));
+            let exit = exit.map(|exit| SvmExit { length: length.into(), ..exit });
+            return exit.map_or(Ok(()), |exit| Err(self.leave_svm(exit)));
+        }
+        self.software_exception_exit(vector, length).map_or(Ok(()), |exit| Err(self.leave(exit)))
+    }
+
     /// The exit of INT3, INTO or INT1, if the exception bitmap has it.
-    pub fn software_exception_exit(&self, vector: u8, length: u32) -> Option<VmExit> {
+    fn software_exception_exit(&self, vector: u8, length: u32) -> Option<VmExit> {
         let kind =
             if vector == vector::DB { kind::PRIVILEGED_SOFTWARE_EXCEPTION } else { kind::SOFTWARE_EXCEPTION };
         let exits = self.vmx.guest && self.vmx.vmcs.get(ExceptionBitmap) >> vector & 1 != 0;
@@ -87,8 +106,16 @@ impl Cpu {
         }
     }
 
-    /// A guest is about to switch tasks: by CALL, IRET, JMP or an event, as the qualification numbers them.
-    pub fn task_exit(&mut self, selector: u16, source: u64) -> Stop {
+    /// A guest is about to switch tasks: by CALL, IRET, JMP or an event, as the qualification numbers them. One of VMX has none of its
+    /// own (SDM 25.2).
+    pub fn leave_for_task(&mut self, selector: u16, source: u64) -> Exec<()> {
+        if self.svm.guest {
+            return self.svm_task_exit(selector, source).map_or(Ok(()), Err);
+        }
+        if self.vmx.guest { Err(self.task_exit(selector, source)) } else { Ok(()) }
+    }
+
+    fn task_exit(&mut self, selector: u16, source: u64) -> Stop {
         // An event has the length of an instruction only if that caused it, which then is executed again.
         let length =
             if self.pending.delivering { 0 } else { self.next_rip.wrapping_sub(self.state.rip) as u32 };
@@ -101,8 +128,27 @@ impl Cpu {
         })
     }
 
+    /// Leaves the guest, if there is one, for an event of the machine that its hypervisor wants; whether it did.
+    pub fn leave_for_event(&mut self, event: Event) -> bool {
+        if self.svm.guest {
+            self.svm.exit = self.svm_event_exit(event);
+        } else if self.vmx.guest {
+            self.vmx.exit = self.event_exit(event);
+        }
+        self.left()
+    }
+
+    /// Leaves the guest if an exit is known; whether it did.
+    fn left(&mut self) -> bool {
+        let leaves = self.vmx.guest && (self.vmx.exit.is_some() || self.svm.exit.is_some());
+        if leaves {
+            self.vm_exit();
+        }
+        leaves
+    }
+
     /// The exit that an event of the machine is, if the pin-based controls have it. Activity is as the event finds it.
-    pub fn event_exit(&mut self, event: Event) -> Option<VmExit> {
+    fn event_exit(&mut self, event: Event) -> Option<VmExit> {
         match event {
             Event::Interrupt(vector) if self.vmx.pin & pin::EXTERNAL_INTERRUPT != 0 => {
                 let told = self.vmx.vmcs.get32(ExitControls) & exit::ACKNOWLEDGE != 0;
@@ -122,11 +168,19 @@ impl Cpu {
         }
     }
 
-    /// What comes between two instructions of a guest before anything of the machine's: expired timer, trap flag, windows.
-    pub fn guest_look(&mut self) -> Option<VmExit> {
-        if !self.vmx.guest {
-            return None;
+    /// What comes between two instructions of a guest before anything of the machine's; whether something came.
+    pub fn guest_look(&mut self) -> bool {
+        if self.svm.guest {
+            return self.svm_look();
         }
+        if self.vmx.guest {
+            self.vmx.exit = self.look_exit();
+        }
+        self.left()
+    }
+
+    /// The exit between two instructions: expired timer, trap flag, windows.
+    fn look_exit(&mut self) -> Option<VmExit> {
         let plain = |reason: ExitReason| Some(VmExit { reason: reason as u32, ..VmExit::default() });
         if std::mem::take(&mut self.vmx.trap) {
             return plain(ExitReason::MonitorTrapFlag);
@@ -148,7 +202,7 @@ impl Cpu {
     }
 
     /// Delivers what VM entry injects: no bitmap is looked at, and neither CR2 nor DR6 is changed.
-    pub(super) fn inject_event(&mut self, event: Interruption, length: u64) {
+    pub(crate) fn inject_event(&mut self, event: Interruption, length: u64) {
         let vector = event.vector();
         if event.kind() == kind::OTHER {
             self.vmx.trap = true;
@@ -181,6 +235,11 @@ impl Cpu {
             Err(Undelivered::Left) => {}
             Err(Undelivered::Shutdown) => {
                 self.vmx.vectoring = Interruption::default();
+                if self.svm.guest {
+                    self.pending.fault = None;
+                    self.svm_shutdown();
+                    return true;
+                }
                 let reason = ExitReason::TripleFault as u32;
                 self.vmx.exit = Some(VmExit { reason, ..VmExit::default() });
             }

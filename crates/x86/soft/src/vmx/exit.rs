@@ -37,6 +37,9 @@ impl Cpu {
     /// The VM exit behind [`super::EXIT`]: RIP and all other registers are as the guest's hypervisor is to find them.
     #[cold]
     pub fn vm_exit(&mut self) {
+        if self.svm.guest {
+            return self.svm_exit();
+        }
         let Some(exit) = self.vmx.exit.take() else { return };
         if !self.vmx.guest {
             return;

@@ -199,6 +199,9 @@ impl Cpu {
 
     /// Leaves the guest at an access to `size` ports, if its hypervisor wants that (SDM 25.1.3).
     pub fn port_exit(&mut self, insn: &Instruction, port: u16, size: u8, linear: Option<u64>) -> Exec<()> {
+        if self.svm.guest {
+            return self.svm_port_exit(insn, port, size, linear.is_some());
+        }
         if !self.vmx.guest {
             return Ok(());
         }
@@ -409,7 +412,7 @@ fn lmsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 }
 
 /// Address size in the instruction information: 0, 1 and 2 are 16, 32 and 64 bits.
-fn address_size(insn: &Instruction) -> u32 {
+pub(crate) fn address_size(insn: &Instruction) -> u32 {
     let bits = match (insn.op0_kind(), insn.op1_kind()) {
         (OpKind::MemoryESDI, _) | (_, OpKind::MemorySegSI) => 16,
         (OpKind::MemoryESEDI, _) | (_, OpKind::MemorySegESI) => 32,

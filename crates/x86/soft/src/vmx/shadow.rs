@@ -50,6 +50,9 @@ impl Cpu {
 
     /// The guest's time-stamp counter, of its host's.
     pub fn nested_tsc(&self, tsc: u64) -> u64 {
+        if self.svm.guest {
+            return self.svm_tsc(tsc);
+        }
         if self.vmx.proc & proc::TSC_OFFSETTING == 0 {
             return tsc;
         }

@@ -1,0 +1,318 @@
+//! Instructions that leave a guest (APM 15.9): one table from an instruction to the intercept that decides.
+//!
+//! An instruction of the table has [`execute`] as its handler on processors that offer SVM.
+
+use iced_x86::{Instruction, Mnemonic, Register};
+use satori_defs::svm::ExitCode;
+use satori_defs::x86::{cr0, cr4};
+use satori_engine::Exception;
+use satori_state::reg;
+use satori_svm::intercept::{CONTROL_REGISTERS, DEBUG_REGISTERS, msr_bit};
+use satori_svm::vmcb::interrupt;
+use satori_svm::{Intercept, Place};
+
+use super::SvmExit;
+use super::instructions::handler;
+use crate::cpu::{Cpu, Exec, Stop};
+use crate::insn;
+
+/// Whose fault comes before the exit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// #GP outside privilege level 0.
+    Supervisor,
+    /// None.
+    Any,
+    /// Those of RDTSC: CR4.TSD.
+    Time,
+    /// Those of RDPMC: CR4.PCE.
+    Counter,
+    /// #UD without CR4.OSXSAVE, then #GP outside privilege level 0.
+    Xsetbv,
+    /// #UD outside privilege level 0.
+    Wait,
+    /// Those of SVM's own instructions.
+    Svm,
+}
+
+/// When an instruction leaves the guest.
+#[derive(Clone, Copy)]
+enum When {
+    /// With this intercept.
+    Has(Intercept),
+    /// As the function says: whether it is done, and there is nothing left to execute.
+    Asked(fn(&mut Cpu, &Instruction) -> Exec<bool>),
+}
+
+/// The table: instruction, whose fault comes first, when it exits, and why.
+const ROWS: &[(Mnemonic, Level, When, ExitCode)] = {
+    use ExitCode as Why;
+    use Level::{Any, Counter, Supervisor, Svm, Time, Wait, Xsetbv};
+    use Mnemonic as Is;
+    use When::{Asked, Has};
+    &[
+        (Is::Cpuid, Any, Has(Intercept::CPUID), Why::Cpuid),
+        (Is::Hlt, Supervisor, Has(Intercept::HLT), Why::Hlt),
+        (Is::Invd, Supervisor, Has(Intercept::INVD), Why::Invd),
+        (Is::Invlpg, Supervisor, Has(Intercept::INVLPG), Why::Invlpg),
+        (Is::Invlpga, Svm, Has(Intercept::INVLPGA), Why::Invlpga),
+        (Is::Invpcid, Supervisor, Has(Intercept::INVPCID), Why::Invpcid),
+        (Is::Rdpmc, Counter, Has(Intercept::RDPMC), Why::Rdpmc),
+        (Is::Rdtsc, Time, Has(Intercept::RDTSC), Why::Rdtsc),
+        (Is::Rdtscp, Time, Has(Intercept::RDTSCP), Why::Rdtscp),
+        (Is::Monitor, Wait, Has(Intercept::MONITOR), Why::Monitor),
+        (Is::Mwait, Wait, Asked(mwait), Why::Mwait),
+        (Is::Pause, Any, Asked(pause), Why::Pause),
+        (Is::Wbinvd, Supervisor, Has(Intercept::WBINVD), Why::Wbinvd),
+        (Is::Wbnoinvd, Supervisor, Has(Intercept::WBINVD), Why::Wbinvd),
+        (Is::Xsetbv, Xsetbv, Has(Intercept::XSETBV), Why::Xsetbv),
+        (Is::Sidt, Any, Has(Intercept::READ_IDTR), Why::ReadIdtr),
+        (Is::Sgdt, Any, Has(Intercept::READ_GDTR), Why::ReadGdtr),
+        (Is::Sldt, Any, Has(Intercept::READ_LDTR), Why::ReadLdtr),
+        (Is::Str, Any, Has(Intercept::READ_TR), Why::ReadTr),
+        (Is::Lidt, Supervisor, Has(Intercept::WRITE_IDTR), Why::WriteIdtr),
+        (Is::Lgdt, Supervisor, Has(Intercept::WRITE_GDTR), Why::WriteGdtr),
+        (Is::Lldt, Supervisor, Has(Intercept::WRITE_LDTR), Why::WriteLdtr),
+        (Is::Ltr, Supervisor, Has(Intercept::WRITE_TR), Why::WriteTr),
+        (Is::Pushf, Any, Has(Intercept::PUSHF), Why::Pushf),
+        (Is::Pushfd, Any, Has(Intercept::PUSHF), Why::Pushf),
+        (Is::Pushfq, Any, Has(Intercept::PUSHF), Why::Pushf),
+        (Is::Popf, Any, Has(Intercept::POPF), Why::Popf),
+        (Is::Popfd, Any, Has(Intercept::POPF), Why::Popf),
+        (Is::Popfq, Any, Has(Intercept::POPF), Why::Popf),
+        (Is::Iret, Any, Has(Intercept::IRET), Why::Iret),
+        (Is::Iretd, Any, Has(Intercept::IRET), Why::Iret),
+        (Is::Iretq, Any, Has(Intercept::IRET), Why::Iret),
+        (Is::Int, Any, Has(Intercept::INT_N), Why::Swint),
+        (Is::Int1, Any, Has(Intercept::ICEBP), Why::Icebp),
+        (Is::Rsm, Any, Has(Intercept::RSM), Why::Rsm),
+        (Is::Mov, Supervisor, Asked(moved), Why::ReadCr0),
+        (Is::Clts, Supervisor, Asked(clts), Why::WriteCr0),
+        (Is::Lmsw, Supervisor, Asked(lmsw), Why::WriteCr0),
+        (Is::Smsw, Any, Asked(smsw), Why::ReadCr0),
+        (Is::Rdmsr, Supervisor, Asked(rdmsr), Why::Msr),
+        (Is::Wrmsr, Supervisor, Asked(wrmsr), Why::Msr),
+        (Is::Vmmcall, Any, Asked(vmmcall), Why::Vmmcall),
+        (Is::Vmcall, Any, Asked(absent), Why::Vmmcall),
+        (Is::Vmrun, Svm, Has(Intercept::VMRUN), Why::Vmrun),
+        (Is::Vmload, Svm, Has(Intercept::VMLOAD), Why::Vmload),
+        (Is::Vmsave, Svm, Has(Intercept::VMSAVE), Why::Vmsave),
+        (Is::Stgi, Svm, Has(Intercept::STGI), Why::Stgi),
+        (Is::Clgi, Svm, Has(Intercept::CLGI), Why::Clgi),
+        (Is::Skinit, Svm, Has(Intercept::SKINIT), Why::Skinit),
+    ]
+};
+
+/// Whether `insn` can leave a guest.
+pub(crate) fn intercepted(insn: &Instruction) -> bool {
+    match insn.mnemonic() {
+        Mnemonic::Mov => [insn.op0_register(), insn.op1_register()].iter().any(|r| r.is_cr() || r.is_dr()),
+        mnemonic => ROWS.iter().any(|row| row.0 == mnemonic),
+    }
+}
+
+/// Executes an instruction of the table.
+pub(crate) fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    if cpu.svm.guest
+        && let Some((_, level, when, code)) = ROWS.iter().find(|row| row.0 == insn.mnemonic())
+        && cpu.svm_intercept(insn, *level, *when, *code)?
+    {
+        return Ok(());
+    }
+    let handler = handler(insn).unwrap_or_else(|| insn::handler(insn));
+    handler(cpu, insn)
+}
+
+impl Cpu {
+    /// Leaves the guest if its host wants that; whether the instruction is done.
+    fn svm_intercept(&mut self, insn: &Instruction, level: Level, when: When, code: ExitCode) -> Exec<bool> {
+        let supervisor = match level {
+            Level::Supervisor => true,
+            Level::Any => false,
+            Level::Time => self.state.cr4 & cr4::TSD != 0,
+            Level::Counter => self.state.cr4 & cr4::PCE == 0,
+            Level::Xsetbv if self.state.cr4 & cr4::OSXSAVE == 0 => {
+                return Err(self.raise(Exception::ud()));
+            }
+            Level::Wait if self.cpl() != 0 => return Err(self.raise(Exception::ud())),
+            Level::Wait => false,
+            Level::Xsetbv => true,
+            Level::Svm => {
+                self.require_svm()?;
+                false
+            }
+        };
+        if supervisor {
+            self.require_supervisor()?;
+        }
+        match when {
+            When::Has(intercept) if self.svm.has(intercept) => {
+                let info1 = if code == ExitCode::Swint { insn.immediate8().into() } else { 0 };
+                Err(self.leave_svm_at(insn, SvmExit { info1, ..SvmExit::of(code) }))
+            }
+            When::Has(_) => Ok(false),
+            When::Asked(ask) => ask(self, insn),
+        }
+    }
+
+    /// The exit of `insn`.
+    fn leave_svm_at(&mut self, insn: &Instruction, exit: SvmExit) -> Stop {
+        self.leave_svm(SvmExit { length: insn.len() as u64, ..exit })
+    }
+
+    /// A byte of a permission map; all ones where there is no memory.
+    fn permission_byte(&self, map: Place, at: u64) -> u8 {
+        let base = self.svm.vmcb.get(map) & !0xfff;
+        self.entry_load((base + at) & !7, true).map_or(0xff, |word| word.to_le_bytes()[(at & 7) as usize])
+    }
+
+    /// Leaves the guest at an access to `size` ports, if its host wants that (APM 15.10).
+    pub(crate) fn svm_port_exit(&mut self, insn: &Instruction, port: u16, size: u8, string: bool) -> Exec<()> {
+        if !self.svm.has(Intercept::IO) {
+            return Ok(());
+        }
+        let ports = u32::from(port)..u32::from(port) + u32::from(size);
+        let denied = |port: u32| {
+            self.permission_byte(Place::IO_MAP, u64::from(port / 8)) >> (port & 7) & 1 != 0
+        };
+        if !ports.into_iter().any(denied) {
+            return Ok(());
+        }
+        use Mnemonic::{In, Insb, Insd, Insw};
+        let input = matches!(insn.mnemonic(), In | Insb | Insw | Insd);
+        let repeated = string && (insn.has_rep_prefix() || insn.has_repne_prefix());
+        let bit = |set: bool, at: u32| u64::from(set) << at;
+        // One bit for each width: 16, 32 and 64 bits.
+        let address = bit(string, 7) << crate::vmx::address_size(insn);
+        let segment = if string { insn.memory_segment().number() as u64 } else { 0 };
+        let info1 = bit(input, 0)
+            | bit(string, 2)
+            | bit(repeated, 3)
+            | u64::from(size) << 4
+            | address
+            | segment << 10
+            | u64::from(port) << 16;
+        let info2 = self.next_ip(insn);
+        Err(self.leave_svm_at(insn, SvmExit { info1, info2, ..SvmExit::of(ExitCode::Ioio) }))
+    }
+
+    fn svm_msr(&mut self, insn: &Instruction, write: bool) -> Exec<bool> {
+        if !self.svm.has(Intercept::MSR) {
+            return Ok(false);
+        }
+        let exits = msr_bit(self.state.gpr[reg::RCX] as u32).is_none_or(|(byte, bit)| {
+            self.permission_byte(Place::MSR_MAP, byte) >> (bit + u32::from(write)) & 1 != 0
+        });
+        let exit = SvmExit { info1: write.into(), ..SvmExit::of(ExitCode::Msr) };
+        if exits { Err(self.leave_svm_at(insn, exit)) } else { Ok(false) }
+    }
+
+    /// Leaves the guest for an access to register `number` of those with these intercepts.
+    fn leave_for_register(&mut self, insn: &Instruction, word: usize, number: u32, write: bool) -> Exec<bool> {
+        let at = number + if write { 16 } else { 0 };
+        if self.svm.vmcb.intercepts(word) >> at & 1 == 0 {
+            return Ok(false);
+        }
+        let first = if word == CONTROL_REGISTERS { ExitCode::ReadCr0 } else { ExitCode::ReadDr0 };
+        let code = first as u64 + u64::from(at);
+        Err(self.leave_svm_at(insn, SvmExit { code, ..SvmExit::default() }))
+    }
+
+    /// Leaves the guest for a write to CR0 that changes more than TS and MP (APM 15.8.1).
+    fn leave_for_cr0(&mut self, insn: &Instruction, value: u64) -> Exec<bool> {
+        let changes = (self.state.cr0 ^ value) & !(cr0::TS | cr0::MP) != 0;
+        if changes && self.svm.has(Intercept::CR0_SELECTIVE) {
+            return Err(self.leave_svm_at(insn, SvmExit::of(ExitCode::Cr0SelWrite)));
+        }
+        Ok(false)
+    }
+}
+
+fn rdmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    cpu.svm_msr(insn, false)
+}
+
+fn wrmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    cpu.svm_msr(insn, true)
+}
+
+/// MWAIT, which has an intercept of its own for an address that is armed. None ever is here, but one that waits for nothing waits
+/// for that.
+fn mwait(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    let exits = cpu.svm.has(Intercept::MWAIT) || cpu.svm.has(Intercept::MWAIT_ARMED);
+    if exits { Err(cpu.leave_svm_at(insn, SvmExit::of(ExitCode::Mwait))) } else { Ok(false) }
+}
+
+/// PAUSE, of which the filter lets some pass (APM 15.14.4).
+fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    if !cpu.svm.has(Intercept::PAUSE) {
+        return Ok(false);
+    }
+    if cpu.svm.pauses > 0 {
+        cpu.svm.pauses -= 1;
+        return Ok(false);
+    }
+    Err(cpu.leave_svm_at(insn, SvmExit::of(ExitCode::Pause)))
+}
+
+/// VMMCALL: #UD for a guest whose host does not want it, which never reaches those whom the host's own calls go to.
+fn vmmcall(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    if cpu.svm.has(Intercept::VMMCALL) {
+        return Err(cpu.leave_svm_at(insn, SvmExit::of(ExitCode::Vmmcall)));
+    }
+    absent(cpu, insn)
+}
+
+/// An instruction that a guest does not have.
+fn absent(cpu: &mut Cpu, _insn: &Instruction) -> Exec<bool> {
+    Err(cpu.raise(Exception::ud()))
+}
+
+/// MOV to and from control and debug registers.
+fn moved(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    let (to, from) = (insn.op0_register(), insn.op1_register());
+    if to.is_dr() || from.is_dr() {
+        let (debug, write) = if to.is_dr() { (to, true) } else { (from, false) };
+        return cpu.leave_for_register(insn, DEBUG_REGISTERS, debug as u32 - Register::DR0 as u32, write);
+    }
+    let (control, write) = if to.is_cr() { (to, true) } else { (from, false) };
+    let number = control as u32 - Register::CR0 as u32;
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, number, write)?;
+    match (number, write) {
+        (0, true) => cpu.leave_for_cr0(insn, cpu.reg(from)),
+        (8, _) if cpu.svm.masks() => virtual_priority(cpu, if write { from } else { to }, write),
+        _ => Ok(false),
+    }
+}
+
+/// MOV to and from CR8 where external interrupts are masked by the host: it is V_TPR (APM 15.21.1).
+fn virtual_priority(cpu: &mut Cpu, general: Register, write: bool) -> Exec<bool> {
+    let control = cpu.svm.vmcb.get(Place::INTERRUPT_CONTROL);
+    if !write {
+        cpu.set_reg(general, control & 0xf);
+        return Ok(true);
+    }
+    let priority = cpu.reg(general);
+    if priority > 15 {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    cpu.svm.vmcb.set(Place::INTERRUPT_CONTROL, control & !interrupt::TPR | priority);
+    cpu.windows.attention = true;
+    Ok(true)
+}
+
+fn clts(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, true)
+}
+
+fn lmsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, true)?;
+    let word = cpu.operand(insn, 0)? & 0xf;
+    // It sets PE and never clears it.
+    let value = cpu.state.cr0 & !0xe | word;
+    cpu.leave_for_cr0(insn, value)
+}
+
+fn smsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, false)
+}
