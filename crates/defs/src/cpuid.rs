@@ -42,6 +42,8 @@ pub const EXTENDED_L2: u32 = 0x8000_0006;
 pub const EXTENDED_POWER: u32 = 0x8000_0007;
 /// Address sizes.
 pub const ADDRESS_SIZES: u32 = 0x8000_0008;
+/// AMD: SVM.
+pub const AMD_SVM: u32 = 0x8000_000a;
 /// AMD's cache properties (APM volume 3, E.4.16).
 pub const AMD_CACHES: u32 = 0x8000_001d;
 /// AMD's processor topology (APM volume 3, E.4.17).

@@ -148,6 +148,8 @@ pub const AMD_TSEG_ADDR: u32 = 0xc001_0112;
 pub const AMD_TSEG_MASK: u32 = 0xc001_0113;
 /// AMD: VM_CR.
 pub const AMD_VM_CR: u32 = 0xc001_0114;
+/// AMD: VM_HSAVE_PA.
+pub const AMD_VM_HSAVE_PA: u32 = 0xc001_0117;
 /// AMD: OSVW_ID_LENGTH and OSVW_STATUS.
 pub const AMD_OSVW_ID_LENGTH: u32 = 0xc001_0140;
 /// AMD: EvntSel0; four of them, then four counters.

@@ -17,7 +17,7 @@ const INTERPRETER: &[Feature] = &[
     Ssse3, Cx16, Pcid, Sse4_1, Sse4_2, Movbe, Popcnt, Fsgsbase, Bmi1, Smep, Bmi2, Erms, Invpcid, Adx, Smap,
     Umip, Pku, Fsrm, LahfLm, Abm, Prefetchw, Syscall, Nx, Pdpe1gb, Rdtscp, Lm, Aes, Pclmulqdq, ShaNi, Rdrand,
     Rdseed, Rdpid, Clflushopt, Clwb, Cldemote, Wbnoinvd, Serialize, Xsave, Xsaveopt, Xsavec, Xgetbv1, Xsaves,
-    Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq, Vmx,
+    Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq, Vmx, Svm,
 ];
 
 const KVM: &str = "kvm: the guest runs on this host's processor";
@@ -36,6 +36,7 @@ impl Config {
             (!self.kvm.set.is_empty(), "--guest kvm needs to be told of VMCALL"),
             (self.xen, "--guest xen-pvh needs to be told of VMCALL"),
             (asks(Vmx), "--nested vmx keeps the state of guests' guests"),
+            (asks(Svm), "--nested svm keeps the state of guests' guests"),
         ];
         beyond.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
     }

@@ -85,7 +85,8 @@ fn chosen(
     }
     match flags.nested {
         Some(cli::Nested::Vmx) => cpu.push_str(",+vmx"),
-        Some(cli::Nested::Off) => cpu.push_str(",-vmx"),
+        Some(cli::Nested::Svm) => cpu.push_str(",+svm"),
+        Some(cli::Nested::Off) => cpu.push_str(",-vmx,-svm"),
         None => {}
     }
     let of_file = domain.topology.map(|(topology, _)| topology);
@@ -117,7 +118,7 @@ fn read(path: &Path, foreign: bool) -> Result<Domain> {
     // Time is none of a feature's matters; the virtual clock is at hand at once.
     let max = OfferedCpu::new(&Config { clock: ClockMode::VIRTUAL, ..Config::default() })?.cpuid;
     // What max leaves to those who ask for it can be asked for here, too.
-    let offered = |feature: Feature| max.has(feature) || feature == Feature::Vmx;
+    let offered = |feature: Feature| max.has(feature) || matches!(feature, Feature::Vmx | Feature::Svm);
     let read = if foreign { satori_libvirt::read_foreign } else { satori_libvirt::read };
     Ok(read(&shown, &text, &offered)?)
 }

@@ -69,6 +69,7 @@ const SIDEWAYS: &[(&str, &str, &str)] = &[
         "an instruction set's side of the seam is an implementation of its family",
     ),
     ("satori-arm-engine", "satori-seam", "the same for AArch64"),
+    ("satori-cpuid", "satori-svm", "leaf 8000000A tells what of SVM there is"),
     (
         "satori-cpuid",
         "satori-vmx",

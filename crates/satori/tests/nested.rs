@@ -1,4 +1,4 @@
-//! Guests that run guests: stock Debian with kvm_intel, and this very program as the user of its /dev/kvm.
+//! Guests that run guests: stock Debian with kvm_intel or kvm_amd, and this very program as the user of its /dev/kvm.
 
 mod common;
 
@@ -20,18 +20,19 @@ fn modules(kernel: &str) -> PathBuf {
 
 /// Runs the ignored test `name` of this program in Debian's `series` with VMX; what it says.
 fn in_guest(series: &str, options: &[&str], name: &str) -> Ended {
-    in_guest_with(series, options, name, &[])
+    in_guest_with(series, "vmx", options, name, &[])
 }
 
 /// As [`in_guest`], with `more` in the environment.
-fn in_guest_with(series: &str, options: &[&str], name: &str, more: &[&str]) -> Ended {
+fn in_guest_with(series: &str, nested: &str, options: &[&str], name: &str, more: &[&str]) -> Ended {
     let kernel = fetch(&["kernel", series]);
     let modules = modules(&kernel);
     let program = std::env::current_exe().unwrap();
-    let mut words = vec!["run", "--kernel", &kernel, "--nested", "vmx", "--timeout", "5m"];
+    let mut words = vec!["run", "--kernel", &kernel, "--nested", nested, "--timeout", "5m"];
     words.extend(options);
     let setting = format!("MODULES={}", modules.display());
-    words.extend(["--", "env", &setting]);
+    let vendor = format!("VENDOR={}", if nested == "svm" { "amd" } else { "intel" });
+    words.extend(["--", "env", &setting, &vendor]);
     words.extend(more);
     words.extend([program.to_str().unwrap(), "--ignored", "--exact", "--nocapture", name]);
     let ended = satori(&words);
@@ -48,10 +49,27 @@ fn stock_debian_runs_a_guest_of_its_own() {
 }
 
 #[test]
+fn stock_debian_runs_a_guest_of_its_own_on_a_processor_of_amds() {
+    for (series, engine) in [("6.1", "translator"), ("6.12", "interpreter")] {
+        let options = ["--engine", engine, "--report", "json"];
+        let ended = in_guest_with(series, "svm", &options, "client", &[]);
+        assert!(ended.console.contains("the guest said Hi!"), "{ended:?}");
+        let counted = |what: &str| ended.messages.contains(&format!("\"exits of L2: {what}\""));
+        assert!(["cpuid", "io", "npf", "hlt"].into_iter().all(counted), "{}", ended.messages);
+    }
+}
+
+#[test]
 fn satori_runs_its_guests_by_kvm_there() {
     let (kernel, traps) = (fetch(&["kernel", "6.1"]), common::bare::program("traps"));
     let more = [format!("KERNEL={kernel}"), format!("TRAPS={}", traps.display())];
-    let ended = in_guest_with("6.1", &["--memory", "1G"], "engine", &more.each_ref().map(String::as_str));
+    let more = more.each_ref().map(String::as_str);
+    for nested in ["vmx", "svm"] {
+        runs_guests_by_kvm(&in_guest_with("6.1", nested, &["--memory", "1G"], "engine", &more));
+    }
+}
+
+fn runs_guests_by_kvm(ended: &Ended) {
     assert!(
         ended.console.contains("the bare-metal guest: 1") && ended.console.contains(" 0 failed"),
         "{ended:?}"
@@ -139,10 +157,11 @@ fn the_bench_counts_the_exits_that_the_talk_had_with_an_enlightened_vmcs() {
     assert!(row("cpuid-l2", "cycles") > 0.0, "{case:#}");
 }
 
-/// Loads kvm_intel and what it needs.
+/// Loads kvm_intel or kvm_amd, and what it needs.
 fn load_modules() {
     let folder = PathBuf::from(std::env::var("MODULES").expect("it is run by another test"));
-    for module in ["virt/lib/irqbypass.ko", "arch/x86/kvm/kvm.ko", "arch/x86/kvm/kvm-intel.ko"] {
+    let own = format!("arch/x86/kvm/kvm-{}.ko", std::env::var("VENDOR").expect("it is run by another test"));
+    for module in ["virt/lib/irqbypass.ko", "arch/x86/kvm/kvm.ko", &own] {
         let file = File::open(folder.join(module)).unwrap();
         // SAFETY: the arguments are a descriptor and a string that ends.
         let status = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };

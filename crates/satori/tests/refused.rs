@@ -123,7 +123,11 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpu", "max,+popcount"], &["did you mean popcnt?"]);
     refused(&["--kernel", &kernel, "--cpu", "max,+avx512f"], &["does not implement", "avx512f"]);
     refused(&["--kernel", &kernel, "--cpu", "x86-64-v1,+avx2"], &["'avx2' needs", "say +xsave,+avx as well"]);
-    refused(&["--kernel", &kernel, "--cpu", "max,+svm"], &["does not implement", "svm"]);
+    let intel = ["--kernel", &kernel, "--nested", "svm", "--cpu", "max,vendor=GenuineIntel"];
+    refused(&intel, &["GenuineIntel", "has no 'svm'"]);
+    refused(&["--kernel", &kernel, "--nested", "vmx", "--cpu", "max,+svm"], &["AuthenticAMD", "has no 'vmx'"]);
+    let evmcs = ["--kernel", &kernel, "--nested", "svm", "--hyperv", "auto,evmcs"];
+    refused(&evmcs, &["evmcs", "--nested vmx"]);
     let amd = ["--kernel", &kernel, "--nested", "vmx", "--cpu", "max,vendor=AuthenticAMD"];
     refused(&amd, &["AuthenticAMD", "has no 'vmx'"]);
     refused(&["--kernel", &kernel, "--cpu", "max,popcnt"], &["+popcnt"]);
@@ -140,6 +144,7 @@ fn models_and_flags() {
         &["--guest", "kvm"],
         &["--engine-stats"],
         &["--nested", "vmx"],
+        &["--nested", "svm"],
         &["--processor", "skylake"],
         &["--perf", "map"],
     ] {

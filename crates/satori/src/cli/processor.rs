@@ -35,9 +35,10 @@ pub struct ModelFlags {
     /// [default: skylake]
     #[arg(long = "processor", value_name = "NAME[,±FEATURE]..")]
     pub vmx: Option<satori_machine::VmxProcessor>,
-    /// Whether the guest can run guests of its own: vmx is Intel's way, for /dev/kvm by kvm_intel; the same as
-    /// vmx among --cpu's features [default: off]
-    #[arg(long, value_name = "off|vmx")]
+    /// Whether the guest can run guests of its own: vmx is Intel's way, for /dev/kvm by kvm_intel; svm is AMD's, by
+    /// kvm_amd, and makes the processor one of AMD's unless --cpu names a vendor. The same as vmx or svm among --cpu's features
+    /// [default: off]
+    #[arg(long, value_name = "off|vmx|svm")]
     pub nested: Option<Nested>,
     /// A domain's XML, whole or in part: processors, enlightenments, memory, kernel and threads' processors
     /// are taken from it, as far as the other options do not say otherwise. What cannot be honoured
@@ -77,6 +78,8 @@ impl Deref for CpuFlags {
 pub enum Nested {
     /// No virtualisation
     Off,
-    /// VMX
+    /// Intel's VMX
     Vmx,
+    /// AMD's SVM, on a processor of AMD's
+    Svm,
 }

@@ -2,6 +2,7 @@
 
 use satori_defs::cpuid;
 use satori_defs::fpu::xsave::{self, COMPONENTS};
+use satori_svm::cpuid as svm;
 
 use crate::table::{Context, CpuidTable, Layer, Params, Registers};
 use crate::{Feature, Vendor};
@@ -54,6 +55,10 @@ impl CpuidTable {
             self.row(layer, cpuid::EXTENDED, 0, [Some(self.max_extended), b, c, d]);
             self.row(layer, cpuid::EXTENDED_SIGNATURE, 0, [signature, None, None, None]);
             let aliases = Registers { edx: AMD_ALIASES, ..Registers::default() };
+            if self.has(Feature::Svm) {
+                let (revision, asids) = (Some(svm::REVISION), Some(svm::ASIDS));
+                self.row(layer, cpuid::AMD_SVM, 0, [revision, asids, Some(0), Some(svm::FEATURES)]);
+            }
             let edx = self.value(cpuid::SIGNATURE, 0).edx;
             self.set(layer, cpuid::EXTENDED_SIGNATURE, 0, Registers { edx, ..aliases }, aliases);
             return;

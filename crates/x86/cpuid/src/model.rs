@@ -140,7 +140,7 @@ impl CpuModel {
             CpuModel::V2 => CpuModel::V1.offers(feature) || V2.contains(&feature),
             CpuModel::V3 => CpuModel::V2.offers(feature) || V3.contains(&feature),
             // Virtualisation is for those who ask for it.
-            CpuModel::Max => feature != Vmx,
+            CpuModel::Max => !matches!(feature, Vmx | Svm),
         }
     }
 
@@ -187,8 +187,14 @@ impl std::str::FromStr for CpuSpec {
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut parts = text.split(',');
         let mut spec = CpuSpec { model: parts.next().unwrap_or_default().parse()?, ..CpuSpec::default() };
+        let mut vendor = false;
         for part in parts {
+            vendor |= part.starts_with("vendor=");
             spec.change(part)?;
+        }
+        // Only AMD's processors have it.
+        if spec.asks(Svm) && !vendor {
+            spec.identity.vendor = *b"AuthenticAMD";
         }
         Ok(spec)
     }

@@ -186,7 +186,12 @@ impl CpuidTable {
                     false => Error::NotImplemented(feature.name()),
                 });
             }
-            if on && feature == Feature::Vmx && vendor == Vendor::Amd {
+            let other = match feature {
+                Feature::Vmx => vendor == Vendor::Amd,
+                Feature::Svm => vendor != Vendor::Amd,
+                _ => false,
+            };
+            if on && other {
                 let vendor = String::from_utf8_lossy(&identity.vendor).into_owned();
                 return Err(Error::VendorLacks { feature: feature.name(), vendor });
             }

@@ -23,7 +23,7 @@ const OWN: &[Feature] = &[
 /// Those that no guest of this engine has. Linux drops writes of IA32_TSC_DEADLINE where it has no local APIC of its own (6.1
 /// arch/x86/kvm/x86.c, `handle_fastpath_set_tscdeadline`, which asks no filter); the table's IA32_ARCH_CAPABILITIES is
 /// the software processor's, which speculates on nothing; and guests of guests would need state that is kept nowhere.
-const NEVER: &[Feature] = &[Feature::TscDeadline, Feature::ArchCapabilities, Feature::Vmx];
+const NEVER: &[Feature] = &[Feature::TscDeadline, Feature::ArchCapabilities, Feature::Vmx, Feature::Svm];
 
 /// Of `wanted` and the platform's, the features that KVM does not support.
 pub(crate) fn lacking(kvm: &kvm_ioctls::Kvm, wanted: &[Feature]) -> Result<Vec<Feature>, kvm_ioctls::Error> {

@@ -136,6 +136,8 @@ fn exists(offered: &Offered, feature: CpuidFeature) -> bool {
         MULTIBYTENOP | PAUSE | RDPMC => return true,
         // These exit; the machine knows whether they exist.
         VMX | INVEPT | INVVPID | SVM | MONITOR => return true,
+        // STGI, and SKINIT, which nobody has.
+        SKINIT_or_SVM => Feature::Svm,
         FPU | FPU287 | FPU387 => Feature::Fpu,
         TSC => Feature::Tsc,
         MSR => Feature::Msr,

@@ -84,6 +84,11 @@ fn feature_control(setup: &Setup<'_>) -> u64 {
     FEATURE_CONTROL_LOCKED | if setup.cpuid.has(Vmx) { FEATURE_CONTROL_VMX } else { 0 }
 }
 
+/// VM_CR as firmware leaves it: LOCK, and SVMDIS without SVM.
+fn vm_cr(setup: &Setup<'_>) -> u64 {
+    if setup.cpuid.has(Svm) { VM_CR_OFF & !(1 << 4) } else { VM_CR_OFF }
+}
+
 /// The row of a VMX capability register.
 const fn capability<const REGISTER: u32>(name: &'static str, reads: &'static str) -> Row {
     let value = |setup: &Setup<'_>| {
@@ -120,6 +125,8 @@ const HWCR_KEPT: u64 = 1 << 18;
 const HWCR_IGNORED: u64 = HWCR_TSC_FREQ_SEL | 1 << 3 | 1 << 6 | 1 << 8;
 /// VM_CR: LOCK and SVMDIS.
 const VM_CR_OFF: u64 = 1 << 3 | 1 << 4;
+/// Where a page can be.
+const HSAVE: u64 = 0x0000_3fff_ffff_f000;
 /// DE_CFG: LFENCE is serializing.
 const DE_CFG_LFENCE: u64 = 1 << 1;
 /// SYSCFG: the enables of TOM2 and of extended MTRR attributes.
@@ -615,9 +622,17 @@ pub const TABLE: &[Row] = &[
         one(AMD_VM_CR),
         "VM_CR",
         Amd,
-        (|_| VM_CR_OFF, "SVM disabled and locked"),
+        (vm_cr, "locked; SVM disabled where it is not offered"),
         Drop(VM_CR_OFF),
         "APM volume 2, 15.30.1",
+    ),
+    row(
+        one(AMD_VM_HSAVE_PA),
+        "VM_HSAVE_PA",
+        One(&[Svm]),
+        (zero, "what was written"),
+        Keep(HSAVE, 0),
+        "APM volume 2, 15.30.4; nothing is kept there",
     ),
     row(
         run(AMD_OSVW_ID_LENGTH, 2),
