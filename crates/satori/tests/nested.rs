@@ -162,9 +162,12 @@ fn load_modules() {
     let folder = PathBuf::from(std::env::var("MODULES").expect("it is run by another test"));
     let own = format!("arch/x86/kvm/kvm-{}.ko", std::env::var("VENDOR").expect("it is run by another test"));
     for module in ["virt/lib/irqbypass.ko", "arch/x86/kvm/kvm.ko", &own] {
-        let file = File::open(folder.join(module)).unwrap();
+        /// The kernel unpacks it.
+        const COMPRESSED_FILE: libc::c_int = 4;
+        let packed = File::open(folder.join(format!("{module}.xz"))).map(|file| (file, COMPRESSED_FILE));
+        let (file, flags) = packed.unwrap_or_else(|_| (File::open(folder.join(module)).unwrap(), 0));
         // SAFETY: the arguments are a descriptor and a string that ends.
-        let status = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+        let status = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), flags) };
         assert_eq!(status, 0, "{module}: {}", std::io::Error::last_os_error());
     }
 }

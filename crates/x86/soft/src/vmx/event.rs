@@ -2,7 +2,7 @@
 
 use iced_x86::{Instruction, Mnemonic};
 use satori_defs::vmx::ExitReason;
-use satori_defs::x86::{rflags, vector};
+use satori_defs::x86::{dr6, dr7, rflags, vector};
 use satori_engine::{Event, Exception};
 use satori_state::Activity;
 use satori_vmx::Field::{ExceptionBitmap, ExitControls, PfMask, PfMatch};
@@ -44,7 +44,13 @@ impl Cpu {
     pub fn exception_leaves(&mut self, exception: Exception) -> bool {
         if self.svm.guest {
             self.svm.exit = self.svm_exception_exit(exception);
-            return self.svm.exit.is_some();
+            let leaves = self.svm.exit.is_some();
+            if leaves && exception.vector == vector::DB {
+                // Unlike CR2, DR6 is written before the intercept (APM 15.12.2).
+                self.state.dr6 = self.state.dr6 & !dr6::HITS | exception.payload;
+                self.state.dr7 &= !dr7::GD;
+            }
+            return leaves;
         }
         if self.vmx.guest {
             self.vmx.exit = self.exception_exit(exception);
