@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use satori_defs::svm::ExitCode;
 use satori_defs::vmx::{ExitReason, NestedWork};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,18 @@ pub struct Nested {
     pub bitmaps_spared: u64,
     /// The exits, most first.
     pub rows: Vec<Row>,
+    /// The same of an L1 that uses SVM.
+    #[serde(default)]
+    pub codes: Vec<Code>,
+}
+
+/// The exits of L2 with one of SVM's codes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Code {
+    /// The code's name, as Linux has it.
+    pub code: String,
+    /// Those that L1 handled.
+    pub exits: u64,
 }
 
 /// Modelled cycles of an exit of L2 with so many exits to L0.
@@ -117,11 +130,28 @@ impl Nested {
         rows.sort_by_key(|row| std::cmp::Reverse((row.exits, row.kept)));
         let clean = stat("clean fields at entries of L2") as f64 / enlightened.max(1) as f64;
         let bitmaps_spared = stat("MSR bitmaps of L2 known to be unchanged");
-        Some(Nested { entries, failed, enlightened, clean, bitmaps_spared, rows })
+        let code = |code: &ExitCode| Code { code: code.name().into(), exits: stat(code.nested()) };
+        let mut codes: Vec<_> = ExitCode::ALL.iter().map(code).filter(|code| code.exits != 0).collect();
+        codes.sort_by_key(|code| std::cmp::Reverse(code.exits));
+        Some(Nested { entries, failed, enlightened, clean, bitmaps_spared, rows, codes })
+    }
+
+    /// The section of the text where L1 used SVM.
+    fn codes_text(&self) -> String {
+        let (entries, failed) = (self.entries, self.failed);
+        let mut out = format!("Guests of the guest (L2), by SVM: {entries} entries, {failed} failed\n");
+        let _ = writeln!(out, "{:>20} {:>9}", "L2's exit", "to L1");
+        for Code { code, exits } in &self.codes {
+            let _ = writeln!(out, "{code:>20} {exits:>9}");
+        }
+        out
     }
 
     /// The section of the text.
     pub fn text(&self) -> String {
+        if !self.codes.is_empty() {
+            return self.codes_text();
+        }
         let mut out = format!(
             "Guests of the guest (L2): {} entries, {} failed, {} with an enlightened VMCS",
             self.entries, self.failed, self.enlightened
@@ -186,6 +216,15 @@ mod tests {
     fn report(stats: &[(&str, u64)]) -> Report {
         let stats = stats.iter().map(|(name, value)| Counter { name: (*name).into(), value: *value });
         Report { stats: stats.collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn exits_of_svm_have_their_own_names() {
+        let told = [("entries of L2", 9), (ExitCode::Npf.nested(), 5), (ExitCode::Msr.nested(), 7)];
+        let nested = Nested::of(&report(&told)).unwrap();
+        assert!(nested.rows.is_empty() && nested.codes[0] == Code { code: "msr".into(), exits: 7 });
+        let text = nested.text();
+        assert!(text.contains("by SVM: 9 entries, 0 failed") && text.contains(" npf         5"), "{text}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ const KINDS: &[Kind] = &[
         name: "subject",
         page: |name| name.eq_ignore_ascii_case("nested").then(nested),
         near: |name| {
-            matches!(name.to_ascii_lowercase().as_str(), "nesting" | "l2" | "vmx").then(|| "nested".into())
+            matches!(name.to_ascii_lowercase().as_str(), "nesting" | "l2" | "vmx" | "svm").then(|| "nested".into())
         },
     },
     Kind {
@@ -119,12 +119,15 @@ fn nested() -> Page {
     let facts = vec![
         (
             "turned on by",
-            lines(&["--nested vmx, --cpu ..,+vmx, <feature policy='require' name='vmx'/>; off by default"]),
+            lines(&[
+                "--nested vmx, --cpu ..,+vmx, <feature policy='require' name='vmx'/>; off by default",
+                "--nested svm, --cpu ..,+svm, <feature policy='require' name='svm'/>: AMD's way, on a processor of AMD's",
+            ]),
         ),
         (
             "what is what",
             lines(&[
-                "L1: the guest, which finds Intel's VMX and can be a hypervisor; L2: its guests",
+                "L1: the guest, which finds Intel's VMX, or AMD's SVM, and can be a hypervisor; L2: its guests",
                 "L0: whoever is below L1 on hardware; here Satori's processor, which takes L1's instructions of VMX itself",
             ]),
         ),

@@ -198,7 +198,7 @@ fn nested() -> Finding {
     finding(
         "guests of guests",
         Good,
-        "--nested vmx gives a guest Intel's VMX; nothing of this host is needed",
+        "--nested vmx gives a guest Intel's VMX, --nested svm AMD's SVM; nothing of this host is needed",
         "",
     )
 }

@@ -120,6 +120,9 @@ pub(crate) fn intercepted(insn: &Instruction) -> bool {
 
 /// Executes an instruction of the table.
 pub(crate) fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    if cpu.svm.guest {
+        return crate::svm::execute(cpu, insn);
+    }
     if cpu.vmx.guest
         && let Some((_, level, when, reason)) = ROWS.iter().find(|row| row.0 == insn.mnemonic())
     {
