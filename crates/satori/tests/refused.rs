@@ -125,7 +125,10 @@ fn models_and_flags() {
     refused(&["--kernel", &kernel, "--cpu", "x86-64-v1,+avx2"], &["'avx2' needs", "say +xsave,+avx as well"]);
     let intel = ["--kernel", &kernel, "--nested", "svm", "--cpu", "max,vendor=GenuineIntel"];
     refused(&intel, &["GenuineIntel", "has no 'svm'"]);
-    refused(&["--kernel", &kernel, "--nested", "vmx", "--cpu", "max,+svm"], &["AuthenticAMD", "has no 'vmx'"]);
+    refused(
+        &["--kernel", &kernel, "--nested", "vmx", "--cpu", "max,+svm"],
+        &["AuthenticAMD", "has no 'vmx'"],
+    );
     let evmcs = ["--kernel", &kernel, "--nested", "svm", "--hyperv", "auto,evmcs"];
     refused(&evmcs, &["evmcs", "--nested vmx"]);
     let amd = ["--kernel", &kernel, "--nested", "vmx", "--cpu", "max,vendor=AuthenticAMD"];

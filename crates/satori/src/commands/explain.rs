@@ -40,7 +40,8 @@ const KINDS: &[Kind] = &[
         name: "subject",
         page: |name| name.eq_ignore_ascii_case("nested").then(nested),
         near: |name| {
-            matches!(name.to_ascii_lowercase().as_str(), "nesting" | "l2" | "vmx" | "svm").then(|| "nested".into())
+            matches!(name.to_ascii_lowercase().as_str(), "nesting" | "l2" | "vmx" | "svm")
+                .then(|| "nested".into())
         },
     },
     Kind {

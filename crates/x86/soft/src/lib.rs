@@ -32,11 +32,11 @@ mod operands;
 pub mod run;
 mod saved;
 mod simd;
+mod svm;
 pub mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod vcpu;
-mod svm;
 mod vmx;
 pub mod world;
 

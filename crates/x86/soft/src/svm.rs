@@ -229,3 +229,5 @@ impl Cpu {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -68,8 +68,7 @@ fn state(vmcb: &Vmcb, around: Around) -> bool {
 mod tests {
     use super::*;
 
-    const AROUND: Around =
-        Around { cr4: cr4::PAE | cr4::PGE, efer: 0x1d01, address_bits: 40, long: true };
+    const AROUND: Around = Around { cr4: cr4::PAE | cr4::PGE, efer: 0x1d01, address_bits: 40, long: true };
 
     /// One of a guest in long mode.
     fn valid() -> Vmcb {

@@ -206,7 +206,8 @@ impl Cpu {
         let code = (injected & event::ERROR_CODE != 0).then_some((injected >> 32) as u32);
         // A software event goes on behind its instruction, which NEXT_RIP tells (APM 15.20).
         let behind = self.svm.vmcb.get(Place::NEXT_RIP).wrapping_sub(self.state.rip);
-        let length = if matches!(kind, kind::SOFTWARE_INTERRUPT | kind::SOFTWARE_EXCEPTION) { behind } else { 0 };
+        let length =
+            if matches!(kind, kind::SOFTWARE_INTERRUPT | kind::SOFTWARE_EXCEPTION) { behind } else { 0 };
         self.inject_event(Interruption::new(vector, kind, code), length);
     }
 

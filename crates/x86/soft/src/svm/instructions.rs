@@ -138,9 +138,8 @@ fn invlpga(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
         cpu.mmu.flush_page(linear);
         return Ok(());
     }
-    let named = move |space: Space| {
-        matches!(space.world, World::Guest { vpid, .. } if u32::from(vpid) == asid)
-    };
+    let named =
+        move |space: Space| matches!(space.world, World::Guest { vpid, .. } if u32::from(vpid) == asid);
     cpu.forget_spaces(named, true);
     Ok(())
 }

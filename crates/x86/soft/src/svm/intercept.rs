@@ -167,14 +167,19 @@ impl Cpu {
     }
 
     /// Leaves the guest at an access to `size` ports, if its host wants that (APM 15.10).
-    pub(crate) fn svm_port_exit(&mut self, insn: &Instruction, port: u16, size: u8, string: bool) -> Exec<()> {
+    pub(crate) fn svm_port_exit(
+        &mut self,
+        insn: &Instruction,
+        port: u16,
+        size: u8,
+        string: bool,
+    ) -> Exec<()> {
         if !self.svm.has(Intercept::IO) {
             return Ok(());
         }
         let ports = u32::from(port)..u32::from(port) + u32::from(size);
-        let denied = |port: u32| {
-            self.permission_byte(Place::IO_MAP, u64::from(port / 8)) >> (port & 7) & 1 != 0
-        };
+        let denied =
+            |port: u32| self.permission_byte(Place::IO_MAP, u64::from(port / 8)) >> (port & 7) & 1 != 0;
         if !ports.into_iter().any(denied) {
             return Ok(());
         }
@@ -208,7 +213,13 @@ impl Cpu {
     }
 
     /// Leaves the guest for an access to register `number` of those with these intercepts.
-    fn leave_for_register(&mut self, insn: &Instruction, word: usize, number: u32, write: bool) -> Exec<bool> {
+    fn leave_for_register(
+        &mut self,
+        insn: &Instruction,
+        word: usize,
+        number: u32,
+        write: bool,
+    ) -> Exec<bool> {
         let at = number + if write { 16 } else { 0 };
         if self.svm.vmcb.intercepts(word) >> at & 1 == 0 {
             return Ok(false);

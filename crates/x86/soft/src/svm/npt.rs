@@ -81,9 +81,8 @@ impl Cpu {
                 }
                 Step::Page(page) => page,
             };
-            let refused = rights & pte::U == 0
-                || write && rights & pte::W == 0
-                || access.fetch && nx && forbidden != 0;
+            let refused =
+                rights & pte::U == 0 || write && rights & pte::W == 0 || access.fetch && nx && forbidden != 0;
             if refused {
                 return fault(npt::PRESENT);
             }

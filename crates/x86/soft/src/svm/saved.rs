@@ -64,7 +64,14 @@ pub(crate) fn save(cpu: &Cpu) -> Saved {
             vmcb: vmcb.bytes().to_vec(),
             host: SavedHost {
                 registers: [
-                    host.cr0, host.cr3, host.cr4, host.efer, host.pat, host.rflags, host.rip, host.rsp,
+                    host.cr0,
+                    host.cr3,
+                    host.cr4,
+                    host.efer,
+                    host.pat,
+                    host.rflags,
+                    host.rip,
+                    host.rsp,
                     host.rax,
                 ],
                 segments: host.segments,
@@ -97,8 +104,7 @@ pub(crate) fn restore(cpu: &mut Cpu, saved: Saved) -> Result<(), Error> {
     if let Some(guest) = saved.guest {
         unless(!cpu.vmx.on, "a guest of VMRUN in VMX operation")?;
         unless(guest.at & 0xfff == 0 && guest.at >> crate::mmu::MAXPHYADDR == 0, "no VMCB can be there")?;
-        let vmcb: Vmcb =
-            copy(guest.vmcb).ok_or_else(|| Error::unfit("SVM", "a VMCB of another length"))?;
+        let vmcb: Vmcb = copy(guest.vmcb).ok_or_else(|| Error::unfit("SVM", "a VMCB of another length"))?;
         let [cr0, cr3, cr4, efer, pat, rflags, rip, rsp, rax] = guest.host.registers;
         let SavedHost { segments, gdtr, idtr, nmi_blocked, .. } = guest.host;
         let svm = &mut *cpu.svm;
