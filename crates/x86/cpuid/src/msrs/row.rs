@@ -185,3 +185,32 @@ impl Needs {
         }
     }
 }
+
+/// A row that somebody else answers for.
+pub(super) const fn others(
+    register: u32,
+    name: &'static str,
+    needs: Needs,
+    owner: Owner,
+    reads: &'static str,
+    why: &'static str,
+) -> Row {
+    Row { first: register, last: register, name, needs, owner, reads, why }
+}
+
+/// Rows of the Hyper-V interface, between which these have owners of their own.
+pub(super) const fn synthetic(
+    [first, last]: [u32; 2],
+    name: &'static str,
+    owner: Synthetic,
+    reads: &'static str,
+) -> Row {
+    let why = "TLFS 5.0c, appendix B; see --hyperv";
+    Row { first, last, name, needs: Hyperv, owner: Owner::Hyperv(owner), reads, why }
+}
+
+/// Rows of KVM's guest interface.
+pub(super) const fn paravirtual([first, last]: [u32; 2], name: &'static str) -> Row {
+    let (reads, why) = ("what was written, or 1 at first", "Linux, virt/kvm/x86/msr.rst; see --guest kvm");
+    Row { first, last, name, needs: Kvm, owner: Owner::Kvm, reads, why }
+}

@@ -6,40 +6,11 @@ use satori_defs::msr::*;
 use satori_rules::mtrr;
 
 use super::Setup;
-use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write};
+use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write, others, paravirtual, synthetic};
 use crate::Feature::{self, *};
 use crate::{ARCH_CAPABILITIES, controls};
-use Needs::{Amd, Hyperv, Intel, Kvm, Nothing, One};
+use Needs::{Amd, Intel, Nothing, One};
 use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
-
-/// A row that somebody else answers for.
-const fn others(
-    register: u32,
-    name: &'static str,
-    needs: Needs,
-    owner: Owner,
-    reads: &'static str,
-    why: &'static str,
-) -> Row {
-    Row { first: register, last: register, name, needs, owner, reads, why }
-}
-
-/// Rows of the Hyper-V interface, between which these have owners of their own.
-const fn synthetic(
-    [first, last]: [u32; 2],
-    name: &'static str,
-    owner: Synthetic,
-    reads: &'static str,
-) -> Row {
-    let why = "TLFS 5.0c, appendix B; see --hyperv";
-    Row { first, last, name, needs: Hyperv, owner: Owner::Hyperv(owner), reads, why }
-}
-
-/// Rows of KVM's guest interface.
-const fn paravirtual([first, last]: [u32; 2], name: &'static str) -> Row {
-    let (reads, why) = ("what was written, or 1 at first", "Linux, virt/kvm/x86/msr.rst; see --guest kvm");
-    Row { first, last, name, needs: Kvm, owner: Owner::Kvm, reads, why }
-}
 
 /// A row of the platform.
 const fn row(
