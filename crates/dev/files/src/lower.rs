@@ -35,8 +35,11 @@ impl Place {
     }
 
     /// It is there now, with all that is in it.
-    pub(crate) fn becomes(&self, parent: Rc<Place>, name: &[u8]) {
-        *self.0.borrow_mut() = Some((parent, name.to_vec()));
+    fn becomes(&self, parent: Rc<Place>, name: &[u8]) {
+        let there = |(at, known): &(Rc<Place>, Vec<u8>)| Rc::ptr_eq(at, &parent) && known == name;
+        if !self.0.borrow().as_ref().is_some_and(there) {
+            *self.0.borrow_mut() = Some((parent, name.to_vec()));
+        }
     }
 
     /// The names from the root to it.
@@ -180,6 +183,19 @@ impl Slot {
     /// It is there again.
     pub(crate) fn is_at(&self, place: Option<Rc<Place>>) {
         *self.place.borrow_mut() = place;
+    }
+
+    /// It was found as `fd` by that name in a directory that is at `parent`, and is found there from now on. Where nobody knows the
+    /// directory's place it stays open.
+    pub(crate) fn found(self: &Rc<Slot>, fd: OwnedFd, parent: Option<Rc<Place>>, name: &[u8]) {
+        if self.fd.borrow().is_none() {
+            self.hold(fd);
+        }
+        match (self.place(), parent) {
+            (Some(place), Some(parent)) => place.becomes(parent, name),
+            (None, Some(parent)) => self.is_at(Some(Place::new(parent, name))),
+            (_, None) => self.is_at(None),
+        }
     }
 
     fn hold(self: &Rc<Slot>, fd: OwnedFd) -> Rc<OwnedFd> {

@@ -157,16 +157,17 @@ impl Nodes {
         self.pool.shrink(self.pool.count() / 2);
     }
 
-    /// The place of a new name in a directory.
-    fn place_in(&self, directory: u64, name: &[u8]) -> Option<Rc<Place>> {
-        let parent = if directory == ROOT { self.top.clone() } else { self.get(directory).ok()?.place()? };
-        Some(Place::new(parent, name))
+    /// Where a directory is, if that is known.
+    fn place_of(&self, directory: u64) -> Option<Rc<Place>> {
+        if directory == ROOT { Some(self.top.clone()) } else { self.get(directory).ok()?.place() }
     }
 
-    /// The node behind a name of the host's directory, if the guest knows it.
-    fn known(&self, directory: &OwnedFd, name: &[u8]) -> Option<&Node> {
+    /// The handle of what has that name in the host's directory, if the guest knows it, and what it was opened as.
+    fn known(&self, directory: &OwnedFd, name: &[u8]) -> Option<(Rc<Slot>, OwnedFd)> {
         let file = open_entry(directory, name, OFlags::PATH, 0).ok()?;
-        self.by_key.get(&key(&stat(&file).ok()?)).and_then(|id| self.all.get(id))
+        let id = self.by_key.get(&key(&stat(&file).ok()?))?;
+        let lower = self.all.get(id)?.lower.as_ref()?;
+        Some((lower.slot.clone(), file))
     }
 
     /// Does `work`, which takes away a name of the host's directory; the file, if the guest knows it, stays open.
@@ -176,10 +177,12 @@ impl Nodes {
         name: &[u8],
         work: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let slot = self.known(directory, name).and_then(|node| node.lower.as_ref()).map(|lower| &lower.slot);
-        let was = slot.and_then(|slot| slot.pin());
+        let Some((slot, _)) = self.known(directory, name) else { return work() };
+        let was = slot.pin();
         let done = work();
-        if let (Some(slot), true) = (slot, done.is_err()) {
+        // A rename of a file to another of its own names takes none away.
+        let stays = || self.known(directory, name).is_some_and(|(there, _)| Rc::ptr_eq(&there, &slot));
+        if done.is_err() || stays() {
             slot.is_at(was);
         }
         done
@@ -187,11 +190,8 @@ impl Nodes {
 
     /// Notes that what has that name in the host's directory, which is node `id`, came there by a rename.
     pub(crate) fn renamed(&self, id: u64, directory: &OwnedFd, name: &[u8]) {
-        let Some(place) = self.known(directory, name).and_then(Node::place) else { return };
-        let parent =
-            if id == ROOT { Some(self.top.clone()) } else { self.get(id).ok().and_then(Node::place) };
-        if let Some(parent) = parent {
-            place.becomes(parent, name);
+        if let Some((slot, file)) = self.known(directory, name) {
+            slot.found(file, self.place_of(id), name);
         }
     }
 
@@ -208,6 +208,11 @@ impl Nodes {
         let stat = stat(&fd)?;
         let key = key(&stat);
         if let Some(&id) = self.by_key.get(&key) {
+            // Names that the guest looked up last are those that its renames tell of.
+            let slot = self.all.get(&id).and_then(|node| node.lower.as_ref()).map(|lower| &lower.slot);
+            if let (Some(slot), Some((directory, name)), true) = (slot, from, id != ROOT) {
+                slot.found(fd, self.place_of(directory), name);
+            }
             return Ok(id);
         }
         let (index, new) = match self.devices.iter().position(|&device| device == key.0) {
@@ -225,7 +230,7 @@ impl Nodes {
             && fstatfs(&fd).is_ok_and(|fs| PSEUDO.contains(&(fs.f_type as u64)));
         // Numbers of other file systems could meet those of the root's.
         let ino = stat.stx_ino ^ ((index as u64 & 0x7fff) << 48);
-        let place = from.and_then(|(directory, name)| self.place_in(directory, name));
+        let place = from.and_then(|(directory, name)| Some(Place::new(self.place_of(directory)?, name)));
         let lower = Lower { slot: self.pool.slot(fd, key, place), roots: self.roots, hidden };
         let id = self.add(Node { lookups: 0, ino, lower: Some(lower), change: None })?;
         self.by_key.insert(key, id);

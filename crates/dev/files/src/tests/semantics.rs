@@ -270,6 +270,29 @@ fn a_file_that_was_closed_meanwhile_is_found_where_it_is_now_or_not_at_all() {
     }
 }
 
+/// A rename of a name to itself, or to another of the file's names, changes nothing; what the file holds, or is in it, is found later.
+#[test]
+fn renames_that_change_nothing_lose_no_file() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.join("d/e")).unwrap();
+    for name in ["a", "d/b", "other-0", "other-1", "other-2", "other-3"] {
+        fs::write(folder.join(name), name).unwrap();
+    }
+    fs::hard_link(folder.join("a"), folder.join("linked")).unwrap();
+    let mut client = Client::new(&folder, Mode::Rw);
+    let others = |client: &mut Client| (0..4).for_each(|i| _ = client.stat(&format!("other-{i}")).unwrap());
+    ["a", "d/b"].map(|name| client.stat(name).unwrap());
+    client.rename("d", "d", 0).unwrap();
+    client.rename("a", "linked", 0).unwrap();
+    client.rename("d/b", "d/e/b", 0).unwrap();
+    others(&mut client);
+    assert_eq!(client.get("d/e/b").unwrap(), b"d/b");
+    client.rename("linked", "d/c", 0).unwrap();
+    others(&mut client);
+    assert_eq!(client.get("a").unwrap(), b"a");
+    assert_eq!(client.get("d/c").unwrap(), b"a");
+}
+
 #[test]
 fn hard_links_change_together() {
     let folder = Folder::new();
