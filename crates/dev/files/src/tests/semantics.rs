@@ -281,7 +281,9 @@ fn renames_that_change_nothing_lose_no_file() {
     fs::hard_link(folder.join("a"), folder.join("linked")).unwrap();
     let mut client = Client::new(&folder, Mode::Rw);
     let others = |client: &mut Client| (0..4).for_each(|i| _ = client.stat(&format!("other-{i}")).unwrap());
-    ["a", "d/b"].map(|name| client.stat(name).unwrap());
+    for name in ["a", "d/b"] {
+        client.stat(name).unwrap();
+    }
     client.rename("d", "d", 0).unwrap();
     client.rename("a", "linked", 0).unwrap();
     client.rename("d/b", "d/e/b", 0).unwrap();
