@@ -4,6 +4,7 @@ mod common;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Once;
 
 use common::{drivers, fetch, file, satori, scratch};
 
@@ -143,6 +144,12 @@ fn devices_on_pci_interrupt_by_their_pins() {
 
 /// Runs a command with this standard input; its status, and what it wrote to standard output and error.
 fn command(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+    // What the first one fetches is told on its standard error.
+    static FETCHED: Once = Once::new();
+    FETCHED.call_once(|| {
+        let first = ["run", "--arch", "arm64", "--kernel", "6.1", "--timeout", "5m", "--", "true"];
+        assert_eq!(satori(&first).status, 0, "Debian's packages are needed for this test");
+    });
     let mut satori = Command::new(env!("CARGO_BIN_EXE_satori"));
     satori.args(["run", "--arch", "arm64", "--kernel", "6.1", "--timeout", "5m"]).args(arguments);
     satori.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
