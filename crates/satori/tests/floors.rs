@@ -34,6 +34,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-symbols", 2),
     ("satori-pci", 2),
     ("satori-image", 2),
+    ("satori-cable", 2),
     ("satori-svm", 2),
     ("satori-vmx", 2),
     ("satori-soft", 3),

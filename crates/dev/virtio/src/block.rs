@@ -1,23 +1,20 @@
 //! Block device (virtio 1.2, 5.2) on an image.
 //!
-//! What the host has in its memory is read on the vCPU's thread; what may have to wait for a disk is done in order by
-//! a thread of the device's own. A flush is told to the guest when fdatasync has returned. A reset waits until what
-//! the thread has in its hands is done, so that no write of a former driver comes behind one of the next.
+//! [`Requests`] does what its driver asks for. A reset waits until what that has in its hands is done, so that no write of a former
+//! driver comes behind one of the next.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use satori_defs::virtio::{block::*, kind};
-use satori_image::Image;
-use satori_lock::Held;
+use satori_image::{Image, Request, Requests};
 use satori_save::{State as _, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::{Chain, Device, Error, Link, lock};
+use crate::{Chain, Device, Error, Link};
 
 /// Queues, and descriptors of each.
 const QUEUES: u16 = 4;
@@ -27,8 +24,6 @@ const SEGMENTS: u32 = QUEUE as u32 - 2;
 const SEGMENT_BYTES: u32 = 256 << 10;
 /// Bytes of the longest request.
 const REQUEST_MAX: usize = SEGMENTS as usize * SEGMENT_BYTES as usize;
-/// Bytes of the longest request that is tried on the vCPU's thread.
-const AT_ONCE_MAX: usize = 256 << 10;
 /// Sectors and ranges of a request that gives up or zeroes some.
 const RANGE_SECTORS: u32 = 1 << 16;
 const RANGES: usize = 32;
@@ -44,41 +39,16 @@ pub struct Disk {
     pub serial: String,
 }
 
-/// A request that was parsed, with what it brings.
-enum Work {
-    Read { at: u64, len: usize },
-    Write { at: u64, data: Vec<u8> },
-    Flush,
-    Discard(Vec<(u64, u64)>),
-    Zero(Vec<(u64, u64)>),
-}
-
 struct Job {
     link: Arc<Link>,
     queue: u16,
     chain: Chain,
 }
 
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<(Job, Work)>,
-    busy: bool,
-    waits: bool,
-    running: bool,
-    over: bool,
-}
-
-struct Shared {
-    image: Image,
-    state: Mutex<State>,
-    bell: Condvar,
-    done: Condvar,
-}
-
 /// The device.
 pub struct Block {
     serial: String,
-    shared: Arc<Shared>,
+    requests: Requests,
 }
 
 impl Job {
@@ -98,51 +68,6 @@ impl Job {
     }
 }
 
-impl Shared {
-    fn execute(&self, work: &Work) -> Result<Vec<u8>, u8> {
-        let failed = |error: std::io::Error| {
-            tracing::warn!("a request to a disk failed: {error}");
-            IOERR
-        };
-        match work {
-            Work::Read { at, len } => {
-                let mut data = vec![0; *len];
-                self.image.read(*at, &mut data).map_err(failed)?;
-                Ok(data)
-            }
-            Work::Write { at, data } => self.image.write(*at, data).map(|()| Vec::new()).map_err(failed),
-            Work::Flush => self.image.flush().map(|()| Vec::new()).map_err(failed),
-            Work::Discard(ranges) | Work::Zero(ranges) => {
-                let zero = matches!(work, Work::Zero(_));
-                let each = |&(at, len): &(u64, u64)| {
-                    if zero { self.image.zero(at, len) } else { self.image.discard(at, len) }
-                };
-                ranges.iter().try_for_each(each).map(|()| Vec::new()).map_err(failed)
-            }
-        }
-    }
-
-    fn run(&self) {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some((job, work)) = state.jobs.pop_front() {
-                state.busy = true;
-                drop(state);
-                job.finish(self.execute(&work));
-                state = lock(&self.state);
-                state.busy = false;
-                self.done.notify_all();
-            } else if state.over {
-                return;
-            } else {
-                state.waits = true;
-                state = self.bell.wait(state).held();
-                state.waits = false;
-            }
-        }
-    }
-}
-
 impl Block {
     /// A device for `disk`.
     pub fn new(disk: Disk) -> Result<Arc<Self>, Error> {
@@ -150,12 +75,11 @@ impl Block {
         if serial.len() > ID || serial.contains('\0') {
             return Err(Error::Config(format!("'{serial}' is no serial of a disk: use up to {ID} bytes")));
         }
-        let (state, bell, done) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Ok(Arc::new(Block { serial, shared: Arc::new(Shared { image, state, bell, done }) }))
+        Ok(Arc::new(Block { serial, requests: Requests::new(image) }))
     }
 
     /// What a chain asks for; the error is its status.
-    fn parse(&self, link: &Link, chain: &Chain) -> Result<Work, u8> {
+    fn parse(&self, link: &Link, chain: &Chain) -> Result<Request, u8> {
         let header = chain.read(link.memory(), 0, HEADER);
         let (&[t0, t1, t2, t3, _, _, _, _], sector) = header.split_first_chunk::<8>().ok_or(IOERR)?;
         let sector = u64::from_le_bytes(sector.try_into().map_err(|_| IOERR)?);
@@ -164,18 +88,18 @@ impl Block {
         let at = sector.checked_mul(SECTOR).ok_or(IOERR)?;
         let fits = |len: usize| {
             let whole = len.is_multiple_of(SECTOR as usize) && len <= REQUEST_MAX;
-            whole && at.checked_add(len as u64).is_some_and(|end| end <= self.shared.image.bytes())
+            whole && at.checked_add(len as u64).is_some_and(|end| end <= self.requests.image().bytes())
         };
         match u32::from_le_bytes([t0, t1, t2, t3]) {
-            IN if fits(room) => Ok(Work::Read { at, len: room }),
-            OUT if fits(data) && !self.shared.image.readonly() => {
-                Ok(Work::Write { at, data: chain.read(link.memory(), HEADER, data) })
+            IN if fits(room) => Ok(Request::Read { at, len: room }),
+            OUT if fits(data) && !self.requests.image().readonly() => {
+                Ok(Request::Write { at, data: chain.read(link.memory(), HEADER, data) })
             }
             IN | OUT => Err(IOERR),
-            FLUSH_OUT => Ok(Work::Flush),
-            DISCARD_OUT | WRITE_ZEROES_OUT if self.shared.image.readonly() => Err(IOERR),
-            DISCARD_OUT => Ok(Work::Discard(self.ranges(link, chain, data, 0)?)),
-            WRITE_ZEROES_OUT => Ok(Work::Zero(self.ranges(link, chain, data, UNMAP)?)),
+            FLUSH_OUT => Ok(Request::Flush),
+            DISCARD_OUT | WRITE_ZEROES_OUT if self.requests.image().readonly() => Err(IOERR),
+            DISCARD_OUT => Ok(Request::Discard(self.ranges(link, chain, data, 0)?)),
+            WRITE_ZEROES_OUT => Ok(Request::Zero(self.ranges(link, chain, data, UNMAP)?)),
             _ => Err(UNSUPP),
         }
     }
@@ -196,49 +120,10 @@ impl Block {
             }
             let (at, len) = (sector.checked_mul(SECTOR).ok_or(IOERR)?, u64::from(sectors) * SECTOR);
             let end = at.checked_add(len).ok_or(IOERR)?;
-            let fits = sectors <= RANGE_SECTORS && end <= self.shared.image.bytes();
+            let fits = sectors <= RANGE_SECTORS && end <= self.requests.image().bytes();
             if fits { Ok((at, len)) } else { Err(IOERR) }
         };
         raw.as_chunks::<RANGE>().0.iter().map(range).collect()
-    }
-
-    /// Does `work` here if that needs no waiting, or there is nobody else; else the thread does.
-    fn take(&self, job: Job, work: Work) {
-        let mut state = lock(&self.shared.state);
-        if !state.running {
-            drop(state);
-            job.finish(self.shared.execute(&work));
-        } else if state.jobs.is_empty()
-            && !state.busy
-            && let Some(result) = self.at_once(&work)
-        {
-            drop(state);
-            job.finish(result);
-        } else {
-            state.jobs.push_back((job, work));
-            if state.waits {
-                self.shared.bell.notify_one();
-            }
-        }
-    }
-
-    /// Waits until the thread has nothing more in its hands.
-    fn idle(&self) {
-        let mut state = lock(&self.shared.state);
-        while state.busy || !state.jobs.is_empty() {
-            state = self.shared.done.wait(state).held();
-        }
-    }
-
-    /// Whether `work` could be done without waiting, and its result.
-    fn at_once(&self, work: &Work) -> Option<Result<Vec<u8>, u8>> {
-        match work {
-            Work::Read { at, len } if *len <= AT_ONCE_MAX => {
-                let mut data = vec![0; *len];
-                self.shared.image.read_at_once(*at, &mut data).then_some(Ok(data))
-            }
-            _ => None,
-        }
     }
 }
 
@@ -253,9 +138,9 @@ impl Device for Block {
 
     fn features(&self) -> u64 {
         // A disk without a cache has nothing to flush: its driver waits for no request of that kind.
-        let flush = if self.shared.image.writes_through() { 0 } else { FLUSH };
+        let flush = if self.requests.image().writes_through() { 0 } else { FLUSH };
         let common = SIZE_MAX | SEG_MAX | BLK_SIZE | TOPOLOGY | MQ | flush;
-        if self.shared.image.readonly() { common | RO } else { common | DISCARD | WRITE_ZEROES }
+        if self.requests.image().readonly() { common | RO } else { common | DISCARD | WRITE_ZEROES }
     }
 
     fn queues(&self) -> Vec<u16> {
@@ -263,7 +148,7 @@ impl Device for Block {
     }
 
     fn config(&self) -> Vec<u8> {
-        let mut config = (self.shared.image.bytes() / SECTOR).to_le_bytes().to_vec();
+        let mut config = (self.requests.image().bytes() / SECTOR).to_le_bytes().to_vec();
         let mut word = |value: u32| config.extend(value.to_le_bytes());
         word(SEGMENT_BYTES);
         word(SEGMENTS);
@@ -283,14 +168,8 @@ impl Device for Block {
     }
 
     fn start(&self, link: &Arc<Link>) {
-        let mut state = lock(&self.shared.state);
-        if link.determined() || std::mem::replace(&mut state.running, true) {
-            return;
-        }
-        let shared = self.shared.clone();
-        if let Err(error) = std::thread::Builder::new().name("disk".into()).spawn(move || shared.run()) {
-            tracing::warn!("no thread for a disk ({error}): vCPUs wait for it themselves");
-            state.running = false;
+        if !link.determined() {
+            self.requests.start();
         }
     }
 
@@ -304,33 +183,36 @@ impl Device for Block {
                 continue;
             }
             match self.parse(link, &job.chain) {
-                Ok(work) => self.take(job, work),
+                Ok(request) => {
+                    let answer =
+                        move |result: std::io::Result<Vec<u8>>| job.finish(result.map_err(|_| IOERR));
+                    self.requests.take(request, Box::new(answer));
+                }
                 Err(status) => job.finish(Err(status)),
             }
         }
     }
 
     fn reset(&self) {
-        lock(&self.shared.state).jobs.clear();
-        self.idle();
+        self.requests.clear();
     }
 
     fn files(&self) -> Vec<RawFd> {
-        self.shared.image.files()
+        self.requests.image().files()
     }
 
     /// What the guest wrote and did not flush is its file's when the process ends, as it is with a raw image.
     fn finish(&self, _give_up: &dyn Fn() -> bool) {
-        self.idle();
-        if let Err(error) = self.shared.image.settle() {
+        self.requests.idle();
+        if let Err(error) = self.requests.image().settle() {
             tracing::warn!("a disk could not be written at the end: {error}");
         }
     }
 
     /// The image itself is not among it, but for what a snapshot keeps in memory: whoever goes on needs it as it was.
     fn save(&self) -> Result<Value, satori_save::Error> {
-        self.idle();
-        let image = &self.shared.image;
+        self.requests.idle();
+        let image = &self.requests.image();
         image
             .settle()
             .map_err(|error| satori_save::Error::refused("a disk", format!("its image: {error}")))?;
@@ -342,10 +224,10 @@ impl Device for Block {
     fn restore(&self, _link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
         let SavedBlock { sectors, readonly, pieces } = value.state()?;
         let unless = |fits, why| satori_save::Error::unless(fits, SavedBlock::NAME, why);
-        unless(sectors == self.shared.image.bytes() / SECTOR, "the image has another size")?;
-        unless(readonly == self.shared.image.readonly(), "one of the two is read-only")?;
+        unless(sectors == self.requests.image().bytes() / SECTOR, "the image has another size")?;
+        unless(readonly == self.requests.image().readonly(), "one of the two is read-only")?;
         unless(
-            self.shared.image.set_snapshot(&pieces, value.bytes()),
+            self.requests.image().set_snapshot(&pieces, value.bytes()),
             "what it keeps of a snapshot is not of this disk",
         )
     }
@@ -364,11 +246,4 @@ struct SavedBlock {
 impl satori_save::State for SavedBlock {
     const NAME: &'static str = "disk";
     const VERSION: u32 = 1;
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        lock(&self.shared.state).over = true;
-        self.shared.bell.notify_one();
-    }
 }

@@ -16,6 +16,9 @@ pub enum Error {
     /// Its image cannot be used.
     #[error(transparent)]
     Image(#[from] satori_image::Error),
+    /// Its cable cannot be had.
+    #[error(transparent)]
+    Cable(#[from] satori_cable::Error),
     /// The host refused something that it needs.
     #[error("cannot prepare {what}: {why}")]
     Host {

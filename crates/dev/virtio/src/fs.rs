@@ -14,9 +14,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use satori_cable::Outgoing;
 use satori_save::Value;
 
-use crate::stream::{Outgoing, Replies};
+use crate::stream::Replies;
 use crate::{Chain, Device, Error, Link, lock};
 pub use dialect::Dialect;
 use dialect::Sort;

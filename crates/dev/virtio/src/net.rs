@@ -1,64 +1,23 @@
-//! Network card (virtio 1.2, 5.1): frames of a guest go to a user network over a socket, or to a tap, and come back.
-//!
-//! The other side is somebody else's process, ours (`satori-net`) or passt. A frame is copied out on the vCPU's
-//! thread and sent if the socket takes it; a thread of the device's own sends what waits and brings what comes. While
-//! the other side is behind, what the guest sends stays in its queues; while the guest is behind, what comes stays in
-//! the socket. So between the two nothing is lost but what nobody listens to.
+//! Network card (virtio 1.2, 5.1) on a [`Cable`].
 
-mod checksum;
-mod frames;
 mod steer;
-mod tap;
 #[cfg(test)]
 mod tests;
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use satori_cable::{Cable, Card, Delivery, LONGEST, MTU, Nic, TapCard};
 use satori_defs::virtio::{kind, net::*};
 use satori_save::Value;
 
-use crate::stream::Outgoing;
 use crate::{Chain, Device, Error, Link, lock};
-use frames::{Frames, LONGEST, SHORTEST};
 use steer::Steering;
-pub use tap::{Offload, TapCard};
 
 /// Descriptors of a queue of frames, and of the one for control.
 const QUEUE: u16 = 256;
 const CONTROL: u16 = 64;
-/// Bytes of frames that may wait for the other side before the queues do.
-const BACKLOG: usize = 1 << 20;
-/// Most pairs of queues.
-const PAIRS_MAX: u16 = 8;
-/// The largest packet of our own user network, which has no cable to care for: as large as IPv4 has them, in 8s.
-pub const MTU: u16 = 65_520;
-
-/// A network card, and its cable.
-#[derive(Debug)]
-pub struct Nic {
-    /// Its address.
-    pub mac: [u8; 6],
-    /// Pairs of queues, up to 8.
-    pub pairs: u16,
-    /// Frames, each behind its length as a big-endian word of 32 bits.
-    pub socket: UnixStream,
-    /// The other side ends every flow itself, within this machine: it takes packets of [`MTU`] bytes and TCP that is not
-    /// cut, looks at no checksum, and sends right ones.
-    pub ours: bool,
-}
-
-#[derive(Default)]
-struct Sending {
-    outgoing: Outgoing,
-    /// Queues that wait until the other side has taken what there is.
-    stalled: Vec<(Arc<Link>, u16)>,
-    running: bool,
-}
 
 #[derive(Default)]
 struct Receiving {
@@ -67,175 +26,81 @@ struct Receiving {
     held: Vec<Vec<Chain>>,
 }
 
-/// Where frames go.
-enum Cable {
-    /// The other end of it is another process.
-    Stream { socket: UnixStream, ours: bool },
-    /// It is the host's kernel.
-    Tap(TapCard),
-}
-
-impl Cable {
-    /// Whether the other side looks at no checksum, and cuts TCP itself.
-    fn ours(&self) -> bool {
-        matches!(self, Cable::Stream { ours: true, .. })
-    }
-}
-
 /// The device.
 pub struct Net {
-    mac: [u8; 6],
-    /// Pairs of queues that there are.
-    most: u16,
-    cable: Cable,
-    /// Rings for the thread: the first end is written to, the second waited for.
-    bell: (UnixStream, UnixStream),
-    sending: Mutex<Sending>,
+    cable: Arc<Cable>,
     receiving: Mutex<Receiving>,
+    /// Held while frames of the guest are taken, so that they keep their order.
+    sending: Mutex<()>,
     /// Pairs that the driver uses.
     pairs: AtomicU16,
-    /// The thread waits for a buffer of the guest's.
-    starving: AtomicBool,
-    /// The other side is gone.
-    dead: AtomicBool,
     steering: Steering,
     me: Weak<Net>,
-}
-
-/// What became of a frame for the guest.
-enum Delivery {
-    Done,
-    /// The guest has no room yet.
-    Wait,
 }
 
 impl Net {
     /// A card for `nic`.
     pub fn new(nic: Nic) -> Result<Arc<Self>, Error> {
-        let Nic { mac, pairs, socket, ours } = nic;
-        socket.set_nonblocking(true).map_err(|why| Error::Host { what: "a network card", why })?;
-        Net::with(mac, pairs, Cable::Stream { socket, ours })
+        Ok(Net::with(Cable::stream(nic)?))
     }
 
     /// A card whose cable is a tap's.
     pub fn tap(card: TapCard) -> Result<Arc<Self>, Error> {
-        let pairs = u16::try_from(card.queues.len()).unwrap_or(u16::MAX);
-        Net::with(card.mac, pairs, Cable::Tap(card))
+        Ok(Net::with(Cable::tap(card)?))
     }
 
-    fn with(mac: [u8; 6], most: u16, cable: Cable) -> Result<Arc<Self>, Error> {
-        if !(1..=PAIRS_MAX).contains(&most) {
-            return Err(Error::Config(format!(
-                "a network card has 1 to {PAIRS_MAX} pairs of queues, not {most}: use fewer"
-            )));
-        }
-        if mac[0] & 1 != 0 || mac == [0; 6] {
-            return Err(Error::Config("a card's address is no group's: begin it with 52:54:00".into()));
-        }
-        let host = |why| Error::Host { what: "a network card", why };
-        let bell = UnixStream::pair().map_err(host)?;
-        bell.0.set_nonblocking(true).map_err(host)?;
-        bell.1.set_nonblocking(true).map_err(host)?;
-        Ok(Arc::new_cyclic(|me| Net {
-            mac,
-            most,
+    fn with(cable: Arc<Cable>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Net {
             cable,
-            bell,
-            sending: Mutex::default(),
             receiving: Mutex::default(),
+            sending: Mutex::default(),
             pairs: AtomicU16::new(1),
-            starving: AtomicBool::new(false),
-            dead: AtomicBool::new(false),
             steering: Steering::default(),
             me: me.clone(),
-        }))
+        })
     }
 
     /// The queue for control: the last one (5.1.2).
     fn control(&self, link: &Link) -> u16 {
-        if link.features() & MQ != 0 { 2 * self.most } else { 2 }
+        if link.features() & MQ != 0 { 2 * self.cable.pairs() } else { 2 }
     }
 
     /// Takes frames that the driver sends until there are none, or the other side is too far behind.
     fn transmit(&self, link: &Arc<Link>, queue: u16) {
-        if let Cable::Tap(card) = &self.cable {
-            return card.transmit(link, queue);
-        }
-        let mut sending = lock(&self.sending);
-        loop {
-            if sending.outgoing.len() > BACKLOG {
-                sending.stalled.push((link.clone(), queue));
-                break;
-            }
+        let _sending = lock(&self.sending);
+        while self.cable.has_room() {
             let Some(chain) = link.pop(queue) else { break };
-            let frame = chain.read(link.memory(), 0, HEADER + LONGEST + 1);
+            let mut bytes = chain.read(link.memory(), 0, HEADER + LONGEST + 1);
             link.give(queue, &chain, |_, _| 0);
-            self.put(&mut sending.outgoing, frame, queue / 2);
-        }
-        self.send(&mut sending);
-    }
-
-    /// Puts a frame with its header behind the others, unless it is none.
-    fn put(&self, outgoing: &mut Outgoing, mut bytes: Vec<u8>, pair: u16) {
-        let Some((header, frame)) = bytes.split_first_chunk_mut::<HEADER>() else { return };
-        if !(SHORTEST..=LONGEST).contains(&frame.len()) || self.dead.load(Ordering::Acquire) {
-            return;
-        }
-        if !self.cable.ours() {
-            checksum::finish(header, frame);
-        }
-        if self.most > 1 {
-            self.steering.sent(frame, pair);
-        }
-        outgoing.put(&(frame.len() as u32).to_be_bytes());
-        outgoing.put(frame);
-    }
-
-    /// Sends what the socket takes without waiting; the thread sends the rest.
-    fn send(&self, sending: &mut Sending) {
-        let Cable::Stream { socket, .. } = &self.cable else { return };
-        match sending.outgoing.send(socket) {
-            Ok(true) => {}
-            Ok(false) => self.ring(),
-            Err(why) => {
-                sending.outgoing = Outgoing::default();
-                // The thread tells: this one may be the vCPU's.
-                if !self.dead.load(Ordering::Acquire) {
-                    tracing::debug!("a frame could not be sent: {why}");
-                }
-                self.ring();
+            let Some((header, frame)) = bytes.split_first_chunk_mut::<HEADER>() else { continue };
+            if self.cable.pairs() > 1 {
+                self.steering.sent(frame, queue / 2);
             }
+            self.cable.put(header, frame, queue / 2);
+        }
+        self.cable.send();
+    }
+
+    /// Does what a control request asks for, and tells whether that was possible.
+    fn command(&self, request: &[u8]) -> u8 {
+        match request {
+            [class, command, low, high] if [*class, *command] == MQ_PAIRS_SET => {
+                let pairs = u16::from_le_bytes([*low, *high]);
+                if !(1..=self.cable.pairs()).contains(&pairs) {
+                    return ACK_ERR;
+                }
+                self.pairs.store(pairs, Ordering::Release);
+                ACK_OK
+            }
+            _ => ACK_ERR,
         }
     }
+}
 
-    fn ring(&self) {
-        // A bell that rings already is enough.
-        let _ = (&self.bell.0).write(&[1]);
-    }
-
-    /// The other side is gone: the guest's card has no carrier any more.
-    fn died(&self, why: &str) {
-        if self.dead.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        tracing::warn!("the network is gone ({why}): the guest's card has no carrier from now on");
-        lock(&self.sending).outgoing = Outgoing::default();
-        let link = lock(&self.receiving).link.clone();
-        link.iter().for_each(|link| link.config_changed());
-    }
-
-    /// Gives `frame` to the guest. One that nobody listens to, or that has no room in all that the driver gave, is dropped.
-    fn deliver(&self, frame: &[u8]) -> Delivery {
-        let mut header = [0; HEADER];
-        if self.cable.ours() {
-            header[0] = DATA_VALID;
-        }
-        self.deliver_with(header, None, frame)
-    }
-
-    /// As [`deliver`](Net::deliver), behind this header. A pair that is named takes it, or the first if the driver does not use that;
-    /// without one it is that by which the flow is sent.
-    fn deliver_with(&self, mut header: [u8; HEADER], pair: Option<u16>, frame: &[u8]) -> Delivery {
+impl Card for Net {
+    /// A pair that is named takes it, or the first if the driver does not use that; without one it is that by which the flow is
+    /// sent. One that nobody listens to, or that has no room in all that the driver gave, is dropped.
+    fn deliver(&self, mut header: [u8; HEADER], pair: Option<u16>, frame: &[u8]) -> Delivery {
         let mut receiving = lock(&self.receiving);
         let Receiving { link, held } = &mut *receiving;
         let Some(link) = link.as_ref().filter(|link| !link.failed()) else { return Delivery::Done };
@@ -287,94 +152,16 @@ impl Net {
         Delivery::Done
     }
 
-    /// Does what can be done; the error is why there is nothing to be done any more.
-    fn attend(&self, frames: &mut Frames, coming: &mut tap::Coming) -> Result<(), String> {
-        let mut rung = [0; 64];
-        while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
-        match &self.cable {
-            Cable::Stream { socket, .. } => self.receive(socket, frames)?,
-            Cable::Tap(card) => return self.receive_tap(card, coming),
-        }
-        let stalled = {
-            let mut sending = lock(&self.sending);
-            self.send(&mut sending);
-            if sending.outgoing.len() <= BACKLOG / 2 {
-                std::mem::take(&mut sending.stalled)
-            } else {
-                Vec::new()
-            }
-        };
-        stalled.iter().for_each(|(link, queue)| self.transmit(link, *queue));
-        Ok(())
-    }
-
-    /// Takes all frames that are there and that the guest has room for.
-    fn receive(&self, socket: &UnixStream, frames: &mut Frames) -> Result<(), String> {
-        loop {
-            while let Some(frame) = frames.peek()? {
-                // Set before the queue is looked at: who adds a buffer then rings the bell.
-                self.starving.store(true, Ordering::SeqCst);
-                if let Delivery::Wait = self.deliver(frame) {
-                    return Ok(());
-                }
-                frames.pass();
-            }
-            self.starving.store(false, Ordering::SeqCst);
-            match frames.read(socket) {
-                Ok(0) => return Err("it closed its connection".into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
-            }
+    fn go_on(&self) {
+        let link = lock(&self.receiving).link.clone();
+        if let Some(link) = link {
+            (0..self.cable.pairs()).for_each(|pair| self.transmit(&link, 2 * pair + 1));
         }
     }
 
-    /// Does what a control request asks for, and tells whether that was possible.
-    fn command(&self, request: &[u8]) -> u8 {
-        match request {
-            [class, command, low, high] if [*class, *command] == MQ_PAIRS_SET => {
-                let pairs = u16::from_le_bytes([*low, *high]);
-                if !(1..=self.most).contains(&pairs) {
-                    return ACK_ERR;
-                }
-                self.pairs.store(pairs, Ordering::Release);
-                ACK_OK
-            }
-            _ => ACK_ERR,
-        }
-    }
-}
-
-/// Waits for the other side and for the bell until the device is gone, or the other side is.
-fn run(me: &Weak<Net>, cable: &[OwnedFd], bell: &UnixStream) {
-    let (mut frames, mut coming) = (Frames::default(), tap::Coming::default());
-    loop {
-        let Some(net) = me.upgrade() else { return };
-        if let Err(why) = net.attend(&mut frames, &mut coming) {
-            net.died(&why);
-            return;
-        }
-        let mut wanted = PollFlags::empty();
-        if !net.starving.load(Ordering::SeqCst) {
-            wanted |= PollFlags::IN;
-        }
-        if !lock(&net.sending).outgoing.is_empty() {
-            wanted |= PollFlags::OUT;
-        }
-        drop(net);
-        let mut files = vec![PollFd::new(bell, PollFlags::IN)];
-        // A socket whose other end is closed is always ready, which is of no use while the guest has no room.
-        if !wanted.is_empty() {
-            files.extend(cable.iter().map(|end| PollFd::new(end, wanted)));
-        }
-        let _ = poll(&mut files, None);
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        self.ring();
+    fn gone(&self) {
+        let link = lock(&self.receiving).link.clone();
+        link.iter().for_each(|link| link.config_changed());
     }
 }
 
@@ -389,25 +176,23 @@ impl Device for Net {
 
     fn features(&self) -> u64 {
         let common = MAC | STATUS | MRG_RXBUF | CSUM | GUEST_CSUM;
-        let several = if self.most > 1 { CTRL_VQ | MQ } else { 0 };
-        let segments = match &self.cable {
-            Cable::Stream { ours: true, .. } => MTU_TOLD | HOST_TSO4 | HOST_TSO6,
-            Cable::Stream { .. } => 0,
-            Cable::Tap(_) => HOST_TSO4 | HOST_TSO6 | GUEST_TSO4 | GUEST_TSO6,
-        };
-        common | several | segments
+        let several = if self.cable.pairs() > 1 { CTRL_VQ | MQ } else { 0 };
+        let large = if self.cable.ours() { MTU_TOLD } else { 0 };
+        let sends = if self.cable.takes_segments() { HOST_TSO4 | HOST_TSO6 } else { 0 };
+        let takes = if self.cable.is_tap() { GUEST_TSO4 | GUEST_TSO6 } else { 0 };
+        common | several | large | sends | takes
     }
 
     fn queues(&self) -> Vec<u16> {
-        let mut queues = vec![QUEUE; 2 * usize::from(self.most)];
+        let mut queues = vec![QUEUE; 2 * usize::from(self.cable.pairs())];
         queues.push(CONTROL);
         queues
     }
 
     fn config(&self) -> Vec<u8> {
-        let mut config = self.mac.to_vec();
-        let status = if self.dead.load(Ordering::Acquire) { 0 } else { LINK_UP };
-        for word in [status, self.most, MTU] {
+        let mut config = self.cable.mac().to_vec();
+        let status = if self.cable.dead() { 0 } else { LINK_UP };
+        for word in [status, self.cable.pairs(), MTU] {
             config.extend(word.to_le_bytes());
         }
         config
@@ -417,34 +202,13 @@ impl Device for Net {
         {
             let mut receiving = lock(&self.receiving);
             receiving.link = Some(link.clone());
-            receiving.held = (0..self.most).map(|_| Vec::new()).collect();
+            receiving.held = (0..self.cable.pairs()).map(|_| Vec::new()).collect();
             self.pairs.store(1, Ordering::Release);
         }
-        if let Cable::Tap(card) = &self.cable {
-            card.offload(link.features());
-        }
-        let mut sending = lock(&self.sending);
-        if std::mem::replace(&mut sending.running, true) {
-            drop(sending);
-            self.ring();
-            return;
-        }
-        drop(sending);
-        let me = self.me.clone();
-        let ends = match &self.cable {
-            Cable::Stream { socket, .. } => socket.try_clone().map(|socket| vec![socket.into()]),
-            Cable::Tap(card) => {
-                card.queues.iter().map(|queue| queue.try_clone().map(OwnedFd::from)).collect()
-            }
-        };
-        let started = ends.and_then(|cable| {
-            let bell = self.bell.1.try_clone()?;
-            // Detached, as the other side may never say anything again.
-            std::thread::Builder::new().name("net".into()).spawn(move || run(&me, &cable, &bell))
-        });
-        if let Err(error) = started {
-            self.died(&format!("no thread for it: {error}"));
-        }
+        let has = |bit: u64| link.features() & bit != 0;
+        self.cable.offload(has(GUEST_CSUM), has(GUEST_TSO4), has(GUEST_TSO6));
+        let card: Weak<dyn Card> = self.me.clone();
+        self.cable.plug(card);
     }
 
     fn notify(&self, link: &Arc<Link>, queue: u16) {
@@ -455,8 +219,8 @@ impl Device for Net {
             }
         } else if queue % 2 == 1 {
             self.transmit(link, queue);
-        } else if self.starving.load(Ordering::SeqCst) {
-            self.ring();
+        } else {
+            self.cable.room_added();
         }
     }
 
@@ -477,18 +241,12 @@ impl Device for Net {
             receiving.link = None;
             receiving.held.clear();
         }
-        lock(&self.sending).stalled.clear();
         // A frame that waited for room of this driver's waits for nobody.
-        self.ring();
+        self.cable.look();
     }
 
     fn files(&self) -> Vec<RawFd> {
-        let mut files = vec![self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()];
-        match &self.cable {
-            Cable::Stream { socket, .. } => files.push(socket.as_raw_fd()),
-            Cable::Tap(card) => files.extend(card.queues.iter().map(AsRawFd::as_raw_fd)),
-        }
-        files
+        self.cable.files()
     }
 
     fn undetermined(&self) -> Option<String> {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use satori_cable::{Incoming, Outgoing};
 use satori_defs::virtio::{kind, vsock::*};
 use satori_save::Value;
 
-use crate::stream::{Incoming, Outgoing};
 use crate::{Device, Error, Link, lock};
 
 /// Descriptors of each queue.

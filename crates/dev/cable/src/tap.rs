@@ -1,17 +1,15 @@
-//! A card whose cable is a tap: the host's kernel takes and gives frames behind virtio's own header, and cuts segments and finishes
+//! A cable that ends in a tap: the host's kernel takes and gives frames behind virtio's own header, and cuts segments and finishes
 //! checksums where the driver or the other side cannot.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use satori_defs::virtio::net::*;
+use satori_defs::virtio::net::HEADER;
 
-use super::frames::{LONGEST, SHORTEST};
-use super::{Delivery, Net};
-use crate::Link;
+use crate::frames::LONGEST;
+use crate::{Cable, Card, Delivery};
 
 /// Frames that are taken of one queue before the next has its turn.
 const TURN: usize = 64;
@@ -40,7 +38,7 @@ impl fmt::Debug for TapCard {
 
 /// What was read and the guest had no room for, and memory to read into.
 #[derive(Default)]
-pub(super) struct Coming {
+pub(crate) struct Coming {
     buffer: Vec<u8>,
     /// The queue of the frame that waits in it, and its bytes with the header.
     waits: Option<(usize, usize)>,
@@ -49,47 +47,44 @@ pub(super) struct Coming {
 }
 
 impl TapCard {
-    /// Gives the frames that the driver sends to the host's kernel, which drops what it has no room for.
-    pub(super) fn transmit(&self, link: &Arc<Link>, queue: u16) {
-        let Some(mut tap) = self.queues.get(usize::from(queue / 2)) else { return };
-        while let Some(chain) = link.pop(queue) {
-            let bytes = chain.read(link.memory(), 0, HEADER + LONGEST + 1);
-            link.give(queue, &chain, |_, _| 0);
-            if (HEADER + SHORTEST..=HEADER + LONGEST).contains(&bytes.len()) {
-                // It looks at the header itself, and refuses what makes no sense.
-                if let Err(why) = tap.write(&bytes) {
-                    tracing::debug!("a frame could not be sent: {why}");
-                }
-            }
+    /// Gives a frame to the host's kernel, which drops what it has no room for.
+    pub(crate) fn put(&self, header: &[u8; HEADER], frame: &[u8], pair: u16) {
+        let Some(mut tap) = self.queues.get(usize::from(pair)) else { return };
+        // It looks at the header itself, and refuses what makes no sense.
+        if let Err(why) = tap.write(&[header, frame].concat()) {
+            tracing::debug!("a frame could not be sent: {why}");
         }
     }
 
-    /// Tells the tap what a driver that accepted `features` can do.
-    pub(super) fn offload(&self, features: u64) {
-        let has = |bit: u64| features & bit != 0;
-        let csum = has(GUEST_CSUM);
+    /// Tells the tap what a driver can do.
+    pub(crate) fn tell(&self, csum: bool, tso4: bool, tso6: bool) {
         for queue in &self.queues {
-            if let Err(why) = (self.offload)(queue, csum, csum && has(GUEST_TSO4), csum && has(GUEST_TSO6)) {
+            if let Err(why) = (self.offload)(queue, csum, csum && tso4, csum && tso6) {
                 tracing::warn!("the tap cannot be told what the guest can do ({why}): it does it itself");
             }
         }
     }
 }
 
-impl Net {
+impl Cable {
     /// Takes the frames that are there, of each queue in turn, as far as the guest has room.
-    pub(super) fn receive_tap(&self, card: &TapCard, coming: &mut Coming) -> Result<(), String> {
+    pub(crate) fn receive_tap(
+        &self,
+        tap: &TapCard,
+        card: &dyn Card,
+        coming: &mut Coming,
+    ) -> Result<(), String> {
         coming.buffer.resize(HEADER + LONGEST, 0);
         let mut silent = 0;
-        while silent < card.queues.len() {
-            let (queue, mut tap) = match coming.waits {
-                Some((queue, _)) => (queue, &card.queues[queue]),
-                None => (coming.next, &card.queues[coming.next]),
+        while silent < tap.queues.len() {
+            let (queue, mut file) = match coming.waits {
+                Some((queue, _)) => (queue, &tap.queues[queue]),
+                None => (coming.next, &tap.queues[coming.next]),
             };
             for turn in 0..TURN {
                 let len = match coming.waits.take() {
                     Some((_, len)) => len,
-                    None => match tap.read(&mut coming.buffer) {
+                    None => match file.read(&mut coming.buffer) {
                         Ok(len) => len,
                         Err(error) if error.kind() == ErrorKind::WouldBlock => {
                             silent = if turn == 0 { silent + 1 } else { 1 };
@@ -105,13 +100,13 @@ impl Net {
                 };
                 // Set before the queue is looked at: who adds a buffer then rings the bell.
                 self.starving.store(true, Ordering::SeqCst);
-                if let Delivery::Wait = self.deliver_with(*header, Some(queue as u16), frame) {
+                if let Delivery::Wait = card.deliver(*header, Some(queue as u16), frame) {
                     coming.waits = Some((queue, len));
                     return Ok(());
                 }
                 self.starving.store(false, Ordering::SeqCst);
             }
-            coming.next = (queue + 1) % card.queues.len();
+            coming.next = (queue + 1) % tap.queues.len();
         }
         Ok(())
     }

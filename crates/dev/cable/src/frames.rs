@@ -5,25 +5,26 @@ use std::os::unix::net::UnixStream;
 
 use crate::stream::Incoming;
 
-/// Bytes of the shortest and of the longest frame: an Ethernet header, and a packet of 64 KiB behind one.
-pub(super) const SHORTEST: usize = 14;
-pub(super) const LONGEST: usize = SHORTEST + 4 + (64 << 10);
+/// Bytes of the shortest frame: an Ethernet header.
+pub const SHORTEST: usize = 14;
+/// Bytes of the longest one: a packet of 64 KiB behind a header.
+pub const LONGEST: usize = SHORTEST + 4 + (64 << 10);
 /// Bytes that are read at once.
 const PIECE: usize = 256 << 10;
 
 /// Frames as they come.
 #[derive(Default)]
-pub(super) struct Frames(Incoming);
+pub(crate) struct Frames(Incoming);
 
 impl Frames {
     /// Reads once.
-    pub(super) fn read(&mut self, socket: &UnixStream) -> std::io::Result<usize> {
+    pub(crate) fn read(&mut self, socket: &UnixStream) -> std::io::Result<usize> {
         self.0.read(socket, PIECE)
     }
 
     /// The next whole frame, which stays the next one until [`Frames::pass`]. The error is what is wrong with it:
     /// nothing behind it can be understood.
-    pub(super) fn peek(&self) -> Result<Option<&[u8]>, String> {
+    pub(crate) fn peek(&self) -> Result<Option<&[u8]>, String> {
         let Some((head, rest)) = self.0.rest().split_first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_be_bytes(*head) as usize;
         if !(SHORTEST..=LONGEST).contains(&len) {
@@ -33,7 +34,7 @@ impl Frames {
     }
 
     /// Leaves behind what [`Frames::peek`] showed.
-    pub(super) fn pass(&mut self) {
+    pub(crate) fn pass(&mut self) {
         if let Ok(Some(frame)) = self.peek() {
             let len = 4 + frame.len();
             self.0.take(len);

@@ -15,7 +15,7 @@ fn sum(bytes: &[u8]) -> u16 {
 
 /// Finishes the checksum of `frame` where its header asks for that. What the header says may make no sense, and then
 /// the frame stays as it is: who receives it drops it.
-pub(super) fn finish(header: &[u8; HEADER], frame: &mut [u8]) {
+pub(crate) fn finish(header: &[u8; HEADER], frame: &mut [u8]) {
     let [flags, _, _, _, _, _, s0, s1, o0, o1, _, _] = *header;
     if flags & NEEDS_CSUM == 0 {
         return;

@@ -1,0 +1,354 @@
+//! The cable itself: its two kinds of ends, its thread, and the card that is plugged in.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use satori_defs::virtio::net::{DATA_VALID, HEADER};
+use satori_lock::lock;
+
+use crate::frames::{Frames, LONGEST, SHORTEST};
+use crate::tap::{Coming, TapCard};
+use crate::{Outgoing, checksum};
+
+/// Bytes of frames that may wait for the other side before the guest does.
+const BACKLOG: usize = 1 << 20;
+/// Most pairs of queues that a card has.
+pub const PAIRS_MAX: u16 = 8;
+/// The largest packet of our own user network, which has no cable to care for: as large as IPv4 has them, in 8s.
+pub const MTU: u16 = 65_520;
+
+/// Why a card cannot be had; the text says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The host refused something that it needs.
+    #[error("cannot prepare a network card: {0}")]
+    Host(#[from] std::io::Error),
+}
+
+/// A network card, and its cable.
+#[derive(Debug)]
+pub struct Nic {
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Pairs of queues, up to 8.
+    pub pairs: u16,
+    /// Frames, each behind its length as a big-endian word of 32 bits.
+    pub socket: UnixStream,
+    /// The other side ends every flow itself, within this machine: it takes packets of [`MTU`] bytes and TCP that is not
+    /// cut, looks at no checksum, and sends right ones.
+    pub ours: bool,
+}
+
+/// What became of a frame for the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The guest has it, or nobody wants it.
+    Done,
+    /// The guest has no room yet: [`Cable::look`] tells when.
+    Wait,
+}
+
+/// A card, as its cable sees it. It is called on the cable's thread.
+pub trait Card: Send + Sync {
+    /// A frame for the guest, behind its header; from this queue of a tap, which has one for each pair.
+    fn deliver(&self, header: [u8; HEADER], queue: Option<u16>, frame: &[u8]) -> Delivery;
+    /// The other side has room again, after [`Cable::has_room`] said no.
+    fn go_on(&self);
+    /// The other side is gone.
+    fn gone(&self);
+}
+
+/// Where frames go.
+enum End {
+    /// It is another process.
+    Stream { socket: UnixStream, ours: bool },
+    /// It is the host's kernel.
+    Tap(TapCard),
+}
+
+#[derive(Default)]
+struct Sending {
+    outgoing: Outgoing,
+    /// The card waits until the other side has taken what there is.
+    stalled: bool,
+}
+
+/// The cable.
+pub struct Cable {
+    mac: [u8; 6],
+    /// Pairs of queues that the card is to have.
+    pairs: u16,
+    end: End,
+    /// Rings for the thread: the first end is written to, the second waited for.
+    bell: (UnixStream, UnixStream),
+    sending: Mutex<Sending>,
+    card: Mutex<Option<Weak<dyn Card>>>,
+    running: AtomicBool,
+    /// The thread waits for a buffer of the guest's.
+    pub(crate) starving: AtomicBool,
+    /// The other side is gone.
+    dead: AtomicBool,
+    me: Weak<Cable>,
+}
+
+impl Cable {
+    /// That of `nic`.
+    pub fn stream(nic: Nic) -> Result<Arc<Self>, Error> {
+        let Nic { mac, pairs, socket, ours } = nic;
+        socket.set_nonblocking(true)?;
+        Cable::with(mac, pairs, End::Stream { socket, ours })
+    }
+
+    /// One that ends in a tap.
+    pub fn tap(card: TapCard) -> Result<Arc<Self>, Error> {
+        let pairs = u16::try_from(card.queues.len()).unwrap_or(u16::MAX);
+        Cable::with(card.mac, pairs, End::Tap(card))
+    }
+
+    fn with(mac: [u8; 6], pairs: u16, end: End) -> Result<Arc<Self>, Error> {
+        if !(1..=PAIRS_MAX).contains(&pairs) {
+            return Err(Error::Config(format!(
+                "a network card has 1 to {PAIRS_MAX} pairs of queues, not {pairs}: use fewer"
+            )));
+        }
+        if mac[0] & 1 != 0 || mac == [0; 6] {
+            return Err(Error::Config("a card's address is no group's: begin it with 52:54:00".into()));
+        }
+        let bell = UnixStream::pair()?;
+        bell.0.set_nonblocking(true)?;
+        bell.1.set_nonblocking(true)?;
+        Ok(Arc::new_cyclic(|me| Cable {
+            mac,
+            pairs,
+            end,
+            bell,
+            sending: Mutex::default(),
+            card: Mutex::default(),
+            running: AtomicBool::new(false),
+            starving: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            me: me.clone(),
+        }))
+    }
+
+    /// The card's address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Pairs of queues that the card is to have.
+    pub fn pairs(&self) -> u16 {
+        self.pairs
+    }
+
+    /// Whether the other side looks at no checksum, cuts TCP itself, and takes packets of [`MTU`] bytes.
+    pub fn ours(&self) -> bool {
+        matches!(self.end, End::Stream { ours: true, .. })
+    }
+
+    /// Whether TCP that was not cut may be sent.
+    pub fn takes_segments(&self) -> bool {
+        self.ours() || self.is_tap()
+    }
+
+    /// Whether the other side is a tap, which gives TCP that was not cut to a guest that takes it.
+    pub fn is_tap(&self) -> bool {
+        matches!(self.end, End::Tap(_))
+    }
+
+    /// Whether the other side is gone.
+    pub fn dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Descriptors of the host that it needs.
+    pub fn files(&self) -> Vec<RawFd> {
+        let mut files = vec![self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()];
+        match &self.end {
+            End::Stream { socket, .. } => files.push(socket.as_raw_fd()),
+            End::Tap(card) => files.extend(card.queues.iter().map(AsRawFd::as_raw_fd)),
+        }
+        files
+    }
+
+    /// Tells the other side what the guest can do itself: checksums, and TCP of IPv4 and of IPv6 that was not cut.
+    pub fn offload(&self, csum: bool, tso4: bool, tso6: bool) {
+        if let End::Tap(card) = &self.end {
+            card.tell(csum, tso4, tso6);
+        }
+    }
+
+    /// Plugs `card` in, instead of another, and begins to bring it frames.
+    pub fn plug(&self, card: Weak<dyn Card>) {
+        *lock(&self.card) = Some(card);
+        if self.running.swap(true, Ordering::AcqRel) {
+            self.look();
+            return;
+        }
+        let me = self.me.clone();
+        let ends = match &self.end {
+            End::Stream { socket, .. } => socket.try_clone().map(|socket| vec![socket.into()]),
+            End::Tap(card) => card.queues.iter().map(|queue| queue.try_clone().map(OwnedFd::from)).collect(),
+        };
+        let started = ends.and_then(|ends| {
+            let bell = self.bell.1.try_clone()?;
+            // Detached, as the other side may never say anything again.
+            std::thread::Builder::new().name("net".into()).spawn(move || run(&me, &ends, &bell))
+        });
+        if let Err(error) = started {
+            self.died(&format!("no thread for it: {error}"));
+        }
+    }
+
+    /// Whether the other side takes frames. If not, the card is told when it does again.
+    pub fn has_room(&self) -> bool {
+        let mut sending = lock(&self.sending);
+        sending.stalled |= sending.outgoing.len() > BACKLOG;
+        !sending.stalled
+    }
+
+    /// Puts a frame of the guest's, sent by this pair of queues, behind the others; nothing that is none. [`Cable::send`] sends it.
+    pub fn put(&self, header: &[u8; HEADER], frame: &mut [u8], pair: u16) {
+        if !(SHORTEST..=LONGEST).contains(&frame.len()) || self.dead() {
+            return;
+        }
+        match &self.end {
+            End::Tap(card) => return card.put(header, frame, pair),
+            End::Stream { ours: false, .. } => checksum::finish(header, frame),
+            End::Stream { ours: true, .. } => {}
+        }
+        let outgoing = &mut lock(&self.sending).outgoing;
+        outgoing.put(&(frame.len() as u32).to_be_bytes());
+        outgoing.put(frame);
+    }
+
+    /// Sends what the other side takes without waiting; the thread sends the rest.
+    pub fn send(&self) {
+        let End::Stream { socket, .. } = &self.end else { return };
+        let mut sending = lock(&self.sending);
+        match sending.outgoing.send(socket) {
+            Ok(true) if !sending.stalled => {}
+            Ok(_) => self.look(),
+            Err(why) => {
+                sending.outgoing = Outgoing::default();
+                // The thread tells: this one may be the vCPU's.
+                if !self.dead() {
+                    tracing::debug!("a frame could not be sent: {why}");
+                }
+                self.look();
+            }
+        }
+    }
+
+    /// The guest added room for frames: tells the thread, if it waits for that.
+    pub fn room_added(&self) {
+        if self.starving.load(Ordering::SeqCst) {
+            self.look();
+        }
+    }
+
+    /// Has the thread look again, as the guest has room, or its driver went.
+    pub fn look(&self) {
+        // A bell that rings already is enough.
+        let _ = (&self.bell.0).write(&[1]);
+    }
+
+    fn card(&self) -> Option<Arc<dyn Card>> {
+        lock(&self.card).as_ref().and_then(Weak::upgrade)
+    }
+
+    /// The other side is gone: the guest's card has no carrier any more.
+    fn died(&self, why: &str) {
+        if self.dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::warn!("the network is gone ({why}): the guest's card has no carrier from now on");
+        lock(&self.sending).outgoing = Outgoing::default();
+        self.card().iter().for_each(|card| card.gone());
+    }
+
+    /// Does what can be done; the error is why there is nothing to be done any more.
+    fn attend(&self, card: &dyn Card, frames: &mut Frames, coming: &mut Coming) -> Result<(), String> {
+        let mut rung = [0; 64];
+        while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
+        match &self.end {
+            End::Stream { socket, .. } => self.receive(socket, card, frames)?,
+            End::Tap(tap) => return self.receive_tap(tap, card, coming),
+        }
+        self.send();
+        let room = {
+            let mut sending = lock(&self.sending);
+            sending.outgoing.len() <= BACKLOG / 2 && std::mem::take(&mut sending.stalled)
+        };
+        if room {
+            card.go_on();
+        }
+        Ok(())
+    }
+
+    /// Takes all frames that are there and that the guest has room for.
+    fn receive(&self, socket: &UnixStream, card: &dyn Card, frames: &mut Frames) -> Result<(), String> {
+        let mut header = [0; HEADER];
+        if self.ours() {
+            header[0] = DATA_VALID;
+        }
+        loop {
+            while let Some(frame) = frames.peek()? {
+                // Set before the queue is looked at: who adds a buffer then rings the bell.
+                self.starving.store(true, Ordering::SeqCst);
+                if let Delivery::Wait = card.deliver(header, None, frame) {
+                    return Ok(());
+                }
+                frames.pass();
+            }
+            self.starving.store(false, Ordering::SeqCst);
+            match frames.read(socket) {
+                Ok(0) => return Err("it closed its connection".into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Waits for the other side and for the bell until the card is gone, or the other side is.
+fn run(me: &Weak<Cable>, ends: &[OwnedFd], bell: &UnixStream) {
+    let (mut frames, mut coming) = (Frames::default(), Coming::default());
+    loop {
+        let Some(cable) = me.upgrade() else { return };
+        let Some(card) = cable.card() else { return };
+        if let Err(why) = cable.attend(&*card, &mut frames, &mut coming) {
+            cable.died(&why);
+            return;
+        }
+        let mut wanted = PollFlags::empty();
+        if !cable.starving.load(Ordering::SeqCst) {
+            wanted |= PollFlags::IN;
+        }
+        if !lock(&cable.sending).outgoing.is_empty() {
+            wanted |= PollFlags::OUT;
+        }
+        drop((card, cable));
+        let mut files = vec![PollFd::new(bell, PollFlags::IN)];
+        // A socket whose other end is closed is always ready, which is of no use while the guest has no room.
+        if !wanted.is_empty() {
+            files.extend(ends.iter().map(|end| PollFd::new(end, wanted)));
+        }
+        let _ = poll(&mut files, None);
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        self.look();
+    }
+}
