@@ -55,3 +55,23 @@ fn a_program_finds_in_a_guests_folder_what_it_finds_here() {
         assert_eq!(fs::read_dir(&there).unwrap().count() == 0, mode.is_empty());
     }
 }
+
+/// What is in memory needs an open file of the host's only where it is large: with 400 of them a guest makes, changes and reads 1,500.
+#[test]
+fn a_command_changes_more_files_than_its_server_may_have_open() {
+    let (kernel, within) = (fetch(&["kernel", "6.12"]), folder("many"));
+    let script =
+        "i=0; while [ $i -lt 1500 ]; do echo $i > f$i; i=$((i + 1)); done; cat f* | sort -n | uniq | wc -l";
+    let line = format!("ulimit -n 400; exec {SATORI} run --kernel {kernel} --timeout 5m -- sh -c '{script}'");
+    let seen = ended(Command::new("bash").args(["-c", &line]), &within);
+    assert_eq!((seen.console.as_str(), seen.messages.as_str(), seen.status), ("1500\n", "", 0));
+}
+
+#[test]
+fn a_working_directory_that_is_no_more_is_refused() {
+    let kernel = fetch(&["kernel", "6.12"]);
+    let line = format!("mkdir gone; cd gone; rmdir ../gone; exec {SATORI} run --kernel {kernel} --rw -- pwd");
+    let seen = ended(Command::new("bash").args(["-c", &line]), &folder("working"));
+    assert_eq!((seen.console.as_str(), seen.status), ("", 2), "{seen:?}");
+    assert!(seen.messages.contains("the working directory is no more"), "{seen:?}");
+}

@@ -297,7 +297,7 @@ impl Server {
         let node = self.written(handle)?;
         let count = match self.mode {
             Mode::Cow => self.cow_write(node, offset, bytes)?,
-            _ => self.content(handle, |file| write_all(file, offset, bytes))?,
+            _ => write_all(self.host_file(handle)?, offset, bytes)?,
         };
         reply.u32(count as u32).u32(0);
         Ok(())
@@ -308,14 +308,12 @@ impl Server {
         let node = self.written(handle)?;
         match self.mode {
             Mode::Cow => self.cow_fallocate(node, offset, length, mode),
-            _ => self.content(handle, |file| {
-                rustix::fs::fallocate(
-                    file,
-                    rustix::fs::FallocateFlags::from_bits_retain(mode),
-                    offset,
-                    length,
-                )
-            }),
+            _ => rustix::fs::fallocate(
+                self.host_file(handle)?,
+                rustix::fs::FallocateFlags::from_bits_retain(mode),
+                offset,
+                length,
+            ),
         }
     }
 

@@ -5,64 +5,17 @@
 //! and not to a path, all hard links of a file change together, and a directory that moves takes its entries
 //! along, those of the host too.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, pread};
 
 use crate::attr::{Attr, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, now};
-use crate::changes::{EXCHANGE, Move, NOREPLACE, New, S_ISGID, Wanted, When, write_all};
+use crate::changes::{EXCHANGE, Move, NOREPLACE, New, S_ISGID, Wanted, When};
+use crate::content::Content;
 use crate::nodes::open_entry;
 use crate::server::Server;
-
-/// What changed contents may still take, in bytes. A guest that fills it gets ENOSPC.
-#[derive(Clone, Debug)]
-pub(crate) struct Budget(pub Rc<Cell<u64>>);
-
-impl Budget {
-    pub(crate) fn new(bytes: u64) -> Budget {
-        Budget(Rc::new(Cell::new(bytes)))
-    }
-
-    fn room(&self, bytes: u64) -> Result<(), Errno> {
-        if bytes > self.0.get() { Err(Errno::NOSPC) } else { Ok(()) }
-    }
-}
-
-/// A content in memory, charged to a budget for as long as it is there.
-#[derive(Debug)]
-pub(crate) struct Content {
-    pub file: OwnedFd,
-    charged: u64,
-    budget: Budget,
-}
-
-impl Content {
-    fn new(budget: &Budget) -> Result<Content, Errno> {
-        let file = memfd_create("satori-changed", MemfdFlags::CLOEXEC)?;
-        Ok(Content { file, charged: 0, budget: budget.clone() })
-    }
-
-    /// Charges what the content takes now. Returns its size and that.
-    fn charge(&mut self) -> Result<(u64, u64), Errno> {
-        let stat = fstat(&self.file)?;
-        let takes = (stat.st_blocks as u64).saturating_mul(512);
-        let left = &self.budget.0;
-        left.set(left.get().saturating_add(self.charged).saturating_sub(takes));
-        self.charged = takes;
-        Ok((stat.st_size as u64, takes))
-    }
-}
-
-impl Drop for Content {
-    fn drop(&mut self) {
-        let left = &self.budget.0;
-        left.set(left.get().saturating_add(self.charged));
-    }
-}
 
 /// What was changed of a node.
 #[derive(Debug)]
@@ -136,7 +89,7 @@ impl Server {
             }
             return Ok(());
         }
-        let mut content = Content::new(&budget)?;
+        let mut content = Content::new(&budget);
         if keep > 0 {
             let from = self.open_lower(node, OFlags::RDONLY)?;
             copy(&from, &mut content, keep)?;
@@ -155,23 +108,23 @@ impl Server {
         &mut self,
         id: u64,
         room: u64,
-        work: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
+        work: impl FnOnce(&mut Content) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         self.budget.room(room)?;
         let change = self.change(id)?;
         let Data::File(content) = &mut change.data else { return Err(Errno::BADF) };
-        let result = work(&content.file);
+        let result = work(content);
         let size = content.charge()?;
         change.sized(size);
         result
     }
 
     fn resize(&mut self, id: u64, size: u64) -> Result<(), Errno> {
-        self.edit(id, 0, |file| ftruncate(file, size))
+        self.edit(id, 0, |content| content.resize(size))
     }
 
     pub(crate) fn cow_write(&mut self, id: u64, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        self.edit(id, bytes.len() as u64, |file| write_all(file, offset, bytes))
+        self.edit(id, bytes.len() as u64, |content| content.write(offset, bytes))
     }
 
     pub(crate) fn cow_fallocate(
@@ -183,7 +136,7 @@ impl Server {
     ) -> Result<(), Errno> {
         let mode = FallocateFlags::from_bits_retain(mode);
         let takes = if mode.contains(FallocateFlags::PUNCH_HOLE) { 0 } else { length };
-        self.edit(id, takes, |file| fallocate(file, mode, offset, length))
+        self.edit(id, takes, |content| content.allocate(mode, offset, length))
     }
 
     pub(crate) fn cow_setattr(&mut self, id: u64, wanted: &Wanted) -> Result<(), Errno> {
@@ -256,7 +209,7 @@ impl Server {
             ..Attr::default()
         };
         let data = match kind {
-            S_IFREG => Data::File(Content::new(&self.budget)?),
+            S_IFREG => Data::File(Content::new(&self.budget)),
             S_IFLNK => Data::Link(new.text.to_vec()),
             _ => Data::Lower,
         };
@@ -441,8 +394,8 @@ fn copy(from: &OwnedFd, to: &mut Content, keep: u64) -> Result<(), Errno> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno),
         };
-        to.budget.room(count as u64)?;
-        if write_all(&to.file, done, &buffer[..count])? < count {
+        to.room(count as u64)?;
+        if to.write(done, &buffer[..count])? < count {
             return Err(Errno::NOSPC);
         }
         to.charge()?;

@@ -48,7 +48,7 @@ impl Server {
         }
         if let Some(size) = wanted.size {
             match wanted.handle {
-                Some(handle) => self.content(handle, |file| ftruncate(file, size))?,
+                Some(handle) => ftruncate(self.host_file(handle)?, size)?,
                 None => ftruncate(self.open_lower(self.nodes.get(id)?, OFlags::WRONLY)?, size)?,
             }
         }

@@ -13,6 +13,7 @@
 
 mod attr;
 mod changes;
+mod content;
 mod cow;
 mod handles;
 mod host;

@@ -34,29 +34,45 @@ impl Place {
         Rc::new(Place(RefCell::new(Some((parent, name.to_vec())))))
     }
 
-    /// It is there now, with all that is in it.
-    fn becomes(&self, parent: Rc<Place>, name: &[u8]) {
+    /// It is there now, with all that is in it. False if `parent` is known to be within it: whatever the host moved has not all been
+    /// found again.
+    fn becomes(self: &Rc<Place>, parent: Rc<Place>, name: &[u8]) -> bool {
         let there = |(at, known): &(Rc<Place>, Vec<u8>)| Rc::ptr_eq(at, &parent) && known == name;
-        if !self.0.borrow().as_ref().is_some_and(there) {
-            *self.0.borrow_mut() = Some((parent, name.to_vec()));
+        if self.0.borrow().as_ref().is_some_and(there) {
+            return true;
         }
+        if parent.ancestors().any(|above| Rc::ptr_eq(&above, self)) {
+            return false;
+        }
+        *self.0.borrow_mut() = Some((parent, name.to_vec()));
+        true
+    }
+
+    fn parent(&self) -> Option<Rc<Place>> {
+        self.0.borrow().as_ref().map(|(parent, _)| parent.clone())
+    }
+
+    /// It, what it is in, and so on up to the root.
+    fn ancestors(self: &Rc<Place>) -> impl Iterator<Item = Rc<Place>> + use<> {
+        std::iter::successors(Some(self.clone()), |place| place.parent())
     }
 
     /// The names from the root to it.
     fn names(self: &Rc<Place>) -> Vec<Vec<u8>> {
-        let (mut names, mut at) = (Vec::new(), self.clone());
-        loop {
-            let up = match &*at.0.borrow() {
-                Some((parent, name)) => {
-                    names.push(name.clone());
-                    parent.clone()
-                }
-                None => break,
-            };
-            at = up;
-        }
+        let name = |place: Rc<Place>| place.0.borrow().as_ref().map(|(_, name)| name.clone());
+        let mut names: Vec<_> = self.ancestors().filter_map(name).collect();
         names.reverse();
         names
+    }
+}
+
+impl Drop for Place {
+    /// One after the other, as a guest can make directories that are deeper than a stack.
+    fn drop(&mut self) {
+        let mut above = self.0.take();
+        while let Some((parent, _)) = above {
+            above = Rc::into_inner(parent).and_then(|last| last.0.take());
+        }
     }
 }
 
@@ -186,13 +202,17 @@ impl Slot {
     }
 
     /// It was found as `fd` by that name in a directory that is at `parent`, and is found there from now on. Where nobody knows the
-    /// directory's place it stays open.
+    /// directory's place, or that place cannot be, it stays open.
     pub(crate) fn found(self: &Rc<Slot>, fd: OwnedFd, parent: Option<Rc<Place>>, name: &[u8]) {
         if self.fd.borrow().is_none() {
             self.hold(fd);
         }
         match (self.place(), parent) {
-            (Some(place), Some(parent)) => place.becomes(parent, name),
+            (Some(place), Some(parent)) => {
+                if !place.becomes(parent, name) {
+                    self.is_at(None);
+                }
+            }
             (None, Some(parent)) => self.is_at(Some(Place::new(parent, name))),
             (_, None) => self.is_at(None),
         }
@@ -222,5 +242,20 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_deeper_than_a_stack_are_forgotten() {
+        let mut deep = Place::root();
+        for _ in 0..1_000_000 {
+            deep = Place::new(deep, b"d");
+        }
+        assert_eq!(deep.names().len(), 1_000_000);
+        drop(deep);
     }
 }

@@ -11,6 +11,7 @@ use rustix::io::{Errno, pread};
 
 use crate::Mode;
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFREG, dirent_kind};
+use crate::content::Content;
 use crate::cow::Data;
 use crate::handles::{Entry, Handle};
 use crate::nodes::{Node, open_entry};
@@ -37,6 +38,28 @@ pub(crate) fn access(flags: u32) -> OFlags {
 
 /// The most entries of a directory that are kept for one handle.
 const ENTRIES: usize = 1 << 20;
+
+/// Where a file's bytes are.
+enum Source<'a> {
+    Changed(&'a Content),
+    Host(&'a OwnedFd),
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_all(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
+        match pread(file, &mut buffer[done..], at) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
 
 impl Server {
     pub(crate) fn lookup(
@@ -132,40 +155,32 @@ impl Server {
         self.handles.add(Handle::File { node: id, host, writable })
     }
 
-    /// Does `work` with the file that a handle's reads come from: the changed one, as soon as there is one.
-    pub(crate) fn content<T>(
-        &self,
-        handle: u64,
-        work: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+    /// What a handle's reads come from: the changed content, as soon as there is one.
+    fn source(&self, handle: u64) -> Result<Source<'_>, Errno> {
         let Handle::File { node, host, .. } = self.handles.get(handle)? else { return Err(Errno::ISDIR) };
         let change = self.nodes.get(*node).ok().and_then(|node| node.change.as_ref());
         match (change.map(|change| &change.data), host) {
-            (Some(Data::File(content)), _) => work(&content.file),
-            (_, Some(file)) => work(file),
+            (Some(Data::File(content)), _) => Ok(Source::Changed(content)),
+            (_, Some(file)) => Ok(Source::Host(file)),
             _ => Err(Errno::BADF),
+        }
+    }
+
+    /// The host's file that a handle is on, where nothing lies over it.
+    pub(crate) fn host_file(&self, handle: u64) -> Result<&OwnedFd, Errno> {
+        match self.source(handle)? {
+            Source::Host(file) => Ok(file),
+            Source::Changed(_) => Err(Errno::BADF),
         }
     }
 
     pub(crate) fn read(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
         let size = size.min(MAX_IO) as usize;
-        self.content(handle, |file| {
-            reply.fill(size, |buffer| {
-                let mut done = 0;
-                while done < buffer.len() {
-                    let at = offset.checked_add(done as u64).ok_or(Errno::INVAL)?;
-                    match pread(file, &mut buffer[done..], at) {
-                        Ok(0) => break,
-                        Ok(count) => done += count,
-                        Err(Errno::INTR) => {}
-                        Err(errno) if done == 0 => return Err(errno),
-                        Err(_) => break,
-                    }
-                }
-                Ok(done)
-            })
-        })
+        match self.source(handle)? {
+            Source::Changed(content) => reply.fill(size, |buffer| content.read(buffer, offset)),
+            Source::Host(file) => reply.fill(size, |buffer| read_all(file, buffer, offset)),
+        }
     }
 
     pub(crate) fn lseek(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
@@ -178,7 +193,10 @@ impl Server {
             // The others Linux answers itself.
             _ => return Err(Errno::INVAL),
         };
-        let found = self.content(handle, |file| seek(file, to))?;
+        let found = match self.source(handle)? {
+            Source::Changed(content) => content.seek(to)?,
+            Source::Host(file) => seek(file, to)?,
+        };
         reply.u64(found);
         Ok(())
     }

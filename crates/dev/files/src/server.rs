@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 use crate::Mode;
-use crate::cow::Budget;
+use crate::content::Budget;
 use crate::handles::Handles;
 use crate::nodes::{Nodes, Owner};
 use crate::wire::{Args, Header, MAX_IO, Reply, op};

@@ -47,7 +47,14 @@ impl Folders {
         };
         let foreign = root != Path::new("/");
         let user = User::of(flags.user.as_deref(), &root)?;
-        let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
+        // Elsewhere a command would remove or write other files than it was told to.
+        let cwd = match std::env::current_dir() {
+            Ok(cwd) => cwd,
+            Err(_) if foreign => "/".into(),
+            Err(error) => anyhow::bail!(
+                "the working directory is no more ({error}): change to one that is there, as the command begins in it"
+            ),
+        };
         let inside = root.join(cwd.strip_prefix("/").unwrap_or(&cwd));
         let cwd = if foreign && !inside.is_dir() { "/".into() } else { cwd };
         // A tree that somebody made without being root, where root's files are the maker's own.

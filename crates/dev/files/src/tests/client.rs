@@ -213,6 +213,27 @@ impl Client {
         Ok(())
     }
 
+    /// Makes a file without a name, writes to it, and gives it one.
+    pub(super) fn nameless(&mut self, directory: &str, new: &str, bytes: &[u8]) -> Result<()> {
+        let seen = self.stat(directory)?;
+        if seen.mode & S_IFMT != S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        let request = body().u32(2).u32(0o644).u32(0).u32(0).name("#tmpfile");
+        let reply = self.ask(op::TMPFILE, seen.node, request)?;
+        let (made, handle) = (entry(&reply[..128]).node, Args(&reply[128..]).u64()?);
+        let written = self.pwrite(handle, 0, bytes);
+        let linked = self.parent(new).and_then(|(parent, name)| {
+            if self.lookup(parent, name).is_ok() {
+                return Err(Errno::EXIST);
+            }
+            self.ask(op::LINK, parent, body().u64(made).name(name)).map(drop)
+        });
+        self.release(handle);
+        assert_eq!(written? as usize, bytes.len());
+        linked
+    }
+
     pub(super) fn get(&mut self, path: &str) -> Result<Vec<u8>> {
         let handle = self.open(path, 0)?;
         let read = self.pread(handle, 0, 1 << 20);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use proptest::prelude::*;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, linkat, renameat_with};
 use rustix::io::Errno;
 
 use super::Folder;
@@ -26,6 +27,12 @@ enum Op {
     Truncate(String, u64),
     Chmod(String, u32),
     List(String),
+    /// O_TMPFILE in a directory, and a name for what was made.
+    Nameless(String, String, Vec<u8>),
+    /// The host renames, behind the guest's back.
+    Host(String, String, u32),
+    /// The guest forgets every so many nodes, from the so many-th on.
+    Forget(u64, u64),
 }
 
 fn path() -> impl Strategy<Value = String> {
@@ -52,6 +59,9 @@ fn operation() -> impl Strategy<Value = Op> {
         1 => (path(), 0..60_u64).prop_map(|(path, size)| Op::Truncate(path, size)),
         1 => (path(), 0..0o1000_u32).prop_map(|(path, mode)| Op::Chmod(path, mode | 0o700)),
         1 => path().prop_map(Op::List),
+        1 => (path(), path(), bytes()).prop_map(|(at, new, bytes)| Op::Nameless(at, new, bytes)),
+        2 => (path(), path(), flags()).prop_map(|(old, new, flags)| Op::Host(old, new, flags)),
+        2 => (2..30_u64, 1..5_u64).prop_map(|(from, step)| Op::Forget(from, step)),
     ]
 }
 
@@ -71,6 +81,12 @@ fn served(client: &mut Client, op: &Op) -> Told {
         Op::Truncate(path, size) => client.setattr(path, 1 << 3, *size, 0, 0).map(|()| String::new()),
         Op::Chmod(path, mode) => client.setattr(path, 1, 0, *mode, 0).map(|()| String::new()),
         Op::List(path) => client.list(path).map(|names| format!("{names:?}")),
+        Op::Nameless(at, new, bytes) => client.nameless(at, new, bytes).map(|()| String::new()),
+        Op::Host(..) => unreachable!("the host does it"),
+        Op::Forget(from, step) => {
+            (*from..200).step_by(*step as usize).for_each(|node| client.forget(node));
+            Ok(String::new())
+        }
     }
 }
 
@@ -116,6 +132,17 @@ fn plain(root: &Folder, op: &Op) -> Told {
         }
         Op::List(path) if is_link(path) => Err(Errno::LOOP),
         Op::List(path) => list(&at(path)).map(|names| format!("{names:?}")).map_err(errno),
+        Op::Nameless(path, new, bytes) => {
+            let how = OFlags::TMPFILE | OFlags::RDWR;
+            let made = rustix::fs::open(at(path), how, 0o644.into())?;
+            rustix::io::pwrite(&made, bytes, 0)?;
+            let name = format!("/proc/self/fd/{}", made.as_raw_fd());
+            linkat(CWD, name, CWD, at(new), AtFlags::SYMLINK_FOLLOW).map(nothing)
+        }
+        Op::Host(old, new, flags) => {
+            renameat_with(CWD, at(old), CWD, at(new), RenameFlags::from_bits_retain(*flags)).map(nothing)
+        }
+        Op::Forget(..) => Ok(String::new()),
     }
 }
 
@@ -133,7 +160,10 @@ fn list(path: &Path) -> std::io::Result<Vec<(String, u32)>> {
 /// Paths with a symbolic link among their folders are not compared: Linux follows those itself.
 fn through_link(root: &Folder, op: &Op) -> bool {
     let paths: Vec<&String> = match op {
-        Op::Rename(one, two, _) | Op::Link(one, two) => vec![one, two],
+        Op::Rename(one, two, _) | Op::Link(one, two) | Op::Nameless(one, two, _) | Op::Host(one, two, _) => {
+            vec![one, two]
+        }
+        Op::Forget(..) => vec![],
         Op::Mkdir(path) | Op::Put(path, ..) | Op::Get(path) | Op::Unlink(path) | Op::Rmdir(path) => {
             vec![path]
         }
@@ -141,7 +171,8 @@ fn through_link(root: &Folder, op: &Op) -> bool {
     };
     let is_link = |path: &Path| fs::symlink_metadata(root.join(path)).is_ok_and(|m| m.is_symlink());
     // Nor are those on a link itself that would follow it.
-    let follows = matches!(op, Op::Truncate(..) | Op::Chmod(..) | Op::List(_) | Op::Put(..));
+    let follows =
+        matches!(op, Op::Truncate(..) | Op::Chmod(..) | Op::List(_) | Op::Put(..) | Op::Nameless(..));
     paths.iter().any(|path| Path::new(path).ancestors().skip(usize::from(!follows)).any(is_link))
 }
 
@@ -208,7 +239,13 @@ fn compare(mode: Mode, ops: &[Op], forgetful: bool) -> Result<(), TestCaseError>
         if through_link(&theirs, op) {
             continue;
         }
-        prop_assert_eq!(served(&mut client, op), plain(&theirs, op), "{:?}", op);
+        let told = match op {
+            // What lies over a folder knows nothing of what becomes of it.
+            Op::Host(..) if mode == Mode::Cow => continue,
+            Op::Host(..) => plain(&ours, op),
+            _ => served(&mut client, op),
+        };
+        prop_assert_eq!(told, plain(&theirs, op), "{:?}", op);
         if forgetful {
             // The guest's caches are small: it knows nothing but the root.
             (2..200).for_each(|node| client.forget(node));

@@ -401,3 +401,26 @@ fn symbolic_links_are_followed_by_nobody_here() {
     let request = body().u32(2).u32(0o644).u32(0).u32(0).name("out");
     assert_eq!(client.ask(op::CREATE, 1, request), Err(Errno::NXIO));
 }
+
+/// The host moves directories into each other, and the guest, which has them open, sees one within the other before it sees where that is.
+#[test]
+fn directories_that_the_host_turns_around_are_found_and_nobody_hangs() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.join("a/b")).unwrap();
+    fs::write(folder.join("a/f"), "x").unwrap();
+    let mut client = Client::new(&folder, Mode::Rw);
+    let (a, b) = (client.stat("a").unwrap().node, client.stat("a/b").unwrap().node);
+    let f = client.stat("a/f").unwrap().node;
+    fs::rename(folder.join("a/b"), folder.join("b")).unwrap();
+    fs::rename(folder.join("a"), folder.join("b/a")).unwrap();
+    assert_eq!(client.lookup(b, "a").map(|seen| seen.node), Ok(a));
+    // Others are used until these had to be closed.
+    for name in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        client.mkdir(name, 0o755).unwrap();
+        client.stat(name).unwrap();
+    }
+    assert_eq!(client.stat("b/a").map(|seen| seen.node), Ok(a));
+    assert_eq!(client.stat("b/a/f").map(|seen| seen.node), Ok(f));
+    assert_eq!(client.get("b/a/f").unwrap(), b"x");
+    assert_eq!(client.list("b").unwrap(), [("a".to_owned(), 4)]);
+}
