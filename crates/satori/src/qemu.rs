@@ -104,7 +104,7 @@ fn perform(wishes: Wishes) -> Result<Status> {
         Char::Stdio => None,
         Char::Null => Some(Path::new("/dev/null")),
         Char::File(path) => Some(path.as_path()),
-        Char::Socket(_) => None,
+        Char::Socket(_) | Char::Tcp(_) => None,
     };
     if let Some(path) = console {
         // The guest's console is on standard output, wherever that leads.

@@ -156,6 +156,8 @@ impl Drop for Content {
 mod tests {
     use super::*;
 
+    type Change<'a> = &'a dyn Fn(&mut Content) -> Result<(), Errno>;
+
     fn is_small(content: &Content) -> bool {
         matches!(content.bytes, Bytes::Small(_))
     }
@@ -185,7 +187,7 @@ mod tests {
         let beyond = |content: &mut Content| content.write(8192, b"x").map(drop);
         let large = |content: &mut Content| content.write(2, &[7; SMALL]).map(drop);
         let ahead = |content: &mut Content| content.allocate(FallocateFlags::empty(), 0, 10_000);
-        let changes: [(&dyn Fn(&mut Content) -> Result<(), Errno>, u64); 4] =
+        let changes: [(Change<'_>, u64); 4] =
             [(&grow, 100_000), (&beyond, 8193), (&large, 2 + SMALL as u64), (&ahead, 10_000)];
         for (change, size) in changes {
             let budget = Budget::new(1 << 20);

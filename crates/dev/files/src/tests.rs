@@ -2,7 +2,7 @@
 
 pub(crate) mod client;
 mod hostile;
-mod model;
+pub(crate) mod model;
 mod semantics;
 
 use std::path::{Path, PathBuf};

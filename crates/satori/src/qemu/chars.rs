@@ -1,6 +1,6 @@
 //! Where bytes of serial ports and of a virtio console's ports go, in QEMU's words.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{stderr, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,8 @@ pub(super) enum Char {
     Null,
     File(PathBuf),
     Socket(PathBuf),
+    /// A host's name or address, and a port: for a monitor.
+    Tcp(String),
 }
 
 /// A port of a virtio console.
@@ -62,7 +64,17 @@ impl Wishes {
             ("null", _) => Char::Null,
             ("file", Some(path)) => Char::File(path.into()),
             ("socket", Some(path)) => socket(text, path, &parts)?,
-            _ => bail!("-chardev {text}: write stdio, null, file or socket, with path=PATH for the last two"),
+            ("socket", None) if find("port").is_some() => {
+                serves(text, &parts)?;
+                Char::Tcp(format!(
+                    "{}:{}",
+                    find("host").unwrap_or_default(),
+                    find("port").unwrap_or_default()
+                ))
+            }
+            _ => bail!(
+                "-chardev {text}: write stdio, null, file or socket, with path=PATH for the last two, or host=HOST,port=PORT"
+            ),
         };
         self.chars.insert(id.into(), end);
         Ok(())
@@ -74,13 +86,18 @@ impl Wishes {
             text.split(',').map(|part| part.split_once('=').unwrap_or((part, "on"))).collect();
         let find = |key: &str| parts.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
         if find("mode") == Some("control") {
-            let Char::Socket(path) = self.char_by("-mon", text, find("chardev").unwrap_or_default())? else {
-                bail!(
+            let place: OsString = match self.char_by("-mon", text, find("chardev").unwrap_or_default())? {
+                Char::Socket(path) => [OsStr::new("--qmp=unix:"), path.as_os_str()].iter().copied().collect(),
+                Char::Tcp(place) => {
+                    let place = format!("tcp:{place}");
+                    crate::qmp::address(&place).map_err(|why| anyhow!("-mon {text}: {why}"))?;
+                    format!("--qmp={place}").into()
+                }
+                _ => bail!(
                     "-mon {text}: QMP is answered where its -chardev is a socket: socket,path=PATH,server=on,wait=off"
-                );
+                ),
             };
-            let place = [OsStr::new("--qmp=unix:"), path.as_os_str()];
-            self.plain.push(place.iter().copied().collect());
+            self.plain.push(place);
             return Ok(());
         }
         match self.char_by("-mon", text, find("chardev").unwrap_or_default())? {
@@ -111,11 +128,13 @@ impl Wishes {
     pub(super) fn check_ports(&self) -> Result<()> {
         for port in &self.ports {
             let text = format!("virtserialport,name={},chardev={}", port.name, port.id);
-            if let Char::Socket(path) = self.char_by("-device", &text, &port.id)? {
-                bail!(
+            match self.char_by("-device", &text, &port.id)? {
+                Char::Socket(path) => bail!(
                     "-device {text}: only serial ports lead to sockets such as {}: write -serial",
                     path.display()
-                );
+                ),
+                Char::Tcp(place) => bail!("-device {text}: only monitors are at TCP ports such as {place}"),
+                _ => {}
             }
         }
         Ok(())
@@ -127,7 +146,8 @@ impl Wishes {
         for port in &self.ports {
             let (input, output) = match &self.chars[&port.id] {
                 Char::Stdio => (Some(again(stdin().as_fd())?), Some(again(stdout().as_fd())?)),
-                Char::Null => (None, Some(create(Path::new("/dev/null"))?)),
+                // Ports that lead to TCP were refused.
+                Char::Null | Char::Tcp(_) => (None, Some(create(Path::new("/dev/null"))?)),
                 Char::File(path) | Char::Socket(path) => (None, Some(create(path)?)),
             };
             all.push(Port { name: port.name.clone(), console: port.console, input, output });
@@ -155,6 +175,12 @@ fn again(stream: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 fn socket(text: &str, path: &str, parts: &[(&str, &str)]) -> Result<Char> {
+    serves(text, parts)?;
+    Ok(Char::Socket(path.into()))
+}
+
+/// Refuses sockets that are called, or waited for.
+fn serves(text: &str, parts: &[(&str, &str)]) -> Result<()> {
     let on = |key: &str| parts.iter().any(|(known, value)| *known == key && *value == "on");
     if !on("server") {
         bail!("{text}: a port listens and does not call: write server=on,wait=off");
@@ -162,5 +188,5 @@ fn socket(text: &str, path: &str, parts: &[(&str, &str)]) -> Result<Char> {
     if !parts.iter().any(|(key, value)| *key == "nowait" || *key == "wait" && *value == "off") {
         bail!("{text}: the guest does not wait for whom it serves: write wait=off");
     }
-    Ok(Char::Socket(path.into()))
+    Ok(())
 }

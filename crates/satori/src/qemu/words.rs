@@ -75,7 +75,7 @@ const REFUSED: &[(&str, &str)] = &[
 const UNDERSTOOD: &str = "\
 -kernel FILE, -initrd FILE, -append TEXT, -m SIZE, -smp N[,..], -cpu MODEL[,..], -machine|-M pc|q35[,accel=..], -accel NAME,
 -nographic, -display none, -serial stdio|mon:stdio|null|none|file:FILE|unix:PATH,server=on|chardev:ID, -monitor none, -parallel none,
--chardev stdio|null|file|socket,id=ID[,path=..], -mon chardev=ID, -fsdev local,id=ID,path=DIR,security_model=none[,readonly=on],
+-chardev stdio|null|file|socket,id=ID[,path=..|,host=..,port=..], -mon chardev=ID, -fsdev local,id=ID,path=DIR,security_model=none[,readonly=on],
 -virtfs local,path=DIR,mount_tag=TAG,security_model=none, -drive file=FILE,format=raw|qcow2,if=virtio|none[,id=ID,readonly=on,snapshot=on],
 -snapshot, -netdev user,id=ID[,hostfwd=..,restrict=on], -nic user|none, -net nic|user|none, -device NAME[,..] ('-device help' lists them),
 -object rng-random,id=ID, -object memory-backend-ram|memory-backend-memfd,id=ID,size=SIZE,
@@ -232,11 +232,19 @@ impl Wishes {
                 path.display()
             );
         }
+        if let Char::Tcp(place) = &self.console {
+            bail!("-serial: only monitors are at TCP ports such as {place}; write stdio or file:FILE");
+        }
         for end in serials {
             let end: OsString = match end {
                 Char::Null => "none".into(),
                 Char::File(path) => path.into_os_string(),
                 Char::Socket(path) => [OsStr::new("unix:"), path.as_os_str()].iter().copied().collect(),
+                Char::Tcp(place) => {
+                    bail!(
+                        "-serial: only monitors are at TCP ports such as {place}; write unix:PATH,server=on,wait=off"
+                    )
+                }
                 Char::Stdio => bail!("-serial stdio: only the first serial port can be on standard output"),
             };
             self.plain.extend([OsString::from("--serial"), end]);
@@ -317,6 +325,14 @@ mod tests {
                 "--kernel=k --cpus=2 --engine software --cmdline=x --memory 128M --cpu x86-64-v2 {ALWAYS} --disk d.img,format=raw"
             )
         );
+        // syzkaller, with a monitor at a TCP port.
+        let syzkaller = "-m 512 -smp 2 -chardev socket,id=SOCKSYZ,server=on,wait=off,host=localhost,port=51727 -mon chardev=SOCKSYZ,mode=control -display none -serial stdio -no-reboot -kernel k -append x";
+        assert_eq!(
+            run(syzkaller).unwrap(),
+            format!(
+                "--cpus=2 --qmp=tcp:localhost:51727 --on-reset exit --kernel=k --engine software --cmdline=x --memory 512M --cpu max {ALWAYS}"
+            )
+        );
         // virtme-ng, with a folder by 9P and ports that come before what they name.
         let vng = "-name virtme-ng -m 1G -fsdev local,id=virtfs5,path=/,security_model=none,readonly=on,multidevs=remap \
              -device virtio-9p-pci,fsdev=virtfs5,mount_tag=/dev/root -machine q35 -cpu max -parallel none -net none -smp 2 -vga none \
@@ -378,6 +394,19 @@ mod tests {
                 "its -chardev is a socket",
             ),
             ("-kernel k -nographic -mon chardev=c", "no -chardev with id=c"),
+            ("-kernel k -nographic -chardev socket,id=c,host=localhost,port=1", "server=on"),
+            (
+                "-kernel k -nographic -chardev socket,id=c,port=x,server=on,wait=off -mon chardev=c,mode=control",
+                "tcp:127.0.0.1:PORT",
+            ),
+            (
+                "-kernel k -nographic -chardev socket,id=c,port=1,server=on,wait=off -serial chardev:c",
+                "only monitors are at TCP ports",
+            ),
+            (
+                "-kernel k -nographic -chardev socket,id=c,port=1,server=on,wait=off -device virtserialport,name=n,chardev=c",
+                "only monitors are at TCP ports",
+            ),
             ("-kernel k -nographic -device virtio-scsi-pci", "virtio-scsi-pci"),
             ("-kernel k -nographic -drive file=d,if=ide,format=raw", "there is no IDE"),
             ("-kernel k -nographic -device virtio-net-pci,netdev=n", "no -netdev with id=n"),

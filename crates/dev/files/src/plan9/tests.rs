@@ -1,5 +1,7 @@
 //! Messages as Linux's client makes them, and as none does.
 
+mod model;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 

@@ -15,7 +15,7 @@ use super::client::Client;
 use crate::Mode;
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(crate) enum Op {
     Mkdir(String),
     Put(String, u64, Vec<u8>),
     Get(String),
@@ -44,7 +44,7 @@ fn path() -> impl Strategy<Value = String> {
     ]
 }
 
-fn operation() -> impl Strategy<Value = Op> {
+pub(crate) fn operation() -> impl Strategy<Value = Op> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..20);
     let flags = || prop::sample::select(vec![0, 0, 0, 1, 2]);
     prop_oneof![
@@ -66,7 +66,7 @@ fn operation() -> impl Strategy<Value = Op> {
 }
 
 /// What an operation tells, as text.
-type Told = Result<String, Errno>;
+pub(crate) type Told = Result<String, Errno>;
 
 fn served(client: &mut Client, op: &Op) -> Told {
     match op {
@@ -90,7 +90,7 @@ fn served(client: &mut Client, op: &Op) -> Told {
     }
 }
 
-fn plain(root: &Folder, op: &Op) -> Told {
+pub(crate) fn plain(root: &Folder, op: &Op) -> Told {
     let errno = |error: std::io::Error| Errno::from_io_error(&error).expect("an error of the host");
     let at = |path: &str| root.join(path);
     // What the client refuses as Linux would, on a symbolic link, before it asks.
@@ -158,7 +158,7 @@ fn list(path: &Path) -> std::io::Result<Vec<(String, u32)>> {
 }
 
 /// Paths with a symbolic link among their folders are not compared: Linux follows those itself.
-fn through_link(root: &Folder, op: &Op) -> bool {
+pub(crate) fn through_link(root: &Folder, op: &Op) -> bool {
     let paths: Vec<&String> = match op {
         Op::Rename(one, two, _) | Op::Link(one, two) | Op::Nameless(one, two, _) | Op::Host(one, two, _) => {
             vec![one, two]
@@ -177,9 +177,9 @@ fn through_link(root: &Folder, op: &Op) -> bool {
 }
 
 /// Everything that is seen of a tree: by path its mode, its number of links, and what it holds.
-type Tree = BTreeMap<String, (u32, u64, String)>;
+pub(crate) type Tree = BTreeMap<String, (u32, u64, String)>;
 
-fn plain_tree(root: &Path, prefix: &str, tree: &mut Tree) {
+pub(crate) fn plain_tree(root: &Path, prefix: &str, tree: &mut Tree) {
     for (name, _) in list(root).unwrap() {
         let path = root.join(&name);
         let seen = fs::symlink_metadata(&path).unwrap();
@@ -216,7 +216,7 @@ fn served_tree(client: &mut Client, prefix: &str, tree: &mut Tree) {
 }
 
 /// Something that is there from the beginning.
-fn populate(folder: &Folder) {
+pub(crate) fn populate(folder: &Folder) {
     fs::create_dir_all(folder.join("a/b")).unwrap();
     fs::create_dir(folder.join("c")).unwrap();
     fs::write(folder.join("a/a"), "one").unwrap();
