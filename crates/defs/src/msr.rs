@@ -120,6 +120,8 @@ pub const IA32_GS_BASE: u32 = 0xc000_0101;
 pub const IA32_KERNEL_GS_BASE: u32 = 0xc000_0102;
 /// IA32_TSC_AUX.
 pub const IA32_TSC_AUX: u32 = 0xc000_0103;
+/// AMD: TSC_RATIO.
+pub const AMD_TSC_RATIO: u32 = 0xc000_0104;
 /// AMD: SYSCFG.
 pub const AMD_SYSCFG: u32 = 0xc001_0010;
 /// AMD: HWCR.

@@ -114,6 +114,10 @@ fn guests_of_a_guest() {
         passes("vmx", 1, &["--nested", "vmx", "--engine", engine]);
     }
     passes("vmx", 1, &["--nested", "vmx", "--clock", "virtual"]);
+    for engine in ["translator", "eager", "interpreter"] {
+        passes("svm", 1, &["--nested", "svm", "--engine", engine]);
+    }
+    passes("svm", 1, &["--nested", "svm", "--clock", "virtual"]);
 }
 
 #[test]

@@ -89,7 +89,9 @@ impl Isa {
 
     /// What executes `insn`; #UD if the guest is not offered it.
     pub fn handler(&self, insn: &Instruction) -> Handler {
-        if !self.exists(insn) {
+        // RSM is #UD outside SMM, which there is none of, but a guest of VMRUN can leave at it.
+        let left = insn.mnemonic() == Mnemonic::Rsm && self.offered.has(Feature::Svm);
+        if !left && !self.exists(insn) {
             return insn::undefined;
         }
         if self.offered.has(Feature::Vmx) && vmx::intercepted(insn) {

@@ -71,10 +71,15 @@ impl Cpu {
             return Some(exit);
         }
         // A guest that sleeps in HLT is left for its timer and its windows as any other (SDM 25.2, 25.5.1).
-        if self.state.activity == Activity::Halted {
-            self.guest_look();
+        if self.state.activity == Activity::Halted && self.guest_look() {
+            return self.shut_down();
         }
         None
+    }
+
+    /// The exit of a processor that an event or an abort of VMX shut down.
+    pub(crate) fn shut_down(&self) -> Option<Exit> {
+        (self.state.activity == Activity::Shutdown).then_some(Exit::TripleFault)
     }
 
     /// Gives the shadow of an STI of translated code to a run that ends behind it: an interrupt that came between
@@ -143,7 +148,7 @@ impl Cpu {
             return self.step();
         }
         if self.guest_look() {
-            return (self.state.activity == Activity::Shutdown).then_some(Exit::TripleFault);
+            return self.shut_down();
         }
         if self.take_held_nmi() {
             return self.deliver(Event::Nmi);
@@ -163,8 +168,7 @@ impl Cpu {
                 return Some(Exit::InterruptWindow);
             }
             if self.state.rflags & rflags::IF != 0
-                && !self.vmx.guest
-                && self.svm.gif
+                && self.svm.takes_held(self.vmx.guest)
                 && let Some(vector) = self.vmx.held.take()
             {
                 self.choose_windows();
@@ -216,7 +220,7 @@ impl Cpu {
         // An instruction that was answered has passed its breakpoints before it asked. A load of
         // SS masks them as RF does (SDM 6.8.3).
         if !self.pending.answered() {
-            match self.code_breakpoint(resume != 0 || ss_shadow) {
+            match self.code_breakpoint(resume != 0 || ss_shadow || !self.svm.gif) {
                 Ok(0) => {}
                 Ok(hits) => {
                     // As in `stopped`.
@@ -281,7 +285,10 @@ impl Cpu {
         if guest && self.vmx.proc & proc::MONITOR_TRAP != 0 {
             self.vmx.trap = true;
         }
-        let single = single_steps(mnemonic, single, self.state.rflags & rflags::TF != 0);
+        // A guest that was entered has traps of its own; without GIF breakpoints are not seen.
+        let entered = !guest && self.vmx.guest;
+        let single = !entered && single_steps(mnemonic, single, self.state.rflags & rflags::TF != 0);
+        let hits = if self.svm.gif { hits } else { 0 };
         // A load of SS suppresses its single step, and holds back its data breakpoints.
         let step = if single && !self.state.ss_shadow { dr6::BS } else { 0 };
         self.state.pending_debug |= hits | step;
@@ -337,7 +344,7 @@ impl Cpu {
                 self.count.retired += 1;
                 if exception == vmx::EXIT {
                     self.vm_exit();
-                    return None;
+                    return self.shut_down();
                 }
                 self.deliver(Event::Exception(exception))
             }
@@ -351,7 +358,7 @@ impl Cpu {
             self.state.rflags |= rflags::RF;
         }
         if self.leave_for_event(event) {
-            return None;
+            return self.shut_down();
         }
         self.vmx.vectoring = if self.vmx.guest { self.vectoring(event) } else { Interruption::default() };
         self.state.activity = Activity::Active;
@@ -381,7 +388,7 @@ impl Cpu {
             }
             outcome if self.vmx.guest => {
                 self.undelivered(outcome);
-                (self.state.activity == Activity::Shutdown).then_some(Exit::TripleFault)
+                self.shut_down()
             }
             Err(_) => {
                 self.state.activity = Activity::Shutdown;

@@ -66,9 +66,16 @@ pub struct Svm {
     held_nmi: bool,
     /// PAUSEs that do not leave the guest.
     pauses: u64,
+    /// The time-stamp counter at the last PAUSE that was counted.
+    paused: u64,
+    /// TSC_RATIO: what the guest's time-stamp counter is of the host's, with 32 binary places.
+    ratio: u64,
     /// What is counted.
     pub account: Account,
 }
+
+/// TSC_RATIO at first: 1.
+const RATIO: u64 = 1 << 32;
 
 impl Default for Svm {
     fn default() -> Self {
@@ -81,6 +88,8 @@ impl Default for Svm {
             exit: None,
             held_nmi: false,
             pauses: 0,
+            paused: 0,
+            ratio: RATIO,
             account: Account::default(),
         }
     }
@@ -145,9 +154,25 @@ impl Svm {
         self.guest && self.control(interrupt::MASKING)
     }
 
-    /// Whether a virtual interrupt waits.
+    /// Whether NMIs of the guest are virtual, with a mask of their own.
+    fn virtual_nmis(&self) -> bool {
+        self.guest && self.control(interrupt::NMI_ENABLE)
+    }
+
+    /// Whether the guest's own global interrupt flag, if it has one, lets virtual events in.
+    fn virtual_open(&self) -> bool {
+        !self.control(interrupt::GIF_ENABLE) || self.control(interrupt::GIF)
+    }
+
+    /// Whether a virtual interrupt or NMI waits.
     pub(crate) fn waits(&self) -> bool {
-        self.guest && self.control(interrupt::PENDING) || self.held_nmi
+        let virtual_nmi = self.virtual_nmis() && self.control(interrupt::NMI);
+        self.guest && self.control(interrupt::PENDING) || virtual_nmi || self.held_nmi
+    }
+
+    /// Whether an interrupt that left a guest, and that nobody has taken, may be delivered here.
+    pub(crate) fn takes_held(&self, guest: bool) -> bool {
+        self.gif && (!guest || self.guest && !self.has(Intercept::INTR))
     }
 
     /// Whether instructions are intercepted that blocks of code execute without a look.
@@ -174,7 +199,7 @@ impl Cpu {
                 self.vmx.guest = false;
                 self.vmx.held = None;
             }
-            *self.svm = Svm { account, ..Svm::default() };
+            *self.svm = Svm { account, ratio: self.svm.ratio, ..Svm::default() };
             self.choose_windows();
         }
     }
@@ -215,12 +240,13 @@ impl Cpu {
 
     /// Whether an NMI can come.
     pub(crate) fn svm_nmis_open(&self) -> bool {
-        self.svm.gif && !self.svm.held_nmi && !self.state.nmi_blocked
+        self.svm.gif && !self.svm.held_nmi && (!self.state.nmi_blocked || self.svm.virtual_nmis())
     }
 
     /// The guest's time-stamp counter, of its host's.
     pub(crate) fn svm_tsc(&self, tsc: u64) -> u64 {
-        tsc.wrapping_add(self.svm.vmcb.get(Place::TSC_OFFSET))
+        let scaled = ((u128::from(tsc) * u128::from(self.svm.ratio)) >> 32) as u64;
+        scaled.wrapping_add(self.svm.vmcb.get(Place::TSC_OFFSET))
     }
 
     /// Whether the guest's RDTSC, or RDTSCP, leaves it.

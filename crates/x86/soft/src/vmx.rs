@@ -5,6 +5,7 @@
 //! machine never sees it. What the guest's hypervisor does not intercept goes on as if there were one level less.
 
 mod account;
+mod apic;
 mod enlightened;
 mod enter;
 mod ept;
@@ -97,6 +98,8 @@ pub struct Vmx {
     pub trap: bool,
     /// An external interrupt that an exit did not acknowledge: its vector.
     pub held: Option<u8>,
+    /// Of a loop of PAUSEs: when the first and the last of it were.
+    pauses: (u64, u64),
     /// The intercepted instruction is done: there is nothing left to execute.
     served: bool,
     /// The enlightened VMCS, while it is what [`Vmx::vmcs`] comes from.
@@ -140,6 +143,7 @@ impl Default for Vmx {
             in_ss_shadow: false,
             trap: false,
             held: None,
+            pauses: (0, 0),
             served: false,
             enlightened: None,
             account: Account::default(),

@@ -3,7 +3,7 @@
 use satori_defs::x86::{cr0, cr4, efer};
 
 use crate::event::injectable;
-use crate::vmcb::Descriptor;
+use crate::vmcb::{Descriptor, interrupt};
 use crate::{Intercept, Place, Vmcb, cpuid};
 
 /// What beside the VMCB decides.
@@ -40,6 +40,7 @@ fn controls(vmcb: &Vmcb, around: Around) -> bool {
         && (!vmcb.has(Intercept::IO) || map(Place::IO_MAP, IO_MAP))
         && (!vmcb.has(Intercept::MSR) || map(Place::MSR_MAP, MSR_MAP))
         && injectable(vmcb.get(Place::INJECT))
+        && (vmcb.has(Intercept::NMI) || vmcb.get(Place::INTERRUPT_CONTROL) & interrupt::NMI_ENABLE == 0)
         && (!nested || around.long && vmcb.get(Place::NESTED_CR3) >> around.address_bits == 0)
         && (!nested || satori_rules::memory_type::pat(vmcb.get(Place::PAT)))
 }
@@ -110,6 +111,7 @@ mod tests {
             ("an event that is none", vec![(Place::INJECT, 1 << 31 | 7 << 8)]),
             ("nested tables beyond memory", vec![(Place::NESTED, 1), (Place::NESTED_CR3, 1 << 41)]),
             ("a memory type that is none", vec![(Place::NESTED, 1), (Place::PAT, 2)]),
+            ("virtual NMIs, and real ones not intercepted", vec![(Place::INTERRUPT_CONTROL, 1 << 26)]),
             ("a map beyond memory", vec![io, (Place::IO_MAP, (1 << 40) - 0x1000)]),
         ] {
             let mut vmcb = valid();

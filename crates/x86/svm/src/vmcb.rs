@@ -24,6 +24,7 @@ macro_rules! places {
 }
 
 places! {
+    0x03c 2 PAUSE_THRESHOLD "Cycles between two PAUSEs behind which those are counted anew, or 0";
     0x03e 2 PAUSE_COUNT "PAUSEs that do not leave the guest";
     0x040 8 IO_MAP "Physical address of the I/O permission map";
     0x048 8 MSR_MAP "Physical address of the MSR permission map";
@@ -40,7 +41,9 @@ places! {
     0x090 8 NESTED "Bit 0: nested paging";
     0x0a8 8 INJECT "EVENTINJ";
     0x0b0 8 NESTED_CR3 "The table of nested paging";
+    0x0b8 8 VIRTUALIZED "What of the processor is virtual";
     0x0c8 8 NEXT_RIP "The address behind the instruction";
+    0x0d0 1 FETCHED "How many bytes of the instruction that faulted follow";
     0x4cb 1 CPL "The privilege level";
     0x4d0 8 EFER "EFER";
     0x548 8 CR4 "CR4";
@@ -70,13 +73,31 @@ pub mod interrupt {
     pub const TPR: u64 = 0xff;
     /// V_IRQ.
     pub const PENDING: u64 = 1 << 8;
+    /// V_GIF.
+    pub const GIF: u64 = 1 << 9;
+    /// V_NMI.
+    pub const NMI: u64 = 1 << 11;
+    /// V_NMI_MASK.
+    pub const NMI_MASK: u64 = 1 << 12;
     /// Where V_INTR_PRIO is.
     pub const PRIORITY_SHIFT: u32 = 16;
     /// V_IGN_TPR.
     pub const IGNORE_TPR: u64 = 1 << 20;
     /// V_INTR_MASKING.
     pub const MASKING: u64 = 1 << 24;
+    /// V_GIF_ENABLE.
+    pub const GIF_ENABLE: u64 = 1 << 25;
+    /// V_NMI_ENABLE.
+    pub const NMI_ENABLE: u64 = 1 << 26;
 }
+
+/// Bit 1 of [`Place::VIRTUALIZED`]: VMLOAD and VMSAVE of a guest pass its nested tables.
+pub const VMLOAD_VMSAVE: u64 = 1 << 1;
+
+/// Bytes of an instruction that [`Place::FETCHED`] counts: how many there can be, and where they are.
+pub const FETCHED_MOST: usize = 15;
+/// Their offset.
+pub const FETCHED_BYTES: usize = 0xd1;
 
 /// Values of [`Place::TLB_CONTROL`].
 pub mod tlb {

@@ -74,12 +74,15 @@ pub const PROC: Pair = Pair::new(
 /// Secondary processor-based controls.
 pub const PROC2: Pair = Pair::new(
     0,
-    proc2::EPT
+    proc2::APIC_ACCESSES
+        | proc2::EPT
         | proc2::DESCRIPTOR_TABLES
         | proc2::RDTSCP
+        | proc2::X2APIC
         | proc2::VPID
         | proc2::WBINVD
         | proc2::UNRESTRICTED
+        | proc2::PAUSE_LOOP
         | proc2::RDRAND
         | proc2::INVPCID
         | proc2::VM_FUNCTIONS
@@ -122,11 +125,13 @@ pub struct Controls {
 impl Controls {
     /// All that the processor has.
     pub const ALL: Controls = Controls { pin: PIN, proc: PROC, proc2: PROC2, exit: EXIT, entry: ENTRY };
-    /// What a hypervisor may see that is offered the enlightened VMCS: the preemption timer, PML and VM functions have no field in
-    /// its version 1, and that of the TSC multiplier is one that KVM uses for nothing. Linux 6.1 does not leave them out by itself.
+    /// What a hypervisor may see that is offered the enlightened VMCS: the preemption timer, APIC accesses, PAUSE loops, PML and VM
+    /// functions have no field in its version 1, and that of the TSC multiplier is one that KVM uses for nothing. Linux 6.1 does not leave them out by itself.
     pub const ENLIGHTENED: Controls = Controls {
         pin: PIN.without(pin::PREEMPTION_TIMER),
-        proc2: PROC2.without(proc2::TSC_SCALING | proc2::VM_FUNCTIONS | proc2::PML),
+        proc2: PROC2.without(
+            proc2::APIC_ACCESSES | proc2::PAUSE_LOOP | proc2::TSC_SCALING | proc2::VM_FUNCTIONS | proc2::PML,
+        ),
         exit: EXIT.without(exit::SAVE_TIMER),
         ..Controls::ALL
     };
@@ -257,7 +262,13 @@ mod tests {
             let gone = match number & 0x1f {
                 0x01 | 0x0d => pin::PREEMPTION_TIMER,
                 0x03 | 0x0f => exit::SAVE_TIMER,
-                0x0b => proc2::TSC_SCALING | proc2::VM_FUNCTIONS | proc2::PML,
+                0x0b => {
+                    proc2::APIC_ACCESSES
+                        | proc2::PAUSE_LOOP
+                        | proc2::TSC_SCALING
+                        | proc2::VM_FUNCTIONS
+                        | proc2::PML
+                }
                 0x11 => {
                     assert_eq!((all, some), (EPTP_SWITCHING, 0));
                     continue;

@@ -81,6 +81,8 @@ pub fn controls(vmcs: &Vmcs, around: Around) -> bool {
         && implies(on(proc::MSR_BITMAPS), placed(vmcs.get(MsrBitmap), 0xfff))
         && implies(pins & pin::VIRTUAL_NMIS != 0, pins & pin::NMI != 0)
         && implies(on(proc::NMI_WINDOW), pins & pin::VIRTUAL_NMIS != 0)
+        && implies(on2(proc2::APIC_ACCESSES), placed(vmcs.get(ApicAccess), 0xfff))
+        && implies(on2(proc2::X2APIC), on(proc::TPR_SHADOW) && !on2(proc2::APIC_ACCESSES))
         && implies(on2(proc2::VPID), vmcs.get(Vpid) != 0)
         && implies(on2(proc2::EPT), ept::eptp(vmcs.get(Eptp)))
         && implies(on2(proc2::UNRESTRICTED), on2(proc2::EPT))

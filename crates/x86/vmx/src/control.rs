@@ -38,12 +38,15 @@ pub mod proc {
 /// Secondary processor-based VM-execution controls.
 pub mod proc2 {
     #![allow(missing_docs, reason = "the manual's names")]
+    pub const APIC_ACCESSES: u32 = 1 << 0;
     pub const EPT: u32 = 1 << 1;
     pub const DESCRIPTOR_TABLES: u32 = 1 << 2;
     pub const RDTSCP: u32 = 1 << 3;
+    pub const X2APIC: u32 = 1 << 4;
     pub const VPID: u32 = 1 << 5;
     pub const WBINVD: u32 = 1 << 6;
     pub const UNRESTRICTED: u32 = 1 << 7;
+    pub const PAUSE_LOOP: u32 = 1 << 10;
     pub const RDRAND: u32 = 1 << 11;
     pub const INVPCID: u32 = 1 << 12;
     pub const VM_FUNCTIONS: u32 = 1 << 13;

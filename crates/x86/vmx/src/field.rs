@@ -50,6 +50,7 @@ fields! {
     HostEs 0x0c00; HostCs 0x0c02; HostSs 0x0c04; HostDs 0x0c06; HostFs 0x0c08; HostGs 0x0c0a; HostTr 0x0c0c;
     IoBitmapA 0x2000; IoBitmapB 0x2002; MsrBitmap 0x2004; ExitMsrStore 0x2006; ExitMsrLoad 0x2008;
     EntryMsrLoad 0x200a; ExecutiveVmcs 0x200c; PmlAddress 0x200e; TscOffset 0x2010; VirtualApic 0x2012;
+    ApicAccess 0x2014;
     VmFunctions 0x2018; Eptp 0x201a; EptpList 0x2024; XssExitingBitmap 0x202c;
     TscMultiplier 0x2032;
     GuestPhysicalAddress 0x2400;

@@ -506,6 +506,14 @@ pub const TABLE: &[Row] = &[
         "what was written",
         "SDM 18.17.2",
     ),
+    row(
+        one(AMD_TSC_RATIO),
+        "TSC_RATIO",
+        One(&[Svm]),
+        (|_| 1 << 32, "what was written; 1 at first, with 32 binary places"),
+        Keep(0xff_ffff_ffff, 0),
+        "APM volume 2, 15.30.5; guests of VMRUN have it",
+    ),
     row(run(AMD_PERFEVTSEL0, 8), "PerfEvtSeln, PerfCtrn", Amd, ZERO, Drop(0), NO_PMU),
     row(
         one(AMD_SYSCFG),

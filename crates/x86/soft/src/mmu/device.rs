@@ -10,6 +10,11 @@ impl Cpu {
         let mut bytes = [0; 16];
         for half in 0..T::SIZE.div_ceil(8) {
             let (gpa, size) = (gpa + 8 * half, T::SIZE.min(8) as u8);
+            if self.apic_access(gpa) {
+                let value = self.read_virtual_apic(gpa & 0xfff, T::SIZE)?;
+                bytes[..8].copy_from_slice(&value.to_le_bytes());
+                break;
+            }
             let value = match self.apic_offset(gpa) {
                 // The TPR shadow answers without an exit (SDM 30.1.1).
                 Some(0x80) if self.virtual_tpr() => u64::from(self.state.tpr),
@@ -28,6 +33,9 @@ impl Cpu {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[8 * half as usize..][..8]);
             let value = u64::from_le_bytes(word);
+            if self.apic_access(gpa) {
+                return self.write_virtual_apic(gpa & 0xfff, &word[..T::SIZE.min(8) as usize], T::SIZE);
+            }
             match self.apic_offset(gpa) {
                 Some(0x80) if self.virtual_tpr() => self.set_tpr(value as u8),
                 Some(offset) => self.ask(Exit::ApicWrite { offset, size, value }).map(drop)?,

@@ -270,6 +270,9 @@ impl Cpu {
                 return Err(self.raise(fault));
             }
         };
+        if self.apic_access(mapping.gpa) {
+            return Err(self.leave_for_apic_fetch(linear));
+        }
         let memory = self.memory.clone();
         let Some(page) = memory.page(Gpa(mapping.gpa)) else {
             // Nothing can be executed from a device: what a fetch of all ones decodes to.

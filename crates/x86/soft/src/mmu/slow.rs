@@ -296,6 +296,13 @@ impl Cpu {
                 return Err(self.raise(fault));
             }
         };
+        if self.apic_access(mapping.gpa) {
+            // The exit tells of the instruction.
+            if !self.pending.delivering {
+                self.execute_alone()?;
+            }
+            return Ok(Place::Device(mapping.gpa));
+        }
         let Some(page) = self.memory.page(Gpa(mapping.gpa)) else { return Ok(Place::Device(mapping.gpa)) };
         let (host, state, noticed) = (page.host, std::ptr::from_ref(page.state), page.state.watched());
         self.back(mapping.gpa)?;

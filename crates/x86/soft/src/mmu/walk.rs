@@ -75,6 +75,7 @@ impl Cpu {
             let mut at = table + paging.offset(linear, level);
             if self.nested_paging() {
                 match self.nested_address(at, Nested { write: false, fetch: false, walk: true, linear }) {
+                    Ok((host, _)) if self.apic_access(host) => return Some(Err(self.apic_walk_exit())),
                     Ok((host, _)) => at = host,
                     Err(exit) => return Some(Err(exit)),
                 }

@@ -1,10 +1,11 @@
 //! VMRUN (APM 15.5).
 
 use iced_x86::Instruction;
-use satori_defs::x86::{cr0, efer, rflags};
+use satori_defs::x86::vector::NMI;
+use satori_defs::x86::{cr0, dr6, efer, rflags};
 use satori_engine::Exception;
 use satori_state::{Activity, CpuState, DescriptorTable, Segment, reg, seg};
-use satori_svm::vmcb::{Descriptor, tlb};
+use satori_svm::vmcb::{Descriptor, interrupt, tlb};
 use satori_svm::{INVALID, Place, Vmcb, check, event};
 use satori_vmx::event::Interruption;
 use satori_vmx::event::kind;
@@ -107,6 +108,9 @@ pub(super) fn vmrun(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.svm.host = Host::of(&cpu.state, flags, cpu.next_rip);
     cpu.load_svm_guest();
     cpu.inject_svm_event();
+    if let Some(exit) = cpu.shut_down() {
+        return Err(cpu.exit(exit));
+    }
     cpu.next_rip = cpu.state.rip;
     Ok(())
 }
@@ -133,7 +137,11 @@ impl Cpu {
             state.seg[index] = segment(vmcb.segment(which));
         }
         // The privilege level is a field of its own; the registers here have it in SS.
-        let level = if state.cr0 & cr0::PE == 0 { 0 } else { get(Place::CPL) as u32 & 3 };
+        let level = match (state.cr0 & cr0::PE != 0, get(Place::RFLAGS) & rflags::VM != 0) {
+            (false, _) => 0,
+            (true, true) => 3,
+            (true, false) => get(Place::CPL) as u32 & 3,
+        };
         state.seg[seg::SS].rights = state.seg[seg::SS].rights & !0x60 | level << 5;
         let table = |which| {
             let from = vmcb.segment(which);
@@ -151,7 +159,11 @@ impl Cpu {
         state.activity = Activity::Active;
         let flags = get(Place::RFLAGS) & FLAGS | rflags::FIXED;
         let (dropped, asid) = (get(Place::TLB_CONTROL), get(Place::ASID) as u16);
-        self.svm.pauses = get(Place::PAUSE_COUNT);
+        let control = get(Place::INTERRUPT_CONTROL);
+        if control & interrupt::NMI_ENABLE != 0 {
+            state.nmi_blocked = control & interrupt::NMI_MASK != 0;
+        }
+        (self.svm.pauses, self.svm.paused) = (get(Place::PAUSE_COUNT), 0);
         (self.svm.guest, self.svm.gif, self.vmx.guest) = (true, true, true);
         self.vmx.vectoring = Interruption::default();
         if dropped & tlb::ALL != 0 {
@@ -197,7 +209,8 @@ impl Cpu {
         if injected & event::VALID == 0 {
             return;
         }
-        let vector = injected as u8;
+        // An NMI has its own vector, whatever is told.
+        let vector = if event::kind_of(injected) == event::kind::NMI { NMI } else { injected as u8 };
         let kind = match event::kind_of(injected) {
             event::kind::EXCEPTION if matches!(vector, 3 | 4) => kind::SOFTWARE_EXCEPTION,
             event::kind::EXCEPTION => kind::HARDWARE_EXCEPTION,
@@ -223,7 +236,9 @@ impl Cpu {
         }
         (state.gdtr, state.idtr) = (host.gdtr, host.idtr);
         state.dr7 = 0x400;
-        (state.interrupt_shadow, state.ss_shadow, state.pending_debug) = (false, false, 0);
+        (state.interrupt_shadow, state.ss_shadow) = (false, false);
+        // VMRUN under the trap flag is one instruction, which ends here.
+        state.pending_debug = if host.rflags & rflags::TF != 0 { dr6::BS } else { 0 };
         state.activity = Activity::Active;
         state.nmi_blocked = host.nmi_blocked;
         let flags = host.rflags & !rflags::VM;

@@ -45,8 +45,9 @@ impl Cpu {
         let leaves = if self.svm.held_nmi && self.svm.gif && self.svm.has(Intercept::NMI) {
             // The host entered again before it took what is for it.
             Some(ExitCode::Nmi)
-        } else if self.vmx.held.is_some() && self.svm.has(Intercept::INTR) && self.svm.masks() {
-            (self.svm.host.rflags & rflags::IF != 0).then_some(ExitCode::Intr)
+        } else if self.vmx.held.is_some() && self.svm.has(Intercept::INTR) {
+            let flags = if self.svm.masks() { self.svm.host.rflags } else { self.state.rflags };
+            (flags & rflags::IF != 0).then_some(ExitCode::Intr)
         } else {
             None
         };
@@ -56,13 +57,21 @@ impl Cpu {
             return true;
         }
         let state = &self.state;
-        if state.interrupt_shadow || state.pending_debug != 0 || state.rflags & rflags::IF == 0 {
+        if state.interrupt_shadow || state.pending_debug != 0 || !self.svm.gif || !self.svm.virtual_open() {
+            return false;
+        }
+        if self.svm.virtual_nmis() && self.svm.control(interrupt::NMI) && !state.nmi_blocked {
+            self.virtual_event_taken(interrupt::NMI);
+            self.deliver_virtual(vector::NMI, kind::NMI, InterruptKind::Nmi);
+            return true;
+        }
+        if state.rflags & rflags::IF == 0 {
             return false;
         }
         let control = self.svm.vmcb.get(Place::INTERRUPT_CONTROL);
         let priority = control >> interrupt::PRIORITY_SHIFT & 0xf;
         let above = control & interrupt::IGNORE_TPR != 0 || priority > (control & interrupt::TPR) & 0xf;
-        if control & interrupt::PENDING == 0 || !above || !self.svm.gif {
+        if control & interrupt::PENDING == 0 || !above {
             return false;
         }
         if self.svm.has(Intercept::VINTR) {
@@ -71,15 +80,23 @@ impl Cpu {
             return true;
         }
         let vector = self.svm.vmcb.get(Place::INTERRUPT_VECTOR) as u8;
-        self.virtual_interrupt_taken();
-        self.vmx.vectoring = Interruption::new(vector, kind::EXTERNAL_INTERRUPT, None);
+        self.virtual_event_taken(interrupt::PENDING);
+        self.deliver_virtual(vector, kind::EXTERNAL_INTERRUPT, InterruptKind::External);
+        true
+    }
+
+    /// Delivers a virtual interrupt or NMI.
+    fn deliver_virtual(&mut self, vector: u8, kind: u32, how: InterruptKind) {
+        self.vmx.vectoring = Interruption::new(vector, kind, None);
         self.state.activity = Activity::Active;
         self.pending.delivering = true;
-        let outcome = system::interrupt(self, vector, InterruptKind::External);
+        let outcome = system::interrupt(self, vector, how);
         self.pending.delivering = false;
+        if matches!(how, InterruptKind::Nmi) {
+            self.state.nmi_blocked = true;
+        }
         (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
         self.undelivered(outcome);
-        true
     }
 
     /// An NMI that left a guest, when the host can take it.
@@ -94,12 +111,14 @@ impl Cpu {
 
     /// A guest is about to switch tasks, which its host wants to do for it.
     pub(crate) fn svm_task_exit(&mut self, selector: u16, source: u64) -> Option<Stop> {
-        /// Where EXITINFO2 says that IRET and a far JMP were the cause.
+        /// Where EXITINFO2 says that IRET and a far JMP were the cause, or an event with an error code.
         const IRET: u64 = 1 << 36;
         const JUMP: u64 = 1 << 38;
+        const ERROR_CODE: u64 = 1 << 44;
         let cause = match source {
             1 => IRET,
             2 => JUMP,
+            3 => self.vmx.vectoring.error_code().map_or(0, |code| ERROR_CODE | u64::from(code)),
             _ => 0,
         };
         let exit = SvmExit { info1: selector.into(), info2: cause, ..SvmExit::of(ExitCode::TaskSwitch) };

@@ -1,8 +1,10 @@
 //! #VMEXIT (APM 15.6).
 
+use satori_defs::svm::ExitCode;
+use satori_memory::Gpa;
 use satori_state::reg;
-use satori_svm::vmcb::{Descriptor, Segment, interrupt};
-use satori_svm::{Place, event};
+use satori_svm::vmcb::{Descriptor, FETCHED_BYTES, FETCHED_MOST, Segment, interrupt};
+use satori_svm::{Place, event, npt};
 use satori_vmx::event::{Interruption, VALID, kind};
 
 use super::SvmExit;
@@ -13,7 +15,7 @@ use crate::cpu::Cpu;
 const WRITTEN: &[(usize, usize)] = &[
     (0x060, 0x30),
     (0x0a8, 8),
-    (0x0c8, 8),
+    (0x0c8, 0x18),
     (0x400, 0x40),
     (0x460, 0x10),
     (0x480, 0x10),
@@ -56,6 +58,8 @@ impl Cpu {
     fn save_svm_guest(&mut self, exit: SvmExit, vectoring: Interruption) {
         let flags = self.rflags();
         let level = u64::from(self.cpl());
+        let fetched = self.fetched(exit, vectoring);
+        let virtual_nmis = self.svm.virtual_nmis();
         let (state, vmcb) = (&self.state, &mut self.svm.vmcb);
         let next = if exit.length != 0 { state.rip.wrapping_add(exit.length) } else { 0 };
         let injected = vmcb.get(Place::INJECT);
@@ -86,6 +90,15 @@ impl Cpu {
         if vmcb.get(Place::NESTED) & 1 != 0 {
             vmcb.set(Place::PAT, state.pat);
         }
+        if virtual_nmis {
+            let control = vmcb.get(Place::INTERRUPT_CONTROL) & !interrupt::NMI_MASK;
+            let mask = if state.nmi_blocked { interrupt::NMI_MASK } else { 0 };
+            vmcb.set(Place::INTERRUPT_CONTROL, control | mask);
+        }
+        vmcb.set(Place::FETCHED, fetched.len() as u64);
+        let bytes = vmcb.part_mut(FETCHED_BYTES, FETCHED_MOST);
+        bytes.fill(0);
+        bytes[..fetched.len()].copy_from_slice(&fetched);
         for (index, which) in EXCHANGED {
             vmcb.set_segment(which, descriptor(&state.seg[index]));
         }
@@ -95,10 +108,33 @@ impl Cpu {
         }
     }
 
-    /// The virtual interrupt is taken.
-    pub(super) fn virtual_interrupt_taken(&mut self) {
+    /// The bytes of the instruction whose access to data was a page fault, of the guest's tables or of the nested ones: as many
+    /// as the processor could fetch (APM 15.8.4).
+    fn fetched(&self, exit: SvmExit, vectoring: Interruption) -> Vec<u8> {
+        const FAULTS: [u64; 2] = [ExitCode::ExceptionPf as u64, ExitCode::Npf as u64];
+        let mut bytes = Vec::new();
+        if !FAULTS.contains(&exit.code) || exit.info1 & npt::FETCH != 0 || vectoring.info & VALID != 0 {
+            return bytes;
+        }
+        let mut rip = self.state.rip;
+        while bytes.len() < FETCHED_MOST {
+            let linear = self.code_linear(rip);
+            let Some(at) = self.look_up(linear) else { break };
+            let piece = (FETCHED_MOST - bytes.len()).min(0x1000 - (linear & 0xfff) as usize);
+            let mut read = [0; FETCHED_MOST];
+            if self.memory.read(Gpa(self.memory.addressed(at)), &mut read[..piece]).is_err() {
+                break;
+            }
+            bytes.extend_from_slice(&read[..piece]);
+            rip = rip.wrapping_add(piece as u64);
+        }
+        bytes
+    }
+
+    /// The virtual interrupt or NMI is taken.
+    pub(super) fn virtual_event_taken(&mut self, which: u64) {
         let control = self.svm.vmcb.get(Place::INTERRUPT_CONTROL);
-        self.svm.vmcb.set(Place::INTERRUPT_CONTROL, control & !interrupt::PENDING);
+        self.svm.vmcb.set(Place::INTERRUPT_CONTROL, control & !which);
         self.choose_windows();
     }
 }

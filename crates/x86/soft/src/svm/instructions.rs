@@ -5,12 +5,13 @@ use satori_defs::x86::efer;
 use satori_engine::Exception;
 use satori_memory::Gpa;
 use satori_state::{reg, seg};
-use satori_svm::vmcb::Descriptor;
+use satori_svm::vmcb::{Descriptor, VMLOAD_VMSAVE, interrupt};
 use satori_svm::{Place, Vmcb};
 
 use super::enter::{descriptor, segment, vmrun};
 use crate::cpu::{Cpu, Exec, Handler};
 use crate::mmu::{MAXPHYADDR, Space, World};
+use crate::vmx::Nested;
 
 /// The implementation of an instruction of SVM's.
 pub(super) fn handler(insn: &Instruction) -> Option<Handler> {
@@ -52,10 +53,18 @@ impl Cpu {
         if at & 0xfff == 0 && at >> MAXPHYADDR == 0 { Ok(at) } else { Err(self.raise(Exception::gp(0))) }
     }
 
-    /// The VMCB that VMLOAD and VMSAVE name; a guest's own host does not intercept them, so the address is one of the host's.
-    fn named_vmcb(&mut self) -> Exec<(u64, Vmcb)> {
+    /// The VMCB that VMLOAD and VMSAVE name. A guest's address is one of its host's, as that does not intercept them, but where
+    /// they are virtual it passes the nested tables (APM 15.33.1).
+    fn named_vmcb(&mut self, write: bool) -> Exec<(u64, Vmcb)> {
         self.require_svm()?;
-        let at = self.vmcb_address()?;
+        let mut at = self.vmcb_address()?;
+        if self.svm.nested_paging() && self.svm.vmcb.get(Place::VIRTUALIZED) & VMLOAD_VMSAVE != 0 {
+            let access = Nested { write, fetch: false, walk: false, linear: at };
+            match self.nested_address(at, access) {
+                Ok((host, _)) => at = host,
+                Err(exit) => return Err(self.raise(exit)),
+            }
+        }
         match self.load_vmcb(at) {
             Some(vmcb) => Ok((at, vmcb)),
             None => Err(self.raise(Exception::gp(0))),
@@ -64,7 +73,7 @@ impl Cpu {
 }
 
 fn vmload(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
-    let (_, vmcb) = cpu.named_vmcb()?;
+    let (_, vmcb) = cpu.named_vmcb(false)?;
     let state = &mut cpu.state;
     for (index, which) in SEGMENTS {
         let loaded = segment(vmcb.segment(which));
@@ -91,7 +100,7 @@ fn vmload(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 }
 
 fn vmsave(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
-    let (at, mut vmcb) = cpu.named_vmcb()?;
+    let (at, mut vmcb) = cpu.named_vmcb(true)?;
     let state = &cpu.state;
     for (index, which) in SEGMENTS {
         let from = match (index, which) {
@@ -121,10 +130,16 @@ fn vmsave(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Ok(())
 }
 
-/// STGI and CLGI.
+/// STGI and CLGI: of a guest that has a flag of its own, that (APM 15.33.2).
 fn set_interrupt_flag(cpu: &mut Cpu, open: bool) -> Exec<()> {
     cpu.require_svm()?;
-    cpu.svm.gif = open;
+    let control = cpu.svm.vmcb.get(Place::INTERRUPT_CONTROL);
+    if cpu.svm.guest && control & interrupt::GIF_ENABLE != 0 {
+        let flag = if open { interrupt::GIF } else { 0 };
+        cpu.svm.vmcb.set(Place::INTERRUPT_CONTROL, control & !interrupt::GIF | flag);
+    } else {
+        cpu.svm.gif = open;
+    }
     cpu.windows.attention = true;
     Ok(())
 }
@@ -133,6 +148,10 @@ fn set_interrupt_flag(cpu: &mut Cpu, open: bool) -> Exec<()> {
 fn invlpga(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_svm()?;
     let asid = cpu.state.gpr[reg::RCX] as u32;
+    if asid == 0 && cpu.svm.guest {
+        cpu.forget_spaces(|space: Space| matches!(space.world, World::Root), true);
+        return Ok(());
+    }
     if asid == 0 {
         let linear = cpu.state.gpr[reg::RAX];
         cpu.mmu.flush_page(linear);

@@ -3,8 +3,9 @@
 //! An instruction of the table has [`execute`] as its handler on processors that offer SVM.
 
 use iced_x86::{Instruction, Mnemonic, Register};
+use satori_defs::msr;
 use satori_defs::svm::ExitCode;
-use satori_defs::x86::{cr0, cr4};
+use satori_defs::x86::{cr0, cr4, dr7, efer};
 use satori_engine::Exception;
 use satori_state::reg;
 use satori_svm::intercept::{CONTROL_REGISTERS, DEBUG_REGISTERS, msr_bit};
@@ -33,6 +34,12 @@ enum Level {
     Wait,
     /// Those of SVM's own instructions.
     Svm,
+    /// Those of user-mode instruction prevention.
+    Told,
+    /// #UD where selectors are paragraphs, then those of user-mode instruction prevention.
+    Selector,
+    /// #UD where selectors are paragraphs, then #GP outside privilege level 0.
+    LoadsSelector,
 }
 
 /// When an instruction leaves the guest.
@@ -47,16 +54,16 @@ enum When {
 /// The table: instruction, whose fault comes first, when it exits, and why.
 const ROWS: &[(Mnemonic, Level, When, ExitCode)] = {
     use ExitCode as Why;
-    use Level::{Any, Counter, Supervisor, Svm, Time, Wait, Xsetbv};
+    use Level::{Any, Counter, LoadsSelector, Selector, Supervisor, Svm, Time, Told, Wait, Xsetbv};
     use Mnemonic as Is;
     use When::{Asked, Has};
     &[
         (Is::Cpuid, Any, Has(Intercept::CPUID), Why::Cpuid),
         (Is::Hlt, Supervisor, Has(Intercept::HLT), Why::Hlt),
         (Is::Invd, Supervisor, Has(Intercept::INVD), Why::Invd),
-        (Is::Invlpg, Supervisor, Has(Intercept::INVLPG), Why::Invlpg),
+        (Is::Invlpg, Supervisor, Asked(invlpg), Why::Invlpg),
         (Is::Invlpga, Svm, Has(Intercept::INVLPGA), Why::Invlpga),
-        (Is::Invpcid, Supervisor, Has(Intercept::INVPCID), Why::Invpcid),
+        (Is::Invpcid, Supervisor, Asked(invpcid), Why::Invpcid),
         (Is::Rdpmc, Counter, Has(Intercept::RDPMC), Why::Rdpmc),
         (Is::Rdtsc, Time, Has(Intercept::RDTSC), Why::Rdtsc),
         (Is::Rdtscp, Time, Has(Intercept::RDTSCP), Why::Rdtscp),
@@ -66,14 +73,14 @@ const ROWS: &[(Mnemonic, Level, When, ExitCode)] = {
         (Is::Wbinvd, Supervisor, Has(Intercept::WBINVD), Why::Wbinvd),
         (Is::Wbnoinvd, Supervisor, Has(Intercept::WBINVD), Why::Wbinvd),
         (Is::Xsetbv, Xsetbv, Has(Intercept::XSETBV), Why::Xsetbv),
-        (Is::Sidt, Any, Has(Intercept::READ_IDTR), Why::ReadIdtr),
-        (Is::Sgdt, Any, Has(Intercept::READ_GDTR), Why::ReadGdtr),
-        (Is::Sldt, Any, Has(Intercept::READ_LDTR), Why::ReadLdtr),
-        (Is::Str, Any, Has(Intercept::READ_TR), Why::ReadTr),
+        (Is::Sidt, Told, Has(Intercept::READ_IDTR), Why::ReadIdtr),
+        (Is::Sgdt, Told, Has(Intercept::READ_GDTR), Why::ReadGdtr),
+        (Is::Sldt, Selector, Has(Intercept::READ_LDTR), Why::ReadLdtr),
+        (Is::Str, Selector, Has(Intercept::READ_TR), Why::ReadTr),
         (Is::Lidt, Supervisor, Has(Intercept::WRITE_IDTR), Why::WriteIdtr),
         (Is::Lgdt, Supervisor, Has(Intercept::WRITE_GDTR), Why::WriteGdtr),
-        (Is::Lldt, Supervisor, Has(Intercept::WRITE_LDTR), Why::WriteLdtr),
-        (Is::Ltr, Supervisor, Has(Intercept::WRITE_TR), Why::WriteTr),
+        (Is::Lldt, LoadsSelector, Has(Intercept::WRITE_LDTR), Why::WriteLdtr),
+        (Is::Ltr, LoadsSelector, Has(Intercept::WRITE_TR), Why::WriteTr),
         (Is::Pushf, Any, Has(Intercept::PUSHF), Why::Pushf),
         (Is::Pushfd, Any, Has(Intercept::PUSHF), Why::Pushf),
         (Is::Pushfq, Any, Has(Intercept::PUSHF), Why::Pushf),
@@ -89,7 +96,7 @@ const ROWS: &[(Mnemonic, Level, When, ExitCode)] = {
         (Is::Mov, Supervisor, Asked(moved), Why::ReadCr0),
         (Is::Clts, Supervisor, Asked(clts), Why::WriteCr0),
         (Is::Lmsw, Supervisor, Asked(lmsw), Why::WriteCr0),
-        (Is::Smsw, Any, Asked(smsw), Why::ReadCr0),
+        (Is::Smsw, Told, Asked(smsw), Why::ReadCr0),
         (Is::Rdmsr, Supervisor, Asked(rdmsr), Why::Msr),
         (Is::Wrmsr, Supervisor, Asked(wrmsr), Why::Msr),
         (Is::Vmmcall, Any, Asked(vmmcall), Why::Vmmcall),
@@ -120,12 +127,23 @@ pub(crate) fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
         return Ok(());
     }
     let handler = handler(insn).unwrap_or_else(|| insn::handler(insn));
-    handler(cpu, insn)
+    handler(cpu, insn)?;
+    if insn.mnemonic() == Mnemonic::Wrmsr && cpu.state.gpr[reg::RCX] as u32 == msr::AMD_TSC_RATIO {
+        // The machine keeps it, and has found it valid.
+        cpu.svm.ratio = cpu.state.gpr[reg::RDX] << 32 | cpu.state.gpr[reg::RAX] & 0xffff_ffff;
+    }
+    Ok(())
 }
 
 impl Cpu {
     /// Leaves the guest if its host wants that; whether the instruction is done.
     fn svm_intercept(&mut self, insn: &Instruction, level: Level, when: When, code: ExitCode) -> Exec<bool> {
+        if matches!(level, Level::Selector | Level::LoadsSelector) {
+            self.require_selectors()?;
+        }
+        if matches!(level, Level::Selector | Level::Told) {
+            self.require_no_umip()?;
+        }
         let supervisor = match level {
             Level::Supervisor => true,
             Level::Any => false,
@@ -137,6 +155,8 @@ impl Cpu {
             Level::Wait if self.cpl() != 0 => return Err(self.raise(Exception::ud())),
             Level::Wait => false,
             Level::Xsetbv => true,
+            Level::LoadsSelector => true,
+            Level::Told | Level::Selector => false,
             Level::Svm => {
                 self.require_svm()?;
                 false
@@ -147,7 +167,11 @@ impl Cpu {
         }
         match when {
             When::Has(intercept) if self.svm.has(intercept) => {
-                let info1 = if code == ExitCode::Swint { insn.immediate8().into() } else { 0 };
+                let info1 = match code {
+                    ExitCode::Swint => insn.immediate8().into(),
+                    ExitCode::Invlpga => self.state.gpr[reg::RAX],
+                    _ => 0,
+                };
                 Err(self.leave_svm_at(insn, SvmExit { info1, ..SvmExit::of(code) }))
             }
             When::Has(_) => Ok(false),
@@ -188,8 +212,9 @@ impl Cpu {
         let repeated = string && (insn.has_rep_prefix() || insn.has_repne_prefix());
         let bit = |set: bool, at: u32| u64::from(set) << at;
         // One bit for each width: 16, 32 and 64 bits.
-        let address = bit(string, 7) << crate::vmx::address_size(insn);
-        let segment = if string { insn.memory_segment().number() as u64 } else { 0 };
+        let address = 1 << 7 << crate::vmx::address_size(insn);
+        // INS stores to ES, whatever it is told.
+        let segment = if string && !input { insn.memory_segment().number() as u64 } else { 0 };
         let info1 = bit(input, 0)
             | bit(string, 2)
             | bit(repeated, 3)
@@ -219,6 +244,7 @@ impl Cpu {
         word: usize,
         number: u32,
         write: bool,
+        info1: u64,
     ) -> Exec<bool> {
         let at = number + if write { 16 } else { 0 };
         if self.svm.vmcb.intercepts(word) >> at & 1 == 0 {
@@ -226,14 +252,14 @@ impl Cpu {
         }
         let first = if word == CONTROL_REGISTERS { ExitCode::ReadCr0 } else { ExitCode::ReadDr0 };
         let code = first as u64 + u64::from(at);
-        Err(self.leave_svm_at(insn, SvmExit { code, ..SvmExit::default() }))
+        Err(self.leave_svm_at(insn, SvmExit { code, info1, ..SvmExit::default() }))
     }
 
     /// Leaves the guest for a write to CR0 that changes more than TS and MP (APM 15.8.1).
-    fn leave_for_cr0(&mut self, insn: &Instruction, value: u64) -> Exec<bool> {
+    fn leave_for_cr0(&mut self, insn: &Instruction, value: u64, info1: u64) -> Exec<bool> {
         let changes = (self.state.cr0 ^ value) & !(cr0::TS | cr0::MP) != 0;
         if changes && self.svm.has(Intercept::CR0_SELECTIVE) {
-            return Err(self.leave_svm_at(insn, SvmExit::of(ExitCode::Cr0SelWrite)));
+            return Err(self.leave_svm_at(insn, SvmExit { info1, ..SvmExit::of(ExitCode::Cr0SelWrite) }));
         }
         Ok(false)
     }
@@ -244,20 +270,59 @@ fn rdmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
 }
 
 fn wrmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
-    cpu.svm_msr(insn, true)
+    cpu.svm_msr(insn, true)?;
+    let off = cpu.state.gpr[reg::RAX] & efer::SVME == 0;
+    if off && cpu.state.gpr[reg::RCX] as u32 == msr::IA32_EFER {
+        // What happens to a guest that turns SVM off is undefined (APM 15.4): it shuts down, and never becomes its host.
+        return Err(cpu.leave_svm(SvmExit::of(ExitCode::Shutdown)));
+    }
+    Ok(false)
 }
 
-/// MWAIT, which has an intercept of its own for an address that is armed. None ever is here, but one that waits for nothing waits
-/// for that.
+/// INVLPG, whose exit tells the linear address.
+fn invlpg(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    if !cpu.svm.has(Intercept::INVLPG) {
+        return Ok(false);
+    }
+    let info1 = cpu.invalidated(insn);
+    Err(cpu.leave_svm_at(insn, SvmExit { info1, ..SvmExit::of(ExitCode::Invlpg) }))
+}
+
+/// INVPCID, whose exit tells the linear address of its descriptor, and its type.
+fn invpcid(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    if !cpu.svm.has(Intercept::INVPCID) {
+        return Ok(false);
+    }
+    let (info1, info2) = (cpu.ea(insn, 1)?, cpu.reg(insn.op0_register()));
+    Err(cpu.leave_svm_at(insn, SvmExit { info1, info2, ..SvmExit::of(ExitCode::Invpcid) }))
+}
+
+/// MWAIT, which has an intercept of its own for an address that is armed. None is known here, and each is taken for armed.
 fn mwait(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
-    let exits = cpu.svm.has(Intercept::MWAIT) || cpu.svm.has(Intercept::MWAIT_ARMED);
-    if exits { Err(cpu.leave_svm_at(insn, SvmExit::of(ExitCode::Mwait))) } else { Ok(false) }
+    /// VMEXIT_MWAIT_CONDITIONAL.
+    const CONDITIONAL: u64 = 0x8c;
+    let code = if cpu.svm.has(Intercept::MWAIT) {
+        ExitCode::Mwait as u64
+    } else if cpu.svm.has(Intercept::MWAIT_ARMED) {
+        CONDITIONAL
+    } else {
+        return Ok(false);
+    };
+    Err(cpu.leave_svm_at(insn, SvmExit { code, ..SvmExit::default() }))
 }
 
 /// PAUSE, of which the filter lets some pass (APM 15.14.4).
 fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
     if !cpu.svm.has(Intercept::PAUSE) {
         return Ok(false);
+    }
+    let threshold = cpu.svm.vmcb.get(Place::PAUSE_THRESHOLD);
+    if threshold != 0 {
+        let (now, last) = (cpu.time().counter(), cpu.svm.paused);
+        if now.wrapping_sub(last) > threshold {
+            cpu.svm.pauses = cpu.svm.vmcb.get(Place::PAUSE_COUNT);
+        }
+        cpu.svm.paused = now;
     }
     if cpu.svm.pauses > 0 {
         cpu.svm.pauses -= 1;
@@ -279,21 +344,38 @@ fn absent(cpu: &mut Cpu, _insn: &Instruction) -> Exec<bool> {
     Err(cpu.raise(Exception::ud()))
 }
 
-/// MOV to and from control and debug registers.
+/// Bit 63 of EXITINFO1: it was MOV, and bits 3:0 are its general register.
+const BY_MOV: u64 = 1 << 63;
+
+/// MOV to and from control and debug registers. What those that there are not raise comes before an exit.
 fn moved(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
     let (to, from) = (insn.op0_register(), insn.op1_register());
     if to.is_dr() || from.is_dr() {
-        let (debug, write) = if to.is_dr() { (to, true) } else { (from, false) };
-        return cpu.leave_for_register(insn, DEBUG_REGISTERS, debug as u32 - Register::DR0 as u32, write);
+        let (debug, general, write) = if to.is_dr() { (to, from, true) } else { (from, to, false) };
+        let number = debug as u32 - Register::DR0 as u32;
+        let absent = number > 7 || matches!(number, 4 | 5) && cpu.state.cr4 & cr4::DE != 0;
+        if absent || cpu.state.dr7 & dr7::GD != 0 {
+            return Ok(false);
+        }
+        return cpu.leave_for_register(insn, DEBUG_REGISTERS, number, write, number_of(general));
     }
-    let (control, write) = if to.is_cr() { (to, true) } else { (from, false) };
+    let (control, general, write) = if to.is_cr() { (to, from, true) } else { (from, to, false) };
     let number = control as u32 - Register::CR0 as u32;
-    cpu.leave_for_register(insn, CONTROL_REGISTERS, number, write)?;
+    if !matches!(number, 0 | 2 | 3 | 4 | 8) {
+        return Ok(false);
+    }
+    let info1 = BY_MOV | number_of(general);
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, number, write, info1)?;
     match (number, write) {
-        (0, true) => cpu.leave_for_cr0(insn, cpu.reg(from)),
-        (8, _) if cpu.svm.masks() => virtual_priority(cpu, if write { from } else { to }, write),
+        (0, true) => cpu.leave_for_cr0(insn, cpu.reg(from), info1),
+        (8, _) if cpu.svm.masks() => virtual_priority(cpu, general, write),
         _ => Ok(false),
     }
+}
+
+/// The number of a general register.
+fn number_of(general: Register) -> u64 {
+    general.full_register().number() as u64
 }
 
 /// MOV to and from CR8 where external interrupts are masked by the host: it is V_TPR (APM 15.21.1).
@@ -313,17 +395,17 @@ fn virtual_priority(cpu: &mut Cpu, general: Register, write: bool) -> Exec<bool>
 }
 
 fn clts(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
-    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, true)
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, true, 0)
 }
 
 fn lmsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
-    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, true)?;
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, true, 0)?;
     let word = cpu.operand(insn, 0)? & 0xf;
     // It sets PE and never clears it.
     let value = cpu.state.cr0 & !0xe | word;
-    cpu.leave_for_cr0(insn, value)
+    cpu.leave_for_cr0(insn, value, 0)
 }
 
 fn smsw(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
-    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, false)
+    cpu.leave_for_register(insn, CONTROL_REGISTERS, 0, false, 0)
 }

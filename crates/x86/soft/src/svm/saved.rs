@@ -8,7 +8,7 @@ use satori_vmx::event::Interruption;
 use serde::{Deserialize, Serialize};
 
 use super::enter::{Host, copy};
-use super::{Account, Svm};
+use super::{Account, RATIO, Svm};
 use crate::cpu::Cpu;
 
 /// What a vCPU has of SVM between two instructions.
@@ -17,6 +17,7 @@ use crate::cpu::Cpu;
 pub(crate) struct Saved {
     gif: bool,
     held_nmi: bool,
+    ratio: u64,
     /// Of the guest that executes, if one does.
     guest: Option<SavedGuest>,
     /// Entries, those that failed, exits by their places.
@@ -31,6 +32,7 @@ struct SavedGuest {
     vmcb: Vec<u8>,
     host: SavedHost,
     pauses: u64,
+    paused: u64,
     /// The event that is being delivered, the length of the instruction behind it, and the vector of an interrupt that left the guest.
     vectoring: (u32, u32, u32),
     held: Option<u8>,
@@ -53,12 +55,13 @@ const COUNT: u64 = 1 << 62;
 /// What a vCPU has of SVM.
 pub(crate) fn save(cpu: &Cpu) -> Saved {
     // Whoever adds a field decides here whether it is state.
-    let Svm { guest, gif, at, vmcb, host, exit: _, held_nmi, pauses, account } = &*cpu.svm;
+    let Svm { guest, gif, at, vmcb, host, exit: _, held_nmi, pauses, paused, ratio, account } = &*cpu.svm;
     let Account { entries, failed, exits } = account;
     let vmx = &cpu.vmx;
     Saved {
         gif: *gif,
         held_nmi: *held_nmi,
+        ratio: *ratio,
         guest: guest.then(|| SavedGuest {
             at: *at,
             vmcb: vmcb.bytes().to_vec(),
@@ -80,6 +83,7 @@ pub(crate) fn save(cpu: &Cpu) -> Saved {
                 nmi_blocked: host.nmi_blocked,
             },
             pauses: *pauses,
+            paused: *paused,
             vectoring: (vmx.vectoring.info, vmx.vectoring.code, vmx.vectoring_length),
             held: vmx.held,
         }),
@@ -93,11 +97,12 @@ pub(crate) fn restore(cpu: &mut Cpu, saved: Saved) -> Result<(), Error> {
     let (entries, failed, exits) = saved.account;
     let counts = exits.iter().chain([&entries, &failed]).all(|count| *count < COUNT);
     unless(exits.len() == Account::default().exits.len() && counts, "a count is none that is kept")?;
-    let plain = saved.gif && !saved.held_nmi && saved.guest.is_none();
+    let plain = saved.gif && !saved.held_nmi && saved.guest.is_none() && saved.ratio == RATIO;
     unless(plain || cpu.offers(Feature::Svm), "SVM is not offered (--nested svm)")?;
     *cpu.svm = Svm {
         gif: saved.gif,
         held_nmi: saved.held_nmi,
+        ratio: saved.ratio,
         account: Account { entries, failed, exits },
         ..Svm::default()
     };
@@ -110,7 +115,8 @@ pub(crate) fn restore(cpu: &mut Cpu, saved: Saved) -> Result<(), Error> {
         let svm = &mut *cpu.svm;
         svm.host =
             Host { cr0, cr3, cr4, efer, pat, rflags, rip, rsp, rax, segments, gdtr, idtr, nmi_blocked };
-        (svm.guest, svm.at, svm.vmcb, svm.pauses) = (true, guest.at, vmcb, guest.pauses);
+        (svm.guest, svm.at, svm.vmcb) = (true, guest.at, vmcb);
+        (svm.pauses, svm.paused) = (guest.pauses, guest.paused);
         let around = cpu.around_svm();
         unless(check::accepts(&cpu.svm.vmcb, around), "VMRUN accepts no such VMCB")?;
         unless(efer & !around.efer == 0 && cr4 & !around.cr4 == 0 && cr0 >> 32 == 0, "a host that is none")?;

@@ -1,11 +1,11 @@
 //! VMRUN as L1 sees it: what a guest leaves behind, and that no VMCB is too much.
 
 use satori_defs::svm::ExitCode;
-use satori_defs::x86::efer;
+use satori_defs::x86::{efer, rflags};
 use satori_engine::{Exit, Resume, Until};
 use satori_memory::Gpa;
 use satori_state::{reg, seg};
-use satori_svm::vmcb::{Descriptor, USED, interrupt};
+use satori_svm::vmcb::{Descriptor, USED, VMLOAD_VMSAVE, interrupt};
 use satori_svm::{INVALID, Place, Vmcb};
 
 use super::enter::descriptor;
@@ -147,6 +147,166 @@ fn nested_tables_tell_what_they_refuse() {
     let seen = left(&mut cpu, &vmcb);
     assert_eq!(seen.get(Place::EXIT_INFO_1) & !(1 << 4), 0x2_0000_0007);
     assert_eq!(seen.get(Place::EXIT_INFO_2) >> 12, 1);
+}
+
+/// The bits of the third word of intercepts that these are, HLT's among them.
+fn third(bits: &[u32]) -> u64 {
+    bits.iter().fold(1 << 24, |word, bit| word | 1 << bit)
+}
+
+#[test]
+fn an_exit_tells_the_operands_of_its_instruction() {
+    const CR0_WRITE: (Place, u64) = (Place { at: 0, size: 4 }, 1 << 16);
+    const DR7_READ: (Place, u64) = (Place { at: 4, size: 4 }, 1 << 7);
+    for (code, (place, bits), told) in [
+        // MOV CR0,R9.
+        (&[0x41, 0x0f, 0x22, 0xc1][..], CR0_WRITE, [0x10, 1 << 63 | 9, 0, 4]),
+        // CLTS, which has no operand.
+        (&[0x0f, 0x06], CR0_WRITE, [0x10, 0, 0, 2]),
+        // MOV RBX,DR7.
+        (&[0x0f, 0x21, 0xfb], DR7_READ, [0x27, 3, 0, 3]),
+        // INVLPG [0x1234]; INT 0x42; OUT 0x80,EAX.
+        (&[0x0f, 0x01, 0x3c, 0x25, 0x34, 0x12, 0, 0], (THIRD, third(&[25])), [0x79, 0x1234, 0, 8]),
+        (&[0xcd, 0x42], (THIRD, third(&[21])), [0x75, 0x42, 0, 2]),
+        (&[0xe7, 0x80], (THIRD, third(&[27])), [0x7b, 0x80_0240, GUEST + 2, 2]),
+    ] {
+        let (mut cpu, mut vmcb) = host(code);
+        // Every port leaves the guest.
+        cpu.memory.write(Gpa(0x4_0000), &[0xff; 0x3000]).unwrap();
+        vmcb.set(Place::IO_MAP, 0x4_0000);
+        vmcb.set(place, bits);
+        let seen = left(&mut cpu, &vmcb);
+        let is =
+            [Place::EXIT_CODE, Place::EXIT_INFO_1, Place::EXIT_INFO_2, Place::NEXT_RIP].map(|p| seen.get(p));
+        assert_eq!(is, [told[0], told[1], told[2], GUEST + told[3]], "{code:x?}");
+    }
+}
+
+#[test]
+fn a_page_fault_tells_the_bytes_of_its_instruction() {
+    // MOV EAX,[100000000000], where nothing is, at the end of a page.
+    let load = [0xa1, 0, 0, 0, 0, 0, 0x10, 0, 0];
+    const NOWHERE: u64 = 0x1000_0000_0000;
+    let (mut cpu, mut vmcb) = host(&[]);
+    cpu.memory.write(Gpa(GUEST + 0xffc), &load).unwrap();
+    cpu.memory.write(Gpa(GUEST + 0x1005), &[0x11; 16]).unwrap();
+    vmcb.set(Place::RIP, GUEST + 0xffc);
+    vmcb.set(Place { at: 8, size: 4 }, 1 << 14);
+    let seen = left(&mut cpu, &vmcb);
+    let told = [Place::EXIT_CODE, Place::EXIT_INFO_2, Place::NEXT_RIP, Place::FETCHED].map(|p| seen.get(p));
+    assert_eq!(told, [ExitCode::ExceptionPf as u64, NOWHERE, 0, 15]);
+    assert_eq!(seen.bytes()[0xd1..0xda], load);
+    assert_eq!(seen.bytes()[0xda..0xe0], [0x11; 6]);
+    // One that cannot be fetched has none.
+    vmcb.set(Place::RIP, NOWHERE);
+    let seen = left(&mut cpu, &vmcb);
+    assert_eq!([Place::EXIT_CODE, Place::FETCHED].map(|p| seen.get(p)), [ExitCode::ExceptionPf as u64, 0]);
+}
+
+#[test]
+fn a_guest_has_an_interrupt_flag_and_nmis_of_its_own() {
+    // CLGI; NOP; STGI; NOP; HLT.
+    let code = [0x0f, 0x01, 0xdd, 0x90, 0x0f, 0x01, 0xdc, 0x90, 0xf4];
+    let (mut cpu, mut vmcb) = host(&code);
+    let pending = interrupt::PENDING | interrupt::IGNORE_TPR;
+    vmcb.set(THIRD, third(&[4, 1]));
+    vmcb.set(Place::RFLAGS, 0x202);
+    vmcb.set(Place::RIP, GUEST + 3);
+    vmcb.set(Place::INTERRUPT_CONTROL, pending | interrupt::GIF_ENABLE);
+    let seen = left(&mut cpu, &vmcb);
+    // The virtual interrupt comes behind STGI.
+    let told = |seen: &Vmcb| [Place::EXIT_CODE, Place::RIP].map(|p| seen.get(p));
+    assert_eq!(told(&seen), [ExitCode::Vintr as u64, GUEST + 7]);
+    assert_ne!(seen.get(Place::INTERRUPT_CONTROL) & interrupt::GIF, 0);
+    // CLGI holds it, and leaves the host's own flag alone.
+    vmcb.set(Place::RIP, GUEST);
+    vmcb.set(Place::INTERRUPT_CONTROL, interrupt::GIF | interrupt::GIF_ENABLE);
+    assert_eq!(told(&left(&mut cpu, &vmcb)), [ExitCode::Hlt as u64, GUEST + 8]);
+    // A virtual NMI: its delivery without an IDT is a shutdown, its mask holds it.
+    vmcb.set(THIRD, third(&[1, 31]));
+    let virtual_nmi = interrupt::NMI | interrupt::NMI_ENABLE;
+    vmcb.set(Place::INTERRUPT_CONTROL, virtual_nmi | interrupt::NMI_MASK);
+    let seen = left(&mut cpu, &vmcb);
+    assert_eq!(told(&seen)[0], ExitCode::Hlt as u64);
+    let kept = virtual_nmi | interrupt::NMI_MASK;
+    assert_eq!(seen.get(Place::INTERRUPT_CONTROL) & kept, kept);
+    vmcb.set(Place::INTERRUPT_CONTROL, virtual_nmi);
+    let seen = left(&mut cpu, &vmcb);
+    assert_eq!(told(&seen)[0], ExitCode::Shutdown as u64);
+    assert_eq!(seen.get(Place::INTERRUPT_CONTROL) & kept, interrupt::NMI_ENABLE | interrupt::NMI_MASK);
+    vmcb.set(THIRD, third(&[]));
+    assert_eq!(
+        left(&mut cpu, &vmcb).get(Place::EXIT_CODE),
+        INVALID,
+        "virtual NMIs, and real ones not intercepted"
+    );
+}
+
+#[test]
+fn the_time_of_a_guest_has_a_ratio_and_an_offset() {
+    // RDTSC; HLT.
+    let (mut cpu, mut vmcb) = host(&[0x0f, 0x31, 0xf4]);
+    vmcb.set(THIRD, third(&[]));
+    vmcb.set(Place::TSC_OFFSET, 0);
+    cpu.svm.ratio = 0;
+    assert_eq!(left(&mut cpu, &vmcb).get(Place::RAX), 0);
+    vmcb.set(Place::TSC_OFFSET, 77);
+    assert_eq!(left(&mut cpu, &vmcb).get(Place::RAX), 77);
+}
+
+#[test]
+fn a_guest_that_turns_svm_off_does_not_become_its_host() {
+    // MOV ECX,c0000080; MOV EAX,500; XOR EDX,EDX; WRMSR, which nobody intercepts; HLT.
+    let code = [0xb9, 0x80, 0, 0, 0xc0, 0xb8, 0, 5, 0, 0, 0x31, 0xd2, 0x0f, 0x30, 0xf4];
+    let (mut cpu, mut vmcb) = host(&code);
+    vmcb.set(THIRD, third(&[]));
+    let seen = left(&mut cpu, &vmcb);
+    assert_eq!([Place::EXIT_CODE, Place::RIP].map(|p| seen.get(p)), [ExitCode::Shutdown as u64, GUEST + 12]);
+}
+
+#[test]
+fn a_host_that_steps_is_told_of_vmrun_behind_it() {
+    let (mut cpu, mut vmcb) = host(&[0x90, 0x90, 0xf4]);
+    vmcb.set(THIRD, third(&[]));
+    vmcb.set(Place { at: 8, size: 4 }, 1 << 1);
+    cpu.memory.write(Gpa(VMCB), vmcb.bytes()).unwrap();
+    cpu.state.rflags |= rflags::TF;
+    cpu.state.idtr.limit = 0;
+    // There is no IDT for the trap, which comes before the host's next instruction.
+    assert_eq!(cpu.run(instructions(100)), Exit::TripleFault);
+    assert_eq!(cpu.state.rip, HOST + 3);
+    assert_eq!(cpu.memory.read_u64(Gpa(VMCB + 0x70)).unwrap(), ExitCode::Hlt as u64);
+}
+
+#[test]
+fn vmload_of_a_guest_passes_its_nested_tables() {
+    // VMLOAD; HLT.
+    let (mut cpu, mut vmcb) = host(&[0x0f, 0x01, 0xda, 0xf4]);
+    vmcb.set(THIRD, third(&[]));
+    vmcb.set(Place::NESTED, 1);
+    vmcb.set(Place::PAT, 0x0007_0406_0007_0406);
+    vmcb.set(Place::VIRTUALIZED, VMLOAD_VMSAVE);
+    vmcb.set(Place::RAX, 0x7_0000);
+    // 2 MiB at 0, to themselves; 0x70000 is not there.
+    const TABLES: u64 = 0x10_0000;
+    vmcb.set(Place::NESTED_CR3, TABLES);
+    let entry = |cpu: &Machine, at: u64, value: u64| cpu.memory.write(Gpa(at), &value.to_le_bytes()).unwrap();
+    for level in 0..3 {
+        entry(&cpu, TABLES + 0x1000 * level, (TABLES + 0x1000 * (level + 1)) | 7);
+    }
+    for number in 0..512 {
+        entry(&cpu, TABLES + 0x3000 + 8 * number, number << 12 | if number == 0x70 { 0 } else { 7 });
+    }
+    let seen = left(&mut cpu, &vmcb);
+    let told =
+        [Place::EXIT_CODE, Place::EXIT_INFO_1, Place::EXIT_INFO_2, Place::FETCHED].map(|p| seen.get(p));
+    assert_eq!(told, [ExitCode::Npf as u64, 0x1_0000_0004, 0x7_0000, 15]);
+    // Elsewhere it loads what is there.
+    entry(&cpu, TABLES + 0x3000 + 8 * 0x70, 0x7_1000 | 7);
+    entry(&cpu, 0x7_1000 + 0x608, 0x1234_5678);
+    vmcb.set(Place::TLB_CONTROL, 3);
+    assert_eq!(left(&mut cpu, &vmcb).get(Place::EXIT_CODE), ExitCode::Hlt as u64);
+    assert_eq!(cpu.state.lstar, 0x1234_5678);
 }
 
 #[test]

@@ -25,8 +25,10 @@ pub struct Delivery {
     pub vector: u8,
     /// Error code to push.
     pub code: Option<u32>,
-    /// INT n, INT3 or INTO: the gate's DPL counts, and faults do not have EXT set.
+    /// INT n, INT3 or INTO: the gate's DPL counts.
     pub software: bool,
+    /// Faults on the way have EXT set: it is no software event, and on AMD's processors no exception either (APM 8.4.1).
+    pub external: bool,
     /// RFLAGS.RF is set in the pushed image; else it is as it is.
     pub resume: bool,
     /// Instruction pointer to push.
@@ -36,7 +38,7 @@ pub struct Delivery {
 impl Delivery {
     /// EXT in the error codes of faults on the way.
     pub const fn ext(&self) -> u32 {
-        if self.software { 0 } else { EXT }
+        if self.external { EXT } else { 0 }
     }
     const fn gate_fault(&self, vector: u8) -> Exception {
         Exception::with_code(vector, (self.vector as u32) << 3 | IDT | self.ext())

@@ -45,7 +45,14 @@ fn software_interrupt(cpu: &mut Cpu, insn: &Instruction, vector: u8, software: b
     if insn.mnemonic() != Mnemonic::Int {
         cpu.leave_for_software_exception(vector, insn.len() as u32)?;
     }
-    let event = Delivery { vector, code: None, software, resume: false, rip: cpu.next_ip(insn) };
+    let event = Delivery {
+        vector,
+        code: None,
+        software,
+        external: !software && cpu.exceptions_external(),
+        resume: false,
+        rip: cpu.next_ip(insn),
+    };
     cpu.software_vectoring(insn, vector);
     let outcome = deliver(cpu, &event);
     // A fault of the delivery, and only that, has something to tell of the event.

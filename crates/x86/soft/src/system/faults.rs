@@ -1,5 +1,6 @@
 //! Exceptions that meet exceptions: double fault and shutdown (SDM 6.15, interrupt 8).
 
+use satori_cpuid::Vendor;
 use satori_defs::x86::{dr6, dr7, vector};
 use satori_engine::Exception;
 
@@ -69,6 +70,13 @@ pub fn pushes_resume(exception: Exception) -> bool {
     }
 }
 
+impl Cpu {
+    /// Whether error codes call exceptions external to the program: Intel's processors do.
+    pub(crate) fn exceptions_external(&self) -> bool {
+        self.isa.offered.vendor != Vendor::Amd
+    }
+}
+
 fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
     match exception.vector {
         vector::PF => cpu.state.cr2 = exception.payload,
@@ -83,6 +91,7 @@ fn deliver_exception(cpu: &mut Cpu, exception: Exception) -> Exec<()> {
         vector: exception.vector,
         code: exception.code,
         software: false,
+        external: cpu.exceptions_external(),
         resume: pushes_resume(exception),
         rip: cpu.state.rip,
     };
@@ -134,7 +143,8 @@ pub fn interrupt(cpu: &mut Cpu, vector: u8, kind: InterruptKind) -> Result<(), U
         InterruptKind::External => vector,
         InterruptKind::Nmi => vector::NMI,
     };
-    let event = Delivery { vector, code: None, software: false, resume: false, rip: cpu.state.rip };
+    let event =
+        Delivery { vector, code: None, software: false, external: true, resume: false, rip: cpu.state.rip };
     inject(cpu, &event, false)
 }
 

@@ -33,14 +33,15 @@ impl Cpu {
     }
 
     /// Refuses with #GP(0) outside privilege level 0 under user-mode instruction prevention.
-    pub(super) fn require_no_umip(&mut self) -> Exec<()> {
+    pub(crate) fn require_no_umip(&mut self) -> Exec<()> {
         if self.state.cr4 & cr4::UMIP != 0 && self.cpl() != 0 {
             return Err(self.raise(Exception::gp(0)));
         }
         Ok(())
     }
 
-    fn require_selectors(&mut self) -> Exec<()> {
+    /// Refuses with #UD where selectors are paragraphs.
+    pub(crate) fn require_selectors(&mut self) -> Exec<()> {
         if self.paragraph_selectors() { Err(self.raise(Exception::ud())) } else { Ok(()) }
     }
 }

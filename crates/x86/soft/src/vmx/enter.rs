@@ -18,7 +18,6 @@ use satori_vmx::event::{Interruption, VALID};
 use satori_vmx::{ENTRY_FAILURE, Field, check, error};
 
 use super::VmExit;
-use super::intercept::VTPR;
 use crate::cpu::{Cpu, Exec};
 use crate::mmu::Paging;
 
@@ -80,6 +79,9 @@ impl Cpu {
         self.vmx.vmcs.launched = true;
         self.vmx.account.entries += 1;
         self.begin_guest();
+        if let Some(exit) = self.shut_down() {
+            return Err(self.exit(exit));
+        }
         // Nothing was injected that would have woken it.
         if self.vmx.guest && self.state.activity == Activity::Halted {
             return Err(self.exit(Exit::Hlt));
@@ -87,12 +89,13 @@ impl Cpu {
         Ok(())
     }
 
-    /// Whether the TPR threshold is not above the virtual task priority (SDM 26.2.1.1; APIC accesses are not virtualised).
+    /// Whether the TPR threshold is not above the virtual task priority; with APIC accesses that is an exit behind VM entry (SDM
+    /// 26.2.1.1, 26.7.7).
     fn threshold_fits(&self) -> bool {
         let vmcs = &self.vmx.vmcs;
-        let at = Gpa(self.memory.addressed(vmcs.get(Field::VirtualApic) + VTPR));
-        let priority = || u64::from(self.memory.read_u32(at).unwrap_or(0) >> 4 & 0xf);
-        vmcs.get32(ProcControls) & proc::TPR_SHADOW == 0 || vmcs.get(Field::TprThreshold) & 0xf <= priority()
+        let asked = vmcs.get32(ProcControls) & proc::TPR_SHADOW != 0
+            && check::secondary(vmcs) & proc2::APIC_ACCESSES == 0;
+        !asked || self.virtual_priority() >= vmcs.get(Field::TprThreshold) & 0xf
     }
 
     /// A VM entry that failed behind its first checks: host state is loaded, guest state not saved (SDM 26.8).
@@ -202,9 +205,13 @@ impl Cpu {
         });
         let event = Interruption { info: vmcs.get32(EntryInterruption), code: vmcs.get32(EntryErrorCode) };
         let length = vmcs.get(EntryInstructionLength);
-        self.vmx.trap = false;
+        (self.vmx.trap, self.vmx.pauses) = (false, (0, 0));
         if event.info & VALID != 0 {
             self.inject_event(event, length);
+        }
+        if let Some(exit) = self.below_threshold() {
+            self.vmx.exit = Some(exit);
+            self.vm_exit();
         }
         self.next_rip = self.state.rip;
     }

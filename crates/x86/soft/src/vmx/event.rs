@@ -191,6 +191,9 @@ impl Cpu {
         if std::mem::take(&mut self.vmx.trap) {
             return plain(ExitReason::MonitorTrapFlag);
         }
+        if let Some(exit) = self.below_threshold() {
+            return Some(exit);
+        }
         if let Some(exit) = self.timer_expired() {
             return Some(exit);
         }
@@ -217,7 +220,10 @@ impl Cpu {
         let software = matches!(event.kind(), kind::SOFTWARE_INTERRUPT | kind::SOFTWARE_EXCEPTION);
         let behind = software || event.kind() == kind::PRIVILEGED_SOFTWARE_EXCEPTION;
         let rip = if behind { self.state.rip.wrapping_add(length) } else { self.state.rip };
-        let delivery = system::Delivery { vector, code: event.error_code(), software, resume: false, rip };
+        let interrupt = matches!(event.kind(), kind::EXTERNAL_INTERRUPT | kind::NMI);
+        let external = interrupt || !software && self.exceptions_external();
+        let code = event.error_code();
+        let delivery = system::Delivery { vector, code, software, external, resume: false, rip };
         self.state.activity = Activity::Active;
         self.vmx.vectoring = event;
         self.vmx.vectoring_length = length as u32;

@@ -255,13 +255,13 @@ fn saved_flags(flags: u64, exit: &VmExit, vectoring: Interruption) -> u64 {
         let exception = Exception { payload, ..Exception::new(event.vector()) };
         event.info & VALID != 0 && event.kind() == kind::HARDWARE_EXCEPTION && pushes_resume(exception)
     };
-    if exit.length != 0 {
+    if exit.length != 0 && exit.reason != ExitReason::ApicAccess as u32 {
         return flags & !rflags::RF;
     }
     let resume = match exit.reason {
         0 => pushed(exit.event, exit.qualification),
         9 => pushed(vectoring, 0),
-        48 | 49 | 62 => vectoring.info & VALID == 0 || pushed(vectoring, 0),
+        44 | 48 | 49 | 62 => vectoring.info & VALID == 0 || pushed(vectoring, 0),
         _ => false,
     };
     flags | if resume { rflags::RF } else { 0 }

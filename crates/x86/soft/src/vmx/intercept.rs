@@ -11,7 +11,7 @@ use satori_memory::Gpa;
 use satori_state::reg;
 use satori_vmx::Field::{
     Cr0Mask, Cr0Shadow, Cr3Target0, Cr3TargetCount, Cr4Mask, Cr4Shadow, Eptp, EptpList, IoBitmapA, IoBitmapB,
-    MsrBitmap, TprThreshold, VirtualApic, VmFunctions,
+    MsrBitmap, PleGap, PleWindow, TprThreshold, VmFunctions,
 };
 use satori_vmx::capability::EPTPS;
 use satori_vmx::control::{proc, proc2};
@@ -50,12 +50,18 @@ enum Level {
     Xsetbv,
     /// #UD outside privilege level 0.
     Wait,
+    /// Those of user-mode instruction prevention.
+    Told,
+    /// #UD where selectors are paragraphs, then those of user-mode instruction prevention.
+    Selector,
+    /// #UD where selectors are paragraphs, then #GP outside privilege level 0.
+    LoadsSelector,
 }
 
 /// The table: instruction, whose fault comes first, when it exits, and why.
 const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
     use ExitReason as Why;
-    use Level::{Any, Counter, Supervisor, Time, Wait, Xsetbv};
+    use Level::{Any, Counter, LoadsSelector, Selector, Supervisor, Time, Told, Wait, Xsetbv};
     use Mnemonic as Is;
     use When::{Always, Asked, Offered, Proc, Proc2};
     &[
@@ -70,7 +76,7 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Rdpid, Any, Offered(proc2::RDTSCP, 0), Why::Rdtscp),
         (Is::Monitor, Wait, Proc(proc::MONITOR), Why::MonitorInstruction),
         (Is::Mwait, Wait, Proc(proc::MWAIT), Why::MwaitInstruction),
-        (Is::Pause, Any, Proc(proc::PAUSE), Why::PauseInstruction),
+        (Is::Pause, Any, Asked(pause), Why::PauseInstruction),
         (Is::Wbinvd, Supervisor, Proc2(proc2::WBINVD), Why::Wbinvd),
         (Is::Wbnoinvd, Supervisor, Proc2(proc2::WBINVD), Why::Wbinvd),
         (Is::Xsetbv, Xsetbv, Always, Why::Xsetbv),
@@ -82,12 +88,12 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Xrstors64, Any, Offered(proc2::XSAVES, 0), Why::Xrstors),
         (Is::Lgdt, Supervisor, Proc2(proc2::DESCRIPTOR_TABLES), Why::GdtrIdtr),
         (Is::Lidt, Supervisor, Proc2(proc2::DESCRIPTOR_TABLES), Why::GdtrIdtr),
-        (Is::Sgdt, Any, Proc2(proc2::DESCRIPTOR_TABLES), Why::GdtrIdtr),
-        (Is::Sidt, Any, Proc2(proc2::DESCRIPTOR_TABLES), Why::GdtrIdtr),
-        (Is::Lldt, Supervisor, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
-        (Is::Ltr, Supervisor, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
-        (Is::Sldt, Any, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
-        (Is::Str, Any, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
+        (Is::Sgdt, Told, Proc2(proc2::DESCRIPTOR_TABLES), Why::GdtrIdtr),
+        (Is::Sidt, Told, Proc2(proc2::DESCRIPTOR_TABLES), Why::GdtrIdtr),
+        (Is::Lldt, LoadsSelector, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
+        (Is::Ltr, LoadsSelector, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
+        (Is::Sldt, Selector, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
+        (Is::Str, Selector, Proc2(proc2::DESCRIPTOR_TABLES), Why::LdtrTr),
         (Is::Mov, Supervisor, Asked(moved), Why::CrAccess),
         (Is::Clts, Supervisor, Asked(clts), Why::CrAccess),
         (Is::Lmsw, Supervisor, Asked(lmsw), Why::CrAccess),
@@ -142,6 +148,12 @@ impl Cpu {
         {
             return Err(self.raise(Exception::ud()));
         }
+        if matches!(level, Level::Selector | Level::LoadsSelector) {
+            self.require_selectors()?;
+        }
+        if matches!(level, Level::Selector | Level::Told) {
+            self.require_no_umip()?;
+        }
         let supervisor = match level {
             Level::Supervisor => true,
             Level::Any => false,
@@ -152,7 +164,8 @@ impl Cpu {
             }
             Level::Wait if self.cpl() != 0 => return Err(self.raise(Exception::ud())),
             Level::Wait => false,
-            Level::Xsetbv => true,
+            Level::Xsetbv | Level::LoadsSelector => true,
+            Level::Told | Level::Selector => false,
         };
         if supervisor {
             self.require_supervisor()?;
@@ -190,7 +203,7 @@ impl Cpu {
     }
 
     /// The linear address of INVLPG's operand.
-    fn invalidated(&self, insn: &Instruction) -> u64 {
+    pub(crate) fn invalidated(&self, insn: &Instruction) -> u64 {
         let segment = insn.memory_segment().number();
         let base = if self.derived.code64 {
             self.derived.segment_base[segment & 7]
@@ -262,12 +275,27 @@ impl Cpu {
 
 fn rdmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let exits = cpu.msr_exits(cpu.state.gpr[reg::RCX] as u32, false);
-    if exits { Err(cpu.leave_at(insn, ExitReason::MsrRead, 0, 0)) } else { Ok(()) }
+    if exits { Err(cpu.leave_at(insn, ExitReason::MsrRead, 0, 0)) } else { cpu.read_virtual_tpr() }
 }
 
 fn wrmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let exits = cpu.msr_exits(cpu.state.gpr[reg::RCX] as u32, true);
-    if exits { Err(cpu.leave_at(insn, ExitReason::MsrWrite, 0, 0)) } else { Ok(()) }
+    if exits { Err(cpu.leave_at(insn, ExitReason::MsrWrite, 0, 0)) } else { cpu.write_virtual_tpr() }
+}
+
+/// PAUSE, which leaves the guest always, or at privilege level 0 in a loop that took too long (SDM 25.1.3).
+fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    let mut exits = cpu.guest_exits(proc::PAUSE);
+    if !exits && cpu.vmx.proc2 & proc2::PAUSE_LOOP != 0 && cpu.cpl() == 0 {
+        let now = cpu.time().counter();
+        let (mut first, last) = cpu.vmx.pauses;
+        if now.wrapping_sub(last) > cpu.vmx.vmcs.get(PleGap) {
+            first = now;
+        }
+        exits = now.wrapping_sub(first) > cpu.vmx.vmcs.get(PleWindow);
+        cpu.vmx.pauses = if exits { (0, 0) } else { (first, now) };
+    }
+    if exits { Err(cpu.leave_at(insn, ExitReason::PauseInstruction, 0, 0)) } else { Ok(()) }
 }
 
 /// VMFUNC: function 0 takes another EPTP of the list (SDM 25.5.6).
@@ -309,9 +337,6 @@ fn vmx(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let reason = ROWS.iter().find(|row| row.0 == insn.mnemonic()).map_or(ExitReason::Vmcall, |row| row.3);
     Err(cpu.leave_at(insn, reason, insn.memory_displacement64(), information(insn)))
 }
-
-/// Where the virtual-APIC page has the task-priority register.
-pub(super) const VTPR: u64 = 0x80;
 
 /// How MOV accesses a control register: bits 5:4 of the qualification.
 const FROM: u64 = 1 << 4;
@@ -356,11 +381,10 @@ fn moved(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 /// MOV to and from CR8 with a TPR shadow: the virtual task priority is in the virtual-APIC page (SDM 29.3).
 fn shadowed_priority(cpu: &mut Cpu, insn: &Instruction, general: Register, read: bool) -> Exec<()> {
-    let at = Gpa(cpu.memory.addressed(cpu.vmx.vmcs.get(VirtualApic) + VTPR));
     cpu.vmx.served = true;
     if read {
-        let priority = cpu.memory.read_u32(at).unwrap_or(0) >> 4 & 0xf;
-        cpu.set_reg(general, priority.into());
+        let priority = cpu.virtual_priority();
+        cpu.set_reg(general, priority);
         return Ok(());
     }
     let priority = cpu.reg(general);
@@ -368,8 +392,7 @@ fn shadowed_priority(cpu: &mut Cpu, insn: &Instruction, general: Register, read:
         cpu.vmx.served = false;
         return Err(cpu.raise(Exception::gp(0)));
     }
-    let _ = cpu.memory.write(at, &((priority as u32) << 4).to_le_bytes());
-    cpu.code_written();
+    cpu.set_virtual_tpr(&((priority as u32) << 4).to_le_bytes(), 0);
     // A trap: the instruction is complete (SDM 29.1.2).
     if priority < cpu.vmx.vmcs.get(TprThreshold) & 0xf {
         cpu.vmx.served = false;

@@ -48,6 +48,7 @@ struct Operation {
     trap: bool,
     /// The vector of an interrupt that an exit did not acknowledge.
     held: Option<u8>,
+    pauses: (u64, u64),
     served: bool,
     /// The enlightened VMCS in use, and the bytes of it that were read last.
     enlightened: Option<(u64, Vec<u8>)>,
@@ -74,6 +75,7 @@ pub(crate) fn save(vmx: &Vmx) -> Saved {
         in_ss_shadow,
         trap,
         held,
+        pauses,
         served,
         enlightened,
         account,
@@ -92,6 +94,7 @@ pub(crate) fn save(vmx: &Vmx) -> Saved {
         in_ss_shadow: *in_ss_shadow,
         trap: *trap,
         held: *held,
+        pauses: *pauses,
         served: *served,
         enlightened: enlightened.as_ref().map(|one| (one.at, one.page.bytes().to_vec())),
     });
@@ -150,6 +153,7 @@ impl Operation {
             in_ss_shadow: self.in_ss_shadow,
             trap: self.trap,
             held: self.held,
+            pauses: self.pauses,
             served: self.served,
             enlightened: enlightened.transpose()?,
             ..Vmx::default()
@@ -198,6 +202,7 @@ mod tests {
             in_ss_shadow: false,
             trap: false,
             held: None,
+            pauses: (0, 0),
             served: false,
             enlightened: None,
         };

@@ -11,6 +11,8 @@ pub mod field {
     pub const HOST_SELECTORS: u32 = 0xc00;
     pub const MSR_BITMAP: u32 = 0x2004;
     pub const ENTRY_MSR_LOAD: u32 = 0x200a;
+    pub const VIRTUAL_APIC: u32 = 0x2012;
+    pub const APIC_ACCESS: u32 = 0x2014;
     pub const LINK_POINTER: u32 = 0x2800;
     pub const GUEST_EFER: u32 = 0x2806;
     pub const HOST_PAT: u32 = 0x2c00;
@@ -25,7 +27,10 @@ pub mod field {
     pub const INJECTION: u32 = 0x4016;
     pub const INJECTION_CODE: u32 = 0x4018;
     pub const INJECTION_LENGTH: u32 = 0x401a;
+    pub const TPR_THRESHOLD: u32 = 0x401c;
     pub const PROC2: u32 = 0x401e;
+    pub const PLE_GAP: u32 = 0x4020;
+    pub const PLE_WINDOW: u32 = 0x4022;
     pub const ERROR: u32 = 0x4400;
     pub const REASON: u32 = 0x4402;
     pub const INTERRUPTION: u32 = 0x4404;

@@ -4,8 +4,10 @@
 #![no_std]
 #![no_main]
 
+mod apic;
 mod machine;
 
+use apic::apic;
 use machine::{Machine, Outcome, capability, enter, field, invalidate, read, vmclear, vmptrld, vmxon, write};
 use satori_guests::cpu::{Cpu, Gate};
 use satori_guests::defs::x86::vector;
@@ -22,7 +24,8 @@ guest!(
     resume_flag,
     injection,
     lists,
-    timer
+    timer,
+    apic
 );
 
 const FAILED: u64 = 1 << 31;
