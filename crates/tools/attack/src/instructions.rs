@@ -220,7 +220,7 @@ fn descriptor(base: u64, limit: u64, rights: u64) -> u64 {
 }
 
 /// Memory and registers of `mode`, at privilege level 3 if `user`.
-fn start(mode: Mode, user: bool) -> Case {
+pub(super) fn start(mode: Mode, user: bool) -> Case {
     let mut ram = vec![0; RAM as usize];
     // HLT where there is no code: zeros would be long blocks of ADD.
     ram[CODE as usize..DATA as usize].fill(0xf4);
@@ -319,7 +319,7 @@ fn start(mode: Mode, user: bool) -> Case {
 }
 
 /// Runs `case` in blocks and in single steps, and compares.
-fn compare(case: &Case) {
+pub(super) fn compare(case: &Case) {
     MEMORY.with_borrow_mut(|memory| {
         let memory = memory.get_or_insert_with(|| {
             GuestMemory::new(&[Region { start: Gpa(0), len: RAM }]).expect("256 KiB can be reserved")

@@ -12,6 +12,7 @@ mod hyperv;
 mod image;
 mod instructions;
 mod loader;
+mod nested;
 mod script;
 mod translator;
 mod virtio;
@@ -22,6 +23,7 @@ pub use hyperv::hyperv;
 pub use image::image;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
+pub use nested::nested;
 pub use translator::translator;
 pub use virtio::virtio;
 pub use words::{domain, options};
@@ -35,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("decoder", decoder),
     ("instructions", instructions),
     ("translator", translator),
+    ("nested", nested),
     ("devices", guest),
     ("options", options),
     ("domain", domain),

@@ -20,7 +20,11 @@ impl Bytes {
 }
 
 fn random(target: Target, runs: u64, longest: u64) {
-    for run in 0..runs {
+    random_from(0, target, runs, longest);
+}
+
+fn random_from(first: u64, target: Target, runs: u64, longest: u64) {
+    for run in first..first + runs {
         let mut bytes = Bytes(0x9e37_79b9_7f4a_7c15 ^ run << 20 | 1);
         let len = bytes.next() % longest;
         let data = bytes.many(len as usize);
@@ -46,6 +50,20 @@ fn every_regression_passes() {
 #[test]
 fn random_instructions_end_alike_in_blocks_and_steps() {
     random(instructions, 2_000, 400);
+}
+
+#[test]
+fn random_guests_of_guests_end_alike_in_blocks_and_steps() {
+    random(nested, 2_000, 700);
+}
+
+/// As long as it is told, in runs: for who looks for more. `SATORI_RUNS=1000000 cargo test -p satori-attack -- --ignored many_guests`.
+#[test]
+#[ignore = "it lasts as long as it is told"]
+fn many_guests_of_guests_end_alike() {
+    let number = |name, unless| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(unless);
+    let (seed, runs): (u64, u64) = (number("SATORI_SEED", 1), number("SATORI_RUNS", 100_000));
+    random_from(seed << 32, nested, runs, 700);
 }
 
 #[test]
