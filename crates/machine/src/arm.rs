@@ -10,9 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use satori_arm_board::Boot;
+use satori_arm_engine::Arm;
+use satori_arm_jit::Translator;
+use satori_arm_soft::Interpreter;
 use satori_arm_state::CpuState;
 use satori_bus::ByteSink;
 use satori_profile::Profile;
+use satori_seam::Engine;
 
 use self::life::{Life, Plan};
 use self::vcpu::ArmVcpu;
@@ -25,7 +29,8 @@ use crate::runs::Runs;
 use crate::shared::Shared;
 use crate::virtual_time::Turns;
 use crate::{
-    ClockMode, Devices, Error, Event, GdbListener, Handle, OnReset, Outcome, RealClock, VirtualClock,
+    ClockMode, Devices, EngineKind, Error, Event, GdbListener, Handle, OnReset, Outcome, RealClock,
+    VirtualClock,
 };
 
 /// vCPUs of a machine at most: what GICv3's redistributors have room for below the serial port.
@@ -73,6 +78,8 @@ pub struct Config {
     pub input: Vec<u8>,
     /// Whether exits are counted and timed.
     pub profile: bool,
+    /// What executes instructions; of the host's processor there is none, and the translator stands for it.
+    pub engine: EngineKind,
     /// Devices on PCI.
     pub devices: Devices,
 }
@@ -117,6 +124,7 @@ impl Machine {
                 el2: config.levels != Levels::El1,
             },
             vhe: config.levels == Levels::El2Vhe,
+            engine: engine(config.engine, config.cpus),
             restarts: config.on_reset == OnReset::Restart,
             profile: config.profile,
             time,
@@ -132,7 +140,14 @@ impl Machine {
 
     /// One line on which engine runs, and why.
     pub fn engine(&self) -> &str {
-        "engine: interpreter, Satori's software CPU for AArch64: one instruction at a time"
+        match self.plan.engine.name() {
+            "interpreter" => {
+                "engine: interpreter, Satori's software CPU for AArch64: one instruction at a time"
+            }
+            _ => {
+                "engine: translator, Satori's software CPU for AArch64: code that runs often becomes host code"
+            }
+        }
     }
 
     /// Descriptors that a sandbox has to keep open.
@@ -218,6 +233,15 @@ impl Machine {
             elapsed: start.elapsed(),
             resets,
         }
+    }
+}
+
+/// The engine that `kind` names, for so many vCPUs.
+fn engine(kind: EngineKind, vcpus: u32) -> Arc<dyn Engine<Arm>> {
+    match kind {
+        EngineKind::Interpreter => Arc::new(Interpreter { vcpus }),
+        EngineKind::EagerTranslator => Arc::new(Translator::eager(vcpus)),
+        EngineKind::Translator | EngineKind::Kvm => Arc::new(Translator::new(vcpus)),
     }
 }
 

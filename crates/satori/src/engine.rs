@@ -23,7 +23,7 @@ pub(crate) const VARIABLE: &str = "SATORI_ENGINE";
 const DEVICE: &str = "/dev/kvm";
 
 /// What is wanted, where `auto` is what [`VARIABLE`] says.
-fn wanted(flag: cli::Engine) -> Result<cli::Engine> {
+pub(crate) fn wanted(flag: cli::Engine) -> Result<cli::Engine> {
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| flag == cli::Engine::Auto && !text.is_empty())
     else {
         return Ok(flag);

@@ -92,8 +92,13 @@ fn exits(report: &serde_json::Value, reason: &str) -> u64 {
 // Under the virtual clock it is also the same run on any host.
 #[test]
 fn debian_6_1_boots_on_two_vcpus() {
-    let (console, report) =
-        boot("6.1", &initrd("arm64.cpio", INIT, &[]), &["--cpus", "2", "--clock", "virtual"]);
+    let archive = initrd("arm64.cpio", INIT, &[]);
+    let flags = |engine: &'static str| ["--cpus", "2", "--clock", "virtual", "--engine", engine];
+    let (console, report) = boot("6.1", &archive, &flags("translator"));
+    let (interpreted, other) = boot("6.1", &archive, &flags("interpreter"));
+    assert_eq!(console, interpreted, "both engines count the same instructions");
+    assert_eq!(report["instructions"], other["instructions"]);
+    assert_eq!(report["all"], other["all"]);
     assert_eq!(fact(&console, "clocksource"), "arch_sys_counter");
     assert_eq!(fact(&console, "controller"), "GICv3");
     // The sum of 1/1 to 1/1000, as any processor of IEEE 754 has it.
@@ -221,7 +226,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("--cpu", &["--cpu", "max"]),
         ("--processor", &["--processor", "skylake"]),
         ("--nested", &["--nested", "vmx"]),
-        ("--engine", &["--engine", "translator"]),
+        ("--engine kvm", &["--engine", "kvm"]),
         ("--trace", &["--trace", "/dev/null"]),
         ("--testdev", &["--testdev", "suite"]),
         ("--cpus", &["--cpus", "4,sockets=2"]),

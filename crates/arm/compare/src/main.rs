@@ -1,15 +1,17 @@
-//! `satori-arm-compare [--cases N] [--seed N] [--only OP]`: compares random instructions with qemu-aarch64.
+//! `satori-arm-compare [--cases N] [--seed N] [--only OP] [--engine translator]`: compares random instructions with qemu-aarch64.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use satori_arm_compare::{Batch, compare};
+use satori_arm_compare::{Batch, Ours, compare};
 
-const USAGE: &str = "usage: satori-arm-compare [--cases N] [--seed N] [--only PART-OF-AN-OPERATION'S-NAME]";
+const USAGE: &str = "usage: satori-arm-compare [--cases N] [--seed N] [--only PART-OF-AN-OPERATION'S-NAME] \
+    [--engine interpreter|translator]";
 const BATCH: usize = 4000;
 
 fn main() -> ExitCode {
     let (mut cases, mut seed, mut only) = (100_000, 1, None);
+    let mut engine = Ours::Interpreter;
     let mut words = std::env::args().skip(1);
     while let Some(flag) = words.next() {
         let value = words.next().unwrap_or_default();
@@ -17,6 +19,8 @@ fn main() -> ExitCode {
         match (flag.as_str(), number) {
             ("--cases", Ok(number)) => cases = number,
             ("--seed", Ok(number)) => seed = number as u64,
+            ("--engine", _) if value == "translator" => engine = Ours::Translator,
+            ("--engine", _) if value == "interpreter" => engine = Ours::Interpreter,
             ("--only", _) if !value.is_empty() => only = Some(value),
             _ => {
                 eprintln!("{USAGE}");
@@ -28,7 +32,7 @@ fn main() -> ExitCode {
     let mut done = 0;
     while done < cases {
         let count = BATCH.min(cases - done);
-        match compare(&Batch::random(seed, count, only.as_deref())) {
+        match compare(&Batch::random(seed, count, only.as_deref()), engine) {
             Ok(differences) => {
                 for difference in differences {
                     let entry = found.entry(format!("{:?}", difference.case.row.op)).or_default();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use satori_arm_engine::{Arm, Exit, Offered};
 use satori_arm_isa::text;
+use satori_arm_jit::Translator;
 use satori_arm_soft::Interpreter;
 use satori_arm_state::{El, SP, Sys};
 use satori_memory::{Gpa, GuestMemory, Region};
@@ -14,6 +15,15 @@ use satori_seam::{Engine, Entropy, PartitionParts, TimeSource, Until, VcpuParts}
 
 use crate::program::{CODE, MARGIN, MIDDLE, RECORD, RECORDS};
 use crate::{Batch, Case};
+
+/// Which of our engines is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ours {
+    /// The interpreter.
+    Interpreter,
+    /// The translator, which translates all code before it is executed.
+    Translator,
+}
 
 /// Where the results differ.
 #[derive(Clone, Debug)]
@@ -43,14 +53,14 @@ impl Difference {
 }
 
 /// Runs `batch` on both sides; the differences. An error is about running QEMU, or says which case it refused.
-pub fn compare(batch: &Batch) -> io::Result<Vec<Difference>> {
-    between(batch, batch)
+pub fn compare(batch: &Batch, engine: Ours) -> io::Result<Vec<Difference>> {
+    between(batch, batch, engine)
 }
 
-/// QEMU runs `batch`, and the interpreter `own`, which is the same unless the comparison itself is tested.
-fn between(batch: &Batch, own: &Batch) -> io::Result<Vec<Difference>> {
+/// QEMU runs `batch`, and our engine `own`, which is the same unless the comparison itself is tested.
+fn between(batch: &Batch, own: &Batch, engine: Ours) -> io::Result<Vec<Difference>> {
     let theirs = qemu(batch)?;
-    let ours = interpreter(own).map_err(io::Error::other)?;
+    let ours = run(own, engine).map_err(io::Error::other)?;
     Ok((0..batch.cases.len()).filter_map(|index| differ(batch, index, &theirs, &ours)).collect())
 }
 
@@ -132,7 +142,7 @@ impl Entropy for NoEntropy {
 const TABLES: u64 = 0x1000;
 const VECTORS: u64 = 0x2000;
 
-fn interpreter(batch: &Batch) -> Result<Vec<u8>, String> {
+fn run(batch: &Batch, engine: Ours) -> Result<Vec<u8>, String> {
     let (code, mut records) = (batch.code(), batch.records());
     let text = |why: satori_memory::Error| why.to_string();
     let len = (RECORDS + records.len() as u64).next_multiple_of(0x20_0000);
@@ -154,7 +164,10 @@ fn interpreter(batch: &Batch) -> Result<Vec<u8>, String> {
         parallel: false,
         offered: Offered { el2: false, vhe: false, counter_hz: 1_000_000_000 },
     };
-    let engine: &dyn Engine<Arm> = &Interpreter { vcpus: 1 };
+    let engine: &dyn Engine<Arm> = match engine {
+        Ours::Interpreter => &Interpreter { vcpus: 1 },
+        Ours::Translator => &Translator::eager(1),
+    };
     let partition = engine.create_partition(parts).map_err(|why| why.to_string())?;
     let mut vcpu = partition.create_vcpu(VcpuParts { index: 0, entropy: Box::new(NoEntropy) });
     let state = vcpu.state_mut(());
@@ -188,8 +201,8 @@ mod tests {
 
     #[test]
     fn random_instructions_do_what_they_do_on_qemu() {
-        for seed in [24, 25] {
-            let found = compare(&Batch::random(seed, 3000, None)).expect("both sides run");
+        for (seed, engine) in [(24, Ours::Interpreter), (25, Ours::Interpreter), (26, Ours::Translator)] {
+            let found = compare(&Batch::random(seed, 3000, None), engine).expect("both sides run");
             assert!(found.is_empty(), "{} differ, first {}", found.len(), found[0].text());
         }
     }
@@ -201,7 +214,7 @@ mod tests {
         // SUB for ADD, and XZR for a result.
         other.cases[7].word ^= 1 << 30;
         other.cases[11].word |= 31;
-        let found = between(&batch, &other).expect("both sides run");
+        let found = between(&batch, &other, Ours::Interpreter).expect("both sides run");
         assert!(!found.is_empty() && found.len() <= 2, "{found:?}");
         assert!(found[0].text().contains("theirs"));
     }

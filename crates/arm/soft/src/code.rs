@@ -14,24 +14,35 @@ pub(crate) type Handler = fn(&mut Cpu, &Insn) -> Result<Flow, Stop>;
 
 /// A decoded instruction.
 #[derive(Clone, Copy)]
-pub(crate) struct Insn {
+pub struct Insn {
     /// What executes it; before it was reached nothing does.
-    pub run: Option<Handler>,
+    pub(crate) run: Option<Handler>,
     /// Operands, as places in `CpuState::x`.
-    pub rd: u8,
-    pub rn: u8,
-    pub rm: u8,
-    pub ra: u8,
+    pub(crate) rd: u8,
+    pub(crate) rn: u8,
+    pub(crate) rm: u8,
+    pub(crate) ra: u8,
     /// It needs the floating-point unit, whose use can trap.
-    pub fp: bool,
+    pub(crate) fp: bool,
     /// The word.
-    pub raw: u32,
+    pub(crate) raw: u32,
     /// What of it the handler needs worked out.
-    pub imm: u64,
+    pub(crate) imm: u64,
+}
+
+impl std::fmt::Debug for Insn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:08x}", self.raw)
+    }
 }
 
 impl Insn {
     const EMPTY: Insn = Insn { run: None, rd: 0, rn: 0, rm: 0, ra: 0, fp: false, raw: 0, imm: 0 };
+
+    /// The instruction that `word` is, for [`Cpu::step`].
+    pub fn of(word: u32) -> Insn {
+        decoded(word, satori_arm_isa::decode(word).map(|row| row.op))
+    }
 
     /// Bits `high:low` of the word.
     #[inline(always)]
@@ -46,6 +57,23 @@ impl Insn {
     }
 }
 
+/// A page of code to be translated, as it is while its value stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    page: HostPage,
+    /// Its guest-physical address.
+    pub gpa: u64,
+    /// The value of its state when it began to be decoded.
+    pub value: u32,
+}
+
+impl Source {
+    /// The instruction of one slot, 0 to 1023.
+    pub fn word(&self, slot: usize) -> u32 {
+        self.page.read::<4>(slot % SLOTS * 4) as u32
+    }
+}
+
 /// Instructions of a page.
 pub(crate) const SLOTS: usize = 1024;
 
@@ -53,20 +81,26 @@ pub(crate) const SLOTS: usize = 1024;
 pub(crate) struct CodePage {
     /// Where it is; what its state was when it began to be decoded.
     page: HostPage,
+    gpa: u64,
     value: u32,
     pub insns: Box<[Insn; SLOTS]>,
 }
 
 impl CodePage {
-    fn new(page: HostPage, alone: bool) -> Box<Self> {
+    fn new(page: HostPage, gpa: u64, alone: bool) -> Box<Self> {
         let value = page.state().mark_code(alone);
-        Box::new(CodePage { page, value, insns: Box::new([Insn::EMPTY; SLOTS]) })
+        Box::new(CodePage { page, gpa, value, insns: Box::new([Insn::EMPTY; SLOTS]) })
     }
 
     /// Whether nothing was written to the page since.
     #[inline(always)]
     pub(crate) fn valid(&self) -> bool {
         self.page.state().value() == self.value
+    }
+
+    /// The page as who translates it sees it.
+    pub(crate) fn source(&self) -> Source {
+        Source { page: self.page, gpa: self.gpa, value: self.value }
     }
 
     /// Decodes the instruction of one slot.
@@ -114,7 +148,7 @@ impl Code {
             if let Some(page) = &mut self.pages[slot]
                 && !page.valid()
             {
-                *page = CodePage::new(page.page, alone);
+                *page = CodePage::new(page.page, gpa, alone);
             }
             return (Some(slot), false);
         }
@@ -124,7 +158,7 @@ impl Code {
             self.pages.clear();
             self.by_address.clear();
         }
-        self.pages.push(Some(CodePage::new(page, alone)));
+        self.pages.push(Some(CodePage::new(page, gpa, alone)));
         self.by_address.insert(gpa, self.pages.len() - 1);
         (Some(self.pages.len() - 1), dropped)
     }

@@ -14,7 +14,7 @@ use crate::shoot::Everyone;
 
 /// How an instruction went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub enum Flow {
     /// The next one follows.
     Next,
     /// It set the program counter.
@@ -23,14 +23,14 @@ pub(crate) enum Flow {
 
 /// Why the run of instructions is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// An exception was taken: the program counter is at its vector.
     Exception,
-    /// It needs the machine ([`Cpu::exit`]), and will be executed again.
+    /// It needs the machine, and will be executed again.
     Ask,
     /// It is complete, and what follows may be seen differently: translation, level, masks, code.
     Synchronise,
-    /// It is complete, and the machine has to look ([`Cpu::exit`]).
+    /// It is complete, and the machine has to look.
     Leave,
 }
 
@@ -44,44 +44,55 @@ pub(crate) struct Exclusive {
 }
 
 /// A vCPU.
-pub(crate) struct Cpu {
+pub struct Cpu {
+    /// Its registers.
     pub s: CpuState,
-    pub memory: GuestMemory,
-    pub time: Arc<dyn TimeSource>,
-    pub offered: Offered,
-    pub controls: Controls,
+    pub(crate) memory: GuestMemory,
+    pub(crate) time: Arc<dyn TimeSource>,
+    pub(crate) offered: Offered,
+    pub(crate) controls: Controls,
     /// No other vCPU runs at the same time.
-    pub alone: bool,
-    pub index: u32,
-    pub kick: Arc<Kick>,
-    pub everyone: Arc<Everyone>,
-    pub tlb: Tlb,
-    pub code: Code,
+    pub(crate) alone: bool,
+    pub(crate) index: u32,
+    pub(crate) kick: Arc<Kick>,
+    pub(crate) everyone: Arc<Everyone>,
+    pub(crate) tlb: Tlb,
+    pub(crate) code: Code,
     /// What stopped the run.
-    pub exit: Option<Exit>,
+    pub(crate) exit: Option<Exit>,
     answers: Vec<Answer>,
     answered: usize,
-    pub exclusive: Option<Exclusive>,
+    pub(crate) exclusive: Option<Exclusive>,
     /// The event register of WFE.
-    pub event: bool,
+    pub(crate) event: bool,
     /// Whether using the floating-point unit traps nowhere.
-    pub fp_ok: bool,
-    /// Translation regime and rights of accesses as they are now ([`crate::mmu::Mode`]), and those of LDTR and STTR.
+    pub(crate) fp_ok: bool,
+    /// Translation regime and rights of accesses as they are now: an index below [`crate::MODE_COUNT`].
     pub mode: usize,
-    pub user_mode: usize,
-    /// Instructions left until the run looks around, and how many it got.
+    /// Those of LDTR and STTR.
+    pub(crate) user_mode: usize,
+    /// Instructions left until the run looks around.
     pub left: u64,
-    pub granted: u64,
-    pub retired: u64,
+    /// N, Z, C and V while translated code executes, in a form of its own.
+    pub flags: u64,
+    /// How many instructions it got.
+    pub(crate) granted: u64,
+    pub(crate) retired: u64,
     /// How many of them the time source was told of.
-    pub told: u64,
-    pub debug: DebugPlan,
+    pub(crate) told: u64,
+    pub(crate) debug: DebugPlan,
     /// Exceptions taken one behind the other without an instruction between.
-    pub hopeless: u32,
+    pub(crate) hopeless: u32,
     /// Exits of a guest to the hypervisor at EL2.
     pub(crate) exits: Exits,
     /// AT of stage 1: stage 2 is left out.
-    pub tlb_bypass: bool,
+    pub(crate) tlb_bypass: bool,
+}
+
+impl std::fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cpu").field("index", &self.index).field("s", &self.s).finish_non_exhaustive()
+    }
 }
 
 impl Cpu {
@@ -123,6 +134,7 @@ impl Cpu {
             mode: 0,
             user_mode: 0,
             left: 0,
+            flags: 0,
             granted: 0,
             retired: 0,
             told: 0,
@@ -133,6 +145,21 @@ impl Cpu {
         };
         cpu.synchronise();
         cpu
+    }
+
+    /// How often translations of addresses were dropped.
+    pub fn changes(&self) -> u64 {
+        self.tlb.changes()
+    }
+
+    /// Where the table of pages for accesses of `mode` is, for as long as this vCPU lives ([`crate::layout`]).
+    pub fn table(&self, mode: usize) -> u64 {
+        self.tlb.table(mode)
+    }
+
+    /// Whether using the floating-point unit traps nowhere.
+    pub fn fp_enabled_now(&self) -> bool {
+        self.fp_ok
     }
 
     /// Asks the machine: the answer, if it is there already; otherwise the instruction stops before it changed anything.

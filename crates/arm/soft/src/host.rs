@@ -20,8 +20,16 @@ unsafe impl Send for HostPage {}
 const PAGE: usize = PAGE_SIZE as usize;
 
 impl HostPage {
-    /// No page: what a table holds where its tags match nothing.
-    pub(crate) const NONE: HostPage = HostPage { host: std::ptr::null_mut(), state: std::ptr::null() };
+    /// Host address and state, for a table that translated code reads.
+    pub(crate) fn parts(self) -> (u64, *const PageState) {
+        (self.host.expose_provenance() as u64, self.state)
+    }
+
+    /// The page with these parts.
+    #[inline(always)]
+    pub(crate) fn of_parts(host: u64, state: *const PageState) -> Self {
+        HostPage { host: std::ptr::with_exposed_provenance_mut(host as usize), state }
+    }
 
     /// The page of RAM at `gpa`; none where devices are.
     pub(crate) fn of(memory: &GuestMemory, gpa: u64) -> Option<Self> {

@@ -17,4 +17,8 @@ mod partition;
 mod run;
 mod shoot;
 
-pub use partition::Interpreter;
+pub use code::{Insn, Source};
+pub use cpu::{Cpu, Flow, Stop};
+pub use mmu::{MODE_COUNT, layout};
+pub use partition::{Interpreter, partition};
+pub use run::Execute;

@@ -14,6 +14,7 @@ mod walk;
 pub(crate) use fault::Access;
 pub(crate) use invalidate::Tlbi;
 pub(crate) use tlb::Tlb;
+pub use tlb::layout;
 
 use satori_arm_state::{El, Sys};
 
@@ -42,6 +43,9 @@ pub(crate) struct Mode {
 const fn mode(regime: Regime, privileged: bool, pan: bool) -> Mode {
     Mode { regime, privileged, pan }
 }
+
+/// How many modes there are.
+pub const MODE_COUNT: usize = MODES.len();
 
 /// All modes.
 pub(crate) static MODES: [Mode; 7] = [

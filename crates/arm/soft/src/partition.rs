@@ -12,6 +12,7 @@ use satori_seam::{
 };
 
 use crate::cpu::Cpu;
+use crate::run::Execute;
 use crate::shoot::Everyone;
 
 /// The interpreter, for partitions of up to so many vCPUs.
@@ -21,9 +22,13 @@ pub struct Interpreter {
     pub vcpus: u32,
 }
 
+/// Makes what executes a vCPU's instructions, if that is not the interpreter.
+type Executor = dyn Fn(&Cpu) -> Option<Box<dyn Execute>> + Send + Sync;
+
 struct Guest {
     parts: PartitionParts<Arm>,
     everyone: Arc<Everyone>,
+    executor: Box<Executor>,
 }
 
 impl Engine<Arm> for Interpreter {
@@ -36,7 +41,7 @@ impl Engine<Arm> for Interpreter {
     }
 
     fn create_partition(&self, parts: PartitionParts<Arm>) -> io::Result<Box<dyn Partition<Arm>>> {
-        Ok(Box::new(Guest { parts, everyone: Everyone::new(self.vcpus as usize) }))
+        Ok(partition(parts, self.vcpus, |_| None))
     }
 }
 
@@ -51,15 +56,26 @@ impl Partition<Arm> for Guest {
         let own = self.parts.clone();
         let cpu =
             Cpu::new(own.memory, own.time, own.offered, !own.parallel, parts.index, self.everyone.clone());
-        Box::new(SoftVcpu(cpu))
+        let executor = (self.executor)(&cpu);
+        Box::new(SoftVcpu(cpu, executor))
     }
 }
 
-struct SoftVcpu(Cpu);
+/// A vCPU, and what executes its instructions if that is not the interpreter.
+struct SoftVcpu(Cpu, Option<Box<dyn Execute>>);
+
+/// The partition that `parts` describe, of up to so many vCPUs; `executor` makes what executes a vCPU's instructions.
+pub fn partition(
+    parts: PartitionParts<Arm>,
+    vcpus: u32,
+    executor: impl Fn(&Cpu) -> Option<Box<dyn Execute>> + Send + Sync + 'static,
+) -> Box<dyn Partition<Arm>> {
+    Box::new(Guest { parts, everyone: Everyone::new(vcpus as usize), executor: Box::new(executor) })
+}
 
 impl Vcpu<Arm> for SoftVcpu {
     fn run(&mut self, until: Until) -> Exit {
-        self.0.run(until)
+        self.0.run(until, self.1.as_deref_mut().map(|with| with as &mut dyn Execute))
     }
 
     fn resume(&mut self, answer: Answer) {
@@ -108,6 +124,7 @@ impl Vcpu<Arm> for SoftVcpu {
     }
 
     fn stats(&self) -> Vec<Stat> {
-        self.0.tlb.stats().into_iter().chain(self.0.exits.stats()).collect()
+        let own = self.1.iter().flat_map(|with| with.stats());
+        self.0.tlb.stats().into_iter().chain(self.0.exits.stats()).chain(own).collect()
     }
 }

@@ -2,9 +2,9 @@
 
 use satori_arm_engine::Exit;
 use satori_arm_state::Pstate;
-use satori_seam::{DebugCause, Until};
+use satori_seam::{DebugCause, Stat, Until};
 
-use crate::code::SLOTS;
+use crate::code::{Insn, SLOTS, Source};
 use crate::cpu::{Cpu, Flow, Stop};
 use crate::exception::{Syndrome, ec};
 
@@ -14,13 +14,22 @@ const CHUNK: u64 = 4096;
 /// Exceptions without an instruction between them, until the vCPU counts as lost.
 const HOPELESS: u32 = 1000;
 
+/// What executes instructions in place of the interpreter.
+pub trait Execute: Send {
+    /// Executes what was granted ([`Cpu::left`]), unless something stops it, which is counted ([`Cpu::counted`]).
+    fn execute(&mut self, cpu: &mut Cpu) -> Option<Stop>;
+
+    /// What it counted.
+    fn stats(&self) -> Vec<Stat>;
+}
+
 impl Cpu {
     /// Executes until something needs the machine.
-    pub(crate) fn run(&mut self, until: Until) -> Exit {
+    pub(crate) fn run(&mut self, until: Until, with: Option<&mut (dyn Execute + '_)>) -> Exit {
         self.exit = None;
         self.everyone.come_in(self.index);
         self.synchronise();
-        let exit = self.run_inside(until);
+        let exit = self.run_inside(until, with);
         self.settle();
         self.tell_time();
         self.everyone.go_out(self.index);
@@ -34,7 +43,7 @@ impl Cpu {
         self.left = 0;
     }
 
-    fn run_inside(&mut self, until: Until) -> Exit {
+    fn run_inside(&mut self, until: Until, mut with: Option<&mut (dyn Execute + '_)>) -> Exit {
         let end = until.instructions.map(|most| self.retired.saturating_add(most));
         loop {
             if self.everyone.has_mail(self.index) {
@@ -66,7 +75,10 @@ impl Cpu {
             let single = answered || debugging;
             self.granted = if single { 1 } else { left };
             self.left = self.granted;
-            let stop = self.execute();
+            let stop = match &mut with {
+                Some(with) if !single => with.execute(self),
+                _ => self.execute(),
+            };
             self.settle();
             if single && self.exit.is_none() {
                 self.forget_answers();
@@ -95,6 +107,11 @@ impl Cpu {
 
     /// Executes what was granted, unless something stops it.
     fn execute(&mut self) -> Option<Stop> {
+        self.interpret(false)
+    }
+
+    #[inline(always)]
+    fn interpret(&mut self, to_branch: bool) -> Option<Stop> {
         while self.left > 0 {
             let slot = match self.fetch() {
                 Ok(slot) => slot,
@@ -112,13 +129,16 @@ impl Cpu {
                 if insn.fp && !self.fp_ok {
                     break Some(self.fp_trap());
                 }
-                match run(self, insn) {
-                    Ok(Flow::Next) => self.s.pc = self.s.pc.wrapping_add(4),
-                    Ok(Flow::Jump) => {}
+                let jumped = match run(self, insn) {
+                    Ok(Flow::Next) => {
+                        self.s.pc = self.s.pc.wrapping_add(4);
+                        false
+                    }
+                    Ok(Flow::Jump) => true,
                     Err(stop) => break Some(stop),
-                }
+                };
                 self.left -= 1;
-                if self.left == 0 || self.s.pc & !0xfff != base {
+                if (to_branch && jumped) || self.left == 0 || self.s.pc & !0xfff != base {
                     break None;
                 }
             };
@@ -127,12 +147,42 @@ impl Cpu {
                 return Some(self.counted(stop));
             }
             self.hopeless = 0;
+            if to_branch {
+                break;
+            }
         }
         None
     }
 
+    /// Executes up to a branch or the end of the page, or what was granted.
+    pub fn interpret_block(&mut self) -> Option<Stop> {
+        self.interpret(true)
+    }
+
+    /// The page that the program counter is in.
+    pub fn source(&mut self) -> Result<Source, Stop> {
+        let slot = self.fetch()?;
+        self.code.pages[slot].as_ref().map(|page| page.source()).ok_or(Stop::Synchronise)
+    }
+
+    /// Executes `insn`, which is at the program counter, without moving that behind it, and without counting it.
+    pub fn step(&mut self, insn: &Insn) -> Result<Flow, Stop> {
+        if insn.fp && !self.fp_ok {
+            return Err(self.fp_trap());
+        }
+        match insn.run {
+            Some(run) => run(self, insn),
+            None => Err(Stop::Synchronise),
+        }
+    }
+
+    /// Instructions were completed: what comes is not hopeless.
+    pub fn progressed(&mut self) {
+        self.hopeless = 0;
+    }
+
     /// Counts the instruction that stopped: one that asks was not executed, and one that faulted counts, so that time passes.
-    fn counted(&mut self, stop: Stop) -> Stop {
+    pub fn counted(&mut self, stop: Stop) -> Stop {
         match stop {
             Stop::Ask => {}
             Stop::Exception => {

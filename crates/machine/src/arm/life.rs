@@ -4,7 +4,6 @@ use std::sync::{Arc, Weak};
 
 use satori_arm_board::{Board, Boot, PCI, POWER_KEY, Pl011, Pl061, load, regions};
 use satori_arm_engine::{Arm, Offered};
-use satori_arm_soft::Interpreter;
 use satori_bus::{Clock, Nanos, Timer, TimerQueue};
 use satori_memory::GuestMemory;
 use satori_profile::Timing;
@@ -23,6 +22,8 @@ use crate::{Devices, Error, entropy};
 pub(super) struct Plan {
     pub(crate) boot: Boot,
     pub(crate) vhe: bool,
+    /// It keeps the code memory of vCPUs from one life to the next.
+    pub(crate) engine: Arc<dyn Engine<Arm>>,
     /// A reset is no end.
     pub(crate) restarts: bool,
     pub(crate) profile: bool,
@@ -79,9 +80,8 @@ impl Life {
             parallel: !plan.time.is_virtual() && cpus > 1,
             offered: Offered { el2: plan.boot.el2, vhe: plan.vhe, counter_hz: COUNTER_HZ },
         };
-        let engine = Interpreter { vcpus: cpus };
         let partition: Arc<dyn Partition<Arm>> =
-            engine.create_partition(parts).map_err(Error::Engine)?.into();
+            plan.engine.create_partition(parts).map_err(Error::Engine)?.into();
         let parts = |index| VcpuParts {
             index,
             entropy: match plan.time {

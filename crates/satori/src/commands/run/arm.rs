@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use satori_cpuid::Topology;
 use satori_machine::arm::{Config, Levels, MAX_CPUS, Machine};
-use satori_machine::{ClockMode, Cmdline, Devices, OnReset, ProtocolChoice};
+use satori_machine::{ClockMode, Cmdline, Devices, EngineKind, OnReset, ProtocolChoice};
 
 use super::{Boot, Halt, Ran, Watchers, balloon, input, log, refuse, report_of, sandbox};
 use crate::attend::Ready;
@@ -42,9 +42,7 @@ pub(crate) fn run(flags: &cli::Run) -> Status {
 fn refused(run: &cli::Run) -> Result<()> {
     const X86: &str = "is of x86";
     const NOT_YET: &str = "is not had on arm64 in this version";
-    const ENGINE: &str = "is of engines that translate, and arm64 has the interpreter alone";
     let (flags, processor) = (&run.machine, &run.machine.processor);
-    let translates = !matches!(flags.engine, cli::Engine::Auto | cli::Engine::Interpreter);
     let given = [
         (!run.module.is_empty(), "--module", "is of multiboot kernels"),
         (run.boot != cli::Boot::Auto, "--boot", "is of x86; an Image is entered in one way"),
@@ -57,9 +55,9 @@ fn refused(run: &cli::Run) -> Result<()> {
         (processor.nested.is_some(), "--nested", X86),
         (processor.libvirt.is_some(), "--libvirt", NOT_YET),
         (!flags.serial.is_empty(), "--serial", NOT_YET),
-        (translates, "--engine", ENGINE),
-        (flags.engine_stats, "--engine-stats", ENGINE),
-        (flags.perf.is_some(), "--perf", ENGINE),
+        (flags.engine == cli::Engine::Kvm, "--engine kvm", X86),
+        (flags.engine_stats, "--engine-stats", NOT_YET),
+        (flags.perf.is_some(), "--perf", NOT_YET),
         (!flags.host_without.is_empty(), "--host-without", X86),
         (flags.host_tick.is_some(), "--host-tick", NOT_YET),
         (flags.charge_costs, "--charge-costs", NOT_YET),
@@ -122,6 +120,7 @@ pub(crate) struct ArmPlan {
     memory: u64,
     cpus: u32,
     levels: Levels,
+    engine: EngineKind,
 }
 
 impl ArmPlan {
@@ -130,7 +129,8 @@ impl ArmPlan {
         refused(run)?;
         let memory = run.machine.memory.unwrap_or(memory);
         balloon(&run.machine, memory)?;
-        Ok(ArmPlan { memory, cpus: cpus(run.machine.processor.cpus)?, levels: levels(run)? })
+        let engine = crate::engine::software(crate::engine::wanted(run.machine.engine)?)?;
+        Ok(ArmPlan { memory, cpus: cpus(run.machine.processor.cpus)?, levels: levels(run)?, engine })
     }
 
     /// The machine; `input` is what its serial port receives.
@@ -144,6 +144,7 @@ impl ArmPlan {
             memory: self.memory,
             cpus: self.cpus,
             levels: self.levels,
+            engine: self.engine,
             clock: match flags.clock {
                 cli::Clock::Real => ClockMode::Real,
                 cli::Clock::Virtual => ClockMode::VIRTUAL,

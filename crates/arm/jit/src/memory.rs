@@ -1,0 +1,281 @@
+//! Loads and stores: the look into the vCPU's table of pages is inline, and what it does not answer the interpreter executes.
+
+use std::mem::offset_of;
+
+use satori_arm_isa::Op;
+use satori_arm_soft::{Cpu, layout};
+use satori_arm_state::{CpuState, SP};
+use satori_memory::PageState;
+
+use crate::asm::{Alu, Label, PAGES, RAX, RCX, RDX, Rm, cc, shift};
+use crate::emit::{Emit, FILE_AT, field, place};
+
+/// How an address is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Base and offset.
+    Offset(i32),
+    /// The base, which becomes the sum.
+    Post(i32),
+    /// The sum, which the base becomes.
+    Pre(i32),
+    /// Base and register.
+    Register,
+    /// A constant.
+    Literal(u64),
+}
+
+/// What is loaded or stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Store,
+    Zeros,
+    /// To 64 bits.
+    Sign,
+    /// To 32 bits.
+    Sign32,
+    VectorStore,
+    VectorLoad,
+}
+
+/// The entry's bits of an address in 31:0 are behind so many.
+const ENTRY_SHIFT: u32 = 12 - layout::SIZE.trailing_zeros();
+const ENTRY_MASK: i32 = ((layout::ENTRIES - 1) * layout::SIZE) as i32;
+
+impl Emit<'_> {
+    /// Translates the instruction, if it is one of these. Vectors need the floating-point unit to be there.
+    pub(crate) fn memory(&mut self, op: Op, fp: bool) -> bool {
+        if matches!(op, Op::Prfm | Op::Prfum | Op::PrfmReg | Op::PrfmLit) {
+            self.flags = self.flags_before;
+            return true;
+        }
+        if let Some((what, bytes)) = self.pair(op) {
+            if matches!(what, What::VectorLoad | What::VectorStore) && !fp {
+                return false;
+            }
+            let offset = ((self.bits(21, 15) << 25) as i32 >> 25) * bytes as i32;
+            let form = match self.bits(24, 23) {
+                1 => Form::Post(offset),
+                3 => Form::Pre(offset),
+                _ => Form::Offset(offset),
+            };
+            self.access(what, bytes, true, form);
+            return true;
+        }
+        let Some((what, bytes, form)) = self.single(op) else { return false };
+        if matches!(what, What::VectorLoad | What::VectorStore) && !fp {
+            return false;
+        }
+        self.access(what, bytes, false, form);
+        true
+    }
+
+    fn pair(&self, op: Op) -> Option<(What, u32)> {
+        Some(match op {
+            Op::Stp32 => (What::Store, 4),
+            Op::Ldp32 => (What::Zeros, 4),
+            Op::Ldpsw => (What::Sign, 4),
+            Op::Stp64 => (What::Store, 8),
+            Op::Ldp64 => (What::Zeros, 8),
+            Op::StpS => (What::VectorStore, 4),
+            Op::LdpS => (What::VectorLoad, 4),
+            Op::StpD => (What::VectorStore, 8),
+            Op::LdpD => (What::VectorLoad, 8),
+            Op::StpQ => (What::VectorStore, 16),
+            Op::LdpQ => (What::VectorLoad, 16),
+            _ => return None,
+        })
+    }
+
+    fn single(&self, op: Op) -> Option<(What, u32, Form)> {
+        let size = self.bits(31, 30);
+        let small = (self.bits(20, 12) << 23) as i32 >> 23;
+        let literal =
+            Form::Literal(self.pc.wrapping_add(((u64::from(self.bits(23, 5)) << 45) as i64 >> 43) as u64));
+        let what = match op {
+            Op::LdrLitW => return Some((What::Zeros, 4, literal)),
+            Op::LdrLitX => return Some((What::Zeros, 8, literal)),
+            Op::LdrswLit => return Some((What::Sign, 4, literal)),
+            Op::LdrLitS => return Some((What::VectorLoad, 4, literal)),
+            Op::LdrLitD => return Some((What::VectorLoad, 8, literal)),
+            Op::LdrLitQ => return Some((What::VectorLoad, 16, literal)),
+            Op::StUns | Op::StUnscaled | Op::StPost | Op::StPre | Op::StReg => What::Store,
+            Op::LdUns | Op::LdUnscaled | Op::LdPost | Op::LdPre | Op::LdReg => What::Zeros,
+            Op::LdSxUns | Op::LdSxUnscaled | Op::LdSxPost | Op::LdSxPre | Op::LdSxReg => What::Sign,
+            Op::LdSwUns | Op::LdSwUnscaled | Op::LdSwPost | Op::LdSwPre | Op::LdSwReg => What::Sign32,
+            Op::StVUns | Op::StVUnscaled | Op::StVPost | Op::StVPre | Op::StVReg => What::VectorStore,
+            Op::StQUns | Op::StQUnscaled | Op::StQPost | Op::StQPre | Op::StQReg => What::VectorStore,
+            Op::LdVUns | Op::LdVUnscaled | Op::LdVPost | Op::LdVPre | Op::LdVReg => What::VectorLoad,
+            Op::LdQUns | Op::LdQUnscaled | Op::LdQPost | Op::LdQPre | Op::LdQReg => What::VectorLoad,
+            _ => return None,
+        };
+        // The vector registers' 16 bytes are told by opc.
+        let size = if self.bit(26) && self.bit(23) { 4 } else { size };
+        let form = match (self.bit(24), self.bit(21), self.bits(11, 10)) {
+            (true, ..) => Form::Offset((self.bits(21, 10) << size) as i32),
+            (_, true, _) => Form::Register,
+            (_, _, 1) => Form::Post(small),
+            (_, _, 3) => Form::Pre(small),
+            _ => Form::Offset(small),
+        };
+        Some((what, 1 << size, form))
+    }
+
+    /// Makes the address in RAX; what the base register becomes is told by its displacement.
+    fn address(&mut self, form: Form, bytes: u32, cold: Label) -> Option<i32> {
+        let n = self.r_sp(5);
+        if let Form::Literal(address) = form {
+            self.asm.constant(RAX, address);
+            return None;
+        }
+        if usize::from(n) == SP {
+            // TEST byte [sp], 15
+            self.asm.op8(&[0xf6], 0, place(n));
+            self.asm.bytes(&[15]);
+            self.asm.jump_if(cc::NE, cold);
+        }
+        let base = self.get(n, RAX);
+        match form {
+            Form::Offset(0) | Form::Post(_) if base == RAX => {}
+            Form::Offset(0) | Form::Post(_) => self.asm.mov(true, RAX, Rm::Reg(base)),
+            Form::Offset(by) | Form::Pre(by) => self.asm.lea(true, RAX, Rm::At(base, by)),
+            Form::Register => {
+                let up = if self.bit(12) { bytes.trailing_zeros() } else { 0 };
+                self.extend(self.r(16), self.bits(15, 13), RCX);
+                if up > 3 {
+                    self.asm.shift(true, shift::SHL, RCX, up);
+                }
+                self.asm.lea(true, RAX, Rm::Sum(base, RCX, if up > 3 { 0 } else { up as u8 }, 0));
+            }
+            Form::Literal(_) => {}
+        }
+        match form {
+            Form::Post(by) | Form::Pre(by) => Some(by),
+            _ => None,
+        }
+    }
+
+    /// From an address in RAX to the host's: RCX is the entry's offset.
+    fn look_up(&mut self, bytes: u32, write: bool, cold: Label) {
+        self.asm.mov(false, RCX, Rm::Reg(RAX));
+        self.asm.shift(false, shift::SHR, RCX, ENTRY_SHIFT);
+        self.asm.alu_imm(false, Alu::And, Rm::Reg(RCX), ENTRY_MASK);
+        match bytes {
+            1 => self.asm.mov(true, RDX, Rm::Reg(RAX)),
+            _ => self.asm.lea(true, RDX, Rm::At(RAX, bytes as i32 - 1)),
+        }
+        self.asm.alu_imm(true, Alu::And, Rm::Reg(RDX), -4096);
+        let tag = if write { layout::WRITE } else { layout::READ };
+        self.asm.alu(true, Alu::Cmp, RDX, Rm::Sum(PAGES, RCX, 0, tag as i32));
+        self.asm.jump_if(cc::NE, cold);
+        self.asm.alu(true, Alu::Add, RAX, Rm::Sum(PAGES, RCX, 0, layout::DISTANCE as i32));
+    }
+
+    fn access(&mut self, what: What, bytes: u32, pair: bool, form: Form) {
+        let write = matches!(what, What::Store | What::VectorStore);
+        let (cold, back) = self.or_step();
+        let moved = self.address(form, bytes, cold);
+        let total = if pair { 2 * bytes } else { bytes };
+        self.look_up(total, write, cold);
+        let second = pair.then_some(bytes as i32);
+        let registers = [Some((0, 0)), second.map(|at| (10, at))];
+        let base = self.r_sp(5);
+        if write {
+            for (low, at) in registers.into_iter().flatten() {
+                match what {
+                    What::Store => self.store(self.r(low), bytes, at),
+                    _ => self.store_vector(self.bits(low + 4, low), bytes, at),
+                }
+            }
+            self.asm.mov(true, RDX, Rm::Sum(PAGES, RCX, 0, layout::STATE as i32));
+            self.write_back(base, moved);
+            let (noticed, behind) = self.or_wrote();
+            // TEST byte [state], WATCHED
+            self.asm.op8(&[0xf6], 0, Rm::At(RDX, 0));
+            self.asm.bytes(&[PageState::WATCHED as u8]);
+            self.asm.jump_if(cc::NE, noticed);
+            self.asm.bind(behind);
+        } else if what == What::VectorLoad {
+            self.write_back(base, moved);
+            for (low, at) in registers.into_iter().flatten() {
+                self.load_vector(self.bits(low + 4, low), bytes, at);
+            }
+        } else {
+            let size = bytes;
+            // Both are loaded before a register changes, as the second may be what the first one's address is made of.
+            let targets = if pair { [RCX, RDX] } else { [RCX, RCX] };
+            for ((_, at), to) in registers.into_iter().flatten().zip(targets) {
+                let from = Rm::At(RAX, at);
+                match (what, size) {
+                    (What::Sign, _) => self.extend_sign(size, true, to, from),
+                    (What::Sign32, _) => self.extend_sign(size, false, to, from),
+                    (_, 1) => self.asm.op(false, &[0x0f, 0xb6], to, from),
+                    (_, 2) => self.asm.op(false, &[0x0f, 0xb7], to, from),
+                    _ => self.asm.mov(size == 8, to, from),
+                }
+            }
+            self.write_back(base, moved);
+            for ((low, _), from) in registers.into_iter().flatten().zip(targets) {
+                self.put(self.r(low), from);
+            }
+        }
+        self.asm.bind(back);
+    }
+
+    fn write_back(&mut self, base: u8, moved: Option<i32>) {
+        let Some(by) = moved else { return };
+        let rm = self.rm(base);
+        self.changed(base);
+        self.asm.alu_imm(true, Alu::Add, rm, by);
+    }
+
+    fn store(&mut self, from: u8, bytes: u32, at: i32) {
+        let to = Rm::At(RAX, at);
+        let from = self.get(from, RDX);
+        match bytes {
+            1 => self.asm.op8(&[0x88], from, to),
+            2 => self.asm.op_with(0x66, false, &[0x89], from, to),
+            _ => self.asm.store(bytes == 8, to, from),
+        }
+    }
+
+    fn vector(&self, register: u32) -> Rm {
+        let at = offset_of!(Cpu, s) + offset_of!(CpuState, v) + 16 * register as usize;
+        debug_assert!(at > FILE_AT);
+        field(at)
+    }
+
+    fn store_vector(&mut self, register: u32, bytes: u32, at: i32) {
+        let (from, to) = (self.vector(register), Rm::At(RAX, at));
+        match bytes {
+            16 => {
+                // MOVUPS
+                self.asm.op(false, &[0x0f, 0x10], 0, from);
+                self.asm.op(false, &[0x0f, 0x11], 0, to);
+            }
+            _ => {
+                self.asm.mov(bytes == 8, RDX, from);
+                match bytes {
+                    1 => self.asm.op8(&[0x88], RDX, to),
+                    2 => self.asm.op_with(0x66, false, &[0x89], RDX, to),
+                    _ => self.asm.store(bytes == 8, to, RDX),
+                }
+            }
+        }
+    }
+
+    fn load_vector(&mut self, register: u32, bytes: u32, at: i32) {
+        let (from, to) = (Rm::At(RAX, at), self.vector(register));
+        match bytes {
+            16 => self.asm.op(false, &[0x0f, 0x10], 0, from),
+            // MOVQ, MOVD: the rest becomes zero.
+            8 => self.asm.op_with(0xf3, false, &[0x0f, 0x7e], 0, from),
+            4 => self.asm.op_with(0x66, false, &[0x0f, 0x6e], 0, from),
+            _ => {
+                self.asm.op(false, &[0x0f, if bytes == 1 { 0xb6 } else { 0xb7 }], RCX, from);
+                self.asm.op_with(0x66, false, &[0x0f, 0x6e], 0, Rm::Reg(RCX));
+            }
+        }
+        self.asm.op(false, &[0x0f, 0x11], 0, to);
+    }
+}
