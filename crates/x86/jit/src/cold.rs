@@ -6,8 +6,8 @@ use super::homes::Homes;
 use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
-use super::stubs::{BUDGET, S1, S2};
-use super::window::{self, Paged, Paired};
+use super::stubs::{BUDGET, S1};
+use super::window::{Paged, Paired};
 
 /// Code that stands behind the block, as it seldom runs.
 pub(crate) enum Cold {
@@ -32,7 +32,9 @@ pub(crate) enum Cold {
         label: Label,
         have: Label,
         address: Address,
-        site: window::Site,
+        /// The address of the window's [`Range`](super::window::Range).
+        range: u64,
+        write: bool,
         rip: u64,
         rest: u32,
     },
@@ -96,9 +98,6 @@ pub(crate) enum Cold {
         label: Label,
         slot: Option<Label>,
         index: usize,
-        rip: u64,
-        /// The address stays when the code moves.
-        fixed: bool,
     },
 }
 
@@ -232,8 +231,8 @@ impl Lower<'_> {
                 self.asm.jcc(cc::E, retry);
                 self.asm.jmp(other);
             }
-            Cold::Range { label, have, address, site, rip, rest } => {
-                self.emit_range(label, have, &address, site, (rip, rest), None);
+            Cold::Range { label, have, address, range, write, rip, rest } => {
+                self.emit_range((label, have), &address, range, write, (rip, rest));
             }
             Cold::Paged { paged, range, rip, rest } => self.emit_paged(&paged, range, rip, rest),
             Cold::Paired { paired, rest } => self.emit_paired(&paired, rest),
@@ -251,22 +250,11 @@ impl Lower<'_> {
                 self.call_generic(site);
                 self.go_back(back);
             }
-            Cold::Link { label, slot, index, rip, fixed } => {
+            Cold::Link { label, slot, index } => {
                 self.asm.bind(label);
-                let number = (self.output.first_link + index) as u64;
-                let unknown = self.asm.label();
-                self.asm.constant(S1, number);
-                self.asm.call_to(self.stubs.resolve);
-                self.asm.jcc(cc::E, unknown);
-                self.asm.jmp_reg(S1);
-                self.asm.bind(unknown);
-                if fixed {
-                    self.asm.constant(S2, rip);
-                } else {
-                    self.asm.linear(S2, rip);
-                }
-                self.asm.constant(S1, number << reason::BITS | u64::from(reason::LINK));
-                self.asm.jmp_to(self.stubs.leave);
+                let number = (self.output.first_link + index) as u32;
+                self.asm.call_to(self.stubs.link);
+                self.asm.bytes(&(number << reason::BITS | reason::LINK).to_le_bytes());
                 if let Some(slot) = slot {
                     while !self.asm.address(self.asm.here()).is_multiple_of(8) {
                         self.asm.bytes(&[0xcc]);

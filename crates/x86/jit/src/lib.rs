@@ -206,6 +206,8 @@ impl Translated {
 struct Link {
     /// Where it goes, and in which mode; unless it is fixed, from where the block was made.
     key: CodeKey,
+    /// The linear address of that, whatever the mode is when it is asked for.
+    rip: u64,
     /// Offset of the jump's distance, or of the slot that it goes through.
     place: usize,
     /// What goes to the dispatcher.

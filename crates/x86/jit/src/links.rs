@@ -26,9 +26,11 @@ impl Translating {
         })
     }
 
-    /// The code that `link` leads to, if there is some already; the link leads there directly then, where
-    /// it can.
+    /// The code that `link` of code that is running leads to, if there is some already; the link leads there directly then, where
+    /// it can. The context has the address.
     pub(super) fn follow(&mut self, link: u32) -> Option<u64> {
+        // The mode may have changed within the block: what the link is for is found by nobody then.
+        self.context.unlinked = self.jit.rip_of_link(link)?;
         let rip = self.jit.key_of_link(link)?.linear_in(self.cpu.derived.code_mode);
         let code = self.known_code(rip)?;
         self.link(link, rip, code);
@@ -138,6 +140,12 @@ pub(crate) fn scopes(scope: Scope, moves: bool) -> &'static [Scope] {
 }
 
 impl Jit {
+    /// The linear address that `link` goes to.
+    fn rip_of_link(&self, link: u32) -> Option<u64> {
+        let &Link { rip, source, fixed, .. } = self.links.get(link)?;
+        Some(if fixed { rip } else { rip.wrapping_add(self.distance_of(source)) })
+    }
+
     /// Where `link` goes, and in which mode.
     fn key_of_link(&self, link: u32) -> Option<CodeKey> {
         let &Link { key, source, fixed, .. } = self.links.get(link)?;

@@ -37,6 +37,7 @@ use satori_soft::mmu::Mode;
 pub(crate) struct NewLink {
     /// The block that the jump goes to: its address, and the mode it is decoded for.
     pub key: CodeKey,
+    pub rip: u64,
     /// Offset in the buffer of the jump's 32-bit distance, which linking patches; unused if `slot` is there.
     pub place: usize,
     /// Code that asks the dispatcher for the target: the jump leads there until it is linked.
@@ -116,6 +117,9 @@ pub(crate) struct Output {
     pub taken: Vec<Seldom>,
     /// The jumps to other blocks, in the order of their numbers.
     links: Vec<NewLink>,
+    /// What leads to [`Stubs::step`] and [`Stubs::alone`], if something does.
+    pub step: Option<Label>,
+    pub alone: Option<Label>,
     /// The number of the first of `links`; code passes numbers to the dispatcher.
     pub first_link: usize,
     /// What generic implementations are called with.
@@ -263,6 +267,8 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             cold,
             taken,
             links: mem::take(&mut jit.spare.links),
+            step: None,
+            alone: None,
             first_link: jit.links.next(jit.place.piece) as usize,
             sites: Vec::new(),
             values: Vec::new(),
@@ -387,6 +393,7 @@ impl Lower<'_> {
             self.emit_load(check, self.stubs.load_vectors);
         }
         self.emit_cold();
+        self.emit_tails();
         (leave, check)
     }
 

@@ -423,7 +423,9 @@ impl Lower<'_> {
             self.asm.bind(look);
         }
         self.effective(S2, address, 0);
-        self.asm.constant(S1, u64::from(self.number) << 32 | u64::from(describe));
+        // Only for a store it matters whose it is.
+        let number = if write { self.number } else { 0 };
+        self.asm.constant(S1, u64::from(number) << 32 | u64::from(describe));
         self.asm.call_to(self.stubs.miss);
     }
 
@@ -450,10 +452,45 @@ impl Lower<'_> {
     /// Leaves so that the instruction at `rip` is executed by itself, `rest` instructions before
     /// the end of what was paid for.
     pub(crate) fn emit_step(&mut self, rip: u64, rest: u32, why: u32) {
+        if let Some(packed) = stubs::packed_step(rip.wrapping_sub(self.block_rip), rest, why) {
+            self.asm.constant(S1, packed.into());
+            let tail = *self.output.step.get_or_insert_with(|| self.asm.label());
+            self.asm.jmp(tail);
+            return;
+        }
         self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
         self.asm.linear(S2, rip);
         self.asm.constant(S1, why.into());
         self.asm.jmp_to(self.stubs.leave);
+    }
+
+    /// As [`Lower::emit_step`], unless the context has code that goes on there without windows.
+    pub(crate) fn emit_alone(&mut self, rip: u64, rest: u32) {
+        if let Some(packed) = stubs::packed_step(rip.wrapping_sub(self.block_rip), rest, reason::STEP) {
+            self.asm.constant(S1, packed.into());
+            let tail = *self.output.alone.get_or_insert_with(|| self.asm.label());
+            self.asm.jmp(tail);
+            return;
+        }
+        let step = self.asm.label();
+        self.asm.load(S1, stubs::without());
+        self.asm.alu_imm(Alu::Cmp, S1, 0);
+        self.asm.jcc(cc::E, step);
+        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
+        self.asm.jmp_reg(S1);
+        self.asm.bind(step);
+        self.emit_step(rip, rest, reason::STEP);
+    }
+
+    /// What all of the block's code that leaves for an instruction to be executed by itself goes through.
+    pub(crate) fn emit_tails(&mut self) {
+        let tails = [(self.output.alone, self.stubs.alone), (self.output.step, self.stubs.step)];
+        for (label, stub) in tails {
+            let Some(label) = label else { continue };
+            self.asm.bind(label);
+            self.asm.linear(S2, self.block_rip);
+            self.asm.jmp_to(stub);
+        }
     }
 }
 
@@ -463,9 +500,10 @@ pub(crate) extern "sysv64" fn branch(vcpu: &mut Translating, rip: u64) -> u64 {
     vcpu.find_target(rip).map_or(0, |target| target as u64)
 }
 
-/// Called by translated code: the code that `link` leads to, or 0.
+/// Called by translated code: the code that the link leads to whose number is in `link` beside the reason, or 0; the context has
+/// the address then.
 pub(crate) extern "sysv64" fn resolve(vcpu: &mut Translating, link: u64) -> u64 {
-    vcpu.follow(link as u32).unwrap_or(0)
+    vcpu.follow(link as u32 >> reason::BITS).unwrap_or(0)
 }
 
 /// Called by translated code: its last store was to the page with `state`, which others decoded code from.

@@ -9,6 +9,7 @@ use super::asm::{Alu, Asm, GS_AT, Label, Mem, Reg, cc, field};
 use super::homes::Homes;
 use super::host::Host;
 use super::targets::{STEP, Target, WAYS};
+use super::window::opening::{self, OPENINGS};
 use super::{CHUNK, Context, vector, x87};
 use crate::Translating;
 use satori_soft::mmu::Tlb;
@@ -24,7 +25,7 @@ pub(crate) const GUEST_RAX: Reg = Reg(14);
 /// The guest's RSP.
 pub(crate) const GUEST_RSP: Reg = Reg(10);
 
-const HOST_RSP: Reg = Reg(4);
+pub(crate) const HOST_RSP: Reg = Reg(4);
 const ARG1: Reg = Reg(7);
 const ARG2: Reg = Reg(6);
 const ARG3: Reg = Reg(2);
@@ -107,6 +108,10 @@ pub(crate) fn spare_vector() -> Mem {
 pub(crate) fn cpu() -> Mem {
     context!(cpu)
 }
+/// Where the code that goes on without windows is.
+pub(crate) fn without() -> Mem {
+    context!(without)
+}
 /// A word that nothing is kept in over an access.
 pub(crate) fn spare() -> Mem {
     context!(spare)
@@ -144,6 +149,9 @@ pub(crate) struct Stubs {
     /// Opens a window for the access at R15 with the range at RAX; RAX is the distance to the host's
     /// memory, and ZF is set if there is none.
     pub range: u64,
+    /// What calls that, unless the range is in two pages that lie together on the host, or was found to be apart before: by
+    /// [`opening`](super::window::opening::opening).
+    pub open: [u64; OPENINGS],
     /// Tells that the range at RAX crossed pages many times, at last with the access at R15.
     pub crossed: u64,
     /// Tells that accesses in loops, at last in the block numbered EAX, left their pages many times.
@@ -155,8 +163,12 @@ pub(crate) struct Stubs {
     pub branch: u64,
     /// Leaves for a target that there was no code for.
     pub arrive: u64,
-    /// The code that the link numbered EAX leads to, in RAX; ZF is set if there is none.
-    pub resolve: u64,
+    /// Called by a link, whose number and reason stand behind the call: goes to where it leads, or leaves for that.
+    pub link: u64,
+    /// Leaves for the instruction to be executed by itself that EAX says ([`packed_step`]), in the block at R15.
+    pub step: u64,
+    /// The same, but goes on in the code without windows for that instruction, if the context has some.
+    pub alone: u64,
     /// The guest's time-stamp counter in RAX, EAX instructions before the end of what was paid for.
     pub time_stamp: u64,
     /// Whether the block numbered EAX still goes on where it did; ZF is set if not.
@@ -225,6 +237,14 @@ impl Stubs {
         let scattered = calls(asm, super::window::enter::scattered as *const () as u64, &[S1]);
         let crossed = calls(asm, super::window::enter::crossed as *const () as u64, &[S2, S1]);
         let time_stamp = calls(asm, super::system::time_stamp as *const () as u64, &[S1]);
+        let open = opening::emit(asm, host, &opening::Calls { range, crossed, load_vectors });
+
+        let link = at(asm);
+        emit_link(asm, resolve, leave);
+        let step = at(asm);
+        emit_step(asm, leave);
+        let alone = at(asm);
+        emit_alone(asm, step);
 
         let generic = at(asm);
         emit_generic(asm, store_vectors, store_x87, out);
@@ -247,13 +267,16 @@ impl Stubs {
             leave,
             miss,
             range,
+            open,
             crossed,
             scattered,
             wrote,
             second,
             branch,
             arrive,
-            resolve,
+            link,
+            step,
+            alone,
             reaches,
             time_stamp,
             generic,
@@ -328,6 +351,69 @@ fn emit_generic(asm: &mut Asm, store_vectors: u64, store_x87: u64, out: Label) {
     asm.bind(gone);
     asm.alu_imm(Alu::Add, HOST_RSP, 16);
     asm.jmp(out);
+}
+
+/// What [`Stubs::link`] leads to.
+fn emit_link(asm: &mut Asm, resolve: u64, leave: u64) {
+    let unknown = asm.label();
+    // What stands behind the call is read, not returned to.
+    asm.pop(S2);
+    asm.load32(S1, Mem::at(S2, 0));
+    asm.call_to(resolve);
+    asm.jcc(cc::E, unknown);
+    asm.jmp_reg(S1);
+    asm.bind(unknown);
+    asm.load32(S1, Mem::at(S2, 0));
+    asm.load(S2, context!(unlinked));
+    asm.jmp_to(leave);
+}
+
+/// Bits of a packed step for the reason, and for what is not executed of what was paid for.
+const WHY: u32 = 4;
+const REST: u32 = 8;
+
+/// What [`Stubs::step`] takes: how far the instruction is from its block, how many were paid for and are not executed, and why the
+/// code is left. Nothing if there is no room for that.
+pub(crate) fn packed_step(distance: u64, rest: u32, why: u32) -> Option<u32> {
+    const ABOVE: u32 = WHY + REST;
+    let distance = i32::try_from(distance as i64).ok()?;
+    let fits = distance << ABOVE >> ABOVE == distance && rest < 1 << REST && why < 1 << WHY;
+    fits.then_some((distance << ABOVE) as u32 | rest << WHY | why)
+}
+
+/// What [`Stubs::step`] leads to.
+fn emit_step(asm: &mut Asm, leave: u64) {
+    asm.push(S1);
+    asm.sar32(S1, (WHY + REST) as u8);
+    // MOVSXD RAX, EAX.
+    asm.bytes(&[0x48, 0x98]);
+    asm.alu(Alu::Add, S2, S1);
+    asm.load(S1, Mem::at(HOST_RSP, 0));
+    emit_give_back(asm);
+    asm.pop(S1);
+    asm.alu_imm32(Alu::And, S1, (1 << WHY) - 1);
+    asm.jmp_to(leave);
+}
+
+/// Gives back what the packed step in EAX was paid for and does not execute.
+fn emit_give_back(asm: &mut Asm) {
+    const { assert!(REST == u8::BITS, "it is a register's low byte") };
+    asm.shr32(S1, WHY as u8);
+    // MOVZX EAX, AL.
+    asm.bytes(&[0x0f, 0xb6, 0xc0]);
+    asm.alu(Alu::Add, BUDGET, S1);
+}
+
+/// What [`Stubs::alone`] leads to.
+fn emit_alone(asm: &mut Asm, step: u64) {
+    let some = asm.label();
+    asm.alu_at(Alu::Cmp, without(), 0);
+    asm.jcc(cc::NE, some);
+    asm.jmp_to(step);
+    asm.bind(some);
+    emit_give_back(asm);
+    asm.load(S1, without());
+    asm.jmp_reg(S1);
 }
 
 /// What [`Stubs::more`] leads to.

@@ -220,6 +220,7 @@ impl Jit {
         }
         Link {
             key: link.key,
+            rip: link.rip,
             place: self.placed(place),
             unlinked: self.placed(unlinked),
             slot: link.slot.is_some(),

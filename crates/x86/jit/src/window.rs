@@ -11,6 +11,7 @@
 
 pub(crate) mod enter;
 mod left;
+pub(crate) mod opening;
 mod pair;
 mod step;
 
@@ -261,6 +262,8 @@ pub(crate) struct Range {
     soon_there: u64,
     size: u8,
     write: bool,
+    /// Pages that lie together on the host may be reached as one.
+    joins: bool,
     window: u8,
     /// The access remembers its page, and those beside it if the second is set.
     paged: bool,
@@ -337,11 +340,6 @@ pub(crate) enum Round {
 /// How often accesses in loops may leave their page until that is looked at.
 fn left_pages() -> Mem {
     field(offset_of!(Translating, context) + offset_of!(Context, left_pages))
-}
-
-/// Where the code that goes on without windows is.
-fn without() -> Mem {
-    field(offset_of!(Translating, context) + offset_of!(Context, without))
 }
 
 /// Where the address of the state of the page of `window` is.
@@ -524,7 +522,8 @@ impl Lower<'_> {
             label: miss,
             have,
             address: *address,
-            site: Site { range: at, first, last, write },
+            range: at,
+            write,
             rip: self.rip,
             rest: self.rest,
         });
@@ -564,6 +563,7 @@ impl Lower<'_> {
             absolute: paged == Some(true),
             size: size as u8,
             write,
+            joins: !(write && self.parallel),
             window: number as u8,
             paged: paged.is_some(),
             wide: self.views.wide && paged.is_some(),

@@ -170,13 +170,15 @@ fn places(stubs: &Stubs) -> Vec<(&'static str, u64)> {
         ("leave", stubs.leave),
         ("miss", stubs.miss),
         ("branch", stubs.branch),
-        ("resolve", stubs.resolve),
+        ("link", stubs.link),
         ("generic", stubs.generic),
         ("wrote", stubs.wrote),
         ("poll", stubs.poll),
         ("load_vectors", stubs.load_vectors),
         ("load_x87", stubs.load_x87),
         ("range", stubs.range),
+        ("step", stubs.step),
+        ("alone", stubs.alone),
     ]
 }
 

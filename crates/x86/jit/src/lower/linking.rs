@@ -12,7 +12,7 @@ impl Lower<'_> {
         ((rip ^ self.block_rip) >> 12 == 0).then(|| {
             let unlinked = self.asm.label();
             let index = self.output.links.len();
-            self.seldom(Cold::Link { label: unlinked, slot: None, index, rip, fixed: false });
+            self.seldom(Cold::Link { label: unlinked, slot: None, index });
             unlinked
         })
     }
@@ -20,6 +20,7 @@ impl Lower<'_> {
     fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>, fixed: bool) {
         self.output.links.push(NewLink {
             key: CodeKey::of(rip, self.code_mode),
+            rip,
             place,
             unlinked,
             slot,
@@ -40,13 +41,7 @@ impl Lower<'_> {
     /// Jumps to the block at `rip` in another page, which stays there if this block is moved and it is `fixed`.
     pub(crate) fn link_far(&mut self, rip: u64, fixed: bool) {
         let (unlinked, slot) = (self.asm.label(), self.asm.label());
-        self.seldom(Cold::Link {
-            label: unlinked,
-            slot: Some(slot),
-            index: self.output.links.len(),
-            rip,
-            fixed,
-        });
+        self.seldom(Cold::Link { label: unlinked, slot: Some(slot), index: self.output.links.len() });
         self.asm.jmp_slot(slot);
         self.note_link(rip, 0, unlinked, Some(slot), fixed);
     }

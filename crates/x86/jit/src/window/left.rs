@@ -2,13 +2,14 @@
 
 use std::mem::offset_of;
 
-use super::{Opened, Paged, Range, Site, left_pages, opened, without};
+use super::opening::opening;
+use super::{Opened, Paged, Range, Site, left_pages, opened};
 use crate::asm::{Alu, Label, Mem, cc};
 use crate::lower::Lower;
 use crate::memory::Address;
-use crate::reason;
 use crate::stubs::{self, S1, S2};
-use satori_soft::mmu::Tlb;
+use satori_soft::code_mode::side;
+use satori_soft::mmu::{Side, Tlb};
 
 impl Lower<'_> {
     /// The code of an access in a loop that left its page, out of the way.
@@ -16,7 +17,7 @@ impl Lower<'_> {
         let &Paged { label, retry, ref address, first, last, write, number, absolute, .. } = paged;
         let site = Site { range, first, last, write };
         if self.views.wide {
-            return self.emit_range(label, paged.have, address, site, (rip, rest), Some(paged));
+            return self.emit_range_of_loop(label, paged.have, address, site, (rip, rest), paged);
         }
         let (unknown, often) = (self.asm.label(), self.asm.label());
         self.asm.bind(label);
@@ -39,7 +40,7 @@ impl Lower<'_> {
         self.go_back(retry);
         self.asm.bind(often);
         self.emit_scattered(label);
-        self.emit_range(unknown, paged.have, address, site, (rip, rest), Some(paged));
+        self.emit_range_of_loop(unknown, paged.have, address, site, (rip, rest), paged);
     }
 
     /// Tells that accesses left their pages many times, and goes on at `label`.
@@ -106,18 +107,39 @@ impl Lower<'_> {
     /// The code of a range that the TLB does not have, out of the way.
     pub(crate) fn emit_range(
         &mut self,
+        (label, have): (Label, Label),
+        address: &Address,
+        range: u64,
+        write: bool,
+        (rip, rest): (u64, u32),
+    ) {
+        let alone = self.asm.label();
+        self.asm.bind(label);
+        self.effective(S2, address, 0);
+        self.asm.constant(S1, range);
+        let nested = side(self.code_mode) == Side::Nested;
+        self.asm.call_to(self.stubs.open[opening(self.mode, write, nested, self.units.vectors)]);
+        self.asm.jcc(cc::E, alone);
+        self.go_back(have);
+        self.asm.bind(alone);
+        self.emit_alone(rip, rest);
+    }
+
+    /// The same of an access in a loop that remembers its page.
+    fn emit_range_of_loop(
+        &mut self,
         label: Label,
         have: Label,
         address: &Address,
         Site { range, first, last, write }: Site,
         (rip, rest): (u64, u32),
-        paged: Option<&Paged>,
+        paged: &Paged,
     ) {
         let (alone, look, found) = (self.asm.label(), self.asm.label(), self.asm.label());
         let whole = self.asm.label();
         self.asm.bind(label);
         // It may be in two pages, and have been so before.
-        let wide = self.views.wide && paged.is_some();
+        let wide = self.views.wide;
         let often = self.asm.label();
         self.in_one_page(address, (first, last), look, look);
         self.asm.constant(S1, range);
@@ -155,28 +177,17 @@ impl Lower<'_> {
         self.reload_vectors();
         self.asm.jcc(cc::E, alone);
         self.asm.bind(found);
-        if let Some(&Paged { number, absolute, .. }) = paged {
-            if absolute {
-                self.effective_beside(S2, S1, address, first);
-            } else {
-                self.asm.store(opened(number, offset_of!(Opened, place)), S1);
-            }
+        if paged.absolute {
+            self.effective_beside(S2, S1, address, first);
+        } else {
+            self.asm.store(opened(paged.number, offset_of!(Opened, place)), S1);
         }
         self.go_back(have);
         self.asm.bind(alone);
-        let step = self.asm.label();
-        self.asm.load(S1, without());
-        self.asm.alu_imm(Alu::Cmp, S1, 0);
-        self.asm.jcc(cc::E, step);
-        self.asm.lea(stubs::BUDGET, Mem::at(stubs::BUDGET, rest as i32));
-        self.asm.jmp_reg(S1);
-        self.asm.bind(step);
-        self.emit_step(rip, rest, reason::STEP);
+        self.emit_alone(rip, rest);
         self.asm.bind(whole);
-        if let Some(paged) = paged {
-            // In two pages that lie together: the next round looks again.
-            self.asm.store_imm(opened(paged.number, offset_of!(Opened, limit)), 0);
-        }
+        // In two pages that lie together: the next round looks again.
+        self.asm.store_imm(opened(paged.number, offset_of!(Opened, limit)), 0);
         self.asm.jmp(found);
     }
 }
