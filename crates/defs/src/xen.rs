@@ -111,6 +111,8 @@ pub mod errno {
     pub const ENXIO: i64 = -6;
     /// A buffer is not in the caller's memory.
     pub const EFAULT: i64 = -14;
+    /// It is in use.
+    pub const EBUSY: i64 = -16;
     /// It exists already.
     pub const EEXIST: i64 = -17;
     /// An argument cannot be.
@@ -209,4 +211,142 @@ pub mod console {
     pub const OUT_CONS: u64 = 3080;
     /// u32: how far the guest has written.
     pub const OUT_PROD: u64 = 3084;
+}
+
+/// Offsets in the store's page (public/io/xs_wire.h).
+pub mod store {
+    /// Bytes of each of the two rings.
+    pub const BYTES: u32 = 1024;
+    /// What comes from the guest.
+    pub const REQUEST: u64 = 0;
+    /// What goes to the guest.
+    pub const RESPONSE: u64 = 1024;
+    /// u32: how far the host has read.
+    pub const REQUEST_CONS: u64 = 2048;
+    /// u32: how far the guest has written.
+    pub const REQUEST_PROD: u64 = 2052;
+    /// u32: how far the guest has read.
+    pub const RESPONSE_CONS: u64 = 2056;
+    /// u32: how far the host has written.
+    pub const RESPONSE_PROD: u64 = 2060;
+    /// u32: what the host can do.
+    pub const FEATURES: u64 = 2064;
+    /// u32: 0, or that the guest wants to begin anew.
+    pub const CONNECTION: u64 = 2068;
+    /// u32: what was wrong.
+    pub const ERROR: u64 = 2072;
+    /// Beginning anew, and telling what was wrong.
+    pub const FEATURES_VALUE: u32 = 3;
+    /// The guest wants to begin anew.
+    pub const RECONNECT: u32 = 1;
+    /// An index was wrong.
+    pub const ERROR_INDEX: u32 = 2;
+    /// A message was.
+    pub const ERROR_MESSAGE: u32 = 3;
+}
+
+/// Grant tables (public/grant_table.h).
+pub mod grant {
+    /// Frames that a table may have.
+    pub const FRAMES: u32 = 64;
+    /// Of a frame's number in add_to_physmap: one with states of version 2.
+    pub const STATES: u64 = 1 << 31;
+    /// Bytes of an entry of version 1: flags and domain, u16 each; frame, u32.
+    pub const ENTRY_1: u64 = 8;
+    /// Bytes of one of version 2: flags and domain; first byte and number of bytes, u16 each; frame, u64.
+    pub const ENTRY_2: u64 = 16;
+    /// Flags: the entry's type.
+    pub const TYPE: u16 = 3;
+    /// The type by which a domain may use a page.
+    pub const ACCESS: u16 = 1;
+    /// Flag: only to read.
+    pub const READ_ONLY: u16 = 4;
+    /// Flag: it is being read.
+    pub const READING: u16 = 8;
+    /// Flag: it is being written.
+    pub const WRITING: u16 = 16;
+    /// Flag of version 2: a part of the page.
+    pub const SUB_PAGE: u16 = 0x100;
+    /// Status: something was wrong.
+    pub const GENERAL: i16 = -1;
+    /// Status: no such domain.
+    pub const BAD_DOMAIN: i16 = -2;
+    /// Status: no such reference.
+    pub const BAD_REFERENCE: i16 = -3;
+    /// Status: no such mapping.
+    pub const BAD_HANDLE: i16 = -4;
+    /// Status: not permitted.
+    pub const DENIED: i16 = -8;
+    /// Status: no such page.
+    pub const BAD_PAGE: i16 = -9;
+    /// Status: it leaves the page.
+    pub const CROSSES: i16 = -10;
+    /// Status: not now.
+    pub const AGAIN: i16 = -12;
+}
+
+/// Disks (public/io/blkif.h).
+pub mod blkif {
+    /// Bytes of a sector, in which everything is counted.
+    pub const SECTOR: u64 = 512;
+    /// Bytes of a request, and so of a slot of the ring.
+    pub const REQUEST: usize = 112;
+    /// Bytes of an answer: the request's number, u64; operation, u8; status, i16 behind a byte.
+    pub const RESPONSE: usize = 16;
+    /// Segments that a request itself has: reference, u32; first and last sector of the page, u8 each; 2 bytes of nothing.
+    pub const SEGMENTS: usize = 11;
+    /// Operation: reads.
+    pub const READ: u8 = 0;
+    /// Operation: writes.
+    pub const WRITE: u8 = 1;
+    /// Operation: what was written has to last.
+    pub const FLUSH: u8 = 3;
+    /// Operation: what is there is of no interest any more.
+    pub const DISCARD: u8 = 5;
+    /// Operation: reads or writes, with segments in pages of their own.
+    pub const INDIRECT: u8 = 6;
+    /// Status: done.
+    pub const OKAY: i16 = 0;
+    /// Status: not done.
+    pub const ERROR: i16 = -1;
+    /// Status: there is no such operation.
+    pub const UNSUPPORTED: i16 = -2;
+    /// What a disk is told to be: read-only.
+    pub const READ_ONLY: u8 = 4;
+}
+
+/// Network cards (public/io/netif.h).
+pub mod netif {
+    /// Bytes of a slot of packets that the guest sends: reference, u32; offset, flags, number and size, u16 each. The first slot's size
+    /// is the packet's.
+    pub const SEND: usize = 12;
+    /// Bytes of a slot for packets that it gets: number, u16, and reference, u32, behind 2 bytes; or number, offset, flags and status, u16
+    /// each.
+    pub const RECEIVE: usize = 8;
+    /// Flag: the checksum is not finished.
+    pub const BLANK: u16 = 1;
+    /// Flag: the checksum is right.
+    pub const VALIDATED: u16 = 2;
+    /// Flag: the packet goes on in the next slot.
+    pub const MORE: u16 = 4;
+    /// Flag: the next slot tells more of the packet.
+    pub const EXTRA: u16 = 8;
+    /// Slots that one packet may have, and those that tell more.
+    pub const SLOTS_MAX: usize = 18;
+    /// See [`SLOTS_MAX`].
+    pub const EXTRAS_MAX: usize = 4;
+    /// What a slot tells: the packet is TCP that was not cut. Flags, u8, are behind it; then the segments' size, u16; and its kind, u8.
+    pub const EXTRA_SEGMENTS: u8 = 1;
+    /// Flag of such a slot: there is another.
+    pub const EXTRA_MORE: u8 = 1;
+    /// Kinds of TCP: over IPv4, and over IPv6.
+    pub const FOUR: u8 = 1;
+    /// See [`FOUR`].
+    pub const SIX: u8 = 2;
+    /// Status: done.
+    pub const OKAY: i16 = 0;
+    /// Status: not done.
+    pub const ERROR: i16 = -1;
+    /// Status of a slot that was no request.
+    pub const NULL: i16 = 1;
 }

@@ -10,12 +10,14 @@ use satori_bus::{InterruptLine, MsiSink, WeakMmioMap};
 use satori_chipset::{Chipset, PciTestdev};
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
+use satori_image::Image;
 use satori_memory::GuestMemory;
 use satori_pci::PciBus;
 use satori_virtio::{
     BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
     Sockets, TapCard, VirtioFunction, Vsock, Wiring,
 };
+use satori_xenback::Cable;
 
 use crate::{Error, entropy};
 
@@ -32,6 +34,12 @@ pub struct DeviceConfig {
     pub nics: Vec<Nic>,
     /// Network cards on taps, behind the others.
     pub taps: Vec<TapCard>,
+    /// Disks that the guest reaches by Xen's back ends, in this order; it has to find Xen's interface.
+    pub xen_disks: Vec<Image>,
+    /// Network cards that it reaches so.
+    pub xen_nics: Vec<Nic>,
+    /// The same on taps, behind the others.
+    pub xen_taps: Vec<TapCard>,
     /// Sockets between guest and host.
     pub vsock: Option<Sockets>,
     /// A source of random bytes.
@@ -42,7 +50,7 @@ pub struct DeviceConfig {
 
 /// Devices that outlive resets; clones are the same devices.
 #[derive(Clone, Default)]
-pub struct Devices(Arc<Vec<(&'static str, Arc<dyn Device>)>>);
+pub struct Devices(Arc<Vec<(&'static str, Arc<dyn Device>)>>, satori_xenback::Devices);
 
 /// Device numbers on the bus that are ours to give: 0 is the host bridge.
 const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
@@ -50,7 +58,11 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, disks, nics, taps, vsock, rng, balloon } = config;
+        let DeviceConfig { ports, shares, disks, nics, taps, vsock, rng, balloon, .. } = config;
+        let cables =
+            config.xen_nics.into_iter().map(Cable::stream).chain(config.xen_taps.into_iter().map(Cable::tap));
+        let cables = cables.collect::<Result<Vec<_>, _>>().map_err(satori_virtio::Error::from)?;
+        let xen = satori_xenback::Devices::new(config.xen_disks, cables);
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
             devices.push(("console", Console::new(ports)?));
@@ -88,22 +100,22 @@ impl Devices {
         if devices.len() > SLOTS.count() {
             return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
         }
-        Ok(Devices(Arc::new(devices)))
+        Ok(Devices(Arc::new(devices), xen))
     }
 
-    /// Whether there are none.
+    /// Whether there are none on the PCI bus.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Descriptors that a sandbox has to keep open.
     pub fn files(&self) -> Vec<RawFd> {
-        self.0.iter().flat_map(|(_, device)| device.files()).collect()
+        self.0.iter().flat_map(|(_, device)| device.files()).chain(self.1.files()).collect()
     }
 
     /// Refuses what makes no two runs the same.
     pub(crate) fn determined(&self) -> Result<(), Error> {
-        match self.0.iter().find_map(|(_, device)| device.undetermined()) {
+        match self.0.iter().find_map(|(_, device)| device.undetermined()).or_else(|| self.1.undetermined()) {
             Some(why) => Err(Error::Config(format!("--clock virtual: {why}; use --clock real"))),
             None => Ok(()),
         }
@@ -134,6 +146,11 @@ impl Devices {
         Ok(())
     }
 
+    /// Those that a guest reaches by Xen's back ends.
+    pub(crate) fn xen(&self) -> &satori_xenback::Devices {
+        &self.1
+    }
+
     /// Which port's output the host did not take, as on a full disk, and what it said. Asked once, at the end.
     pub fn lost(&self) -> Option<(String, std::io::Error)> {
         self.0.iter().find_map(|(_, device)| device.lost())
@@ -142,6 +159,7 @@ impl Devices {
     /// Waits until what the guest gave away has left, or somebody does not want to wait any longer.
     pub fn finish(&self, give_up: &dyn Fn() -> bool) {
         self.0.iter().for_each(|(_, device)| device.finish(give_up));
+        self.1.finish();
     }
 }
 
@@ -230,7 +248,8 @@ impl fmt::Debug for Devices {
 
 impl PartialEq for Devices {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.is_empty() && other.is_empty()
+        Arc::ptr_eq(&self.0, &other.0)
+            || [self, other].iter().all(|devices| devices.is_empty() && devices.1.is_empty())
     }
 }
 

@@ -221,8 +221,17 @@ impl Life {
                 .add("hyperv-testdev", port, port + 3, device)
                 .map_err(satori_chipset::Error::from)?;
         }
+        if let Some(xen) = &interfaces.xen {
+            let (xen, pm) = (Arc::downgrade(xen), Arc::downgrade(&chipset.pm));
+            plan.shared.on_button(move || {
+                // A kernel that listens to Xen's store is asked there, and not by ACPI as well.
+                if !xen.upgrade().is_some_and(|xen| xen.ask_to_power_off()) {
+                    pm.upgrade().iter().for_each(|pm| pm.press_power_button());
+                }
+            });
+        }
         let own_timers = own_timers(plan, &interfaces, &timers);
-        let Interfaces { hyperv, kvm, xen } = interfaces;
+        let Interfaces { hyperv, kvm, xen, xen_bus } = interfaces;
         let platform = Arc::new(Platform {
             clock,
             memory: processors.memory(),
@@ -242,6 +251,7 @@ impl Life {
             time: plan.time.clone(),
             platform: platform.clone(),
             functions: chipset.pci.functions(),
+            xen_bus,
             parts,
             timers: timers.clone(),
             own_timers,
@@ -326,7 +336,7 @@ fn chipset(
 
 /// Timers of the machine itself: planned changes of the TSC, and the timeout of guest time.
 fn own_timers(plan: &Blueprint, interfaces: &Interfaces, timers: &TimerQueue) -> Vec<Arc<dyn Timer>> {
-    let Interfaces { hyperv, kvm, xen } = interfaces;
+    let Interfaces { hyperv, kvm, xen, .. } = interfaces;
     let mut own = Vec::new();
     for planned in &plan.tsc_changes {
         let timer = planned.timer(plan.time.clock(), hyperv.clone(), kvm.clone(), xen.clone());

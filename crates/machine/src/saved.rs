@@ -29,6 +29,8 @@ pub(crate) struct Rooms {
     pub time: Time,
     pub platform: Arc<Platform>,
     pub functions: Vec<(String, Arc<dyn PciFunction>)>,
+    /// Devices behind Xen's back ends.
+    pub xen_bus: Option<Arc<satori_xenback::Bus>>,
     /// Devices of the board.
     pub parts: Vec<(&'static str, Arc<dyn Save>)>,
     pub timers: Arc<satori_bus::TimerQueue>,
@@ -74,6 +76,10 @@ pub(crate) fn save(control: &Control<MachineVcpu>) -> Result<Saved, Error> {
     }
     if let Some(kvm) = &rooms.platform.kvm {
         saved.put("kvm", Value::of(&kvm.save())?)?;
+    }
+    // Behind its devices, whose last answers are in the guest's rings then.
+    for (name, value) in rooms.xen_bus.iter().map(|bus| bus.save()).collect::<Result<Vec<_>, _>>()?.concat() {
+        saved.put(name, value)?;
     }
     if let Some(xen) = &rooms.platform.xen {
         saved.put("xen", Value::of(&xen.save())?)?;
@@ -125,12 +131,20 @@ fn vcpu(index: usize, saved: &mut Saved) -> Result<Values, Error> {
 /// in their own.
 fn beside(rooms: &Rooms, saved: &mut Saved) -> Result<(), Error> {
     rooms.restore(saved.take("machine")?.state()?)?;
+    // Before the memory, of which it may have made more.
+    if let Some(xen) = &rooms.platform.xen {
+        let state: satori_xen::Saved = saved.take("xen")?.state()?;
+        Error::unless(xen.restore(state), "Xen interface", "it is of other vCPUs, or damaged")?;
+    }
     memory::restore(&rooms.platform.memory, &saved.take("memory")?)?;
     for (place, function) in &rooms.functions {
         function.restore(&saved.take(&format!("pci/{place}"))?)?;
     }
     for (place, part) in &rooms.parts {
         part.restore(&saved.take(&format!("chipset/{place}"))?)?;
+    }
+    if let Some(bus) = &rooms.xen_bus {
+        bus.restore(&mut |name| saved.take(name))?;
     }
     if let Some(hyperv) = &rooms.platform.hyperv {
         let state = saved.take("hyperv")?.state()?;
@@ -139,10 +153,6 @@ fn beside(rooms: &Rooms, saved: &mut Saved) -> Result<(), Error> {
     if let Some(kvm) = &rooms.platform.kvm {
         let state: satori_kvm::Saved = saved.take("kvm")?.state()?;
         Error::unless(kvm.restore(state), "KVM interface", "it is of other vCPUs, or damaged")?;
-    }
-    if let Some(xen) = &rooms.platform.xen {
-        let state: satori_xen::Saved = saved.take("xen")?.state()?;
-        Error::unless(xen.restore(state), "Xen interface", "it is of other vCPUs, or damaged")?;
     }
     Ok(())
 }

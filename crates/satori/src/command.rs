@@ -201,12 +201,16 @@ fn devices(
         ports.push(port("stdout", None, Some(output)));
         ports.push(port("stderr", None, Some(again(std::io::stderr().as_fd())?)));
     }
+    crate::devices::buses(&flags.machine)?;
     let devices = Devices::new(DeviceConfig {
         ports,
         shares,
         disks: crate::devices::disks(&flags.machine)?,
-        nics: crate::network::nics(&flags.machine)?,
-        taps: crate::network::taps(&flags.machine)?,
+        nics: crate::network::nics(&flags.machine, false)?,
+        taps: crate::network::taps(&flags.machine, false)?,
+        xen_disks: crate::devices::xen_disks(&flags.machine)?,
+        xen_nics: crate::network::nics(&flags.machine, true)?,
+        xen_taps: crate::network::taps(&flags.machine, true)?,
         vsock: crate::vsock::sockets(&flags.machine)?,
         rng: true,
         balloon: flags.machine.balloon,

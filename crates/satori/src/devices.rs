@@ -10,12 +10,13 @@ use anyhow::{Result, anyhow, bail};
 use satori_machine::image::{Access, Cache, Format, Image, Source};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
 
+use crate::guest::Face;
 use crate::late;
 use crate::opened::Opened;
 use crate::places::unix_socket;
 use crate::{cli, network, shares};
 
-/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT]`.
+/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT][,bus=xen]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// The image.
@@ -26,11 +27,12 @@ pub struct DiskSpec {
     access: Access,
     cache: Cache,
     serial: String,
+    /// It is on Xen's bus, and not on virtio's.
+    xen: bool,
 }
 
 /// What a part behind the file's name may be.
-const PARTS: &str =
-    "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.. or serial=TEXT (a comma in a name is two)";
+const PARTS: &str = "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.., serial=TEXT or bus=virtio|xen (a comma in a name is two)";
 
 /// Reads one `--disk`; the file is not looked at.
 pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
@@ -41,7 +43,7 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
     }
     let (mut readonly, mut snapshot) = (false, false);
     let (cache, access, serial) = (Cache::default(), Access::Write, String::new());
-    let mut disk = DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial };
+    let mut disk = DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial, xen: false };
     for part in parts {
         if let Some(folder) = part.as_bytes().strip_prefix(b"backing=") {
             disk.backing = Some(OsStr::from_bytes(folder).into());
@@ -61,7 +63,9 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
                     )
                 })?;
             }
-            ("bus", "virtio") => {}
+            ("bus", "virtio") => disk.xen = false,
+            ("bus", "xen") => disk.xen = true,
+            ("bus", other) => return Err(format!("there is no bus '{other}': write bus=virtio or bus=xen")),
             ("format", "raw") => disk.format = Format::Raw,
             ("format", "qcow2") => disk.format = Format::Qcow2,
             ("format", other) => {
@@ -82,6 +86,9 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
         (false, true) => Access::Snapshot,
         (false, false) => Access::Write,
     };
+    if disk.xen && !disk.serial.is_empty() {
+        return Err("disks on Xen's bus have no serial: leave 'serial' or 'bus=xen' out".into());
+    }
     if disk.backing.is_some() && disk.format == Format::Raw {
         return Err(
             "only a qcow2 image is based on others: write 'format=qcow2', or leave 'backing' out".into()
@@ -105,7 +112,8 @@ fn split(text: &OsStr) -> Vec<OsString> {
 
 /// The devices of the flags.
 pub fn devices(flags: &cli::Machine) -> Result<Devices> {
-    let (disks, nics, taps) = (disks(flags)?, network::nics(flags)?, network::taps(flags)?);
+    buses(flags)?;
+    let (disks, nics, taps) = (disks(flags)?, network::nics(flags, false)?, network::taps(flags, false)?);
     let folders = shares::folders([], flags)?;
     let shares = folders.iter().map(|folder| folder.serve(flags)).collect::<Result<Vec<_>>>()?;
     let ports = flags.front.as_ref().map(|front| front.ports.take()).unwrap_or_default();
@@ -113,6 +121,9 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
         disks,
         nics,
         taps,
+        xen_disks: xen_disks(flags)?,
+        xen_nics: network::nics(flags, true)?,
+        xen_taps: network::taps(flags, true)?,
         vsock: crate::vsock::sockets(flags)?,
         shares,
         ports,
@@ -123,7 +134,25 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
 
 /// The disks of the flags. Opens images, and changes none.
 pub fn disks(flags: &cli::Machine) -> Result<Vec<Disk>> {
-    flags.disk.iter().map(open).collect()
+    flags.disk.iter().filter(|spec| !spec.xen).map(open).collect()
+}
+
+/// Those of them that are on Xen's bus.
+pub fn xen_disks(flags: &cli::Machine) -> Result<Vec<Image>> {
+    let disks = flags.disk.iter().filter(|spec| spec.xen);
+    disks.map(|spec| open(spec).map(|disk| disk.image)).collect()
+}
+
+/// Refuses devices on Xen's bus where the guest does not find Xen.
+pub fn buses(flags: &cli::Machine) -> Result<()> {
+    let xen = flags.processor.guest.as_ref().is_some_and(|guest| guest.has(Face::XenPvh));
+    if !xen && let Some(spec) = flags.disk.iter().find(|spec| spec.xen) {
+        bail!("--disk {},bus=xen is for guests that find Xen: add --guest xen-pvh", spec.file.display());
+    }
+    if !xen && flags.net.as_ref().is_some_and(|net| net.xen) {
+        bail!("--net ..,bus=xen is for guests that find Xen: add --guest xen-pvh");
+    }
+    Ok(())
 }
 
 /// The serial ports of `--serial`; files that they lead to are `opened`, and emptied when the guest begins.
@@ -196,6 +225,7 @@ mod tests {
         assert_eq!(spec.file, PathBuf::from("a,b.img"));
         assert!(spec.access == Access::ReadOnly && spec.serial == "x");
         assert_eq!(read("a,cache=none").unwrap().cache, Cache::None);
+        assert!(read("a,bus=xen").unwrap().xen && !read("a,bus=virtio").unwrap().xen);
         let spec = read("a,format=qcow2,backing=/b,snapshot").unwrap();
         assert!(spec.format == Format::Qcow2 && spec.access == Access::Snapshot);
         assert_eq!(spec.backing, Some("/b".into()));
@@ -205,6 +235,8 @@ mod tests {
             ("a,cache=fast", "writeback, none, writethrough, directsync, unsafe"),
             ("a,backing=/b", "format=qcow2"),
             ("a,ro", "readonly"),
+            ("a,bus=ide", "bus=virtio or bus=xen"),
+            ("a,bus=xen,serial=x", "no serial"),
             ("a,readonly,snapshot", "leave one"),
             ("a,snapshot=on", "snapshot"),
         ] {

@@ -24,6 +24,8 @@ pub struct NetSpec {
     mac: [u8; 6],
     /// Pairs of queues; one a vCPU where it is not given.
     pairs: Option<u16>,
+    /// The card is on Xen's bus, and not on virtio's.
+    pub xen: bool,
 }
 
 /// Where frames go.
@@ -61,16 +63,20 @@ pub fn spec(text: &str) -> Result<NetSpec, String> {
         }
         _ => return Err(format!("'{kind}' is no network: write user, tap=NAME or passt=SOCKET")),
     };
-    let mut spec = NetSpec { cable, mac: MAC, pairs: None };
+    let mut spec = NetSpec { cable, mac: MAC, pairs: None, xen: false };
     for word in words {
         match (word.split_once('=').unwrap_or((word, "")), &mut spec.cable) {
             (("mac", text), _) => spec.mac = mac(text)?,
+            (("bus", "virtio"), _) => spec.xen = false,
+            (("bus", "xen"), _) => spec.xen = true,
             (("queues", text), _) => {
                 let pairs = text.parse().ok().filter(|pairs| (1..=8).contains(pairs));
                 spec.pairs =
                     Some(pairs.ok_or_else(|| format!("'queues={text}': write a number from 1 to 8"))?);
             }
-            (_, Cable::User(options)) => options.word(word).map_err(|why| format!("{why}, mac=, queues="))?,
+            (_, Cable::User(options)) => {
+                options.word(word).map_err(|why| format!("{why}, mac=, queues=, bus="))?
+            }
             (_, Cable::Passt(_)) => {
                 return Err(format!(
                     "'{word}' is neither mac=52:54:00:12:34:56 nor queues=N: passt(1) itself has more"
@@ -98,9 +104,14 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
     if parts.next().is_some() || group { Err(wrong()) } else { Ok(mac) }
 }
 
-/// The cards of the flags that lead to a tap.
-pub fn taps(flags: &cli::Machine) -> Result<Vec<TapCard>> {
-    let Some(NetSpec { cable: Cable::Tap(name), mac, pairs }) = &flags.net else { return Ok(Vec::new()) };
+/// The cards of the flags that lead to a tap, on Xen's bus or on virtio's.
+pub fn taps(flags: &cli::Machine, xen: bool) -> Result<Vec<TapCard>> {
+    let Some(NetSpec { cable: Cable::Tap(name), mac, pairs, xen: on }) = &flags.net else {
+        return Ok(Vec::new());
+    };
+    if *on != xen {
+        return Ok(Vec::new());
+    }
     let pairs = pairs.unwrap_or(1);
     let queues = tap::open(name, pairs).map_err(|why| {
         let several = if pairs > 1 { " multi_queue" } else { "" };
@@ -122,9 +133,9 @@ pub fn taps(flags: &cli::Machine) -> Result<Vec<TapCard>> {
     Ok(vec![TapCard { mac: *mac, queues, offload: Box::new(offload) }])
 }
 
-/// The cards of the flags that lead to another process. Starts the network's, or connects to it.
-pub fn nics(flags: &cli::Machine) -> Result<Vec<Nic>> {
-    let Some(spec) = &flags.net else { return Ok(Vec::new()) };
+/// The cards of the flags that lead to another process, on Xen's bus or on virtio's. Starts the network's, or connects to it.
+pub fn nics(flags: &cli::Machine, xen: bool) -> Result<Vec<Nic>> {
+    let Some(spec) = flags.net.as_ref().filter(|spec| spec.xen == xen) else { return Ok(Vec::new()) };
     let cpus = flags.processor.cpus.unwrap_or_default().cpus();
     let pairs = spec.pairs.unwrap_or_else(|| u16::try_from(cpus).unwrap_or(PAIRS).clamp(1, PAIRS));
     let socket = match &spec.cable {

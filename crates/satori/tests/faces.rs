@@ -101,6 +101,78 @@ fn arrived(console: &str, name: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "two boots under the real clock: by name, 'cargo test -p satori --test faces -- --ignored'"]
+fn linux_has_xens_disks_and_cards() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    let image = scratch("xen-devices.img").to_str().expect("UTF-8").to_string();
+    let sector = |at: usize| format!("{at:>511}\n");
+    std::fs::write(&image, (0..16 << 11).map(sector).collect::<String>()).expect("an image");
+    let read_only = scratch("xen-readonly.img").to_str().expect("UTF-8").to_string();
+    std::fs::write(&read_only, vec![b'r'; 1 << 20]).expect("an image");
+    // Reads in large requests and small ones, writes, flushes, gives up; asks the network for an address of its own; and the store.
+    let commands = "set -e; for i in 1 2 3 4 5 6 7 8 9; do [ -b /dev/xvdb ] && break; sleep 0.3; done; sha256sum /dev/xvda; \
+        dd if=/dev/xvda bs=512 skip=9999 count=1 2>/dev/null | tr -d ' '; \
+        dd if=/dev/zero of=/dev/xvda bs=1M seek=3 count=2 conv=fsync 2>/dev/null; blkdiscard -o 8388608 -l 1048576 /dev/xvda || true; \
+        cat /sys/block/xvdb/ro /sys/block/xvda/queue/write_cache; grep -E 'blkif|eth0|xenbus' /proc/interrupts; ls /sys/bus/xen/devices; \
+        ip link set eth0 up; udhcpc -i eth0 -n -q -t 5 -T 1 -s /bin/true 2>&1 | grep obtained; \
+        cat /sys/devices/system/xen_memory/xen_memory0/target_kb; dmesg | grep -E 'xen.*(grant|blkfront|netfront)|xvda'; ls -lR /sys/block | head -3";
+    let initrd = scratch("xen-devices.cpio").to_str().expect("UTF-8").to_string();
+    let modules = ["--kernel", "6.1", "--module", "xen-blkfront", "--module", "xen-netfront"];
+    let made =
+        satori(&[&["initrd", "--busybox"][..], &modules, &["--run", commands, "-o", &initrd]].concat());
+    assert_eq!(made.status, 0, "{}", made.messages);
+    for cpus in ["1", "4"] {
+        std::fs::write(&image, (0..16 << 11).map(sector).collect::<String>()).expect("an image");
+        let disks = [format!("{image},bus=xen"), format!("{read_only},bus=xen,readonly")];
+        let ended = satori(&[
+            "run",
+            "--kernel",
+            &kernel,
+            "--initrd",
+            &initrd,
+            "--guest",
+            "xen-pvh",
+            "--cmdline",
+            "console=hvc0",
+            "--timeout",
+            "5m",
+            "--cpus",
+            cpus,
+            "--disk",
+            &disks[0],
+            "--disk",
+            &disks[1],
+            "--net",
+            "user,bus=xen",
+        ]);
+        assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+        for said in [
+            "9999\r\n",
+            "write back",
+            "vbd-51712",
+            "vif-0",
+            "lease of 10.0.2.15 obtained",
+            "xen:grant_table: Grant tables using version 1 layout",
+            "persistent grants: enabled; indirect descriptors: enabled",
+        ] {
+            assert!(ended.console.contains(said), "no '{said}':\n{}", ended.console);
+        }
+        let mut wanted = (0..16 << 11).map(sector).collect::<String>().into_bytes();
+        assert!(std::fs::read(&image).expect("the image").len() == wanted.len());
+        wanted[3 << 20..5 << 20].fill(0);
+        let now = std::fs::read(&image).expect("the image");
+        let discarded = 8 << 20..9 << 20;
+        let same = |range: std::ops::Range<usize>| now[range.clone()] == wanted[range];
+        assert!(
+            same(0..discarded.start) && same(discarded.end..wanted.len()),
+            "what was written is in the file"
+        );
+    }
+    let refused = satori(&["run", "--kernel", &kernel, "--disk", &format!("{image},bus=xen")]);
+    assert!(refused.status == 2 && refused.messages.contains("--guest xen-pvh"), "{}", refused.messages);
+}
+
+#[test]
 fn linux_is_a_pvh_guest_of_xen() {
     let look = "cat /sys/hypervisor/type /sys/hypervisor/guest_type /sys/hypervisor/version/major; grep xen /proc/interrupts; \
         cat /sys/devices/system/clocksource/clocksource0/current_clocksource; \

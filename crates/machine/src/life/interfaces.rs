@@ -57,6 +57,8 @@ pub(super) struct Interfaces {
     pub hyperv: Option<Arc<satori_hyperv::Partition>>,
     pub kvm: Option<Arc<satori_kvm::Partition>>,
     pub xen: Option<Arc<satori_xen::Partition>>,
+    /// Its devices, which the partition keeps.
+    pub xen_bus: Option<Arc<satori_xenback::Bus>>,
 }
 
 impl Interfaces {
@@ -84,7 +86,10 @@ impl Interfaces {
             let wake = Arc::new(move |vcpu| wake.wake(vcpu));
             Arc::new(satori_kvm::Partition::new(plan.config.kvm, memory, clock, ids, wake))
         });
-        Ok(Interfaces { hyperv, kvm, xen })
+        let (devices, moved) = (plan.config.devices.xen(), &plan.shared.moved);
+        let xen_bus =
+            xen.as_ref().map(|xen| satori_xenback::Bus::wire(devices, xen, plan.time.is_virtual(), moved));
+        Ok(Interfaces { hyperv, kvm, xen, xen_bus })
     }
 }
 

@@ -24,6 +24,10 @@ pub(crate) enum Port {
     Loop { port: u32, vcpu: u32 },
     /// The host's end of the console.
     Console { vcpu: u32 },
+    /// The host's end of the store.
+    Store { vcpu: u32 },
+    /// A back end of the host's.
+    Back { back: u32, vcpu: u32 },
     /// A virtual interrupt.
     Virq { virq: u32, vcpu: u32 },
     /// An interrupt from one vCPU to another.
@@ -41,6 +45,8 @@ impl Port {
             Port::Unbound { vcpu, .. }
             | Port::Loop { vcpu, .. }
             | Port::Console { vcpu }
+            | Port::Store { vcpu }
+            | Port::Back { vcpu, .. }
             | Port::Virq { vcpu, .. }
             | Port::Ipi { vcpu } => Some(vcpu),
         }
@@ -181,7 +187,9 @@ impl Partition {
                 let asked: Bytes<12> = self.structure(caller, at)?;
                 let (domain, remote) = (asked.u16(0), asked.u32(4));
                 ours(domain)?;
-                let Port::Unbound { vcpu, .. } = *state.port(remote)? else { return Err(EINVAL) };
+                let Port::Unbound { remote: whose, vcpu } = *state.port(remote)? else { return Err(EINVAL) };
+                // One that waits for a back end is not for the domain itself.
+                ours(whose).map_err(|_| EINVAL)?;
                 let port = state.bind(&self.memory, Port::Loop { port: remote, vcpu: 0 })?;
                 state.ports[remote as usize] = Port::Loop { port, vcpu };
                 // What was sent before is not lost.
@@ -244,6 +252,14 @@ impl Partition {
                     Port::Loop { port: other, .. } => self.raise(&mut state, other, own),
                     Port::Ipi { .. } => self.raise(&mut state, port, own),
                     Port::Console { .. } => self.serve_console(&mut state),
+                    Port::Store { .. } => {
+                        drop(state);
+                        self.serve_store(own);
+                    }
+                    Port::Back { back, .. } => {
+                        drop(state);
+                        self.back_ends.get().iter().for_each(|back_ends| back_ends.notified(back));
+                    }
                     Port::Unbound { .. } => {}
                     Port::Virq { .. } | Port::Free => return Err(EINVAL),
                 }
@@ -257,7 +273,7 @@ impl Partition {
                     Port::Free => (0, 0, 0),
                     Port::Unbound { remote, .. } => (1, u32::from(remote), 0),
                     Port::Loop { port, .. } => (2, DOMID.into(), port),
-                    Port::Console { .. } => (2, 0, 0),
+                    Port::Console { .. } | Port::Store { .. } | Port::Back { .. } => (2, 0, 0),
                     Port::Virq { virq, .. } => (4, virq, 0),
                     Port::Ipi { .. } => (5, 0, 0),
                 };
@@ -279,6 +295,8 @@ impl Partition {
                     Port::Unbound { vcpu, .. }
                     | Port::Loop { vcpu, .. }
                     | Port::Console { vcpu }
+                    | Port::Store { vcpu }
+                    | Port::Back { vcpu, .. }
                     | Port::Virq { vcpu, .. } => *vcpu = to,
                 }
                 done(0)
@@ -292,7 +310,10 @@ impl Partition {
                 let asked: Bytes<2> = self.structure(caller, at)?;
                 ours(asked.u16(0))?;
                 for port in 1..state.ports.len() as u32 {
-                    if !matches!(state.ports[port as usize], Port::Console { .. } | Port::Free) {
+                    if !matches!(
+                        state.ports[port as usize],
+                        Port::Console { .. } | Port::Store { .. } | Port::Free
+                    ) {
                         self.close(&mut state, port)?;
                     }
                 }
@@ -302,6 +323,34 @@ impl Partition {
             }
             // bind_pirq and what else there is.
             _ => Err(ENOSYS),
+        }
+    }
+
+    /// Binds back end `back` to `port`, which the guest made for it; false if it did not.
+    pub fn bind_back(&self, port: u32, back: u32) -> bool {
+        let mut state = self.state();
+        let Some(place) = state.ports.get_mut(port as usize) else { return false };
+        let Port::Unbound { remote: 0, vcpu } = *place else { return false };
+        *place = Port::Back { back, vcpu };
+        true
+    }
+
+    /// Back end `back` leaves `port`, if it still is there.
+    pub fn leave_back(&self, port: u32, back: u32) {
+        let mut state = self.state();
+        if let Some(place) = state.ports.get_mut(port as usize)
+            && let Port::Back { back: at, vcpu } = *place
+            && at == back
+        {
+            *place = Port::Unbound { remote: 0, vcpu };
+        }
+    }
+
+    /// Back end `back` notifies the guest by `port`; of a port that it no longer is at nothing comes.
+    pub fn notify(&self, port: u32, back: u32) {
+        let mut state = self.state();
+        if matches!(state.ports.get(port as usize), Some(Port::Back { back: at, .. }) if *at == back) {
+            self.raise(&mut state, port, None);
         }
     }
 

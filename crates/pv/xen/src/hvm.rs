@@ -5,7 +5,7 @@ use satori_defs::xen::{DOMID_SELF, param};
 
 use crate::hypercall::{Bytes, Caller, Served, done};
 use crate::leaves::DOMID;
-use crate::partition::CONSOLE_GFN;
+use crate::partition::{CONSOLE_GFN, STORE_GFN};
 use crate::{Partition, Vp};
 
 impl Partition {
@@ -30,8 +30,8 @@ impl Partition {
                     param::CALLBACK_IRQ => self.state().callback,
                     param::CONSOLE_PFN => CONSOLE_GFN,
                     param::CONSOLE_EVTCHN => self.state().console_port.into(),
-                    // There is no store.
-                    param::STORE_PFN | param::STORE_EVTCHN => 0,
+                    param::STORE_PFN => STORE_GFN,
+                    param::STORE_EVTCHN => self.state().store_port.into(),
                     _ => return Err(EPERM),
                 };
                 asked.set_u64(8, value);

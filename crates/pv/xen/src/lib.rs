@@ -14,6 +14,7 @@ mod calls;
 mod console;
 mod events;
 mod fifo;
+mod grants;
 mod hvm;
 mod hypercall;
 mod leaves;
@@ -21,6 +22,7 @@ mod memory;
 mod partition;
 mod saved;
 mod sched;
+mod store;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -28,7 +30,9 @@ mod vcpu;
 mod version;
 
 pub use calls::{CALLS, CallRow};
+pub use grants::Copied;
 pub use hypercall::{Caller, Outcome};
 pub use leaves::{PAGE_MSR, VCPU_LEAF, leaves};
-pub use partition::{Host, Partition, SPECIAL, Vp};
+pub use partition::{BackEnds, Host, Partition, SPECIAL, Vp};
+pub use satori_xenstore::Store;
 pub use saved::Saved;

@@ -1,24 +1,37 @@
 //! memory_op: where the shared page is, and how much memory there is.
 
 use satori_defs::xen::errno::{EINVAL, ENOENT, ENOSYS, EPERM};
-use satori_defs::xen::shared_info;
-use satori_memory::{Gpa, PAGE_SIZE};
+use satori_defs::xen::{DOMID_SELF, shared_info};
+use satori_memory::{Gpa, PAGE_SIZE, Region};
 use satori_pv::{TimeArea, wall_clock};
 
 use crate::hypercall::{Bytes, Caller, Served, done};
+use crate::leaves::DOMID;
 use crate::partition::State;
 use crate::{Partition, Vp};
 
 /// Spaces of add_to_physmap.
 const SHARED_INFO: u32 = 0;
+const GRANT_TABLE: u32 = 1;
+
+/// Pages that come at once where the guest places one beyond its RAM: those that it places next are beside it.
+const TOGETHER: u64 = 64 * PAGE_SIZE;
+/// Ranges of such pages that there may be.
+const RANGES: usize = 256;
+/// Pages that one call takes or gives.
+const PAGES_AT_ONCE: u64 = 1 << 16;
 
 impl Partition {
     pub(crate) fn memory_op(&self, _: &mut Vp, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
-        let pages = || self.memory.regions().map(|region| region.len / PAGE_SIZE).sum::<u64>();
         match command as u32 {
-            3 | 4 => done(pages() as i64),
+            1 | 6 => self.reservation(caller, at, command as u32 == 6),
+            3 => {
+                let given: u64 = self.state().given.values().map(|bits| u64::from(bits.count_ones())).sum();
+                done(self.ram_pages().saturating_sub(given) as i64)
+            }
+            4 => done(self.ram_pages() as i64),
             14 => {
-                let last = self.memory.regions().map(|region| region.start.0 + region.len).max().unwrap_or(0);
+                let last = self.ram.iter().map(|region| region.start.0 + region.len).max().unwrap_or(0);
                 done((last / PAGE_SIZE) as i64 - 1)
             }
             7 => {
@@ -49,7 +62,6 @@ impl Partition {
                 done(0)
             }
             9 => self.memory_map(caller, at),
-            // The balloon's, and what else there is.
             _ => Err(ENOSYS),
         }
     }
@@ -59,8 +71,12 @@ impl Partition {
         match space {
             SHARED_INFO if index == 0 => {}
             SHARED_INFO => return Err(EINVAL),
+            GRANT_TABLE => {
+                let to = gfn.checked_mul(PAGE_SIZE).ok_or(EINVAL)?;
+                return self.place_grants(state, index, Gpa(to));
+            }
             4 | 5 => return Err(EPERM),
-            // Grant tables, and a guest's own pages.
+            // A guest's own pages.
             _ => return Err(ENOSYS),
         }
         let to = Gpa(gfn.checked_mul(PAGE_SIZE).ok_or(EINVAL)?);
@@ -80,6 +96,65 @@ impl Partition {
             self.place_time(state, vcpu);
         }
         Ok(())
+    }
+
+    /// Sees to it that there is memory at `to`.
+    pub(crate) fn populate(&self, state: &mut State, to: Gpa) -> Result<(), i64> {
+        if self.memory.has(to, PAGE_SIZE) {
+            return Ok(());
+        }
+        if to.0 >= 1 << 46 || state.added.len() >= RANGES {
+            return Err(EINVAL);
+        }
+        let together = Region { start: Gpa(to.0 & !(TOGETHER - 1)), len: TOGETHER };
+        let alone = Region { start: to, len: PAGE_SIZE };
+        let added = [together, alone].into_iter().find(|region| self.memory.add(*region).is_ok());
+        let added = added.ok_or(EINVAL)?;
+        state.added.insert(added.start.0, added.len);
+        Ok(())
+    }
+
+    /// Takes pages that the guest gives away, or gives them back; how many extents that were.
+    fn reservation(&self, caller: &Caller<'_>, at: u64, populate: bool) -> Served {
+        let asked: Bytes<32> = self.structure(caller, at)?;
+        let (list, count, order) = (asked.u64(0), asked.u64(8), asked.u32(16));
+        if !matches!(asked.u16(24), DOMID_SELF | DOMID) {
+            return Err(EPERM);
+        }
+        if order > 9 {
+            return Err(EPERM);
+        }
+        let (pages, count) = (1 << order, count.min(PAGES_AT_ONCE >> order));
+        for index in 0..count {
+            let gfn = match self.structure::<8>(caller, list.wrapping_add(index * 8)) {
+                Ok(gfn) => gfn.u64(0),
+                Err(_) => return done(index as i64),
+            };
+            let first = gfn.checked_mul(PAGE_SIZE).filter(|_| gfn.is_multiple_of(pages));
+            let ram = |first: u64| {
+                let len = pages * PAGE_SIZE;
+                self.ram.iter().any(|one| first >= one.start.0 && first + len <= one.start.0 + one.len)
+            };
+            let Some(first) = first.filter(|first| *first < 1 << 52 && ram(*first)) else {
+                return done(index as i64);
+            };
+            let mut state = self.state();
+            for page in gfn..gfn + pages {
+                let word = state.given.entry(page / 64).or_default();
+                if populate {
+                    *word &= !(1 << (page % 64));
+                } else {
+                    *word |= 1 << (page % 64);
+                }
+                if *word == 0 {
+                    state.given.remove(&(page / 64));
+                }
+            }
+            if !populate {
+                self.memory.discard(Region { start: Gpa(first), len: pages * PAGE_SIZE });
+            }
+        }
+        done(count as i64)
     }
 
     /// The wall clock at system time 0, in the shared page at `page`.
@@ -128,7 +203,7 @@ impl Partition {
         let (room, to) = (asked.u32(0) as usize, asked.u64(8));
         let mut map = Vec::new();
         let mut entries = 0u32;
-        for region in self.memory.regions().filter(|region| region.start != crate::SPECIAL.start).take(room) {
+        for region in self.ram.iter().take(room) {
             map.extend_from_slice(&region.start.0.to_le_bytes());
             map.extend_from_slice(&region.len.to_le_bytes());
             map.extend_from_slice(&1u32.to_le_bytes());

@@ -1,21 +1,27 @@
 //! The state that all vCPUs share, and that of one.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use satori_bus::{Clock, Nanos};
 use satori_lock::Held;
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_pv::{Named, TimeArea, TimeScale, Usage, Used};
+use satori_xenstore::Store;
 use serde::{Deserialize, Serialize};
 
 use crate::CALLS;
 use crate::events::Port;
 use crate::fifo::Fifo;
+use crate::grants::Grants;
+use crate::store::Pipe;
 
 /// Pages beyond RAM that host and guest share, where Xen's own tools have them: the store's, and the console's.
 pub const SPECIAL: Region = Region { start: Gpa(0xfeff_c000), len: 0x4000 };
 /// The console's.
 pub(crate) const CONSOLE_GFN: u64 = 0xfefff;
+/// The store's.
+pub(crate) const STORE_GFN: u64 = 0xfeffc;
 
 /// What the interface asks of its machine at any time.
 pub trait Host: Send + Sync {
@@ -25,6 +31,14 @@ pub trait Host: Send + Sync {
     fn wake(&self, vcpu: u32);
     /// The guest wrote this to its console, or made room there for what is typed.
     fn console(&self, bytes: &[u8]);
+}
+
+/// Who is behind the ports of devices, and looks at the store as the guest changes it. Both run on a vCPU's thread.
+pub trait BackEnds: Send + Sync {
+    /// The guest notified the port that is bound to this back end.
+    fn notified(&self, back: u32);
+    /// The guest changed these paths of the store.
+    fn changed(&self, paths: &[String]);
 }
 
 /// One vCPU's timers and waits, owned by its thread.
@@ -91,6 +105,15 @@ pub(crate) struct State {
     pub runstate_flag: bool,
     /// The host's end of the console.
     pub console_port: u32,
+    /// That of the store.
+    pub store_port: u32,
+    pub store: Store,
+    pub pipe: Pipe,
+    pub grants: Grants,
+    /// RAM that came since the machine began, for pages that the guest placed where none was: where it begins, and how long it is.
+    pub added: BTreeMap<u64, u64>,
+    /// Pages that the guest gave away: by 64 of them, a bit each.
+    pub given: BTreeMap<u64, u64>,
 }
 
 /// Xen's side of a machine.
@@ -100,6 +123,9 @@ pub struct Partition {
     pub(crate) host: Arc<dyn Host>,
     /// The processors are AMD's: the hypercall page has VMMCALL.
     pub(crate) amd: bool,
+    /// RAM as the machine began, the pages of [`SPECIAL`] not among it.
+    pub(crate) ram: Vec<Region>,
+    pub(crate) back_ends: OnceLock<Arc<dyn BackEnds>>,
     state: Mutex<State>,
     pub(crate) usage: Usage,
 }
@@ -123,20 +149,47 @@ impl Partition {
             scale: TimeScale::new(clock.counter_hz(), 0, 0),
             shared_info: None,
             vcpus: (0..vcpus).map(|_| Vcpu::default()).collect(),
-            ports: vec![Port::Free, Port::host_console()],
+            ports: vec![Port::Free, Port::host_console(), Port::Store { vcpu: 0 }],
             fifo: None,
             callback: 0,
             runstate_flag: false,
             console_port: 1,
+            store_port: 2,
+            store: Store::default(),
+            pipe: Pipe::default(),
+            grants: Grants::default(),
+            added: BTreeMap::new(),
+            given: BTreeMap::new(),
         };
-        Partition {
+        let ram = memory.regions().filter(|region| region.start != SPECIAL.start).collect();
+        let partition = Partition {
             memory,
+            ram,
+            back_ends: OnceLock::new(),
             clock,
             host,
             amd,
             state: Mutex::new(state),
             usage: Usage::new("Xen", CALLS.iter().map(row).collect()),
-        }
+        };
+        partition.begin_store(&mut partition.state());
+        partition
+    }
+
+    /// Has these back ends behind the guest's devices, from the beginning on.
+    pub fn with_back_ends(&self, back_ends: Arc<dyn BackEnds>) {
+        // Once: whoever comes later has no devices.
+        let _ = self.back_ends.set(back_ends);
+    }
+
+    /// Guest memory.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// Pages of RAM as the machine began.
+    pub(crate) fn ram_pages(&self) -> u64 {
+        self.ram.iter().map(|region| region.len / satori_memory::PAGE_SIZE).sum()
     }
 
     /// What the guest has called until now.

@@ -1,6 +1,9 @@
 //! The partition as plain data.
 
+use std::collections::BTreeMap;
+
 use satori_defs::xen::fifo;
+use satori_memory::{Gpa, PAGE_SIZE, Region};
 use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +32,7 @@ impl Vcpu {
 
 impl satori_save::State for Saved {
     const NAME: &'static str = "Xen interface";
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
 }
 
 impl satori_save::State for Vp {
@@ -58,12 +61,37 @@ impl Partition {
         let console = (saved.state.console_port as usize) < ports;
         let fifo = saved.state.fifo.as_ref();
         let most = if fifo.is_some() { fifo::PORTS } else { crate::events::PORTS } as usize;
+        let store =
+            (saved.state.store_port as usize) < ports && saved.state.store.fits() && saved.state.pipe.fits();
+        if !self.add_again(&own.added, &saved.state.added) {
+            return false;
+        }
         let queues = fifo.is_none_or(|fifo| fifo.fits(&self.memory, vcpus));
-        let fits = saved.state.vcpus.len() == vcpus && (1..=most).contains(&ports) && console && queues;
+        let fits = saved.state.vcpus.len() == vcpus
+            && (1..=most).contains(&ports)
+            && console
+            && store
+            && saved.state.grants.fits()
+            && queues;
         if !fits || !somewhere || !saved.state.ports.iter().all(bound) || !self.usage.restore(&saved.usage) {
             return false;
         }
         *own = saved.state;
         true
+    }
+
+    /// Gives the guest the RAM that came since its machine began, and takes what is there instead.
+    fn add_again(&self, there: &BTreeMap<u64, u64>, added: &BTreeMap<u64, u64>) -> bool {
+        let wrong = |(start, len): (&u64, &u64)| *start >= PLACES || *len > PAGE_SIZE * 64;
+        if added.len() > 256 || added.iter().any(wrong) {
+            return false;
+        }
+        let mut gone = there.iter().filter(|(start, len)| added.get(start) != Some(len));
+        let removed = gone.all(|(start, _)| self.memory.remove(Gpa(*start)).is_ok());
+        let new = added.iter().filter(|(start, len)| there.get(start) != Some(len));
+        removed
+            && new
+                .into_iter()
+                .all(|(&start, &len)| self.memory.add(Region { start: Gpa(start), len }).is_ok())
     }
 }

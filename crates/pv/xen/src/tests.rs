@@ -1,5 +1,8 @@
 //! The interface as a guest sees it: calls with right and wrong arguments, and what becomes of events.
 
+mod grants;
+mod store;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -150,7 +153,7 @@ fn an_event_goes_through_mask_selector_and_vector() {
     let mut rig = Rig::set_up();
     assert_eq!(rig.with(call::EVENT_CHANNEL, 7, &[words(1, 0)]), 0);
     let port = rig.word(ARGS + 4);
-    assert_eq!(port, 2, "behind the console's");
+    assert_eq!(port, 3, "behind the console's and the store's");
     assert_eq!(rig.with(call::EVENT_CHANNEL, 4, &[port.into()]), 0);
     assert_eq!(rig.word(0x1800), 1 << port);
     assert!(rig.heard().is_empty(), "masked");

@@ -1,0 +1,141 @@
+//! All devices of one life of a machine.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+use satori_cable::Cable;
+use satori_image::{Image, Requests};
+use satori_save::{Error, Value};
+use satori_xen::{BackEnds, Partition};
+
+use crate::block::Block;
+use crate::net::Card;
+
+/// What a machine's devices lead to, which outlives its resets; clones are the same.
+#[derive(Clone, Default)]
+pub struct Devices {
+    disks: Vec<Arc<Requests>>,
+    cables: Vec<Arc<Cable>>,
+}
+
+impl Devices {
+    /// Those with these images as disks, and a card at each of these cables.
+    pub fn new(images: impl IntoIterator<Item = Image>, cables: Vec<Arc<Cable>>) -> Self {
+        Devices { disks: images.into_iter().map(|image| Arc::new(Requests::new(image))).collect(), cables }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.disks.is_empty() && self.cables.is_empty()
+    }
+
+    /// Descriptors of the host that they need.
+    pub fn files(&self) -> Vec<RawFd> {
+        let cables = self.cables.iter().flat_map(|cable| cable.files());
+        self.disks.iter().flat_map(|disk| disk.image().files()).chain(cables).collect()
+    }
+
+    /// Why they cannot be had in a run that is the same every time, if they cannot.
+    pub fn undetermined(&self) -> Option<String> {
+        (!self.cables.is_empty()).then(|| "what a network brings is not the same every time".into())
+    }
+
+    /// The guest ended: what it wrote and did not flush is its file's when the process ends.
+    pub fn finish(&self) {
+        for disk in &self.disks {
+            disk.idle();
+            if let Err(error) = disk.image().settle() {
+                tracing::warn!("a disk could not be written at the end: {error}");
+            }
+        }
+    }
+}
+
+/// The devices, as a guest finds them in its store.
+pub struct Bus {
+    partition: Weak<Partition>,
+    blocks: Vec<Arc<Block>>,
+    cards: Vec<Arc<Card>>,
+}
+
+/// Of the number by which a port's back end is known: a queue of a device.
+pub(crate) const QUEUES: u32 = 16;
+
+impl Bus {
+    /// Puts `devices` into the store of `partition`. If the run has to be the same every time, everything is done where it is asked
+    /// for. `moved` counts what was answered.
+    pub fn wire(
+        devices: &Devices,
+        partition: &Arc<Partition>,
+        determined: bool,
+        moved: &Arc<AtomicU64>,
+    ) -> Arc<Self> {
+        let blocks = devices.disks.iter().zip(0..).map(|(disk, index)| {
+            if !determined {
+                disk.start();
+            }
+            Block::new(partition, disk.clone(), index, moved.clone())
+        });
+        let blocks: Vec<_> = blocks.collect();
+        let cards = devices.cables.iter().zip(0..).map(|(cable, index)| {
+            Card::new(partition, cable.clone(), (index, blocks.len() as u32 + index), moved.clone())
+        });
+        let cards = cards.collect();
+        let bus = Arc::new(Bus { partition: Arc::downgrade(partition), blocks, cards });
+        partition.with_back_ends(bus.clone());
+        bus.blocks.iter().for_each(|block| block.follow(partition));
+        bus.cards.iter().for_each(|card| card.follow(partition));
+        bus
+    }
+
+    /// The state of each, by name, once nothing is under way any more.
+    pub fn save(&self) -> Result<Vec<(String, Value)>, Error> {
+        if !self.cards.is_empty() {
+            return Err(Error::refused(
+                "a network card of Xen's",
+                "its connections are in the process of the user network; save a machine without --net",
+            ));
+        }
+        self.blocks.iter().map(|block| Ok((block.name(), block.save()?))).collect()
+    }
+
+    /// Takes the states back; `take` gives that of a name. The interface itself and the memory have theirs already.
+    pub fn restore(&self, take: &mut dyn FnMut(&str) -> Result<Value, Error>) -> Result<(), Error> {
+        self.blocks.iter().try_for_each(|block| block.restore(&take(&block.name())?))
+    }
+}
+
+impl BackEnds for Bus {
+    fn notified(&self, back: u32) {
+        let (device, queue) = ((back / QUEUES) as usize, back % QUEUES);
+        match self.blocks.get(device) {
+            Some(block) => Block::serve(block, queue),
+            None => self.cards.get(device - self.blocks.len()).iter().for_each(|card| card.serve(queue)),
+        }
+    }
+
+    fn changed(&self, paths: &[String]) {
+        let Some(partition) = self.partition.upgrade() else { return };
+        for block in &self.blocks {
+            let front = &block.connection.front;
+            // One that removes what lies above removes the device, too.
+            if paths.iter().any(|path| path.starts_with(front) || front.starts_with(path.as_str())) {
+                block.follow(&partition);
+            }
+        }
+        for card in &self.cards {
+            let front = &card.connection.front;
+            if paths.iter().any(|path| path.starts_with(front) || front.starts_with(path.as_str())) {
+                card.follow(&partition);
+            }
+        }
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        self.blocks.iter().for_each(|block| block.leave());
+        self.cards.iter().for_each(|card| card.leave());
+    }
+}
