@@ -39,6 +39,8 @@ pub(crate) extern "sysv64" fn call(vcpu: &mut Translating, site: &Site) -> u64 {
 fn help(vcpu: &mut Translating, site: &Site) -> u64 {
     vcpu.settle_retired(site.rest.into());
     vcpu.collect_x87();
+    // It may drop translations, as INVLPG does: who misses them again has not been answered in vain.
+    vcpu.context.repeats = 0;
     let distance = vcpu.jit.distance_of(site.block);
     let cpu = &mut vcpu.cpu;
     cpu.flags.set_bits(stubs::unpacked(vcpu.context.flags));
