@@ -1,6 +1,7 @@
 //! The Hyper-V guest interface (Top-Level Functional Specification, "TLFS").
 
 pub mod synic;
+pub mod vmbus;
 
 /// CPUID leaves (TLFS 2.4).
 pub mod leaf {

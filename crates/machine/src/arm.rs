@@ -105,6 +105,11 @@ impl Machine {
         if !(1..=MAX_CPUS).contains(&config.cpus) {
             return Err(Error::Config(format!("use --cpus 1 to {MAX_CPUS}")));
         }
+        if config.devices.vmbus().is_some() {
+            return Err(Error::Config(
+                "VMBus is there for x86 guests alone: leave --vmbus and bus=vmbus out".into(),
+            ));
+        }
         let time = match config.clock {
             ClockMode::Real => Time::Real(Arc::new(RealClock::new(Some(COUNTER_HZ)))),
             ClockMode::Virtual { rate } => Time::Virtual(Arc::new(VirtualClock::new(rate, Some(COUNTER_HZ)))),

@@ -11,15 +11,16 @@ use satori_memory::Region;
 use crate::engines::Chosen;
 use crate::life::{Begin, Loader};
 use crate::offered::long_mode;
-use crate::{Config, Error, NumaNode};
+use crate::{Config, Devices, Error, NumaNode};
 
 /// What the tables announce: the processors, and every device that a life has.
-fn platform(topology: Topology, nodes: Vec<Node>, devices: bool, serials: usize) -> Platform {
+fn platform(topology: Topology, nodes: Vec<Node>, devices: &Devices, serials: usize) -> Platform {
     Platform {
         apic_ids: topology.apic_ids().collect(),
         sockets: topology.sockets,
         cores: topology.dies * topology.cores,
-        pci_devices: devices,
+        pci_devices: devices.has_pci(),
+        vmbus: devices.vmbus().is_some(),
         more_serials: serials,
         nodes,
         ..Platform::default()
@@ -75,7 +76,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         platform: platform(
             config.topology,
             nodes(&config.numa, config.topology, &regions),
-            !config.devices.is_empty(),
+            &config.devices,
             config.serials.count(),
         ),
         protocol: config.protocol,

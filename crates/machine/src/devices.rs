@@ -17,7 +17,9 @@ use satori_virtio::{
     BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
     Sockets, TapCard, VirtioFunction, Vsock, Wiring,
 };
-use satori_xenback::Cable;
+
+use satori_cable::Cable;
+use satori_vmbus_devices::{NetVsc, Scsi};
 
 use crate::{Error, entropy};
 
@@ -46,11 +48,32 @@ pub struct DeviceConfig {
     pub rng: bool,
     /// A memory balloon, which asks for so many bytes.
     pub balloon: Option<u64>,
+    /// Hyper-V's VMBus, with what is on it beside the utilities.
+    pub vmbus: Option<VmbusConfig>,
+}
+
+/// What is on a machine's VMBus beside the utilities.
+#[derive(Debug, Default)]
+pub struct VmbusConfig {
+    /// Disks, in this order.
+    pub disks: Vec<Disk>,
+    /// Network cards, in this order.
+    pub nics: Vec<Nic>,
+    /// Network cards on taps, behind the others.
+    pub taps: Vec<TapCard>,
 }
 
 /// Devices that outlive resets; clones are the same devices.
 #[derive(Clone, Default)]
-pub struct Devices(Arc<Vec<(&'static str, Arc<dyn Device>)>>, satori_xenback::Devices);
+pub struct Devices(Arc<All>);
+
+/// All devices: those on PCI by their names, those on VMBus, if there is one, and those behind Xen's back ends.
+#[derive(Default)]
+struct All {
+    pci: Vec<(&'static str, Arc<dyn Device>)>,
+    vmbus: Option<Vec<Arc<dyn satori_vmbus::Device>>>,
+    xen: satori_xenback::Devices,
+}
 
 /// Device numbers on the bus that are ours to give: 0 is the host bridge.
 const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
@@ -58,7 +81,7 @@ const SLOTS: std::ops::RangeInclusive<u8> = 1..=31;
 impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
-        let DeviceConfig { ports, shares, disks, nics, taps, vsock, rng, balloon, .. } = config;
+        let DeviceConfig { ports, shares, disks, nics, taps, vsock, rng, balloon, vmbus, .. } = config;
         let cables =
             config.xen_nics.into_iter().map(Cable::stream).chain(config.xen_taps.into_iter().map(Cable::tap));
         let cables = cables.collect::<Result<Vec<_>, _>>().map_err(satori_virtio::Error::from)?;
@@ -100,22 +123,36 @@ impl Devices {
         if devices.len() > SLOTS.count() {
             return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
         }
-        Ok(Devices(Arc::new(devices), xen))
+        let vmbus = vmbus.map(on_vmbus).transpose()?;
+        Ok(Devices(Arc::new(All { pci: devices, vmbus, xen })))
     }
 
-    /// Whether there are none on the PCI bus.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether there are some on PCI.
+    pub(crate) fn has_pci(&self) -> bool {
+        !self.0.pci.is_empty()
+    }
+
+    /// Those on VMBus, if there is one.
+    pub(crate) fn vmbus(&self) -> Option<&[Arc<dyn satori_vmbus::Device>]> {
+        self.0.vmbus.as_deref()
+    }
+
+    fn on_vmbus(&self) -> impl Iterator<Item = &Arc<dyn satori_vmbus::Device>> {
+        self.0.vmbus.iter().flatten()
     }
 
     /// Descriptors that a sandbox has to keep open.
     pub fn files(&self) -> Vec<RawFd> {
-        self.0.iter().flat_map(|(_, device)| device.files()).chain(self.1.files()).collect()
+        let pci = self.0.pci.iter().flat_map(|(_, device)| device.files());
+        let vmbus = self.on_vmbus().flat_map(|device| device.files());
+        pci.chain(vmbus).chain(self.0.xen.files()).collect()
     }
 
     /// Refuses what makes no two runs the same.
     pub(crate) fn determined(&self) -> Result<(), Error> {
-        match self.0.iter().find_map(|(_, device)| device.undetermined()).or_else(|| self.1.undetermined()) {
+        let pci = self.0.pci.iter().find_map(|(_, device)| device.undetermined());
+        let vmbus = || self.on_vmbus().find_map(|device| device.undetermined());
+        match pci.or_else(vmbus).or_else(|| self.0.xen.undetermined()) {
             Some(why) => Err(Error::Config(format!("--clock virtual: {why}; use --clock real"))),
             None => Ok(()),
         }
@@ -129,7 +166,7 @@ impl Devices {
         determined: bool,
         moved: &Arc<AtomicU64>,
     ) -> Result<(), Error> {
-        for ((name, device), slot) in self.0.iter().zip(SLOTS) {
+        for ((name, device), slot) in self.0.pci.iter().zip(SLOTS) {
             let wiring = Wiring {
                 memory: memory.clone(),
                 map: bus.map.clone(),
@@ -148,19 +185,35 @@ impl Devices {
 
     /// Those that a guest reaches by Xen's back ends.
     pub(crate) fn xen(&self) -> &satori_xenback::Devices {
-        &self.1
+        &self.0.xen
     }
 
     /// Which port's output the host did not take, as on a full disk, and what it said. Asked once, at the end.
     pub fn lost(&self) -> Option<(String, std::io::Error)> {
-        self.0.iter().find_map(|(_, device)| device.lost())
+        self.0.pci.iter().find_map(|(_, device)| device.lost())
     }
 
     /// Waits until what the guest gave away has left, or somebody does not want to wait any longer.
     pub fn finish(&self, give_up: &dyn Fn() -> bool) {
-        self.0.iter().for_each(|(_, device)| device.finish(give_up));
-        self.1.finish();
+        self.0.pci.iter().for_each(|(_, device)| device.finish(give_up));
+        self.on_vmbus().for_each(|device| device.finish(give_up));
+        self.0.xen.finish();
     }
+}
+
+/// The devices on VMBus.
+fn on_vmbus(config: VmbusConfig) -> Result<Vec<Arc<dyn satori_vmbus::Device>>, Error> {
+    let VmbusConfig { disks, nics, taps } = config;
+    let mut devices: Vec<Arc<dyn satori_vmbus::Device>> = Vec::new();
+    if !disks.is_empty() {
+        let disks = disks.into_iter().map(|Disk { image, serial }| (image, serial)).collect();
+        devices.push(Scsi::new(disks).map_err(Error::Config)?);
+    }
+    let cables = nics.into_iter().map(Cable::stream).chain(taps.into_iter().map(Cable::tap));
+    for (cable, index) in cables.zip(0..) {
+        devices.push(NetVsc::new(cable.map_err(satori_virtio::Error::from)?, index));
+    }
+    Ok(devices)
 }
 
 /// A machine's PCI bus, as devices are put on it.
@@ -242,14 +295,16 @@ impl RandomBytes for HostBytes {
 
 impl fmt::Debug for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        let names = f.debug_list().entries(self.0.pci.iter().map(|(name, _)| name)).finish();
+        names.and_then(|()| if self.0.vmbus.is_some() { f.write_str(" and VMBus") } else { Ok(()) })
     }
 }
 
 impl PartialEq for Devices {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-            || [self, other].iter().all(|devices| devices.is_empty() && devices.1.is_empty())
+        let none =
+            |devices: &Devices| !devices.has_pci() && devices.vmbus().is_none() && devices.xen().is_empty();
+        Arc::ptr_eq(&self.0, &other.0) || none(self) && none(other)
     }
 }
 

@@ -51,7 +51,7 @@ pub use charge::Charges;
 pub use clock::{RealClock, VirtualClock};
 pub use config::{ClockMode, Config, EngineKind, NumaNode, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
 pub use crash_dump::CrashDump;
-pub use devices::{DeviceConfig, Devices};
+pub use devices::{DeviceConfig, Devices, VmbusConfig};
 pub use error::Error;
 pub use gdb::GdbListener;
 pub use handle::Handle;

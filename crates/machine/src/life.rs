@@ -2,6 +2,7 @@
 
 mod interfaces;
 mod processors;
+pub(crate) mod vmbus;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use satori_engine::{Engine, Space, TimeSource, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::TestDevice;
 use satori_memory::{ALL_LINES, GuestMemory, Region};
+use satori_save::Save;
 use satori_state::CpuState;
 
 use self::interfaces::Interfaces;
@@ -230,6 +232,8 @@ impl Life {
                 }
             });
         }
+        let vmbus = vmbus::wire(plan, &interfaces, processors.memory(), &timers, &chipset.pm)?;
+        parts.extend(vmbus.map(|bus| ("vmbus", bus as Arc<dyn Save>)));
         let own_timers = own_timers(plan, &interfaces, &timers);
         let Interfaces { hyperv, kvm, xen, xen_bus } = interfaces;
         let platform = Arc::new(Platform {

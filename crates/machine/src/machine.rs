@@ -109,6 +109,7 @@ impl Machine {
             config.devices.determined()?;
             config.serials.determined()?;
         }
+        crate::life::vmbus::possible(&config)?;
         suffices(&*parts.engine, matches!(config.clock, ClockMode::Virtual { .. }))?;
         let shared = Shared::new();
         shared.set_script(config.input.clone());

@@ -28,6 +28,7 @@ use satori_machine::{Cmdline, DeviceConfig, Devices, Event, Module, Port, Protoc
 
 use crate::commands::costs;
 use crate::commands::run::{self, Boot};
+use crate::devices::DeviceBus;
 use crate::judge::Judge;
 use crate::late::plain;
 use crate::network::NetSpec;
@@ -93,8 +94,17 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     let folders = Folders::of(flags)?;
     // Debian builds the drivers of these into no kernel.
     let mut drivers = Vec::new();
-    drivers.extend((!flags.machine.disk.is_empty()).then_some("virtio_blk"));
-    drivers.extend(flags.machine.net.is_some().then_some("virtio_net"));
+    let disk = |bus| flags.machine.disk.iter().any(|disk| disk.bus == bus);
+    let net = |bus| flags.machine.net.as_ref().is_some_and(|net| net.bus == bus);
+    drivers.extend(disk(DeviceBus::Virtio).then_some("virtio_blk"));
+    drivers.extend(net(DeviceBus::Virtio).then_some("virtio_net"));
+    if flags.machine.has_vmbus() {
+        drivers.extend(["hv_vmbus", "hv_utils"]);
+    }
+    if disk(DeviceBus::Vmbus) {
+        drivers.extend(["hv_storvsc", "sd_mod"]);
+    }
+    drivers.extend(net(DeviceBus::Vmbus).then_some("hv_netvsc"));
     drivers.extend(flags.machine.vsock.is_some().then_some("vmw_vsock_virtio_transport"));
     drivers.extend(flags.machine.balloon.is_some().then_some("virtio_balloon"));
     if folders.all().iter().any(|place| place.folder.share.protocol == Protocol::Plan9) {
@@ -205,15 +215,16 @@ fn devices(
     let devices = Devices::new(DeviceConfig {
         ports,
         shares,
-        disks: crate::devices::disks(&flags.machine)?,
-        nics: crate::network::nics(&flags.machine, false)?,
-        taps: crate::network::taps(&flags.machine, false)?,
+        disks: crate::devices::disks(&flags.machine, DeviceBus::Virtio)?,
+        nics: crate::network::nics(&flags.machine, DeviceBus::Virtio)?,
+        taps: crate::network::taps(&flags.machine, DeviceBus::Virtio)?,
         xen_disks: crate::devices::xen_disks(&flags.machine)?,
-        xen_nics: crate::network::nics(&flags.machine, true)?,
-        xen_taps: crate::network::taps(&flags.machine, true)?,
+        xen_nics: crate::network::nics(&flags.machine, DeviceBus::Xen)?,
+        xen_taps: crate::network::taps(&flags.machine, DeviceBus::Xen)?,
         vsock: crate::vsock::sockets(&flags.machine)?,
         rng: true,
         balloon: flags.machine.balloon,
+        vmbus: crate::devices::vmbus(&flags.machine)?,
     })?;
     Ok((devices, control, typed))
 }

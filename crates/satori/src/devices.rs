@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::image::{Access, Cache, Format, Image, Source};
-use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts};
+use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts, VmbusConfig};
 
 use crate::guest::Face;
 use crate::late;
@@ -16,7 +16,31 @@ use crate::opened::Opened;
 use crate::places::unix_socket;
 use crate::{cli, network, shares};
 
-/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT][,bus=xen]`.
+/// How a guest reaches a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceBus {
+    /// PCI, and virtio over it.
+    #[default]
+    Virtio,
+    /// Hyper-V's VMBus.
+    Vmbus,
+    /// Xen's back ends.
+    Xen,
+}
+
+impl DeviceBus {
+    /// What `bus=` names.
+    pub fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "virtio" => Ok(DeviceBus::Virtio),
+            "vmbus" => Ok(DeviceBus::Vmbus),
+            "xen" => Ok(DeviceBus::Xen),
+            other => Err(format!("there is no bus '{other}': write bus=virtio, bus=vmbus or bus=xen")),
+        }
+    }
+}
+
+/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT][,bus=..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// The image.
@@ -27,12 +51,12 @@ pub struct DiskSpec {
     access: Access,
     cache: Cache,
     serial: String,
-    /// It is on Xen's bus, and not on virtio's.
-    xen: bool,
+    /// How the guest reaches it.
+    pub bus: DeviceBus,
 }
 
 /// What a part behind the file's name may be.
-const PARTS: &str = "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.., serial=TEXT or bus=virtio|xen (a comma in a name is two)";
+const PARTS: &str = "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.., serial=TEXT or bus=virtio|vmbus|xen (a comma in a name is two)";
 
 /// Reads one `--disk`; the file is not looked at.
 pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
@@ -43,7 +67,8 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
     }
     let (mut readonly, mut snapshot) = (false, false);
     let (cache, access, serial) = (Cache::default(), Access::Write, String::new());
-    let mut disk = DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial, xen: false };
+    let bus = DeviceBus::default();
+    let mut disk = DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial, bus };
     for part in parts {
         if let Some(folder) = part.as_bytes().strip_prefix(b"backing=") {
             disk.backing = Some(OsStr::from_bytes(folder).into());
@@ -63,9 +88,7 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
                     )
                 })?;
             }
-            ("bus", "virtio") => disk.xen = false,
-            ("bus", "xen") => disk.xen = true,
-            ("bus", other) => return Err(format!("there is no bus '{other}': write bus=virtio or bus=xen")),
+            ("bus", name) => disk.bus = DeviceBus::named(name)?,
             ("format", "raw") => disk.format = Format::Raw,
             ("format", "qcow2") => disk.format = Format::Qcow2,
             ("format", other) => {
@@ -86,7 +109,7 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
         (false, true) => Access::Snapshot,
         (false, false) => Access::Write,
     };
-    if disk.xen && !disk.serial.is_empty() {
+    if disk.bus == DeviceBus::Xen && !disk.serial.is_empty() {
         return Err("disks on Xen's bus have no serial: leave 'serial' or 'bus=xen' out".into());
     }
     if disk.backing.is_some() && disk.format == Format::Raw {
@@ -113,7 +136,11 @@ fn split(text: &OsStr) -> Vec<OsString> {
 /// The devices of the flags.
 pub fn devices(flags: &cli::Machine) -> Result<Devices> {
     buses(flags)?;
-    let (disks, nics, taps) = (disks(flags)?, network::nics(flags, false)?, network::taps(flags, false)?);
+    let (disks, nics, taps) = (
+        disks(flags, DeviceBus::Virtio)?,
+        network::nics(flags, DeviceBus::Virtio)?,
+        network::taps(flags, DeviceBus::Virtio)?,
+    );
     let folders = shares::folders([], flags)?;
     let shares = folders.iter().map(|folder| folder.serve(flags)).collect::<Result<Vec<_>>>()?;
     let ports = flags.front.as_ref().map(|front| front.ports.take()).unwrap_or_default();
@@ -122,37 +149,50 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
         nics,
         taps,
         xen_disks: xen_disks(flags)?,
-        xen_nics: network::nics(flags, true)?,
-        xen_taps: network::taps(flags, true)?,
+        xen_nics: network::nics(flags, DeviceBus::Xen)?,
+        xen_taps: network::taps(flags, DeviceBus::Xen)?,
         vsock: crate::vsock::sockets(flags)?,
         shares,
         ports,
         rng: flags.rng,
         balloon: flags.balloon,
+        vmbus: vmbus(flags)?,
     })?)
 }
 
-/// The disks of the flags. Opens images, and changes none.
-pub fn disks(flags: &cli::Machine) -> Result<Vec<Disk>> {
-    flags.disk.iter().filter(|spec| !spec.xen).map(open).collect()
+/// The disks of the flags that are on `bus`. Opens images, and changes none.
+pub fn disks(flags: &cli::Machine, bus: DeviceBus) -> Result<Vec<Disk>> {
+    flags.disk.iter().filter(|disk| disk.bus == bus).map(open).collect()
 }
 
 /// Those of them that are on Xen's bus.
 pub fn xen_disks(flags: &cli::Machine) -> Result<Vec<Image>> {
-    let disks = flags.disk.iter().filter(|spec| spec.xen);
-    disks.map(|spec| open(spec).map(|disk| disk.image)).collect()
+    Ok(disks(flags, DeviceBus::Xen)?.into_iter().map(|disk| disk.image).collect())
 }
 
 /// Refuses devices on Xen's bus where the guest does not find Xen.
 pub fn buses(flags: &cli::Machine) -> Result<()> {
     let xen = flags.processor.guest.as_ref().is_some_and(|guest| guest.has(Face::XenPvh));
-    if !xen && let Some(spec) = flags.disk.iter().find(|spec| spec.xen) {
+    if !xen && let Some(spec) = flags.disk.iter().find(|spec| spec.bus == DeviceBus::Xen) {
         bail!("--disk {},bus=xen is for guests that find Xen: add --guest xen-pvh", spec.file.display());
     }
-    if !xen && flags.net.as_ref().is_some_and(|net| net.xen) {
+    if !xen && flags.net.as_ref().is_some_and(|net| net.bus == DeviceBus::Xen) {
         bail!("--net ..,bus=xen is for guests that find Xen: add --guest xen-pvh");
     }
     Ok(())
+}
+
+/// What is on the guest's VMBus, if it has one.
+pub fn vmbus(flags: &cli::Machine) -> Result<Option<VmbusConfig>> {
+    let bus = DeviceBus::Vmbus;
+    if !flags.has_vmbus() {
+        return Ok(None);
+    }
+    Ok(Some(VmbusConfig {
+        disks: disks(flags, bus)?,
+        nics: network::nics(flags, bus)?,
+        taps: network::taps(flags, bus)?,
+    }))
 }
 
 /// The serial ports of `--serial`; files that they lead to are `opened`, and emptied when the guest begins.
@@ -225,7 +265,9 @@ mod tests {
         assert_eq!(spec.file, PathBuf::from("a,b.img"));
         assert!(spec.access == Access::ReadOnly && spec.serial == "x");
         assert_eq!(read("a,cache=none").unwrap().cache, Cache::None);
-        assert!(read("a,bus=xen").unwrap().xen && !read("a,bus=virtio").unwrap().xen);
+        let bus = |text| read(text).unwrap().bus;
+        assert_eq!((bus("a,bus=xen"), bus("a,bus=virtio")), (DeviceBus::Xen, DeviceBus::Virtio));
+        assert_eq!(bus("a,bus=vmbus"), DeviceBus::Vmbus);
         let spec = read("a,format=qcow2,backing=/b,snapshot").unwrap();
         assert!(spec.format == Format::Qcow2 && spec.access == Access::Snapshot);
         assert_eq!(spec.backing, Some("/b".into()));
@@ -235,7 +277,7 @@ mod tests {
             ("a,cache=fast", "writeback, none, writethrough, directsync, unsafe"),
             ("a,backing=/b", "format=qcow2"),
             ("a,ro", "readonly"),
-            ("a,bus=ide", "bus=virtio or bus=xen"),
+            ("a,bus=ide", "bus=virtio, bus=vmbus or bus=xen"),
             ("a,bus=xen,serial=x", "no serial"),
             ("a,readonly,snapshot", "leave one"),
             ("a,snapshot=on", "snapshot"),

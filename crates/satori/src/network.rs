@@ -11,6 +11,7 @@ use satori_net::Options;
 
 use crate::cli;
 use crate::commands::run;
+use crate::devices::DeviceBus;
 
 /// The address of a card, where none is given: of those that anybody may use (IEEE 802, 8.4).
 const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x12, 0x34, 0x56];
@@ -24,8 +25,8 @@ pub struct NetSpec {
     mac: [u8; 6],
     /// Pairs of queues; one a vCPU where it is not given.
     pairs: Option<u16>,
-    /// The card is on Xen's bus, and not on virtio's.
-    pub xen: bool,
+    /// How the guest reaches it.
+    pub bus: DeviceBus,
 }
 
 /// Where frames go.
@@ -63,12 +64,11 @@ pub fn spec(text: &str) -> Result<NetSpec, String> {
         }
         _ => return Err(format!("'{kind}' is no network: write user, tap=NAME or passt=SOCKET")),
     };
-    let mut spec = NetSpec { cable, mac: MAC, pairs: None, xen: false };
+    let mut spec = NetSpec { cable, mac: MAC, pairs: None, bus: DeviceBus::default() };
     for word in words {
         match (word.split_once('=').unwrap_or((word, "")), &mut spec.cable) {
             (("mac", text), _) => spec.mac = mac(text)?,
-            (("bus", "virtio"), _) => spec.xen = false,
-            (("bus", "xen"), _) => spec.xen = true,
+            (("bus", name), _) => spec.bus = DeviceBus::named(name)?,
             (("queues", text), _) => {
                 let pairs = text.parse().ok().filter(|pairs| (1..=8).contains(pairs));
                 spec.pairs =
@@ -89,7 +89,12 @@ pub fn spec(text: &str) -> Result<NetSpec, String> {
             }
         }
     }
-    Ok(spec)
+    match spec {
+        NetSpec { bus: DeviceBus::Vmbus, pairs: Some(_), .. } => {
+            Err("a card on VMBus has one channel: leave queues= out".into())
+        }
+        spec => Ok(spec),
+    }
 }
 
 fn mac(text: &str) -> Result<[u8; 6], String> {
@@ -104,14 +109,10 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
     if parts.next().is_some() || group { Err(wrong()) } else { Ok(mac) }
 }
 
-/// The cards of the flags that lead to a tap, on Xen's bus or on virtio's.
-pub fn taps(flags: &cli::Machine, xen: bool) -> Result<Vec<TapCard>> {
-    let Some(NetSpec { cable: Cable::Tap(name), mac, pairs, xen: on }) = &flags.net else {
-        return Ok(Vec::new());
-    };
-    if *on != xen {
-        return Ok(Vec::new());
-    }
+/// The cards of the flags on `bus` that lead to a tap.
+pub fn taps(flags: &cli::Machine, bus: DeviceBus) -> Result<Vec<TapCard>> {
+    let spec = flags.net.as_ref().filter(|spec| spec.bus == bus);
+    let Some(NetSpec { cable: Cable::Tap(name), mac, pairs, .. }) = spec else { return Ok(Vec::new()) };
     let pairs = pairs.unwrap_or(1);
     let queues = tap::open(name, pairs).map_err(|why| {
         let several = if pairs > 1 { " multi_queue" } else { "" };
@@ -133,9 +134,9 @@ pub fn taps(flags: &cli::Machine, xen: bool) -> Result<Vec<TapCard>> {
     Ok(vec![TapCard { mac: *mac, queues, offload: Box::new(offload) }])
 }
 
-/// The cards of the flags that lead to another process, on Xen's bus or on virtio's. Starts the network's, or connects to it.
-pub fn nics(flags: &cli::Machine, xen: bool) -> Result<Vec<Nic>> {
-    let Some(spec) = flags.net.as_ref().filter(|spec| spec.xen == xen) else { return Ok(Vec::new()) };
+/// The cards of the flags on `bus` that lead to another process. Starts the network's, or connects to it.
+pub fn nics(flags: &cli::Machine, bus: DeviceBus) -> Result<Vec<Nic>> {
+    let Some(spec) = flags.net.as_ref().filter(|spec| spec.bus == bus) else { return Ok(Vec::new()) };
     let cpus = flags.processor.cpus.unwrap_or_default().cpus();
     let pairs = spec.pairs.unwrap_or_else(|| u16::try_from(cpus).unwrap_or(PAIRS).clamp(1, PAIRS));
     let socket = match &spec.cable {

@@ -126,6 +126,34 @@ fn a_monitor_that_is_killed_200_times_loses_no_record_that_was_flushed() {
     }
 }
 
+/// Disk and network by VMBus: what is flushed is the host's, and what the network brings the guest's.
+#[test]
+fn debian_has_disk_and_network_by_vmbus() {
+    let kernel = fetch(&["kernel", "6.1"]);
+    let (raw, _) = blank("vmbus", 16);
+    fs::write(&raw, vec![0; BYTES as usize]).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut guest, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut guest, &vec![b'x'; 300_000]).unwrap();
+    });
+    let script = format!(
+        "dmesg | grep -o 'Vmbus version:5.3\\|Shutdown IC version 3.2\\|Heartbeat IC version 3.0'; \
+         grep -q HYP: /proc/interrupts && ls /sys/class/block/sda/device/driver && \
+         printf by-vmbus | dd of=/dev/sda seek=3 conv=fsync 2>/dev/null && \
+         bash -c 'cat </dev/tcp/10.0.2.2/{port}' | wc -c"
+    );
+    let disk = format!("{},bus=vmbus", raw.display());
+    let options = ["--disk", disk.as_str(), "--net", "user,loopback,bus=vmbus", "--cpus", "2"];
+    let run = ["run", "--kernel", kernel.as_str(), "--timeout", "5m"];
+    let ended = satori(&[&run[..], &options, &["--", "sh", "-c", script.as_str()]].concat());
+    let said = ["Vmbus version:5.3", "Shutdown IC version 3.2", "Heartbeat IC version 3.0", "300000"];
+    assert!(ended.status == 0 && said.iter().all(|line| ended.console.contains(line)), "{ended:?}");
+    assert_eq!(&fs::read(&raw).unwrap()[3 * 512..3 * 512 + 8], b"by-vmbus");
+    server.join().unwrap();
+}
+
 /// A file system on a qcow2 image that stands on a raw one: written, given up, and whole behind a power-off.
 #[test]
 fn debian_keeps_a_file_system_on_a_qcow2_image() {

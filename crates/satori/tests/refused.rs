@@ -78,11 +78,18 @@ fn disks() {
         (&file("empty.img", b""), "0 bytes"),
         (&format!("{disk},format=qcow2"), "qemu-img check"),
         (&format!("{disk},cache=much"), "write one of writeback"),
+        (&format!("{disk},bus=ide"), "write bus=virtio, bus=vmbus or bus=xen"),
         (&format!("{disk},serial=a-serial-that-is-too-long"), "20 bytes"),
     ] {
         refused(&["--kernel", &kernel, "--disk", disk], &[told]);
     }
     refused(&["--kernel", &kernel, "--disk", &disk, "--disk", &disk], &["in use"]);
+    let on_bus = format!("{disk},bus=vmbus");
+    for how in [vec!["--vmbus"], vec!["--disk", on_bus.as_str()]] {
+        let without = vec!["--kernel", kernel.as_str(), "--hyperv", "off"];
+        refused(&[without, how].concat(), &["VMBus", "synic", "--hyperv on"]);
+    }
+    refused(&["--kernel", &kernel, "--net", "user,bus=vmbus,queues=2"], &["one channel"]);
     let ours = std::fs::File::open(&disk).unwrap();
     ours.lock().unwrap();
     refused(&["--kernel", &kernel, "--disk", &format!("{disk},readonly")], &["in use", "snapshot"]);

@@ -11,7 +11,7 @@ use satori_machine::{Port, TscChange};
 
 use super::CpuFlags;
 use crate::attend::Limits;
-use crate::devices::DiskSpec;
+use crate::devices::{DeviceBus, DiskSpec};
 use crate::network::{self, NetSpec};
 use crate::numa::NumaSpec;
 use crate::output::Newlines;
@@ -32,14 +32,14 @@ pub struct Machine {
     /// vCPUs that stand in one socket are put into a socket for each node where that comes out even
     #[arg(long, value_name = "[memory=SIZE][,cpus=N-N:N..][,distances=N:N..]", value_parser = crate::numa::spec)]
     pub numa: Vec<NumaSpec>,
-    /// A disk, on virtio: a block device or an image, raw unless format=qcow2 says otherwise, since the format is never guessed. May be
+    /// A disk: a block device or an image, raw unless format=qcow2 says otherwise, since the format is never guessed. May be
     /// given several times. What a qcow2 image is based on is looked for in its own folder, or in that of backing. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
     /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk; cache says otherwise as QEMU's does: none and directsync pass by
-    /// the host's memory (O_DIRECT), writethrough and directsync make each write last at once, unsafe ignores flushes. bus=xen, which
-    /// needs --guest xen-pvh, has it behind Xen's block back end
-    #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=writeback|none|writethrough|directsync|unsafe][,serial=TEXT][,bus=xen]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
+    /// the host's memory (O_DIRECT), writethrough and directsync make each write last at once, unsafe ignores flushes.
+    /// It is on virtio; with bus=vmbus on Hyper-V's VMBus, with bus=xen, which needs --guest xen-pvh, behind Xen's block back end
+    #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=writeback|none|writethrough|directsync|unsafe][,serial=TEXT][,bus=virtio|vmbus|xen]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
     pub disk: Vec<DiskSpec>,
-    /// A network card, on virtio. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
+    /// A network card, on virtio or with bus=vmbus on Hyper-V's VMBus. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
     /// permits it; the guest is 10.0.2.15, and reaches everybody but this host itself and link-local addresses. forward leads a port of
     /// this host to one of the guest's, restrict lets the guest reach nobody, loopback makes 10.0.2.2 this host, dns
     /// names who is asked for names. tap is a tap(4) that is there, passt takes
@@ -60,6 +60,10 @@ pub struct Machine {
     /// is asked to do without SIZE of its memory; a plain number is MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size, num_args = 0..=1, default_missing_value = "0", require_equals = true)]
     pub balloon: Option<u64>,
+    /// Hyper-V's VMBus with its utilities (shutdown, heartbeat, time synchronisation, key-value pairs), which bus=vmbus of a disk or a
+    /// network card brings as well; needs --hyperv with synic (docs/vmbus.md)
+    #[arg(long)]
+    pub vmbus: bool,
     /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
     #[arg(long)]
     pub rng: bool,
@@ -213,6 +217,14 @@ pub struct Front {
 }
 
 impl Machine {
+    /// Whether the guest has a VMBus.
+    pub fn has_vmbus(&self) -> bool {
+        let on_it = |bus| bus == DeviceBus::Vmbus;
+        self.vmbus
+            || self.disk.iter().any(|disk| on_it(disk.bus))
+            || self.net.as_ref().is_some_and(|net| on_it(net.bus))
+    }
+
     /// How long the guest may take.
     pub fn limits(&self) -> Limits {
         Limits { timeout: self.timeout, stall: self.stall_timeout }

@@ -38,6 +38,8 @@ pub struct Platform {
     pub i8042: bool,
     /// The panic notifier.
     pub pvpanic: bool,
+    /// Hyper-V's VMBus.
+    pub vmbus: bool,
     /// Nodes of processors and memory, if there are several to tell of.
     pub nodes: Vec<Node>,
 }
@@ -68,6 +70,7 @@ impl Default for Platform {
             rtc: true,
             i8042: true,
             pvpanic: true,
+            vmbus: false,
             nodes: Vec::new(),
         }
     }
@@ -316,6 +319,7 @@ mod tests {
             rtc: false,
             i8042: false,
             pvpanic: false,
+            vmbus: false,
             nodes: Vec::new(),
         };
         assert_eq!(names(&bare), ["FACP", "APIC", "WAET", "DSDT"]);
@@ -324,6 +328,8 @@ mod tests {
         let has = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
         let devices = walk(&Platform { pci_devices: true, ..Platform::default() });
         assert!(has(&dsdt(&devices), b"_PRT") && !has(&dsdt(&full), b"_PRT"));
+        let vmbus = walk(&Platform { vmbus: true, ..Platform::default() });
+        assert!(has(&dsdt(&vmbus), b"VMBUS\0") && !has(&dsdt(&full), b"VMBUS"));
         let serials = |more_serials| dsdt(&walk(&Platform { more_serials, ..Platform::default() }));
         assert!(has(&serials(1), b"COM2") && !has(&serials(1), b"COM3") && has(&serials(3), b"COM4"));
         for name in [&b"COM1"[..], b"RTC_", b"KBD_", b"HPET", b"QEMU0001"] {

@@ -38,6 +38,9 @@ pub(crate) fn table(platform: &Platform, mut table: Sdt) -> Sdt {
     if platform.pvpanic {
         devices.push(pvpanic());
     }
+    if platform.vmbus {
+        devices.push(vmbus());
+    }
     let devices: Vec<_> = devices.into_iter().map(Encoded).collect();
     Scope::new("_SB_".into(), devices.iter().map(|device| device as &dyn Aml).collect())
         .to_aml_bytes(&mut body);
@@ -165,6 +168,19 @@ fn pvpanic() -> Vec<u8> {
             &Name::new("_HID".into(), &"QEMU0001"),
             &Name::new("_STA".into(), &0x0f_u8),
             &Name::new("_CRS".into(), &ResourceTemplate::new(vec![&io(port::PVPANIC, 1)])),
+        ],
+    ))
+}
+
+/// VMBus, whose id is a string, as Linux looks for it. Its interrupt is a source of Hyper-V's, and none of its devices wants memory.
+fn vmbus() -> Vec<u8> {
+    encode(&Device::new(
+        "VMBS".into(),
+        vec![
+            &Name::new("_HID".into(), &"VMBUS"),
+            &Name::new("_UID".into(), &0_u8),
+            &Name::new("_STA".into(), &0x0f_u8),
+            &Name::new("_CRS".into(), &ResourceTemplate::new(Vec::new())),
         ],
     ))
 }

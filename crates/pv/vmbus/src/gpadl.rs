@@ -1,0 +1,105 @@
+//! Lists of guest pages (GPADLs), which come in several messages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use satori_memory::GuestMemory;
+
+use crate::{Bytes as _, Pages};
+
+/// Most lists, and most pages in all of them: 4 GiB.
+const LISTS: usize = 1024;
+const FRAMES: usize = 1 << 20;
+
+/// What became of a message about one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// More pages follow.
+    Goes,
+    /// It is whole; of this channel.
+    Done(u32),
+    /// It cannot be.
+    Refused(u32),
+    /// There is none of this number.
+    Unknown,
+}
+
+struct List {
+    relid: u32,
+    offset: u64,
+    len: u64,
+    wanted: usize,
+    frames: Vec<u64>,
+    pages: Option<Arc<Pages>>,
+}
+
+/// All lists of a guest.
+#[derive(Default)]
+pub(crate) struct Gpadls {
+    lists: BTreeMap<u32, List>,
+    frames: usize,
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+impl Gpadls {
+    /// GPADL_HEADER.
+    pub(crate) fn header(&mut self, message: &[u8], memory: &GuestMemory) -> Made {
+        let (relid, id) = (message.u32_at(8), message.u32_at(12));
+        let (range, ranges) = (usize::from(message.u16_at(16)), message.u16_at(18));
+        let (len, offset) = (message.u32_at(20), message.u32_at(24));
+        let wanted = range.saturating_sub(8) / 8;
+        let full = self.lists.len() >= LISTS || self.frames + wanted > FRAMES;
+        // A list in use is not replaced. Nobody makes one of several ranges.
+        if full || ranges != 1 || wanted == 0 || self.lists.contains_key(&id) {
+            return Made::Refused(relid);
+        }
+        self.frames += wanted;
+        let list =
+            List { relid, offset: offset.into(), len: len.into(), wanted, frames: Vec::new(), pages: None };
+        self.lists.insert(id, list);
+        self.more(id, message.get(28..).unwrap_or_default(), memory)
+    }
+
+    /// GPADL_BODY.
+    pub(crate) fn body(&mut self, message: &[u8], memory: &GuestMemory) -> Made {
+        self.more(message.u32_at(12), message.get(16..).unwrap_or_default(), memory)
+    }
+
+    fn more(&mut self, id: u32, bytes: &[u8], memory: &GuestMemory) -> Made {
+        let Some(list) = self.lists.get_mut(&id).filter(|list| list.pages.is_none()) else {
+            return Made::Unknown;
+        };
+        let missing = list.wanted - list.frames.len();
+        list.frames.extend(words(bytes).take(missing));
+        if list.frames.len() < list.wanted {
+            return Made::Goes;
+        }
+        let relid = list.relid;
+        let frames = std::mem::take(&mut list.frames);
+        match Pages::new(memory.clone(), list.offset, list.len, &frames) {
+            Some(pages) => {
+                list.pages = Some(Arc::new(pages));
+                Made::Done(relid)
+            }
+            None => {
+                self.remove(id);
+                Made::Refused(relid)
+            }
+        }
+    }
+
+    /// The whole list `id` of channel `relid`.
+    pub(crate) fn pages(&self, relid: u32, id: u32) -> Option<Arc<Pages>> {
+        self.lists.get(&id).filter(|list| list.relid == relid).and_then(|list| list.pages.clone())
+    }
+
+    /// Forgets it.
+    pub(crate) fn remove(&mut self, id: u32) {
+        if let Some(list) = self.lists.remove(&id) {
+            self.frames -= list.wanted;
+        }
+    }
+}
