@@ -78,12 +78,13 @@ fn callers(t: &mut Test) {
     t.eq("user mode, 32 bits", compat as u32, errno::EPERM as u32);
 }
 
-const CALLS: [u64; 10] = [
+const CALLS: [u64; 11] = [
     call::MEMORY,
     call::MULTICALL,
     call::SET_TIMER,
     call::XEN_VERSION,
     call::CONSOLE_IO,
+    call::GRANT_TABLE,
     call::VM_ASSIST,
     call::VCPU,
     call::SCHED,
