@@ -229,12 +229,13 @@ fn each_element_from_a_device_asks_once() {
 #[test]
 fn locked_forms_are_atomic_among_processors() {
     const ROUNDS: u64 = 20_000;
-    let first = machine64();
+    // A processor is large: not on the stacks of threads.
+    let first = Box::new(machine64());
     let memory = first.memory.clone();
-    let mut second = machine64();
+    let mut second = Box::new(machine64());
     second.memory = memory.clone();
     // LOCK INC word; LOCK XADD; LOCK BTC; LOCK CMPXCHG loops: all on one cache line.
-    let worker = |mut cpu: Machine| {
+    let worker = |mut cpu: Box<Machine>| {
         cpu.state.gpr[reg::RBX] = SCRATCH;
         for _ in 0..ROUNDS {
             run(&mut cpu, &[0xf0, 0x66, 0xff, 0x03]).unwrap();
