@@ -9,6 +9,12 @@ use crate::{DebugPlan, Isa, Kick, Until, Whereabouts};
 /// A counter of an engine: its name and value.
 pub type Stat = (&'static str, u64);
 
+/// Answers exits while their vCPU goes on executing: those that need nothing of it but its registers.
+pub trait AtOnce<I: Isa>: Send + Sync {
+    /// The answer to `exit` of a vCPU in `state`, which is counted then; nothing if the vCPU has to come out for it.
+    fn answer(&self, exit: &I::Exit, state: &I::State) -> Option<I::Answer>;
+}
+
 /// One virtual processor.
 pub trait Vcpu<I: Isa>: Send {
     /// Executes until something needs the machine.
@@ -16,6 +22,9 @@ pub trait Vcpu<I: Isa>: Send {
 
     /// Takes the answer to the exit that [`Vcpu::run`] returned last.
     fn resume(&mut self, answer: I::Answer);
+
+    /// Asks `by` from now on before it comes out of [`Vcpu::run`]. An engine need not.
+    fn answer_at_once(&mut self, _by: Arc<dyn AtOnce<I>>) {}
 
     /// Injects `event` at the next run. At most one; the caller has seen that it can be taken.
     fn inject(&mut self, event: I::Event);

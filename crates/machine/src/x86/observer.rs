@@ -6,6 +6,7 @@ use satori_bus::{Clock, Nanos};
 use satori_defs::vmx::ExitReason;
 use satori_engine::{Event, Exit, Resume, reason};
 use satori_exits::told::{self, Told};
+use satori_exits::{AT_ONCE, Answered};
 use satori_profile::{Meter, Recorded, Watched};
 use satori_state::CpuState;
 use satori_trace::{Inner, Kind, VcpuTrace};
@@ -82,6 +83,29 @@ impl Observer {
         let traced = self.trace.is_some().then(|| clock.now());
         self.meter.entry(|| traced.unwrap_or_else(|| clock.now()));
         self.trace.iter_mut().zip(traced).for_each(|(trace, now)| trace.entry(now));
+    }
+
+    /// How many exits whose reasons are among [`AT_ONCE`] may be answered at once, and a bit for each of these that may be: those that
+    /// nobody times, traces, or charges to guest time.
+    pub(super) fn unseen(&self) -> (u32, u32) {
+        let (most, known) = self.meter.passing();
+        if most == 0 || self.trace.is_some() || self.charges.is_some() {
+            return (0, 0);
+        }
+        let bit = |(i, why): (usize, &ExitReason)| ((known >> reason(*why).index() & 1) as u32) << i;
+        (most, AT_ONCE.iter().enumerate().map(bit).sum())
+    }
+
+    /// Counts exits that were answered at once; whether there were any.
+    pub(super) fn answered(&mut self, answered: [Answered; AT_ONCE.len()]) -> bool {
+        let mut any = false;
+        for (why, Answered { all, bare }) in AT_ONCE.into_iter().zip(answered) {
+            if all > 0 {
+                any = true;
+                self.meter.passed(reason(why), all, bare);
+            }
+        }
+        any
     }
 
     /// The vCPU stopped; `seen` if that was an exit.

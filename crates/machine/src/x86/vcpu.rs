@@ -11,7 +11,7 @@ use satori_engine::{
     DebugPlan, Doing, Exit, Failure, Kick, Parts, Resume, Until, Vcpu, Vmx, VmxProcessor, Whereabouts,
     Window, X86,
 };
-use satori_exits::{Asked, Context, Platform, View, dispatch};
+use satori_exits::{Asked, AtOnce, Context, Platform, View, dispatch};
 use satori_hyperv::{Enlightenment, Flush, Partition};
 use satori_lapic::Lapic;
 use satori_memory::{ALL_LINES, GuestMemory};
@@ -32,6 +32,7 @@ pub(crate) struct MachineVcpu {
     pub(super) vcpu: Box<dyn Vcpu<X86>>,
     pub(super) kick: Arc<Kick>,
     pub(super) whereabouts: Option<Arc<Whereabouts>>,
+    pub(super) at_once: Arc<AtOnce>,
     pub(super) lapic: Lapic,
     pub(super) msrs: PlatformMsrs,
     pub(super) hyperv: satori_hyperv::Vp,
@@ -70,6 +71,8 @@ impl MachineVcpu {
     pub(crate) fn new(pieces: VcpuPieces) -> Self {
         let VcpuPieces { index, mut vcpu, lapic, msrs, platform, pic, meter, processor } = pieces;
         let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
+        let at_once = Arc::new(AtOnce::new(platform.clone(), kick.clone(), processor, index));
+        vcpu.answer_at_once(at_once.clone());
         let controls = vcpu.controls_mut();
         controls.tpr_shadow = processor.has(Vmx::TprShadow);
         if !processor.has(Vmx::PauseLoopExiting) {
@@ -86,6 +89,7 @@ impl MachineVcpu {
             xen: satori_xen::Vp::new(index),
             kick,
             whereabouts,
+            at_once,
             msrs,
             platform,
             injector: Injector::new(pic),
@@ -373,6 +377,16 @@ impl MachineVcpu {
         }
     }
 
+    /// Allows the engine to have exits answered without coming out. One for which an EOI waits that the guest spared has to come
+    /// out at the next exit, and one that executes a single instruction comes out anyway.
+    fn allow_at_once(&mut self, until: Until) {
+        let (most, which) = self.observer.unseen();
+        let wanted = until.instructions.is_some()
+            || !self.view(false).apicv() && (self.hyperv.spares_eoi() || self.kvm.spares_eoi());
+        let most = if wanted { 0 } else { most };
+        self.at_once.allow(most, which, &self.lapic, self.msrs.misc_enable());
+    }
+
     /// Tells of a stop, which may be an exit of the modelled processor.
     fn observe(&mut self, exit: Exit) {
         let clock = &self.platform.clock;
@@ -491,11 +505,14 @@ impl Runs for MachineVcpu {
     fn enter(&mut self, until: Until) -> After {
         self.observer.entry(&*self.platform.clock);
         self.tell_of_entry();
+        self.allow_at_once(until);
         let exit = execute(&mut *self.vcpu, &self.platform, self.index, until);
+        let answered = self.observer.answered(self.at_once.take());
         self.owed = false;
         self.take_spared_eoi();
         if exit == Exit::Budget {
-            self.observer.inside = true;
+            // One that was answered at once may have been the last thing.
+            self.observer.inside = !answered;
             return After::Nothing;
         }
         self.observe(exit);

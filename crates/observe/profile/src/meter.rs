@@ -213,6 +213,19 @@ impl Meter {
         }
     }
 
+    /// How many exits from now on pass without a look at the clock, of those reasons whose bits are set, by number.
+    pub fn passing(&self) -> (u32, u128) {
+        (self.pace.skip, self.pace.known)
+    }
+
+    /// So many exits of `reason`, of those, were counted elsewhere; `bare` of them while APICv was not in force.
+    pub fn passed(&mut self, reason: Reason, all: u64, bare: u64) {
+        let passed = &mut self.passed[reason.index()];
+        passed.all += all;
+        passed.bare += bare;
+        self.pace.skip = self.pace.skip.saturating_sub(u32::try_from(all).unwrap_or(u32::MAX));
+    }
+
     /// The vCPU is about to be entered, or will never be again.
     pub fn entry(&mut self, now: impl FnOnce() -> Nanos) {
         if self.is_running() {

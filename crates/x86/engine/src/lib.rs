@@ -17,8 +17,8 @@ pub use isa::{Controls, Event, HYPERCALL_PORT, Nesting, Processor, Window, X86};
 pub use processor::{CONTROLS, NoProcessor, Vmx, VmxProcessor, VmxRow};
 pub use reasons::{REASONS, reason};
 pub use satori_seam::{
-    Capabilities, Capability, Class, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa, Kick,
-    Made, Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu, VcpuParts, WatchAccess,
-    Watchpoint, Whereabouts,
+    AtOnce, Capabilities, Capability, Class, CodeWatcher, DebugCause, DebugPlan, Doing, Engine, Entropy, Isa,
+    Kick, Made, Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu, VcpuParts,
+    WatchAccess, Watchpoint, Whereabouts,
 };
 pub use satori_state::Parts;

@@ -5,7 +5,7 @@ use satori_defs::cpuid::EXTENDED_POWER;
 use satori_engine::{CpuidResult, Parts, Resume};
 use satori_lapic::Mode;
 
-use crate::Context;
+use crate::{Context, Platform};
 
 /// In EDX of [`EXTENDED_POWER`].
 const INVARIANT_TSC: u32 = 1 << 8;
@@ -20,14 +20,23 @@ pub(crate) fn query(context: &mut Context<'_>, leaf: u32, subleaf: u32) -> Resum
         apic_enabled: context.lapic.mode() != Mode::Disabled,
         misc_enable: context.msrs.misc_enable(),
     };
-    let Registers { eax, mut ebx, ecx, mut edx } = context.platform.cpuid.query(leaf, subleaf, &asker);
-    if leaf == EXTENDED_POWER
-        && context.platform.hyperv.as_ref().is_some_and(|hyperv| !hyperv.shows_invariant_tsc())
+    answer(context.platform, context.xen.index(), (leaf, subleaf), &asker)
+}
+
+/// What vCPU `vcpu` is answered, of which `asker` tells what matters.
+pub(crate) fn answer(
+    platform: &Platform,
+    vcpu: u32,
+    (leaf, subleaf): (u32, u32),
+    asker: &satori_cpuid::Context,
+) -> Resume {
+    let Registers { eax, mut ebx, ecx, mut edx } = platform.cpuid.query(leaf, subleaf, asker);
+    if leaf == EXTENDED_POWER && platform.hyperv.as_ref().is_some_and(|hyperv| !hyperv.shows_invariant_tsc())
     {
         edx &= !INVARIANT_TSC;
     }
-    if leaf == satori_xen::VCPU_LEAF && context.platform.xen.is_some() {
-        ebx = context.xen.index();
+    if leaf == satori_xen::VCPU_LEAF && platform.xen.is_some() {
+        ebx = vcpu;
     }
     Resume::Cpuid(CpuidResult { eax, ebx, ecx, edx })
 }

@@ -2,13 +2,13 @@
 
 use satori_engine::Resume;
 
-use crate::Context;
+use crate::Platform;
 
-pub(crate) fn read(context: &mut Context<'_>, port: u16, size: u8) -> Resume {
-    Resume::Value(context.platform.ports.read(port, size).into())
+pub(crate) fn read(platform: &Platform, port: u16, size: u8) -> Resume {
+    Resume::Value(platform.ports.read(port, size).into())
 }
 
-pub(crate) fn write(context: &mut Context<'_>, port: u16, size: u8, value: u32) -> Resume {
-    context.platform.ports.write(port, size, value);
+pub(crate) fn write(platform: &Platform, port: u16, size: u8, value: u32) -> Resume {
+    platform.ports.write(port, size, value);
     Resume::Done
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod apic;
+mod at_once;
 mod cache;
 mod context;
 mod cpuid;
@@ -29,6 +30,7 @@ mod vmcall;
 mod window;
 mod xsetbv;
 
+pub use at_once::{AT_ONCE, Answered, AtOnce};
 pub use context::{Asked, Context, EoiSink, Platform, Runtime};
 pub use msr::Refused;
 pub use reason::View;
@@ -41,10 +43,10 @@ pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
         Exit::Cpuid { leaf, subleaf } => cpuid::query(context, leaf, subleaf),
         Exit::MsrRead { msr } => msr::read(context, msr),
         Exit::MsrWrite { msr, value } => msr::write(context, msr, value),
-        Exit::IoRead { port, size } => io::read(context, port, size),
-        Exit::IoWrite { port, size, value } => io::write(context, port, size, value),
-        Exit::MmioRead { gpa, size } => mmio::read(context, gpa, size),
-        Exit::MmioWrite { gpa, size, value } => mmio::write(context, gpa, size, value),
+        Exit::IoRead { port, size } => io::read(context.platform, port, size),
+        Exit::IoWrite { port, size, value } => io::write(context.platform, port, size, value),
+        Exit::MmioRead { gpa, size } => mmio::read(context.platform, gpa, size),
+        Exit::MmioWrite { gpa, size, value } => mmio::write(context.platform, gpa, size, value),
         Exit::ApicRead { offset, size } => apic::read(context, offset, size),
         Exit::ApicWrite { offset, size, value } => apic::write(context, offset, size, value),
         Exit::EptViolation { gpa } => ept::violation(context, gpa),

@@ -2,13 +2,13 @@
 
 use satori_engine::Resume;
 
-use crate::Context;
+use crate::Platform;
 
-pub(crate) fn read(context: &mut Context<'_>, gpa: u64, size: u8) -> Resume {
-    Resume::Value(context.platform.mmio.read(gpa, size))
+pub(crate) fn read(platform: &Platform, gpa: u64, size: u8) -> Resume {
+    Resume::Value(platform.mmio.read(gpa, size))
 }
 
-pub(crate) fn write(context: &mut Context<'_>, gpa: u64, size: u8, value: u64) -> Resume {
-    context.platform.mmio.write(gpa, size, value);
+pub(crate) fn write(platform: &Platform, gpa: u64, size: u8, value: u64) -> Resume {
+    platform.mmio.write(gpa, size, value);
     Resume::Done
 }

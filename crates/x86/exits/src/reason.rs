@@ -58,7 +58,12 @@ const fn virtual_read(offset: u16) -> bool {
 impl View<'_> {
     /// Whether APICv is in force: whole, and not inhibited by a SINT with auto-EOI.
     pub fn apicv(&self) -> bool {
-        self.processor.apicv() && !self.hyperv.is_some_and(Partition::apicv_inhibited)
+        View::in_force(self.processor, self.hyperv)
+    }
+
+    /// The same, of a processor and an interface.
+    pub(crate) fn in_force(processor: VmxProcessor, hyperv: Option<&Partition>) -> bool {
+        processor.apicv() && !hyperv.is_some_and(Partition::apicv_inhibited)
     }
 
     /// Whether the processor knows accesses to the local APIC's page: KVM maps it nowhere but at its first address, and only

@@ -9,14 +9,15 @@ use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, cr4, efer};
 use satori_defs::{hyperv, msr};
 use satori_engine::{
-    BACKED, Controls, Event, Exception, Exit, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86,
+    BACKED, Controls, Event, Exception, Exit, Kick, Parts, Resume, Stat, Until, Vcpu, VmxProcessor, Window,
+    X86,
 };
 use satori_hyperv::{Interrupts, Message};
 use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::CpuState;
 
-use crate::{Asked, Context, EoiSink, Platform, Refused, Runtime, dispatch};
+use crate::{Answered, Asked, AtOnce, Context, EoiSink, Platform, Refused, Runtime, dispatch};
 
 #[derive(Default)]
 struct Registers {
@@ -95,6 +96,17 @@ impl PortDevice for Heard {
     }
     fn write(&self, offset: u16, size: u8, value: u32) {
         self.0.lock().unwrap().push(format!("port {offset} size {size} value {value:#x}"));
+    }
+}
+
+/// What drives address line 20.
+struct Gate(GuestMemory);
+impl PortDevice for Gate {
+    fn read(&self, _: u16, _: u8) -> u32 {
+        0
+    }
+    fn write(&self, _: u16, _: u8, _: u32) {
+        self.0.set_lines(!(1 << 20));
     }
 }
 
@@ -239,6 +251,41 @@ fn ports_and_absent_memory_answer() {
     assert_eq!(rig.heard(), ["port 2 size 2 value 0xabcd"]);
     assert_eq!(rig.exit(Exit::MmioRead { gpa: 0xf000_0000, size: 4 }), Resume::Value(0xffff_ffff));
     assert_eq!(rig.exit(Exit::MmioWrite { gpa: u64::MAX, size: 8, value: 1 }), Resume::Done);
+}
+
+/// The same answers without the vCPU's coming out, as often as that is allowed, and each counted.
+#[test]
+fn what_needs_little_of_the_vcpu_is_answered_at_once() {
+    const EXITS: [Exit; 4] = [
+        Exit::Cpuid { leaf: 1, subleaf: 0 },
+        Exit::IoRead { port: 0x101, size: 1 },
+        Exit::IoWrite { port: 0x102, size: 2, value: 0xabcd },
+        Exit::MmioRead { gpa: 0xf000_0000, size: 4 },
+    ];
+    let mut rig = Rig::new(true);
+    rig.vcpu.state.cr4 = cr4::OSXSAVE;
+    let expected = EXITS.map(|exit| rig.exit(exit));
+    let Rig { vcpu, lapic, msrs, platform, heard, .. } = rig;
+    let (platform, kick) = (Arc::new(platform), Arc::<Kick>::default());
+    let processor = VmxProcessor::default();
+    let at_once = AtOnce::new(platform.clone(), kick.clone(), processor, 0);
+    let ask = |exit: &Exit| satori_engine::AtOnce::answer(&at_once, exit, &vcpu.state);
+    assert_eq!(EXITS.each_ref().map(ask), [None; 4], "nothing is allowed yet");
+    at_once.allow(5, 0b111, &lapic, msrs.misc_enable());
+    assert_eq!(EXITS.each_ref().map(ask), expected.map(Some));
+    assert_eq!(heard.0.lock().unwrap().len(), 2);
+    assert_eq!(ask(&Exit::MsrRead { msr: msr::IA32_EFER }), None, "no exit of another kind");
+    assert_eq!((ask(&EXITS[0]), ask(&EXITS[0])), (Some(expected[0]), None), "as many as were allowed");
+    let bare = |all| Answered { all, bare: if processor.apicv() { 0 } else { all } };
+    assert_eq!(at_once.take(), [2, 2, 1].map(bare));
+    assert_eq!(at_once.take(), [0; 3].map(bare));
+    at_once.allow(5, 0b101, &lapic, msrs.misc_enable());
+    assert_eq!((ask(&EXITS[1]), ask(&EXITS[0])), (None, Some(expected[0])), "only what is allowed");
+    platform.ports.add("gate", 0x92, 0x92, Arc::new(Gate(platform.memory.clone()))).unwrap();
+    at_once.allow(5, 0b111, &lapic, msrs.misc_enable());
+    assert_eq!((ask(&EXITS[1]), kick.pending()), (Some(expected[1]), false));
+    assert_eq!(ask(&Exit::IoWrite { port: 0x92, size: 1, value: 0 }), Some(Resume::Done));
+    assert!(kick.pending(), "address lines are looked at when it is entered");
 }
 
 #[test]

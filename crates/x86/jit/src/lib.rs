@@ -15,6 +15,8 @@
 mod again;
 mod arena;
 mod asm;
+#[cfg(test)]
+mod at_once_tests;
 mod calls;
 mod cold;
 mod context;

@@ -115,6 +115,7 @@ impl Cpu {
                 kick,
                 doing: Arc::default(),
                 entropy,
+                at_once: None,
             },
         };
         cpu.mode_changed();

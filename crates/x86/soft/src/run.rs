@@ -111,6 +111,10 @@ impl Cpu {
         {
             return Some(exit);
         }
+        if std::mem::take(&mut self.pending.comes_out) {
+            self.windows.attention = true;
+            return Some(Exit::Budget);
+        }
         if self.kick().take() {
             self.windows.attention = true;
             return Some(Exit::ExternalInterrupt);
@@ -244,8 +248,10 @@ impl Cpu {
             asking = Some(Asking { rip, code_mode, handler, insn });
             self.next_rip = self.next_ip(&insn);
             self.begin();
+            self.pending.by_itself = true;
             handler(self, &insn)
         });
+        self.pending.by_itself = false;
         let (completed, exit) = match outcome {
             Ok(()) => {
                 self.pending.forget_answers();

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use satori_engine::{
-    Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition, PartitionParts,
-    Parts, Resume, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
+    AtOnce, Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition,
+    PartitionParts, Parts, Resume, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
 };
 use satori_memory::GuestMemory;
 use satori_save::Value;
@@ -77,6 +77,10 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
 
     fn resume(&mut self, answer: Resume) {
         self.cpu().resume(answer);
+    }
+
+    fn answer_at_once(&mut self, by: Arc<dyn AtOnce<X86>>) {
+        self.cpu().set_at_once(by);
     }
 
     fn inject(&mut self, event: Event) {

@@ -36,6 +36,10 @@ pub struct Pending {
     pub(crate) delivering: bool,
     /// Task switches whose exit has not been raised.
     pub(crate) task_switches: u32,
+    /// The instruction at RIP is executed by itself, and forgets its answers when it ends.
+    pub(crate) by_itself: bool,
+    /// An exit that was answered at once left something for the machine to look at, before the next instruction.
+    pub(crate) comes_out: bool,
 }
 
 impl Default for Pending {
@@ -49,6 +53,8 @@ impl Default for Pending {
             injected: None,
             delivering: false,
             task_switches: 0,
+            by_itself: false,
+            comes_out: false,
         }
     }
 }
@@ -77,6 +83,16 @@ impl Pending {
             }
             None => Err(self.exit(exit)),
         }
+    }
+
+    /// Whether the instruction asks what it was not answered yet.
+    pub(super) fn next_is_new(&self) -> bool {
+        self.answers.len() <= self.taken
+    }
+
+    /// Whether no exit may be answered at once: answers are replayed, or nothing can be asked.
+    pub(super) fn answers_nothing(&self) -> bool {
+        self.delivering || !self.next_is_new()
     }
 
     /// Leaves for the machine with the state as it is.

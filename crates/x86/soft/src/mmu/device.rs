@@ -18,8 +18,8 @@ impl Cpu {
             let value = match self.apic_offset(gpa) {
                 // The TPR shadow answers without an exit (SDM 30.1.1).
                 Some(0x80) if self.virtual_tpr() => u64::from(self.state.tpr),
-                Some(offset) => self.ask_value(Exit::ApicRead { offset, size })?,
-                None => self.ask_value(Exit::MmioRead { gpa, size })?,
+                Some(offset) => value_of(self.ask(Exit::ApicRead { offset, size })?),
+                None => value_of(self.ask_device(Exit::MmioRead { gpa, size })?),
             };
             bytes[8 * half as usize..][..8].copy_from_slice(&value.to_le_bytes());
         }
@@ -39,7 +39,7 @@ impl Cpu {
             match self.apic_offset(gpa) {
                 Some(0x80) if self.virtual_tpr() => self.set_tpr(value as u8),
                 Some(offset) => self.ask(Exit::ApicWrite { offset, size, value }).map(drop)?,
-                None => self.ask(Exit::MmioWrite { gpa, size, value }).map(drop)?,
+                None => self.ask_device(Exit::MmioWrite { gpa, size, value }).map(drop)?,
             }
         }
         Ok(())
@@ -52,11 +52,12 @@ impl Cpu {
     fn apic_offset(&self, gpa: u64) -> Option<u16> {
         (self.controls.apic_access_page == Some(gpa & !0xfff)).then_some((gpa & 0xfff) as u16)
     }
+}
 
-    fn ask_value(&mut self, exit: Exit) -> Exec<u64> {
-        Ok(match self.ask(exit)? {
-            Resume::Value(value) => value,
-            _ => 0,
-        })
+/// What a device gave.
+fn value_of(answer: Resume) -> u64 {
+    match answer {
+        Resume::Value(value) => value,
+        _ => 0,
     }
 }

@@ -81,7 +81,7 @@ fn ask_wait(cpu: &mut Cpu, exit: Exit) -> Exec<()> {
 
 fn cpuid(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     let (leaf, subleaf) = (cpu.state.gpr[reg::RAX] as u32, cpu.state.gpr[reg::RCX] as u32);
-    if let Resume::Cpuid(answer) = cpu.ask(Exit::Cpuid { leaf, subleaf })? {
+    if let Resume::Cpuid(answer) = cpu.ask_once(Exit::Cpuid { leaf, subleaf })? {
         cpu.state.gpr[reg::RAX] = answer.eax.into();
         cpu.state.gpr[reg::RBX] = answer.ebx.into();
         cpu.state.gpr[reg::RCX] = answer.ecx.into();

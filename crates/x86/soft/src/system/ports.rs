@@ -60,13 +60,12 @@ fn port(cpu: &Cpu, insn: &Instruction, op: u32) -> u16 {
     }
 }
 
-fn ask_read(cpu: &mut Cpu, port: u16, size: u8) -> Exec<u64> {
-    let answer = cpu.ask(Exit::IoRead { port, size })?;
-    cpu.watch_ports(port, size);
+/// What a device gave.
+fn value_of(answer: Resume) -> u64 {
     match answer {
-        Resume::Value(value) => Ok(value),
+        Resume::Value(value) => value,
         // Nothing drives the bus.
-        _ => Ok(u64::MAX),
+        _ => u64::MAX,
     }
 }
 
@@ -75,7 +74,8 @@ fn input(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let size = register.size() as u8;
     require_ports(cpu, port, size)?;
     cpu.port_exit(insn, port, size, None)?;
-    let value = ask_read(cpu, port, size)?;
+    let value = value_of(cpu.ask_once(Exit::IoRead { port, size })?);
+    cpu.watch_ports(port, size);
     cpu.set_reg(register, truncate_bytes(value, size));
     Ok(())
 }
@@ -86,7 +86,7 @@ fn output(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     require_ports(cpu, port, size)?;
     cpu.port_exit(insn, port, size, None)?;
     let value = cpu.reg(register) as u32;
-    cpu.ask(Exit::IoWrite { port, size, value })?;
+    cpu.ask_once(Exit::IoWrite { port, size, value })?;
     cpu.watch_ports(port, size);
     Ok(())
 }
@@ -160,7 +160,8 @@ fn string_input(cpu: &mut Cpu, insn: &Instruction, size: u8) -> Exec<()> {
     cpu.port_exit(insn, port, size, Some(linear))?;
     // A fault must come before the device is read.
     cpu.probe_write(linear, size.into())?;
-    let value = ask_read(cpu, port, size)?;
+    let value = value_of(cpu.ask(Exit::IoRead { port, size })?);
+    cpu.watch_ports(port, size);
     cpu.write_sized(linear, size.into(), value)?;
     iteration.advance(cpu, size);
     Ok(())
