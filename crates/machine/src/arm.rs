@@ -139,7 +139,7 @@ impl Machine {
             devices: config.devices,
         };
         let life = Life::new(&plan)?;
-        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
+        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vcpus.len());
         Ok(Machine { plan, life, control, gdb: None })
     }
 
@@ -190,11 +190,11 @@ impl Machine {
             };
             plan.shared.set_bells(life.bells.clone());
             live(&plan, &mut life, &control);
-            left.registers = life.vps.iter().map(|vp| vp.registers().clone()).collect();
-            for (index, vp) in life.vps.iter().enumerate() {
-                profile.add(index, &vp.exits());
-                profile.add_stats(&vp.stats());
-                instructions = instructions.saturating_add(vp.retired());
+            left.registers = life.vcpus.iter().map(|vcpu| vcpu.registers().clone()).collect();
+            for (index, vcpu) in life.vcpus.iter().enumerate() {
+                profile.add(index, &vcpu.exits());
+                profile.add_stats(&vcpu.stats());
+                instructions = instructions.saturating_add(vcpu.retired());
             }
             let event = plan.shared.event().unwrap_or(Event::Stopped);
             // What the guest wrote before it ended is not lost with it. Who ended it waits for nobody.
@@ -275,5 +275,5 @@ fn live(plan: &Plan, life: &mut Life, control: &Control<ArmVcpu>) {
         tick: None,
         end: None,
     };
-    live::run(around, &mut life.vps, &feed, None);
+    live::run(around, &mut life.vcpus, &feed, None);
 }

@@ -140,27 +140,27 @@ impl<V: Runs> Control<V> {
         self.asked.store(state.suspends > 0 || state.slots.iter().any(asks), Ordering::SeqCst);
     }
 
-    /// For the thread that runs `vps`: holds still while all of them are held, and brings to
+    /// For the thread that runs `vcpus`: holds still while all of them are held, and brings to
     /// them what the debugger asks.
-    pub(crate) fn attend(&self, vps: &mut [V]) {
+    pub(crate) fn attend(&self, vcpus: &mut [V]) {
         let mut state = lock(&self.state);
         loop {
             let suspended = state.suspends > 0;
             if self.shared.stopping() {
-                vps.iter().for_each(|vp| state.slots[vp.slot()].parked = false);
+                vcpus.iter().for_each(|vcpu| state.slots[vcpu.slot()].parked = false);
                 drop(state);
                 self.changed.notify_all();
                 return;
             }
             let mut runs = false;
-            for vp in vps.iter_mut() {
+            for vcpu in vcpus.iter_mut() {
                 let plan = state.plan.clone();
                 let step_events = state.step_events;
-                let slot = &mut state.slots[vp.slot()];
+                let slot = &mut state.slots[vcpu.slot()];
                 let held = suspended || slot.action == Action::Hold;
                 if !held && std::mem::take(&mut slot.stale) {
                     let step = slot.action != Action::Continue;
-                    vp.set_debug(DebugPlan { step, ..plan }, step && !step_events);
+                    vcpu.set_debug(DebugPlan { step, ..plan }, step && !step_events);
                 }
                 slot.parked = held;
                 runs |= !held;
@@ -170,14 +170,14 @@ impl<V: Runs> Control<V> {
                 return;
             }
             self.changed.notify_all();
-            let request = vps.iter_mut().find_map(|vp| {
-                let request = state.slots[vp.slot()].request.take()?;
-                Some((vp, request))
+            let request = vcpus.iter_mut().find_map(|vcpu| {
+                let request = state.slots[vcpu.slot()].request.take()?;
+                Some((vcpu, request))
             });
             state = match request {
-                Some((vp, request)) => {
+                Some((vcpu, request)) => {
                     drop(state);
-                    request(vp);
+                    request(vcpu);
                     lock(&self.state)
                 }
                 None => self.changed.wait(state).unwrap_or_else(|p| p.into_inner()),
@@ -185,23 +185,23 @@ impl<V: Runs> Control<V> {
         }
     }
 
-    /// Whether `vp` will stand still when it attends.
-    pub(crate) fn parks(&self, vp: &V) -> bool {
-        let held = |state: &State<V>| state.suspends > 0 || state.slots[vp.slot()].action == Action::Hold;
+    /// Whether `vcpu` will stand still when it attends.
+    pub(crate) fn parks(&self, vcpu: &V) -> bool {
+        let held = |state: &State<V>| state.suspends > 0 || state.slots[vcpu.slot()].action == Action::Hold;
         self.asked() && held(&lock(&self.state))
     }
 
-    /// Whether `vp` must not be entered: a debugger holds it, at once. Where the machine is suspended, turns of virtual
+    /// Whether `vcpu` must not be entered: a debugger holds it, at once. Where the machine is suspended, turns of virtual
     /// time are ended as they would have been.
-    pub(crate) fn holds(&self, vp: &V) -> bool {
-        self.asked() && lock(&self.state).slots[vp.slot()].action == Action::Hold
+    pub(crate) fn holds(&self, vcpu: &V) -> bool {
+        self.asked() && lock(&self.state).slots[vcpu.slot()].action == Action::Hold
     }
 
-    /// `vp` met `cause`: all vCPUs stop, unless a range of addresses is stepped through.
-    pub(crate) fn met(&self, vp: &V, cause: DebugCause) {
+    /// `vcpu` met `cause`: all vCPUs stop, unless a range of addresses is stepped through.
+    pub(crate) fn met(&self, vcpu: &V, cause: DebugCause) {
         let mut state = lock(&self.state);
-        let within = match state.slots[vp.slot()].action {
-            Action::StepRange(from, to) => (from..to).contains(&vp.at()),
+        let within = match state.slots[vcpu.slot()].action {
+            Action::StepRange(from, to) => (from..to).contains(&vcpu.at()),
             _ => false,
         };
         if cause == DebugCause::Step && within {
@@ -209,7 +209,7 @@ impl<V: Runs> Control<V> {
         }
         // A breakpoint will be met again when its vCPU goes on; only one of them is told.
         if state.stops.is_empty() || matches!(cause, DebugCause::Watchpoint(_)) {
-            state.stops.push_back(Stop { vcpu: vp.slot(), cause });
+            state.stops.push_back(Stop { vcpu: vcpu.slot(), cause });
         }
         self.hold(&mut state);
         drop(state);
@@ -396,7 +396,7 @@ impl<V: Runs> Control<V> {
         let (send, receive) = mpsc::sync_channel(1);
         let mut state = lock(&self.state);
         let slot = state.slots.get_mut(vcpu).filter(|slot| slot.parked)?;
-        slot.request = Some(Box::new(move |vp| drop(send.send(work(vp)))));
+        slot.request = Some(Box::new(move |vcpu| drop(send.send(work(vcpu)))));
         self.changed.notify_all();
         loop {
             state = self.changed.wait(state).unwrap_or_else(|p| p.into_inner());

@@ -162,7 +162,7 @@ impl Time {
 }
 
 pub(crate) struct Life {
-    pub vps: Vec<MachineVcpu>,
+    pub vcpus: Vec<MachineVcpu>,
     pub bells: Arc<Bells>,
     pub timers: Arc<TimerQueue>,
     pub com1: Arc<Uart>,
@@ -267,7 +267,7 @@ impl Life {
         Ok(Life {
             bells: processors.bells.clone(),
             space: processors.partition.clone(),
-            vps: processors.into_vcpus(plan, &platform, &chipset.pic, entry.state),
+            vcpus: processors.into_vcpus(plan, &platform, &chipset.pic, entry.state),
             timers,
             com1: chipset.com1,
             rooms: Arc::new(rooms),

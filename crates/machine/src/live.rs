@@ -34,11 +34,11 @@ pub(crate) struct Around<'a, V> {
     pub(crate) end: Option<Instant>,
 }
 
-/// Runs `vps` until the machine stops, and watches the wall clock. `feed` hands typed input to the guest. Returns where the time of
+/// Runs `vcpus` until the machine stops, and watches the wall clock. `feed` hands typed input to the guest. Returns where the time of
 /// those that are `sampled` went.
 pub(crate) fn run<V: Runs>(
     around: Around<'_, V>,
-    vps: &mut [V],
+    vcpus: &mut [V],
     feed: &(dyn Fn() + Sync),
     sampled: Option<Vec<Option<Arc<Whereabouts>>>>,
 ) -> Option<Shares> {
@@ -51,25 +51,25 @@ pub(crate) fn run<V: Runs>(
         }
         match around.time {
             Time::Virtual(clock) => {
-                let cpus = pins.all(vps.len());
+                let cpus = pins.all(vcpus.len());
                 start(scope, shared, "vcpus", move || {
                     pin(&cpus);
                     let around = virtual_time::Around { timers, clock, shared, control, tick };
-                    virtual_time::run(vps, around, feed, turns)
+                    virtual_time::run(vcpus, around, feed, turns)
                 });
             }
             Time::Real(_) => {
-                let (clock, alone) = (&*clock, vps.len() == 1);
+                let (clock, alone) = (&*clock, vcpus.len() == 1);
                 // Who pinned them has shared out the processors.
-                let few = around.processors < vps.len() && !pins.any();
+                let few = around.processors < vcpus.len() && !pins.any();
                 let cores = few.then(|| Arc::new(Cores::new(around.processors, bells)));
-                for (vp, bell) in vps.iter_mut().zip(&bells.0) {
-                    let name = format!("vcpu{}", vp.index());
-                    let cpus = pins.vcpu(vp.index());
+                for (vcpu, bell) in vcpus.iter_mut().zip(&bells.0) {
+                    let name = format!("vcpu{}", vcpu.index());
+                    let cpus = pins.vcpu(vcpu.index());
                     let cores = cores.clone();
                     start(scope, shared, &name, move || {
                         pin(&cpus);
-                        real::run_vp(vp, bell, alone, cores.as_deref(), clock, shared, control);
+                        real::run_vcpu(vcpu, bell, alone, cores.as_deref(), clock, shared, control);
                     });
                 }
                 let cpus = &pins.timers;

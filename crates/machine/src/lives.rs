@@ -39,7 +39,7 @@ impl Lives<'_> {
             let Some(load) = self.load.as_ref().filter(|_| matches!(event, Event::Reset(_))) else {
                 self.examine(&life, &event, sum);
                 if self.plan.config.ends_process {
-                    life.vps.iter_mut().for_each(MachineVcpu::abandon_caches);
+                    life.vcpus.iter_mut().for_each(MachineVcpu::abandon_caches);
                 }
                 return event;
             };
@@ -61,9 +61,9 @@ impl Lives<'_> {
         let Lives { plan, control, .. } = self;
         plan.shared.set_bells(life.bells.clone());
         control.set_rooms(life.rooms.clone());
-        control.set_counters(|| life.vps.iter_mut().map(MachineVcpu::watch).collect());
+        control.set_counters(|| life.vcpus.iter_mut().map(MachineVcpu::watch).collect());
         if let Some(tracer) = self.tracer {
-            life.vps.iter_mut().for_each(|vp| vp.set_trace(tracer.vcpu(vp.index())));
+            life.vcpus.iter_mut().for_each(|vcpu| vcpu.set_trace(tracer.vcpu(vcpu.index())));
         }
         let shares = self.execute(life);
         sum.add(life);
@@ -78,8 +78,8 @@ impl Lives<'_> {
         if crashed(&event)
             && let Some(file) = self.crash_dump
         {
-            sum.crash_dump = life.vps.first().map(|vp| {
-                let written = crash_dump::write(file, vp.memory(), &sum.registers);
+            sum.crash_dump = life.vcpus.first().map(|vcpu| {
+                let written = crash_dump::write(file, vcpu.memory(), &sum.registers);
                 written.map_err(|error| error.to_string())
             });
         }
@@ -90,10 +90,10 @@ impl Lives<'_> {
     fn examine(&self, life: &Life, event: &Event, sum: &mut Sum) {
         let config = &self.plan.config;
         if config.names || crashed(event) {
-            sum.symbols = life.vps.first().and_then(|vp| config.symbols.of(vp.memory()));
+            sum.symbols = life.vcpus.first().and_then(|vcpu| config.symbols.of(vcpu.memory()));
         }
         if self.plan.console.tail().is_empty() {
-            sum.screen = life.vps.first().map(|vp| screen::lines(vp.memory())).unwrap_or_default();
+            sum.screen = life.vcpus.first().map(|vcpu| screen::lines(vcpu.memory())).unwrap_or_default();
         }
     }
 
@@ -126,7 +126,7 @@ impl Lives<'_> {
             self.plan.shared.feed_script(|bytes| com1.offer(bytes));
         };
         let sampled =
-            self.plan.config.engine_stats.then(|| life.vps.iter().map(MachineVcpu::whereabouts).collect());
+            self.plan.config.engine_stats.then(|| life.vcpus.iter().map(MachineVcpu::whereabouts).collect());
         let around = Around {
             shared: &self.plan.shared,
             time: &self.plan.time,
@@ -140,7 +140,7 @@ impl Lives<'_> {
                 .then(|| 1_000_000_000 / u64::from(self.plan.config.host_tick).min(1_000_000)),
             end: self.end,
         };
-        live::run(around, &mut life.vps, &feed, sampled)
+        live::run(around, &mut life.vcpus, &feed, sampled)
     }
 }
 
@@ -169,16 +169,16 @@ pub(crate) struct Sum {
 
 impl Sum {
     fn add(&mut self, life: &mut Life) {
-        self.registers = life.vps.iter_mut().map(|vp| vp.registers().clone()).collect();
-        if let Some(partition) = life.vps.first().and_then(|vp| vp.partition()) {
+        self.registers = life.vcpus.iter_mut().map(|vcpu| vcpu.registers().clone()).collect();
+        if let Some(partition) = life.vcpus.first().and_then(|vcpu| vcpu.partition()) {
             Used::merge_all(&mut self.hyperv, partition.usage());
             self.crash = partition.crashed().or(self.crash.take());
         }
-        Used::merge_all(&mut self.used, life.vps.first().map_or_else(Vec::new, MachineVcpu::used));
-        for (index, vp) in life.vps.iter().enumerate() {
-            self.profile.add(index, &vp.recorded());
-            self.profile.add_stats(&vp.vcpu().stats());
-            self.instructions = self.instructions.saturating_add(vp.retired());
+        Used::merge_all(&mut self.used, life.vcpus.first().map_or_else(Vec::new, MachineVcpu::used));
+        for (index, vcpu) in life.vcpus.iter().enumerate() {
+            self.profile.add(index, &vcpu.recorded());
+            self.profile.add_stats(&vcpu.vcpu().stats());
+            self.instructions = self.instructions.saturating_add(vcpu.retired());
         }
     }
 }

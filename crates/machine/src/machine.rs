@@ -131,7 +131,7 @@ impl Machine {
             config,
         };
         let life = Life::new(&plan, &parts.load)?;
-        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vps.len());
+        let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vcpus.len());
         Ok(Machine {
             plan,
             life,
@@ -193,7 +193,7 @@ impl Machine {
     /// state back is gone: half of it may be in that state.
     pub fn restored(mut self, saved: Saved) -> Result<Self, Error> {
         let life = &mut self.life;
-        saved::restore(&life.rooms, &mut life.vps, saved)?;
+        saved::restore(&life.rooms, &mut life.vcpus, saved)?;
         Ok(self)
     }
 

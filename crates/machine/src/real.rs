@@ -17,10 +17,10 @@ use crate::shared::{Shared, VpBell};
 const TURNS_IN_KERNEL: u64 = 4;
 const LOOKS_A_TURN: u64 = 16;
 
-/// Runs `vp` on the calling thread until the machine stops. One that is `alone` spins for no other
+/// Runs `vcpu` on the calling thread until the machine stops. One that is `alone` spins for no other
 /// vCPU, and so gives its time to none. With `cores` it executes while it has a place there.
-pub(crate) fn run_vp<V: Runs>(
-    vp: &mut V,
+pub(crate) fn run_vcpu<V: Runs>(
+    vcpu: &mut V,
     bell: &VpBell,
     alone: bool,
     cores: Option<&Cores>,
@@ -32,14 +32,14 @@ pub(crate) fn run_vp<V: Runs>(
     // Whether it has a place, and since when.
     let (mut placed, mut began) = (false, 0);
     loop {
-        vp.take_kick();
+        vcpu.take_kick();
         if control.asked() {
-            if let Some(cores) = cores.filter(|_| control.parks(vp)) {
+            if let Some(cores) = cores.filter(|_| control.parks(vcpu)) {
                 // One that is held keeps no place from those that are not.
-                cores.leave(vp.index());
+                cores.leave(vcpu.index());
                 placed = false;
             }
-            control.attend(std::slice::from_mut(vp));
+            control.attend(std::slice::from_mut(vcpu));
         }
         // After the kick was taken: whoever stops the machine says so before it kicks.
         if shared.stopping() {
@@ -51,36 +51,36 @@ pub(crate) fn run_vp<V: Runs>(
                 let now = clock.counter();
                 let gone = now.wrapping_sub(began);
                 if gone >= turn {
-                    if gone < TURNS_IN_KERNEL * turn && vp.in_kernel() {
+                    if gone < TURNS_IN_KERNEL * turn && vcpu.in_kernel() {
                         until = Some(now.saturating_add(turn / LOOKS_A_TURN));
                     } else {
-                        (placed, began) = (!cores.hand_on(vp.index()), now);
+                        (placed, began) = (!cores.hand_on(vcpu.index()), now);
                     }
                 }
             }
             if !placed {
-                vp.does(Doing::Asleep);
-                placed = cores.take(vp.index());
-                vp.does(Doing::Exit);
+                vcpu.does(Doing::Asleep);
+                placed = cores.take(vcpu.index());
+                vcpu.does(Doing::Exit);
                 began = clock.counter();
                 continue;
             }
             turn_ends = cores.contended().then(|| until.unwrap_or_else(|| began.saturating_add(turn)));
         }
-        let after = match vp.prepare() {
+        let after = match vcpu.prepare() {
             Entry::Run { deadline } => {
                 let counter = [deadline, turn_ends].into_iter().flatten().min();
-                vp.enter(Until { counter, instructions: None })
+                vcpu.enter(Until { counter, instructions: None })
             }
-            Entry::Finish => vp.enter(Until { counter: None, instructions: Some(1) }),
+            Entry::Finish => vcpu.enter(Until { counter: None, instructions: Some(1) }),
             Entry::Sleep { deadline } => {
                 if let Some(cores) = cores {
-                    cores.leave(vp.index());
+                    cores.leave(vcpu.index());
                     placed = false;
                 }
-                vp.does(Doing::Asleep);
+                vcpu.does(Doing::Asleep);
                 bell.bell.wait(deadline.map(|counter| time_until(clock, counter)));
-                vp.does(Doing::Exit);
+                vcpu.does(Doing::Exit);
                 After::Nothing
             }
         };
@@ -88,17 +88,17 @@ pub(crate) fn run_vp<V: Runs>(
             After::Nothing => {}
             After::Yield if alone => {}
             After::Yield => match cores {
-                Some(cores) if cores.hand_on(vp.index()) => placed = false,
+                Some(cores) if cores.hand_on(vcpu.index()) => placed = false,
                 _ => std::thread::yield_now(),
             },
             After::Ends(event) => shared.finish(event),
-            After::Debug(cause) => control.met(vp, cause),
+            After::Debug(cause) => control.met(vcpu, cause),
         }
     }
     if let Some(cores) = cores {
-        cores.leave(vp.index());
+        cores.leave(vcpu.index());
     }
-    vp.finish(clock.now());
+    vcpu.finish(clock.now());
 }
 
 /// Host time until the partition's counter reaches `counter`, rounded up.

@@ -94,11 +94,11 @@ pub(crate) fn save(control: &Control<MachineVcpu>) -> Result<Saved, Error> {
     Ok(saved)
 }
 
-/// Takes a state back, while none of `vps` executes.
-pub(crate) fn restore(rooms: &Rooms, vps: &mut [MachineVcpu], mut saved: Saved) -> Result<(), Error> {
+/// Takes a state back, while none of `vcpus` executes.
+pub(crate) fn restore(rooms: &Rooms, vcpus: &mut [MachineVcpu], mut saved: Saved) -> Result<(), Error> {
     beside(rooms, &mut saved)?;
-    for (vp, index) in vps.iter_mut().zip(0..) {
-        vp.restore(vcpu(index, &mut saved)?)?;
+    for (one, index) in vcpus.iter_mut().zip(0..) {
+        one.restore(vcpu(index, &mut saved)?)?;
     }
     saved.finish()
 }
@@ -111,7 +111,7 @@ pub(crate) fn restore_held(control: &Control<MachineVcpu>, mut saved: Saved) -> 
         beside(&rooms, &mut saved)?;
         for index in 0..control.vcpus() {
             let values = vcpu(index, &mut saved)?;
-            control.with(index, move |vp| vp.restore(values)).ok_or_else(moves)??;
+            control.with(index, move |vcpu| vcpu.restore(values)).ok_or_else(moves)??;
         }
         std::mem::take(&mut saved).finish()
     };

@@ -61,9 +61,9 @@ impl Bells {
 
     /// Brings a vCPU out of the guest, or out of its sleep.
     pub(crate) fn wake(&self, vcpu: u32) {
-        if let Some(vp) = self.0.get(vcpu as usize) {
-            vp.kick.kick();
-            vp.bell.ring();
+        if let Some(vcpu) = self.0.get(vcpu as usize) {
+            vcpu.kick.kick();
+            vcpu.bell.ring();
         }
     }
 }
@@ -192,7 +192,7 @@ impl Shared {
     pub(crate) fn wake_all(&self) {
         let bells = lock(&self.bells).clone();
         (0..bells.0.len() as u32).for_each(|vcpu| bells.wake(vcpu));
-        bells.0.iter().for_each(|vp| vp.place.ring());
+        bells.0.iter().for_each(|vcpu| vcpu.place.ring());
         self.timer.ring();
     }
 

@@ -16,8 +16,8 @@ pub(crate) fn change(
     hz: u64,
     clock: &dyn Clock,
     partition: Option<&Partition>,
-    kvm: Option<&satori_kvm::Partition>,
-    xen: Option<&satori_xen::Partition>,
+    kvm: Option<&satori_kvm::Vm>,
+    xen: Option<&satori_xen::Domain>,
 ) {
     match partition {
         Some(partition) => partition.change_tsc_frequency(hz),
@@ -69,8 +69,8 @@ impl Planned {
         &self,
         clock: Arc<dyn Clock>,
         partition: Option<Arc<Partition>>,
-        kvm: Option<Arc<satori_kvm::Partition>>,
-        xen: Option<Arc<satori_xen::Partition>>,
+        kvm: Option<Arc<satori_kvm::Vm>>,
+        xen: Option<Arc<satori_xen::Domain>>,
     ) -> Arc<dyn Timer> {
         Arc::new(Due { planned: self.clone(), clock, partition, kvm, xen })
     }
@@ -80,8 +80,8 @@ struct Due {
     planned: Planned,
     clock: Arc<dyn Clock>,
     partition: Option<Arc<Partition>>,
-    kvm: Option<Arc<satori_kvm::Partition>>,
-    xen: Option<Arc<satori_xen::Partition>>,
+    kvm: Option<Arc<satori_kvm::Vm>>,
+    xen: Option<Arc<satori_xen::Domain>>,
 }
 
 impl Timer for Due {

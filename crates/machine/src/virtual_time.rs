@@ -79,31 +79,31 @@ struct Turn {
     goes_on: bool,
 }
 
-/// Runs `vps` until the machine stops, from where `turns` are. `feed` hands typed input to the guest.
-pub(crate) fn run<V: Runs>(vps: &mut [V], around: Around<'_, V>, feed: &dyn Fn(), turns: &Turns) {
+/// Runs `vcpus` until the machine stops, from where `turns` are. `feed` hands typed input to the guest.
+pub(crate) fn run<V: Runs>(vcpus: &mut [V], around: Around<'_, V>, feed: &dyn Fn(), turns: &Turns) {
     let Around { clock, shared, control, .. } = around;
     let mut shares = Shares { debts: turns.get() };
-    shares.debts.resize(vps.len(), 0);
+    shares.debts.resize(vcpus.len(), 0);
     while !shared.stopping() {
         feed();
         control.rest(clock.now());
         if control.asked() {
             turns.set(std::mem::take(&mut shares.debts));
-            control.attend(vps);
+            control.attend(vcpus);
             shares.debts = turns.get();
-            shares.debts.resize(vps.len(), 0);
+            shares.debts.resize(vcpus.len(), 0);
         }
         let mut ran = false;
-        for turn in 0..vps.len() {
+        for turn in 0..vcpus.len() {
             let mut left = shares.begin(turn);
             // One that has none executed before its turn came.
             ran |= left == 0;
             while left > 0 {
-                let took = take_turn(vps, turn, left, Some(&shares), around);
+                let took = take_turn(vcpus, turn, left, Some(&shares), around);
                 ran |= took.used > 0;
                 shares.debts[turn] += took.used.saturating_sub(left);
                 left = left.saturating_sub(took.used);
-                ran |= hurry(vps, turn, &mut shares, around);
+                ran |= hurry(vcpus, turn, &mut shares, around);
                 if !took.goes_on || shared.stopping() {
                     break;
                 }
@@ -113,23 +113,23 @@ pub(crate) fn run<V: Runs>(vps: &mut [V], around: Around<'_, V>, feed: &dyn Fn()
             shared.finish(Event::Panic("console"));
         }
         if !ran && !shared.stopping() {
-            skip_idle_time(vps, around);
+            skip_idle_time(vcpus, around);
         }
     }
     let now = clock.now();
-    vps.iter_mut().for_each(|vp| vp.finish(now));
+    vcpus.iter_mut().for_each(|vcpu| vcpu.finish(now));
 }
 
 /// Whom vCPU `turn` interrupted comes before it goes on, and before the others. Those that interrupt each other do so until
 /// they may not any more. Returns whether one executed.
-fn hurry<V: Runs>(vps: &mut [V], turn: usize, shares: &mut Shares, around: Around<'_, V>) -> bool {
+fn hurry<V: Runs>(vcpus: &mut [V], turn: usize, shares: &mut Shares, around: Around<'_, V>) -> bool {
     let mut ran = false;
     loop {
         let mut used = 0;
-        for other in 0..vps.len() {
-            let wanted = vps[other].kicked() || due(&vps[other], around.clock, around.control);
+        for other in 0..vcpus.len() {
+            let wanted = vcpus[other].kicked() || due(&vcpus[other], around.clock, around.control);
             if other != turn && wanted && shares.may_come(other) {
-                let took = take_turn(vps, other, SHORT, None, around);
+                let took = take_turn(vcpus, other, SHORT, None, around);
                 shares.debts[other] += took.used;
                 used += took.used;
             }
@@ -143,21 +143,21 @@ fn hurry<V: Runs>(vps: &mut [V], turn: usize, shares: &mut Shares, around: Aroun
 
 /// Gives vCPU `turn` up to `most` instructions. A turn in order, with the shares of all, ends for those that come out of order.
 fn take_turn<V: Runs>(
-    vps: &mut [V],
+    vcpus: &mut [V],
     turn: usize,
     most: u64,
     shares: Option<&Shares>,
     around: Around<'_, V>,
 ) -> Turn {
-    vps[turn].does(Doing::Exit);
-    vps[turn].begin_turn(around.tick);
-    let took = execute(vps, turn, most, shares, around);
-    vps[turn].does(Doing::Waiting);
+    vcpus[turn].does(Doing::Exit);
+    vcpus[turn].begin_turn(around.tick);
+    let took = execute(vcpus, turn, most, shares, around);
+    vcpus[turn].does(Doing::Waiting);
     took
 }
 
 fn execute<V: Runs>(
-    vps: &mut [V],
+    vcpus: &mut [V],
     turn: usize,
     most: u64,
     shares: Option<&Shares>,
@@ -168,7 +168,7 @@ fn execute<V: Runs>(
     let (mut used, mut entered) = (0_u64, false);
     while used < most {
         // What the modelled host took of it, it cannot execute.
-        let stalled = vps[turn].take_stalled(clock, vps.len() as u64);
+        let stalled = vcpus[turn].take_stalled(clock, vcpus.len() as u64);
         if stalled > 0 {
             clock.retired(stalled);
             used += stalled;
@@ -176,19 +176,19 @@ fn execute<V: Runs>(
                 break;
             }
         }
-        vps[turn].be_kicked();
-        if control.holds(&vps[turn]) {
+        vcpus[turn].be_kicked();
+        if control.holds(&vcpus[turn]) {
             return ends(used);
         }
         timers.run(clock.now());
         // Before it is prepared: what that injects, only entering it delivers.
-        if entered && shares.is_some_and(|shares| others_due(vps, turn, shares, around)) {
-            vps[turn].go_on();
+        if entered && shares.is_some_and(|shares| others_due(vcpus, turn, shares, around)) {
+            vcpus[turn].go_on();
             return Turn { used, goes_on: true };
         }
         // What a timer of the machine signalled is not a kick at the next entry as well.
-        vps[turn].be_kicked();
-        let entry = vps[turn].prepare();
+        vcpus[turn].be_kicked();
+        let entry = vcpus[turn].prepare();
         if shared.stopping() {
             return ends(used);
         }
@@ -196,78 +196,78 @@ fn execute<V: Runs>(
             Entry::Sleep { .. } => return ends(used),
             Entry::Finish => Until { counter: None, instructions: Some(1) },
             Entry::Run { deadline } => {
-                let budget = (most - used).min(until_next_deadline(vps, turn, shares, around));
+                let budget = (most - used).min(until_next_deadline(vcpus, turn, shares, around));
                 Until { counter: deadline, instructions: Some(budget.max(1)) }
             }
         };
-        let vp = &mut vps[turn];
-        let before = vp.retired();
-        let after = vp.enter(until);
+        let vcpu = &mut vcpus[turn];
+        let before = vcpu.retired();
+        let after = vcpu.enter(until);
         entered = true;
         // An exit costs at least one, so that a guest whose every instruction faults ends its turn.
-        used += vp.retired().saturating_sub(before).max(1);
+        used += vcpu.retired().saturating_sub(before).max(1);
         match after {
             After::Nothing => {}
             After::Yield => return ends(used),
             After::Ends(event) => shared.finish(event),
             After::Debug(cause) => {
-                control.met(&vps[turn], cause);
+                control.met(&vcpus[turn], cause);
                 return ends(used);
             }
         }
         // An interrupt for another vCPU arrives at once, as it does where all run at the same time, and is not
         // merged with what comes later in the turn.
         let wanted = |other: usize| {
-            other != turn && shares.is_some_and(|shares| shares.may_come(other)) && vps[other].kicked()
+            other != turn && shares.is_some_and(|shares| shares.may_come(other)) && vcpus[other].kicked()
         };
-        if (0..vps.len()).any(wanted) {
-            vps[turn].go_on();
+        if (0..vcpus.len()).any(wanted) {
+            vcpus[turn].go_on();
             return Turn { used, goes_on: true };
         }
     }
-    vps[turn].go_on();
+    vcpus[turn].go_on();
     ends(used)
 }
 
-/// When a timer of `vp`'s own is due. That of a vCPU that a debugger holds has to wait.
-fn deadline<V: Runs>(vp: &V, control: &Control<V>) -> Option<u64> {
-    vp.deadline().filter(|_| !control.holds(vp))
+/// When a timer of `vcpu`'s own is due. That of a vCPU that a debugger holds has to wait.
+fn deadline<V: Runs>(vcpu: &V, control: &Control<V>) -> Option<u64> {
+    vcpu.deadline().filter(|_| !control.holds(vcpu))
 }
 
-fn due<V: Runs>(vp: &V, clock: &VirtualClock, control: &Control<V>) -> bool {
-    deadline(vp, control).is_some_and(|counter| clock.instructions_until_counter(counter) == 0)
+fn due<V: Runs>(vcpu: &V, clock: &VirtualClock, control: &Control<V>) -> bool {
+    deadline(vcpu, control).is_some_and(|counter| clock.instructions_until_counter(counter) == 0)
 }
 
 /// Whether the timer of another vCPU than `turn` is due: it goes first, if it may.
-fn others_due<V: Runs>(vps: &[V], turn: usize, shares: &Shares, around: Around<'_, V>) -> bool {
-    let mut others = vps.iter().enumerate().filter(|(other, _)| *other != turn && shares.may_come(*other));
-    others.any(|(_, vp)| due(vp, around.clock, around.control))
+fn others_due<V: Runs>(vcpus: &[V], turn: usize, shares: &Shares, around: Around<'_, V>) -> bool {
+    let mut others = vcpus.iter().enumerate().filter(|(other, _)| *other != turn && shares.may_come(*other));
+    others.any(|(_, vcpu)| due(vcpu, around.clock, around.control))
 }
 
 /// Instructions until the first timer is due, of a vCPU or of the platform.
 fn until_next_deadline<V: Runs>(
-    vps: &[V],
+    vcpus: &[V],
     turn: usize,
     shares: Option<&Shares>,
     around: Around<'_, V>,
 ) -> u64 {
     let Around { timers, clock, control, .. } = around;
-    let ends = |vp: usize| vp == turn || shares.is_some_and(|shares| shares.may_come(vp));
-    let wanted = vps.iter().enumerate().filter(|(vp, _)| ends(*vp));
+    let ends = |vcpu: usize| vcpu == turn || shares.is_some_and(|shares| shares.may_come(vcpu));
+    let wanted = vcpus.iter().enumerate().filter(|(vcpu, _)| ends(*vcpu));
     let local = wanted
-        .filter_map(|(_, vp)| deadline(vp, control))
+        .filter_map(|(_, vcpu)| deadline(vcpu, control))
         .map(|counter| clock.instructions_until_counter(counter));
     let platform = timers.next().map(|at| clock.instructions_until(at));
     local.chain(platform).min().unwrap_or(u64::MAX)
 }
 
 /// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come.
-fn skip_idle_time<V: Runs>(vps: &[V], around: Around<'_, V>) {
+fn skip_idle_time<V: Runs>(vcpus: &[V], around: Around<'_, V>) {
     let Around { timers, clock, shared, control, .. } = around;
-    if vps.iter().all(|vp| control.holds(vp)) {
+    if vcpus.iter().all(|vcpu| control.holds(vcpu)) {
         return;
     }
-    let local = vps.iter().filter_map(|vp| deadline(vp, control)).min();
+    let local = vcpus.iter().filter_map(|vcpu| deadline(vcpu, control)).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
     let to_local = local.map(|counter| clock.instructions_until_counter(counter));

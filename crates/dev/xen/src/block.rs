@@ -10,7 +10,7 @@ use satori_defs::xen::blkif::*;
 use satori_image::{Request, Requests};
 use satori_lock::lock;
 use satori_memory::PAGE_SIZE;
-use satori_xen::{Copied, Partition};
+use satori_xen::{Copied, Domain};
 
 use crate::bus::QUEUES;
 use crate::connection::{Connection, Ends};
@@ -43,7 +43,7 @@ pub(crate) struct Queue {
 
 /// The disk.
 pub(crate) struct Block {
-    partition: Weak<Partition>,
+    domain: Weak<Domain>,
     pub disk: Arc<Requests>,
     index: u32,
     pub connection: Connection,
@@ -79,7 +79,7 @@ fn segments(bytes: &[u8]) -> Option<Vec<Segment>> {
 
 impl Block {
     pub(crate) fn new(
-        partition: &Arc<Partition>,
+        domain: &Arc<Domain>,
         disk: Arc<Requests>,
         index: u32,
         moved: Arc<AtomicU64>,
@@ -87,9 +87,9 @@ impl Block {
         // xvda, xvdb and so on: 16 minors each; beyond xvdp the numbers have another form.
         let number = if index < 16 { 202 << 8 | index << 4 } else { 1 << 28 | index << 8 };
         let facts = [("virtual-device", number.to_string()), ("device-type", "disk".to_string())];
-        let connection = partition.with_store(|store| Connection::new(store, "vbd", number, &facts));
+        let connection = domain.with_store(|store| Connection::new(store, "vbd", number, &facts));
         Arc::new(Block {
-            partition: Arc::downgrade(partition),
+            domain: Arc::downgrade(domain),
             disk,
             index,
             connection,
@@ -104,11 +104,11 @@ impl Block {
     }
 
     pub(crate) fn memory(&self) -> Option<satori_memory::GuestMemory> {
-        self.partition.upgrade().map(|partition| partition.memory().clone())
+        self.domain.upgrade().map(|domain| domain.memory().clone())
     }
 
-    pub(crate) fn follow(&self, partition: &Partition) {
-        self.connection.follow(partition, self);
+    pub(crate) fn follow(&self, domain: &Domain) {
+        self.connection.follow(domain, self);
     }
 
     /// The machine's life is over: what is under way is for nobody.
@@ -119,8 +119,8 @@ impl Block {
 
     /// Takes the requests of a queue that was notified.
     pub(crate) fn serve(block: &Arc<Block>, queue: u32) {
-        let Some(partition) = block.partition.upgrade() else { return };
-        let memory = partition.memory();
+        let Some(domain) = block.domain.upgrade() else { return };
+        let memory = domain.memory();
         for _ in 0..AT_ONCE {
             let request: Option<[u8; REQUEST]> = {
                 let mut queues = lock(&block.queues);
@@ -131,7 +131,7 @@ impl Block {
                 }
             };
             match request {
-                Some(request) => Block::take(block, &partition, queue, &request),
+                Some(request) => Block::take(block, &domain, queue, &request),
                 None => return,
             }
         }
@@ -142,28 +142,28 @@ impl Block {
         }
     }
 
-    fn take(block: &Arc<Block>, partition: &Arc<Partition>, queue: u32, request: &[u8; REQUEST]) {
+    fn take(block: &Arc<Block>, domain: &Arc<Domain>, queue: u32, request: &[u8; REQUEST]) {
         // An indirect request's own operation, which is what is answered, is beside that.
         let (id, operation) = (u64_at(request, 8), request[usize::from(request[0] == INDIRECT)]);
-        let asked = block.parse(partition, request);
+        let asked = block.parse(domain, request);
         let (work, segments) = match asked {
             Ok(asked) => asked,
-            Err(status) => return block.answer(partition, queue, id, operation, status),
+            Err(status) => return block.answer(domain, queue, id, operation, status),
         };
-        let (own, partition) = (block.clone(), Arc::downgrade(partition));
+        let (own, domain) = (block.clone(), Arc::downgrade(domain));
         let answer = move |result: std::io::Result<Vec<u8>>| {
-            let Some(partition) = partition.upgrade() else { return };
+            let Some(domain) = domain.upgrade() else { return };
             let status = match result {
-                Ok(data) => own.give(&partition, &segments, &data),
+                Ok(data) => own.give(&domain, &segments, &data),
                 Err(_) => ERROR,
             };
-            own.answer(&partition, queue, id, operation, status);
+            own.answer(&domain, queue, id, operation, status);
         };
         block.disk.take(work, Box::new(answer));
     }
 
     /// What is asked for, and where what is read goes. The error is the status.
-    fn parse(&self, partition: &Partition, request: &[u8; REQUEST]) -> Result<(Request, Vec<Segment>), i16> {
+    fn parse(&self, domain: &Domain, request: &[u8; REQUEST]) -> Result<(Request, Vec<Segment>), i16> {
         let image = self.disk.image();
         // Linux names no sector that there is where it flushes.
         if request[0] == FLUSH {
@@ -184,7 +184,7 @@ impl Block {
                 let raw = request.get(24..24 + count * 8).filter(|_| count <= SEGMENTS).ok_or(ERROR)?;
                 (operation, segments(raw).ok_or(ERROR)?)
             }
-            INDIRECT => (request[1], self.indirect(partition, request)?),
+            INDIRECT => (request[1], self.indirect(domain, request)?),
             _ => return Err(UNSUPPORTED),
         };
         let len: usize = parts.iter().map(|part| part.len).sum();
@@ -198,7 +198,7 @@ impl Block {
                 let mut done = 0;
                 for part in &parts {
                     let piece = &mut data[done..done + part.len];
-                    partition
+                    domain
                         .grant_copy(part.reference, part.first, Copied::FromGuest(piece))
                         .map_err(|_| ERROR)?;
                     done += part.len;
@@ -210,7 +210,7 @@ impl Block {
     }
 
     /// The segments of a request that has them in pages of their own.
-    fn indirect(&self, partition: &Partition, request: &[u8; REQUEST]) -> Result<Vec<Segment>, i16> {
+    fn indirect(&self, domain: &Domain, request: &[u8; REQUEST]) -> Result<Vec<Segment>, i16> {
         const IN_PAGE: usize = PAGE_SIZE as usize / 8;
         let mut left = usize::from(u16_at(request, 2));
         if left > SEGMENTS_MAX {
@@ -224,7 +224,7 @@ impl Block {
             let here = left.min(IN_PAGE);
             let mut raw = vec![0; here * 8];
             let reference = u32_at(request, 28 + page * 4);
-            partition.grant_copy(reference, 0, Copied::FromGuest(&mut raw)).map_err(|_| ERROR)?;
+            domain.grant_copy(reference, 0, Copied::FromGuest(&mut raw)).map_err(|_| ERROR)?;
             all.extend(segments(&raw).ok_or(ERROR)?);
             left -= here;
         }
@@ -232,11 +232,11 @@ impl Block {
     }
 
     /// Gives the guest what was read; the status of that.
-    fn give(&self, partition: &Partition, segments: &[Segment], data: &[u8]) -> i16 {
+    fn give(&self, domain: &Domain, segments: &[Segment], data: &[u8]) -> i16 {
         let mut done = 0;
         for part in segments {
             let Some(piece) = data.get(done..done + part.len) else { return ERROR };
-            if partition.grant_copy(part.reference, part.first, Copied::ToGuest(piece)).is_err() {
+            if domain.grant_copy(part.reference, part.first, Copied::ToGuest(piece)).is_err() {
                 return ERROR;
             }
             done += part.len;
@@ -244,12 +244,12 @@ impl Block {
         OKAY
     }
 
-    fn answer(&self, partition: &Partition, queue: u32, id: u64, operation: u8, status: i16) {
+    fn answer(&self, domain: &Domain, queue: u32, id: u64, operation: u8, status: i16) {
         let mut bytes = [0; RESPONSE];
         bytes[..8].copy_from_slice(&id.to_le_bytes());
         bytes[8] = operation;
         bytes[10..12].copy_from_slice(&status.to_le_bytes());
-        let (memory, back) = (partition.memory(), self.index * QUEUES + queue);
+        let (memory, back) = (domain.memory(), self.index * QUEUES + queue);
         let notify = {
             let mut queues = lock(&self.queues);
             let Some(queue) = queues.get_mut(queue as usize) else { return };
@@ -259,7 +259,7 @@ impl Block {
         };
         self.moved.fetch_add(1, Ordering::Relaxed);
         if let Some(port) = notify {
-            partition.notify(port, back);
+            domain.notify(port, back);
         }
     }
 }
@@ -290,9 +290,9 @@ impl Ends for Block {
         ]
     }
 
-    fn connect(&self, partition: &Partition, front: &str) -> Result<(), String> {
-        let number = |name: &str| partition.with_store(|store| store.read::<u32>(&format!("{front}/{name}")));
-        let protocol = partition.with_store(|store| store.read::<String>(&format!("{front}/protocol")));
+    fn connect(&self, domain: &Domain, front: &str) -> Result<(), String> {
+        let number = |name: &str| domain.with_store(|store| store.read::<u32>(&format!("{front}/{name}")));
+        let protocol = domain.with_store(|store| store.read::<String>(&format!("{front}/protocol")));
         if protocol.is_some_and(|protocol| protocol != "x86_64-abi") {
             return Err("its protocol is not x86_64-abi".into());
         }
@@ -315,9 +315,9 @@ impl Ends for Block {
                 let references: Option<Vec<u32>> = references.collect();
                 let port = number(&format!("{folder}event-channel")).ok_or("it names no event channel")?;
                 let references = references.ok_or("it does not name all pages of its ring")?;
-                let ring = Ring::map(partition, references, REQUEST as u64)?;
-                if !partition.bind_back(port, self.index * QUEUES + queue) {
-                    ring.unmap(partition);
+                let ring = Ring::map(domain, references, REQUEST as u64)?;
+                if !domain.bind_back(port, self.index * QUEUES + queue) {
+                    ring.unmap(domain);
                     return Err(format!("its port {port} does not wait for a back end"));
                 }
                 Ok(Queue { ring, port })
@@ -325,7 +325,7 @@ impl Ends for Block {
             match connected {
                 Ok(queue) => own.push(queue),
                 Err(why) => {
-                    self.give_up(partition, &mut own);
+                    self.give_up(domain, &mut own);
                     return Err(why);
                 }
             }
@@ -333,18 +333,18 @@ impl Ends for Block {
         Ok(())
     }
 
-    fn disconnect(&self, partition: &Partition) {
+    fn disconnect(&self, domain: &Domain) {
         // Nothing of this driver's comes behind something of the next one.
         self.disk.clear();
-        self.give_up(partition, &mut lock(&self.queues));
+        self.give_up(domain, &mut lock(&self.queues));
     }
 }
 
 impl Block {
-    fn give_up(&self, partition: &Partition, queues: &mut Vec<Queue>) {
+    fn give_up(&self, domain: &Domain, queues: &mut Vec<Queue>) {
         for (queue, number) in queues.drain(..).zip(0..) {
-            queue.ring.unmap(partition);
-            partition.leave_back(queue.port, self.index * QUEUES + number);
+            queue.ring.unmap(domain);
+            domain.leave_back(queue.port, self.index * QUEUES + number);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use satori_cable::Cable;
 use satori_image::{Image, Requests};
 use satori_save::{Error, Value};
-use satori_xen::{BackEnds, Partition};
+use satori_xen::{BackEnds, Domain};
 
 use crate::block::Block;
 use crate::net::Card;
@@ -54,7 +54,7 @@ impl Devices {
 
 /// The devices, as a guest finds them in its store.
 pub struct Bus {
-    partition: Weak<Partition>,
+    domain: Weak<Domain>,
     blocks: Vec<Arc<Block>>,
     cards: Vec<Arc<Card>>,
 }
@@ -63,11 +63,11 @@ pub struct Bus {
 pub(crate) const QUEUES: u32 = 16;
 
 impl Bus {
-    /// Puts `devices` into the store of `partition`. If the run has to be the same every time, everything is done where it is asked
+    /// Puts `devices` into the store of `domain`. If the run has to be the same every time, everything is done where it is asked
     /// for. `moved` counts what was answered.
     pub fn wire(
         devices: &Devices,
-        partition: &Arc<Partition>,
+        domain: &Arc<Domain>,
         determined: bool,
         moved: &Arc<AtomicU64>,
     ) -> Arc<Self> {
@@ -75,17 +75,17 @@ impl Bus {
             if !determined {
                 disk.start();
             }
-            Block::new(partition, disk.clone(), index, moved.clone())
+            Block::new(domain, disk.clone(), index, moved.clone())
         });
         let blocks: Vec<_> = blocks.collect();
         let cards = devices.cables.iter().zip(0..).map(|(cable, index)| {
-            Card::new(partition, cable.clone(), (index, blocks.len() as u32 + index), moved.clone())
+            Card::new(domain, cable.clone(), (index, blocks.len() as u32 + index), moved.clone())
         });
         let cards = cards.collect();
-        let bus = Arc::new(Bus { partition: Arc::downgrade(partition), blocks, cards });
-        partition.with_back_ends(bus.clone());
-        bus.blocks.iter().for_each(|block| block.follow(partition));
-        bus.cards.iter().for_each(|card| card.follow(partition));
+        let bus = Arc::new(Bus { domain: Arc::downgrade(domain), blocks, cards });
+        domain.with_back_ends(bus.clone());
+        bus.blocks.iter().for_each(|block| block.follow(domain));
+        bus.cards.iter().for_each(|card| card.follow(domain));
         bus
     }
 
@@ -116,18 +116,18 @@ impl BackEnds for Bus {
     }
 
     fn changed(&self, paths: &[String]) {
-        let Some(partition) = self.partition.upgrade() else { return };
+        let Some(domain) = self.domain.upgrade() else { return };
         for block in &self.blocks {
             let front = &block.connection.front;
             // One that removes what lies above removes the device, too.
             if paths.iter().any(|path| path.starts_with(front) || front.starts_with(path.as_str())) {
-                block.follow(&partition);
+                block.follow(&domain);
             }
         }
         for card in &self.cards {
             let front = &card.connection.front;
             if paths.iter().any(|path| path.starts_with(front) || front.starts_with(path.as_str())) {
-                card.follow(&partition);
+                card.follow(&domain);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How front end and back end find each other: two folders of the store, and a state in each (public/io/xenbus.h).
 
 use satori_lock::lock;
-use satori_xen::{Partition, Store};
+use satori_xen::{Domain, Store};
 use std::sync::Mutex;
 
 /// States, as the store has them.
@@ -19,9 +19,9 @@ pub(crate) trait Ends: Send + Sync {
     /// What it has to know once it is connected.
     fn tell(&self) -> Vec<(&'static str, String)>;
     /// Takes the rings that the front end named in the store's folder `front`. The error is what is wrong with them.
-    fn connect(&self, partition: &Partition, front: &str) -> Result<(), String>;
+    fn connect(&self, domain: &Domain, front: &str) -> Result<(), String>;
     /// Leaves them.
-    fn disconnect(&self, partition: &Partition);
+    fn disconnect(&self, domain: &Domain);
 }
 
 /// One device's two folders.
@@ -62,46 +62,46 @@ impl Connection {
     }
 
     /// The front end's state may have changed: follows it.
-    pub(crate) fn follow(&self, partition: &Partition, ends: &dyn Ends) {
+    pub(crate) fn follow(&self, domain: &Domain, ends: &dyn Ends) {
         let mut state = lock(&self.state);
-        let front = partition.with_store(|store| store.read::<u8>(&format!("{}/state", self.front)));
+        let front = domain.with_store(|store| store.read::<u8>(&format!("{}/state", self.front)));
         let next = match (*state, front) {
             (INIT_WAIT, Some(INITIALISING)) => return,
             (_, Some(INITIALISING)) => {
-                ends.disconnect(partition);
-                self.publish(partition, &ends.offer());
+                ends.disconnect(domain);
+                self.publish(domain, &ends.offer());
                 INIT_WAIT
             }
-            (INIT_WAIT, Some(INITIALISED | CONNECTED)) => match ends.connect(partition, &self.front) {
+            (INIT_WAIT, Some(INITIALISED | CONNECTED)) => match ends.connect(domain, &self.front) {
                 Ok(()) => {
-                    self.publish(partition, &ends.tell());
+                    self.publish(domain, &ends.tell());
                     CONNECTED
                 }
                 Err(why) => {
                     tracing::warn!("Xen's device {}: {why}", self.front);
                     let error = format!("22 {why}");
-                    partition.with_store(|store| store.set(&format!("{}/error", self.back), &error));
+                    domain.with_store(|store| store.set(&format!("{}/error", self.back), &error));
                     CLOSING
                 }
             },
             (CLOSING | CLOSED, Some(CLOSING)) => return,
             (CLOSED, Some(CLOSED) | None) => return,
             (_, Some(CLOSING)) => {
-                ends.disconnect(partition);
+                ends.disconnect(domain);
                 CLOSING
             }
             (_, Some(CLOSED) | None) => {
-                ends.disconnect(partition);
+                ends.disconnect(domain);
                 CLOSED
             }
             _ => return,
         };
         *state = next;
-        partition.with_store(|store| store.set(&format!("{}/state", self.back), &next.to_string()));
+        domain.with_store(|store| store.set(&format!("{}/state", self.back), &next.to_string()));
     }
 
-    fn publish(&self, partition: &Partition, facts: &[(&'static str, String)]) {
-        partition.with_store(|store| {
+    fn publish(&self, domain: &Domain, facts: &[(&'static str, String)]) {
+        domain.with_store(|store| {
             facts.iter().for_each(|(name, value)| store.set(&format!("{}/{name}", self.back), value));
         });
     }

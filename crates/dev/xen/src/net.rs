@@ -8,7 +8,7 @@ use satori_defs::virtio::net::{DATA_VALID, HEADER, NEEDS_CSUM};
 use satori_defs::xen::netif::*;
 use satori_lock::lock;
 use satori_memory::{GuestMemory, PAGE_SIZE};
-use satori_xen::{Copied, Partition};
+use satori_xen::{Copied, Domain};
 
 use crate::bus::QUEUES;
 use crate::connection::{Connection, Ends};
@@ -37,7 +37,7 @@ struct Connected {
 
 /// The card.
 pub(crate) struct Card {
-    partition: Weak<Partition>,
+    domain: Weak<Domain>,
     cable: Arc<Cable>,
     /// Its number on the bus, among all devices.
     device: u32,
@@ -117,7 +117,7 @@ impl Packet {
     }
 
     /// Its bytes; none if they are not all there.
-    fn bytes(&self, partition: &Partition) -> Option<Vec<u8>> {
+    fn bytes(&self, domain: &Domain) -> Option<Vec<u8>> {
         let (first, rest) = self.slots.split_first()?;
         let behind: usize = rest.iter().map(|slot| slot.size).sum();
         let own = first.size.checked_sub(behind)?;
@@ -125,7 +125,7 @@ impl Packet {
         let mut done = 0;
         for (slot, len) in self.slots.iter().zip([own].into_iter().chain(rest.iter().map(|slot| slot.size))) {
             let piece = &mut bytes[done..done + len];
-            partition.grant_copy(slot.reference, slot.offset, Copied::FromGuest(piece)).ok()?;
+            domain.grant_copy(slot.reference, slot.offset, Copied::FromGuest(piece)).ok()?;
             done += len;
         }
         Some(bytes)
@@ -145,16 +145,16 @@ impl Packet {
 
 impl Card {
     pub(crate) fn new(
-        partition: &Arc<Partition>,
+        domain: &Arc<Domain>,
         cable: Arc<Cable>,
         (number, device): (u32, u32),
         moved: Arc<AtomicU64>,
     ) -> Arc<Self> {
         let mac = cable.mac().map(|byte| format!("{byte:02x}")).join(":");
         let facts = [("handle", number.to_string()), ("mac", mac)];
-        let connection = partition.with_store(|store| Connection::new(store, "vif", number, &facts));
+        let connection = domain.with_store(|store| Connection::new(store, "vif", number, &facts));
         Arc::new_cyclic(|me| Card {
-            partition: Arc::downgrade(partition),
+            domain: Arc::downgrade(domain),
             cable,
             device,
             connection,
@@ -165,8 +165,8 @@ impl Card {
         })
     }
 
-    pub(crate) fn follow(&self, partition: &Partition) {
-        self.connection.follow(partition, self);
+    pub(crate) fn follow(&self, domain: &Domain) {
+        self.connection.follow(domain, self);
     }
 
     /// The machine's life is over.
@@ -176,8 +176,8 @@ impl Card {
 
     /// The guest sent something, or has room again.
     pub(crate) fn serve(&self, queue: u32) {
-        if let Some(partition) = self.partition.upgrade() {
-            self.transmit(&partition, queue);
+        if let Some(domain) = self.domain.upgrade() {
+            self.transmit(&domain, queue);
         }
         self.cable.room_added();
     }
@@ -187,9 +187,9 @@ impl Card {
     }
 
     /// Takes packets that the guest sends, as far as the other side has room.
-    fn transmit(&self, partition: &Partition, queue: u32) {
+    fn transmit(&self, domain: &Domain, queue: u32) {
         let _sending = lock(&self.sending);
-        let memory = partition.memory();
+        let memory = domain.memory();
         for _ in 0..AT_ONCE {
             if !self.cable.has_room() {
                 break;
@@ -203,7 +203,7 @@ impl Card {
                     }
                     break;
                 };
-                let frame = packet.bytes(partition);
+                let frame = packet.bytes(domain);
                 let before = own.send.given;
                 packet.answer(&mut own.send, memory, if frame.is_some() { OKAY } else { ERROR });
                 let blank = packet.slots[0].flags & BLANK != 0;
@@ -211,7 +211,7 @@ impl Card {
                 (frame, packet.segments, blank, notify)
             };
             if let Some(port) = notify {
-                partition.notify(port, self.back(queue));
+                domain.notify(port, self.back(queue));
             }
             self.moved.fetch_add(1, Ordering::Relaxed);
             if let Some(mut frame) = frame.filter(|frame| frame.len() <= LONGEST) {
@@ -225,12 +225,12 @@ impl Card {
     /// Puts `frame` into the pages that the guest gave for that.
     fn receive(
         &self,
-        partition: &Partition,
+        domain: &Domain,
         header: &[u8; HEADER],
         queue: usize,
         frame: &[u8],
     ) -> (Delivery, Option<u32>) {
-        let memory = partition.memory();
+        let memory = domain.memory();
         let mut connected = lock(&self.connected);
         let several = connected.several;
         let count = connected.queues.len();
@@ -251,7 +251,7 @@ impl Card {
             let Some(request) = ring.take::<RECEIVE>(memory) else { break };
             let [i0, i1, _, _, r0, r1, r2, r3] = request;
             let reference = u32::from_le_bytes([r0, r1, r2, r3]);
-            let given = partition.grant_copy(reference, 0, Copied::ToGuest(piece));
+            let given = domain.grant_copy(reference, 0, Copied::ToGuest(piece));
             let status = if given.is_ok() { piece.len() as i16 } else { ERROR };
             let mut flags = if page + 1 < pages { MORE } else { 0 };
             if page == 0 {
@@ -279,12 +279,12 @@ impl Card {
 
 impl satori_cable::Card for Card {
     fn deliver(&self, header: [u8; HEADER], queue: Option<u16>, frame: &[u8]) -> Delivery {
-        let Some(partition) = self.partition.upgrade() else { return Delivery::Done };
+        let Some(domain) = self.domain.upgrade() else { return Delivery::Done };
         let queue = usize::from(queue.unwrap_or(0));
-        let (delivery, notify) = self.receive(&partition, &header, queue, frame);
+        let (delivery, notify) = self.receive(&domain, &header, queue, frame);
         if let Some(port) = notify {
             // Of a queue that is not there any more nothing comes.
-            (0..QUEUES).for_each(|queue| partition.notify(port, self.back(queue)));
+            (0..QUEUES).for_each(|queue| domain.notify(port, self.back(queue)));
         }
         self.moved.fetch_add(1, Ordering::Relaxed);
         delivery
@@ -292,8 +292,8 @@ impl satori_cable::Card for Card {
 
     fn go_on(&self) {
         let queues = lock(&self.connected).queues.len() as u32;
-        if let Some(partition) = self.partition.upgrade() {
-            (0..queues).for_each(|queue| self.transmit(&partition, queue));
+        if let Some(domain) = self.domain.upgrade() {
+            (0..queues).for_each(|queue| self.transmit(&domain, queue));
         }
     }
 
@@ -320,8 +320,8 @@ impl Ends for Card {
         vec![("hotplug-status", "connected".into())]
     }
 
-    fn connect(&self, partition: &Partition, front: &str) -> Result<(), String> {
-        let number = |name: &str| partition.with_store(|store| store.read::<u32>(&format!("{front}/{name}")));
+    fn connect(&self, domain: &Domain, front: &str) -> Result<(), String> {
+        let number = |name: &str| domain.with_store(|store| store.read::<u32>(&format!("{front}/{name}")));
         let flag = |name: &str| number(name) == Some(1);
         if !flag("request-rx-copy") {
             return Err("its front end does not take copies (request-rx-copy)".into());
@@ -340,13 +340,13 @@ impl Ends for Card {
                 Some((named("tx-ring-ref")?, named("rx-ring-ref")?, ports))
             })();
             let connected = match own {
-                Some((send, receive, ports)) => self.connect_queue(partition, queue, (send, receive), ports),
+                Some((send, receive, ports)) => self.connect_queue(domain, queue, (send, receive), ports),
                 None => Err("it does not name its rings and ports".into()),
             };
             match connected {
                 Ok(queue) => all.push(queue),
                 Err(why) => {
-                    self.give_up(partition, all);
+                    self.give_up(domain, all);
                     return Err(why);
                 }
             }
@@ -359,9 +359,9 @@ impl Ends for Card {
         Ok(())
     }
 
-    fn disconnect(&self, partition: &Partition) {
+    fn disconnect(&self, domain: &Domain) {
         let queues = std::mem::take(&mut lock(&self.connected).queues);
-        self.give_up(partition, queues);
+        self.give_up(domain, queues);
         // A frame that waited for room of this driver's waits for nobody.
         self.cable.look();
     }
@@ -370,31 +370,30 @@ impl Ends for Card {
 impl Card {
     fn connect_queue(
         &self,
-        partition: &Partition,
+        domain: &Domain,
         queue: u32,
         (send, receive): (u32, u32),
         ports: [u32; 2],
     ) -> Result<Queue, String> {
-        let send = Ring::map(partition, vec![send], SEND as u64)?;
-        let receive =
-            Ring::map(partition, vec![receive], RECEIVE as u64).inspect_err(|_| send.unmap(partition))?;
+        let send = Ring::map(domain, vec![send], SEND as u64)?;
+        let receive = Ring::map(domain, vec![receive], RECEIVE as u64).inspect_err(|_| send.unmap(domain))?;
         let back = self.back(queue);
-        let bound = partition.bind_back(ports[0], back)
-            && (ports[0] == ports[1] || partition.bind_back(ports[1], back));
+        let bound =
+            domain.bind_back(ports[0], back) && (ports[0] == ports[1] || domain.bind_back(ports[1], back));
         if !bound {
-            partition.leave_back(ports[0], back);
-            send.unmap(partition);
-            receive.unmap(partition);
+            domain.leave_back(ports[0], back);
+            send.unmap(domain);
+            receive.unmap(domain);
             return Err(format!("its ports {ports:?} do not wait for a back end"));
         }
         Ok(Queue { send, receive, ports })
     }
 
-    fn give_up(&self, partition: &Partition, queues: Vec<Queue>) {
+    fn give_up(&self, domain: &Domain, queues: Vec<Queue>) {
         for (queue, number) in queues.into_iter().zip(0..) {
-            queue.send.unmap(partition);
-            queue.receive.unmap(partition);
-            queue.ports.into_iter().for_each(|port| partition.leave_back(port, self.back(number)));
+            queue.send.unmap(domain);
+            queue.receive.unmap(domain);
+            queue.ports.into_iter().for_each(|port| domain.leave_back(port, self.back(number)));
         }
     }
 }

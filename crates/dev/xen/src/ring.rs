@@ -1,7 +1,7 @@
 //! A ring of requests and answers in pages of the guest's: four indices, then slots, a power of two of them.
 
 use satori_memory::{Gpa, GuestMemory, PAGE_SIZE};
-use satori_xen::Partition;
+use satori_xen::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Where the slots begin.
@@ -29,13 +29,13 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// That in the pages that `references` grant, with slots of `slot` bytes. The error is a page that is not granted.
-    pub(crate) fn map(partition: &Partition, references: Vec<u32>, slot: u64) -> Result<Self, String> {
+    pub(crate) fn map(domain: &Domain, references: Vec<u32>, slot: u64) -> Result<Self, String> {
         let mut pages = Vec::new();
         for reference in &references {
-            match partition.grant(*reference, true) {
+            match domain.grant(*reference, true) {
                 Ok(page) => pages.push(page.0),
                 Err(status) => {
-                    references.iter().take(pages.len()).for_each(|one| partition.end_grant(*one, true));
+                    references.iter().take(pages.len()).for_each(|one| domain.end_grant(*one, true));
                     return Err(format!("reference {reference} grants no page (status {status})"));
                 }
             }
@@ -45,14 +45,14 @@ impl Ring {
         let entries = if most == 0 { 0 } else { 1 << most.ilog2() };
         let mut ring = Ring { references, pages, slot, entries, taken: 0, given: 0, broken: false };
         // A front end that connects anew may go on where it was.
-        ring.given = ring.load(partition.memory(), RESPONSE_PROD);
+        ring.given = ring.load(domain.memory(), RESPONSE_PROD);
         ring.taken = ring.given;
         Ok(ring)
     }
 
     /// Gives the pages back.
-    pub(crate) fn unmap(&self, partition: &Partition) {
-        self.references.iter().for_each(|reference| partition.end_grant(*reference, true));
+    pub(crate) fn unmap(&self, domain: &Domain) {
+        self.references.iter().for_each(|reference| domain.end_grant(*reference, true));
     }
 
     /// Whether it can be of a guest with this memory.

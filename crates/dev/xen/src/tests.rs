@@ -13,7 +13,7 @@ use satori_defs::xen::{blkif, call, grant};
 use satori_image::{Access, Image, Store as Bytes};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{CpuState, reg, seg};
-use satori_xen::{Caller, Host, Partition, SPECIAL, Vp};
+use satori_xen::{Caller, Domain, Host, SPECIAL, Vcpu};
 
 use crate::{Bus, Cable, Devices};
 
@@ -81,12 +81,12 @@ const DATA: u64 = 0x1_0000;
 const DISK: u64 = 64 << 10;
 
 struct Rig {
-    partition: Arc<Partition>,
+    domain: Arc<Domain>,
     memory: GuestMemory,
     file: Arc<File>,
     other: UnixStream,
     bus: Arc<Bus>,
-    vp: Vp,
+    vcpu: Vcpu,
     ports: [u32; 2],
 }
 
@@ -97,14 +97,14 @@ const DISK_BACK: &str = "/local/domain/0/backend/vbd/1/51712";
 impl Rig {
     fn new() -> Self {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }, SPECIAL]).unwrap();
-        let partition = Arc::new(Partition::new(memory.clone(), Arc::new(Still), 1, false, Arc::new(Deaf)));
+        let domain = Arc::new(Domain::new(memory.clone(), Arc::new(Still), 1, false, Arc::new(Deaf)));
         let file = Arc::new(File(Mutex::new((0..DISK).map(|at| (at / 512) as u8).collect())));
         let image = Image::raw("test", file.clone(), Access::Write).unwrap();
         let (socket, other) = UnixStream::pair().unwrap();
         let cable = Cable::stream(Nic { mac: [2, 0, 0, 0, 0, 1], pairs: 1, socket, ours: true }).unwrap();
         let devices = Devices::new([image], vec![cable]);
-        let bus = Bus::wire(&devices, &partition, true, &Arc::default());
-        let mut rig = Rig { partition, memory, file, other, bus, vp: Vp::new(0), ports: [0; 2] };
+        let bus = Bus::wire(&devices, &domain, true, &Arc::default());
+        let mut rig = Rig { domain, memory, file, other, bus, vcpu: Vcpu::new(0), ports: [0; 2] };
         assert_eq!(rig.call(call::MEMORY, 7, &[0x7ff0 | 1 << 32, 0, ENTRIES >> 12]), 0);
         // Entry n is of frame n.
         for frame in 0..RAM >> 12 {
@@ -126,20 +126,20 @@ impl Rig {
         cpu.seg[seg::SS].rights = 0xc093;
         (cpu.gpr[reg::RAX], cpu.gpr[reg::RDI], cpu.gpr[reg::RSI]) = (number, command, ARGS);
         let caller = Caller { translate: &Some };
-        self.partition.hypercall(&mut self.vp, &cpu, &caller).0 as i64
+        self.domain.hypercall(&mut self.vcpu, &cpu, &caller).0 as i64
     }
 
     /// Writes into the store as the guest does, whose device then hears of it.
     fn set(&self, front: &str, facts: &[(&str, &str)]) {
         for (name, value) in facts {
-            self.partition.with_store(|store| store.set(&format!("{front}/{name}"), value));
+            self.domain.with_store(|store| store.set(&format!("{front}/{name}"), value));
         }
         satori_xen::BackEnds::changed(&*self.bus, &[format!("{front}/state")]);
     }
 
     fn state(&self) -> String {
         let state =
-            self.partition.with_store(|store| store.get(&format!("{DISK_BACK}/state")).map(<[u8]>::to_vec));
+            self.domain.with_store(|store| store.get(&format!("{DISK_BACK}/state")).map(<[u8]>::to_vec));
         String::from_utf8(state.unwrap()).unwrap()
     }
 
@@ -177,8 +177,7 @@ fn a_disk_reads_and_writes_what_is_granted() {
     let mut rig = Rig::new();
     assert_eq!(rig.state(), "2");
     rig.connect_disk();
-    let told =
-        |name: &str| rig.partition.with_store(|store| store.read::<u64>(&format!("{DISK_BACK}/{name}")));
+    let told = |name: &str| rig.domain.with_store(|store| store.read::<u64>(&format!("{DISK_BACK}/{name}")));
     assert_eq!((told("sectors"), told("feature-flush-cache")), (Some(128), Some(1)));
     assert_eq!(rig.ask(0, &request(blkif::READ, 3, &[(FRAME, 1, 2), (FRAME + 1, 0, 0)])), Some(0));
     let byte = |at: u64| rig.memory.read_u32(Gpa(at)).unwrap() as u8;

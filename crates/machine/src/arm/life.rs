@@ -59,7 +59,7 @@ impl Timer for PowerKey {
 }
 
 pub(super) struct Life {
-    pub(crate) vps: Vec<ArmVcpu>,
+    pub(crate) vcpus: Vec<ArmVcpu>,
     pub(crate) bells: Arc<Bells>,
     pub(crate) timers: Arc<TimerQueue>,
     pub(crate) serial: Arc<Pl011>,
@@ -132,11 +132,12 @@ impl Life {
             powers: Powers::new(cpus, bells.clone()),
             sink: plan.shared.clone(),
         });
-        let vps = vcpus.into_iter().zip(0..);
+        let vcpus = vcpus.into_iter().zip(0..);
         let timing = if matches!(plan.time, Time::Virtual(_)) { Timing::Each } else { Timing::Sampled };
-        let vps = vps.map(|(vcpu, index)| ArmVcpu::new(index, vcpu, platform.clone(), plan.profile, timing));
-        let mut vps: Vec<_> = vps.collect();
-        vps[0].begin(begin.pc, begin.tree);
-        Ok(Life { vps, bells, timers, serial: board.serial, space: partition, _key: key })
+        let vcpus =
+            vcpus.map(|(vcpu, index)| ArmVcpu::new(index, vcpu, platform.clone(), plan.profile, timing));
+        let mut vcpus: Vec<_> = vcpus.collect();
+        vcpus[0].begin(begin.pc, begin.tree);
+        Ok(Life { vcpus, bells, timers, serial: board.serial, space: partition, _key: key })
     }
 }

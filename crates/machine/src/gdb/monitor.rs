@@ -49,7 +49,7 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
         },
         ["translate", number, address] => match (number.parse(), parse_address(address)) {
             (Ok(vcpu), Some(address)) if vcpu < target.control.vcpus() => {
-                match target.control.with(vcpu, move |vp| vp.vcpu().translate(address)) {
+                match target.control.with(vcpu, move |vcpu| vcpu.vcpu().translate(address)) {
                     Some(Some(gpa)) => format!("{gpa:#x}\n"),
                     _ => format!("{address:#x} is not mapped\n"),
                 }
@@ -59,7 +59,7 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
         },
         ["tsc-frequency", hz] => match hz.parse() {
             Ok(hz) if hz >= SLOWEST => {
-                target.control.with(0, move |vp| vp.change_tsc_frequency(hz));
+                target.control.with(0, move |vcpu| vcpu.change_tsc_frequency(hz));
                 format!("the TSC goes on at {} Hz\n", target.clock.guest_counter_hz())
             }
             _ => format!("'{command}' needs a frequency in Hz of at least {SLOWEST}\n"),
@@ -98,7 +98,7 @@ fn info(target: &Target) -> String {
     );
     for vcpu in 0..target.control.vcpus() {
         let Some((state, retired)) =
-            target.control.with(vcpu, |vp| (vp.registers().clone(), vp.vcpu().retired()))
+            target.control.with(vcpu, |vcpu| (vcpu.registers().clone(), vcpu.vcpu().retired()))
         else {
             continue;
         };

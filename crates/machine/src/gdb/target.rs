@@ -146,7 +146,7 @@ impl<V: Debugged> Target<V> {
     }
 
     pub(crate) fn state(&self, tid: Tid) -> TargetResult<V::State, Self> {
-        self.control.with(vcpu(tid), |vp| vp.copy()).ok_or(EFAULT)
+        self.control.with(vcpu(tid), |vcpu| vcpu.copy()).ok_or(EFAULT)
     }
 
     fn change(
@@ -154,7 +154,7 @@ impl<V: Debugged> Target<V> {
         tid: Tid,
         change: impl FnOnce(&mut V::State) + Send + 'static,
     ) -> TargetResult<(), Self> {
-        self.control.with(vcpu(tid), |vp| vp.change(Box::new(change))).ok_or(EFAULT)
+        self.control.with(vcpu(tid), |vcpu| vcpu.change(Box::new(change))).ok_or(EFAULT)
     }
 
     fn plan(&self) {
@@ -167,7 +167,7 @@ impl<V: Debugged> Target<V> {
 /// Goes through `len` bytes at `address`, a page at a time, while `each` finds them in RAM: it is
 /// given the physical address and the range of bytes. Tells how many there were.
 fn pages<V: Debugged>(
-    vp: &V,
+    vcpu: &V,
     address: u64,
     len: usize,
     mut each: impl FnMut(Gpa, std::ops::Range<usize>) -> bool,
@@ -176,7 +176,7 @@ fn pages<V: Debugged>(
     while done < len {
         let at = address.wrapping_add(done as u64);
         let piece = (0x1000 - (at & 0xfff) as usize).min(len - done);
-        match vp.translate(at) {
+        match vcpu.translate(at) {
             Some(gpa) if each(Gpa(gpa), done..done + piece) => done += piece,
             _ => break,
         }
@@ -223,9 +223,10 @@ impl<V: Debugged> MultiThreadBase for Target<V> {
 
     fn read_addrs(&mut self, start: u64, data: &mut [u8], tid: Tid) -> TargetResult<usize, Self> {
         let len = data.len();
-        let bytes = self.control.with(vcpu(tid), move |vp| {
+        let bytes = self.control.with(vcpu(tid), move |vcpu| {
             let mut bytes = vec![0; len];
-            let done = pages(vp, start, len, |gpa, range| vp.memory().read(gpa, &mut bytes[range]).is_ok());
+            let done =
+                pages(vcpu, start, len, |gpa, range| vcpu.memory().read(gpa, &mut bytes[range]).is_ok());
             bytes.truncate(done);
             bytes
         });
@@ -236,12 +237,13 @@ impl<V: Debugged> MultiThreadBase for Target<V> {
 
     fn write_addrs(&mut self, start: u64, data: &[u8], tid: Tid) -> TargetResult<(), Self> {
         let data = data.to_vec();
-        let whole = self.control.with(vcpu(tid), move |vp| {
+        let whole = self.control.with(vcpu(tid), move |vcpu| {
             // All or nothing.
-            let present =
-                |gpa, range: std::ops::Range<usize>| vp.memory().read(gpa, &mut vec![0; range.len()]).is_ok();
-            pages(vp, start, data.len(), present) == data.len()
-                && pages(vp, start, data.len(), |gpa, range| vp.memory().write(gpa, &data[range]).is_ok())
+            let present = |gpa, range: std::ops::Range<usize>| {
+                vcpu.memory().read(gpa, &mut vec![0; range.len()]).is_ok()
+            };
+            pages(vcpu, start, data.len(), present) == data.len()
+                && pages(vcpu, start, data.len(), |gpa, range| vcpu.memory().write(gpa, &data[range]).is_ok())
                     == data.len()
         });
         if whole == Some(true) { Ok(()) } else { Err(EFAULT) }

@@ -55,8 +55,8 @@ impl satori_xen::Host for XenHost {
 /// Those that a life's guest is offered.
 pub(super) struct Interfaces {
     pub hyperv: Option<Arc<satori_hyperv::Partition>>,
-    pub kvm: Option<Arc<satori_kvm::Partition>>,
-    pub xen: Option<Arc<satori_xen::Partition>>,
+    pub kvm: Option<Arc<satori_kvm::Vm>>,
+    pub xen: Option<Arc<satori_xen::Domain>>,
     /// Its devices, which the partition keeps.
     pub xen_bus: Option<Arc<satori_xenback::Bus>>,
 }
@@ -78,13 +78,13 @@ impl Interfaces {
             });
             let amd = processors.cpuid.offered().vendor == Vendor::Amd;
             let cpus = plan.config.topology.cpus();
-            Arc::new(satori_xen::Partition::new(memory.clone(), clock.clone(), cpus, amd, host))
+            Arc::new(satori_xen::Domain::new(memory.clone(), clock.clone(), cpus, amd, host))
         });
         let kvm = (!plan.config.kvm.set.is_empty()).then(|| {
             let ids = plan.config.topology.apic_ids().collect();
             let wake = processors.bells.clone();
             let wake = Arc::new(move |vcpu| wake.wake(vcpu));
-            Arc::new(satori_kvm::Partition::new(plan.config.kvm, memory, clock, ids, wake))
+            Arc::new(satori_kvm::Vm::new(plan.config.kvm, memory, clock, ids, wake))
         });
         let (devices, moved) = (plan.config.devices.xen(), &plan.shared.moved);
         let xen_bus =

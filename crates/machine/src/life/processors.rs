@@ -90,7 +90,7 @@ impl Processors {
         let timing = if plan.time.is_virtual() { Timing::Each } else { Timing::Sampled };
         let mut first = Some(entry);
         let made = self.vcpus.into_iter().zip(0..).map(|(vcpu, index)| {
-            let mut vp = MachineVcpu::new(VcpuPieces {
+            let mut vcpu = MachineVcpu::new(VcpuPieces {
                 index,
                 vcpu,
                 lapic: Lapic::new(self.apics.clone(), index, self.clocks, PHYSICAL_BITS),
@@ -100,11 +100,11 @@ impl Processors {
                 meter: Meter::new(X86::REASONS, plan.config.profile, timing),
                 processor: plan.config.processor,
             });
-            vp.set_charges(plan.charges.clone().filter(|_| timing == Timing::Each));
+            vcpu.set_charges(plan.charges.clone().filter(|_| timing == Timing::Each));
             let waiting =
                 || CpuState { activity: Activity::WaitForSipi, ..after_reset(platform.cpuid.signature()) };
-            vp.set_state(first.take().unwrap_or_else(waiting));
-            vp
+            vcpu.set_state(first.take().unwrap_or_else(waiting));
+            vcpu
         });
         made.collect()
     }

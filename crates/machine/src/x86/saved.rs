@@ -79,11 +79,11 @@ impl MachineVcpu {
         let hyperv: satori_hyperv::Vp = hyperv.state()?;
         Error::unless(hyperv.index() == self.index, satori_hyperv::Vp::NAME, "it is that of another vCPU")?;
         self.hyperv = hyperv;
-        let kvm: satori_kvm::Vp = kvm.state()?;
-        Error::unless(kvm.index() == self.index, satori_kvm::Vp::NAME, "it is that of another vCPU")?;
+        let kvm: satori_kvm::Vcpu = kvm.state()?;
+        Error::unless(kvm.index() == self.index, satori_kvm::Vcpu::NAME, "it is that of another vCPU")?;
         self.kvm = kvm;
-        let xen: satori_xen::Vp = xen.state()?;
-        Error::unless(xen.index() == self.index, satori_xen::Vp::NAME, "it is that of another vCPU")?;
+        let xen: satori_xen::Vcpu = xen.state()?;
+        Error::unless(xen.index() == self.index, satori_xen::Vcpu::NAME, "it is that of another vCPU")?;
         self.xen = xen;
         self.observer.meter().restore(&exits)?;
         let own: SavedLoop = own.state()?;

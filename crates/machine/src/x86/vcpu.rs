@@ -36,8 +36,8 @@ pub(crate) struct MachineVcpu {
     pub(super) lapic: Lapic,
     pub(super) msrs: PlatformMsrs,
     pub(super) hyperv: satori_hyperv::Vp,
-    pub(super) kvm: satori_kvm::Vp,
-    pub(super) xen: satori_xen::Vp,
+    pub(super) kvm: satori_kvm::Vcpu,
+    pub(super) xen: satori_xen::Vcpu,
     pub(super) platform: Arc<Platform>,
     pub(super) injector: Injector,
     pub(super) observer: Observer,
@@ -85,8 +85,8 @@ impl MachineVcpu {
         MachineVcpu {
             index,
             hyperv: satori_hyperv::Vp::new(index),
-            kvm: satori_kvm::Vp::new(index),
-            xen: satori_xen::Vp::new(index),
+            kvm: satori_kvm::Vcpu::new(index),
+            xen: satori_xen::Vcpu::new(index),
             kick,
             whereabouts,
             at_once,
@@ -334,7 +334,7 @@ impl MachineVcpu {
 
     /// A vCPU in HLT that another one kicked goes on, whatever masks its interrupts.
     fn kicked_out_of_hlt(&mut self, activity: Activity) -> Activity {
-        let kicked = |kvm: &Arc<satori_kvm::Partition>| kvm.take_kick(self.index);
+        let kicked = |kvm: &Arc<satori_kvm::Vm>| kvm.take_kick(self.index);
         if activity != Activity::Halted || !self.platform.kvm.as_ref().is_some_and(kicked) {
             return activity;
         }

@@ -1,4 +1,4 @@
-//! From what options ask for to what a partition offers, and who decided it.
+//! From what options ask for to what a VM offers, and who decided it.
 //!
 //! A [`Choice`] takes the wishes of one source after the other: `--libvirt`, then `--kvm`, then `--cpu`; the later counts. At the
 //! end what is needed is added, and told.
@@ -43,7 +43,7 @@ pub struct Choice {
 /// What is offered in the end.
 #[derive(Clone, Debug, Default)]
 pub struct Chosen {
-    /// What the partition is made by.
+    /// What the VM is made by.
     pub config: Config,
     /// Who decided on each feature, in the order of the table.
     pub by: Vec<(Feature, String)>,

@@ -1,4 +1,4 @@
-//! Which features a partition has, and the CPUID leaves that follow.
+//! Which features a VM has, and the CPUID leaves that follow.
 
 use satori_cpuid::{Leaf, Registers};
 use satori_defs::kvm::SIGNATURE;
@@ -48,7 +48,7 @@ impl FromIterator<Feature> for Set {
     }
 }
 
-/// What a partition offers.
+/// What a VM offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// The features that are on, closed under what they need; none is no interface at all.

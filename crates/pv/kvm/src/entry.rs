@@ -4,15 +4,15 @@ use satori_bus::Nanos;
 use satori_defs::kvm::{ENABLED, steal};
 use satori_memory::Gpa;
 
-use crate::partition::Since;
-use crate::{Feature, Partition, Vp};
+use crate::vm::Since;
+use crate::{Feature, Vcpu, Vm};
 
 /// The bit of the EOI word: no EOI is required.
 const NO_EOI_REQUIRED: u32 = 1;
 /// Stolen time is told at most so often: to ask how long a thread ran is a system call.
 const TOLD_EVERY: Nanos = 1_000_000;
 
-impl Vp {
+impl Vcpu {
     fn steal_area(&self) -> Option<Gpa> {
         (self.steal & ENABLED != 0).then_some(Gpa(self.steal & !(steal::BYTES - 1)))
     }
@@ -27,31 +27,31 @@ impl Vp {
     }
 }
 
-impl Partition {
+impl Vm {
     /// The vCPU sleeps, at the boundary of an instruction: others read so in its steal-time area.
-    pub fn sleeps(&self, vp: &mut Vp) {
-        let Some(area) = vp.steal_area() else { return };
-        if vp.account.asleep.is_none() {
-            vp.account.asleep = Some(self.clock.now());
+    pub fn sleeps(&self, this: &mut Vcpu) {
+        let Some(area) = this.steal_area() else { return };
+        if this.account.asleep.is_none() {
+            this.account.asleep = Some(self.clock.now());
         }
-        if !vp.stopped {
-            vp.stopped = self.memory.fetch_or_u32(Gpa(area.0 + steal::PREEMPTED), steal::STOPPED).is_ok();
+        if !this.stopped {
+            this.stopped = self.memory.fetch_or_u32(Gpa(area.0 + steal::PREEMPTED), steal::STOPPED).is_ok();
         }
     }
 
     /// The vCPU is about to be entered; `ran` tells how long it ran until now. Returns whether its TLB has to be flushed,
     /// global translations as well.
-    pub fn enters(&self, vp: &mut Vp, ran: impl FnOnce() -> Nanos) -> bool {
-        let Some(area) = vp.steal_area() else { return false };
+    pub fn enters(&self, this: &mut Vcpu, ran: impl FnOnce() -> Nanos) -> bool {
+        let Some(area) = this.steal_area() else { return false };
         let now = self.clock.now();
-        let slept = vp.account.asleep.take().map(|since| now.saturating_sub(since));
-        if let (Some(slept), Some(since)) = (slept, &mut vp.account.since) {
+        let slept = this.account.asleep.take().map(|since| now.saturating_sub(since));
+        if let (Some(slept), Some(since)) = (slept, &mut this.account.since) {
             since.now = since.now.saturating_add(slept);
         }
-        if vp.account.since.is_none() || now >= vp.account.next {
-            self.account(vp, area, now, ran());
+        if this.account.since.is_none() || now >= this.account.next {
+            self.account(this, area, now, ran());
         }
-        if !std::mem::take(&mut vp.stopped) {
+        if !std::mem::take(&mut this.stopped) {
             return false;
         }
         let before = self.memory.fetch_clear_u32(Gpa(area.0 + steal::PREEMPTED), 0xff).unwrap_or(0);
@@ -63,8 +63,8 @@ impl Partition {
     }
 
     /// Tells what was stolen until `now`, of a vCPU that ran for `ran`.
-    fn account(&self, vp: &mut Vp, area: Gpa, now: Nanos, ran: Nanos) {
-        let account = &mut vp.account;
+    fn account(&self, this: &mut Vcpu, area: Gpa, now: Nanos, ran: Nanos) {
+        let account = &mut this.account;
         account.next = now.saturating_add(TOLD_EVERY);
         if let Some(since) = account.since.replace(Since { now, ran }) {
             let awake = now.saturating_sub(since.now);
@@ -82,16 +82,16 @@ impl Partition {
     }
 
     /// Tells the guest that the EOI of the interrupt in service is not required.
-    pub fn spare_eoi(&self, vp: &mut Vp) {
-        vp.eoi_spared = self.memory.fetch_or_u32(vp.eoi_word(), NO_EOI_REQUIRED).is_ok();
+    pub fn spare_eoi(&self, this: &mut Vcpu) {
+        this.eoi_spared = self.memory.fetch_or_u32(this.eoi_word(), NO_EOI_REQUIRED).is_ok();
     }
 
     /// Takes that back; returns whether the guest has ended the interrupt.
-    pub fn take_spared_eoi(&self, vp: &mut Vp) -> bool {
-        if !std::mem::take(&mut vp.eoi_spared) {
+    pub fn take_spared_eoi(&self, this: &mut Vcpu) -> bool {
+        if !std::mem::take(&mut this.eoi_spared) {
             return false;
         }
-        let before = self.memory.fetch_clear_u32(vp.eoi_word(), NO_EOI_REQUIRED);
+        let before = self.memory.fetch_clear_u32(this.eoi_word(), NO_EOI_REQUIRED);
         let ended = before.is_ok_and(|before| before & NO_EOI_REQUIRED == 0);
         if ended {
             self.used(Feature::PvEoi);

@@ -6,7 +6,7 @@ use satori_defs::kvm::{call, error};
 use satori_memory::Gpa;
 use satori_state::{CpuState, reg};
 
-use crate::{Feature, Partition, Vp};
+use crate::{Feature, Vcpu, Vm};
 
 /// What the machine has to do after a hypercall.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,15 +45,15 @@ const NMI: u64 = 4 << 8;
 /// Destination mode and shorthand, which such an ICR has not.
 const DESTINATIONS: u64 = 1 << 11 | 3 << 18;
 
-impl Partition {
+impl Vm {
     /// VMCALL of a vCPU with the registers `cpu`: takes the arguments from them and leaves the result in RAX.
-    pub fn hypercall(&self, vp: &mut Vp, cpu: &mut CpuState) -> Outcome {
+    pub fn hypercall(&self, this: &mut Vcpu, cpu: &mut CpuState) -> Outcome {
         let long = cpu.code64();
         let wide = |value: u64| if long { value } else { value & 0xffff_ffff };
         let number = wide(cpu.gpr[reg::RAX]);
         let arguments = [reg::RBX, reg::RCX, reg::RDX, reg::RSI].map(|at| wide(cpu.gpr[at]));
         let (result, outcome) = match cpu.cpl() {
-            0 => self.serve(vp, cpu.tsc_offset, long, number, arguments),
+            0 => self.serve(this, cpu.tsc_offset, long, number, arguments),
             _ => (error::EPERM, Outcome::Done),
         };
         cpu.gpr[reg::RAX] = wide(result as u64);
@@ -62,7 +62,7 @@ impl Partition {
 
     fn serve(
         &self,
-        vp: &Vp,
+        this: &Vcpu,
         tsc_offset: u64,
         long: bool,
         number: u64,
@@ -85,7 +85,7 @@ impl Partition {
             call::CLOCK_PAIRING => (self.pair(tsc_offset, a, b), Outcome::Done),
             call::SEND_IPI => self.ipi(long, [a, b, c, d]),
             call::SCHED_YIELD => {
-                let other = self.by_apic_id(a).is_some_and(|vcpu| vcpu != vp.index);
+                let other = self.by_apic_id(a).is_some_and(|vcpu| vcpu != this.index);
                 (0, if other { Outcome::Yield } else { Outcome::Done })
             }
             // VAPIC_POLL_IRQ: an interrupt that waits is injected at the next entry anyhow.

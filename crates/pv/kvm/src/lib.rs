@@ -1,8 +1,8 @@
 //! KVM's guest interface, without KVM and without an engine (Linux, Documentation/virt/kvm/x86).
 //!
-//! [`Partition`] is shared by all vCPUs, [`Vp`] belongs to one. The machine asks for the CPUID leaves once
-//! ([`Config::leaves`]), hands over MSR accesses ([`Partition::msr_read`], [`Partition::msr_write`]) and hypercalls
-//! ([`Partition::hypercall`]) as they come, and says when a vCPU sleeps and when it is entered. What a guest does is
+//! [`Vm`] is shared by all vCPUs, [`Vcpu`] belongs to one. The machine asks for the CPUID leaves once
+//! ([`Config::leaves`]), hands over MSR accesses ([`Vm::msr_read`], [`Vm::msr_write`]) and hypercalls
+//! ([`Vm::hypercall`]) as they come, and says when a vCPU sleeps and when it is entered. What a guest does is
 //! answered by values: a fault, or an [`Outcome`] that asks the machine to act.
 //!
 //! What exists is said by one table, [`Feature::ALL`]. CPUID bits, the MSRs and hypercalls that answer, the words of options
@@ -17,13 +17,13 @@ mod entry;
 mod feature;
 mod hypercall;
 mod msr;
-mod partition;
 mod saved;
 #[cfg(test)]
 mod tests;
+mod vm;
 
 pub use config::{Config, Set};
 pub use feature::{CpuidBit, Feature, Row};
 pub use hypercall::{Outcome, call_name};
-pub use partition::{Partition, Vp, Wake};
 pub use saved::Saved;
+pub use vm::{Vcpu, Vm, Wake};

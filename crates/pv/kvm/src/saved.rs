@@ -1,14 +1,14 @@
-//! The partition as plain data.
+//! The VM as plain data.
 
 use std::sync::atomic::Ordering;
 
 use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
-use crate::partition::Times;
-use crate::{Partition, Vp};
+use crate::vm::Times;
+use crate::{Vcpu, Vm};
 
-/// Everything of a partition that a guest can change, but for its [`Vp`]s, which are plain data themselves.
+/// Everything of a VM that a guest can change, but for its [`Vcpu`]s, which are plain data themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
@@ -23,12 +23,12 @@ impl satori_save::State for Saved {
     const VERSION: u32 = 1;
 }
 
-impl satori_save::State for Vp {
+impl satori_save::State for Vcpu {
     const NAME: &'static str = "KVM vCPU";
     const VERSION: u32 = 1;
 }
 
-impl Partition {
+impl Vm {
     /// All that a guest has set.
     pub fn save(&self) -> Saved {
         Saved {
@@ -38,7 +38,7 @@ impl Partition {
         }
     }
 
-    /// Goes on from there; false if it cannot be of this partition. Whatever numbers there are in it, the partition works
+    /// Goes on from there; false if it cannot be of this VM. Whatever numbers there are in it, the VM works
     /// with them: addresses are looked at whenever they are used.
     #[must_use]
     pub fn restore(&self, saved: Saved) -> bool {

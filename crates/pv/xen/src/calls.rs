@@ -3,7 +3,7 @@
 use satori_defs::xen::call;
 
 use crate::hypercall::{Caller, Served};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// A hypercall: its number, its names, and who serves it.
 pub struct CallRow {
@@ -14,7 +14,7 @@ pub struct CallRow {
     /// Its commands, the first argument: those that are counted by themselves.
     pub commands: &'static [(u64, &'static str)],
     /// Serves it.
-    pub(crate) run: fn(&Partition, &mut Vp, &Caller<'_>, [u64; 5]) -> Served,
+    pub(crate) run: fn(&Domain, &mut Vcpu, &Caller<'_>, [u64; 5]) -> Served,
 }
 
 /// Every hypercall that there is.
@@ -33,10 +33,10 @@ pub const CALLS: &[CallRow] = &[
             (15, "remove_from_physmap"),
             (23, "add_to_physmap_batch"),
         ],
-        run: Partition::memory_op,
+        run: Domain::memory_op,
     },
-    CallRow { number: call::MULTICALL, name: "multicall", commands: &[], run: Partition::multicall },
-    CallRow { number: call::SET_TIMER, name: "set_timer_op", commands: &[], run: Partition::set_timer_op },
+    CallRow { number: call::MULTICALL, name: "multicall", commands: &[], run: Domain::multicall },
+    CallRow { number: call::SET_TIMER, name: "set_timer_op", commands: &[], run: Domain::set_timer_op },
     CallRow {
         number: call::XEN_VERSION,
         name: "xen_version",
@@ -51,13 +51,13 @@ pub const CALLS: &[CallRow] = &[
             (7, "pagesize"),
             (8, "guest_handle"),
         ],
-        run: Partition::xen_version,
+        run: Domain::xen_version,
     },
     CallRow {
         number: call::CONSOLE_IO,
         name: "console_io",
         commands: &[(0, "write"), (1, "read")],
-        run: Partition::console_io,
+        run: Domain::console_io,
     },
     CallRow {
         number: call::GRANT_TABLE,
@@ -74,9 +74,9 @@ pub const CALLS: &[CallRow] = &[
             (10, "get_version"),
             (11, "swap_grant_ref"),
         ],
-        run: Partition::grant_table_op,
+        run: Domain::grant_table_op,
     },
-    CallRow { number: call::VM_ASSIST, name: "vm_assist", commands: &[], run: Partition::vm_assist },
+    CallRow { number: call::VM_ASSIST, name: "vm_assist", commands: &[], run: Domain::vm_assist },
     CallRow {
         number: call::VCPU,
         name: "vcpu_op",
@@ -92,13 +92,13 @@ pub const CALLS: &[CallRow] = &[
             (11, "send_nmi"),
             (13, "register_vcpu_time_memory_area"),
         ],
-        run: Partition::vcpu_op,
+        run: Domain::vcpu_op,
     },
     CallRow {
         number: call::SCHED,
         name: "sched_op",
         commands: &[(0, "yield"), (1, "block"), (2, "shutdown"), (3, "poll")],
-        run: Partition::sched_op,
+        run: Domain::sched_op,
     },
     CallRow {
         number: call::EVENT_CHANNEL,
@@ -118,12 +118,12 @@ pub const CALLS: &[CallRow] = &[
             (12, "expand_array"),
             (13, "set_priority"),
         ],
-        run: Partition::event_channel_op,
+        run: Domain::event_channel_op,
     },
     CallRow {
         number: call::HVM,
         name: "hvm_op",
         commands: &[(0, "set_param"), (1, "get_param"), (23, "set_evtchn_upcall_vector")],
-        run: Partition::hvm_op,
+        run: Domain::hvm_op,
     },
 ];

@@ -4,9 +4,9 @@ use satori_defs::xen::console::{IN, IN_BYTES, IN_CONS, IN_PROD, OUT, OUT_BYTES, 
 use satori_defs::xen::errno::ENOSYS;
 use satori_memory::{Gpa, PAGE_SIZE};
 
+use crate::domain::{CONSOLE_GFN, State};
 use crate::hypercall::{Caller, Served, done};
-use crate::partition::{CONSOLE_GFN, State};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// Bytes that one console_io takes.
 const AT_ONCE: u64 = 1 << 16;
@@ -15,10 +15,10 @@ const fn page(offset: u64) -> Gpa {
     Gpa(CONSOLE_GFN * PAGE_SIZE + offset)
 }
 
-impl Partition {
+impl Domain {
     pub(crate) fn console_io(
         &self,
-        _: &mut Vp,
+        _: &mut Vcpu,
         caller: &Caller<'_>,
         [command, count, at, ..]: [u64; 5],
     ) -> Served {

@@ -5,10 +5,10 @@ use satori_defs::xen::{DOMID_SELF, fifo, shared_info, virq};
 use satori_memory::{Gpa, GuestMemory};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::{State, VcpuShared};
 use crate::hypercall::{Bytes, Caller, Served, done};
 use crate::leaves::DOMID;
-use crate::partition::{State, Vcpu};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// Ports that the two-level ABI has.
 pub(crate) const PORTS: u32 = 4096;
@@ -88,7 +88,7 @@ impl State {
     }
 }
 
-impl Partition {
+impl Domain {
     /// Makes `port` pending, and interrupts its vCPU if that has to look; `own` is the vCPU whose thread asks, if one does.
     pub(crate) fn raise(&self, state: &mut State, port: u32, own: Option<u32>) {
         let Some(vcpu) = state.ports.get(port as usize).and_then(Port::vcpu) else { return };
@@ -112,7 +112,7 @@ impl Partition {
 
     /// Who polls a port waits for its pending bit, masked or not.
     fn wake_polls(&self, state: &State) {
-        let polling = |(at, one): (usize, &Vcpu)| one.polling.then_some(at as u32);
+        let polling = |(at, one): (usize, &VcpuShared)| one.polling.then_some(at as u32);
         state.vcpus.iter().enumerate().filter_map(polling).for_each(|vcpu| self.host.wake(vcpu));
     }
 
@@ -176,7 +176,7 @@ impl Partition {
     }
 
     /// The commands that bind a port and tell its number.
-    fn bind(&self, vp: &Vp, caller: &Caller<'_>, command: u64, at: u64) -> Served {
+    fn bind(&self, this: &Vcpu, caller: &Caller<'_>, command: u64, at: u64) -> Served {
         let mut state = self.state();
         let answer = |port: u32, offset: u64| {
             self.copy_out(caller, at.wrapping_add(offset), &port.to_le_bytes())?;
@@ -193,7 +193,7 @@ impl Partition {
                 let port = state.bind(&self.memory, Port::Loop { port: remote, vcpu: 0 })?;
                 state.ports[remote as usize] = Port::Loop { port, vcpu };
                 // What was sent before is not lost.
-                self.raise(&mut state, port, Some(vp.index));
+                self.raise(&mut state, port, Some(this.index));
                 answer(port, 8)
             }
             1 => {
@@ -228,16 +228,16 @@ impl Partition {
 
     pub(crate) fn event_channel_op(
         &self,
-        vp: &mut Vp,
+        this: &mut Vcpu,
         caller: &Caller<'_>,
         [command, at, ..]: [u64; 5],
     ) -> Served {
         match command as u32 {
-            0 | 1 | 6 | 7 => return self.bind(vp, caller, command, at),
-            11..=13 => return self.fifo_op(vp, caller, command, at),
+            0 | 1 | 6 | 7 => return self.bind(this, caller, command, at),
+            11..=13 => return self.fifo_op(this, caller, command, at),
             _ => {}
         }
-        let own = Some(vp.index);
+        let own = Some(this.index);
         let mut state = self.state();
         match command as u32 {
             3 => {

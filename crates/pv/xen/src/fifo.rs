@@ -1,7 +1,7 @@
 //! The FIFO ABI of event channels: a word of the guest's for each port, and queues by priority (Xen, event-channels-F).
 //!
 //! The host adds to a queue's tail, the guest takes from its head; both change words of the guest's by atomic operations. All that
-//! the host does is done under the partition's lock, so it races with the guest alone: a guest that writes nonsense loses events of its own.
+//! the host does is done under the domain's lock, so it races with the guest alone: a guest that writes nonsense loses events of its own.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use satori_defs::xen::shared_info;
 use satori_memory::{Gpa, GuestMemory, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::State;
 use crate::hypercall::{Bytes, Caller, Served, done};
-use crate::partition::State;
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// Ports whose words one page holds.
 const IN_PAGE: u32 = (PAGE_SIZE / 4) as u32;
@@ -160,9 +160,9 @@ fn link(memory: &GuestMemory, tail: Gpa, port: u32) -> bool {
     linked
 }
 
-impl Partition {
+impl Domain {
     /// init_control, expand_array and set_priority.
-    pub(crate) fn fifo_op(&self, vp: &Vp, caller: &Caller<'_>, command: u64, at: u64) -> Served {
+    pub(crate) fn fifo_op(&self, this: &Vcpu, caller: &Caller<'_>, command: u64, at: u64) -> Served {
         let mut state = self.state();
         match command as u32 {
             11 => {
@@ -174,7 +174,7 @@ impl Partition {
             }
             12 => {
                 let asked: Bytes<8> = self.structure(caller, at)?;
-                self.expand_array(&mut state, asked.u64(0), vp.index)?;
+                self.expand_array(&mut state, asked.u64(0), this.index)?;
                 done(0)
             }
             13 => {

@@ -11,10 +11,10 @@ use satori_defs::xen::{DOMID_SELF, grant};
 use satori_memory::{Gpa, GuestMemory, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::{CONSOLE_GFN, STORE_GFN, State};
 use crate::hypercall::{Bytes, Caller, Served, done};
 use crate::leaves::DOMID;
-use crate::partition::{CONSOLE_GFN, STORE_GFN, State};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// The domain of back ends.
 const HOST: u16 = 0;
@@ -141,7 +141,7 @@ impl Grants {
     }
 }
 
-impl Partition {
+impl Domain {
     /// Begins to use the page that the guest grants the host by `reference`, to read or also to write it: where the page is.
     /// The error is Xen's status.
     pub fn grant(&self, reference: u32, write: bool) -> Result<Gpa, i16> {
@@ -227,7 +227,7 @@ impl Partition {
 
     pub(crate) fn grant_table_op(
         &self,
-        _: &mut Vp,
+        _: &mut Vcpu,
         caller: &Caller<'_>,
         [command, at, count, ..]: [u64; 5],
     ) -> Served {

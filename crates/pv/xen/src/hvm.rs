@@ -3,13 +3,13 @@
 use satori_defs::xen::errno::{EINVAL, ENOENT, ENOSYS, EPERM, ESRCH};
 use satori_defs::xen::{DOMID_SELF, param};
 
+use crate::domain::{CONSOLE_GFN, STORE_GFN};
 use crate::hypercall::{Bytes, Caller, Served, done};
 use crate::leaves::DOMID;
-use crate::partition::{CONSOLE_GFN, STORE_GFN};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
-impl Partition {
-    pub(crate) fn hvm_op(&self, vp: &mut Vp, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
+impl Domain {
+    pub(crate) fn hvm_op(&self, this: &mut Vcpu, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
         let ours = |domain: u16| if matches!(domain, DOMID_SELF | DOMID) { Ok(()) } else { Err(ESRCH) };
         match command as u32 {
             0 => {
@@ -46,7 +46,7 @@ impl Partition {
                 }
                 let mut state = self.state();
                 state.vcpus.get_mut(vcpu as usize).ok_or(ENOENT)?.vector = vector;
-                self.interrupt_late(&state, vcpu, Some(vp.index));
+                self.interrupt_late(&state, vcpu, Some(this.index));
                 done(0)
             }
             _ => Err(ENOSYS),

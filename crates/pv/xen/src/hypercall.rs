@@ -5,7 +5,7 @@ use satori_defs::xen::errno::{EFAULT, EINVAL, ENOSYS, EPERM};
 use satori_memory::{Gpa, PAGE_SIZE};
 use satori_state::{CpuState, reg};
 
-use crate::{CALLS, Partition, Vp};
+use crate::{CALLS, Domain, Vcpu};
 
 /// What the machine has to do after a hypercall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Outcome {
     Done,
     /// The caller gives its time away.
     Yield,
-    /// The caller sleeps: see [`Partition::polls`].
+    /// The caller sleeps: see [`Domain::polls`].
     Sleep,
     /// An NMI goes to this vCPU.
     Nmi(u32),
@@ -60,7 +60,7 @@ impl<const N: usize> Bytes<N> {
     }
 }
 
-impl Partition {
+impl Domain {
     /// The pieces of a buffer of the guest's, each within a page.
     fn pieces(&self, caller: &Caller<'_>, address: u64, len: usize) -> Result<Vec<(Gpa, usize)>, i64> {
         let (mut pieces, mut at, mut left) = (Vec::new(), address, len);
@@ -106,30 +106,41 @@ impl Partition {
 
     /// VMCALL of a vCPU with the registers `cpu`, of 64-bit code at privilege level 0; others are refused by an error. Returns
     /// what RAX is to hold.
-    pub fn hypercall(&self, vp: &mut Vp, cpu: &CpuState, caller: &Caller<'_>) -> (u64, Outcome) {
+    pub fn hypercall(&self, this: &mut Vcpu, cpu: &CpuState, caller: &Caller<'_>) -> (u64, Outcome) {
         let long = cpu.code64();
         let number = if long { cpu.gpr[reg::RAX] } else { cpu.gpr[reg::RAX] & 0xffff_ffff };
         let arguments = [reg::RDI, reg::RSI, reg::RDX, reg::R10, reg::R8].map(|at| cpu.gpr[at]);
         let (result, outcome) = match cpu.cpl() {
             // The layouts of 32-bit callers are others.
-            0 if long => self.serve(vp, caller, number, arguments),
+            0 if long => self.serve(this, caller, number, arguments),
             0 => (ENOSYS, Outcome::Done),
             _ => (EPERM, Outcome::Done),
         };
         (if long { result as u64 } else { result as u64 & 0xffff_ffff }, outcome)
     }
 
-    fn serve(&self, vp: &mut Vp, caller: &Caller<'_>, number: u64, arguments: [u64; 5]) -> (i64, Outcome) {
+    fn serve(
+        &self,
+        this: &mut Vcpu,
+        caller: &Caller<'_>,
+        number: u64,
+        arguments: [u64; 5],
+    ) -> (i64, Outcome) {
         let Some((index, row)) = CALLS.iter().enumerate().find(|(_, row)| row.number == number) else {
             return (ENOSYS, Outcome::Done);
         };
         let way = row.commands.iter().position(|(command, _)| *command == arguments[0] & 0xffff_ffff);
         self.usage.note(index, way.unwrap_or(row.commands.len()), self.clock.now());
-        (row.run)(self, vp, caller, arguments).unwrap_or_else(|error| (error, Outcome::Done))
+        (row.run)(self, this, caller, arguments).unwrap_or_else(|error| (error, Outcome::Done))
     }
 
     /// Several calls, each with its result beside it. One that asks the machine for something ends the list there.
-    pub(crate) fn multicall(&self, vp: &mut Vp, caller: &Caller<'_>, [list, count, ..]: [u64; 5]) -> Served {
+    pub(crate) fn multicall(
+        &self,
+        this: &mut Vcpu,
+        caller: &Caller<'_>,
+        [list, count, ..]: [u64; 5],
+    ) -> Served {
         /// op, result and six arguments.
         const ENTRY: u64 = 64;
         /// Calls that one list may have, so that no list keeps the vCPU from stopping.
@@ -145,7 +156,7 @@ impl Partition {
                 return Err(EINVAL);
             }
             let arguments = [16, 24, 32, 40, 48].map(|at| entry.u64(at));
-            let (result, outcome) = self.serve(vp, caller, number, arguments);
+            let (result, outcome) = self.serve(this, caller, number, arguments);
             self.copy_out(caller, at + 8, &result.to_le_bytes())?;
             if outcome != Outcome::Done {
                 return Ok((0, outcome));
@@ -155,7 +166,7 @@ impl Partition {
     }
 
     /// vm_assist: what is asked for is so, or makes no difference to guests with hardware's memory management.
-    pub(crate) fn vm_assist(&self, _: &mut Vp, _: &Caller<'_>, [command, kind, ..]: [u64; 5]) -> Served {
+    pub(crate) fn vm_assist(&self, _: &mut Vcpu, _: &Caller<'_>, [command, kind, ..]: [u64; 5]) -> Served {
         /// The update flag of runstate areas, the only one that such guests ask for.
         const RUNSTATE_FLAG: u64 = 5;
         match (command, kind) {

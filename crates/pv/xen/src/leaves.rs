@@ -5,7 +5,7 @@ use satori_defs::xen::SIGNATURE;
 use satori_memory::{Gpa, PAGE_SIZE};
 use satori_pv::{BASE, signature};
 
-use crate::Partition;
+use crate::Domain;
 use crate::version::{MAJOR, MINOR};
 
 /// The MSR that puts the hypercall page where its value says.
@@ -42,7 +42,7 @@ pub fn leaves(tsc_hz: u64) -> Vec<Leaf> {
     ]
 }
 
-impl Partition {
+impl Domain {
     /// WRMSR of [`PAGE_MSR`]: copies the hypercall page, a stub of 32 bytes a call, into the guest's page at `value`. False
     /// if there is no such page.
     #[must_use]

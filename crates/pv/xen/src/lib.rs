@@ -1,8 +1,8 @@
 //! Xen's interface for guests with hardware's memory management (PVH), without Xen and without an engine
 //! (Xen, `xen/include/public`).
 //!
-//! [`Partition`] is shared by all vCPUs, [`Vp`] belongs to one. The machine asks for the CPUID leaves once ([`leaves()`]), hands over
-//! hypercalls ([`Partition::hypercall`]) as they come, runs the timers of a vCPU ([`Partition::run_timers`]), and is asked to act by
+//! [`Domain`] is shared by all vCPUs, [`Vcpu`] belongs to one. The machine asks for the CPUID leaves once ([`leaves()`]), hands over
+//! hypercalls ([`Domain::hypercall`]) as they come, runs the timers of a vCPU ([`Domain::run_timers`]), and is asked to act by
 //! an [`Outcome`] or through its [`Host`]. Pages that guest and host share are pages of the guest's own memory.
 //!
 //! Which calls there are is said by one table ([`CALLS`]): names for the report, and who serves them. What is in no row answers
@@ -12,6 +12,7 @@
 
 mod calls;
 mod console;
+mod domain;
 mod events;
 mod fifo;
 mod grants;
@@ -19,7 +20,6 @@ mod hvm;
 mod hypercall;
 mod leaves;
 mod memory;
-mod partition;
 mod saved;
 mod sched;
 mod store;
@@ -30,9 +30,9 @@ mod vcpu;
 mod version;
 
 pub use calls::{CALLS, CallRow};
+pub use domain::{BackEnds, Domain, Host, SPECIAL, Vcpu};
 pub use grants::Copied;
 pub use hypercall::{Caller, Outcome};
 pub use leaves::{PAGE_MSR, VCPU_LEAF, leaves};
-pub use partition::{BackEnds, Host, Partition, SPECIAL, Vp};
 pub use satori_xenstore::Store;
 pub use saved::Saved;

@@ -5,10 +5,10 @@ use satori_defs::xen::{DOMID_SELF, shared_info};
 use satori_memory::{Gpa, PAGE_SIZE, Region};
 use satori_pv::{TimeArea, wall_clock};
 
+use crate::domain::State;
 use crate::hypercall::{Bytes, Caller, Served, done};
 use crate::leaves::DOMID;
-use crate::partition::State;
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// Spaces of add_to_physmap.
 const SHARED_INFO: u32 = 0;
@@ -21,8 +21,8 @@ const RANGES: usize = 256;
 /// Pages that one call takes or gives.
 const PAGES_AT_ONCE: u64 = 1 << 16;
 
-impl Partition {
-    pub(crate) fn memory_op(&self, _: &mut Vp, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
+impl Domain {
+    pub(crate) fn memory_op(&self, _: &mut Vcpu, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
         match command as u32 {
             1 | 6 => self.reservation(caller, at, command as u32 == 6),
             3 => {

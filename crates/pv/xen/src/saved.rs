@@ -1,4 +1,4 @@
-//! The partition as plain data.
+//! The domain as plain data.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use satori_memory::{Gpa, PAGE_SIZE, Region};
 use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
+use crate::domain::{State, VcpuShared};
 use crate::events::Port;
-use crate::partition::{State, Vcpu};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
-/// Everything of a partition that a guest can change, but for its [`Vp`]s and the pages in its memory.
+/// Everything of a domain that a guest can change, but for its [`Vcpu`]s and the pages in its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
@@ -22,7 +22,7 @@ pub struct Saved {
 /// Beyond all guest-physical addresses; what lies a page behind the last one still is a number.
 const PLACES: u64 = 1 << 52;
 
-impl Vcpu {
+impl VcpuShared {
     /// The addresses at which something of it is written.
     fn places(&self) -> impl Iterator<Item = u64> {
         let times = self.times.iter().flatten().map(|area| area.gpa().0);
@@ -35,18 +35,18 @@ impl satori_save::State for Saved {
     const VERSION: u32 = 3;
 }
 
-impl satori_save::State for Vp {
+impl satori_save::State for Vcpu {
     const NAME: &'static str = "Xen vCPU";
     const VERSION: u32 = 1;
 }
 
-impl Partition {
+impl Domain {
     /// All that a guest has set.
     pub fn save(&self) -> Saved {
         Saved { state: self.state().clone(), usage: self.usage.save() }
     }
 
-    /// Goes on from there; false if it cannot be of this partition. Addresses in it are looked at whenever they are used.
+    /// Goes on from there; false if it cannot be of this domain. Addresses in it are looked at whenever they are used.
     #[must_use]
     pub fn restore(&self, saved: Saved) -> bool {
         let mut own = self.state();
@@ -56,7 +56,7 @@ impl Partition {
             !loops && port.vcpu().is_none_or(|vcpu| (vcpu as usize) < vcpus)
         };
         let places =
-            saved.state.shared_info.into_iter().chain(saved.state.vcpus.iter().flat_map(Vcpu::places));
+            saved.state.shared_info.into_iter().chain(saved.state.vcpus.iter().flat_map(VcpuShared::places));
         let somewhere = places.into_iter().all(|place| place < PLACES);
         let console = (saved.state.console_port as usize) < ports;
         let fifo = saved.state.fifo.as_ref();

@@ -4,19 +4,24 @@ use satori_bus::{Nanos, PowerEvent};
 use satori_defs::xen::errno::{EINVAL, ENOSYS};
 
 use crate::hypercall::{Bytes, Caller, Outcome, Served, done};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// Ports that one poll may name.
 const POLLED: u32 = 128;
 
-impl Partition {
-    pub(crate) fn sched_op(&self, vp: &mut Vp, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
+impl Domain {
+    pub(crate) fn sched_op(
+        &self,
+        this: &mut Vcpu,
+        caller: &Caller<'_>,
+        [command, at, ..]: [u64; 5],
+    ) -> Served {
         match command as u32 {
             0 => Ok((0, Outcome::Yield)),
             // Until an event comes: a poll of no port without an end.
             1 => {
-                vp.polling = Some((Vec::new(), Nanos::MAX));
-                self.state().vcpus[vp.index as usize].polling = true;
+                this.polling = Some((Vec::new(), Nanos::MAX));
+                self.state().vcpus[this.index as usize].polling = true;
                 Ok((0, Outcome::Sleep))
             }
             2 => {
@@ -51,8 +56,8 @@ impl Partition {
                 if self.any_pending(&state, &ports) {
                     return done(0);
                 }
-                state.vcpus[vp.index as usize].polling = true;
-                vp.polling = Some((ports, if until == 0 { Nanos::MAX } else { until }));
+                state.vcpus[this.index as usize].polling = true;
+                this.polling = Some((ports, if until == 0 { Nanos::MAX } else { until }));
                 Ok((0, Outcome::Sleep))
             }
             _ => Err(ENOSYS),

@@ -10,9 +10,9 @@ use satori_memory::{Gpa, PAGE_SIZE};
 use satori_xenstore::{HEADER, Header, PAYLOAD_MAX, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::Partition;
+use crate::Domain;
+use crate::domain::{CONSOLE_GFN, STORE_GFN, State};
 use crate::leaves::DOMID;
-use crate::partition::{CONSOLE_GFN, STORE_GFN, State};
 
 /// Bytes of answers that may wait for the guest before its next message does.
 const BACKLOG: usize = 64 << 10;
@@ -53,7 +53,7 @@ impl Pipe {
     }
 }
 
-impl Partition {
+impl Domain {
     /// Puts what a domain finds at its beginning into the store.
     pub(crate) fn begin_store(&self, state: &mut State) {
         // The page is part of the machine for good.

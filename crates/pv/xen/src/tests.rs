@@ -12,7 +12,7 @@ use satori_defs::xen::{call, errno, fifo, param, shared_info};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{CpuState, reg, seg};
 
-use crate::{CALLS, Caller, Host, Outcome, Partition, SPECIAL, Saved, VCPU_LEAF, Vp, leaves};
+use crate::{CALLS, Caller, Domain, Host, Outcome, SPECIAL, Saved, VCPU_LEAF, Vcpu, leaves};
 
 #[derive(Default)]
 struct Ticks(AtomicU64);
@@ -48,8 +48,8 @@ impl Host for Heard {
 }
 
 struct Rig {
-    partition: Partition,
-    vps: [Vp; 2],
+    domain: Domain,
+    vcpus: [Vcpu; 2],
     memory: GuestMemory,
     clock: Arc<Ticks>,
     heard: Arc<Heard>,
@@ -65,8 +65,8 @@ impl Rig {
     fn new() -> Self {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }, SPECIAL]).unwrap();
         let (clock, heard) = (Arc::new(Ticks::default()), Arc::new(Heard::default()));
-        let partition = Partition::new(memory.clone(), clock.clone(), 2, false, heard.clone());
-        Rig { partition, vps: [Vp::new(0), Vp::new(1)], memory, clock, heard }
+        let domain = Domain::new(memory.clone(), clock.clone(), 2, false, heard.clone());
+        Rig { domain, vcpus: [Vcpu::new(0), Vcpu::new(1)], memory, clock, heard }
     }
 
     /// With a shared page at 0x1000, and a vector for each vCPU.
@@ -88,7 +88,7 @@ impl Rig {
             cpu.gpr[at] = value;
         }
         let caller = Caller { translate: &|linear| linear.checked_sub(LINEAR) };
-        let (result, outcome) = self.partition.hypercall(&mut self.vps[vcpu], &cpu, &caller);
+        let (result, outcome) = self.domain.hypercall(&mut self.vcpus[vcpu], &cpu, &caller);
         (result as i64, outcome)
     }
 
@@ -119,11 +119,7 @@ fn leaves_and_page_say_how_to_call() {
     assert_eq!((leaves[0].value.eax, leaves[0].value.ebx), (VCPU_LEAF, 0x566e_6558));
     assert_eq!(leaves[4].value.eax, 0x58);
     let rig = Rig::new();
-    assert!(
-        rig.partition.write_page(0x3000)
-            && !rig.partition.write_page(RAM)
-            && !rig.partition.write_page(u64::MAX)
-    );
+    assert!(rig.domain.write_page(0x3000) && !rig.domain.write_page(RAM) && !rig.domain.write_page(u64::MAX));
     assert_eq!((rig.word(0x3000 + 32 * 17), rig.word(0x3004 + 32 * 17)), (0x11b8, 0xc101_0f00));
 }
 
@@ -145,7 +141,7 @@ fn no_call_takes_what_is_not_the_guests() {
     assert_eq!(rig.with(call::MEMORY, 7, &[words(0x7ff0, 0), 0, u64::MAX]), errno::EINVAL);
     let cpu = CpuState::default();
     let caller = Caller { translate: &|_| None };
-    assert_eq!(rig.partition.hypercall(&mut Vp::new(0), &cpu, &caller).0, 0xffff_ffda, "no 64-bit code");
+    assert_eq!(rig.domain.hypercall(&mut Vcpu::new(0), &cpu, &caller).0, 0xffff_ffda, "no 64-bit code");
 }
 
 #[test]
@@ -234,8 +230,8 @@ fn queues_are_filled_by_priority() {
     assert_eq!(rig.word(word_of(port[0])), fifo::LINKED, "closed, and still in its queue");
     assert_eq!(rig.with(call::EVENT_CHANNEL, 7, &[0]), 0);
     assert_eq!(rig.word(ARGS + 4), port[3] + 1, "not bound again until it is taken");
-    let saved: Saved = serde_json::from_str(&serde_json::to_string(&rig.partition.save()).unwrap()).unwrap();
-    assert!(Rig::new().partition.restore(saved.clone()));
+    let saved: Saved = serde_json::from_str(&serde_json::to_string(&rig.domain.save()).unwrap()).unwrap();
+    assert!(Rig::new().domain.restore(saved.clone()));
     assert_eq!(rig.with(call::EVENT_CHANNEL, 10, &[0x7ff0]), 0);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 12, &[3]), errno::ENOSYS, "two levels again");
 }
@@ -289,8 +285,8 @@ fn an_upcall_that_nobody_took_is_asked_for_again() {
         assert_eq!(rig.with(call::HVM, 23, &[words(vcpu, 0x40 + vcpu)]), 0);
     }
     assert_eq!(rig.heard(), ["vcpu 0 vector 0x40 own true"], "nothing is pending at the other");
-    rig.partition.apic_enabled(0);
-    rig.partition.apic_enabled(1);
+    rig.domain.apic_enabled(0);
+    rig.domain.apic_enabled(1);
     assert_eq!(rig.heard(), ["vcpu 0 vector 0x40 own true"]);
 }
 
@@ -304,15 +300,15 @@ fn timers_expire_as_an_event() {
     rig.memory.write(Gpa(ARGS + 8), &0u64.to_le_bytes()).unwrap();
     assert_eq!(rig.call_as(0, call::VCPU, [8, 0, LINEAR + ARGS]).0, 0);
     assert_eq!(rig.call_as(1, call::VCPU, [8, 0, LINEAR + ARGS]).0, errno::EINVAL, "of another");
-    assert_eq!(rig.partition.deadline_tsc(&rig.vps[0]), Some(1000));
-    assert!(!rig.partition.run_timers(&mut rig.vps[0]));
+    assert_eq!(rig.domain.deadline_tsc(&rig.vcpus[0]), Some(1000));
+    assert!(!rig.domain.run_timers(&mut rig.vcpus[0]));
     rig.clock.0.store(1000, Ordering::SeqCst);
-    assert!(rig.partition.run_timers(&mut rig.vps[0]) && !rig.partition.run_timers(&mut rig.vps[0]));
+    assert!(rig.domain.run_timers(&mut rig.vcpus[0]) && !rig.domain.run_timers(&mut rig.vcpus[0]));
     assert_eq!(rig.heard(), ["vcpu 0 vector 0x40 own true"]);
     assert_eq!(rig.call_as(0, call::SET_TIMER, [u64::MAX, 0, 0]).0, 0);
-    assert_eq!(rig.partition.deadline_tsc(&rig.vps[0]), Some(100_001_000), "a guest's confusion");
+    assert_eq!(rig.domain.deadline_tsc(&rig.vcpus[0]), Some(100_001_000), "a guest's confusion");
     assert_eq!(rig.call_as(0, call::SET_TIMER, [0, 0, 0]).0, 0);
-    assert_eq!(rig.partition.deadline_tsc(&rig.vps[0]), None);
+    assert_eq!(rig.domain.deadline_tsc(&rig.vcpus[0]), None);
 }
 
 #[test]
@@ -327,14 +323,14 @@ fn a_poll_ends_by_its_port_or_its_time() {
     };
     assert_eq!(poll(&mut rig, 129, 0).0, errno::EINVAL);
     assert_eq!(poll(&mut rig, 1, 500), (0, Outcome::Sleep));
-    assert!(rig.partition.polls(&mut rig.vps[0]));
+    assert!(rig.domain.polls(&mut rig.vcpus[0]));
     rig.clock.0.store(500, Ordering::SeqCst);
-    assert!(!rig.partition.polls(&mut rig.vps[0]));
+    assert!(!rig.domain.polls(&mut rig.vcpus[0]));
     assert_eq!(poll(&mut rig, 1, 0), (0, Outcome::Sleep));
     rig.memory.write(Gpa(ARGS), &port.to_le_bytes()).unwrap();
     assert_eq!(rig.call_as(1, call::EVENT_CHANNEL, [4, LINEAR + ARGS, 0]).0, 0);
     assert_eq!(rig.heard(), ["wake 0"], "masked ports count, too");
-    assert!(!rig.partition.polls(&mut rig.vps[0]));
+    assert!(!rig.domain.polls(&mut rig.vcpus[0]));
     assert_eq!(poll(&mut rig, 1, 0), (0, Outcome::Done), "pending already");
     for (reason, event) in [(0u64, PowerEvent::PowerOff), (1, PowerEvent::Reset("Xen's sched_op"))] {
         rig.memory.write(Gpa(ARGS), &reason.to_le_bytes()).unwrap();
@@ -352,7 +348,7 @@ fn the_console_is_a_ring_whatever_its_indices_say() {
     let port = u64::from(rig.word(ARGS + 8));
     let put =
         |rig: &Rig, at: u64, value: u32| rig.memory.write(Gpa(page + at), &value.to_le_bytes()).unwrap();
-    assert!(!rig.partition.has_console());
+    assert!(!rig.domain.has_console());
     rig.memory.write(Gpa(page + 1024 + 2047), b"a").unwrap();
     rig.memory.write(Gpa(page + 1024), b"bc").unwrap();
     put(&rig, 3080, u32::MAX);
@@ -362,10 +358,10 @@ fn the_console_is_a_ring_whatever_its_indices_say() {
     put(&rig, 3084, 1 << 30);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 4, &[port]), 0);
     assert_eq!(rig.heard(), [""], "more than the ring holds is nothing");
-    assert_eq!(rig.partition.offer(&[b'x'; 2000]), 1024);
-    assert_eq!(rig.partition.offer(b"y"), 0);
+    assert_eq!(rig.domain.offer(&[b'x'; 2000]), 1024);
+    assert_eq!(rig.domain.offer(b"y"), 0);
     put(&rig, 3072, 77777);
-    assert_eq!(rig.partition.offer(b"y"), 0);
+    assert_eq!(rig.domain.offer(b"y"), 0);
     rig.memory.write(Gpa(0x9000), b"hello").unwrap();
     assert_eq!(rig.call_as(0, call::CONSOLE_IO, [0, 5, LINEAR + 0x9000]).0, 0);
     assert!(rig.heard().contains(&"hello".to_owned()));
@@ -392,15 +388,15 @@ fn what_a_guest_has_set_survives_saving() {
     let mut rig = Rig::set_up();
     assert_eq!(rig.with(call::EVENT_CHANNEL, 7, &[words(1, 0)]), 0);
     assert_eq!(rig.call_as(0, call::SET_TIMER, [5000, 0, 0]).0, 0);
-    let text = serde_json::to_string(&(rig.partition.save(), &rig.vps)).unwrap();
+    let text = serde_json::to_string(&(rig.domain.save(), &rig.vcpus)).unwrap();
     let again = Rig::new();
-    let (saved, vps): (Saved, [Vp; 2]) = serde_json::from_str(&text).unwrap();
-    assert!(again.partition.restore(saved.clone()) && vps == rig.vps);
-    assert_eq!(again.partition.save(), saved);
-    let alone = Partition::new(again.memory.clone(), again.clock.clone(), 1, false, again.heard.clone());
+    let (saved, vcpus): (Saved, [Vcpu; 2]) = serde_json::from_str(&text).unwrap();
+    assert!(again.domain.restore(saved.clone()) && vcpus == rig.vcpus);
+    assert_eq!(again.domain.save(), saved);
+    let alone = Domain::new(again.memory.clone(), again.clock.clone(), 1, false, again.heard.clone());
     assert!(!alone.restore(saved));
     // Where the guest has its pages, and whose a port is, may have been damaged on the way.
-    let mut value = serde_json::to_value(rig.partition.save()).unwrap();
+    let mut value = serde_json::to_value(rig.domain.save()).unwrap();
     for (place, damaged) in [
         ("/state/shared_info", u64::MAX.into()),
         ("/state/vcpus/1/runstate", (u64::MAX - 8).into()),
@@ -410,8 +406,8 @@ fn what_a_guest_has_set_survives_saving() {
         let field = value.pointer_mut(place).unwrap_or_else(|| panic!("{place}"));
         let before = std::mem::replace(field, damaged);
         let damaged: Saved = serde_json::from_value(value.clone()).unwrap();
-        assert!(!Rig::new().partition.restore(damaged), "{place}");
+        assert!(!Rig::new().domain.restore(damaged), "{place}");
         *value.pointer_mut(place).unwrap() = before;
     }
-    assert!(Rig::new().partition.restore(serde_json::from_value(value).unwrap()));
+    assert!(Rig::new().domain.restore(serde_json::from_value(value).unwrap()));
 }

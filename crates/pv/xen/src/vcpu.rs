@@ -5,17 +5,17 @@ use satori_defs::xen::shared_info;
 use satori_memory::{Gpa, PAGE_SIZE};
 use satori_pv::TimeArea;
 
+use crate::domain::State;
 use crate::hypercall::{Bytes, Caller, Outcome, Served, done};
-use crate::partition::State;
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// The shortest period of a periodic timer, in nanoseconds.
 const SHORTEST_PERIOD: u64 = 1_000_000;
 
-impl Partition {
+impl Domain {
     pub(crate) fn vcpu_op(
         &self,
-        vp: &mut Vp,
+        this: &mut Vcpu,
         caller: &Caller<'_>,
         [command, vcpu, at, ..]: [u64; 5],
     ) -> Served {
@@ -23,7 +23,7 @@ impl Partition {
         if vcpu as usize >= self.state().vcpus.len() {
             return Err(ENOENT);
         }
-        let own = || if vcpu == vp.index { Ok(()) } else { Err(EINVAL) };
+        let own = || if vcpu == this.index { Ok(()) } else { Err(EINVAL) };
         match command as u32 {
             // They are started by INIT and SIPI, of which this interface knows nothing: what exists is up.
             3 => done(1),
@@ -46,28 +46,28 @@ impl Partition {
                 if period.u64(0) < SHORTEST_PERIOD {
                     return Err(EINVAL);
                 }
-                vp.periodic = Some((period.u64(0), self.system_time().saturating_add(period.u64(0))));
+                this.periodic = Some((period.u64(0), self.system_time().saturating_add(period.u64(0))));
                 done(0)
             }
             7 => {
                 own()?;
-                vp.periodic = None;
+                this.periodic = None;
                 done(0)
             }
             8 => {
                 let timer: Bytes<16> = self.structure(caller, at)?;
                 own()?;
-                vp.singleshot = Some(timer.u64(0));
+                this.singleshot = Some(timer.u64(0));
                 done(0)
             }
             9 => {
                 own()?;
-                vp.singleshot = None;
+                this.singleshot = None;
                 done(0)
             }
             10 => {
                 let place: Bytes<16> = self.structure(caller, at)?;
-                self.register_vcpu_info(vcpu, place.u64(0), place.u32(8), vp.index)?;
+                self.register_vcpu_info(vcpu, place.u64(0), place.u32(8), this.index)?;
                 done(0)
             }
             11 => Ok((0, Outcome::Nmi(vcpu))),

@@ -3,7 +3,7 @@
 use satori_defs::xen::errno::{EINVAL, ENOSYS};
 
 use crate::hypercall::{Bytes, Caller, Served, done};
-use crate::{Partition, Vp};
+use crate::{Domain, Vcpu};
 
 /// The version that is told: interfaces of 4.17 are what is offered.
 pub(crate) const MAJOR: u32 = 4;
@@ -14,8 +14,13 @@ pub(crate) const MINOR: u32 = 17;
 /// clock that is right on each vCPU.
 const FEATURES: u32 = 1 | 1 << 2 | 1 << 8 | 1 << 9;
 
-impl Partition {
-    pub(crate) fn xen_version(&self, _: &mut Vp, caller: &Caller<'_>, [command, to, ..]: [u64; 5]) -> Served {
+impl Domain {
+    pub(crate) fn xen_version(
+        &self,
+        _: &mut Vcpu,
+        caller: &Caller<'_>,
+        [command, to, ..]: [u64; 5],
+    ) -> Served {
         let text = |text: &str, len: usize| {
             let mut bytes = vec![0; len];
             bytes[..text.len()].copy_from_slice(text.as_bytes());

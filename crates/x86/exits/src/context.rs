@@ -35,9 +35,9 @@ pub struct Platform {
     /// The Hyper-V interface; none if it is off.
     pub hyperv: Option<Arc<hyperv::Partition>>,
     /// KVM's guest interface; none if it is off.
-    pub kvm: Option<Arc<kvm::Partition>>,
+    pub kvm: Option<Arc<kvm::Vm>>,
     /// Xen's; none if it is off.
-    pub xen: Option<Arc<xen::Partition>>,
+    pub xen: Option<Arc<xen::Domain>>,
     /// Where EOIs are broadcast.
     pub eoi: Arc<dyn EoiSink>,
     /// Where resets and panics are announced.
@@ -77,9 +77,9 @@ pub struct Context<'a> {
     /// Its Hyper-V side.
     pub hyperv: &'a mut hyperv::Vp,
     /// Its side of KVM's guest interface.
-    pub kvm: &'a mut kvm::Vp,
+    pub kvm: &'a mut kvm::Vcpu,
     /// Its side of Xen's.
-    pub xen: &'a mut xen::Vp,
+    pub xen: &'a mut xen::Vcpu,
     /// Its partition.
     pub platform: &'a Platform,
     /// What is asked of whoever runs it.

@@ -32,27 +32,27 @@ fn an_entry_is_looked_at_for_each_use() {
     let mut rig = rig();
     assert_eq!(rig.word(0x2004), 0xfefff, "the console's is granted from the beginning");
     entry(&rig, 9, grant::ACCESS, 0, 5);
-    assert_eq!(rig.partition.grant(9, true), Ok(Gpa(0x5000)));
+    assert_eq!(rig.domain.grant(9, true), Ok(Gpa(0x5000)));
     assert_eq!(rig.word(0x2048) as u16, grant::ACCESS | grant::READING | grant::WRITING);
-    assert_eq!(rig.partition.grant(9, false), Ok(Gpa(0x5000)));
+    assert_eq!(rig.domain.grant(9, false), Ok(Gpa(0x5000)));
     assert_eq!(rig.with(call::GRANT_TABLE, 8, &[2]), errno::EBUSY);
-    rig.partition.end_grant(9, true);
+    rig.domain.end_grant(9, true);
     assert_eq!(rig.word(0x2048) as u16, grant::ACCESS | grant::READING);
-    rig.partition.end_grant(9, false);
-    rig.partition.end_grant(9, false);
+    rig.domain.end_grant(9, false);
+    rig.domain.end_grant(9, false);
     assert_eq!(rig.word(0x2048) as u16, grant::ACCESS);
     entry(&rig, 9, grant::ACCESS | grant::READ_ONLY, 0, 5);
-    assert_eq!(rig.partition.grant(9, true), Err(grant::DENIED));
+    assert_eq!(rig.domain.grant(9, true), Err(grant::DENIED));
     entry(&rig, 9, 0, 0, 5);
-    assert_eq!(rig.partition.grant(9, false), Err(grant::BAD_REFERENCE));
+    assert_eq!(rig.domain.grant(9, false), Err(grant::BAD_REFERENCE));
     entry(&rig, 9, grant::ACCESS, 3, 5);
-    assert_eq!(rig.partition.grant(9, false), Err(grant::BAD_REFERENCE), "another domain's");
+    assert_eq!(rig.domain.grant(9, false), Err(grant::BAD_REFERENCE), "another domain's");
     for frame in [RAM as u32 >> 12, u32::MAX] {
         entry(&rig, 9, grant::ACCESS, 0, frame);
-        assert_eq!(rig.partition.grant(9, false), Err(grant::BAD_PAGE));
+        assert_eq!(rig.domain.grant(9, false), Err(grant::BAD_PAGE));
     }
     for reference in [512, 64 * 512, u32::MAX] {
-        assert_eq!(rig.partition.grant(reference, false), Err(grant::BAD_REFERENCE), "no frame there");
+        assert_eq!(rig.domain.grant(reference, false), Err(grant::BAD_REFERENCE), "no frame there");
     }
     assert_eq!(rig.word(0x2048) as u16, grant::ACCESS, "nothing stays behind");
 }
@@ -61,10 +61,10 @@ fn an_entry_is_looked_at_for_each_use() {
 fn bytes_are_copied_within_what_is_granted() {
     let mut rig = rig();
     entry(&rig, 9, grant::ACCESS, 0, 5);
-    rig.partition.grant_copy(9, 4090, Copied::ToGuest(&[7; 6])).unwrap();
+    rig.domain.grant_copy(9, 4090, Copied::ToGuest(&[7; 6])).unwrap();
     assert_eq!(rig.word(0x5ffc), 0x0707_0707);
     for at in [4091, 5000, usize::MAX] {
-        assert_eq!(rig.partition.grant_copy(9, at, Copied::ToGuest(&[7; 6])), Err(grant::CROSSES));
+        assert_eq!(rig.domain.grant_copy(9, at, Copied::ToGuest(&[7; 6])), Err(grant::CROSSES));
     }
     // Of the guest's own: a frame to what it grants itself, and back.
     entry(&rig, 10, grant::ACCESS, 1, 6);
@@ -93,22 +93,22 @@ fn version_2_has_states_in_frames_of_their_own() {
         rig.memory.write(Gpa(0x2000 + 9 * 16), &[&parts[..], &frame.to_le_bytes()].concat()).unwrap();
     };
     entry(&rig, grant::ACCESS, [0, 0], 5);
-    assert_eq!(rig.partition.grant(9, true), Err(grant::BAD_REFERENCE), "no frame with states");
+    assert_eq!(rig.domain.grant(9, true), Err(grant::BAD_REFERENCE), "no frame with states");
     assert_eq!(rig.with(call::MEMORY, 7, &[words(0x7ff0, 1), 1 << 31, 3]), 0);
     assert_eq!(rig.with(call::GRANT_TABLE, 9, &[words(1, 0x7ff0), LINEAR + 0x9000]), 0);
     assert_eq!(rig.word(0x9000), 3);
-    assert_eq!(rig.partition.grant(9, true), Ok(Gpa(0x5000)));
+    assert_eq!(rig.domain.grant(9, true), Ok(Gpa(0x5000)));
     assert_eq!(rig.word(0x3010) >> 16, u32::from(grant::READING | grant::WRITING), "the upper half word");
-    rig.partition.end_grant(9, true);
+    rig.domain.end_grant(9, true);
     assert_eq!(rig.word(0x3010), 0);
     entry(&rig, grant::ACCESS | grant::SUB_PAGE, [16, 32], 5);
-    assert_eq!(rig.partition.grant(9, false), Err(grant::BAD_REFERENCE), "a part is copied alone");
+    assert_eq!(rig.domain.grant(9, false), Err(grant::BAD_REFERENCE), "a part is copied alone");
     let mut bytes = [0; 32];
-    rig.partition.grant_copy(9, 16, Copied::FromGuest(&mut bytes)).unwrap();
-    assert_eq!(rig.partition.grant_copy(9, 17, Copied::FromGuest(&mut bytes)), Err(grant::CROSSES));
-    assert_eq!(rig.partition.grant_copy(9, 15, Copied::FromGuest(&mut bytes)), Err(grant::CROSSES));
+    rig.domain.grant_copy(9, 16, Copied::FromGuest(&mut bytes)).unwrap();
+    assert_eq!(rig.domain.grant_copy(9, 17, Copied::FromGuest(&mut bytes)), Err(grant::CROSSES));
+    assert_eq!(rig.domain.grant_copy(9, 15, Copied::FromGuest(&mut bytes)), Err(grant::CROSSES));
     entry(&rig, grant::ACCESS, [0, 0], u64::MAX);
-    assert_eq!(rig.partition.grant(9, false), Err(grant::BAD_PAGE));
+    assert_eq!(rig.domain.grant(9, false), Err(grant::BAD_PAGE));
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn pages_beyond_the_ram_come_and_are_saved() {
         (0..1000).take_while(|n| rig.with(call::MEMORY, 7, &[words(0x7ff0, 1), 1, (n + 7) << 20]) == 0);
     assert_eq!(some.count(), 256, "one of them is there already");
     let again = Rig::new();
-    assert!(again.partition.restore(rig.partition.save()));
+    assert!(again.domain.restore(rig.domain.save()));
     assert!(again.memory.has(Gpa(far * 4096), 4096));
-    assert!(again.partition.restore(Rig::new().partition.save()));
+    assert!(again.domain.restore(Rig::new().domain.save()));
     assert!(!again.memory.has(Gpa(far * 4096), 4096), "and goes with the state");
 }
 

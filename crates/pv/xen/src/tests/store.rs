@@ -51,7 +51,7 @@ fn message(kind: u32, payload: &[u8]) -> Vec<u8> {
 fn messages_go_through_the_ring_however_they_lie_in_it() {
     let mut rig = Rig::set_up();
     let ends = Arc::new(Ends::default());
-    rig.partition.with_back_ends(ends.clone());
+    rig.domain.with_back_ends(ends.clone());
     assert_eq!(rig.with(call::HVM, 1, &[words(0x7ff0, param::STORE_PFN), 0]), 0);
     assert_eq!(u64::from(rig.word(ARGS + 8)) << 12, PAGE);
     for at in [layout::REQUEST_CONS, layout::REQUEST_PROD, layout::RESPONSE_CONS, layout::RESPONSE_PROD] {
@@ -74,10 +74,10 @@ fn messages_go_through_the_ring_however_they_lie_in_it() {
     assert_eq!(all, message(2, &[b'v'; 2000]));
     send(&mut rig, &message(4, b"control/shutdown\0t\0"));
     assert_eq!(got(&rig).len(), message(4, b"OK\0").len() + message(15, b"control/shutdown\0t\0").len());
-    assert!(!rig.partition.ask_to_power_off(), "nobody listens");
+    assert!(!rig.domain.ask_to_power_off(), "nobody listens");
     send(&mut rig, &message(11, b"control/feature-poweroff\x001"));
     got(&rig);
-    assert!(rig.partition.ask_to_power_off());
+    assert!(rig.domain.ask_to_power_off());
     assert!(got(&rig).ends_with(b"control/shutdown\0t\0"));
 }
 
@@ -119,10 +119,10 @@ fn a_guest_that_does_not_read_is_not_answered_without_end() {
             break;
         }
     }
-    let saved = serde_json::to_string(&rig.partition.save()).unwrap();
+    let saved = serde_json::to_string(&rig.domain.save()).unwrap();
     assert!(saved.len() < 1 << 20, "{}", saved.len());
     let again = Rig::new();
-    assert!(again.partition.restore(serde_json::from_str(&saved).unwrap()));
+    assert!(again.domain.restore(serde_json::from_str(&saved).unwrap()));
     assert!(!got(&rig).is_empty());
 }
 
@@ -130,24 +130,24 @@ fn a_guest_that_does_not_read_is_not_answered_without_end() {
 fn a_back_end_has_the_ports_that_wait_for_it() {
     let mut rig = Rig::set_up();
     let ends = Arc::new(Ends::default());
-    rig.partition.with_back_ends(ends.clone());
+    rig.domain.with_back_ends(ends.clone());
     assert_eq!(rig.with(call::EVENT_CHANNEL, 6, &[words(0x7ff0, 0)]), 0);
     let port = rig.word(ARGS + 4);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 0, &[words(0x7ff0, port), 0]), errno::EINVAL, "not the guest's");
-    assert!(rig.partition.bind_back(port, 17) && !rig.partition.bind_back(port, 18));
-    assert!(!rig.partition.bind_back(u32::MAX, 17) && !rig.partition.bind_back(0, 17));
+    assert!(rig.domain.bind_back(port, 17) && !rig.domain.bind_back(port, 18));
+    assert!(!rig.domain.bind_back(u32::MAX, 17) && !rig.domain.bind_back(0, 17));
     assert_eq!(rig.with(call::EVENT_CHANNEL, 4, &[port.into()]), 0);
     assert_eq!(ends.0.lock().unwrap().split_off(0), ["port of 17"]);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 9, &[port.into()]), 0);
     rig.heard();
-    rig.partition.notify(port, 18);
-    rig.partition.notify(u32::MAX, 17);
+    rig.domain.notify(port, 18);
+    rig.domain.notify(u32::MAX, 17);
     assert!(rig.heard().is_empty(), "of another");
-    rig.partition.notify(port, 17);
+    rig.domain.notify(port, 17);
     assert_eq!(rig.heard(), ["vcpu 0 vector 0x40 own false"]);
     assert_eq!(rig.with(call::EVENT_CHANNEL, 3, &[port.into()]), 0);
-    rig.partition.notify(port, 17);
+    rig.domain.notify(port, 17);
     assert!(rig.heard().is_empty(), "closed");
-    rig.partition.leave_back(port, 17);
-    assert!(!rig.partition.bind_back(port, 17));
+    rig.domain.leave_back(port, 17);
+    assert!(!rig.domain.bind_back(port, 17));
 }

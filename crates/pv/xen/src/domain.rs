@@ -44,7 +44,7 @@ pub trait BackEnds: Send + Sync {
 /// One vCPU's timers and waits, owned by its thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vp {
+pub struct Vcpu {
     pub(crate) index: u32,
     /// System time at which the timer expires.
     pub(crate) singleshot: Option<Nanos>,
@@ -56,10 +56,10 @@ pub struct Vp {
     pub(crate) asleep: Option<Nanos>,
 }
 
-impl Vp {
+impl Vcpu {
     /// The vCPU with this number.
     pub fn new(index: u32) -> Self {
-        Vp { index, singleshot: None, periodic: None, polling: None, asleep: None }
+        Vcpu { index, singleshot: None, periodic: None, polling: None, asleep: None }
     }
 
     /// Its number.
@@ -71,7 +71,7 @@ impl Vp {
 /// What others may have to do with of a vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Vcpu {
+pub(crate) struct VcpuShared {
     /// Where its vcpu_info was placed.
     pub info: Option<u64>,
     /// Its vector for events; 0 is none.
@@ -95,7 +95,7 @@ pub(crate) struct State {
     pub scale: TimeScale,
     /// Where the shared_info page is.
     pub shared_info: Option<u64>,
-    pub vcpus: Vec<Vcpu>,
+    pub vcpus: Vec<VcpuShared>,
     /// By number; port 0 is none.
     pub ports: Vec<Port>,
     /// The FIFO ABI, once the guest has asked for it.
@@ -117,7 +117,7 @@ pub(crate) struct State {
 }
 
 /// Xen's side of a machine.
-pub struct Partition {
+pub struct Domain {
     pub(crate) memory: GuestMemory,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) host: Arc<dyn Host>,
@@ -130,7 +130,7 @@ pub struct Partition {
     pub(crate) usage: Usage,
 }
 
-impl Partition {
+impl Domain {
     /// The interface of a machine of `vcpus` vCPUs, whose processors are `amd`'s or Intel's.
     pub fn new(
         memory: GuestMemory,
@@ -148,7 +148,7 @@ impl Partition {
         let state = State {
             scale: TimeScale::new(clock.counter_hz(), 0, 0),
             shared_info: None,
-            vcpus: (0..vcpus).map(|_| Vcpu::default()).collect(),
+            vcpus: (0..vcpus).map(|_| VcpuShared::default()).collect(),
             ports: vec![Port::Free, Port::host_console(), Port::Store { vcpu: 0 }],
             fifo: None,
             callback: 0,
@@ -162,7 +162,7 @@ impl Partition {
             given: BTreeMap::new(),
         };
         let ram = memory.regions().filter(|region| region.start != SPECIAL.start).collect();
-        let partition = Partition {
+        let domain = Domain {
             memory,
             ram,
             back_ends: OnceLock::new(),
@@ -172,8 +172,8 @@ impl Partition {
             state: Mutex::new(state),
             usage: Usage::new("Xen", CALLS.iter().map(row).collect()),
         };
-        partition.begin_store(&mut partition.state());
-        partition
+        domain.begin_store(&mut domain.state());
+        domain
     }
 
     /// Has these back ends behind the guest's devices, from the beginning on.

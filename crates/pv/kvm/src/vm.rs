@@ -24,10 +24,10 @@ impl<F: Fn(u32) + Send + Sync> Wake for F {
     }
 }
 
-/// One vCPU's registers, owned by its thread; its time area is [`Partition`]'s.
+/// One vCPU's registers, owned by its thread; its time area is [`Vm`]'s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vp {
+pub struct Vcpu {
     pub(crate) index: u32,
     /// MSR 0x4b564d03.
     pub(crate) steal: u64,
@@ -67,10 +67,10 @@ pub(crate) struct Since {
     pub ran: Nanos,
 }
 
-impl Vp {
+impl Vcpu {
     /// The vCPU with this number.
     pub fn new(index: u32) -> Self {
-        Vp {
+        Vcpu {
             index,
             steal: 0,
             eoi: 0,
@@ -109,7 +109,7 @@ pub(crate) struct Times {
 }
 
 /// KVM's side of a machine.
-pub struct Partition {
+pub struct Vm {
     pub(crate) config: Config,
     pub(crate) memory: GuestMemory,
     pub(crate) clock: Arc<dyn Clock>,
@@ -122,8 +122,8 @@ pub struct Partition {
     pub(crate) usage: Usage,
 }
 
-impl Partition {
-    /// A partition that offers what `config` says to vCPUs with these APIC IDs.
+impl Vm {
+    /// A VM that offers what `config` says to vCPUs with these APIC IDs.
     pub fn new(
         config: Config,
         memory: GuestMemory,
@@ -140,7 +140,7 @@ impl Partition {
             let ways: Vec<String> = msrs.chain(calls).chain(row.used.map(Into::into)).collect();
             Named { name: row.name, offered: config.set.has(*one), seen: !ways.is_empty(), ways }
         };
-        Partition {
+        Vm {
             config,
             memory,
             clock,
@@ -152,7 +152,7 @@ impl Partition {
         }
     }
 
-    /// What the partition offers.
+    /// What the VM offers.
     pub fn config(&self) -> &Config {
         &self.config
     }
