@@ -8,6 +8,7 @@
 
 pub mod acpi;
 pub mod apic;
+pub mod cable;
 pub mod chipset;
 pub mod cpuid;
 pub mod elf;

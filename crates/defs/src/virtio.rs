@@ -230,6 +230,10 @@ pub mod vsock {
     pub const RX: u16 = 0;
     /// Queue: packets of the driver.
     pub const TX: u16 = 1;
+    /// Queue: what happens to all connections at once, a word of 32 bits each.
+    pub const EVENT: u16 = 2;
+    /// Event: all connections are gone, and the address may be another one (5.10.6.7).
+    pub const TRANSPORT_RESET: u32 = 0;
     /// Least and greatest address that a guest may have: others mean the hypervisor, the host or anybody.
     pub const GUESTS: core::ops::RangeInclusive<u64> = 3..=0xffff_fffe;
 }

@@ -59,10 +59,27 @@ pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, St
     settings.map(|(name, setting)| (name.to_string(), setting)).into()
 }
 
+/// Devices that are held still, until it is dropped: what they do beside vCPUs would change memory while it is read.
+struct Still<'a>(&'a [(String, Arc<dyn PciFunction>)]);
+
+impl<'a> Still<'a> {
+    fn hold(rooms: &'a Rooms) -> Self {
+        rooms.functions.iter().for_each(|(_, function)| function.hold(true));
+        Still(&rooms.functions)
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(_, function)| function.hold(false));
+    }
+}
+
 /// The machine's state, which `control` holds still.
 pub(crate) fn save(control: &Control<MachineVcpu>) -> Result<Saved, Error> {
     let moves = || Error::refused("a machine that runs", "suspend it first");
     let rooms = control.rooms().filter(|_| control.suspended()).ok_or_else(moves)?;
+    let _still = Still::hold(&rooms);
     let mut saved = Saved::default();
     for (place, function) in &rooms.functions {
         saved.put(format!("pci/{place}"), function.save()?)?;
@@ -96,6 +113,7 @@ pub(crate) fn save(control: &Control<MachineVcpu>) -> Result<Saved, Error> {
 
 /// Takes a state back, while none of `vcpus` executes.
 pub(crate) fn restore(rooms: &Rooms, vcpus: &mut [MachineVcpu], mut saved: Saved) -> Result<(), Error> {
+    let _still = Still::hold(rooms);
     beside(rooms, &mut saved)?;
     for (one, index) in vcpus.iter_mut().zip(0..) {
         one.restore(vcpu(index, &mut saved)?)?;
@@ -107,6 +125,7 @@ pub(crate) fn restore(rooms: &Rooms, vcpus: &mut [MachineVcpu], mut saved: Saved
 pub(crate) fn restore_held(control: &Control<MachineVcpu>, mut saved: Saved) -> Result<(), Error> {
     let moves = || Error::refused("a machine that runs", "suspend it first");
     let rooms = control.rooms().filter(|_| control.suspended()).ok_or_else(moves)?;
+    let _still = Still::hold(&rooms);
     let mut all = || {
         beside(&rooms, &mut saved)?;
         for index in 0..control.vcpus() {

@@ -5,6 +5,9 @@
 //! comes. While the other end is behind, what the guest sends stays where its card has it; while the guest is behind, what comes stays in
 //! the socket. So between the two nothing is lost but what nobody listens to.
 //!
+//! Of a saved machine's cable nothing is saved but which connections its guest had (`saved`): what was on it is lost when that state is
+//! taken back, as where a cable is pulled.
+//!
 //! Before each frame is a header as virtio's cards have it (virtio 1.2, 5.1.6), which other cards translate.
 
 #![forbid(unsafe_code)]
@@ -12,6 +15,7 @@
 mod checksum;
 mod frames;
 mod plug;
+mod saved;
 mod stream;
 mod tap;
 

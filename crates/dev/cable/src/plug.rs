@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use satori_defs::cable::BEGUN;
 use satori_defs::virtio::net::{DATA_VALID, HEADER};
 use satori_lock::lock;
 
-use crate::frames::{Frames, LONGEST, SHORTEST};
+use crate::frames::{Frames, LONGEST, Message, SHORTEST};
 use crate::tap::{Coming, TapCard};
 use crate::{Outgoing, checksum};
 
@@ -66,7 +67,7 @@ pub trait Card: Send + Sync {
 }
 
 /// Where frames go.
-enum End {
+pub(crate) enum End {
     /// It is another process.
     Stream { socket: UnixStream, ours: bool },
     /// It is the host's kernel.
@@ -74,10 +75,22 @@ enum End {
 }
 
 #[derive(Default)]
-struct Sending {
-    outgoing: Outgoing,
+pub(crate) struct Sending {
+    pub outgoing: Outgoing,
     /// The card waits until the other side has taken what there is.
-    stalled: bool,
+    pub stalled: bool,
+}
+
+/// What the thread has in its hands.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub frames: Frames,
+    pub coming: Coming,
+    /// The machine is saved or restored: nothing may happen that the guest sees.
+    pub still: bool,
+    /// The last question's number, and that of the answer before which frames are those of another guest.
+    pub asked: u32,
+    pub awaited: Option<u32>,
 }
 
 /// The cable.
@@ -85,10 +98,12 @@ pub struct Cable {
     mac: [u8; 6],
     /// Pairs of queues that the card is to have.
     pairs: u16,
-    end: End,
+    pub(crate) end: End,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
-    sending: Mutex<Sending>,
+    /// Locked before whatever its card locks, and before the next.
+    pub(crate) work: Mutex<Work>,
+    pub(crate) sending: Mutex<Sending>,
     card: Mutex<Option<Weak<dyn Card>>>,
     running: AtomicBool,
     /// The thread waits for a buffer of the guest's.
@@ -129,6 +144,7 @@ impl Cable {
             pairs,
             end,
             bell,
+            work: Mutex::default(),
             sending: Mutex::default(),
             card: Mutex::default(),
             running: AtomicBool::new(false),
@@ -275,12 +291,17 @@ impl Cable {
     }
 
     /// Does what can be done; the error is why there is nothing to be done any more.
-    fn attend(&self, card: &dyn Card, frames: &mut Frames, coming: &mut Coming) -> Result<(), String> {
+    fn attend(&self, card: &dyn Card) -> Result<(), String> {
         let mut rung = [0; 64];
         while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
+        // Held to the end: whoever holds the cable still waits for all that the guest sees of this.
+        let mut work = lock(&self.work);
+        if work.still {
+            return Ok(());
+        }
         match &self.end {
-            End::Stream { socket, .. } => self.receive(socket, card, frames)?,
-            End::Tap(tap) => return self.receive_tap(tap, card, coming),
+            End::Stream { socket, .. } => self.receive(socket, card, &mut work)?,
+            End::Tap(tap) => self.receive_tap(tap, card, &mut work.coming)?,
         }
         self.send();
         let room = {
@@ -294,22 +315,33 @@ impl Cable {
     }
 
     /// Takes all frames that are there and that the guest has room for.
-    fn receive(&self, socket: &UnixStream, card: &dyn Card, frames: &mut Frames) -> Result<(), String> {
+    fn receive(&self, socket: &UnixStream, card: &dyn Card, work: &mut Work) -> Result<(), String> {
         let mut header = [0; HEADER];
         if self.ours() {
             header[0] = DATA_VALID;
         }
         loop {
-            while let Some(frame) = frames.peek()? {
-                // Set before the queue is looked at: who adds a buffer then rings the bell.
-                self.starving.store(true, Ordering::SeqCst);
-                if let Delivery::Wait = card.deliver(header, None, frame) {
-                    return Ok(());
+            while let Some(message) = work.frames.peek()? {
+                match message {
+                    Message::Frame(_) if work.awaited.is_some() => {}
+                    Message::Frame(frame) => {
+                        // Set before the queue is looked at: who adds a buffer then rings the bell.
+                        self.starving.store(true, Ordering::SeqCst);
+                        if let Delivery::Wait = card.deliver(header, None, frame) {
+                            return Ok(());
+                        }
+                    }
+                    Message::Note(..) if !self.ours() => {
+                        return Err("it sent a frame that is longer than any".into());
+                    }
+                    Message::Note(BEGUN, number, _) if work.awaited == Some(number) => work.awaited = None,
+                    // An answer that was read where it was waited for.
+                    Message::Note(..) => {}
                 }
-                frames.pass();
+                work.frames.pass();
             }
             self.starving.store(false, Ordering::SeqCst);
-            match frames.read(socket) {
+            match work.frames.read(socket) {
                 Ok(0) => return Err("it closed its connection".into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -322,11 +354,10 @@ impl Cable {
 
 /// Waits for the other side and for the bell until the card is gone, or the other side is.
 fn run(me: &Weak<Cable>, ends: &[OwnedFd], bell: &UnixStream) {
-    let (mut frames, mut coming) = (Frames::default(), Coming::default());
     loop {
         let Some(cable) = me.upgrade() else { return };
         let Some(card) = cable.card() else { return };
-        if let Err(why) = cable.attend(&*card, &mut frames, &mut coming) {
+        if let Err(why) = cable.attend(&*card) {
             cable.died(&why);
             return;
         }
@@ -337,10 +368,11 @@ fn run(me: &Weak<Cable>, ends: &[OwnedFd], bell: &UnixStream) {
         if !lock(&cable.sending).outgoing.is_empty() {
             wanted |= PollFlags::OUT;
         }
+        let still = lock(&cable.work).still;
         drop((card, cable));
         let mut files = vec![PollFd::new(bell, PollFlags::IN)];
         // A socket whose other end is closed is always ready, which is of no use while the guest has no room.
-        if !wanted.is_empty() {
+        if !wanted.is_empty() && !still {
             files.extend(ends.iter().map(|end| PollFd::new(end, wanted)));
         }
         let _ = poll(&mut files, None);

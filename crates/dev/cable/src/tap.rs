@@ -46,6 +46,13 @@ pub(crate) struct Coming {
     next: usize,
 }
 
+impl Coming {
+    /// What waits is for nobody any more.
+    pub(crate) fn forget(&mut self) {
+        self.waits = None;
+    }
+}
+
 impl TapCard {
     /// Gives a frame to the host's kernel, which drops what it has no room for.
     pub(crate) fn put(&self, header: &[u8; HEADER], frame: &[u8], pair: u16) {

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod anew;
 mod buffer;
 mod datagram;
 mod neighbours;

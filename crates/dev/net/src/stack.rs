@@ -10,6 +10,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketType, connect};
+use satori_defs::cable::{CONNECTIONS_MAX, NOTE, NOTE_HEADER, NOTE_MAX};
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpProtocol, IpRepr,
     Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, TcpControl, TcpPacket, TcpRepr, UdpPacket,
@@ -21,7 +22,7 @@ use crate::wire::{Out, Refusal, trusting};
 use crate::{datagram, neighbours, tcp};
 
 /// Most connections, and most pairs of addresses that exchange datagrams. Beyond, whoever was not used for longest goes.
-const FLOWS: usize = 1024;
+const FLOWS: usize = CONNECTIONS_MAX;
 const DATAGRAMS: usize = 512;
 /// Most of the host's peers that datagrams came in from by forwards.
 const PEERS: usize = 256;
@@ -56,8 +57,8 @@ pub(crate) struct Stack {
     /// There is a way out for IPv6.
     routed6: bool,
     doors: Doors,
-    flows: BTreeMap<tcp::Key, tcp::Flow>,
-    datagrams: BTreeMap<datagram::Key, datagram::Flow>,
+    pub(crate) flows: BTreeMap<tcp::Key, tcp::Flow>,
+    pub(crate) datagrams: BTreeMap<datagram::Key, datagram::Flow>,
     peers: BTreeMap<u16, Peer>,
     next_port: u16,
     pub(crate) out: Out,
@@ -121,15 +122,22 @@ impl Stack {
         }
     }
 
-    /// Takes all whole frames.
+    /// Takes all whole frames and notes.
     fn frames(&mut self, input: &mut Buffer) -> std::io::Result<()> {
         while let Some((head, rest)) = input.bytes().split_first_chunk::<4>() {
-            let len = u32::from_be_bytes(*head) as usize;
-            if len > FRAME {
+            let (head, note) = (u32::from_be_bytes(*head), u32::from_be_bytes(*head) & NOTE != 0);
+            let len = (head & !NOTE) as usize;
+            if len > if note { NOTE_MAX } else { FRAME } {
                 return Err(ErrorKind::InvalidData.into());
             }
-            let Some(frame) = rest.get(..len) else { break };
-            self.frame(frame);
+            let Some(bytes) = rest.get(..len) else { break };
+            match bytes.split_first_chunk::<NOTE_HEADER>() {
+                Some((&[kind, a, b, c, d], told)) if note => {
+                    self.note(kind, u32::from_be_bytes([a, b, c, d]), told);
+                }
+                None if note => return Err(ErrorKind::InvalidData.into()),
+                _ => self.frame(bytes),
+            }
             input.pass(4 + len);
         }
         Ok(())

@@ -151,6 +151,15 @@ impl Flow {
         &self.socket
     }
 
+    /// The number of what is sent next to the guest; and of what it sends next.
+    pub(crate) fn next(&self) -> u32 {
+        self.nxt
+    }
+
+    pub(crate) fn expected(&self) -> u32 {
+        self.expected
+    }
+
     /// The number of the guest's SYN, while it is not answered.
     pub(crate) fn first_seq(&self) -> u32 {
         self.expected.wrapping_sub(1)

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use satori_defs::cable::{ANEW, ASK, BEGUN, CONNECTION, NOTE, TOLD};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{dhcpv4, icmp, tcp, udp};
@@ -311,6 +312,92 @@ fn dhcp_gives_the_address_and_the_gateway_answers_pings() {
         assert_eq!(reply, Icmpv4Repr::EchoReply { ident: 7, seq_no: 3, data: b"ping" });
         Some(())
     });
+}
+
+/// Asks for the connections, and takes what else came for the guest.
+fn connections(guest: &mut Guest) -> Vec<u8> {
+    let card = &mut guest.card;
+    card.socket.set_nonblocking(false).unwrap();
+    card.socket.write_all(&[0x80, 0, 0, 5, ASK, 0, 0, 0, 9]).unwrap();
+    let told = loop {
+        let mut head = [0; 4];
+        card.socket.read_exact(&mut head).unwrap();
+        let head = u32::from_be_bytes(head);
+        let mut message = vec![0; (head & !NOTE) as usize];
+        card.socket.read_exact(&mut message).unwrap();
+        if head & NOTE != 0 {
+            assert_eq!(message[..5], [TOLD, 0, 0, 0, 9]);
+            break message[5..].to_vec();
+        }
+        card.bytes.extend([&head.to_be_bytes()[..], &message].concat());
+    };
+    card.socket.set_nonblocking(true).unwrap();
+    told
+}
+
+/// A guest with a connection that was saved finds it reset, by the network that it had and by one that never saw it; what was sent
+/// on the connection of before does not come, and what it begins then goes on.
+#[test]
+fn connections_of_a_guest_that_was_saved_are_reset() {
+    for same in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut guest = Guest::new(loopback(), Doors::default(), 1514, 0);
+        let handle = guest.connect(port);
+        guest.until("a connection", |sockets, _| sockets.get::<tcp::Socket>(handle).may_send().then_some(()));
+        let (mut outside, _) = listener.accept().unwrap();
+        outside.write_all(b"one").unwrap();
+        guest.until("the bytes", |sockets, _| {
+            let socket = sockets.get_mut::<tcp::Socket>(handle);
+            (socket.recv_queue() == 3).then(|| socket.recv(|bytes| (bytes.len(), ())).unwrap())
+        });
+        let told = connections(&mut guest);
+        assert_eq!(told.len(), CONNECTION);
+        if !same {
+            let (socket, theirs) = UnixStream::pair().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let stack = Stack::new(MAC, loopback(), false, Doors::default());
+            thread::spawn(move || stack.run(theirs));
+            guest.card.socket = socket;
+            guest.card.bytes.clear();
+        }
+        let note = [&(NOTE + 5 + CONNECTION as u32).to_be_bytes()[..], &[ANEW, 0, 0, 0, 10], &told].concat();
+        guest.card.socket.write_all(&note).unwrap();
+        // The card drops what comes before the answer.
+        guest.card.socket.set_nonblocking(false).unwrap();
+        let mut answer = [0; 9];
+        guest.card.socket.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0x80, 0, 0, 5, BEGUN, 0, 0, 0, 10]);
+        guest.card.socket.set_nonblocking(true).unwrap();
+        guest.until("a reset", |sockets, _| {
+            (sockets.get::<tcp::Socket>(handle).state() == tcp::State::Closed).then_some(())
+        });
+        assert_eq!(
+            outside.read(&mut [0; 8]).is_err(),
+            same,
+            "the host's side sees that it was no orderly end"
+        );
+        let handle = guest.connect(port);
+        guest.until("another", |sockets, _| sockets.get::<tcp::Socket>(handle).may_send().then_some(()));
+    }
+}
+
+/// Notes may be of any bytes, as whoever takes a saved state back may have it of anybody.
+#[test]
+fn notes_that_are_damaged_harm_nobody() {
+    let mut stack = stack();
+    for kind in 0..=255 {
+        stack.note(kind, 1, &[]);
+        stack.note(kind, 2, &[0xff; 3 * CONNECTION + 7]);
+        stack.note(kind, 3, &[0; CONNECTION]);
+    }
+    let mut stack = self::stack();
+    // One address of IPv4, one of IPv6: nobody is told.
+    let mut mixed = [0; CONNECTION];
+    mixed[..16].copy_from_slice(&Ipv4Addr::new(10, 0, 2, 15).to_ipv6_mapped().octets());
+    mixed[16] = 0xfe;
+    stack.note(ANEW, 1, &mixed);
+    assert_eq!(stack.out.len(), 9, "the answer alone");
 }
 
 fn stack() -> Stack {

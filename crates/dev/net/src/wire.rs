@@ -1,9 +1,10 @@
-//! Frames to the guest: built in place, each behind its length.
+//! Frames to the guest, and notes to its card: built in place, each behind its length.
 
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 
+use satori_defs::cable::{NOTE, NOTE_HEADER};
 use smoltcp::phy::{Checksum, ChecksumCapabilities};
 use smoltcp::wire::{
     ETHERNET_HEADER_LEN, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr,
@@ -96,6 +97,15 @@ impl Out {
             fill(&mut frame[ETHERNET_HEADER_LEN..]);
             Ok(4 + whole)
         });
+    }
+
+    /// A note for the guest's card.
+    pub(crate) fn note(&mut self, kind: u8, number: u32, told: &[u8]) {
+        let len = NOTE | (NOTE_HEADER + told.len()) as u32;
+        self.bytes.put(&len.to_be_bytes());
+        self.bytes.put(&[kind]);
+        self.bytes.put(&number.to_be_bytes());
+        self.bytes.put(told);
     }
 
     fn packet(

@@ -20,6 +20,9 @@ pub trait PciFunction: Send + Sync {
     fn config_read(&self, offset: u16, size: u8) -> u32;
     /// A write of `size` (1, 2 or 4) bytes at `offset`, naturally aligned.
     fn config_write(&self, offset: u16, size: u8, value: u32);
+    /// Holds the device still, or lets it go on: what it does beside vCPUs stands still meanwhile, so that what is saved of it, and of
+    /// memory and interrupt controllers, is of one moment.
+    fn hold(&self, _still: bool) {}
     /// Its state, with that of the device behind it.
     fn save(&self) -> Result<Value, Error>;
     /// Takes a state back; base addresses lead where it says.

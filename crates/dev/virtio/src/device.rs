@@ -64,9 +64,12 @@ pub trait Device: Send + Sync {
     fn lost(&self) -> Option<(String, std::io::Error)> {
         None
     }
-    /// Its state beyond the transport's, once nothing is under way any more; no vCPU executes meanwhile.
+    /// Holds it still, or lets it go on: its threads do nothing meanwhile that the guest may see.
+    fn hold(&self, _still: bool) {}
+    /// Its state beyond the transport's, once nothing is under way any more; no vCPU executes meanwhile, and it is held still.
     fn save(&self) -> Result<Value, satori_save::Error>;
-    /// Takes a state back, on a way to the driver on which it has started.
+    /// Takes a state back, on a way to the driver on which it has started. What it has to tell its driver then has to wait until it is
+    /// let go: interrupt controllers take their states back behind it.
     fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error>;
     /// Why it cannot be had in a run that is the same every time, if it cannot.
     fn undetermined(&self) -> Option<String> {

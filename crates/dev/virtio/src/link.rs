@@ -120,6 +120,13 @@ impl Link {
         filled
     }
 
+    /// Leaves `chains`, the last that were taken of `queue`, to be taken again.
+    pub(crate) fn put_back(&self, queue: u16, chains: &[Chain]) {
+        if let Some(slot) = self.queues.get(usize::from(queue)) {
+            lock(&slot.queue).put_back(chains);
+        }
+    }
+
     fn interrupt(&self, vector: u16, cause: u8) {
         if self.msix.enabled() {
             self.msix.trigger(vector);

@@ -1,18 +1,20 @@
 //! Network card (virtio 1.2, 5.1) on a [`Cable`].
 
+mod saved;
 mod steer;
 #[cfg(test)]
 mod tests;
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use satori_cable::{Cable, Card, Delivery, LONGEST, MTU, Nic, TapCard};
 use satori_defs::virtio::{kind, net::*};
-use satori_save::Value;
+use satori_save::{State as _, Value};
 
 use crate::{Chain, Device, Error, Link, lock};
+use saved::SavedNet;
 use steer::Steering;
 
 /// Descriptors of a queue of frames, and of the one for control.
@@ -35,6 +37,8 @@ pub struct Net {
     /// Pairs that the driver uses.
     pairs: AtomicU16,
     steering: Steering,
+    /// Once the machine goes on, the guest is to look whether there is a carrier.
+    changed: AtomicBool,
     me: Weak<Net>,
 }
 
@@ -56,6 +60,7 @@ impl Net {
             sending: Mutex::default(),
             pairs: AtomicU16::new(1),
             steering: Steering::default(),
+            changed: AtomicBool::new(false),
             me: me.clone(),
         })
     }
@@ -224,15 +229,20 @@ impl Device for Net {
         }
     }
 
-    fn save(&self) -> Result<Value, satori_save::Error> {
-        Err(satori_save::Error::refused(
-            "a virtio network card",
-            "its connections are in the process of the user network; save a machine without --net",
-        ))
+    fn hold(&self, still: bool) {
+        if !still && self.changed.swap(false, Ordering::AcqRel) {
+            self.gone();
+        }
+        self.cable.hold(still);
     }
 
-    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
-        self.save().map(drop)
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        Value::with_bytes(&self.saved(), self.cable.save()?)
+    }
+
+    fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
+        self.take_back(link, value.state()?)?;
+        self.cable.restore(value.bytes(), SavedNet::NAME)
     }
 
     fn reset(&self) {

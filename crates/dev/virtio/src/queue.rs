@@ -207,6 +207,12 @@ impl Queue {
         Ok(Some(chain))
     }
 
+    /// Takes the last chains that were taken as not taken: the next ones are these again.
+    pub(crate) fn put_back(&mut self, chains: &[Chain]) {
+        let own = chains.iter().filter(|chain| chain.life == self.life).count();
+        self.taken = self.taken.wrapping_sub(own as u16);
+    }
+
     fn avail_event(&self) -> Gpa {
         Gpa(self.place.device).add(RING + USED * u64::from(self.place.size))
     }

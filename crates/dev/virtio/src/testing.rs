@@ -58,6 +58,26 @@ impl Driver {
         Driver { memory, map, function, heard, made }
     }
 
+    /// A machine of `device` that goes on from here, where this one stands still; `damage` may change what is saved.
+    pub(crate) fn moved(
+        &self,
+        device: Arc<dyn Device>,
+        damage: impl FnOnce(&mut satori_save::Value),
+    ) -> Result<Driver, satori_save::Error> {
+        let other = Driver { made: self.made.clone(), ..Driver::new(device, false) };
+        self.function.hold(true);
+        let mut saved = self.function.save()?;
+        let mut memory = vec![0; 1 << 20];
+        self.memory.read(Gpa(0), &mut memory).unwrap();
+        self.function.hold(false);
+        damage(&mut saved);
+        other.function.hold(true);
+        other.memory.write(Gpa(0), &memory).unwrap();
+        other.function.restore(&saved)?;
+        other.function.hold(false);
+        Ok(other)
+    }
+
     pub(crate) fn get(&self, register: u64, size: u8) -> u64 {
         self.map.read(BAR + register, size)
     }

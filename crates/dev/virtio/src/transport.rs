@@ -170,6 +170,10 @@ impl PciFunction for VirtioFunction {
         }
     }
 
+    fn hold(&self, still: bool) {
+        self.face.device.hold(still);
+    }
+
     fn save(&self) -> Result<Value, Error> {
         let Face { device, link, registers, .. } = &*self.face;
         // What the device still did is in queues and interrupts, which come behind it.

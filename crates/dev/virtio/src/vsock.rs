@@ -3,17 +3,24 @@
 //! Who knows connections is that process (`satori-vsock`); this is the way there. A packet is copied out on the vCPU's thread and
 //! sent if the stream takes it; a thread of the device's own sends what waits and brings what comes. While the other side
 //! is behind, what the guest sends stays in its queue; while the guest has no room, what comes stays in the stream.
+//!
+//! Connections are the other process's, and end when a state is taken back: the other side forgets them, and the guest is told by an
+//! event. What was under way is theirs, and goes nowhere.
+
+#[cfg(test)]
+mod tests;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_cable::{Incoming, Outgoing};
 use satori_defs::virtio::{kind, vsock::*};
-use satori_save::Value;
+use satori_save::{State as _, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{Device, Error, Link, lock};
 
@@ -29,7 +36,7 @@ const PIECE: usize = 128 << 10;
 pub struct Sockets {
     /// The guest's address, from 3 on.
     pub cid: u64,
-    /// Packets, each behind its length of 32 bits; a length of zero means that a driver begins.
+    /// Packets, each behind its length of 32 bits; a length of zero means that a driver begins, and is answered by one.
     pub socket: UnixStream,
 }
 
@@ -40,6 +47,18 @@ struct State {
     /// The queue of packets waits until the other side has taken what there is.
     stalled: bool,
     running: bool,
+    /// The guest is to be told that all its connections are gone.
+    reset_due: bool,
+}
+
+/// What the thread has in its hands.
+#[derive(Default)]
+struct Work {
+    come: Incoming,
+    /// How many bytes of the first packet in it the guest has.
+    given: usize,
+    /// The machine is saved or restored: nothing may happen that the guest sees.
+    still: bool,
 }
 
 /// The device.
@@ -49,6 +68,10 @@ pub struct Vsock {
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
     state: Mutex<State>,
+    /// Locked before `state`.
+    work: Mutex<Work>,
+    /// Answers that have to come before what comes is for the driver of now.
+    awaited: AtomicU32,
     /// The thread waits for a buffer of the guest's.
     starving: AtomicBool,
     /// The other side is gone.
@@ -78,6 +101,8 @@ impl Vsock {
             socket,
             bell,
             state: Mutex::default(),
+            work: Mutex::default(),
+            awaited: AtomicU32::new(0),
             starving,
             dead,
             me: me.clone(),
@@ -133,6 +158,9 @@ impl Vsock {
     /// Gives a packet to the guest, in as many as its buffers ask for; false if there is no room, and `given` tells how much of
     /// it is gone.
     fn deliver(&self, packet: &[u8], given: &mut usize) -> bool {
+        if self.awaited.load(Ordering::Acquire) != 0 {
+            return true;
+        }
         let state = lock(&self.state);
         let Some(link) = state.link.as_ref().filter(|link| !link.failed()) else { return true };
         let Some((header, payload)) = packet.split_first_chunk::<HEADER>() else { return true };
@@ -155,9 +183,16 @@ impl Vsock {
     }
 
     /// Does what can be done; the error is why there is nothing to be done any more.
-    fn attend(&self, come: &mut Incoming, given: &mut usize) -> Result<(), String> {
+    fn attend(&self) -> Result<(), String> {
         let mut rung = [0; 64];
         while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
+        let mut work = lock(&self.work);
+        if work.still {
+            return Ok(());
+        }
+        // Before any packet, as those are of connections that came behind it.
+        announce(&mut lock(&self.state));
+        let Work { come, given, .. } = &mut *work;
         self.receive(come, given)?;
         let mut state = lock(&self.state);
         self.send(&mut state);
@@ -174,6 +209,10 @@ impl Vsock {
         loop {
             while let Some((head, rest)) = come.rest().split_first_chunk::<4>() {
                 let len = u32::from_le_bytes(*head) as usize;
+                if len == 0 && self.answered() {
+                    come.take(4);
+                    continue;
+                }
                 if !(HEADER..=HEADER + PAYLOAD).contains(&len) {
                     return Err(format!("it sent a packet of {len} bytes"));
                 }
@@ -198,12 +237,28 @@ impl Vsock {
     }
 }
 
+impl Vsock {
+    /// The other side forgot what was before; false if nobody had asked it.
+    fn answered(&self) -> bool {
+        self.awaited.fetch_update(Ordering::AcqRel, Ordering::Acquire, |all| all.checked_sub(1)).is_ok()
+    }
+}
+
+/// Tells the guest that all its connections are gone, if that is due and it has a buffer for it.
+fn announce(state: &mut State) {
+    if let Some(link) = state.link.as_ref().filter(|_| state.reset_due)
+        && let Some(chain) = link.pop(EVENT)
+    {
+        link.give(EVENT, &chain, |chain, memory| chain.write(memory, 0, &TRANSPORT_RESET.to_le_bytes()));
+        state.reset_due = false;
+    }
+}
+
 /// Waits for the other side and for the bell until the device is gone, or the other side is.
 fn run(me: &Weak<Vsock>, socket: &UnixStream, bell: &UnixStream) {
-    let (mut come, mut given) = (Incoming::default(), 0);
     loop {
         let Some(device) = me.upgrade() else { return };
-        if let Err(why) = device.attend(&mut come, &mut given) {
+        if let Err(why) = device.attend() {
             device.died(&why);
             return;
         }
@@ -214,10 +269,11 @@ fn run(me: &Weak<Vsock>, socket: &UnixStream, bell: &UnixStream) {
         if !lock(&device.state).outgoing.is_empty() {
             wanted |= PollFlags::OUT;
         }
+        let still = lock(&device.work).still;
         drop(device);
         let mut files = [PollFd::new(bell, PollFlags::IN), PollFd::new(socket, wanted)];
         // A stream whose other end is closed is always ready, which is of no use while the guest has no room.
-        let count = if wanted.is_empty() { 1 } else { 2 };
+        let count = if wanted.is_empty() || still { 1 } else { 2 };
         let _ = poll(&mut files[..count], None);
     }
 }
@@ -238,7 +294,6 @@ impl Device for Vsock {
     }
 
     fn queues(&self) -> Vec<u16> {
-        // The third is for events, of which there are none: nobody is moved to another host.
         vec![QUEUE; 3]
     }
 
@@ -251,6 +306,7 @@ impl Device for Vsock {
         state.link = Some(link.clone());
         // What was connected was another driver's.
         state.outgoing.put(&[0; 4]);
+        self.awaited.fetch_add(1, Ordering::AcqRel);
         self.send(&mut state);
         if std::mem::replace(&mut state.running, true) {
             return;
@@ -271,25 +327,35 @@ impl Device for Vsock {
         match queue {
             TX => self.transmit(&mut lock(&self.state), link),
             RX if self.starving.load(Ordering::SeqCst) => self.ring(),
+            EVENT => announce(&mut lock(&self.state)),
             _ => {}
         }
     }
 
-    fn save(&self) -> Result<Value, satori_save::Error> {
-        Err(satori_save::Error::refused(
-            "a guest's sockets",
-            "their connections are in another process; save a machine without --vsock",
-        ))
+    fn hold(&self, still: bool) {
+        lock(&self.work).still = still;
+        if !still {
+            self.ring();
+        }
     }
 
-    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
-        self.save().map(drop)
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        Value::of(&SavedVsock { cid: self.cid, reset_due: lock(&self.state).reset_due })
+    }
+
+    fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
+        let SavedVsock { cid, reset_due } = value.state()?;
+        satori_save::Error::unless(cid == self.cid, SavedVsock::NAME, "the guest has another address")?;
+        let mut state = lock(&self.state);
+        let started = state.link.as_ref().is_some_and(|now| Arc::ptr_eq(now, link));
+        // A guest that has no driver has no connections. What it had sent is looked at when the device goes on.
+        (state.reset_due, state.stalled) = (reset_due || started, started);
+        Ok(())
     }
 
     fn reset(&self) {
         let mut state = lock(&self.state);
-        state.link = None;
-        state.stalled = false;
+        (state.link, state.stalled, state.reset_due) = (None, false, false);
         drop(state);
         // A packet that waited for room of this driver's waits for nobody.
         self.ring();
@@ -304,62 +370,16 @@ impl Device for Vsock {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
+/// Its connections are not among it.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedVsock {
+    cid: u64,
+    /// The guest has not been told yet that all its connections are gone.
+    reset_due: bool,
+}
 
-    use satori_defs::virtio::feature::VERSION_1;
-    use satori_defs::virtio::split::WRITE;
-    use satori_memory::Gpa;
-
-    use super::*;
-    use crate::testing::Driver;
-
-    #[test]
-    fn packets_go_whole_and_come_in_pieces_that_fit() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut driver = Driver::new(Vsock::new(Sockets { cid: 7, socket: ours }).unwrap(), false);
-        assert_eq!(driver.get(0x2000, 8), 7);
-        driver.begin(VERSION_1);
-        let mut packet = vec![0; HEADER + 5];
-        packet[LENGTH] = 5;
-        packet[HEADER..].copy_from_slice(b"hello");
-        driver.request(TX, &packet, 0);
-        // One that says another length goes nowhere.
-        packet[LENGTH] = 6;
-        driver.request(TX, &packet, 0);
-        packet[LENGTH] = 5;
-        driver.request(TX, &packet, 0);
-        let mut seen = vec![0; 4 + 2 * (4 + packet.len())];
-        theirs.read_exact(&mut seen).unwrap();
-        let whole = [&(packet.len() as u32).to_le_bytes()[..], &packet].concat();
-        assert_eq!(seen, [&[0; 4][..], &whole, &whole].concat());
-        // Three bytes of room in each buffer.
-        theirs.write_all(&whole).unwrap();
-        for index in 0..2 {
-            driver.describe(RX, index, 0x9_0000 + 0x100 * u64::from(index), HEADER as u32 + 3, WRITE, 0);
-            driver.offer(RX, index);
-        }
-        driver.ring(RX);
-        let began = Instant::now();
-        while driver.given(RX) < 2 {
-            assert!(began.elapsed() < Duration::from_secs(60), "nothing came");
-            driver.ring(RX);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        for (index, piece) in [&b"hel"[..], b"lo"].into_iter().enumerate() {
-            assert_eq!(driver.used(RX, index as u16), (index as u32, (HEADER + piece.len()) as u32));
-            let mut bytes = vec![0; HEADER + piece.len()];
-            driver.memory.read(Gpa(0x9_0000 + 0x100 * index as u64), &mut bytes).unwrap();
-            assert_eq!((bytes[LENGTH] as usize, &bytes[HEADER..]), (piece.len(), piece));
-        }
-    }
-
-    #[test]
-    fn an_address_that_is_no_guests_is_refused() {
-        for cid in [0, 2, 0xffff_ffff, u64::MAX] {
-            let (socket, _theirs) = UnixStream::pair().unwrap();
-            assert!(Vsock::new(Sockets { cid, socket }).is_err());
-        }
-    }
+impl satori_save::State for SavedVsock {
+    const NAME: &'static str = "sockets of a guest";
+    const VERSION: u32 = 1;
 }

@@ -162,9 +162,10 @@ impl Switch {
         Ok(true)
     }
 
-    /// The guest's driver begins anew.
-    fn forget(&mut self) {
+    /// The guest's driver begins anew: who is behind the answer knows that nothing of what was before comes any more.
+    pub(crate) fn forget(&mut self) {
         self.all.clear();
+        self.out.extend([0; 4]);
     }
 
     /// Tells the guest that there is no such connection.

@@ -12,6 +12,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod connections;
 mod damage;
 mod guests;
 mod real;
@@ -63,6 +64,16 @@ fn main() {
                 Err(different) => {
                     failed += 1;
                     eprintln!("save: {}, seed {seed}: DIFFERENT: {different}", guest.name);
+                }
+            }
+        }
+        if wanted("connections") {
+            tried += 1;
+            match connections::run() {
+                Ok(told) => println!("save: connections: {told}"),
+                Err(wrong) => {
+                    failed += 1;
+                    eprintln!("save: connections: {wrong}");
                 }
             }
         }

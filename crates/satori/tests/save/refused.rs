@@ -3,35 +3,30 @@
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use satori_machine::{ClockMode, Config, DeviceConfig, Devices, Dialect, Error, Event, Nic, Share};
+use satori_machine::{ClockMode, Config, DeviceConfig, Devices, Dialect, Error, Event, Share};
 use satori_save::Error::Refused;
 
 use crate::guests::REAL;
 use crate::trial::{Console, machine};
 
 /// Each such device, and what the refusal calls it. The second value is the cable's other end.
-fn devices() -> [(&'static str, DeviceConfig, UnixStream); 3] {
-    let cable = || UnixStream::pair().expect("a pair of sockets");
+fn devices() -> [(&'static str, DeviceConfig, UnixStream); 2] {
     let share = |dialect| {
-        let (socket, other) = cable();
-        (DeviceConfig { shares: vec![Share { tag: "files".into(), dialect, socket }], ..none() }, other)
+        let (socket, other) = UnixStream::pair().expect("a pair of sockets");
+        (
+            DeviceConfig {
+                shares: vec![Share { tag: "files".into(), dialect, socket }],
+                ..DeviceConfig::default()
+            },
+            other,
+        )
     };
-    let (socket, other) = cable();
-    let nic = Nic { mac: [2, 0, 0, 0, 0, 1], pairs: 1, socket, ours: false };
     let (virtio, its_server) = share(Dialect::Fuse);
     let (plan9, its_other_server) = share(Dialect::Plan9);
-    [
-        ("a shared folder", virtio, its_server),
-        ("a shared folder", plan9, its_other_server),
-        ("a virtio network card", DeviceConfig { nics: vec![nic], ..none() }, other),
-    ]
+    [("a shared folder", virtio, its_server), ("a shared folder", plan9, its_other_server)]
 }
 
-fn none() -> DeviceConfig {
-    DeviceConfig::default()
-}
-
-/// Tries each; tells what was not refused, or did not go on. By the real clock, as a folder and a network have no other.
+/// Tries each; tells what was not refused, or did not go on. By the real clock, as a folder has no other.
 pub(crate) fn run() -> Result<String, String> {
     let guest = &REAL[0];
     let all = devices();

@@ -20,6 +20,17 @@ impl Steering {
         self.0[flow(frame)].store(pair as u8, Ordering::Relaxed);
     }
 
+    /// The pair of each flow.
+    pub(super) fn save(&self) -> Vec<u8> {
+        self.0.iter().map(|pair| pair.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Takes pairs back; false if they are not as many.
+    pub(super) fn restore(&self, pairs: &[u8]) -> bool {
+        self.0.iter().zip(pairs).for_each(|(own, pair)| own.store(*pair, Ordering::Relaxed));
+        pairs.len() == self.0.len()
+    }
+
     /// Where `frame` goes, of `pairs`.
     pub(super) fn pair(&self, frame: &[u8], pairs: u16) -> u16 {
         let pair = u16::from(self.0[flow(frame)].load(Ordering::Relaxed));

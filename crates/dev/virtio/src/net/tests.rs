@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use satori_defs::cable::*;
 use satori_defs::virtio::feature::*;
 use satori_defs::virtio::net::*;
 use satori_defs::virtio::split::*;
@@ -167,4 +168,131 @@ fn cards_that_cannot_be_are_refused() {
         let (socket, _other) = UnixStream::pair().unwrap();
         assert!(Net::new(Nic { mac, pairs, socket, ours: true }).is_err());
     }
+}
+
+/// A note of the user network, or to it.
+fn note(kind: u8, number: u32, told: &[u8]) -> Vec<u8> {
+    let len = NOTE | (NOTE_HEADER + told.len()) as u32;
+    [&len.to_be_bytes()[..], &[kind], &number.to_be_bytes(), told].concat()
+}
+
+/// Answers the question for connections that comes next, behind `frames`, on a thread of its own, as a vCPU waits for it.
+fn tells(other: &UnixStream, frames: &[&[u8]], told: Vec<u8>) -> std::thread::JoinHandle<()> {
+    let mut other = other.try_clone().unwrap();
+    let frames = frames.iter().map(|frame| framed(frame)).collect::<Vec<_>>().concat();
+    std::thread::spawn(move || {
+        let mut question = [0; 9];
+        other.read_exact(&mut question).unwrap();
+        assert_eq!(question[..5], [0x80, 0, 0, 5, ASK]);
+        let number = u32::from_be_bytes(question[5..].try_into().unwrap());
+        // An answer to an older question is none.
+        let notes = [note(TOLD, number.wrapping_sub(1), b""), note(TOLD, number, &told)];
+        other.write_all(&[frames, notes.concat()].concat()).unwrap();
+    })
+}
+
+const FEATURES: u64 = VERSION_1 | MRG_RXBUF | CTRL_VQ | MQ | STATUS;
+
+/// A driver that uses both pairs of a card, sends a flow by the second, and has given a buffer that the frame that came does not fit.
+fn busy() -> (Driver, UnixStream, Vec<u8>) {
+    let (net, mut other) = card(2, true);
+    let mut driver = Driver::new(net, false);
+    driver.begin(FEATURES);
+    driver.request(4, &[4, 0, 2, 0], 1);
+    driver.until("an answer", |d| d.given(4) == 1);
+    let mut flow = vec![0; 34];
+    flow[12..15].copy_from_slice(&[8, 0, 0x45]);
+    (flow[29], flow[33]) = (15, 2);
+    driver.request(3, &[&[0; HEADER][..], &flow].concat(), 0);
+    other.read_exact(&mut [0; 38]).unwrap();
+    flow.swap(29, 33);
+    offer(&mut driver, 2, &[30]);
+    other.write_all(&framed(&flow)).unwrap();
+    (driver, other, flow)
+}
+
+#[test]
+fn a_card_that_is_saved_goes_on_and_one_that_is_restored_begins_with_resets() {
+    let (mut driver, other, flow) = busy();
+    // Sent, and not told: whoever is restored looks for it.
+    driver.memory.write(Gpa(0x8_0000), &[5; HEADER + 20]).unwrap();
+    driver.describe(1, 0, 0x8_0000, HEADER as u32 + 20, 0, 0);
+    driver.offer(1, 0);
+    let connections: Vec<u8> = (0..2 * CONNECTION).map(|at| at as u8).collect();
+    let answers = tells(&other, &[&[6; 40]], connections.clone());
+    let (net, mut others) = card(2, true);
+    let mut moved = driver.moved(net, |_| ()).unwrap();
+    answers.join().unwrap();
+    // The one that was saved has lost nothing: the chain that it had taken is filled, with what came before and while it was asked.
+    offer_more(&mut driver, 2, 1, 100);
+    offer_more(&mut driver, 0, 0, 100);
+    driver.until("both frames", |d| (d.given(2), d.given(0)) == (2, 1));
+    assert_eq!((driver.used(2, 0).1, driver.used(2, 1).1, driver.used(0, 0).1), (30, 16, 52));
+
+    // The other one tells the network of before what was connected, and then what was sent.
+    let mut seen = vec![0; 9 + connections.len() + 24];
+    others.read_exact(&mut seen).unwrap();
+    let number = u32::from_be_bytes(seen[5..9].try_into().unwrap());
+    assert_eq!(seen, [note(ANEW, number, &connections), framed(&[5; 20])].concat());
+    // What comes before the answer is of another time, and so is another answer. Then a flow comes by its pair.
+    let stale = [framed(&[9; 40]), note(BEGUN, number + 1, b""), framed(&[9; 40]), note(BEGUN, number, b"")];
+    others.write_all(&[&stale.concat()[..], &framed(&flow)].concat()).unwrap();
+    offer_more(&mut moved, 2, 1, 100);
+    moved.until("the flow", |d| d.given(2) == 2);
+    assert_eq!((moved.used(2, 0), moved.used(2, 1)), ((0, 30), (1, 16)));
+    assert_eq!((moved.given(0), moved.given(1), moved.get(0x2006, 2)), (0, 1, LINK_UP.into()));
+}
+
+/// Offers one more buffer.
+fn offer_more(driver: &mut Driver, queue: u16, index: u16, room: u32) {
+    driver.describe(queue, index, 0xa_0000 + 0x1000 * u64::from(queue), room, WRITE, 0);
+    driver.offer(queue, index);
+    driver.ring(queue);
+}
+
+#[test]
+fn a_carrier_that_is_there_again_is_told() {
+    let (net, other) = card(1, true);
+    let mut driver = Driver::new(net, false);
+    driver.begin(VERSION_1 | STATUS);
+    drop(other);
+    driver.until("no carrier", |d| d.get(0x2006, 2) == 0);
+    let (net, _others) = card(1, true);
+    let moved = driver.moved(net, |_| ()).unwrap();
+    assert_eq!((moved.get(0x2006, 2), moved.get(0x1000, 1) & 2), (LINK_UP.into(), 2));
+    assert_ne!(moved.get(0x15, 1), driver.get(0x15, 1), "the configuration is another one");
+}
+
+#[test]
+fn states_that_no_card_has_are_refused() {
+    let (driver, other, _flow) = busy();
+    let tries: [(&str, u64); 7] = [
+        ("mac/0", 2),
+        ("most", 1),
+        ("pairs", 0),
+        ("pairs", 3),
+        ("carrier", 2),
+        ("steering/0", 256),
+        ("steering/3", 1 << 40),
+    ];
+    for (field, number) in tries {
+        let answers = tells(&other, &[], Vec::new());
+        let refused = driver.moved(card(2, true).0, |saved| {
+            *saved.tree_mut().pointer_mut(&format!("/device/tree/{field}")).unwrap() = number.into();
+        });
+        answers.join().unwrap();
+        assert!(refused.is_err(), "{field} {number}");
+    }
+    for len in [1, CONNECTION - 1, (CONNECTIONS_MAX + 1) * CONNECTION] {
+        let answers = tells(&other, &[], Vec::new());
+        let refused = driver.moved(card(2, true).0, |saved| saved.set_bytes(vec![0; len])).map(drop);
+        answers.join().unwrap();
+        assert!(refused.is_err_and(|why| why.to_string().contains("no such connections")), "{len}");
+    }
+    let answers = tells(&other, &[], Vec::new());
+    let refused = driver.moved(card(2, true).0, |saved| {
+        saved.tree_mut().pointer_mut("/device/tree/steering").unwrap().as_array_mut().unwrap().pop();
+    });
+    answers.join().unwrap();
+    assert!(refused.is_err());
 }
