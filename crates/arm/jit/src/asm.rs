@@ -24,6 +24,30 @@ pub(crate) enum Rm {
     At(Reg, i32),
     /// `[base + index * (1 << scale) + disp]`.
     Sum(Reg, Reg, u8, i32),
+    /// A known address near the code.
+    Near(u64),
+}
+
+impl Rm {
+    /// Base and index as prefixes have them.
+    fn registers(self) -> (Reg, Reg) {
+        match self {
+            Rm::Reg(reg) => (reg, 0),
+            Rm::At(base, _) => (base, 0),
+            Rm::Sum(base, index, ..) => (base, index),
+            Rm::Near(_) => (0, 0),
+        }
+    }
+}
+
+/// An opcode with a VEX prefix: which mandatory prefix it has (0, then those of 0x66, 0xf3, 0xf2) and which map (1: 0x0f, 2: 0x0f38,
+/// 3: 0x0f3a).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vector {
+    pub prefix: u8,
+    pub map: u8,
+    pub wide: bool,
+    pub opcode: u8,
 }
 
 /// Two-operand arithmetic by its number in opcodes.
@@ -54,6 +78,7 @@ pub(crate) mod cc {
     pub(crate) const AE: u8 = 3;
     pub(crate) const E: u8 = 4;
     pub(crate) const NE: u8 = 5;
+    pub(crate) const P: u8 = 0xa;
 }
 
 /// A place in the code that may not be known yet.
@@ -101,20 +126,26 @@ impl Asm {
     /// An instruction with a ModRM byte. `byte` says that `reg` or a register operand is one of 8 bits.
     fn full(&mut self, prefix: Option<u8>, wide: bool, byte: bool, opcode: &[u8], reg: Reg, rm: Rm) {
         self.code.extend(prefix);
-        let (base, index) = match rm {
-            Rm::Reg(reg) => (reg, 0),
-            Rm::At(base, _) => (base, 0),
-            Rm::Sum(base, index, ..) => (base, index),
-        };
+        let (base, index) = rm.registers();
         let rex = u8::from(wide) << 3 | reg >> 3 << 2 | index >> 3 << 1 | base >> 3;
         let low_byte = byte && (reg > 3 || matches!(rm, Rm::Reg(4..)));
         if rex != 0 || low_byte {
             self.code.push(0x40 | rex);
         }
         self.bytes(opcode);
+        self.operands(reg, rm, 0);
+    }
+
+    /// The ModRM byte and what follows it, but for an immediate of `behind` bytes.
+    fn operands(&mut self, reg: Reg, rm: Rm, behind: u64) {
         let reg = (reg & 7) << 3;
         let (base, disp, sib) = match rm {
             Rm::Reg(rm) => return self.code.push(0xc0 | reg | rm & 7),
+            Rm::Near(address) => {
+                self.code.push(reg | 5);
+                let end = self.origin + self.code.len() as u64 + 4 + behind;
+                return self.bytes(&(address.wrapping_sub(end) as i32).to_le_bytes());
+            }
             Rm::At(base, disp) if base & 7 == 4 => (4, disp, Some(0x20 | base & 7)),
             Rm::At(base, disp) => (base & 7, disp, None),
             Rm::Sum(base, index, scale, disp) => (4, disp, Some(scale << 6 | (index & 7) << 3 | base & 7)),
@@ -147,6 +178,22 @@ impl Asm {
     /// One with a prefix.
     pub(crate) fn op_with(&mut self, prefix: u8, wide: bool, opcode: &[u8], reg: Reg, rm: Rm) {
         self.full(Some(prefix), wide, false, opcode, reg, rm);
+    }
+
+    /// An instruction of 128-bit vectors with a VEX prefix, and an immediate if it has one.
+    pub(crate) fn vector(&mut self, op: Vector, reg: Reg, first: Reg, rm: Rm, immediate: Option<u8>) {
+        let Vector { prefix, map, wide, opcode } = op;
+        let (base, index) = rm.registers();
+        let rest = (!first & 15) << 3 | prefix;
+        if map == 1 && !wide && base < 8 && index < 8 {
+            self.bytes(&[0xc5, (!reg >> 3 & 1) << 7 | rest]);
+        } else {
+            let high = (!reg >> 3 & 1) << 7 | (!index >> 3 & 1) << 6 | (!base >> 3 & 1) << 5;
+            self.bytes(&[0xc4, high | map, u8::from(wide) << 7 | rest]);
+        }
+        self.code.push(opcode);
+        self.operands(reg, rm, u64::from(immediate.is_some()));
+        self.code.extend(immediate);
     }
 
     /// Loads or moves 64 or 32 bits.
@@ -240,6 +287,10 @@ mod tests {
         asm.op8(&[0x88], RSI, Rm::At(RAX, 0));
         asm.constant(8, 1 << 32);
         asm.constant(RAX, u64::MAX);
+        let add = Vector { prefix: 1, map: 1, wide: false, opcode: 0x58 };
+        asm.vector(add, 9, 1, Rm::Reg(2), None);
+        asm.vector(Vector { wide: true, map: 2, opcode: 0xb8, ..add }, 1, 15, Rm::At(12, 8), None);
+        asm.mov(true, RAX, Rm::Near(0));
         let expected: &[&[u8]] = &[
             &[0x49, 0x8b, 0x04, 0x24],
             &[0x4d, 0x8b, 0x6d, 0x00],
@@ -248,6 +299,10 @@ mod tests {
             &[0x40, 0x88, 0x30],
             &[0x49, 0xb8, 0, 0, 0, 0, 1, 0, 0, 0],
             &[0x48, 0xc7, 0xc0, 0xff, 0xff, 0xff, 0xff],
+            // VADDPD XMM9, XMM1, XMM2; VFMADD231PD XMM1, XMM15, [R12 + 8]; MOV RAX, [RIP - 57]
+            &[0xc5, 0x71, 0x58, 0xca],
+            &[0xc4, 0xc2, 0x81, 0xb8, 0x4c, 0x24, 0x08],
+            &[0x48, 0x8b, 0x05, 0xc7, 0xff, 0xff, 0xff],
         ];
         assert_eq!(asm.code, expected.concat());
     }

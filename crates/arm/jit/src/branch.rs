@@ -31,6 +31,7 @@ impl Emit<'_> {
     /// Translates the branch at the block's end. `code` tells where the code of an address of the page is.
     pub(crate) fn branch(&mut self, op: Op, code: &dyn Fn(u64) -> Option<u64>) {
         let next = self.pc.wrapping_add(4);
+        self.settle_vectors();
         let link = |emit: &mut Self| emit.put_constant(30, next);
         let taken = match op {
             Op::B | Op::Bl => {

@@ -2,13 +2,17 @@
 //!
 //! X0 to X7 and X19 are in host registers while translated code executes, the others in the register file. N, Z, C and V are
 //! kept as LAHF and SETO leave them behind a subtraction: CF is the complement of C. With that each condition is one of the host's.
+//!
+//! MXCSR has the guest's rounding mode from the first instruction on that needs it (`Cpu::mxcsr_is_guest`), and collects the flags of
+//! FPSR, until translated code is left or the interpreter is called: it finds them in FPSR.
 
 use std::mem::offset_of;
 
 use satori_arm_soft::{Cpu, Insn};
 use satori_arm_state::CpuState;
 
-use crate::asm::{Alu, Asm, FILE, LEFT, Label, RAX, RCX, RDI, RDX, RSI, Reg, Rm};
+use crate::asm::{Alu, Asm, FILE, LEFT, Label, RAX, RCX, RDI, RDX, RSI, Reg, Rm, cc};
+use crate::vectors::{Held, Vectors};
 
 /// The place among `CpuState::x` that is zero, and the one where results are lost.
 pub(crate) const ZERO: u8 = 32;
@@ -50,6 +54,10 @@ pub(crate) struct Places {
     pub step: u64,
     /// Tells the page's state in RDX that the page was written.
     pub wrote: u64,
+    /// Has MXCSR be the guest's. Changes RAX and RCX.
+    pub environment: u64,
+    /// The constants of 16 bytes.
+    pub constants: u64,
     /// The table of targets of the mode.
     pub targets: u64,
 }
@@ -81,9 +89,13 @@ pub(crate) const fn place(guest: u8) -> Rm {
 /// What seldom runs, behind the block.
 enum Cold {
     /// Executes an instruction by the interpreter, and goes on.
-    Step { from: Label, back: Label, call: u64 },
+    Step { from: Label, back: Label, call: u64, before: Held, after: Held, environment: bool },
     /// A page was written whose writes are to be noticed.
-    Wrote { from: Label, back: Label },
+    Wrote { from: Label, back: Label, held: Held, environment: bool },
+    /// MXCSR is not the guest's yet.
+    Environment { from: Label, back: Label },
+    /// A comparison was unordered: C and V.
+    Unordered { from: Label, back: Label },
     /// Leaves for an address in the same page; the jump there is at `jump`, where its distance stands.
     Link { from: Label, pc: u64, jump: usize },
     /// Leaves for the address in RAX.
@@ -102,6 +114,9 @@ pub(crate) struct Emit<'a> {
     /// The host's flags are the guest's, at the instruction's beginning and as far as it has been translated.
     pub flags_before: bool,
     pub flags: bool,
+    pub vectors: Vectors,
+    /// MXCSR is the guest's.
+    environment: bool,
     /// What registers are known to hold.
     known: [Option<u64>; 31],
     pub calls: &'a mut Calls,
@@ -120,6 +135,8 @@ impl<'a> Emit<'a> {
             rest: 0,
             flags_before: false,
             flags: false,
+            vectors: Vectors::default(),
+            environment: false,
             known: [None; 31],
             calls,
             at,
@@ -219,8 +236,13 @@ impl<'a> Emit<'a> {
     pub(crate) fn save_flags(&mut self) {
         // LAHF; SETO AL
         self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
-        self.asm.store(false, field(offset_of!(Cpu, flags)), RAX);
+        self.keep_flags();
         self.flags = true;
+    }
+
+    /// EAX is what LAHF and SETO made of the guest's flags.
+    pub(crate) fn keep_flags(&mut self) {
+        self.asm.store(false, field(offset_of!(Cpu, flags)), RAX);
     }
 
     /// The guest's flags become the host's, if they are not. Changes RAX.
@@ -242,6 +264,8 @@ impl<'a> Emit<'a> {
 
     /// The interpreter executes the instruction.
     pub(crate) fn step(&mut self) {
+        self.drop_vectors();
+        self.environment = false;
         let call = self.call();
         self.asm.constant(RAX, call);
         self.asm.far(0xe8, self.places.step);
@@ -253,14 +277,50 @@ impl<'a> Emit<'a> {
     pub(crate) fn or_step(&mut self) -> (Label, Label) {
         let call = self.call();
         let (from, back) = (self.asm.label(), self.asm.label());
-        self.cold.push(Cold::Step { from, back, call });
+        let before = self.vectors.held;
+        self.cold.push(Cold::Step { from, back, call, before, after: before, environment: self.environment });
+        (from, back)
+    }
+
+    /// Where [`Emit::or_step`]'s instruction is over. All host registers that it uses for the guest's were taken before that.
+    pub(crate) fn over(&mut self, label: Label) {
+        let now = self.vectors.held;
+        for cold in self.cold.iter_mut().rev() {
+            if let Cold::Step { back, after, .. } = cold
+                && *back == label
+            {
+                *after = now;
+                break;
+            }
+        }
+        self.asm.bind(label);
+    }
+
+    /// MXCSR becomes the guest's, if it is not. Changes the host's flags, RAX and RCX.
+    pub(crate) fn need_environment(&mut self) {
+        if !self.environment {
+            self.asm.alu_imm(false, Alu::Cmp, field(offset_of!(Cpu, mxcsr_is_guest)), 0);
+            let (from, back) = (self.asm.label(), self.asm.label());
+            self.asm.jump_if(cc::E, from);
+            self.asm.bind(back);
+            self.cold.push(Cold::Environment { from, back });
+            self.flags_before = false;
+        }
+        self.environment = true;
+    }
+
+    /// A label that leads to flags of the host that stand for C and V, and one that it goes on at.
+    pub(crate) fn or_unordered(&mut self) -> (Label, Label) {
+        let (from, back) = (self.asm.label(), self.asm.label());
+        self.cold.push(Cold::Unordered { from, back });
         (from, back)
     }
 
     /// Labels to and from what notices a write to the page whose state is in RDX.
     pub(crate) fn or_wrote(&mut self) -> (Label, Label) {
         let (from, back) = (self.asm.label(), self.asm.label());
-        self.cold.push(Cold::Wrote { from, back });
+        let held = self.vectors.held;
+        self.cold.push(Cold::Wrote { from, back, held, environment: self.environment });
         (from, back)
     }
 
@@ -284,7 +344,7 @@ impl<'a> Emit<'a> {
     pub(crate) fn enter(&mut self, count: u64) -> Label {
         let short = self.asm.label();
         self.asm.alu_imm(true, Alu::Sub, Rm::Reg(LEFT), count as i32);
-        self.asm.jump_if(crate::asm::cc::B, short);
+        self.asm.jump_if(cc::B, short);
         short
     }
 
@@ -296,7 +356,7 @@ impl<'a> Emit<'a> {
             self.asm.alu(true, Alu::Cmp, RAX, Rm::At(RCX, 0));
             let miss = self.asm.label();
             self.cold.push(Cold::Target { from: miss });
-            self.asm.jump_if(crate::asm::cc::NE, miss);
+            self.asm.jump_if(cc::NE, miss);
             return self.asm.op(false, &[0xff], 4, Rm::At(RCX, 8));
         }
         match code {
@@ -319,41 +379,67 @@ impl<'a> Emit<'a> {
         self.asm.alu(true, Alu::Cmp, RAX, Rm::Sum(RDX, RCX, 2, 0));
         let miss = self.asm.label();
         self.cold.push(Cold::Target { from: miss });
-        self.asm.jump_if(crate::asm::cc::NE, miss);
+        self.asm.jump_if(cc::NE, miss);
         self.asm.op(false, &[0xff], 4, Rm::Sum(RDX, RCX, 2, 8));
     }
 
     /// Ends the block, whose first instruction is at `start` and which has `count` of them: the code.
     pub(crate) fn finish(mut self, start: u64, count: u64, short: Label) -> Vec<u8> {
         for cold in std::mem::take(&mut self.cold) {
-            match cold {
-                Cold::Step { from, back, call } => {
-                    self.asm.bind(from);
-                    self.asm.constant(RAX, call);
-                    self.asm.far(0xe8, self.places.step);
-                    self.asm.jump(back);
-                }
-                Cold::Wrote { from, back } => {
-                    self.asm.bind(from);
-                    self.asm.far(0xe8, self.places.wrote);
-                    self.asm.jump(back);
-                }
-                Cold::Link { from, pc, jump } => {
-                    self.asm.bind(from);
-                    self.asm.constant(RDX, jump as u64);
-                    self.leave_for(pc, reason::LINK);
-                }
-                Cold::Target { from } => {
-                    self.asm.bind(from);
-                    self.asm.store(true, field(offset_of!(Cpu, s) + offset_of!(CpuState, pc)), RAX);
-                    self.leave(reason::TARGET);
-                }
-            }
+            self.finish_cold(cold);
         }
         self.asm.bind(short);
         self.asm.alu_imm(true, Alu::Add, Rm::Reg(LEFT), count as i32);
         self.leave_for(start, reason::BUDGET);
         self.asm.resolve();
         self.asm.code
+    }
+
+    fn finish_cold(&mut self, cold: Cold) {
+        match cold {
+            Cold::Step { from, back, call, before, after, environment } => {
+                self.asm.bind(from);
+                before.spill(&mut self.asm);
+                self.asm.constant(RAX, call);
+                self.asm.far(0xe8, self.places.step);
+                self.resume(after, environment, back);
+            }
+            Cold::Wrote { from, back, held, environment } => {
+                self.asm.bind(from);
+                held.spill(&mut self.asm);
+                self.asm.far(0xe8, self.places.wrote);
+                self.resume(held, environment, back);
+            }
+            Cold::Environment { from, back } => {
+                self.asm.bind(from);
+                self.asm.far(0xe8, self.places.environment);
+                self.asm.jump(back);
+            }
+            Cold::Unordered { from, back } => {
+                self.asm.bind(from);
+                // MOV AL, 0x80; CMP AL, 1
+                self.asm.bytes(&[0xb0, 0x80, 0x3c, 0x01]);
+                self.asm.jump(back);
+            }
+            Cold::Link { from, pc, jump } => {
+                self.asm.bind(from);
+                self.asm.constant(RDX, jump as u64);
+                self.leave_for(pc, reason::LINK);
+            }
+            Cold::Target { from } => {
+                self.asm.bind(from);
+                self.asm.store(true, field(offset_of!(Cpu, s) + offset_of!(CpuState, pc)), RAX);
+                self.leave(reason::TARGET);
+            }
+        }
+    }
+
+    /// Goes on behind a call that kept neither vectors nor MXCSR.
+    fn resume(&mut self, held: Held, environment: bool, back: Label) {
+        held.reload(&mut self.asm);
+        if environment {
+            self.asm.far(0xe8, self.places.environment);
+        }
+        self.asm.jump(back);
     }
 }

@@ -406,7 +406,7 @@ impl Emit<'_> {
         self.flags_of(matches!(op, Op::CcmpReg | Op::CcmpImm), wide, n, ZERO, second);
         self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0]);
         self.asm.bind(done);
-        self.asm.store(false, crate::emit::field(std::mem::offset_of!(satori_arm_soft::Cpu, flags)), RAX);
+        self.keep_flags();
     }
 
     fn select(&mut self, op: Op, wide: bool) {

@@ -21,6 +21,21 @@ const LONGEST: usize = 64;
 const ROOM: usize = 64 << 10;
 const SLOTS: usize = 1024;
 
+/// What the floating-point unit may be used for in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Unit {
+    /// Its use traps.
+    Off,
+    /// What the host computes alike.
+    On,
+    /// Denormals are flushed (FPCR.FZ).
+    Flush,
+}
+
+/// How many there are.
+const UNITS: usize = 3;
+
 /// All that a translation depends on beside the code: guest-physical and own address of its page, mode, floating-point unit.
 type Key = (u64, u64, u8);
 
@@ -69,6 +84,8 @@ pub(crate) struct Jit {
     hot: u8,
     enter: u64,
     places: Places,
+    /// The host has the instructions that floating point and vectors are translated to.
+    computes: bool,
     /// Where the next block goes, and the first one does.
     next: usize,
     first: usize,
@@ -92,8 +109,25 @@ pub(crate) struct Jit {
 // SAFETY: the pointer is to the vCPU that calls `execute`, and is used only while that lasts.
 unsafe impl Send for Jit {}
 
+/// Whether the host has what floating point, vectors and ciphers are translated to.
+fn host_computes() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("aes")
+        && is_x86_feature_detected!("pclmulqdq")
+}
+
+fn unit_of(cpu: &Cpu) -> Unit {
+    const FZ: u32 = 1 << 24;
+    match (cpu.fp_enabled_now(), cpu.s.fpcr & FZ) {
+        (false, _) => Unit::Off,
+        (_, 0) => Unit::On,
+        _ => Unit::Flush,
+    }
+}
+
 fn key_of(cpu: &Cpu) -> u8 {
-    cpu.mode as u8 * 2 + u8::from(cpu.fp_enabled_now())
+    cpu.mode as u8 * UNITS as u8 + unit_of(cpu) as u8
 }
 
 /// The interpreter executes one instruction for translated code: 0 if that goes on behind it.
@@ -150,12 +184,13 @@ impl Jit {
             hot,
             enter: 0,
             places: Places::default(),
+            computes: host_computes(),
             next: 0,
             first: 0,
             pages: HashMap::new(),
             all: Vec::new(),
             last: None,
-            targets: vec![[[0; 2]; TARGETS]; MODE_COUNT * 2].into_boxed_slice(),
+            targets: vec![[[0; 2]; TARGETS]; MODE_COUNT * UNITS].into_boxed_slice(),
             noted: Vec::new(),
             changes: cpu.changes(),
             invalidations: PageState::invalidations(),
@@ -241,7 +276,7 @@ impl Jit {
     }
 
     /// Makes the block at `pc`; the offset of its code.
-    fn translate(&mut self, source: &Source, at: usize, pc: u64, fp: bool, key: u8) -> usize {
+    fn translate(&mut self, source: &Source, at: usize, pc: u64, unit: Unit, key: u8) -> usize {
         let first = (pc >> 2) as usize % SLOTS;
         let mut words: Vec<(u32, Option<Op>)> = Vec::new();
         for slot in (first..SLOTS).take(LONGEST) {
@@ -268,20 +303,24 @@ impl Jit {
             (_, offset) => arena.map(|arena| arena.address(offset as usize)),
         };
         let mut ended = false;
+        let computes = self.computes;
         for (index, &(word, op)) in words.iter().enumerate() {
             (emit.word, emit.pc) = (word, start.wrapping_add(4 * index as u64));
             emit.rest = count - index as u64;
             emit.flags_before = std::mem::take(&mut emit.flags);
+            emit.begin_vectors();
             match op {
                 Some(op) if branch::is_branch(op) => {
                     emit.branch(op, &code);
                     ended = true;
                 }
-                Some(op) if emit.integer(op) || emit.memory(op, fp) => {}
+                Some(op) if emit.integer(op) || emit.memory(op, unit != Unit::Off) => {}
+                Some(op) if unit != Unit::Off && computes && (emit.float(op, unit) || emit.simd(op)) => {}
                 _ => emit.step(),
             }
         }
         if !ended {
+            emit.settle_vectors();
             let next = start.wrapping_add(4 * count);
             emit.go(next, code(next));
         }
@@ -314,7 +353,7 @@ impl Jit {
             *heat += 1;
             return Ok(None);
         }
-        Ok(Some(self.translate(&source, at, pc, cpu.fp_enabled_now(), key)))
+        Ok(Some(self.translate(&source, at, pc, unit_of(cpu), key)))
     }
 
     /// Executes from `code` on.

@@ -14,15 +14,19 @@
 mod arena;
 mod asm;
 mod branch;
+mod constants;
 mod emit;
 mod engine;
 mod flags;
+mod float;
 mod integer;
 mod jit;
 mod memory;
+mod simd;
 mod stubs;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
 pub use engine::Translator;
 

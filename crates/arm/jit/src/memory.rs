@@ -1,14 +1,12 @@
 //! Loads and stores: the look into the vCPU's table of pages is inline, and what it does not answer the interpreter executes.
 
-use std::mem::offset_of;
-
 use satori_arm_isa::Op;
-use satori_arm_soft::{Cpu, layout};
-use satori_arm_state::{CpuState, SP};
+use satori_arm_soft::layout;
+use satori_arm_state::SP;
 use satori_memory::PageState;
 
-use crate::asm::{Alu, Label, PAGES, RAX, RCX, RDX, Rm, cc, shift};
-use crate::emit::{Emit, FILE_AT, field, place};
+use crate::asm::{Alu, Label, PAGES, RAX, RCX, RDX, Reg, Rm, cc, shift};
+use crate::emit::{Emit, place};
 
 /// How an address is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,12 +126,7 @@ impl Emit<'_> {
             self.asm.constant(RAX, address);
             return None;
         }
-        if usize::from(n) == SP {
-            // TEST byte [sp], 15
-            self.asm.op8(&[0xf6], 0, place(n));
-            self.asm.bytes(&[15]);
-            self.asm.jump_if(cc::NE, cold);
-        }
+        self.check_stack(n, cold);
         let base = self.get(n, RAX);
         match form {
             Form::Offset(0) | Form::Post(_) if base == RAX => {}
@@ -155,8 +148,33 @@ impl Emit<'_> {
         }
     }
 
+    /// Leaves for `cold` if the base is a stack pointer that is not aligned.
+    pub(crate) fn check_stack(&mut self, base: u8, cold: Label) {
+        if usize::from(base) == SP {
+            // TEST byte [sp], 15
+            self.asm.op8(&[0xf6], 0, place(base));
+            self.asm.bytes(&[15]);
+            self.asm.jump_if(cc::NE, cold);
+        }
+    }
+
+    /// The state of the page that [`Emit::look_up`] found in RDX.
+    pub(crate) fn load_state(&mut self) {
+        self.asm.mov(true, RDX, Rm::Sum(PAGES, RCX, 0, layout::STATE as i32));
+    }
+
+    /// Tells the state in RDX of a write, if it wants to know.
+    pub(crate) fn notice(&mut self) {
+        let (noticed, behind) = self.or_wrote();
+        // TEST byte [state], WATCHED
+        self.asm.op8(&[0xf6], 0, Rm::At(RDX, 0));
+        self.asm.bytes(&[PageState::WATCHED as u8]);
+        self.asm.jump_if(cc::NE, noticed);
+        self.asm.bind(behind);
+    }
+
     /// From an address in RAX to the host's: RCX is the entry's offset.
-    fn look_up(&mut self, bytes: u32, write: bool, cold: Label) {
+    pub(crate) fn look_up(&mut self, bytes: u32, write: bool, cold: Label) {
         self.asm.mov(false, RCX, Rm::Reg(RAX));
         self.asm.shift(false, shift::SHR, RCX, ENTRY_SHIFT);
         self.asm.alu_imm(false, Alu::And, Rm::Reg(RCX), ENTRY_MASK);
@@ -173,6 +191,7 @@ impl Emit<'_> {
 
     fn access(&mut self, what: What, bytes: u32, pair: bool, form: Form) {
         let write = matches!(what, What::Store | What::VectorStore);
+        let vectors = self.vectors_of(what, pair);
         let (cold, back) = self.or_step();
         let moved = self.address(form, bytes, cold);
         let total = if pair { 2 * bytes } else { bytes };
@@ -184,21 +203,18 @@ impl Emit<'_> {
             for (low, at) in registers.into_iter().flatten() {
                 match what {
                     What::Store => self.store(self.r(low), bytes, at),
-                    _ => self.store_vector(self.bits(low + 4, low), bytes, at),
+                    _ => self.store_vector(vectors[usize::from(low != 0)], bytes, at),
                 }
             }
-            self.asm.mov(true, RDX, Rm::Sum(PAGES, RCX, 0, layout::STATE as i32));
+            self.load_state();
             self.write_back(base, moved);
-            let (noticed, behind) = self.or_wrote();
-            // TEST byte [state], WATCHED
-            self.asm.op8(&[0xf6], 0, Rm::At(RDX, 0));
-            self.asm.bytes(&[PageState::WATCHED as u8]);
-            self.asm.jump_if(cc::NE, noticed);
-            self.asm.bind(behind);
+            self.notice();
         } else if what == What::VectorLoad {
             self.write_back(base, moved);
             for (low, at) in registers.into_iter().flatten() {
-                self.load_vector(self.bits(low + 4, low), bytes, at);
+                let to = vectors[usize::from(low != 0)];
+                self.load_vector(to, bytes, at);
+                self.put_vector(self.bits(low + 4, low), to, bytes as u8);
             }
         } else {
             let size = bytes;
@@ -219,7 +235,18 @@ impl Emit<'_> {
                 self.put(self.r(low), from);
             }
         }
-        self.asm.bind(back);
+        self.over(back);
+    }
+
+    /// The host registers of one or two vectors: those that are stored, or those that are loaded.
+    fn vectors_of(&mut self, what: What, pair: bool) -> [Reg; 2] {
+        let of = |emit: &mut Self, low, needed: bool| match what {
+            _ if !needed => 0,
+            What::VectorStore => emit.vector_at(low),
+            What::VectorLoad => emit.fresh(),
+            _ => 0,
+        };
+        [of(self, 0, true), of(self, 10, pair)]
     }
 
     fn write_back(&mut self, base: u8, moved: Option<i32>) {
@@ -239,43 +266,34 @@ impl Emit<'_> {
         }
     }
 
-    fn vector(&self, register: u32) -> Rm {
-        let at = offset_of!(Cpu, s) + offset_of!(CpuState, v) + 16 * register as usize;
-        debug_assert!(at > FILE_AT);
-        field(at)
-    }
-
-    fn store_vector(&mut self, register: u32, bytes: u32, at: i32) {
-        let (from, to) = (self.vector(register), Rm::At(RAX, at));
+    pub(crate) fn store_vector(&mut self, from: Reg, bytes: u32, at: i32) {
+        let to = Rm::At(RAX, at);
         match bytes {
-            16 => {
-                // MOVUPS
-                self.asm.op(false, &[0x0f, 0x10], 0, from);
-                self.asm.op(false, &[0x0f, 0x11], 0, to);
-            }
+            // MOVUPS, MOVQ, MOVD
+            16 => self.asm.op(false, &[0x0f, 0x11], from, to),
+            8 => self.asm.op_with(0x66, false, &[0x0f, 0xd6], from, to),
+            4 => self.asm.op_with(0x66, false, &[0x0f, 0x7e], from, to),
             _ => {
-                self.asm.mov(bytes == 8, RDX, from);
+                self.asm.op_with(0x66, false, &[0x0f, 0x7e], from, Rm::Reg(RDX));
                 match bytes {
                     1 => self.asm.op8(&[0x88], RDX, to),
-                    2 => self.asm.op_with(0x66, false, &[0x89], RDX, to),
-                    _ => self.asm.store(bytes == 8, to, RDX),
+                    _ => self.asm.op_with(0x66, false, &[0x89], RDX, to),
                 }
             }
         }
     }
 
-    fn load_vector(&mut self, register: u32, bytes: u32, at: i32) {
-        let (from, to) = (Rm::At(RAX, at), self.vector(register));
+    pub(crate) fn load_vector(&mut self, to: Reg, bytes: u32, at: i32) {
+        let from = Rm::At(RAX, at);
         match bytes {
-            16 => self.asm.op(false, &[0x0f, 0x10], 0, from),
+            16 => self.asm.op(false, &[0x0f, 0x10], to, from),
             // MOVQ, MOVD: the rest becomes zero.
-            8 => self.asm.op_with(0xf3, false, &[0x0f, 0x7e], 0, from),
-            4 => self.asm.op_with(0x66, false, &[0x0f, 0x6e], 0, from),
+            8 => self.asm.op_with(0xf3, false, &[0x0f, 0x7e], to, from),
+            4 => self.asm.op_with(0x66, false, &[0x0f, 0x6e], to, from),
             _ => {
                 self.asm.op(false, &[0x0f, if bytes == 1 { 0xb6 } else { 0xb7 }], RCX, from);
-                self.asm.op_with(0x66, false, &[0x0f, 0x6e], 0, Rm::Reg(RCX));
+                self.asm.op_with(0x66, false, &[0x0f, 0x6e], to, Rm::Reg(RCX));
             }
         }
-        self.asm.op(false, &[0x0f, 0x11], 0, to);
     }
 }

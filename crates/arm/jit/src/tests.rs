@@ -74,6 +74,13 @@ impl Side {
         state.pc = CODE;
         state.x[..31].copy_from_slice(x);
         state.x[SP] = DATA + 0x8000;
+        // Numbers of all sizes, and NaNs.
+        let mut random = Random(x[0]);
+        state.v = std::array::from_fn(|at| match at % 4 {
+            0 => u128::from((at as f64 * 0.37).to_bits()) * (1 << 64 | 1),
+            1 => u128::from((at as f32 * -1.5e20).to_bits()) * (1 << 96 | 1 << 64 | 1 << 32 | 1),
+            _ => u128::from(random.next()) << 64 | u128::from(random.next()),
+        });
         Side { memory, vcpu, _partition: partition }
     }
 
@@ -122,8 +129,9 @@ fn random_code(random: &mut Random) -> Vec<u32> {
     let mut code: Vec<u32> = (0..2047)
         .map(|_| {
             loop {
-                // The first rows are integer instructions, branches and accesses.
-                let row = &ROWS[random.next() as usize % 200.min(ROWS.len())];
+                // The first rows are integer instructions, branches and accesses; the others floating point and vectors.
+                let rows = if random.next() & 1 == 0 { 200.min(ROWS.len()) } else { ROWS.len() };
+                let row = &ROWS[random.next() as usize % rows];
                 let word = random.next() as u32;
                 if let Some(word) = row.sample(word) {
                     break match word {
@@ -146,7 +154,7 @@ fn random_code(random: &mut Random) -> Vec<u32> {
 #[test]
 fn random_code_does_on_both_engines_the_same_after_any_number_of_instructions() {
     let (mut blocks, mut entered) = (0, 0);
-    for seed in 1..25_u64 {
+    for seed in 1..41_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let code = random_code(&mut random);
         let x: Vec<u64> = (0..31).map(|_| DATA + (random.next() & 0x7ff8)).collect();
@@ -168,6 +176,8 @@ fn random_code_does_on_both_engines_the_same_after_any_number_of_instructions() 
             for side in &mut sides {
                 side.vcpu.state_mut(()).x[..31].copy_from_slice(&x);
                 side.vcpu.state_mut(()).x[SP] = DATA + 0x8000;
+                // Rounding modes, FZ and DN.
+                side.vcpu.state_mut(()).fpcr = (round as u32 & 15) << 22;
             }
         }
         assert!(sides[0].code() != code || sides[0].data() == sides[1].data(), "seed {seed}: memory");
@@ -181,6 +191,12 @@ fn random_code_does_on_both_engines_the_same_after_any_number_of_instructions() 
 
 fn difference(first: &CpuState, second: &CpuState) -> String {
     let mut text = format!("pc {:x} {:x}, {:?} {:?}", first.pc, second.pc, first.pstate, second.pstate);
+    for (register, (one, other)) in first.v.iter().zip(&second.v).enumerate() {
+        if one != other {
+            text.push_str(&format!(", v{register} {one:x} {other:x}"));
+        }
+    }
+    text.push_str(&format!(", fpcr {:x}, fpsr {:x} {:x}", first.fpcr, first.fpsr, second.fpsr));
     for (register, (one, other)) in first.x.iter().zip(&second.x).enumerate() {
         if one != other {
             text.push_str(&format!(", x{register} {one:x} {other:x}"));

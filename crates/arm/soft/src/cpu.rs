@@ -75,6 +75,10 @@ pub struct Cpu {
     pub left: u64,
     /// N, Z, C and V while translated code executes, in a form of its own.
     pub flags: u64,
+    /// Whether the host's MXCSR has this vCPU's rounding mode and collects its flags: only while translated code executes.
+    pub mxcsr_is_guest: u32,
+    /// What it was when it was given back.
+    pub mxcsr: u32,
     /// How many instructions it got.
     pub(crate) granted: u64,
     pub(crate) retired: u64,
@@ -135,6 +139,8 @@ impl Cpu {
             user_mode: 0,
             left: 0,
             flags: 0,
+            mxcsr_is_guest: 0,
+            mxcsr: 0,
             granted: 0,
             retired: 0,
             told: 0,
