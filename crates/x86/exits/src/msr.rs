@@ -87,7 +87,8 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
             context.load_tpr();
             context.lapic.msr_read(msr, tsc)
         }
-        Owner::Hyperv(_) if msr == satori_xen::PAGE_MSR && context.platform.xen.is_some() => Ok(0),
+        Owner::HypervOrXen if context.platform.xen.is_some() => Ok(0),
+        Owner::HypervOrXen => get_synthetic(context, Synthetic::Own, msr),
         Owner::Hyperv(synthetic) => get_synthetic(context, synthetic, msr),
         Owner::Kvm => context.platform.kvm.as_ref().ok_or(Gp)?.msr_read(context.kvm, msr),
     }
@@ -108,11 +109,11 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
             Ok(())
         }
         Owner::Lapic(Apic::X2apic, _) => apic_write(context, |lapic, tsc| lapic.msr_write(msr, value, tsc)),
-        // The number is Xen's own where there is no Hyper-V.
-        Owner::Hyperv(_) if msr == satori_xen::PAGE_MSR && context.platform.xen.is_some() => {
-            let written = context.platform.xen.as_ref().is_some_and(|xen| xen.write_page(value));
-            if written { Ok(()) } else { Err(Gp) }
-        }
+        Owner::HypervOrXen => match &context.platform.xen {
+            Some(xen) if xen.write_page(value) => Ok(()),
+            Some(_) => Err(Gp),
+            None => set_own(context, msr, value),
+        },
         Owner::Kvm => {
             let kvm = context.platform.kvm.as_ref().ok_or(Gp)?;
             context.vcpu.fetch(Parts::MSRS);
@@ -122,13 +123,16 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
             context.platform.hyperv.as_ref().ok_or(Gp)?.permit(msr)?;
             apic_write(context, |lapic, tsc| lapic.synthetic_write(msr, value, tsc))
         }
-        Owner::Hyperv(Synthetic::Own | Synthetic::Runtime | Synthetic::Idle) => {
-            let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
-            let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
-            context.act(outcome);
-            Ok(())
-        }
+        Owner::Hyperv(Synthetic::Own | Synthetic::Runtime | Synthetic::Idle) => set_own(context, msr, value),
     }
+}
+
+/// Writes a register that the Hyper-V interface answers for.
+fn set_own(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
+    let hyperv = context.platform.hyperv.as_ref().ok_or(Gp)?;
+    let outcome = hyperv.msr_write(context.hyperv, msr, value)?;
+    context.act(outcome);
+    Ok(())
 }
 
 /// Writes a register of the local APIC, by whichever number, and does what follows from an EOI.

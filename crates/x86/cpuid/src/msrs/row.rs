@@ -2,7 +2,7 @@
 
 use super::Setup;
 use crate::{Feature, Vendor};
-use Needs::{Amd, Hyperv, Intel, Kvm, Nothing, One};
+use Needs::{Amd, Hyperv, HypervOrXen, Intel, Kvm, Nothing, One};
 use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// One register, or several in a row that behave alike.
@@ -39,6 +39,8 @@ pub enum Needs {
     Hyperv,
     /// KVM's guest interface is on.
     Kvm,
+    /// The Hyper-V interface is on, or Xen's.
+    HypervOrXen,
 }
 
 /// Who answers for a register.
@@ -54,6 +56,9 @@ pub enum Owner {
     Hyperv(Synthetic),
     /// KVM's guest interface.
     Kvm,
+    /// The interface whose leaves are the first: the register is Hyper-V's, or puts Xen's hypercall page in place. The two are
+    /// never offered together.
+    HypervOrXen,
     /// [`PlatformMsrs`](super::PlatformMsrs).
     Platform {
         /// What it holds at power-up.
@@ -136,6 +141,10 @@ impl Owner {
             Owner::File(_, text) | Owner::Passed(text) | Owner::Lapic(_, text) => return (*text).into(),
             Owner::Hyperv(_) => return "as the TLFS says, if its enlightenment is offered".into(),
             Owner::Kvm => return "as KVM's msr.rst says, if its feature is offered".into(),
+            Owner::HypervOrXen => {
+                return "as the TLFS says; with Xen the hypercall page is copied to where the value says"
+                    .into();
+            }
             Owner::Platform { write, .. } => write,
         };
         match *write {
@@ -170,6 +179,7 @@ impl Needs {
             Amd => "AMD".into(),
             Hyperv => "Hyper-V".into(),
             Kvm => "KVM".into(),
+            HypervOrXen => "Hyper-V or Xen".into(),
             One(features) => features.iter().map(|f| f.name()).collect::<Vec<_>>().join(" or "),
         }
     }
@@ -178,7 +188,7 @@ impl Needs {
         let amd = setup.cpuid.vendor() == Vendor::Amd;
         match self {
             // Whether an interface is on is its own matter.
-            Nothing | Hyperv | Kvm => true,
+            Nothing | Hyperv | Kvm | HypervOrXen => true,
             Intel => !amd,
             Amd => amd,
             One(features) => features.iter().any(|feature| setup.cpuid.has(*feature)),

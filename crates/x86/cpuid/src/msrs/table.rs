@@ -430,7 +430,15 @@ pub const TABLE: &[Row] = &[
         "0",
         "there is no supervisor state component (SDM volume 1, 13.3)",
     ),
-    synthetic([0x4000_0000, hv::VP_RUNTIME - 1], SYNTHETIC, Synthetic::Own, TLFS),
+    others(
+        hv::GUEST_OS_ID,
+        "HV_X64_MSR_GUEST_OS_ID; Xen's hypercall page",
+        Needs::HypervOrXen,
+        Owner::HypervOrXen,
+        "as the TLFS says; 0 with Xen",
+        "TLFS 5.0c, appendix B; Xen's leaf 0x40000002 names the register",
+    ),
+    synthetic([hv::GUEST_OS_ID + 1, hv::VP_RUNTIME - 1], SYNTHETIC, Synthetic::Own, TLFS),
     synthetic(
         one(hv::VP_RUNTIME),
         "HV_X64_MSR_VP_RUNTIME",
