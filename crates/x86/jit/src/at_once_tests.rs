@@ -39,7 +39,7 @@ impl AtOnce<X86> for Answers {
 
 fn machine(code: &[u8], translates: bool) -> Machine {
     let mut cpu = machine64();
-    cpu.memory.write(Gpa(CODE), code).expect("RAM");
+    cpu.memory().write(Gpa(CODE), code).expect("RAM");
     cpu.state.rip = CODE;
     cpu.state.gpr[reg::RBX] = DEVICE;
     cpu.state.gpr[reg::R13] = ROUNDS;
@@ -91,7 +91,7 @@ fn exits_are_answered_while_code_goes_on() {
             assert_eq!(exit, Exit::Hlt);
             assert_eq!(answers.given.load(Ordering::Relaxed) + outside, ROUNDS, "{body:x?}");
             assert!(outside < 20 || !translates && body[0] == 0x8b, "{outside} {body:x?}");
-            assert_eq!(cpu.count.retired, 3 * ROUNDS + 1);
+            assert_eq!(cpu.retired(), 3 * ROUNDS + 1);
             match body[0] {
                 0x0f => assert_eq!(cpu.state.gpr[reg::RAX], ROUNDS, "each asks for the last answer"),
                 0xec => assert_eq!(cpu.state.gpr[reg::RAX], 0x5a),
@@ -110,15 +110,11 @@ fn what_an_answer_wants_of_the_vcpu_comes_before_more_of_its_code() {
         assert_eq!(exit, Exit::Budget, "a kick of its own exit is none from outside");
         assert_eq!(answers.given.load(Ordering::Relaxed), 1_000);
         let round = 999 + outside;
-        assert_eq!(
-            (cpu.state.rip, cpu.count.retired),
-            (CODE + body.len() as u64, 3 * round + 1),
-            "{body:x?}"
-        );
+        assert_eq!((cpu.state.rip, cpu.retired()), (CODE + body.len() as u64, 3 * round + 1), "{body:x?}");
         assert!(cpu.kick().take(), "the machine takes it");
         assert_eq!(go_on(&mut cpu), (Exit::Hlt, 0));
         let given = answers.given.load(Ordering::Relaxed);
-        assert_eq!((given + outside, cpu.count.retired), (ROUNDS, 3 * ROUNDS + 1));
+        assert_eq!((given + outside, cpu.retired()), (ROUNDS, 3 * ROUNDS + 1));
     }
 }
 
@@ -142,7 +138,7 @@ fn an_instruction_that_asks_twice_keeps_the_answer_that_it_had_at_once() {
         }
         assert_eq!(cpu.run(Until::default()), Exit::Hlt);
         assert!(answers.given.load(Ordering::Relaxed) <= ROUNDS, "no device is read twice");
-        assert_eq!(cpu.count.retired, 3 * ROUNDS + 1);
+        assert_eq!(cpu.retired(), 3 * ROUNDS + 1);
     }
 }
 
@@ -154,7 +150,7 @@ fn an_access_behind_invlpg_stays_in_translated_code() {
     let mut cpu = machine(&code, true);
     cpu.state.gpr[reg::RBX] = 0x3_0000;
     assert_eq!(cpu.run(Until::default()), Exit::Hlt);
-    assert_eq!(cpu.count.retired, 4 * ROUNDS + 1);
+    assert_eq!(cpu.retired(), 4 * ROUNDS + 1);
     let counts = &cpu.jit().expect("it translates").counts;
     assert!(counts.misses > ROUNDS - 10, "each is looked up anew: {}", counts.misses);
     assert!(counts.left[reason::STEP as usize] < 10, "{:?}", counts.left);

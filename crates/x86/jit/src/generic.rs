@@ -43,13 +43,13 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
     vcpu.context.repeats = 0;
     let distance = vcpu.jit.distance_of(site.block);
     let cpu = &mut vcpu.cpu;
-    cpu.flags.set_bits(stubs::unpacked(vcpu.context.flags));
+    cpu.set_status(stubs::unpacked(vcpu.context.flags));
     cpu.state.gpr[BLOCK_RIP] = site.block_rip.wrapping_add(distance);
     let rip = site.rip.wrapping_add(distance);
     cpu.state.rip = rip;
     let mode = cpu.derived.code_mode;
     let attention = std::mem::replace(&mut cpu.windows.attention, false);
-    cpu.next_rip = rip.wrapping_add(site.insn.len() as u64);
+    cpu.set_next_rip(rip.wrapping_add(site.insn.len() as u64));
     cpu.begin();
     let outcome = (site.handler)(cpu, &site.insn);
     let (retired, why) = match outcome {
@@ -58,7 +58,7 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
         // HLT and PAUSE have completed when they exit.
         Err(Stop::Exit) => {
             let Site { handler, insn, .. } = *site;
-            cpu.pending.asking = Some(Asking { rip, code_mode: mode, handler, insn });
+            cpu.note_asking(Asking { rip, code_mode: mode, handler, insn });
             (i64::from(cpu.state.rip != rip), Some(reason::EXIT))
         }
         Err(Stop::Alone) => (0, Some(reason::STEP)),
@@ -67,7 +67,7 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
     let wanted = site.last && cpu.kick().pending();
     let quiet = why.is_none() && !wanted && (!cpu.windows.attention || vcpu.settled());
     vcpu.cpu.windows.attention |= attention;
-    vcpu.context.flags = stubs::packed(vcpu.cpu.flags.bits());
+    vcpu.context.flags = stubs::packed(vcpu.cpu.status());
     let same = vcpu.cpu.derived.code_mode == mode && !vcpu.jit.is_behind(&vcpu.cpu.mmu.fetches);
     if quiet && !site.last && same {
         return GO_ON;
@@ -75,7 +75,7 @@ fn help(vcpu: &mut Translating, site: &Site) -> u64 {
     vcpu.context.budget += i64::from(site.rest) - retired;
     let mut why = why;
     if why.is_none() {
-        vcpu.cpu.state.rip = vcpu.cpu.next_rip;
+        vcpu.cpu.state.rip = vcpu.cpu.next_rip();
         if quiet && vcpu.translates() {
             if let Some(code) = vcpu.known_target() {
                 return code;

@@ -231,7 +231,7 @@ mod tests {
 
     fn machine(parallel: bool) -> Machine {
         let mut cpu = machine64();
-        cpu.memory.write(Gpa(LOOP), &CODE).unwrap();
+        cpu.memory().write(Gpa(LOOP), &CODE).unwrap();
         let manner = Manner { hot: 3, counting: false, watcher: None, host: Host::default() };
         cpu.put(Jit::new(&Pool::default(), manner));
         cpu.set_parallel(parallel);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn write(cpu: &Machine, at: u64, byte: u8) {
-        cpu.memory.write(Gpa(at), &[byte]).unwrap();
+        cpu.memory().write(Gpa(at), &[byte]).unwrap();
     }
 
     /// Blocks translated, opened again, and dropped.
@@ -312,9 +312,9 @@ mod tests {
         const SECOND: u64 = LOOP + 0x40;
         for parallel in [false, true] {
             let mut cpu = machine(parallel);
-            cpu.memory.write(Gpa(LOOP), &[0x48, 0xff, 0xc0, 0xeb, 0x3b]).unwrap();
+            cpu.memory().write(Gpa(LOOP), &[0x48, 0xff, 0xc0, 0xeb, 0x3b]).unwrap();
             let second = [0x48, 0x83, 0xc3, 1, 0x48, 0xff, 0xc9, 0x75, 0xb7, 0xf4];
-            cpu.memory.write(Gpa(SECOND), &second).unwrap();
+            cpu.memory().write(Gpa(SECOND), &second).unwrap();
             run(&mut cpu, 1);
             for number in 2..=20 {
                 write(&cpu, DATA, number);

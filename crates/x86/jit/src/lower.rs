@@ -292,7 +292,7 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
         stores: false,
         noted_by_next: false,
     };
-    let (leave, check) = lower.block(&cpu.isa, all, &order.pages);
+    let (leave, check) = lower.block(cpu.isa(), all, &order.pages);
     lower.asm.resolve();
     let Lower { asm, output, views, effects, .. } = lower;
     let translation = Translation {

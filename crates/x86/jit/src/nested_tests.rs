@@ -95,7 +95,7 @@ fn hypervisor(translates: bool, code: &[u8], changes: &[(Field, u64)]) -> Machin
     for (field, value) in changes {
         vmcs.set(*field, *value);
     }
-    let write = |at: u64, bytes: &[u8]| cpu.memory.write(Gpa(at), bytes).expect("it is RAM");
+    let write = |at: u64, bytes: &[u8]| cpu.memory().write(Gpa(at), bytes).expect("it is RAM");
     write(REGION, &REVISION.to_le_bytes());
     write(VMCS, &vmcs.to_region(0));
     write(POINTERS, &REGION.to_le_bytes());
@@ -128,7 +128,7 @@ fn run(cpu: &mut Machine) -> u64 {
 
 /// The reason, the qualification and the instruction length of the exit.
 fn told(cpu: &Cpu) -> (u64, u64, u64) {
-    let vmcs = &cpu.vmx.vmcs;
+    let vmcs = &cpu.vmcs();
     (vmcs.get(Field::ExitReason), vmcs.get(Field::ExitQualification), vmcs.get(Field::ExitInstructionLength))
 }
 
@@ -173,9 +173,9 @@ fn each_instruction_leaves_by_its_control_and_only_by_that() {
             // CR3 is loaded with RBX, which nothing but the exit sees.
             assert_eq!(run(&mut cpu), HANDLER + 1, "{code:x?}");
             assert_eq!(told(&cpu), (*reason, *qualification, *length), "{code:x?}");
-            assert_eq!(cpu.vmx.vmcs.get(Field::GuestRip), GUEST, "RIP stays at it");
-            assert_eq!((cpu.vmx.account.entries, cpu.vmx.account.exits[*reason as usize]), (1, 1));
-            assert!(!cpu.vmx.guest && cpu.vmx.current == VMCS);
+            assert_eq!(cpu.vmcs().get(Field::GuestRip), GUEST, "RIP stays at it");
+            assert_eq!(cpu.nested_counts(*reason as usize), (1, 1));
+            assert!(!cpu.in_vmx().1 && cpu.current_vmcs() == VMCS);
         }
     });
 }
@@ -189,7 +189,7 @@ fn without_its_control_an_instruction_is_the_guests_own() {
             hypervisor(translates, &code, &[(Field::ProcControls, u64::from(PROC | proc::IO_BITMAPS))]);
         assert_eq!(run(&mut cpu), HANDLER + 1);
         assert_eq!(told(&cpu), (18, 0, 3));
-        assert_eq!(cpu.vmx.vmcs.get(Field::GuestRip), GUEST + 10);
+        assert_eq!(cpu.vmcs().get(Field::GuestRip), GUEST + 10);
     });
 }
 
@@ -204,7 +204,7 @@ fn bitmaps_choose_among_ports_and_registers() {
         ] {
             let controls = u64::from(PROC | proc::IO_BITMAPS | proc::MSR_BITMAPS);
             let mut cpu = hypervisor(translates, code, &[(Field::ProcControls, controls)]);
-            cpu.memory.write(Gpa(MAPS + byte), &[1 << bit]).unwrap();
+            cpu.memory().write(Gpa(MAPS + byte), &[1 << bit]).unwrap();
             assert_eq!(run(&mut cpu), HANDLER + 1);
             assert_eq!(told(&cpu).0, reason, "{code:x?}");
         }
@@ -219,17 +219,17 @@ fn entries_that_are_refused_say_why_and_change_nothing_else() {
         {
             let mut cpu = hypervisor(translates, &[0xf4], &[(field, value)]);
             assert_eq!(run(&mut cpu), LAUNCHER + 21, "the HLT behind VMLAUNCH");
-            assert_eq!(cpu.vmx.vmcs.get32(Field::InstructionError), number);
+            assert_eq!(cpu.vmcs().get32(Field::InstructionError), number);
             assert_eq!(cpu.rflags() & rflags::STATUS, rflags::ZF);
         }
         let mut cpu = hypervisor(translates, &[0xf4], &[(Field::GuestRflags, 0)]);
         assert_eq!(run(&mut cpu), HANDLER + 1, "a failure of guest state is an exit");
         assert_eq!(told(&cpu).0, u64::from(33 | ENTRY_FAILURE));
-        assert!(!cpu.vmx.vmcs.launched, "the launch state stays");
+        assert!(!cpu.vmcs().launched, "the launch state stays");
         let mut cpu = hypervisor(translates, &[0xf4], &[]);
-        cpu.memory.write(Gpa(LAUNCHER + 19), &[0xc3]).unwrap();
+        cpu.memory().write(Gpa(LAUNCHER + 19), &[0xc3]).unwrap();
         assert_eq!(run(&mut cpu), LAUNCHER + 21);
-        assert_eq!(cpu.vmx.vmcs.get32(Field::InstructionError), error::VMRESUME_NOT_LAUNCHED);
+        assert_eq!(cpu.vmcs().get32(Field::InstructionError), error::VMRESUME_NOT_LAUNCHED);
     });
 }
 
@@ -237,15 +237,15 @@ fn entries_that_are_refused_say_why_and_change_nothing_else() {
 fn vmxon_and_pointers_fail_as_the_manual_says() {
     // Without the revision VMXON fails; VMPTRLD then is outside VMX operation: #UD, a triple fault without an IDT.
     let mut cpu = hypervisor(false, &[], &[]);
-    cpu.memory.write(Gpa(REGION), &[0]).unwrap();
+    cpu.memory().write(Gpa(REGION), &[0]).unwrap();
     cpu.state.idtr.limit = 0;
     assert_eq!(cpu.run(Until { counter: None, instructions: Some(100) }), Exit::TripleFault);
-    assert!(!cpu.vmx.on && cpu.vmx.current == NONE);
+    assert!(!cpu.in_vmx().0 && cpu.current_vmcs() == NONE);
     // VMPTRLD of the VMXON region: error 10 would need a current VMCS, so it is VMfailInvalid.
     let mut cpu = hypervisor(false, &[], &[]);
-    cpu.memory.write(Gpa(POINTERS + 8), &REGION.to_le_bytes()).unwrap();
+    cpu.memory().write(Gpa(POINTERS + 8), &REGION.to_le_bytes()).unwrap();
     assert_eq!(run(&mut cpu), LAUNCHER + 21, "VMLAUNCH fails, too");
-    assert_eq!((cpu.vmx.current, cpu.rflags() & rflags::STATUS), (NONE, rflags::CF));
+    assert_eq!((cpu.current_vmcs(), cpu.rflags() & rflags::STATUS), (NONE, rflags::CF));
 }
 
 #[test]
@@ -263,27 +263,27 @@ fn memory_that_the_ept_withholds_leaves_the_guest() {
             (load, 0x3_0000 | 0x36, 49, 0),
         ] {
             let mut cpu = hypervisor(translates, code, &controls(0));
-            cpu.memory.write(Gpa(EPT + 0x3000 + 8 * 0x30), &u64::to_le_bytes(entry)).unwrap();
+            cpu.memory().write(Gpa(EPT + 0x3000 + 8 * 0x30), &u64::to_le_bytes(entry)).unwrap();
             assert_eq!(run(&mut cpu), HANDLER + 1, "{entry:#x}");
             assert_eq!((told(&cpu).0, told(&cpu).1), (reason, qualification), "{entry:#x} {code:x?}");
-            assert_eq!(cpu.vmx.vmcs.get(Field::GuestPhysicalAddress), 0x3_0000);
+            assert_eq!(cpu.vmcs().get(Field::GuestPhysicalAddress), 0x3_0000);
         }
         // A table of the guest's is withheld: the walk faults, as a write if accessed and dirty bits are on.
         for (more, qualification) in [(0, 0x81), (0x40, 0x83)] {
             let mut cpu = hypervisor(translates, store, &controls(more));
-            cpu.memory.write(Gpa(EPT + 0x3000 + 8), &[0; 8]).unwrap();
+            cpu.memory().write(Gpa(EPT + 0x3000 + 8), &[0; 8]).unwrap();
             assert_eq!(run(&mut cpu), HANDLER + 1);
             assert_eq!((told(&cpu).0, told(&cpu).1), (48, qualification));
-            assert_eq!(cpu.vmx.vmcs.get(Field::GuestPhysicalAddress) & !0xfff, 0x1000);
+            assert_eq!(cpu.vmcs().get(Field::GuestPhysicalAddress) & !0xfff, 0x1000);
         }
         // What is allowed goes where the EPT leads, and leaves its marks there.
         let mut cpu = hypervisor(translates, &[store, &[0x0f, 0x01, 0xc1]].concat(), &controls(0x40));
         cpu.state.gpr[0] = 0x5a;
-        cpu.memory.write(Gpa(EPT + 0x3000 + 8 * 0x30), &(0x4_0000_u64 | 0x37).to_le_bytes()).unwrap();
+        cpu.memory().write(Gpa(EPT + 0x3000 + 8 * 0x30), &(0x4_0000_u64 | 0x37).to_le_bytes()).unwrap();
         run(&mut cpu);
         assert_eq!(told(&cpu).0, 18);
-        assert_eq!(cpu.memory.read_u64(Gpa(0x4_0000)).unwrap() & 0xff, 0x5a);
-        assert_eq!(cpu.memory.read_u64(Gpa(EPT + 0x3000 + 8 * 0x30)).unwrap(), 0x4_0337);
+        assert_eq!(cpu.memory().read_u64(Gpa(0x4_0000)).unwrap() & 0xff, 0x5a);
+        assert_eq!(cpu.memory().read_u64(Gpa(EPT + 0x3000 + 8 * 0x30)).unwrap(), 0x4_0337);
     });
 }
 
@@ -299,7 +299,7 @@ fn exceptions_go_to_the_hypervisor_that_wants_them() {
             let mut cpu = hypervisor(translates, code, &[(Field::ExceptionBitmap, bitmap)]);
             cpu.state.cr2 = 7;
             run(&mut cpu);
-            let vmcs = &cpu.vmx.vmcs;
+            let vmcs = &cpu.vmcs();
             assert_eq!((vmcs.get(Field::ExitReason), vmcs.get(Field::ExitInterruption)), (0, info));
             assert_eq!((vmcs.get(Field::ExitInstructionLength), cpu.state.cr2), (length, 7));
             assert_eq!(vmcs.get(Field::IdtVectoring) >> 31, 0);
@@ -324,9 +324,9 @@ fn an_exit_in_a_delivery_tells_what_was_delivered() {
             (Field::EntryErrorCode, 0x18),
         ];
         let mut cpu = hypervisor(translates, &[0xf4], &changes);
-        cpu.memory.write(Gpa(EPT + 0x3000 + 8 * 0x30), &[0; 8]).unwrap();
+        cpu.memory().write(Gpa(EPT + 0x3000 + 8 * 0x30), &[0; 8]).unwrap();
         run(&mut cpu);
-        let vmcs = &cpu.vmx.vmcs;
+        let vmcs = &cpu.vmcs();
         assert_eq!((told(&cpu).0, vmcs.get(Field::GuestPhysicalAddress)), (48, 0x3_00d0));
         assert_eq!(vmcs.get(Field::IdtVectoring), 0x8000_0b0d);
         assert_eq!(vmcs.get(Field::IdtVectoringErrorCode), 0x18);
@@ -343,10 +343,10 @@ fn an_interrupt_leaves_a_guest_that_masks_it_and_is_acknowledged() {
         // JMP to itself, with IF clear.
         let mut cpu = hypervisor(translates, &[0xeb, 0xfe], &changes);
         assert_eq!(cpu.run(Until { counter: None, instructions: Some(5_000) }), Exit::Budget);
-        assert!(cpu.vmx.guest && cpu.can_take(Window::Interrupt));
+        assert!(cpu.in_vmx().1 && cpu.can_take(Window::Interrupt));
         cpu.inject(Event::Interrupt(0x31));
         run(&mut cpu);
-        let vmcs = &cpu.vmx.vmcs;
+        let vmcs = &cpu.vmcs();
         assert_eq!((told(&cpu).0, vmcs.get(Field::ExitInterruption)), (1, 0x8000_0031));
         assert_eq!(cpu.rflags() & rflags::IF, 0);
     });
@@ -359,17 +359,17 @@ fn windows_timers_and_the_trap_flag_come_between_instructions() {
         let window = (Field::ProcControls, u64::from(PROC | proc::INTERRUPT_WINDOW));
         let mut cpu = hypervisor(translates, &[0xfb, 0x90, 0x90, 0xf4], &[window]);
         run(&mut cpu);
-        assert_eq!((told(&cpu).0, cpu.vmx.vmcs.get(Field::GuestRip)), (7, GUEST + 2));
+        assert_eq!((told(&cpu).0, cpu.vmcs().get(Field::GuestRip)), (7, GUEST + 2));
         // A timer of 0 expires before any instruction.
         let timer = (Field::PinControls, u64::from(capability::PIN.must | pin::PREEMPTION_TIMER));
         let mut cpu = hypervisor(translates, &[0x90, 0xf4], &[timer]);
         run(&mut cpu);
-        assert_eq!((told(&cpu).0, cpu.vmx.vmcs.get(Field::GuestRip)), (52, GUEST));
+        assert_eq!((told(&cpu).0, cpu.vmcs().get(Field::GuestRip)), (52, GUEST));
         // The trap flag's exit follows each instruction.
         let trap = (Field::ProcControls, u64::from(PROC | proc::MONITOR_TRAP));
         let mut cpu = hypervisor(translates, &[0x90, 0x90, 0xf4], &[trap]);
         run(&mut cpu);
-        assert_eq!((told(&cpu).0, cpu.vmx.vmcs.get(Field::GuestRip)), (37, GUEST + 1));
+        assert_eq!((told(&cpu).0, cpu.vmcs().get(Field::GuestRip)), (37, GUEST + 1));
     });
 }
 
@@ -389,7 +389,7 @@ fn shadows_hide_what_the_hypervisor_owns() {
         assert_eq!(told(&cpu).0, 18);
         let (cr0, cr4) = (cpu.state.gpr[0], cpu.state.gpr[3]);
         assert_eq!((cr0 & 0x20, cr4 & cr4::VMXE), (0, 0));
-        assert_ne!(cpu.vmx.vmcs.get(Field::GuestCr4) & cr4::VMXE, 0);
+        assert_ne!(cpu.vmcs().get(Field::GuestCr4) & cr4::VMXE, 0);
         // Another value of an owned bit leaves: MOV EBX,2020; MOV CR4,RBX.
         let mut cpu = hypervisor(translates, &[0xbb, 0x20, 0x20, 0, 0, 0x0f, 0x22, 0xe3], &changes);
         run(&mut cpu);

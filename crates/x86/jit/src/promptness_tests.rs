@@ -130,7 +130,7 @@ fn paths() -> Vec<Path> {
 /// A vCPU that goes round `path`, from its warm-up on.
 fn vcpu(engine: &dyn Engine<X86>, parallel: bool, path: &Path, time: &Arc<Requests>) -> Box<dyn Vcpu<X86>> {
     let template = machine64();
-    let memory = template.memory.clone();
+    let memory = template.memory().clone();
     let (parts, own) = (
         PartitionParts {
             memory: memory.clone(),

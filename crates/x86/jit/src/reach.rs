@@ -96,7 +96,7 @@ impl Jit {
     pub(crate) fn make_sure(&mut self, cpu: &mut Cpu, number: u32, pages: &mut [Page]) -> bool {
         let moves = pages.iter().any(|page| may_move(page.linear, cpu.derived.code_mode));
         for page in pages.iter_mut().filter(|page| !page.sure) {
-            if cpu.debug.code_page(page.linear) {
+            if cpu.breaks_in_page(page.linear) {
                 return false;
             }
             let Some(scope) = cpu.scope_of_page(page.linear, page.host) else { return false };
@@ -175,7 +175,7 @@ mod tests {
     const ALIAS: u64 = DATA + 0x4000;
 
     fn write(cpu: &Cpu, at: u64, bytes: &[u8]) {
-        cpu.memory.write(Gpa(at), bytes).expect("RAM");
+        cpu.memory().write(Gpa(at), bytes).expect("RAM");
     }
 
     fn map(cpu: &Cpu, linear: u64, physical: u64) {
@@ -242,7 +242,7 @@ mod tests {
 
     /// A debugger's breakpoint on the instruction at `at`, or none.
     fn set_breakpoint(cpu: &mut Machine, at: Option<u64>) {
-        cpu.debug.set_plan(DebugPlan { breakpoints: at.into_iter().collect(), ..DebugPlan::default() });
+        cpu.set_debug(DebugPlan { breakpoints: at.into_iter().collect(), ..DebugPlan::default() });
     }
 
     #[test]
@@ -262,9 +262,9 @@ mod tests {
             // Taken away, the loop is fast again.
             set_breakpoint(&mut cpu, None);
             run(&mut cpu, LOOP);
-            let before = cpu.decoded.steps;
+            let before = cpu.steps();
             run(&mut cpu, LOOP);
-            assert_eq!(cpu.decoded.steps, before);
+            assert_eq!(cpu.steps(), before);
         }
     }
 
@@ -276,10 +276,10 @@ mod tests {
         set_breakpoint(&mut cpu, Some(ALIAS + 0x1000));
         // Made anew, after the breakpoint dropped everything.
         run(&mut cpu, LOOP);
-        let (entered, steps) = (translated(&cpu), cpu.decoded.steps);
+        let (entered, steps) = (translated(&cpu), cpu.steps());
         assert_eq!(run(&mut cpu, LOOP), ROUNDS);
         assert!(translated(&cpu) > entered, "the loop ran in no translated code");
-        assert_eq!(cpu.decoded.steps, steps, "instructions were executed one at a time");
+        assert_eq!(cpu.steps(), steps, "instructions were executed one at a time");
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         run(&mut cpu, LOOP);
         for number in [7, 9, 7] {
             write(&cpu, SCRATCH + 0x1000 + 5, &[number]);
-            cpu.memory.page(Gpa(SCRATCH + 0x1000)).expect("RAM").state.wrote();
+            cpu.memory().page(Gpa(SCRATCH + 0x1000)).expect("RAM").state.wrote();
             assert_eq!(run(&mut cpu, LOOP), u64::from(number) * ROUNDS);
         }
     }

@@ -47,7 +47,7 @@ struct Guest {
 impl Guest {
     fn new(translates: bool) -> Self {
         let mut cpu = machine64();
-        let write = |at: u64, value: u64| cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("RAM");
+        let write = |at: u64, value: u64| cpu.memory().write(Gpa(at), &value.to_le_bytes()).expect("RAM");
         for n in 0..SPACES {
             write(table(n, 0), 0x2000 | OPEN);
             write(table(n, 0) + 8 * (BASE >> 39), table(n, 1) | OPEN);
@@ -60,7 +60,7 @@ impl Guest {
             write(SCRATCH + 0x1000 * frame + 0x800, frame);
         }
         for (index, piece) in PIECES.iter().enumerate() {
-            cpu.memory
+            cpu.memory()
                 .write(Gpa(0x1_0000 + 0x40 * index as u64), &[piece, &[0xf4][..]].concat())
                 .expect("RAM");
         }
@@ -96,7 +96,7 @@ impl Guest {
         for other in (0..SPACES).filter(|other| global || *other == n) {
             let entry = (SCRATCH + 0x1000 * frame) | OPEN | if global { pte::G } else { 0 };
             let at = table(other, 3) + (Self::linear(n, page) >> 9 & 0xff8);
-            self.cpu.memory.write(Gpa(at), &entry.to_le_bytes()).expect("RAM");
+            self.cpu.memory().write(Gpa(at), &entry.to_le_bytes()).expect("RAM");
             self.frames[other][page] = frame;
         }
     }
@@ -135,7 +135,7 @@ impl Guest {
 
     fn invpcid(&mut self, kind: u64, n: usize, linear: u64) {
         let descriptor = u128::from(linear) << 64 | (n as u128 + 1);
-        self.cpu.memory.write(Gpa(0x3_0000), &descriptor.to_le_bytes()).expect("RAM");
+        self.cpu.memory().write(Gpa(0x3_0000), &descriptor.to_le_bytes()).expect("RAM");
         self.cpu.state.gpr[reg::RAX] = kind;
         self.run(INVPCID);
     }

@@ -122,14 +122,14 @@ fn machine(random: &mut Numbers) -> Machine {
     let mut cpu = machine64();
     let table = TABLE | pte::P | pte::W | pte::U;
     let at = PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21);
-    cpu.memory.write(Gpa(at), &table.to_le_bytes()).expect("RAM");
+    cpu.memory().write(Gpa(at), &table.to_le_bytes()).expect("RAM");
     fill(&mut cpu, random);
     cpu
 }
 
 /// Maps the data at random, and fills it and the registers.
 pub(super) fn fill(cpu: &mut Machine, random: &mut Numbers) {
-    let write = |at: u64, value: u64| cpu.memory.write(Gpa(at), &value.to_le_bytes()).expect("RAM");
+    let write = |at: u64, value: u64| cpu.memory().write(Gpa(at), &value.to_le_bytes()).expect("RAM");
     let mut physical = random.below(PAGES);
     for page in 0..PAGES {
         physical = if random.below(2) == 0 { physical + 1 } else { random.below(PAGES) };
@@ -176,11 +176,11 @@ fn outcome(cpu: &Cpu) -> (Vec<u64>, Vec<u8>, u64) {
     registers.push(cpu.state.rip);
     registers.push(cpu.state.rflags & !rflags::AF);
     let mut memory = vec![0; (PAGES * 0x1000) as usize];
-    cpu.memory.read(Gpa(SCRATCH), &mut memory).expect("RAM");
+    cpu.memory().read(Gpa(SCRATCH), &mut memory).expect("RAM");
     let mut tables = vec![0; 0x2000];
-    cpu.memory.read(Gpa(TABLE - 0x1000), &mut tables).expect("RAM");
+    cpu.memory().read(Gpa(TABLE - 0x1000), &mut tables).expect("RAM");
     memory.extend(tables);
-    (registers, memory, cpu.count.retired)
+    (registers, memory, cpu.retired())
 }
 
 /// Executes `code` on the interpreter, and translated at once and later, on a machine that follows from `seed`.
@@ -189,7 +189,7 @@ fn the_same(pool: &Pool, seed: u64, code: &[u8], slice: u64) {
     for (hot, parallel) in [(None, false), (Some(0), false), (Some(3), true)] {
         let mut random = Numbers(seed ^ 0x5555_0000);
         let mut cpu = machine(&mut random);
-        cpu.memory.write(Gpa(CODE), code).expect("RAM");
+        cpu.memory().write(Gpa(CODE), code).expect("RAM");
         cpu.set_parallel(parallel);
         cpu.put(hot.and_then(|hot| {
             Jit::new(pool, Manner { hot, counting: false, watcher: None, host: super::Host::default() })
@@ -270,7 +270,7 @@ fn the_longest_block_has_room() {
             code.extend([0x48, 0xff, 0xc9, 0x0f, 0x85]);
             code.extend((-(code.len() as i32) - 4).to_le_bytes());
             code.push(0xf4);
-            cpu.memory.write(Gpa(CODE), &code).expect("RAM");
+            cpu.memory().write(Gpa(CODE), &code).expect("RAM");
             cpu.state.rip = CODE;
             cpu.set_parallel(parallel);
             let manner = Manner {
@@ -318,16 +318,16 @@ fn stores_see_the_mark_of_their_own_page() {
     ];
     for hot in [0, 3] {
         let mut cpu = machine64();
-        cpu.memory.write(Gpa(CODE), &code).expect("RAM");
+        cpu.memory().write(Gpa(CODE), &code).expect("RAM");
         (cpu.state.gpr[reg::RBX], cpu.state.gpr[reg::RSI], cpu.state.gpr[reg::RCX]) = (stored, loaded, 100);
         let readings = AtomicUsize::new(50);
-        let memory = cpu.memory.clone();
+        let memory = cpu.memory().clone();
         cpu.set_time(Arc::new(Decoder { memory, page: Gpa(stored), readings }));
         cpu.set_parallel(true);
         let manner = Manner { hot, counting: false, watcher: None, host: super::Host::default() };
         cpu.put(Jit::new(&Pool::default(), manner));
         assert_eq!(cpu.run(Until { counter: None, instructions: Some(10_000) }), Exit::Hlt);
-        let state = cpu.memory.page(Gpa(stored)).expect("RAM").state;
+        let state = cpu.memory().page(Gpa(stored)).expect("RAM").state;
         assert!(!state.has_code(), "a store to code was not noticed");
     }
 }

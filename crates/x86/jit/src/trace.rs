@@ -70,7 +70,7 @@ pub(crate) fn instructions(
         }
         let mut buffer = [0; PIECE + LONGEST];
         let len = trace.fill(begin, &mut buffer);
-        let mut decoder = cpu.isa.decoder(&buffer[..len], bits);
+        let mut decoder = cpu.isa().decoder(&buffer[..len], bits);
         decoder.set_ip(at);
         loop {
             let position = decoder.position();
@@ -96,10 +96,10 @@ pub(crate) fn instructions(
                 }
                 return trace;
             }
-            if insn.is_invalid() && cpu.isa.too_long(&insn, raw, bits) {
+            if insn.is_invalid() && cpu.isa().too_long(&insn, raw, bits) {
                 return trace;
             }
-            let mut insn = cpu.isa.mended(insn, raw, bits);
+            let mut insn = cpu.isa().mended(insn, raw, bits);
             if bits == 64 {
                 drop_override(&mut insn);
             } else {

@@ -242,13 +242,14 @@ impl Jit {
         let (often_end, seldom_end) = (self.place.often, self.place.seldom);
         self.arena().reached(entry, often_end);
         self.arena().reached(at, seldom_end);
-        if cpu.count.retired >= self.enlarge_at {
-            self.enlarge_at = cpu.count.retired + ENLARGE_EVERY;
+        if cpu.retired() >= self.enlarge_at {
+            self.enlarge_at = cpu.retired() + ENLARGE_EVERY;
             self.arena().enlarge();
         }
         self.counts.most = self.counts.most.max(self.place.in_use() as u64);
         if let Some(watcher) = &self.manner.watcher {
-            let origin = Origin::Guest { pc: rip, user: cpu.derived.mode == Mode::User, memory: &cpu.memory };
+            let origin =
+                Origin::Guest { pc: rip, user: cpu.derived.mode == Mode::User, memory: cpu.memory() };
             watcher.made(&Made { address: self.address(entry), code: often, origin });
             watcher.made(&Made { address: self.address(at), code: seldom, origin });
         }

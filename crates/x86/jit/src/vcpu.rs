@@ -139,7 +139,7 @@ impl Translating {
         let cpu = &self.cpu;
         cpu.derived.code_mode & (code_mode::BITS_64 | code_mode::FLAT_32) != 0
             && !cpu.derived.aligned
-            && !cpu.debug.hinders()
+            && !cpu.looks_at_all()
             && !cpu.intercepts_time()
     }
 
@@ -212,7 +212,7 @@ impl Translating {
             }
         }
         self.cpu.leave_block();
-        let before = self.cpu.count.retired;
+        let before = self.cpu.retired();
         // Where only the clock waits to be looked at, a block may end a little later.
         let budget = (horizon.look - before).max(SLACK).min(horizon.end - before);
         let why = self.run_translated(code, budget);
@@ -221,7 +221,7 @@ impl Translating {
         let cpu = &mut self.cpu;
         match kind {
             // The budget is too small for a whole block.
-            reason::DISPATCH if cpu.count.retired == before => cpu.step(),
+            reason::DISPATCH if cpu.retired() == before => cpu.step(),
             reason::DISPATCH => None,
             reason::LINK => {
                 self.after = After::Link(why >> reason::BITS);
@@ -256,7 +256,7 @@ impl Translating {
         self.context.budget = first;
         self.context.left = budget - first;
         self.started = budget;
-        self.context.flags = stubs::packed(self.cpu.flags.bits());
+        self.context.flags = stubs::packed(self.cpu.status());
         stubs::set_gs(std::ptr::from_mut(self), direct);
         self.cpu.doing().set(Doing::Translated);
         // SAFETY: the code was made for this vCPU, whose address GS holds; it keeps to the System V
@@ -267,9 +267,9 @@ impl Translating {
         }
         self.cpu.doing().set(Doing::Interpreting);
         self.collect_x87();
-        self.cpu.flags.set_bits(stubs::unpacked(self.context.flags));
+        self.cpu.set_status(stubs::unpacked(self.context.flags));
         let remaining = self.context.budget + self.context.left;
-        self.cpu.count.retired = self.cpu.count.retired.wrapping_add((self.started - remaining) as u64);
+        self.cpu.retire((self.started - remaining) as u64);
         self.context.reason as u32
     }
 
@@ -305,7 +305,7 @@ impl Translating {
     /// that were paid for were not executed.
     pub(crate) fn settle_retired(&mut self, rest: i64) {
         let remaining = self.context.budget + self.context.left + rest;
-        self.cpu.count.retired = self.cpu.count.retired.wrapping_add((self.started - remaining) as u64);
+        self.cpu.retire((self.started - remaining) as u64);
         self.started = remaining;
     }
 

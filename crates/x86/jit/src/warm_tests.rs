@@ -345,7 +345,7 @@ impl Text {
     fn fixed(&self, cpu: &Cpu, at: u64) -> (Vec<u8>, Vec<u64>) {
         let read = |at: u64, length: usize| {
             let mut bytes = vec![0; length];
-            cpu.memory.read(Gpa(at), &mut bytes).expect("RAM");
+            cpu.memory().read(Gpa(at), &mut bytes).expect("RAM");
             bytes
         };
         let mut code = read(at, self.bytes.len());
@@ -394,7 +394,7 @@ pub(super) fn handlers(next: u64) -> (Vec<u8>, u64) {
 /// A processor that executes `program`.
 fn machine(program: &Program, code: &Text) -> Machine {
     let mut cpu = machine64();
-    let write = |at: u64, bytes: &[u8]| cpu.memory.write(Gpa(at), bytes).expect("RAM");
+    let write = |at: u64, bytes: &[u8]| cpu.memory().write(Gpa(at), bytes).expect("RAM");
     write(PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21), &(TABLE | pte::P | pte::W | pte::U).to_le_bytes());
     write(program.at, &code.bytes);
     for place in PLACES {
@@ -467,13 +467,13 @@ fn execute(program: &Program, seed: u64, hot: Option<u32>, parallel: bool, pool:
     let kind = random.below(4);
     for round in 0..ROUNDS {
         begin(&mut cpu, program, seed, round);
-        let (end, mut places) = (cpu.count.retired + LONGEST, 0u64);
+        let (end, mut places) = (cpu.retired() + LONGEST, 0u64);
         let exit = loop {
-            let length = piece(&mut random, kind).min(end - cpu.count.retired);
+            let length = piece(&mut random, kind).min(end - cpu.retired());
             let exit = cpu.run(Until { counter: None, instructions: Some(length) });
             places =
                 places.wrapping_mul(31).wrapping_add(cpu.state.rip ^ cpu.state.gpr[COUNTER.number()] << 32);
-            if exit != Exit::Budget || cpu.count.retired >= end {
+            if exit != Exit::Budget || cpu.retired() >= end {
                 break exit;
             }
         };
@@ -482,17 +482,17 @@ fn execute(program: &Program, seed: u64, hot: Option<u32>, parallel: bool, pool:
         if code.fixed(&cpu, program.at) != fixed {
             break;
         }
-        left.ends.push((format!("{exit:?}"), places, cpu.count.retired));
+        left.ends.push((format!("{exit:?}"), places, cpu.retired()));
         let mut state = cpu.state.clone();
         state.gpr[reg::ZERO..].fill(0);
         // The manual leaves it undefined behind much of this.
         state.rflags &= !rflags::AF;
         left.states.push(state);
         let mut memory = vec![0; SCRATCH_LEN.min(PAGES * 0x1000) as usize];
-        cpu.memory.read(Gpa(SCRATCH), &mut memory).expect("RAM");
+        cpu.memory().read(Gpa(SCRATCH), &mut memory).expect("RAM");
         for (at, length) in [(TABLE, 0x1000), (CODE, 0x3000)] {
             let mut more = vec![0; length];
-            cpu.memory.read(Gpa(at), &mut more).expect("RAM");
+            cpu.memory().read(Gpa(at), &mut more).expect("RAM");
             memory.extend(more);
         }
         left.memory.push(memory);

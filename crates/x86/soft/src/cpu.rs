@@ -4,6 +4,7 @@ mod around;
 mod count;
 mod decoded;
 mod derived;
+mod outside;
 mod pending;
 mod windows;
 
@@ -17,10 +18,11 @@ use satori_memory::GuestMemory;
 use satori_state::CpuState;
 
 use around::Around;
-pub use count::Count;
-pub use decoded::{Decoded, Running};
+pub(crate) use count::Count;
+pub(crate) use decoded::{Decoded, Running};
 pub use derived::Derived;
-pub use pending::{Asking, Pending};
+pub use pending::Asking;
+pub(crate) use pending::Pending;
 pub use windows::Windows;
 
 use crate::debug::Debug;
@@ -49,38 +51,41 @@ pub type Exec<T> = Result<T, Stop>;
 pub type Handler = fn(&mut Cpu, &Instruction) -> Exec<()>;
 
 /// One virtual processor: parts that own what is theirs, and this that executes by them.
+///
+/// Four parts are public, since code that the translator makes reads and writes them by their offsets: the register file, what
+/// follows from it, the TLB and the windows. Of all others it knows what the methods in `outside` say.
 pub struct Cpu {
     /// The architectural registers. While executing, the six status flags are in
     /// [`Cpu::flags`] instead, and RIP is that of the block or of the generic instruction.
     pub state: CpuState,
     /// The status flags.
-    pub flags: Flags,
+    pub(crate) flags: Flags,
     /// What follows from the registers.
     pub derived: Derived,
     /// Translations of addresses, and the address space that they are of.
     pub mmu: Mmu,
     /// The decoded code that is executed.
-    pub decoded: Decoded,
+    pub(crate) decoded: Decoded,
     /// How the instruction at RIP stopped, and what it was answered.
-    pub pending: Pending,
+    pub(crate) pending: Pending,
     /// Windows that are waited for.
     pub windows: Windows,
     /// What was executed, in numbers.
-    pub count: Count,
+    pub(crate) count: Count,
     /// VMX operation.
-    pub vmx: Box<Vmx>,
+    pub(crate) vmx: Box<Vmx>,
     /// SVM.
-    pub svm: Box<Svm>,
+    pub(crate) svm: Box<Svm>,
     /// Breakpoints.
-    pub debug: Debug,
+    pub(crate) debug: Debug,
     /// Where the current instruction goes on.
-    pub next_rip: u64,
+    pub(crate) next_rip: u64,
     /// The modelled processor's controls.
-    pub controls: Controls,
+    pub(crate) controls: Controls,
     /// The instruction set, and what else of the processor the guest is offered.
-    pub isa: Isa,
+    pub(crate) isa: Isa,
     /// Guest RAM.
-    pub memory: GuestMemory,
+    pub(crate) memory: GuestMemory,
     /// The clock, the other vCPUs, who watches, random numbers.
     around: Around,
 }

@@ -49,7 +49,7 @@ impl Point {
 const NOWHERE: u64 = 1 << 63;
 
 /// What a processor knows about debugging, apart from its architectural state.
-pub struct Debug {
+pub(crate) struct Debug {
     points: Vec<Point>,
     /// The debug registers that `points` come from; none if they have to be derived anew.
     source: Option<([u64; 4], u64)>,
@@ -74,7 +74,7 @@ pub struct Debug {
 }
 
 impl Debug {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Debug {
             points: Vec::new(),
             source: None,
@@ -93,7 +93,7 @@ impl Debug {
     }
 
     /// Takes a debugger's wishes.
-    pub fn set_plan(&mut self, plan: DebugPlan) {
+    pub(crate) fn set_plan(&mut self, plan: DebugPlan) {
         self.plan = plan;
         self.source = None;
         self.moved = false;
@@ -102,24 +102,24 @@ impl Debug {
 
     /// Whether code that looks at nothing may not run: data or ports are watched, or each instruction is.
     #[inline]
-    pub fn hinders(&self) -> bool {
+    pub(crate) fn hinders(&self) -> bool {
         self.data || self.ports || self.steps()
     }
 
     /// Whether each instruction is executed by itself.
-    pub fn steps(&self) -> bool {
+    pub(crate) fn steps(&self) -> bool {
         self.plan.step || self.watched.is_some()
     }
 
     /// Whether the page at `linear` holds an instruction with a breakpoint.
     #[inline]
-    pub fn code_page(&self, linear: u64) -> bool {
+    pub(crate) fn code_page(&self, linear: u64) -> bool {
         self.code && self.on_page(linear, |kind| kind == Kind::Code)
     }
 
     /// Whether the page at `linear` holds watched data.
     #[inline]
-    pub fn data_page(&self, linear: u64) -> bool {
+    pub(crate) fn data_page(&self, linear: u64) -> bool {
         self.data && self.on_page(linear, |kind| matches!(kind, Kind::Data(_)))
     }
 
@@ -128,12 +128,12 @@ impl Debug {
     }
 
     /// Starts an instruction that is executed by itself.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         (self.alone, self.hits, self.watched) = (true, 0, None);
     }
 
     /// Ends it; what it met counts only if it was completed.
-    pub fn end(&mut self, completed: bool) -> u64 {
+    pub(crate) fn end(&mut self, completed: bool) -> u64 {
         self.alone = false;
         if !completed {
             (self.hits, self.watched) = (0, None);
@@ -143,7 +143,7 @@ impl Debug {
     }
 
     /// An event was delivered; tells which data breakpoints its pushes met.
-    pub fn delivered(&mut self) -> u64 {
+    pub(crate) fn delivered(&mut self) -> u64 {
         self.moved = true;
         self.repeating = NOWHERE;
         std::mem::take(&mut self.hits)
@@ -151,27 +151,27 @@ impl Debug {
 
     /// The string instruction at `rip` goes on with another iteration, or it does not.
     #[inline]
-    pub fn repeats(&mut self, rip: u64, more: bool) {
+    pub(crate) fn repeats(&mut self, rip: u64, more: bool) {
         self.repeating = if more { rip } else { NOWHERE };
     }
 
     /// RIP of a repeated string instruction between two of its iterations; else what is no address.
-    pub fn repeating(&self) -> u64 {
+    pub(crate) fn repeating(&self) -> u64 {
         self.repeating
     }
 
     /// Whether the instruction at `rip` is between two iterations.
-    pub fn between_iterations(&self, rip: u64) -> bool {
+    pub(crate) fn between_iterations(&self, rip: u64) -> bool {
         self.repeating == rip
     }
 
     /// Whether a debugger is to be told first of what the last instruction touched.
-    pub fn met_watchpoint(&self) -> bool {
+    pub(crate) fn met_watchpoint(&self) -> bool {
         self.watched.is_some()
     }
 
     /// The exit that a debugger waits for, once it is there.
-    pub fn report(&mut self) -> Option<Exit> {
+    pub(crate) fn report(&mut self) -> Option<Exit> {
         let cause = match self.watched.take() {
             Some(watchpoint) => DebugCause::Watchpoint(watchpoint),
             None if self.plan.step && self.moved => DebugCause::Step,

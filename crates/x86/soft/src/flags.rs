@@ -13,7 +13,7 @@ use satori_defs::x86::rflags;
 use crate::host::Scalar;
 
 /// An unsigned integer of the sizes that x86 arithmetic has.
-pub trait Int: Scalar + Copy + PartialEq + Eq + Into<u64> {
+pub(crate) trait Int: Scalar + Copy + PartialEq + Eq + Into<u64> {
     /// Bits of the type.
     const BITS: u32;
     /// Truncates.
@@ -50,7 +50,7 @@ const KEPT: u64 = CF_BIT | OF_BIT | AF_BIT;
 
 /// The status flags of a vCPU.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Flags {
+pub(crate) struct Flags {
     result: u64,
     carries: u64,
 }
@@ -58,7 +58,7 @@ pub struct Flags {
 impl Flags {
     /// After a logical operation: CF, OF and AF clear.
     #[inline(always)]
-    pub fn logic<T: Int>(&mut self, result: T) {
+    pub(crate) fn logic<T: Int>(&mut self, result: T) {
         self.result = result.sext();
         self.carries = 0;
     }
@@ -72,7 +72,7 @@ impl Flags {
 
     /// `a + b + carry`, with its flags.
     #[inline(always)]
-    pub fn add<T: Int>(&mut self, a: T, b: T, carry: bool) -> T {
+    pub(crate) fn add<T: Int>(&mut self, a: T, b: T, carry: bool) -> T {
         let (a, b): (u64, u64) = (a.into(), b.into());
         let sum = a.wrapping_add(b).wrapping_add(carry.into());
         self.arithmetic(T::from_u64(sum), (a & b) | ((a | b) & !sum));
@@ -81,7 +81,7 @@ impl Flags {
 
     /// `a - b - borrow`, with its flags.
     #[inline(always)]
-    pub fn sub<T: Int>(&mut self, a: T, b: T, borrow: bool) -> T {
+    pub(crate) fn sub<T: Int>(&mut self, a: T, b: T, borrow: bool) -> T {
         let (a, b): (u64, u64) = (a.into(), b.into());
         let difference = a.wrapping_sub(b).wrapping_sub(borrow.into());
         self.arithmetic(T::from_u64(difference), (!a & b) | ((!a | b) & difference));
@@ -90,7 +90,7 @@ impl Flags {
 
     /// `a + 1`; CF is kept.
     #[inline(always)]
-    pub fn inc<T: Int>(&mut self, a: T) -> T {
+    pub(crate) fn inc<T: Int>(&mut self, a: T) -> T {
         let carry = self.carries & CF_BIT;
         let result = self.add(a, T::from_u64(1), false);
         self.keep_carry(carry);
@@ -99,7 +99,7 @@ impl Flags {
 
     /// `a - 1`; CF is kept.
     #[inline(always)]
-    pub fn dec<T: Int>(&mut self, a: T) -> T {
+    pub(crate) fn dec<T: Int>(&mut self, a: T) -> T {
         let carry = self.carries & CF_BIT;
         let result = self.sub(a, T::from_u64(1), false);
         self.keep_carry(carry);
@@ -115,52 +115,52 @@ impl Flags {
 
     /// After a shift or rotate by hand: a result with explicit CF and OF; AF clear.
     #[inline(always)]
-    pub fn shifted<T: Int>(&mut self, result: T, carry: bool, overflow: bool) {
+    pub(crate) fn shifted<T: Int>(&mut self, result: T, carry: bool, overflow: bool) {
         self.result = result.sext();
         self.carries = u64::from(carry) << 63 | u64::from(carry != overflow) << 62;
     }
 
     /// Sets CF and OF only.
     #[inline(always)]
-    pub fn set_cf_of(&mut self, carry: bool, overflow: bool) {
+    pub(crate) fn set_cf_of(&mut self, carry: bool, overflow: bool) {
         self.carries =
             self.carries & !(CF_BIT | OF_BIT) | u64::from(carry) << 63 | u64::from(carry != overflow) << 62;
     }
 
     /// CF.
     #[inline(always)]
-    pub fn cf(&self) -> bool {
+    pub(crate) fn cf(&self) -> bool {
         self.carries & CF_BIT != 0
     }
     /// OF.
     #[inline(always)]
-    pub fn of(&self) -> bool {
+    pub(crate) fn of(&self) -> bool {
         (self.carries ^ (self.carries << 1)) & CF_BIT != 0
     }
     /// ZF.
     #[inline(always)]
-    pub fn zf(&self) -> bool {
+    pub(crate) fn zf(&self) -> bool {
         self.result == 0
     }
     /// SF.
     #[inline(always)]
-    pub fn sf(&self) -> bool {
+    pub(crate) fn sf(&self) -> bool {
         ((self.result >> 63) ^ (self.carries >> 16)) & 1 != 0
     }
     /// PF.
     #[inline(always)]
-    pub fn pf(&self) -> bool {
+    pub(crate) fn pf(&self) -> bool {
         ((self.result ^ (self.carries >> 8)) as u8).count_ones() & 1 == 0
     }
     /// AF.
     #[inline(always)]
-    pub fn af(&self) -> bool {
+    pub(crate) fn af(&self) -> bool {
         self.carries & AF_BIT != 0
     }
 
     /// The six flags at their places in RFLAGS.
     #[inline]
-    pub fn bits(&self) -> u64 {
+    pub(crate) fn bits(&self) -> u64 {
         let bit = |set: bool, flag: u64| if set { flag } else { 0 };
         bit(self.cf(), rflags::CF)
             | bit(self.pf(), rflags::PF)
@@ -172,7 +172,7 @@ impl Flags {
 
     /// Takes the six flags from their places in RFLAGS.
     #[inline]
-    pub fn set_bits(&mut self, bits: u64) {
+    pub(crate) fn set_bits(&mut self, bits: u64) {
         let is = |flag: u64| bits & flag != 0;
         // A result of 0 has SF clear and PF set; a result of 1 has both clear.
         self.result = u64::from(!is(rflags::ZF));
@@ -187,7 +187,7 @@ impl Flags {
 
     /// Condition `code` of Jcc, SETcc and CMOVcc, 0 to 15 (SDM volume 1, appendix B).
     #[inline(always)]
-    pub fn condition(&self, code: u8) -> bool {
+    pub(crate) fn condition(&self, code: u8) -> bool {
         let holds = match code >> 1 {
             0 => self.of(),
             1 => self.cf(),

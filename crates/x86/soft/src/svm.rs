@@ -30,7 +30,7 @@ pub(crate) use saved::{Saved, restore, save};
 
 /// A #VMEXIT, as far as the VMCB tells of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SvmExit {
+pub(crate) struct SvmExit {
     /// EXITCODE.
     pub code: u64,
     /// EXITINFO1.
@@ -50,7 +50,7 @@ impl SvmExit {
 
 /// What a processor with SVM has beside its registers.
 #[derive(Debug)]
-pub struct Svm {
+pub(crate) struct Svm {
     /// A guest of VMRUN executes.
     pub guest: bool,
     /// The global interrupt flag.
@@ -97,7 +97,7 @@ impl Default for Svm {
 
 /// Counters of one processor: VMRUNs, and exits by their places in [`ExitCode::ALL`], behind which is one place for all others.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub(crate) struct Account {
     entries: u64,
     failed: u64,
     exits: Vec<u64>,
@@ -117,7 +117,7 @@ impl Account {
     }
 
     /// The counters by their names.
-    pub fn stats(&self) -> impl Iterator<Item = Stat> {
+    pub(crate) fn stats(&self) -> impl Iterator<Item = Stat> {
         let exits = ExitCode::ALL.iter().zip(&self.exits).map(|(code, count)| (code.nested(), *count));
         [("entries of L2", self.entries), ("entries of L2 that failed", self.failed)]
             .into_iter()

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use satori_cpuid::Offered;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
-use satori_engine::{Entropy, Exception, Exit, PartitionParts, TimeSource, Until, VcpuParts};
+use satori_engine::{Controls, Entropy, Exception, Exit, PartitionParts, TimeSource, Until, VcpuParts};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{Segment, seg};
+use satori_vmx::Vmcs;
 
 use crate::cpu::{Cpu, Exec, Handler, Stop};
 pub use crate::execute::Interpreting as Machine;
@@ -41,6 +42,44 @@ impl Deref for Machine {
 impl DerefMut for Machine {
     fn deref_mut(&mut self) -> &mut Cpu {
         &mut self.cpu
+    }
+}
+
+/// What tests of the translator look at.
+impl Cpu {
+    /// The current VMCS's fields.
+    pub fn vmcs(&self) -> &Vmcs {
+        &self.vmx.vmcs
+    }
+
+    /// The same, for change.
+    pub fn vmcs_mut(&mut self) -> &mut Vmcs {
+        &mut self.vmx.vmcs
+    }
+
+    /// Where the current VMCS is; all ones if there is none.
+    pub fn current_vmcs(&self) -> u64 {
+        self.vmx.current
+    }
+
+    /// Whether it is in VMX operation, and whether a guest executes.
+    pub fn in_vmx(&self) -> (bool, bool) {
+        (self.vmx.on, self.vmx.guest)
+    }
+
+    /// VM entries, and VM exits for `reason`.
+    pub fn nested_counts(&self, reason: usize) -> (u64, u64) {
+        (self.vmx.account.entries, self.vmx.account.exits[reason])
+    }
+
+    /// Instructions executed one at a time.
+    pub fn steps(&self) -> u64 {
+        self.decoded.steps
+    }
+
+    /// The controls in force, for change.
+    pub fn controls_mut(&mut self) -> &mut Controls {
+        &mut self.controls
     }
 }
 

@@ -63,7 +63,7 @@ pub struct VmExit {
 
 /// What a processor with VMX has beside its registers.
 #[derive(Debug)]
-pub struct Vmx {
+pub(crate) struct Vmx {
     /// In VMX operation.
     pub on: bool,
     /// The VMXON region.
@@ -110,7 +110,7 @@ pub struct Vmx {
 
 impl Vmx {
     /// Whose translations are in use.
-    pub fn world(&self) -> World {
+    pub(crate) fn world(&self) -> World {
         if !self.guest {
             return World::Root;
         }

@@ -229,7 +229,7 @@ fn entry(bytes: &[u8], parallel: bool, narrow: bool) -> Option<String> {
     }
     // Behind it a jump to the next instruction, so that something ends the block.
     let code = [bytes, &[0xeb, 0][..]].concat();
-    cpu.memory.write(Gpa(at), &code).expect("it is RAM");
+    cpu.memory().write(Gpa(at), &code).expect("it is RAM");
     cpu.state.gpr.iter_mut().take(16).for_each(|register| *register = SCRATCH);
     cpu.state.cr4 |= satori_defs::x86::cr4::OSXSAVE | satori_defs::x86::cr4::SMAP;
     cpu.state.xcr0 = 7;

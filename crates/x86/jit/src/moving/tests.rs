@@ -184,7 +184,7 @@ fn page(random: &mut Numbers, narrow: bool) -> Vec<u8> {
 
 fn map(cpu: &Cpu, slot: u64, page: u64) {
     let entry = (CODE + 0x1000 * page) | pte::P | pte::W | pte::U;
-    cpu.memory.write(Gpa(TABLE + 8 * slot), &entry.to_le_bytes()).expect("RAM");
+    cpu.memory().write(Gpa(TABLE + 8 * slot), &entry.to_le_bytes()).expect("RAM");
 }
 
 fn machine(random: &mut Numbers, narrow: bool) -> Machine {
@@ -195,7 +195,7 @@ fn machine(random: &mut Numbers, narrow: bool) -> Machine {
         cpu.mode_changed();
     }
     let write = |at: u64, value: u64| {
-        cpu.memory.write(Gpa(at), &(value | pte::P | pte::W | pte::U).to_le_bytes()).expect("RAM");
+        cpu.memory().write(Gpa(at), &(value | pte::P | pte::W | pte::U).to_le_bytes()).expect("RAM");
     };
     let index = |level: u64| linear(narrow) >> (12 + 9 * level) & 511;
     if narrow {
@@ -206,7 +206,7 @@ fn machine(random: &mut Numbers, narrow: bool) -> Machine {
     }
     write(TABLE + 0x2000 + 8 * index(1), TABLE);
     for number in 0..PAGES {
-        cpu.memory.write(Gpa(CODE + 0x1000 * number), &page(random, narrow)).expect("RAM");
+        cpu.memory().write(Gpa(CODE + 0x1000 * number), &page(random, narrow)).expect("RAM");
     }
     for slot in 0..SLOTS {
         map(&cpu, slot, random.below(PAGES));
@@ -217,7 +217,7 @@ fn machine(random: &mut Numbers, narrow: bool) -> Machine {
 /// The tables that lead to all others, without what the processor notes in them.
 fn upper_tables(cpu: &Cpu) -> Vec<u64> {
     let mut bytes = vec![0; 0x4000];
-    cpu.memory.read(Gpa(cpu.state.cr3), &mut bytes).expect("RAM");
+    cpu.memory().read(Gpa(cpu.state.cr3), &mut bytes).expect("RAM");
     let entries = bytes.chunks_exact(8).map(|entry| u64::from_le_bytes(entry.try_into().expect("8 bytes")));
     entries.map(|entry| entry & !(pte::A | pte::D)).collect()
 }
@@ -243,8 +243,8 @@ fn change(cpu: &mut Machine, random: &mut Numbers, narrow: bool) {
             // Another vCPU writes to the data, or makes an entry a return.
             let at = Gpa(CODE + 0x1000 * random.below(PAGES));
             let offset = if random.below(4) == 0 { 0x200 } else { 0xe00 + random.below(0x80) };
-            cpu.memory.write(Gpa(at.0 + offset), &[if offset == 0x200 { 0xc3 } else { 7 }]).expect("RAM");
-            cpu.memory.page(at).expect("RAM").state.wrote();
+            cpu.memory().write(Gpa(at.0 + offset), &[if offset == 0x200 { 0xc3 } else { 7 }]).expect("RAM");
+            cpu.memory().page(at).expect("RAM").state.wrote();
         }
         4 if !narrow => {
             let user = random.below(2) == 0;
@@ -296,7 +296,7 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
         // Where a return leads behind the last call.
         let word = if narrow { 4 } else { 8 };
         for (i, at) in [begin, begin + 0x1000, CODE + 0x2000].into_iter().enumerate() {
-            cpu.memory.write(Gpa(STACK + word * i as u64), &at.to_le_bytes()).expect("RAM");
+            cpu.memory().write(Gpa(STACK + word * i as u64), &at.to_le_bytes()).expect("RAM");
         }
         cpu.state.rip = place(&mut random);
         let length = if random.below(3) == 0 { 1 + random.below(300) } else { 5000 };
@@ -307,7 +307,7 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Vec<Lef
         }
         let mut state = cpu.state.gpr[..16].to_vec();
         state.push(cpu.state.rip);
-        left.push((state, cpu.count.retired, format!("{exit:?}")));
+        left.push((state, cpu.retired(), format!("{exit:?}")));
         cpu.resume(Resume::Continue);
         if exit == Exit::TripleFault {
             // It ran out of its pages.
@@ -384,7 +384,7 @@ fn what_is_made_here_is_what_is_made_there() {
         cpu.set_parallel(parallel);
         // The first GiB is at HERE and, 0x31000 bytes further, at THERE, of which one page is enough.
         let write = |at: u64, value: u64| {
-            cpu.memory.write(Gpa(at), &(value | pte::P | pte::W | pte::U).to_le_bytes()).expect("RAM");
+            cpu.memory().write(Gpa(at), &(value | pte::P | pte::W | pte::U).to_le_bytes()).expect("RAM");
         };
         let physical = 0x1_0000;
         write(0x1000 + 8 * (HERE >> 39), 0x2000);
@@ -392,7 +392,7 @@ fn what_is_made_here_is_what_is_made_there() {
         write(TABLE + 0x1000, TABLE + 0x2000);
         write(TABLE + 0x2000, TABLE);
         write(TABLE + 8 * ((THERE + physical) >> 12 & 511), physical);
-        cpu.memory.write(Gpa(physical), &[&bytes[..], &[0xeb, 0]].concat()).expect("RAM");
+        cpu.memory().write(Gpa(physical), &[&bytes[..], &[0xeb, 0]].concat()).expect("RAM");
         cpu.state.cr4 |= satori_defs::x86::cr4::OSXSAVE | satori_defs::x86::cr4::SMAP;
         cpu.state.xcr0 = 7;
         let manner = Manner { hot: 0, counting: false, watcher: None, host: Host::default() };
@@ -451,10 +451,10 @@ fn the_rest_of_a_loop_knows_where_it_is_when_both_were_made_elsewhere() {
         &Pool::default(),
         Manner { hot: 3, counting: false, watcher: None, host: Host::default() },
     ));
-    cpu.memory.write(Gpa(CODE + 0x100), &code).expect("RAM");
+    cpu.memory().write(Gpa(CODE + 0x100), &code).expect("RAM");
     for (slot, page) in [(6, 1), (7, 4)] {
         map(&cpu, slot, page);
-        cpu.memory.write(Gpa(CODE + 0x1000 * page), &[1; 0x1000]).expect("RAM");
+        cpu.memory().write(Gpa(CODE + 0x1000 * page), &[1; 0x1000]).expect("RAM");
     }
     let one = u64::from_le_bytes([1; 8]);
     let middle = border - 0x800;

@@ -226,7 +226,7 @@ fn program(random: &mut Numbers) -> (Vec<u8>, u64) {
 /// A processor that executes `code`, in compatibility mode.
 fn machine(code: &[u8], end: u64, random: &mut Numbers) -> Machine {
     let mut cpu = machine64();
-    let write = |at: u64, bytes: &[u8]| cpu.memory.write(Gpa(at), bytes).expect("RAM");
+    let write = |at: u64, bytes: &[u8]| cpu.memory().write(Gpa(at), bytes).expect("RAM");
     let open = pte::P | pte::W | pte::U;
     write(PD + 0x1000 + 8 * ((DATA - (1 << 30)) >> 21), &(TABLE | open).to_le_bytes());
     // The last page below 4 GiB is data too; none is mapped behind it.
@@ -273,7 +273,7 @@ fn machine(code: &[u8], end: u64, random: &mut Numbers) -> Machine {
 /// The tables that the processor walks, but for those of the data, and without what it notes in them.
 fn tables(cpu: &Cpu) -> Vec<u64> {
     let mut bytes = vec![0; (STACK - 0x1000) as usize];
-    cpu.memory.read(Gpa(0x1000), &mut bytes).expect("RAM");
+    cpu.memory().read(Gpa(0x1000), &mut bytes).expect("RAM");
     bytes[(TABLE - 0x1000) as usize..][..0x1000].fill(0);
     let entries = bytes.chunks_exact(8).map(|entry| u64::from_le_bytes(entry.try_into().expect("8 bytes")));
     entries.map(|entry| entry & !(pte::A | pte::D)).collect()
@@ -316,12 +316,11 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Left, u
     let fixed = tables(&cpu);
     for round in 0..ROUNDS {
         begin(&mut cpu, seed, round);
-        let (until, mut places) = (cpu.count.retired + LONGEST, 0u64);
+        let (until, mut places) = (cpu.retired() + LONGEST, 0u64);
         let exit = loop {
-            let exit =
-                cpu.run(Until { counter: None, instructions: Some(slice.min(until - cpu.count.retired)) });
+            let exit = cpu.run(Until { counter: None, instructions: Some(slice.min(until - cpu.retired())) });
             places = places.wrapping_mul(31).wrapping_add(cpu.state.rip ^ cpu.state.gpr[reg::RSP] << 32);
-            if exit != Exit::Budget || cpu.count.retired >= until {
+            if exit != Exit::Budget || cpu.retired() >= until {
                 break exit;
             }
         };
@@ -336,11 +335,11 @@ fn execute(seed: u64, hot: Option<u32>, parallel: bool, pool: &Pool) -> (Left, u
         let undefined = if astray { rflags::STATUS } else { rflags::AF };
         registers.extend([cpu.state.rip, cpu.state.rflags & !undefined, cpu.state.cr2, places]);
         let mut memory = vec![0; (PAGES * 0x1000) as usize];
-        cpu.memory.read(Gpa(SCRATCH), &mut memory).expect("RAM");
+        cpu.memory().read(Gpa(SCRATCH), &mut memory).expect("RAM");
         let mut tables = vec![0; 0x1000];
-        cpu.memory.read(Gpa(TABLE), &mut tables).expect("RAM");
+        cpu.memory().read(Gpa(TABLE), &mut tables).expect("RAM");
         memory.extend(tables);
-        left.push((format!("{exit:?}"), cpu.count.retired, registers, memory));
+        left.push((format!("{exit:?}"), cpu.retired(), registers, memory));
         cpu.resume(satori_engine::Resume::Continue);
         cpu.state.activity = satori_state::Activity::Active;
     }

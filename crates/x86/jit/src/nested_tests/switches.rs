@@ -17,9 +17,9 @@ fn machine(translates: bool, more: u32) -> Machine {
     // MOV AL,[30000]; CPUID
     let cpu = hypervisor(translates, &[0x8a, 0x04, 0x25, 0, 0, 3, 0, 0x0f, 0xa2], &changes);
     // MOV BL,[30000]; HLT
-    cpu.memory.write(Gpa(HANDLER), &[0x8a, 0x1c, 0x25, 0, 0, 3, 0, 0xf4]).unwrap();
-    cpu.memory.write(Gpa(DATA), &[1]).unwrap();
-    cpu.memory.write(Gpa(DATA + 0x1000), &[2]).unwrap();
+    cpu.memory().write(Gpa(HANDLER), &[0x8a, 0x1c, 0x25, 0, 0, 3, 0, 0xf4]).unwrap();
+    cpu.memory().write(Gpa(DATA), &[1]).unwrap();
+    cpu.memory().write(Gpa(DATA + 0x1000), &[2]).unwrap();
     cpu
 }
 
@@ -33,13 +33,13 @@ fn again(cpu: &mut Machine, invalidation: Option<(u8, u8, u64)>) -> (u64, u64) {
     let mut code = Vec::new();
     if let Some((opcode, kind, word)) = invalidation {
         let address = if opcode == OF_VPID { DATA } else { 0 };
-        cpu.memory.write(Gpa(DESCRIPTOR), &[word, address].map(u64::to_le_bytes).concat()).unwrap();
+        cpu.memory().write(Gpa(DESCRIPTOR), &[word, address].map(u64::to_le_bytes).concat()).unwrap();
         code.extend([0xb8, kind, 0, 0, 0, 0x66, 0x0f, 0x38, opcode, 0x04, 0x25, 0x10, 0, 7, 0]);
     }
     code.extend([0x0f, 0x01, 0xc3, 0xf4]);
-    cpu.memory.write(Gpa(RESUME), &code).unwrap();
-    cpu.memory.page(Gpa(RESUME)).unwrap().state.wrote();
-    cpu.vmx.vmcs.set(Field::GuestRip, GUEST);
+    cpu.memory().write(Gpa(RESUME), &code).unwrap();
+    cpu.memory().page(Gpa(RESUME)).unwrap().state.wrote();
+    cpu.vmcs_mut().set(Field::GuestRip, GUEST);
     cpu.state.rip = RESUME;
     assert_eq!(run(cpu), HANDLER + 8);
     assert_eq!(told(cpu).0, 10);
@@ -65,7 +65,7 @@ fn an_invalidation_reaches_what_a_guest_left_behind() {
             run(&mut cpu);
             assert_eq!(again(&mut cpu, None), (1, 1), "{name}");
             let entry = EPT + 0x3000 + 8 * (DATA >> 12);
-            cpu.memory.write(Gpa(entry), &((DATA + 0x1000) | 0x37).to_le_bytes()).unwrap();
+            cpu.memory().write(Gpa(entry), &((DATA + 0x1000) | 0x37).to_le_bytes()).unwrap();
             assert_eq!(again(&mut cpu, invalidation), (seen, 1), "{name}");
             // One address is another page for each of both, whoever was there last.
             assert_eq!(again(&mut cpu, Some((OF_EPT, 2, 0))), (2, 1), "{name}");
@@ -112,7 +112,7 @@ fn a_fault_in_a_delivery_leaves_before_it_is_a_double_fault() {
             run(&mut cpu);
             let told =
                 [Field::ExitReason, Field::ExitInterruption, Field::ExitErrorCode, Field::IdtVectoring];
-            assert_eq!(told.map(|field| cpu.vmx.vmcs.get(field)), [reason, interruption, code, vectoring]);
+            assert_eq!(told.map(|field| cpu.vmcs().get(field)), [reason, interruption, code, vectoring]);
         }
     });
 }
@@ -121,9 +121,9 @@ fn a_fault_in_a_delivery_leaves_before_it_is_a_double_fault() {
 fn what_the_ept_withholds_is_saved_with_rf() {
     both(|translates| {
         let mut cpu = machine(translates, proc2::VPID);
-        cpu.memory.write(Gpa(EPT + 0x3000 + 8 * (DATA >> 12)), &[0; 8]).unwrap();
+        cpu.memory().write(Gpa(EPT + 0x3000 + 8 * (DATA >> 12)), &[0; 8]).unwrap();
         run(&mut cpu);
         assert_eq!(told(&cpu).0, 48);
-        assert_eq!(cpu.vmx.vmcs.get(Field::GuestRflags) & rflags::RF, rflags::RF);
+        assert_eq!(cpu.vmcs().get(Field::GuestRflags) & rflags::RF, rflags::RF);
     });
 }

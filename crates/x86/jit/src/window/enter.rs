@@ -127,7 +127,7 @@ impl Translating {
     /// Instructions retired, as far as translated code says.
     fn retired_by_now(&self) -> u64 {
         let paid = self.started - self.context.budget - self.context.left;
-        self.cpu.count.retired.wrapping_add(paid as u64)
+        self.cpu.retired().wrapping_add(paid as u64)
     }
 
     /// `range` is in several pieces: the code that goes on from its instruction without windows.

@@ -4,7 +4,7 @@ use satori_engine::TimeSource;
 
 /// See the module.
 #[derive(Default)]
-pub struct Count {
+pub(crate) struct Count {
     /// Instructions retired, or ended by a fault that was delivered, before the current block.
     pub retired: u64,
     /// Of those, how many [`TimeSource::retired`] was told.

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 /// Decoded code that is being executed. It is told when its own vCPU writes to a page that holds decoded code: asking
 /// behind each operation whether that happened would cost each of them.
-pub trait Running {
+pub(crate) trait Running {
     /// What is left of it must not be executed if it is of a page that was written.
     fn code_written(&self);
 }
@@ -18,7 +18,7 @@ unsafe impl Send for Noted {}
 
 /// See the module.
 #[derive(Default)]
-pub struct Decoded {
+pub(crate) struct Decoded {
     /// The decoded code that is being executed, if any. It lives as long as it is here.
     running: Option<Noted>,
     /// Instructions of that which were retired and are not in [`Count::retired`](super::Count::retired). True while an

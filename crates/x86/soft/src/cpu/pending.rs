@@ -19,7 +19,7 @@ pub struct Asking {
 }
 
 /// See the module.
-pub struct Pending {
+pub(crate) struct Pending {
     /// The exception of the last [`Stop::Fault`].
     pub(crate) fault: Option<Exception>,
     /// The exit of the last [`Stop::Exit`].
@@ -62,14 +62,14 @@ impl Default for Pending {
 impl Pending {
     /// Records an exception; the instruction ends with the returned value as its error.
     #[cold]
-    pub fn raise(&mut self, exception: Exception) -> Stop {
+    pub(crate) fn raise(&mut self, exception: Exception) -> Stop {
         self.fault = Some(exception);
         Stop::Fault
     }
 
     /// Asks the machine. The first time the instruction stops here; executed again, it finds
     /// the answer. A fault as the answer is raised at once.
-    pub fn ask(&mut self, exit: Exit) -> Exec<Resume> {
+    pub(crate) fn ask(&mut self, exit: Exit) -> Exec<Resume> {
         if self.delivering {
             return Ok(Resume::Value(u64::MAX));
         }
@@ -97,7 +97,7 @@ impl Pending {
 
     /// Leaves for the machine with the state as it is.
     #[cold]
-    pub fn exit(&mut self, exit: Exit) -> Stop {
+    pub(crate) fn exit(&mut self, exit: Exit) -> Stop {
         self.wanted = exit;
         self.asking = None;
         Stop::Exit

@@ -13,7 +13,7 @@ const WORKS: usize = NestedWork::ALL.len();
 
 /// The counters of one processor.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub(crate) struct Account {
     /// VM entries that succeeded.
     pub entries: u64,
     /// VM entries that failed, by any error.
@@ -86,18 +86,18 @@ impl Account {
     }
 
     /// L2 left for `reason`.
-    pub fn left(&mut self, reason: u32) {
+    pub(crate) fn left(&mut self, reason: u32) {
         self.last = (reason as usize).min(REASONS - 1);
         self.exits[self.last] += 1;
     }
 
     /// L1 executed an instruction of VMX.
-    pub fn worked(&mut self, work: NestedWork) {
+    pub(crate) fn worked(&mut self, work: NestedWork) {
         self.work[self.last][work as usize] += 1;
     }
 
     /// L1 executed VMREAD or VMWRITE of the field with this encoding.
-    pub fn accessed(&mut self, encoding: u64, write: bool) {
+    pub(crate) fn accessed(&mut self, encoding: u64, write: bool) {
         self.worked(match (write, shadowed(encoding)) {
             (false, true) => NestedWork::VmreadShadowed,
             (false, false) => NestedWork::Vmread,
@@ -107,14 +107,14 @@ impl Account {
     }
 
     /// An entry with an enlightened VMCS, with these clean fields; `spared`: it need not look at the MSR bitmap.
-    pub fn enlightened_entry(&mut self, clean: u32, spared: bool) {
+    pub(crate) fn enlightened_entry(&mut self, clean: u32, spared: bool) {
         self.enlightened += 1;
         self.clean += u64::from((clean & 0xffff).count_ones());
         self.bitmaps_spared += u64::from(spared);
     }
 
     /// The counters by their names.
-    pub fn stats(&self) -> impl Iterator<Item = Stat> {
+    pub(crate) fn stats(&self) -> impl Iterator<Item = Stat> {
         let reasons = ExitReason::ALL.iter().flat_map(|reason| {
             let at = *reason as usize;
             let works =
