@@ -121,7 +121,7 @@ fn unfit(state: &CpuState, has: impl Fn(satori_cpuid::Feature) -> bool) -> Optio
         (!long || rules::cr3::legal(state.cr3, satori_cpuid::PHYSICAL_BITS), "CR3"),
         (state.rflags & rflags::FIXED == rflags::FIXED, "RFLAGS"),
         (state.rflags & rflags::VM == 0 || !long, "virtual-8086 mode in long mode"),
-        (if code64 { rules::canonical(state.rip) } else { state.rip >> 32 == 0 }, "RIP"),
+        (rules::instruction(state.rip, code64), "RIP"),
         (rules::debug::legal(state.dr6) && rules::debug::legal(state.dr7), "DR6 or DR7"),
         (state.pending_debug & !dr6::WRITABLE == 0, "pending debug exceptions"),
         (rules::xcr0::legal(state.xcr0, u64::MAX), "XCR0"),

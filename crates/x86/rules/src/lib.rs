@@ -15,9 +15,10 @@ pub mod debug;
 pub mod efer;
 pub mod memory_type;
 pub mod mtrr;
+pub mod segment;
 pub mod xcr0;
 
-pub use address::canonical;
+pub use address::{canonical, instruction};
 
 /// Whether no bit of `value` is set but those of `exist`.
 pub const fn within(value: u64, exist: u64) -> bool {

@@ -1,6 +1,7 @@
 //! What VMRUN accepts (APM 15.5.1): everything else is VMEXIT_INVALID.
 
 use satori_defs::x86::{cr0, cr4, efer};
+use satori_rules as rules;
 
 use crate::event::injectable;
 use crate::vmcb::{Descriptor, interrupt};
@@ -19,9 +20,6 @@ pub struct Around {
     pub long: bool,
 }
 
-/// L and D of a code segment's attributes.
-const LONG: u16 = 1 << 9;
-const BIG: u16 = 1 << 10;
 /// Bytes of the permission maps.
 const IO_MAP: u64 = 0x3000;
 const MSR_MAP: u64 = 0x2000;
@@ -42,7 +40,7 @@ fn controls(vmcb: &Vmcb, around: Around) -> bool {
         && injectable(vmcb.get(Place::INJECT))
         && (vmcb.has(Intercept::NMI) || vmcb.get(Place::INTERRUPT_CONTROL) & interrupt::NMI_ENABLE == 0)
         && (!nested || around.long && vmcb.get(Place::NESTED_CR3) >> around.address_bits == 0)
-        && (!nested || satori_rules::memory_type::pat(vmcb.get(Place::PAT)))
+        && (!nested || rules::memory_type::pat(vmcb.get(Place::PAT)))
 }
 
 fn state(vmcb: &Vmcb, around: Around) -> bool {
@@ -50,7 +48,7 @@ fn state(vmcb: &Vmcb, around: Around) -> bool {
     let (efer, cr0, cr4) = (get(Place::EFER), get(Place::CR0), get(Place::CR4));
     let paged = cr0 & cr0::PG != 0;
     let long = efer & efer::LME != 0 && paged;
-    let code = vmcb.segment(Descriptor::Cs).attributes;
+    let code = vmcb.segment(Descriptor::Cs).rights();
     let high = |place: Place| get(place) >> 32;
     efer & efer::SVME != 0
         && efer & !around.efer == 0
@@ -62,7 +60,7 @@ fn state(vmcb: &Vmcb, around: Around) -> bool {
         && high(Place::DR7) == 0
         && (!long || cr4 & cr4::PAE != 0)
         && (!long || cr0 & cr0::PE != 0)
-        && (!long || code & (LONG | BIG) != LONG | BIG)
+        && (!long || rules::segment::one_size(code))
 }
 
 #[cfg(test)]

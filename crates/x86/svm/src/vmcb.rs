@@ -141,6 +141,14 @@ pub struct Segment {
     pub base: u64,
 }
 
+impl Segment {
+    /// The attributes at the places of a descriptor's second word, as VMX has them (SDM 25.4.1).
+    pub const fn rights(&self) -> u32 {
+        let attributes = self.attributes as u32;
+        attributes & 0xff | (attributes & 0xf00) << 4
+    }
+}
+
 /// A VMCB's copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vmcb(Box<[u8; USED]>);

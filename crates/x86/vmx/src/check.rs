@@ -2,6 +2,7 @@
 
 use satori_defs::x86::{cr0, cr4, efer, rflags};
 use satori_rules as rules;
+use satori_rules::segment::{self, Held, Under};
 
 use crate::capability::{self, CR3_TARGETS, Pair};
 use crate::control::{activity, entry, exit, interruptibility, pin, proc, proc2};
@@ -195,87 +196,21 @@ fn registers(vmcs: &Vmcs, around: Around) -> bool {
         && (controls & entry::LOAD_EFER == 0 || rules::within(value, around.efer) && agrees)
 }
 
-const UNUSABLE: u32 = 1 << 16;
-
-/// A segment register's fields.
-struct Segment {
-    selector: u64,
-    base: u64,
-    limit: u32,
-    rights: u32,
-}
-
-impl Segment {
-    fn of(vmcs: &Vmcs, index: usize) -> Self {
-        Segment {
-            selector: vmcs.get(GuestEs.plus(index)),
-            base: vmcs.get(GuestEsBase.plus(index)),
-            limit: vmcs.get32(GuestEsLimit.plus(index)),
-            rights: vmcs.get32(GuestEsRights.plus(index)),
-        }
-    }
-    fn usable(&self) -> bool {
-        self.rights & UNUSABLE == 0
-    }
-    fn kind(&self) -> u32 {
-        self.rights & 15
-    }
-    fn dpl(&self) -> u32 {
-        self.rights >> 5 & 3
-    }
-    /// S as asked, P, no reserved bit, and a granularity that fits the limit.
-    fn shaped(&self, system: bool) -> bool {
-        let granular = self.rights & 1 << 15 != 0;
-        (self.rights & 1 << 4 == 0) == system
-            && self.rights & 1 << 7 != 0
-            && self.rights & 0xfffe_0f00 == 0
-            && (self.limit & 0xfff == 0xfff || !granular)
-            && (self.limit >> 20 == 0 || granular)
-    }
-}
-
 /// Segment registers (SDM 26.3.1.2).
 fn segments(vmcs: &Vmcs, _: Around) -> bool {
-    let wide = vmcs.get32(EntryControls) & entry::IA32E != 0;
-    let v86 = vmcs.get(GuestRflags) & rflags::VM != 0;
-    let unrestricted = secondary(vmcs) & proc2::UNRESTRICTED != 0;
-    let real = vmcs.get(GuestCr0) & cr0::PE == 0;
-    let [es, cs, ss, ds, fs, gs] = std::array::from_fn(|index| Segment::of(vmcs, index));
-    let (ldtr, tr) = (Segment::of(vmcs, 6), Segment::of(vmcs, 7));
-    let task = tr.usable()
-        && tr.selector & 4 == 0
-        && rules::canonical(tr.base)
-        && tr.shaped(true)
-        && (tr.kind() == 11 || tr.kind() == 3 && !wide);
-    let local = !ldtr.usable()
-        || ldtr.selector & 4 == 0 && rules::canonical(ldtr.base) && ldtr.shaped(true) && ldtr.kind() == 2;
-    let bases = [&fs, &gs].iter().all(|s| rules::canonical(s.base))
-        && cs.base >> 32 == 0
-        && [&ss, &ds, &es].iter().all(|s| !s.usable() || s.base >> 32 == 0);
-    if !(task && local && bases) {
-        return false;
-    }
-    if v86 {
-        return [&es, &cs, &ss, &ds, &fs, &gs]
-            .iter()
-            .all(|s| s.base == s.selector << 4 && s.limit == 0xffff && s.rights == 0xf3);
-    }
-    let code = match cs.kind() {
-        3 => unrestricted && cs.dpl() == 0,
-        9 | 11 => cs.dpl() == ss.dpl(),
-        13 | 15 => cs.dpl() <= ss.dpl(),
-        _ => false,
+    let held = |index| Held {
+        selector: vmcs.get(GuestEs.plus(index)),
+        base: vmcs.get(GuestEsBase.plus(index)),
+        limit: vmcs.get32(GuestEsLimit.plus(index)),
+        rights: vmcs.get32(GuestEsRights.plus(index)),
     };
-    let both = wide && cs.rights & 1 << 13 != 0 && cs.rights & 1 << 14 != 0;
-    let stack = !ss.usable() || matches!(ss.kind(), 3 | 7) && ss.shaped(false);
-    let rpl = unrestricted || ss.selector & 3 == cs.selector & 3 && u64::from(ss.dpl()) == ss.selector & 3;
-    let level = !(real || cs.kind() == 3) || ss.dpl() == 0;
-    let data = [&ds, &es, &fs, &gs].iter().all(|s| {
-        let readable = s.kind() & 8 == 0 || s.kind() & 2 != 0;
-        let deep = unrestricted || s.kind() > 11 || u64::from(s.dpl()) >= s.selector & 3;
-        !s.usable() || s.kind() & 1 != 0 && readable && deep && s.shaped(false)
-    });
-    code && cs.shaped(false) && !both && stack && rpl && level && data
+    let under = Under {
+        wide: vmcs.get32(EntryControls) & entry::IA32E != 0,
+        v86: vmcs.get(GuestRflags) & rflags::VM != 0,
+        real: vmcs.get(GuestCr0) & cr0::PE == 0,
+        unrestricted: secondary(vmcs) & proc2::UNRESTRICTED != 0,
+    };
+    segment::together(std::array::from_fn(held), under)
 }
 
 /// GDTR and IDTR (SDM 26.3.1.3).
@@ -292,7 +227,7 @@ fn flags(vmcs: &Vmcs, _: Around) -> bool {
     let info = vmcs.get32(EntryInterruption);
     let interrupt = info & VALID != 0 && info >> 8 & 7 == kind::EXTERNAL_INTERRUPT;
     let real = vmcs.get(GuestCr0) & cr0::PE == 0;
-    (if code64 { rules::canonical(rip) } else { rip >> 32 == 0 })
+    rules::instruction(rip, code64)
         && value & !0x3f_7fd7 == 0
         && value & 2 != 0
         && (value & rflags::VM == 0 || !wide && !real)

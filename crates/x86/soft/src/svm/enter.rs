@@ -46,14 +46,8 @@ pub(super) const EXCHANGED: [(usize, Descriptor); 4] = [
 
 /// A descriptor of the VMCB as a segment register.
 pub(super) fn segment(from: satori_svm::vmcb::Segment) -> Segment {
-    let attributes = u32::from(from.attributes);
     let unusable = if from.attributes & PRESENT == 0 { Segment::UNUSABLE } else { 0 };
-    Segment {
-        selector: from.selector,
-        rights: attributes & 0xff | (attributes & 0xf00) << 4 | unusable,
-        limit: from.limit,
-        base: from.base,
-    }
+    Segment { selector: from.selector, rights: from.rights() | unusable, limit: from.limit, base: from.base }
 }
 
 /// A segment register as a descriptor of the VMCB.

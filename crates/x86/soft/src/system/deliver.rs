@@ -3,6 +3,7 @@
 
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
+use satori_rules::segment;
 use satori_state::{DescriptorTable, Segment, reg, seg};
 
 use super::descriptor::{Descriptor, Found, null, rpl, selector_fault, system_type, unusable};
@@ -191,7 +192,7 @@ pub(super) fn inner_stack(cpu: &mut Cpu, cpl: u8, ext: u32) -> Exec<Stack> {
     }
     let mut found = cpu.require_descriptor(selector, vector::TS, ext)?;
     let stack = found.descriptor;
-    if rpl(selector) != cpl || stack.dpl() != cpl || !stack.writable() {
+    if !segment::stack(stack.rights(), cpl, rpl(selector)) {
         return Err(cpu.raise(selector_fault(vector::TS, selector, ext)));
     }
     if !stack.present() {

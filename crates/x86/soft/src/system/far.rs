@@ -3,6 +3,7 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 use satori_defs::x86::vector;
 use satori_engine::Exception;
+use satori_rules::segment;
 use satori_state::{Segment, reg, seg};
 
 use super::deliver::{Delivery, deliver, inner_stack};
@@ -112,7 +113,7 @@ pub(super) fn paragraph_code(cpu: &Cpu, selector: u16) -> Segment {
 
 /// A code segment's form and presence, for every kind of transfer.
 pub(super) fn check_code(cpu: &mut Cpu, code: Descriptor, selector: u16) -> Exec<()> {
-    if cpu.state.long_mode() && code.long() && code.big() {
+    if cpu.state.long_mode() && !segment::one_size(code.rights()) {
         return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
     }
     if !code.present() {
@@ -124,9 +125,7 @@ pub(super) fn check_code(cpu: &mut Cpu, code: Descriptor, selector: u16) -> Exec
 /// The segment register for a direct transfer to a code segment: the privilege level stays.
 fn direct_code(cpu: &mut Cpu, found: &mut Found, selector: u16) -> Exec<Segment> {
     let (code, cpl) = (found.descriptor, cpu.cpl());
-    let allowed =
-        if code.conforming() { code.dpl() <= cpl } else { rpl(selector) <= cpl && code.dpl() == cpl };
-    if !allowed {
+    if !segment::code(code.rights(), cpl, rpl(selector)) {
         return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
     }
     check_code(cpu, code, selector)?;

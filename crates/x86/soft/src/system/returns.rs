@@ -3,6 +3,7 @@
 use iced_x86::Instruction;
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
+use satori_rules::segment;
 use satori_state::{Segment, reg, seg};
 
 use super::descriptor::{null, rpl, selector_fault, unusable};
@@ -28,9 +29,7 @@ fn return_code(cpu: &mut Cpu, selector: u16) -> Exec<Segment> {
     }
     let mut found = cpu.require_descriptor(selector, vector::GP, 0)?;
     let code = found.descriptor;
-    let target = rpl(selector);
-    let level = if code.conforming() { code.dpl() <= target } else { code.dpl() == target };
-    if !code.code() || target < cpu.cpl() || !level {
+    if !segment::code_for(code.rights(), cpu.cpl(), rpl(selector)) {
         return Err(cpu.raise(selector_fault(vector::GP, selector, 0)));
     }
     check_code(cpu, code, selector)?;

@@ -3,6 +3,7 @@
 use iced_x86::{Instruction, Register};
 use satori_defs::x86::{cr0, rflags, vector};
 use satori_engine::Exception;
+use satori_rules::segment;
 use satori_state::{Segment, seg};
 
 use super::descriptor::{null, rpl, selector_fault, unusable};
@@ -37,9 +38,7 @@ impl Cpu {
         }
         let mut found = self.require_descriptor(selector, vector::GP, 0)?;
         let descriptor = found.descriptor;
-        let privileged =
-            !descriptor.conforming() && (rpl(selector) > descriptor.dpl() || self.cpl() > descriptor.dpl());
-        if !descriptor.readable() || privileged {
+        if !segment::data(descriptor.rights(), self.cpl(), rpl(selector)) {
             return Err(self.raise(selector_fault(vector::GP, selector, 0)));
         }
         if !descriptor.present() {
@@ -64,7 +63,7 @@ impl Cpu {
     pub(super) fn outer_stack_segment(&mut self, selector: u16, cpl: u8, vector: u8) -> Exec<Segment> {
         let mut found = self.require_descriptor(selector, vector, 0)?;
         let descriptor = found.descriptor;
-        if rpl(selector) != cpl || descriptor.dpl() != cpl || !descriptor.writable() {
+        if !segment::stack(descriptor.rights(), cpl, rpl(selector)) {
             return Err(self.raise(selector_fault(vector, selector, 0)));
         }
         if !descriptor.present() {

@@ -5,6 +5,7 @@
 
 use satori_defs::x86::{cr0, dr6, dr7, rflags, vector};
 use satori_engine::Exception;
+use satori_rules::segment;
 use satori_state::{reg, seg};
 
 use super::control::load_cr3;
@@ -362,15 +363,11 @@ fn load_segments(cpu: &mut Cpu, selectors: &[u16; 6], ext: u32) -> Exec<()> {
         }
         let mut found = cpu.require_descriptor(selector, vector::TS, ext)?;
         let descriptor = found.descriptor;
-        let dpl = descriptor.dpl();
+        let (rights, rpl) = (descriptor.rights(), rpl(selector));
         let (valid, absent) = match index {
-            seg::CS if descriptor.conforming() => (dpl <= cpl, vector::NP),
-            seg::CS => (descriptor.code() && dpl == cpl, vector::NP),
-            seg::SS => (descriptor.writable() && rpl(selector) == cpl && dpl == cpl, vector::SS),
-            _ => {
-                let allowed = descriptor.conforming() || (dpl >= cpl && dpl >= rpl(selector));
-                (descriptor.readable() && allowed, vector::NP)
-            }
+            seg::CS => (segment::code(rights, cpl, rpl), vector::NP),
+            seg::SS => (segment::stack(rights, cpl, rpl), vector::SS),
+            _ => (segment::data(rights, cpl, rpl), vector::NP),
         };
         if !valid {
             return Err(cpu.raise(invalid));
