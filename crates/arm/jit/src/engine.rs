@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use satori_arm_engine::Arm;
 use satori_arm_soft::{Cpu, Execute, partition};
+use satori_code::Arena;
 use satori_lock::Held;
 use satori_seam::{Capabilities, Capability, Engine, Partition, PartitionParts};
 
-use crate::arena::Arena;
-use crate::jit::Jit;
+use crate::jit::{Jit, SIZE};
 
 /// Code memories that are nobody's: those of a life's vCPUs serve the next, as the sandbox lets none be mapped.
 pub(crate) type Pool = Arc<Mutex<Vec<Arena>>>;
@@ -28,7 +28,7 @@ pub struct Translator {
 impl Translator {
     /// Whether the host gives memory for code.
     pub fn works() -> io::Result<()> {
-        Arena::new().map(drop)
+        Arena::new(SIZE).map(drop)
     }
 
     /// One for so many vCPUs.
@@ -54,7 +54,7 @@ impl Engine<Arm> for Translator {
     fn create_partition(&self, parts: PartitionParts<Arm>) -> io::Result<Box<dyn Partition<Arm>>> {
         let Translator { pool, hot, .. } = self.clone();
         Ok(partition(parts, self.vcpus, move |cpu: &Cpu| {
-            let arena = pool.lock().held().pop().or_else(|| Arena::new().ok())?;
+            let arena = pool.lock().held().pop().or_else(|| Arena::new(SIZE).ok())?;
             let executor: Box<dyn Execute> = Jit::new(cpu, arena, pool.clone(), hot);
             Some(executor)
         }))

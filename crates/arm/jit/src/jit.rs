@@ -5,11 +5,11 @@ use std::mem::offset_of;
 
 use satori_arm_isa::Op;
 use satori_arm_soft::{Cpu, Execute, Flow, MODE_COUNT, Source, Stop};
+use satori_code::Arena;
 use satori_lock::Held;
 use satori_memory::PageState;
 use satori_seam::Stat;
 
-use crate::arena::{Arena, SIZE};
 use crate::emit::{Call, Calls, Emit, FILE_AT, Places, reason};
 use crate::engine::Pool;
 use crate::stubs::stubs;
@@ -20,6 +20,8 @@ const LONGEST: usize = 64;
 /// Bytes of code that a block has at most, far more than it can.
 const ROOM: usize = 64 << 10;
 const SLOTS: usize = 1024;
+/// Bytes of a vCPU's code memory.
+pub(crate) const SIZE: usize = 32 << 20;
 
 /// What the floating-point unit may be used for in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@
     reason = "this documentation is for those who work here, and made with private items"
 )]
 
-mod arena;
 mod asm;
 mod branch;
 mod constants;

@@ -3,12 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
+use satori_code::Arena;
 use satori_cpuid::Feature;
 use satori_engine::{Capabilities, CodeWatcher, Engine, Partition, PartitionParts, X86};
 use satori_soft::execute::Interpreting;
 use satori_soft::vcpu::{CAPABILITIES, SoftVcpu, partition};
 
-use crate::{Arena, HOT, Host, Jit, Manner, Pool, Translating};
+use crate::arena::WHOLE;
+use crate::{HOT, Host, Jit, Manner, Pool, Translating};
 
 /// The translating engine: hot code becomes host code, the rest is interpreted.
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ impl Default for Translator {
 impl Translator {
     /// Whether the host gives memory for code.
     pub fn works() -> io::Result<()> {
-        Arena::new().map(drop)
+        Arena::new(WHOLE).map(drop)
     }
 
     /// One that translates a block before its first execution, so that translated code is what

@@ -127,7 +127,7 @@ impl Jit {
             return;
         }
         let (entry, leave) = (self.blocks[number].entry, self.blocks[number].leave);
-        let head = self.arena().head(entry);
+        let head = self.arena().read(entry);
         let one = &mut self.blocks[number];
         one.used = Use::Closed { head, check: leave };
         if let Some(reach) = &mut one.reach {

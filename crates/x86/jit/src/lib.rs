@@ -62,6 +62,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex};
 
+use satori_code::Arena;
 use satori_engine::{CodeWatcher, Made, Origin};
 use satori_lock::Held;
 use satori_memory::PageState;
@@ -69,7 +70,6 @@ use satori_soft::block::{AddressHasher, Addresses as BlockAddresses, Block};
 use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::mmu::{BUCKETS, Fetches, Mode, SIDES, Scope, Side, bucket};
 
-use arena::Arena;
 use asm::Asm;
 use context::Context;
 pub use engine::Translator;
@@ -341,7 +341,7 @@ impl Jit {
         let spare = pool.lock().held().pop();
         let mut arena = match spare {
             Some(arena) => arena,
-            None => Arena::new().ok()?,
+            None => Arena::new(arena::WHOLE).ok()?,
         };
         let mut asm = Asm::new(arena.address(0));
         let stubs = Stubs::emit(&mut asm, &manner.host);

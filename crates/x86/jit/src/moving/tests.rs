@@ -348,8 +348,9 @@ fn made(jit: &Jit) -> Vec<u8> {
     let (arena, block) = (jit.arena.as_ref().expect("only a drop takes it"), &jit.blocks[0]);
     let often = jit.place.often - block.entry;
     let seldom = jit.place.seldom - crate::arena::SELDOM;
-    let mut code = arena.read(block.entry, often);
-    code.extend(arena.read(crate::arena::SELDOM, seldom));
+    let bytes = |from: usize, count: usize| (from..from + count).map(|at| arena.read::<1>(at)[0]);
+    let mut code: Vec<u8> = bytes(block.entry, often).collect();
+    code.extend(bytes(crate::arena::SELDOM, seldom));
     let own = block.parts.sites.iter().map(|site| std::ptr::from_ref(&**site) as u64);
     let own = own.chain(block.parts.ranges.iter().map(|range| std::ptr::from_ref(&**range) as u64));
     for own in own {
