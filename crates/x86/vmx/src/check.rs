@@ -265,4 +265,6 @@ fn activity_state(vmcs: &Vmcs, _: Around) -> bool {
 }
 
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;

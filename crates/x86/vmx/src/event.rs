@@ -55,9 +55,9 @@ impl Interruption {
     }
 }
 
-/// Whether the exception with this vector pushes an error code.
+/// Whether the exception with this vector pushes an error code, on a processor without CET.
 pub const fn has_error_code(vector: u8) -> bool {
-    matches!(vector, 8 | 10..=14 | 17 | 21)
+    matches!(vector, 8 | 10..=14 | 17)
 }
 
 /// Whether VM entry may inject `info` with an error code `code` and instruction length `length` (SDM 26.2.1.3). `protected`:

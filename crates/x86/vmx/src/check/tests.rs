@@ -1,6 +1,6 @@
 use super::*;
 
-const AROUND: Around = Around {
+pub(super) const AROUND: Around = Around {
     lma: true,
     cr4: 0x37_27ff,
     efer: efer::SCE | efer::LME | efer::LMA | efer::NXE,
@@ -8,7 +8,7 @@ const AROUND: Around = Around {
 };
 
 /// A 64-bit guest of a 64-bit host, that every check passes.
-fn fine() -> Vmcs {
+pub(super) fn fine() -> Vmcs {
     let mut vmcs = Vmcs::default();
     for (field, value) in [
         (PinControls, capability::PIN.must),
@@ -58,14 +58,14 @@ fn fine() -> Vmcs {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     Controls,
     Host,
     Guest(u64),
     Fine,
 }
 
-fn verdict(vmcs: &Vmcs) -> Verdict {
+pub(super) fn verdict(vmcs: &Vmcs) -> Verdict {
     if !controls(vmcs, AROUND) {
         return Verdict::Controls;
     }
