@@ -27,6 +27,7 @@ pub mod host;
 mod insn;
 mod integer;
 pub mod isa;
+mod level;
 pub mod mmu;
 mod operands;
 pub mod run;

@@ -39,7 +39,7 @@ const SAVED: [(usize, usize); 4] = [(0x440, 0x20), (0x470, 0x10), (0x490, 0x10),
 
 impl Cpu {
     /// #UD without EFER.SVME and outside protected mode, then #GP outside privilege level 0.
-    pub(super) fn require_svm(&mut self) -> Exec<()> {
+    pub(crate) fn require_svm(&mut self) -> Exec<()> {
         if self.state.efer & efer::SVME == 0 || self.paragraph_selectors() {
             return Err(self.raise(Exception::ud()));
         }

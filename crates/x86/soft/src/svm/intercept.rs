@@ -16,31 +16,7 @@ use super::SvmExit;
 use super::instructions::handler;
 use crate::cpu::{Cpu, Exec, Stop};
 use crate::insn;
-
-/// Whose fault comes before the exit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
-    /// #GP outside privilege level 0.
-    Supervisor,
-    /// None.
-    Any,
-    /// Those of RDTSC: CR4.TSD.
-    Time,
-    /// Those of RDPMC: CR4.PCE.
-    Counter,
-    /// #UD without CR4.OSXSAVE, then #GP outside privilege level 0.
-    Xsetbv,
-    /// #UD outside privilege level 0.
-    Wait,
-    /// Those of SVM's own instructions.
-    Svm,
-    /// Those of user-mode instruction prevention.
-    Told,
-    /// #UD where selectors are paragraphs, then those of user-mode instruction prevention.
-    Selector,
-    /// #UD where selectors are paragraphs, then #GP outside privilege level 0.
-    LoadsSelector,
-}
+use crate::level::Level;
 
 /// When an instruction leaves the guest.
 #[derive(Clone, Copy)]
@@ -138,33 +114,7 @@ pub(crate) fn execute(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 impl Cpu {
     /// Leaves the guest if its host wants that; whether the instruction is done.
     fn svm_intercept(&mut self, insn: &Instruction, level: Level, when: When, code: ExitCode) -> Exec<bool> {
-        if matches!(level, Level::Selector | Level::LoadsSelector) {
-            self.require_selectors()?;
-        }
-        if matches!(level, Level::Selector | Level::Told) {
-            self.require_no_umip()?;
-        }
-        let supervisor = match level {
-            Level::Supervisor => true,
-            Level::Any => false,
-            Level::Time => self.state.cr4 & cr4::TSD != 0,
-            Level::Counter => self.state.cr4 & cr4::PCE == 0,
-            Level::Xsetbv if self.state.cr4 & cr4::OSXSAVE == 0 => {
-                return Err(self.raise(Exception::ud()));
-            }
-            Level::Wait if self.cpl() != 0 => return Err(self.raise(Exception::ud())),
-            Level::Wait => false,
-            Level::Xsetbv => true,
-            Level::LoadsSelector => true,
-            Level::Told | Level::Selector => false,
-            Level::Svm => {
-                self.require_svm()?;
-                false
-            }
-        };
-        if supervisor {
-            self.require_supervisor()?;
-        }
+        self.fault_first(level)?;
         match when {
             When::Has(intercept) if self.svm.has(intercept) => {
                 let info1 = match code {

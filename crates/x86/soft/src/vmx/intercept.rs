@@ -5,7 +5,7 @@
 
 use iced_x86::{CodeSize, Instruction, Mnemonic, OpKind, Register};
 use satori_defs::vmx::ExitReason;
-use satori_defs::x86::{cr0, cr4};
+use satori_defs::x86::cr0;
 use satori_engine::Exception;
 use satori_memory::Gpa;
 use satori_state::reg;
@@ -20,6 +20,7 @@ use satori_vmx::ept;
 use super::VmExit;
 use crate::cpu::{Cpu, Exec};
 use crate::insn;
+use crate::level::Level;
 
 /// When an instruction leaves the guest.
 #[derive(Clone, Copy)]
@@ -33,29 +34,6 @@ enum When {
     Offered(u32, u32),
     /// As the function says.
     Asked(fn(&mut Cpu, &Instruction) -> Exec<()>),
-}
-
-/// Whose fault comes before the exit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
-    /// #GP outside privilege level 0.
-    Supervisor,
-    /// None.
-    Any,
-    /// Those of RDTSC: CR4.TSD.
-    Time,
-    /// Those of RDPMC: CR4.PCE.
-    Counter,
-    /// #UD without CR4.OSXSAVE, then #GP outside privilege level 0.
-    Xsetbv,
-    /// #UD outside privilege level 0.
-    Wait,
-    /// Those of user-mode instruction prevention.
-    Told,
-    /// #UD where selectors are paragraphs, then those of user-mode instruction prevention.
-    Selector,
-    /// #UD where selectors are paragraphs, then #GP outside privilege level 0.
-    LoadsSelector,
 }
 
 /// The table: instruction, whose fault comes first, when it exits, and why.
@@ -148,28 +126,7 @@ impl Cpu {
         {
             return Err(self.raise(Exception::ud()));
         }
-        if matches!(level, Level::Selector | Level::LoadsSelector) {
-            self.require_selectors()?;
-        }
-        if matches!(level, Level::Selector | Level::Told) {
-            self.require_no_umip()?;
-        }
-        let supervisor = match level {
-            Level::Supervisor => true,
-            Level::Any => false,
-            Level::Time => self.state.cr4 & cr4::TSD != 0,
-            Level::Counter => self.state.cr4 & cr4::PCE == 0,
-            Level::Xsetbv if self.state.cr4 & cr4::OSXSAVE == 0 => {
-                return Err(self.raise(Exception::ud()));
-            }
-            Level::Wait if self.cpl() != 0 => return Err(self.raise(Exception::ud())),
-            Level::Wait => false,
-            Level::Xsetbv | Level::LoadsSelector => true,
-            Level::Told | Level::Selector => false,
-        };
-        if supervisor {
-            self.require_supervisor()?;
-        }
+        self.fault_first(level)?;
         let exits = match when {
             When::Always => true,
             When::Proc(control) | When::Offered(_, control) => self.guest_exits(control),
