@@ -8,7 +8,7 @@ use std::io;
 use std::ptr::NonNull;
 
 /// Bytes that the host can back by one large page.
-const LARGE: usize = 2 << 20;
+pub const LARGE: usize = 2 << 20;
 /// Of linux/mman.h; not every C library's headers have it.
 const MADV_COLLAPSE: libc::c_int = 25;
 

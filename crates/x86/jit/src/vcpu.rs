@@ -34,7 +34,7 @@ pub(crate) struct Translating {
     pub context: Context,
     /// Translated code.
     pub jit: Box<Jit>,
-    /// Instructions that translated code was given, less those counted in [`Count::retired`](satori_soft::cpu::Count::retired).
+    /// Instructions that translated code was given, less those counted in [`Cpu::retired`].
     pub(crate) started: i64,
     after: After,
 }
