@@ -104,10 +104,10 @@ pub(crate) mod cc {
     pub(crate) const AE: u8 = 3;
     pub(crate) const E: u8 = 4;
     pub(crate) const NE: u8 = 5;
+    pub(crate) const BE: u8 = 6;
     pub(crate) const A: u8 = 7;
     pub(crate) const S: u8 = 8;
     pub(crate) const NS: u8 = 9;
-    pub(crate) const LE: u8 = 14;
 }
 
 /// Code that is being written down for a known address.

@@ -484,14 +484,17 @@ impl Lower<'_> {
                 self.asm.sar(S1, 63);
                 self.asm.alu(Alu::Cmp, S1, rdx);
                 self.asm.jcc(cc::NE, fault);
-                self.asm.alu_imm(Alu::Cmp, S2, 0);
+                self.asm.lea(S1, Mem::at(S2, 1));
+                self.asm.alu_imm(Alu::Cmp, S1, 1);
             } else {
                 self.asm.sar32(S1, 31);
                 self.asm.alu32(Alu::Cmp, S1, rdx);
                 self.asm.jcc(cc::NE, fault);
-                self.asm.alu_imm32(Alu::Cmp, S2, 0);
+                self.asm.lea32(S1, Mem::at(S2, 1));
+                self.asm.alu_imm32(Alu::Cmp, S1, 1);
             }
-            self.asm.jcc(cc::LE, fault);
+            // What is no larger than its divisor can be, unless that is 0 or -1.
+            self.asm.jcc(cc::BE, fault);
         } else {
             if wide == 8 {
                 self.asm.alu(Alu::Cmp, rdx, S2)

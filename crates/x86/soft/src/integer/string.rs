@@ -79,8 +79,8 @@ impl Strings {
         cpu.segment_linear(seg::ES, offset, T::SIZE, write)
     }
 
-    /// Whether elements after the first lie behind it in linear memory, as far as its page goes,
-    /// and may be done without a look at each.
+    /// Whether elements after the first lie behind it in linear memory, or before it if they go downwards, as far as its page
+    /// goes, and may be done without a look at each.
     fn runs(&self, cpu: &Cpu, segments: &[usize]) -> bool {
         let plain = |&segment: &usize| match self.registers.count.size() {
             8 => true,
@@ -93,7 +93,7 @@ impl Strings {
             }
             _ => false,
         };
-        self.count > 1 && !self.down && !self.single && segments.iter().all(plain)
+        self.count > 1 && !self.single && segments.iter().all(plain)
     }
 
     /// Whether more than one page may be gone through at once. Smaller addresses wrap; and how far one call goes must not show
@@ -152,7 +152,10 @@ fn movs<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let from = strings.source::<T>(cpu, insn)?;
     let to = strings.destination::<T>(cpu, true)?;
     let mut done = 0;
-    if strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]) {
+    let runs = strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]);
+    if runs && strings.down {
+        done = bulk::copy_down::<T>(cpu, from, to, strings.count)?;
+    } else if runs {
         if strings.far(cpu) {
             done = pieces(strings.most::<T>(), |done, left| {
                 let (from, to) = (from.wrapping_add(done * T::SIZE), to.wrapping_add(done * T::SIZE));
@@ -181,7 +184,10 @@ fn stos<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let to = strings.destination::<T>(cpu, true)?;
     let value = T::from_u64(cpu.reg(accumulator::<T>().0));
     let mut done = 0;
-    if strings.runs(cpu, &[seg::ES]) {
+    let runs = strings.runs(cpu, &[seg::ES]);
+    if runs && strings.down {
+        done = bulk::fill_down(cpu, to, value, strings.count)?;
+    } else if runs {
         if strings.far(cpu) {
             done = pieces(strings.most::<T>(), |done, left| {
                 bulk::fill_cached(cpu, to.wrapping_add(done * T::SIZE), value, left)
@@ -220,7 +226,7 @@ fn cmps<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let a = strings.source::<T>(cpu, insn)?;
     let b = strings.destination::<T>(cpu, false)?;
     let mut run = None;
-    if strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]) {
+    if !strings.down && strings.runs(cpu, &[insn.memory_segment().number(), seg::ES]) {
         run = bulk::compare::<T>(cpu, a, b, equal, strings.count)?;
     }
     let run = match run {
@@ -240,7 +246,7 @@ fn scas<T: Int>(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let at = strings.destination::<T>(cpu, false)?;
     let value = T::from_u64(cpu.reg(accumulator::<T>().0));
     let mut run = None;
-    if strings.runs(cpu, &[seg::ES]) {
+    if !strings.down && strings.runs(cpu, &[seg::ES]) {
         run = bulk::scan(cpu, value, at, equal, strings.count)?;
     }
     let run = match run {

@@ -64,7 +64,11 @@ fn a_move_that_is_interrupted_anywhere_ends_like_one_that_is_not() {
         };
         // Half of the time they overlap closely.
         let from = place(&mut numbers);
-        let to = if numbers.below(2) == 0 { from + numbers.below(9) } else { place(&mut numbers) };
+        let to = match numbers.below(4) {
+            0 => from + numbers.below(9),
+            1 => from + numbers.below(300) - 150,
+            _ => place(&mut numbers),
+        };
         cpu.state.gpr[reg::RSI] = base + from;
         cpu.state.gpr[reg::RDI] = base + to;
         cpu.state.gpr[reg::RCX] = count;
@@ -121,12 +125,12 @@ fn a_kick_interrupts_a_long_repetition() {
     time.0.set(cpu.kick().clone()).expect("it is set once");
     cpu.state = machine32().state.clone();
     cpu.mode_changed();
-    // REP LODSB goes element by element; STD makes REP STOSB do so too.
-    for code in [[0xf3, 0xac], [0xf3, 0xaa]] {
+    // REP LODSB goes element by element; STD makes REPNE SCASB do so too.
+    for code in [[0xf3, 0xac], [0xf2, 0xae]] {
         at_code(&mut cpu, &code);
         cpu.state.rflags |= rflags::DF;
         let start = SCRATCH + SCRATCH_LEN - 1;
-        let (source, pointer) = if code[1] == 0xac { (true, reg::RSI) } else { (false, reg::RDI) };
+        let pointer = if code[1] == 0xac { reg::RSI } else { reg::RDI };
         cpu.state.gpr[pointer] = start;
         cpu.state.gpr[reg::RCX] = 0x10_0000;
         cpu.state.gpr[reg::RAX] = 0x5a;
@@ -147,7 +151,6 @@ fn a_kick_interrupts_a_long_repetition() {
             }
         }
         assert!(left != 0, "a million elements without a look at the kick");
-        assert!(source || bytes(&cpu, start, 1) == [0x5a]);
     }
 }
 
