@@ -317,6 +317,7 @@ impl Jit {
                     ended = true;
                 }
                 Some(op) if emit.integer(op) || emit.memory(op, unit != Unit::Off) => {}
+                Some(op) if emit.atomic(op) || emit.system(op) => {}
                 Some(op) if unit != Unit::Off && computes && (emit.float(op, unit) || emit.simd(op)) => {}
                 _ => emit.step(),
             }

@@ -12,6 +12,7 @@
 )]
 
 mod asm;
+mod atomics;
 mod branch;
 mod constants;
 mod emit;
@@ -23,6 +24,7 @@ mod jit;
 mod memory;
 mod simd;
 mod stubs;
+mod system;
 #[cfg(test)]
 mod tests;
 mod vectors;

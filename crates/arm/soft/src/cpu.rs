@@ -35,12 +35,21 @@ pub enum Stop {
 }
 
 /// What LDXR noted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Exclusive {
-    /// Address, bytes and value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exclusive {
+    /// Its address.
     pub address: u64,
-    pub size: u32,
+    /// How many bytes; none if nothing is noted.
+    pub size: u64,
+    /// What they were.
     pub value: u128,
+}
+
+impl Exclusive {
+    /// Whether an access of `size` bytes at `address` is what was noted.
+    pub(crate) fn is(&self, address: u64, size: u64) -> bool {
+        (self.address, self.size) == (address, size)
+    }
 }
 
 /// A vCPU.
@@ -62,7 +71,8 @@ pub struct Cpu {
     pub(crate) exit: Option<Exit>,
     answers: Vec<Answer>,
     answered: usize,
-    pub(crate) exclusive: Option<Exclusive>,
+    /// What LDXR noted.
+    pub exclusive: Exclusive,
     /// The event register of WFE.
     pub(crate) event: bool,
     /// Whether using the floating-point unit traps nowhere.
@@ -132,7 +142,7 @@ impl Cpu {
             exit: None,
             answers: Vec::new(),
             answered: 0,
-            exclusive: None,
+            exclusive: Exclusive::default(),
             event: false,
             fp_ok: false,
             mode: 0,

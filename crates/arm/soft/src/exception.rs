@@ -3,7 +3,7 @@
 use satori_arm_state::virtual_interface::virtual_irq;
 use satori_arm_state::{El, Pstate, Sys};
 
-use crate::cpu::{Cpu, Stop, hcr};
+use crate::cpu::{Cpu, Exclusive, Stop, hcr};
 use crate::exits::{Event, Exits};
 
 /// Exception classes, ESR_ELx.EC.
@@ -176,7 +176,7 @@ impl Cpu {
             }
         }
         self.s.pc = back;
-        self.exclusive = None;
+        self.exclusive = Exclusive::default();
         self.event = true;
         self.exits.happened(Event::Returns);
         if self.s.pstate.el == El::Zero {

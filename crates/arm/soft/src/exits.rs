@@ -1,6 +1,8 @@
 //! Exits of a hypervisor's guest to EL2, counted by the names that `perf kvm stat` has for them, and what was done of each until the
 //! guest went on: the anatomy of a switch between worlds.
 
+use std::mem::offset_of;
+
 use satori_arm_state::{Group, Sys};
 use satori_seam::Stat;
 
@@ -107,6 +109,24 @@ const NAMES: [(usize, &str); 18] = [
     (0x2c, "el2_FP_EXC64"),
     (Exits::IRQ, "el2_IRQ"),
 ];
+
+/// Where translated code counts in a vCPU.
+pub mod counter {
+    use super::{Event, Exits, Group, READS, offset_of};
+    use crate::cpu::Cpu;
+
+    /// ISB, DSB and DMB.
+    pub const BARRIERS: usize = of(Event::Barriers as usize);
+
+    /// MRS of a group's registers.
+    pub fn reads(group: Group) -> usize {
+        of(READS + group as usize)
+    }
+
+    const fn of(event: usize) -> usize {
+        offset_of!(Cpu, exits) + offset_of!(Exits, all) + 8 * event
+    }
+}
 
 impl Exits {
     /// The place of interrupts.

@@ -18,7 +18,8 @@ mod run;
 mod shoot;
 
 pub use code::{Insn, Source};
-pub use cpu::{Cpu, Flow, Stop};
+pub use cpu::{Cpu, Exclusive, Flow, Stop};
+pub use exits::counter;
 pub use mmu::{MODE_COUNT, layout};
 pub use partition::{Interpreter, partition};
 pub use run::Execute;

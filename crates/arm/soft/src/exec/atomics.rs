@@ -58,7 +58,7 @@ fn ldxr(cpu: &mut Cpu, i: &Insn) -> Done {
     let (address, size) = (base(cpu, i)?, i.imm as u32);
     check_aligned(cpu, address, size, false)?;
     let value = read_sized(cpu, cpu.mode, address, size)?;
-    cpu.exclusive = Some(Exclusive { address, size: 1 << size, value: value.into() });
+    cpu.exclusive = Exclusive { address, size: 1 << size, value: value.into() };
     cpu.set_x(i.rd, value);
     Ok(Flow::Next)
 }
@@ -73,7 +73,7 @@ fn ldxp(cpu: &mut Cpu, i: &Insn) -> Done {
         let value = cpu.read::<8>(cpu.mode, address)?;
         (value & 0xffff_ffff, value >> 32, value.into())
     };
-    cpu.exclusive = Some(Exclusive { address, size: 2 << size, value });
+    cpu.exclusive = Exclusive { address, size: 2 << size, value };
     cpu.set_x(i.rd, first);
     cpu.set_x(i.ra, second);
     Ok(Flow::Next)
@@ -91,9 +91,9 @@ fn exchange(page: HostPage, offset: usize, size: u32, old: u64, new: u64) -> Res
 fn stxr(cpu: &mut Cpu, i: &Insn) -> Done {
     let (address, size) = (base(cpu, i)?, i.imm as u32);
     check_aligned(cpu, address, size, true)?;
-    let noted = cpu.exclusive.take().filter(|noted| noted.address == address && noted.size == 1 << size);
+    let noted = std::mem::take(&mut cpu.exclusive);
     let mut failed = 1;
-    if let Some(noted) = noted {
+    if noted.is(address, 1 << size) {
         let page = cpu.atomic(cpu.mode, address, 1 << size)?;
         let new = low(cpu.x(i.rd), size);
         let done = exchange(page, (address & 0xfff) as usize, size, noted.value as u64, new);
@@ -106,9 +106,9 @@ fn stxr(cpu: &mut Cpu, i: &Insn) -> Done {
 fn stxp(cpu: &mut Cpu, i: &Insn) -> Done {
     let (address, size) = (base(cpu, i)?, i.imm as u32);
     check_aligned(cpu, address, size + 1, true)?;
-    let noted = cpu.exclusive.take().filter(|noted| noted.address == address && noted.size == 2 << size);
+    let noted = std::mem::take(&mut cpu.exclusive);
     let mut failed = 1;
-    if let Some(noted) = noted {
+    if noted.is(address, 2 << size) {
         let page = cpu.atomic(cpu.mode, address, 2 << size)?;
         let (first, second, offset) = (cpu.x(i.rd), cpu.x(i.ra), (address & 0xfff) as usize);
         failed = if size == 3 {

@@ -10,7 +10,7 @@ use satori_arm_state::{El, Pstate, Sys};
 
 use super::{Done, zero};
 use crate::code::{Handler, Insn};
-use crate::cpu::{Cpu, Flow, Stop, hcr};
+use crate::cpu::{Cpu, Exclusive, Flow, Stop, hcr};
 use crate::exception::{Syndrome, ec};
 use crate::exits::Event;
 
@@ -179,7 +179,7 @@ fn sevl(cpu: &mut Cpu, i: &Insn) -> Done {
 }
 
 fn clrex(cpu: &mut Cpu, _: &Insn) -> Done {
-    cpu.exclusive = None;
+    cpu.exclusive = Exclusive::default();
     Ok(Flow::Next)
 }
 
