@@ -148,6 +148,15 @@ impl Jit {
         }
     }
 
+    /// Forgets all pairs once there are so many that none can be added: some are of pages that are nowhere any more.
+    pub(crate) fn forget_pairs_if_full(&mut self) {
+        if self.groups.pairs.len() as u32 >= PAIRS {
+            self.groups.pairs.clear();
+            self.groups.by_pair.clear();
+            self.groups.all.iter_mut().for_each(|group| group.pairs.clear());
+        }
+    }
+
     fn linear_of(&self, group: u32) -> u64 {
         self.groups.all[group as usize].linear
     }

@@ -98,7 +98,7 @@ impl Translated {
     fn host(&self, page: usize) -> *const u8 {
         match &self.reach {
             Some(reach) => reach.pages[page].host,
-            // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
+            // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
             None => unsafe { (*self.block).host() },
         }
     }
@@ -142,7 +142,7 @@ impl Jit {
         let block = one.block;
         self.arena().write(entry, &jump(entry, leave));
         self.closed.entry(block).or_default().push(number);
-        // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
+        // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
         unsafe { (*block).forget_translation() };
     }
 

@@ -79,7 +79,6 @@ use moving::{Groups, Parts};
 use pieces::Place;
 use reach::{Page, Reach, jump};
 use stubs::Stubs;
-use targets::Targets;
 use vcpu::Translating;
 
 /// Executions of a block before it is translated.
@@ -128,8 +127,6 @@ struct JitCounts {
     pub dropped: u64,
     /// Translated blocks whose page was written elsewhere, and that were executed again.
     pub opened: u64,
-    /// Times that all code was forgotten.
-    pub resets: u64,
     /// Times that the oldest piece of the code memory was emptied.
     pub pieces: u64,
     /// Data translations filled in for translated code.
@@ -183,7 +180,7 @@ impl Translated {
     fn valid(&self) -> bool {
         match &self.reach {
             Some(reach) => reach.pages.iter().all(Page::valid),
-            // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these. Page states
+            // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations. Page states
             // live as long as guest memory, which the Cpu holds.
             None => unsafe { (*(*self.block).state()).value() == self.value },
         }
@@ -410,31 +407,6 @@ impl Jit {
         self.blocks.iter().map(|one| one.block).collect()
     }
 
-    /// Forgets all code.
-    pub(crate) fn reset(&mut self, context: &mut Context) {
-        self.counts.resets += 1;
-        for one in self.blocks.iter() {
-            // SAFETY: blocks live until `Blocks::reset`, which resets this first.
-            unsafe { (*one.block).forget_translation() };
-        }
-        self.blocks.clear();
-        self.links.clear();
-        self.groups = Groups::default();
-        self.extents.clear();
-        self.wide.clear();
-        self.scattered.clear();
-        self.in_vain.clear();
-        self.table.clear();
-        self.rests.clear();
-        self.by_entry = pieces::Entries::default();
-        self.pages.clear();
-        self.closed.clear();
-        self.sources.iter_mut().for_each(Source::clear);
-        self.dependents = Dependents::none();
-        context.targets.iter_mut().for_each(Targets::clear_all);
-        self.place = Place::new(self.stubs.end);
-    }
-
     /// Takes note of the mode that code is executed in from here on. The tables of targets say less of it than translations
     /// depend on, so those of its side are of this one only.
     #[inline(always)]
@@ -597,7 +569,7 @@ impl Jit {
         if table.get(&place) == Some(&code) {
             table.remove(&place);
         }
-        // SAFETY: as in `reset`.
+        // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
         unsafe { (*block).forget_translation() };
     }
 }

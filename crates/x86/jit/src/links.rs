@@ -57,7 +57,7 @@ impl Translating {
         let key = self.cpu.code_key(rip);
         let scope = self.blocks.scope_of(&self.cpu, key);
         let jit = &mut self.jit;
-        // A reset may have come between.
+        // Its piece of the code memory may have been emptied meanwhile.
         let Some(wanted) = jit.key_of_link(link) else { return };
         let Link { place, slot, code: before, target, source, fixed, .. } = jit.links[link];
         if wanted != key || !jit.is_placed(source) {

@@ -171,7 +171,7 @@ impl Jit {
     ) -> Option<u64> {
         if may_move(rip, key.mode_at(rip)) {
             let place = place_in_table(key, rip, block, true);
-            // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
+            // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
             let known = unsafe { (*block).moving_translation(place.0) };
             let found = known.or_else(|| {
                 let code = *self.table.get(&place)?;

@@ -62,10 +62,6 @@ impl<T> Numbered<T> {
         self.0.iter().flatten()
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.0.iter_mut().for_each(Vec::clear);
-    }
-
     /// Takes all entries of `piece` out; their numbers may be given anew from then on.
     fn take(&mut self, piece: usize) -> Vec<T> {
         std::mem::take(&mut self.0[piece])
@@ -199,7 +195,7 @@ impl Jit {
                 table.remove(&key);
             }
             self.by_entry.set(one.entry, None);
-            // SAFETY: blocks live until `Blocks::reset`, which resets the translator first; `Blocks::sweep` keeps these.
+            // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
             unsafe {
                 (*one.block).forget_translation();
                 states.insert((*one.block).state());
@@ -222,6 +218,7 @@ impl Jit {
             !numbers.is_empty()
         });
         self.forget_piece(piece);
+        self.forget_pairs_if_full();
         // A block's code without windows is entered only from that block, and reads what the block was made of:
         // where the block is gone, it must go too.
         let orphans: Vec<u32> = (0..PIECES as u32)

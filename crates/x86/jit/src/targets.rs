@@ -123,15 +123,6 @@ impl Targets {
     pub(crate) fn clear(&mut self, set: usize) {
         *self.set(set) = none(set);
     }
-
-    pub(crate) fn clear_all(&mut self) {
-        for number in 0..PLACES / WAYS {
-            // What is zero stays without memory.
-            if self.set(number).iter().any(|target| target.rip != 0) {
-                self.clear(number);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

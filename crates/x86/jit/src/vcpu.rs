@@ -9,6 +9,7 @@ use satori_soft::execute::{Executor, Ran};
 use satori_soft::mmu::{Mode, Scope};
 use satori_soft::run::Horizon;
 
+use crate::pieces::PIECES;
 use crate::{CHUNK, Context, Jit, moving, reason, stubs};
 
 /// Instructions of a translated block at most.
@@ -78,10 +79,19 @@ impl Executor for Translating {
     }
 
     fn make_room(&mut self) {
-        self.blocks.sweep(&self.jit.translated());
-        if self.blocks.is_full() {
-            self.jit.reset(&mut self.context);
-            self.blocks.reset();
+        let translated = self.jit.translated();
+        self.blocks.sweep(&translated);
+        if !self.blocks.is_full() {
+            return;
+        }
+        // What did not get hot goes first, and then what was translated first.
+        self.blocks.age(&translated);
+        for _ in 0..PIECES {
+            if self.blocks.has_room() {
+                return;
+            }
+            self.jit.next_piece(&mut self.context);
+            self.blocks.age(&self.jit.translated());
         }
     }
 
@@ -103,7 +113,6 @@ impl Executor for Translating {
             ("jumps linked", jit.linked),
             ("translations dropped", jit.dropped),
             ("translations kept through writes to their pages", jit.opened),
-            ("code memory resets", jit.resets),
             ("pieces of code memory emptied", jit.pieces),
             ("pages whose translations moved", jit.moved),
             ("jumps and targets found again with their pages", jit.again),

@@ -60,8 +60,10 @@ pub struct BlockCounts {
     pub same: u64,
     /// Times that the whole cache was emptied.
     pub resets: u64,
-    /// Blocks that were overwritten and freed.
+    /// Blocks that were freed to make room.
     pub swept: u64,
+    /// Times that all blocks were freed that nothing was made of.
+    pub aged: u64,
 }
 
 /// A vCPU's decoded code.
@@ -143,21 +145,39 @@ impl Blocks {
         self.memory > self.sweep_at || self.is_full()
     }
 
-    /// Whether only [`Blocks::reset`] makes room.
+    /// Whether [`Blocks::sweep`] does not make room enough.
     pub fn is_full(&self) -> bool {
         self.memory > MAX_MEMORY
     }
 
+    /// Whether a quarter of the memory is free, so that room need not be made again soon.
+    pub fn has_room(&self) -> bool {
+        self.memory <= MAX_MEMORY / 4 * 3
+    }
+
     /// Frees the blocks whose pages were written since, but those that are `needed`. None may be running.
     pub fn sweep(&mut self, needed: &Addresses) {
+        // Another vCPU may write at any time: asked once.
+        self.keep(|address, block| block.valid() || needed.contains(&address));
+        self.sweep_at = SWEEP.max(self.memory / 2 * 3);
+    }
+
+    /// Frees all blocks but those that are `needed`. None may be running.
+    pub fn age(&mut self, needed: &Addresses) {
+        self.keep(|address, _| needed.contains(&address));
+        self.sweep_at = SWEEP.max(self.memory / 2 * 3);
+        self.counts.aged += 1;
+    }
+
+    /// Frees the blocks that are not to `stay`.
+    fn keep(&mut self, stay: impl Fn(*mut Block, &Block) -> bool) {
         self.jumps.fill(NO_JUMP);
         let mut free = Addresses::default();
         self.storage.retain(|&address| {
             // SAFETY: the blocks in storage live until they are freed below.
             let block = unsafe { &*address };
             block.forget_successors();
-            // Another vCPU may write at any time: asked once.
-            let keep = block.valid() || needed.contains(&address);
+            let keep = stay(address, block);
             if !keep {
                 free.insert(address);
             }
@@ -165,13 +185,13 @@ impl Blocks {
         });
         self.table.retain(|_, block| !free.contains(block));
         self.crossings.retain(|_, block| !free.contains(block));
+        self.replaced.retain(|block| !free.contains(block));
         self.counts.swept += free.len() as u64;
         for block in free {
             // SAFETY: made by Box::into_raw, and nothing points to it any more.
             let block = unsafe { Box::from_raw(block) };
             self.memory -= block.memory();
         }
-        self.sweep_at = SWEEP.max(self.memory / 2 * 3);
     }
 
     /// Forgets all blocks without freeing them, for a process that ends. None may be running.

@@ -56,6 +56,28 @@ fn overwritten_blocks_are_freed_and_others_kept() {
 }
 
 #[test]
+fn what_something_was_made_of_stays_when_the_rest_makes_room() {
+    let mut cpu = machine64();
+    // JMP to what follows, a block each.
+    cpu.memory.write(Gpa(CODE), &[0xeb, 0].repeat(9)).unwrap();
+    let run = |cpu: &mut crate::testing::Machine| {
+        cpu.state.rip = CODE;
+        let before = cpu.blocks.counts.decoded;
+        assert_eq!(cpu.run(Until { counter: None, instructions: Some(8) }), Exit::Budget);
+        cpu.blocks.counts.decoded - before
+    };
+    assert_eq!((run(&mut cpu), run(&mut cpu)), (8, 0));
+    let needed: Addresses = cpu.blocks.storage.iter().skip(2).take(3).copied().collect();
+    cpu.blocks.age(&needed);
+    assert_eq!(cpu.blocks.storage.iter().copied().collect::<Addresses>(), needed);
+    assert_eq!((cpu.blocks.table.len(), cpu.blocks.counts.swept, cpu.blocks.counts.aged), (3, 5, 1));
+    // SAFETY: the blocks in storage live.
+    let sizes = cpu.blocks.storage.iter().map(|&block| unsafe { (*block).memory() });
+    assert_eq!(cpu.blocks.memory, sizes.sum::<usize>());
+    assert_eq!((run(&mut cpu), run(&mut cpu)), (5, 0));
+}
+
+#[test]
 fn a_block_beside_what_was_written_is_not_decoded_again() {
     let mut cpu = machine64();
     // INC EAX; JMP back.
