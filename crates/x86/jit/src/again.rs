@@ -6,7 +6,6 @@
 //! (after that flush, by a translation that the guest's tables gave), all of them lead there again, and none has to be
 //! found one by one.
 
-use super::moving::may_move;
 use super::pieces::piece_of;
 use super::{Context, Jit, targets};
 use satori_soft::mmu::{Mode, Scope, Side, bucket};
@@ -66,9 +65,6 @@ impl Jit {
 
     /// Remembers that `code` at `rip` is a target of indirect branches that look into the table of `mode`.
     pub(crate) fn remember_target(&mut self, rip: u64, code: u64, mode: Mode, code_mode: u64) {
-        if !may_move(rip, code_mode) {
-            return;
-        }
         let Some(block) = self.number_at(code) else { return };
         let Some(group) = self.group_of(block) else { return };
         let known = Known { offset: rip & 0xfff, code_mode, block, code, mode };
@@ -115,7 +111,7 @@ impl Jit {
             if let Some(known) = self.links.get(*link)
                 && known.code == *code
             {
-                let place = known.place;
+                let place = known.place as usize;
                 self.counts.again += 1;
                 self.arena().write(place, &code.to_le_bytes());
                 self.dependents(side, Scope::Local)[there].slots.push(*link);

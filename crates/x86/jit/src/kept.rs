@@ -9,6 +9,7 @@
 use satori_soft::block::{Block, stands};
 use satori_soft::cpu::Cpu;
 
+use super::moving::place_in_table;
 use super::pieces::piece_of;
 use super::reach::{HEAD, Page, jump};
 use super::{Context, Jit, Translated, Translating};
@@ -140,10 +141,13 @@ impl Jit {
             }
         }
         let block = one.block;
+        let place = place_in_table(one.key, one.rip, block, one.parts.group.is_some());
         self.arena().write(entry, &jump(entry, leave));
         self.closed.entry(block).or_default().push(number);
         // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
-        unsafe { (*block).forget_translation() };
+        let block = unsafe { &*block };
+        block.forget_translation();
+        self.codes.forget(block.host(), place.0);
     }
 
     /// Opens block `number` again; false if it is not closed, or the guest's bytes are others. No translated code may be running.

@@ -18,6 +18,7 @@ mod asm;
 #[cfg(test)]
 mod at_once_tests;
 mod calls;
+mod codes;
 mod cold;
 mod context;
 mod copy;
@@ -71,6 +72,7 @@ use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::mmu::{BUCKETS, Fetches, Mode, SIDES, Scope, Side, bucket};
 
 use asm::Asm;
+use codes::Codes;
 use context::Context;
 pub use engine::Translator;
 use host::Host;
@@ -203,14 +205,14 @@ impl Translated {
 /// A jump from one block to another.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Where it goes, and in which mode; unless it is fixed, from where the block was made.
-    key: CodeKey,
-    /// The linear address of that, whatever the mode is when it is asked for.
+    /// The linear address that it goes to; with a group, counted from where the group's page is, unless the link is fixed.
     rip: u64,
+    /// The mode of the code there.
+    mode: u64,
     /// Offset of the jump's distance, or of the slot that it goes through.
-    place: usize,
+    place: u32,
     /// What goes to the dispatcher.
-    unlinked: usize,
+    unlinked: u32,
     /// The target is in another page, whose translation may change: there is a slot.
     slot: bool,
     /// The code that the jump leads to now, as it was written last.
@@ -219,6 +221,8 @@ struct Link {
     target: u32,
     /// The number of the block that jumps.
     source: u32,
+    /// What its block is moved with.
+    group: Option<u32>,
     /// The target stays where it is when the block is elsewhere.
     fixed: bool,
 }
@@ -294,6 +298,8 @@ struct Jit {
     table: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
     /// The same of what goes on without windows in the middle of a block.
     rests: HashMap<(CodeKey, usize), u64, BuildHasherDefault<AddressHasher>>,
+    /// Those that were found when jumps and indirect branches asked for them.
+    codes: Codes,
     /// Numbers of translated blocks by where their code is.
     by_entry: pieces::Entries,
     /// Translated blocks that are open, by the pages that they have code of.
@@ -366,6 +372,7 @@ impl Jit {
             in_vain: HashMap::default(),
             table: HashMap::default(),
             rests: HashMap::default(),
+            codes: Codes::new(),
             by_entry: pieces::Entries::default(),
             pages: HashMap::default(),
             closed: HashMap::default(),
@@ -511,11 +518,11 @@ impl Jit {
         // Those of a piece that was emptied need nothing.
         let Some(&Link { place, unlinked, slot, .. }) = self.links.get(link) else { return };
         if slot {
-            let unlinked = self.address(unlinked);
-            self.arena().write(place, &unlinked.to_le_bytes());
+            let unlinked = self.address(unlinked as usize);
+            self.arena().write(place as usize, &unlinked.to_le_bytes());
         } else {
             let distance = unlinked as i32 - (place as i32 + 4);
-            self.arena().write(place, &distance.to_le_bytes());
+            self.arena().write(place as usize, &distance.to_le_bytes());
         }
     }
 
@@ -570,6 +577,8 @@ impl Jit {
             table.remove(&place);
         }
         // SAFETY: `Blocks::sweep` and `Blocks::age` keep the blocks of translations.
-        unsafe { (*block).forget_translation() };
+        let block = unsafe { &*block };
+        block.forget_translation();
+        self.codes.forget(block.host(), place.0);
     }
 }

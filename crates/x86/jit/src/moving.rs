@@ -181,16 +181,28 @@ impl Jit {
                 Some((code, group))
             });
             if let Some((code, group)) = found {
-                if !self.bring(context, group, rip & !0xfff, running) {
-                    return None;
-                }
-                if local && !self.groups.all[group as usize].sure {
-                    self.find_again(context, group, key.mode_at(rip));
-                }
-                return Some(code);
+                let there = self.go_to(context, group, (rip, key.mode_at(rip)), local, running);
+                return there.then_some(code);
             }
         }
         self.table.get(&place_in_table(key, rip, block, false)).copied()
+    }
+
+    /// Brings the page of `group` to where `rip` is, which is about to be executed in `code_mode`, and what leads there with it;
+    /// whether that could be done while translated code is `running` or not. The page's translation is `local` if it is not global.
+    pub(crate) fn go_to(
+        &mut self,
+        context: &mut Context,
+        group: u32,
+        (rip, code_mode): (u64, u64),
+        local: bool,
+        running: bool,
+    ) -> bool {
+        let there = self.bring(context, group, rip & !0xfff, running);
+        if there && local && !self.groups.all[group as usize].sure {
+            self.find_again(context, group, code_mode);
+        }
+        there
     }
 
     /// Gives the page of `group` the address `linear`; whether that could be done while translated code is `running` or not.
@@ -266,12 +278,10 @@ impl Jit {
         self.blocks.get(number)?.parts.group
     }
 
-    /// Whether block `number` may be linked to other pages: where it is is known, and a flush takes that back.
-    pub(crate) fn is_placed(&self, number: u32) -> bool {
-        self.group_of(number).is_none_or(|group| {
-            let group = &self.groups.all[group as usize];
-            group.epoch == self.epochs[group.side as usize]
-        })
+    /// Whether it is known where `group` is, and a flush takes that back.
+    pub(crate) fn is_current(&self, group: u32) -> bool {
+        let group = &self.groups.all[group as usize];
+        group.epoch == self.epochs[group.side as usize]
     }
 
     /// Whether `rip` is in the page that block `number` begins in.

@@ -212,6 +212,7 @@ impl Jit {
             }
         }
         self.links.take(piece);
+        self.codes.clear();
         self.sources[piece].clear();
         self.closed.retain(|_, numbers| {
             numbers.retain(kept);

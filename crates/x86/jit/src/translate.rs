@@ -158,7 +158,7 @@ impl Jit {
         self.counts.bytes += self.asm.code.len() as u64;
         let count = links.len() as u32;
         for link in links.drain(..) {
-            let link = self.settle_link(link, number);
+            let link = self.settle_link(link, (number, rip), group);
             self.links.push(piece, link);
         }
         let first_link = self.links.next(piece) - count;
@@ -207,8 +207,8 @@ impl Jit {
         Ok(code)
     }
 
-    /// `link` of block `number`, led to the dispatcher, with places in the code memory.
-    fn settle_link(&mut self, link: NewLink, number: u32) -> Link {
+    /// `link` of block `number` at `rip`, led to the dispatcher, with places in the code memory.
+    fn settle_link(&mut self, link: NewLink, (number, rip): (u32, u64), group: Option<u32>) -> Link {
         let place = match link.slot {
             Some(slot) => self.asm.offset(slot),
             None => link.place,
@@ -219,14 +219,15 @@ impl Jit {
             self.asm.code[place..place + 8].copy_from_slice(&address.to_le_bytes());
         }
         Link {
-            key: link.key,
-            rip: link.rip,
-            place: self.placed(place),
-            unlinked: self.placed(unlinked),
+            rip: if group.is_some() && !link.fixed { link.rip.wrapping_sub(rip & !0xfff) } else { link.rip },
+            mode: link.key.mode_at(link.rip),
+            place: self.placed(place) as u32,
+            unlinked: self.placed(unlinked) as u32,
             slot: link.slot.is_some(),
             code: 0,
             target: 0,
             source: number,
+            group,
             fixed: link.fixed,
         }
     }

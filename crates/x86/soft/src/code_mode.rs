@@ -60,6 +60,12 @@ impl CodeKey {
         CodeKey(self.0 ^ (linear & !0xfff))
     }
 
+    /// How far into its page it is.
+    #[inline(always)]
+    pub const fn offset(self) -> u64 {
+        self.0 & 0xfff
+    }
+
     /// The low bits, of which a cache makes a place: those of the address.
     #[inline(always)]
     pub(crate) const fn low(self) -> u64 {

@@ -10,7 +10,7 @@ use crate::code_mode::CodeKey;
 use crate::cpu::Cpu;
 use crate::mmu::Scope;
 
-const JUMPS: usize = 8192;
+const JUMPS: usize = 32768;
 /// Host memory that blocks may take before everything is forgotten.
 pub(super) const MAX_MEMORY: usize = 96 << 20;
 /// Host memory that blocks may take before those are looked for whose pages were written since: a little more than

@@ -296,11 +296,17 @@ impl Cpu {
         Ok(entry)
     }
 
-    /// Whom the translation of `linear` for fetches belongs to, if it leads to the page at `host`.
-    pub fn scope_of_page(&mut self, linear: u64, host: *const u8) -> Option<Scope> {
+    /// Where the page of `linear` that a fetch leads to is on the host, and whom that translation belongs to.
+    pub fn page_of_code(&mut self, linear: u64) -> Option<(*const u8, Scope)> {
         let fetch = self.fetch_page(linear);
         self.pending.fault = None;
-        fetch.ok().filter(|fetch| std::ptr::eq(fetch.host, host)).map(|fetch| fetch.scope)
+        fetch.ok().map(|fetch| (fetch.host.cast_const(), fetch.scope))
+    }
+
+    /// Whom the translation of `linear` for fetches belongs to, if it leads to the page at `host`.
+    pub fn scope_of_page(&mut self, linear: u64, host: *const u8) -> Option<Scope> {
+        let (there, scope) = self.page_of_code(linear)?;
+        std::ptr::eq(there, host).then_some(scope)
     }
 
     /// Byte `index` of the instruction at RIP.
