@@ -10,6 +10,8 @@ pub(crate) const S_IFMT: u32 = 0o170_000;
 pub(crate) const S_IFSOCK: u32 = 0o140_000;
 pub(crate) const S_IFLNK: u32 = 0o120_000;
 pub(crate) const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFBLK: u32 = 0o060_000;
+pub(crate) const S_IFCHR: u32 = 0o020_000;
 pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFIFO: u32 = 0o010_000;
 
@@ -47,10 +49,7 @@ impl Attr {
             nlink: stat.stx_nlink,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
-            // As the kernel's new_encode_dev has it.
-            rdev: (stat.stx_rdev_minor & 0xff)
-                | (stat.stx_rdev_major << 8)
-                | ((stat.stx_rdev_minor & !0xff) << 12),
+            rdev: encoded(stat.stx_rdev_major, stat.stx_rdev_minor),
             block_size: stat.stx_blksize,
         }
     }
@@ -58,6 +57,11 @@ impl Attr {
     pub(crate) fn kind(&self) -> u32 {
         self.mode & S_IFMT
     }
+}
+
+/// A device's number as the kernel's new_encode_dev has it.
+pub(crate) fn encoded(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
 /// `d_type` of a mode.

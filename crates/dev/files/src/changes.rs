@@ -6,7 +6,7 @@ use rustix::fs::{fdatasync, fsync};
 use rustix::io::Errno;
 
 use crate::Mode;
-use crate::attr::{S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, Time};
+use crate::attr::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, Time};
 use crate::handles::Handle;
 use crate::read::{ACCESS, READ_WRITE, WRITE_ONLY};
 use crate::server::Server;
@@ -67,11 +67,13 @@ pub(crate) struct New<'a> {
     pub gid: u32,
     /// A symbolic link's text.
     pub text: &'a [u8],
+    /// A device's number, as the kernel's new_encode_dev has it.
+    pub device: u32,
 }
 
 impl<'a> New<'a> {
     fn of(header: &Header, name: &'a [u8], mode: u32, text: &'a [u8]) -> New<'a> {
-        New { name, mode: mode & (S_IFMT | PERMISSIONS), uid: header.uid, gid: header.gid, text }
+        New { name, mode: mode & (S_IFMT | PERMISSIONS), uid: header.uid, gid: header.gid, text, device: 0 }
     }
 }
 
@@ -144,12 +146,16 @@ impl Server {
         mut args: Args<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let (mode, _device, _umask, _) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
-        // A device's node would be one of the host's.
-        if !matches!(mode & S_IFMT, S_IFREG | S_IFIFO | S_IFSOCK) {
-            return Err(Errno::PERM);
-        }
-        self.make(header, args.name()?, mode, b"", reply)
+        let (mode, device, _umask, _) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
+        let new = New::of(header, args.name()?, mode, b"");
+        let new = match mode & S_IFMT {
+            S_IFREG | S_IFIFO | S_IFSOCK => new,
+            // A device's node would be one of the host's, where it is not in memory.
+            S_IFCHR | S_IFBLK if self.mode == Mode::Cow => New { device, ..new },
+            _ => return Err(Errno::PERM),
+        };
+        let id = self.add(header, &new)?;
+        self.entry(id, reply)
     }
 
     pub(crate) fn mkdir(
@@ -170,15 +176,14 @@ impl Server {
         text: &[u8],
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let id = self.add(header, name, mode, text)?;
+        let id = self.add(header, &New::of(header, name, mode, text))?;
         self.entry(id, reply)
     }
 
-    fn add(&mut self, header: &Header, name: &[u8], mode: u32, text: &[u8]) -> Result<u64, Errno> {
-        let new = New::of(header, name, mode, text);
+    fn add(&mut self, header: &Header, new: &New<'_>) -> Result<u64, Errno> {
         match self.mode {
-            Mode::Cow => self.cow_make(header.node, &new),
-            _ => self.host_make(header.node, &new),
+            Mode::Cow => self.cow_make(header.node, new),
+            _ => self.host_make(header.node, new),
         }
     }
 

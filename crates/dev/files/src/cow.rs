@@ -205,6 +205,7 @@ impl Server {
             nlink: if kind == S_IFDIR { 2 } else { 1 },
             uid: new.uid,
             gid: if inherits { parent.gid } else { new.gid },
+            rdev: new.device,
             block_size: 4096,
             ..Attr::default()
         };

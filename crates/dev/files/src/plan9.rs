@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 
-use crate::attr::{Attr, S_IFDIR, S_IFLNK};
+use crate::attr::{Attr, S_IFDIR, S_IFLNK, encoded};
 use crate::changes::EXCLUSIVE;
 use crate::nodes::ROOT;
 use crate::read::{ACCESS, READ_WRITE, TRUNCATE, WRITE_ONLY};
@@ -443,9 +443,9 @@ impl Plan9 {
 
     fn mknod(&mut self, mut args: Args<'_>, out: &mut Out) -> Result<(), Errno> {
         let (number, name, mode) = (args.u32()?, args.file_name()?, args.u32()?);
-        let (_major, _minor, gid) = (args.u32()?, args.u32()?, args.u32()?);
+        let (major, minor, gid) = (args.u32()?, args.u32()?, args.u32()?);
         let (node, uid, _) = self.who(number)?;
-        let body = Body::default().u32(mode).u32(0).u32(0).u32(0).name(name);
+        let body = Body::default().u32(mode).u32(encoded(major, minor)).u32(0).u32(0).name(name);
         self.make(op::MKNOD, (node, uid, gid), &body, out)
     }
 

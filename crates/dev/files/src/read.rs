@@ -205,7 +205,13 @@ impl Server {
         let node = self.nodes.get(header.node)?;
         let root = self.nodes.get(crate::nodes::ROOT)?;
         let lower = node.lower.as_ref().or(root.lower.as_ref()).ok_or(Errno::STALE)?;
-        let fs = fstatvfs(&*lower.fd()?)?;
+        let mut fs = fstatvfs(&*lower.fd()?)?;
+        // Room is what changes may take, not what the host's disk has.
+        if self.mode == Mode::Cow && fs.f_frsize > 0 {
+            let there = fs.f_blocks.saturating_sub(fs.f_bfree);
+            (fs.f_bfree, fs.f_blocks) = (self.budget.left() / fs.f_frsize, self.budget.bytes() / fs.f_frsize);
+            (fs.f_bavail, fs.f_blocks) = (fs.f_bfree, fs.f_blocks.saturating_add(there));
+        }
         for value in [fs.f_blocks, fs.f_bfree, fs.f_bavail, fs.f_files, fs.f_ffree] {
             reply.u64(value);
         }

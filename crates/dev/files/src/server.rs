@@ -81,7 +81,8 @@ const VERSION: (u32, u32, u32) = (7, 31, 38);
 
 impl Server {
     /// A server of `root`, an open directory. `proc` is `/proc/self/fd`; `privileged` tells that files can be given to
-    /// others; files of `roots` are root's to the guest; at most `open_most` files are open only because the guest knows them.
+    /// others; files of `roots` are root's to the guest; at most `open_most` files are open only because the guest knows them,
+    /// and half as many hold what was changed.
     pub(crate) fn new(
         root: OwnedFd,
         proc: OwnedFd,
@@ -92,7 +93,8 @@ impl Server {
         open_most: usize,
     ) -> Result<Server, Errno> {
         let (nodes, handles) = (Nodes::new(root, roots, open_most)?, Handles::default());
-        Ok(Server { mode, nodes, handles, proc, budget: Budget::new(budget), privileged, roots })
+        let budget = Budget::new(budget, open_most / 2);
+        Ok(Server { mode, nodes, handles, proc, budget, privileged, roots })
     }
 
     /// The reply to one whole request, if it has one.

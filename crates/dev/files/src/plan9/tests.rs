@@ -227,7 +227,13 @@ fn a_folder_is_changed_where_that_is_permitted() {
         guest.ask(kind::SYMLINK, body().u32(directory).text("s").text("../moved").u32(0)).unwrap();
         guest.ask(kind::MKNOD, body().u32(directory).text("p").u32(0o010_600).u32(0).u32(0).u32(0)).unwrap();
         let device = body().u32(directory).text("n").u32(0o020_600).u32(1).u32(3).u32(0);
-        assert_eq!(guest.ask(kind::MKNOD, device), Err(Errno::PERM), "no device of the host");
+        let made = guest.ask(kind::MKNOD, device);
+        if mode == Mode::Cow {
+            made.unwrap();
+            guest.ask(kind::UNLINKAT, body().u32(directory).text("n").u32(0)).unwrap();
+        } else {
+            assert_eq!(made, Err(Errno::PERM), "no device of the host");
+        }
         assert_eq!(guest.names("d", 1 << 16), [".", "..", "p", "s", "second"]);
         let no = body().u32(ROOT).text("d").u32(0x200);
         assert_eq!(guest.ask(kind::UNLINKAT, no), Err(Errno::NOTEMPTY));

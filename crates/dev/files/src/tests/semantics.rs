@@ -333,6 +333,11 @@ fn changes_end_with_their_budget() {
     client.unlink("a").unwrap();
     (2..20).for_each(|node| client.forget(node));
     client.put("b", 0, &[1; 40 << 10]).unwrap();
+    // df(1) shows what there is: free and available blocks, and their size.
+    let told = client.ask(op::STATFS, 1, body()).unwrap();
+    let number = |at: usize| u64::from_le_bytes(told[at..at + 8].try_into().unwrap());
+    let block = number(48) as u32;
+    assert_eq!([number(8), number(16)], [(60 << 10) / u64::from(block); 2]);
     client.setattr("b", 1 << 3, 1 << 40, 0, 0).unwrap();
     assert_eq!(client.stat("b").unwrap().size, 1 << 40);
 }
@@ -375,18 +380,25 @@ fn the_hosts_processes_are_not_shown() {
 }
 
 #[test]
-fn pipes_and_sockets_are_made_and_devices_are_not() {
+fn pipes_and_sockets_are_made_and_devices_in_memory_only() {
     for mode in [Mode::Cow, Mode::Rw] {
         let folder = Folder::new();
         let mut client = Client::new(&folder, mode);
         client.mknod("p", S_IFIFO | 0o600).unwrap();
         client.mknod("s", S_IFSOCK | 0o600).unwrap();
-        for device in [0o020_600, 0o060_600, 0] {
-            assert_eq!(client.mknod("d", device), Err(Errno::PERM));
+        assert_eq!(client.mknod("d", 0), Err(Errno::PERM));
+        for (name, device) in [("c", 0o020_600), ("b", 0o060_600)] {
+            let request = body().u32(device).u32(0x0030_0105).u32(0).u32(0).name(name);
+            let made = client.ask(op::MKNOD, 1, request);
+            // `rdev` in fuse_entry_out.
+            let told = made.map(|reply| u32::from_le_bytes(reply[116..120].try_into().unwrap()));
+            assert_eq!(told, if mode == Mode::Cow { Ok(0x0030_0105) } else { Err(Errno::PERM) });
         }
-        let node = client.stat("p").unwrap().node;
-        // It would wait for a writer, for ever.
-        assert_eq!(client.ask(op::OPEN, node, body().u32(0).u32(0)), Err(Errno::NXIO));
+        // It would wait for a writer, for ever; and devices are the guest's own affair.
+        for name in ["p", "c", "b"].into_iter().take(if mode == Mode::Cow { 3 } else { 1 }) {
+            let node = client.stat(name).unwrap().node;
+            assert_eq!(client.ask(op::OPEN, node, body().u32(0).u32(0)), Err(Errno::NXIO));
+        }
     }
 }
 
