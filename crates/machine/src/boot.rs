@@ -79,6 +79,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
             &config.devices,
             config.serials.count(),
         ),
+        smbios: config.smbios,
         protocol: config.protocol,
     };
     // Unpacked it is several times as large as the file, so each life unpacks its own.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use satori_boot::{Cmdline, Module, ProtocolChoice};
+use satori_boot::{Cmdline, Module, ProtocolChoice, Smbios};
 use satori_cpuid::{Feature, Topology};
 use satori_engine::VmxProcessor;
 use satori_memory::GuestMemory;
@@ -25,6 +25,8 @@ pub struct Config {
     pub cmdline: Cmdline,
     /// How the kernel is entered.
     pub protocol: ProtocolChoice,
+    /// What the SMBIOS tables tell beside the machine's make-up.
+    pub smbios: Smbios,
     /// RAM in bytes, 128 MiB to 64 GiB, a multiple of the page size.
     pub memory: u64,
     /// vCPUs, and how they make up cores, dies and sockets.
@@ -122,6 +124,7 @@ impl Default for Config {
             initrds: Vec::new(),
             cmdline: Cmdline::default(),
             protocol: ProtocolChoice::Auto,
+            smbios: Smbios::default(),
             memory: 512 << 20,
             topology: Topology::default(),
             numa: Vec::new(),

@@ -37,6 +37,7 @@ pub mod registers;
 pub mod report;
 pub mod say;
 pub mod shares;
+pub mod smbios;
 pub mod status;
 mod switches;
 pub mod terminal;

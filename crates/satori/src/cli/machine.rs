@@ -67,6 +67,10 @@ pub struct Machine {
     /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
     #[arg(long)]
     pub rng: bool,
+    /// What the SMBIOS tables tell, as QEMU takes it: type=1 (system) with manufacturer, product, version, serial, uuid, sku and family;
+    /// type=11 with value=TEXT or path=FILE, OEM strings, as systemd has its credentials from. A comma in a text is doubled. May be given several times
+    #[arg(long, value_name = "type=1|11,NAME=TEXT..", value_parser = crate::smbios::told)]
+    pub smbios: Vec<crate::smbios::Told>,
     /// Ticks a second of the modelled host, each an EXTERNAL_INTERRUPT of every vCPU that executes; only
     /// under --clock virtual
     /// [default: 250]

@@ -1,5 +1,7 @@
 //! Machines, processors and memory in QEMU's words.
 
+use std::ffi::OsStr;
+
 use anyhow::{Result, bail};
 
 /// QEMU's memory where -m is missing, and the least that a guest has here.
@@ -40,6 +42,24 @@ pub(super) fn machines() -> String {
 
 pub(super) fn accels() -> String {
     "Accelerators supported in QEMU binary:\ntcg\nkvm\n".into()
+}
+
+/// Firmware that comes with QEMU, which finds it by these names.
+const FIRMWARE: &[&str] =
+    &["bios.bin", "bios-256k.bin", "bios-microvm.bin", "qboot.rom", "pvh.bin", "linuxboot_dma.bin"];
+
+/// `-bios`: a kernel that is named needs no firmware, and whoever wrote the name of a file that is not there made a mistake.
+pub(super) fn firmware(name: &OsStr) -> Result<()> {
+    let own = FIRMWARE.iter().any(|known| name == *known);
+    match std::fs::File::open(name) {
+        Err(why) if !own => {
+            bail!(
+                "-bios {} cannot be read ({why}): leave it out, as the kernel is booted without",
+                name.display()
+            )
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `-cpu`: the model, and features as they are.

@@ -60,7 +60,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("incoming", "a guest does not come from elsewhere"),
     ("loadvm", "there are no snapshots of machines"),
     ("fw_cfg", "there is no fw_cfg for the guest's own use"),
-    ("smbios", "the SMBIOS tables are Satori's own"),
     ("pidfile", "the shell tells the process's number"),
     ("d", "write 'satori run --trace FILE'"),
     ("D", "write 'satori run --trace FILE'"),
@@ -77,7 +76,7 @@ const UNDERSTOOD: &str = "\
 -nographic, -display none, -serial stdio|mon:stdio|null|none|file:FILE|unix:PATH,server=on|chardev:ID, -monitor none, -parallel none,
 -chardev stdio|null|file|socket,id=ID[,path=..|,host=..,port=..], -mon chardev=ID, -fsdev local,id=ID,path=DIR,security_model=none[,readonly=on],
 -virtfs local,path=DIR,mount_tag=TAG,security_model=none, -drive file=FILE,format=raw|qcow2,if=virtio|none[,id=ID,readonly=on,snapshot=on],
--snapshot, -netdev user,id=ID[,hostfwd=..,restrict=on], -nic user|none, -net nic|user|none, -device NAME[,..] ('-device help' lists them),
+-smbios type=1|11,NAME=TEXT.., -bios FILE, -snapshot, -netdev user,id=ID[,hostfwd=..,restrict=on], -nic user|none, -net nic|user|none, -device NAME[,..] ('-device help' lists them),
 -object rng-random,id=ID, -object memory-backend-ram|memory-backend-memfd,id=ID,size=SIZE,
 -numa node[,cpus=N-N][,mem=SIZE|memdev=ID], -numa dist,src=N,dst=N,val=N, -qmp unix:PATH,server=on,wait=off, -no-reboot, -gdb tcp::PORT, -s, -S";
 
@@ -171,8 +170,11 @@ impl Wishes {
             "append" => self.append = value.to_owned(),
             "gdb" => pass("--gdb"),
             "smp" => pass("--cpus"),
-            // A kernel that is named needs no firmware.
-            "bios" => {}
+            "bios" => machine::firmware(value)?,
+            "smbios" => {
+                text()?;
+                pass("--smbios");
+            }
             "m" => self.memory = Some(machine::memory(text()?)?),
             "cpu" => self.cpu = Some(machine::cpu(text()?)?),
             "machine" | "M" => self.accels.extend(machine::machine(text()?)?),
@@ -357,6 +359,17 @@ mod tests {
         );
     }
 
+    /// mkosi, and others that start systemd.
+    #[test]
+    fn credentials_go_through_smbios() {
+        let words = "-kernel k -append x -display none -smbios type=11,value=io.systemd.credential:a=b,,c -smbios type=1,serial=7 -bios /dev/null";
+        let line = run(words).unwrap();
+        assert!(
+            line.contains("--smbios=type=11,value=io.systemd.credential:a=b,,c --smbios=type=1,serial=7 "),
+            "{line}"
+        );
+    }
+
     #[test]
     fn nodes_are_nodes_and_one_is_none() {
         let one = run(
@@ -380,6 +393,11 @@ mod tests {
             ("-kernel k", "there is no display"),
             ("-kernel k -nographic -accel hvf", "only hvf is asked for"),
             ("-kernel k -nographic -hda d", "-hda d: write -drive"),
+            (
+                "-kernel k -nographic -bios /nonexistent/qboot.rom",
+                "-bios /nonexistent/qboot.rom cannot be read",
+            ),
+            ("-kernel k -nographic -bios unheard.rom", "unheard.rom cannot be read"),
             ("-kernel k -nographic -device e1000,netdev=n", "e1000"),
             ("-kernel k -nographic -device virtio-9p-pci,fsdev=f,mount_tag=t", "no -fsdev with id=f"),
             (

@@ -93,6 +93,18 @@ pub enum Error {
         /// Its bytes.
         bytes: u64,
     },
+    /// The SMBIOS tables are too large.
+    #[error(
+        "the SMBIOS tables take {bytes} of {max} bytes, or have more than {strings} strings of type 11: shorten --smbios"
+    )]
+    Smbios {
+        /// Their bytes.
+        bytes: usize,
+        /// The most that have room.
+        max: usize,
+        /// The most strings.
+        strings: usize,
+    },
     /// More processors than the tables can describe.
     #[error("{cpus} processors do not fit the ACPI and SMBIOS tables; use --cpus between 1 and {max}")]
     Cpus {

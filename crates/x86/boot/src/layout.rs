@@ -28,6 +28,9 @@ pub const LEGACY_HOLE: u64 = 0xa_0000;
 pub const RSDP: u64 = 0xe_0000;
 /// SMBIOS entry points and structures, where a BIOS has them (SMBIOS 3.7, 5.2).
 pub const SMBIOS: u64 = 0xf_0000;
+
+/// Where they end: firmware's handlers follow.
+pub const SMBIOS_END: u64 = 0xf_fe00;
 /// The legacy hole ends and extended memory begins.
 pub const LEGACY_HOLE_END: u64 = 0x10_0000;
 

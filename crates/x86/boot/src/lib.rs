@@ -39,3 +39,4 @@ pub use kernel::{Format, KERNEL_MAX, Kernel, KernelInfo};
 pub use load::{
     BootProtocol, Cmdline, Config, DEFAULT_CMDLINE, Loaded, ProtocolChoice, load, needs_long_mode,
 };
+pub use smbios::{Smbios, System};

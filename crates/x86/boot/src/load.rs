@@ -11,7 +11,7 @@ use crate::kernel::Way;
 use crate::layout::{self, HIGH_RAM, MapEntry};
 use crate::params::{self, Places};
 use crate::place::{From, Placer};
-use crate::{Error, Initrd, Kernel, acpi, entry, firmware, multiboot, smbios};
+use crate::{Error, Initrd, Kernel, Smbios, acpi, entry, firmware, multiboot, smbios};
 
 /// What a Linux is told when nobody says otherwise: where its console is.
 pub const DEFAULT_CMDLINE: &str = "console=ttyS0";
@@ -104,6 +104,8 @@ pub struct Config {
     pub initrd: Initrd,
     /// What the tables tell about the machine.
     pub platform: acpi::Platform,
+    /// What the SMBIOS tables tell besides.
+    pub smbios: Smbios,
     /// The protocol to enter by.
     pub protocol: ProtocolChoice,
 }
@@ -139,7 +141,7 @@ pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Lo
     }
     let ram: Vec<Region> = memory.regions().collect();
     let low_end = ram.first().filter(|first| first.start.0 == 0).map_or(0, |first| first.len);
-    let smbios = smbios::tables(&config.platform, &ram);
+    let smbios = smbios::tables(&config.platform, &config.smbios, &ram)?;
     let mut placer = match protocol {
         // Its linker may have put it anywhere; only what firmware would have put there stays.
         BootProtocol::Multiboot => {

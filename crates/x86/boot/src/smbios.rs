@@ -3,7 +3,7 @@
 use satori_memory::Region;
 
 use crate::acpi::Platform;
-use crate::layout;
+use crate::{Error, layout};
 
 /// Where the structures begin, after both entry points.
 const STRUCTURES: u64 = layout::SMBIOS + 0x60;
@@ -16,6 +16,32 @@ const MINOR: u8 = 0;
 const MANUFACTURER: &str = "Satori";
 const PRODUCT: &str = "Satori virtual machine";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What whoever starts the machine has to say in the tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Smbios {
+    /// Of structure 1.
+    pub system: System,
+    /// The strings of structure 11, by which systemd and others are told of credentials.
+    pub oem: Vec<String>,
+}
+
+/// The machine's description; what is not given is Satori's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "names of the specification")]
+pub struct System {
+    pub manufacturer: Option<String>,
+    pub product: Option<String>,
+    pub version: Option<String>,
+    pub serial: Option<String>,
+    /// As it is written: the first three groups are turned around in the table (7.2.1).
+    pub uuid: Option<[u8; 16]>,
+    pub sku: Option<String>,
+    pub family: Option<String>,
+}
+
+/// The most strings of structure 11, whose number has a byte.
+const OEM_MOST: usize = 255;
 
 /// A structure in the making: fields after the header, and the strings that they number.
 struct Structure {
@@ -44,7 +70,11 @@ impl Structure {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
+    /// An empty one would end the strings: it is none.
     fn string(mut self, text: &str) -> Self {
+        if text.is_empty() {
+            return self.u8(0);
+        }
         self.strings.push(text.into());
         self.bytes.push(self.strings.len() as u8);
         self
@@ -63,23 +93,43 @@ impl Structure {
 }
 
 /// The entry points and structures, to be placed at [`layout::SMBIOS`].
-pub(crate) fn tables(platform: &Platform, ram: &[Region]) -> Vec<u8> {
-    let structures = structures(platform, ram);
+pub(crate) fn tables(platform: &Platform, told: &Smbios, ram: &[Region]) -> Result<Vec<u8>, Error> {
+    let structures = structures(platform, told, ram);
     let (mut table, mut largest) = (Vec::new(), 0);
     let count = structures.len() as u16;
     for structure in structures {
         largest = largest.max(structure.finish(&mut table));
     }
     let mut out = vec![0; (STRUCTURES - layout::SMBIOS) as usize];
+    let (bytes, max) = (out.len() + table.len(), (layout::SMBIOS_END - layout::SMBIOS) as usize);
+    if bytes > max || told.oem.len() > OEM_MOST {
+        return Err(Error::Smbios { bytes, max, strings: OEM_MOST });
+    }
     let entry = entry_64(table.len() as u32);
     out[..entry.len()].copy_from_slice(&entry);
     let entry = entry_32(table.len() as u16, count, largest as u16);
     out[ENTRY_32..ENTRY_32 + entry.len()].copy_from_slice(&entry);
     out.extend_from_slice(&table);
-    out
+    Ok(out)
 }
 
-fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
+/// Woken by the power switch.
+fn system(told: &System) -> Structure {
+    let or = |text: &Option<String>, own: &str| text.clone().unwrap_or_else(|| own.into());
+    let mut uuid = told.uuid.unwrap_or_default();
+    uuid[..4].reverse();
+    uuid[4..6].reverse();
+    uuid[6..8].reverse();
+    let mut all = Structure::new(1, 0x100)
+        .string(&or(&told.manufacturer, MANUFACTURER))
+        .string(&or(&told.product, PRODUCT))
+        .string(&or(&told.version, VERSION))
+        .string(&or(&told.serial, ""));
+    all.bytes.extend_from_slice(&uuid);
+    all.u8(6).string(&or(&told.sku, "")).string(&or(&told.family, "Virtual Machine"))
+}
+
+fn structures(platform: &Platform, told: &Smbios, ram: &[Region]) -> Vec<Structure> {
     let total: u64 = ram.iter().map(|region| region.len).sum();
     let mut all = vec![
         // BIOS information: 64 KiB, characteristics not supported; a virtual machine without UEFI.
@@ -94,17 +144,7 @@ fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
             .u8(0)
             .u8(0)
             .u16(0xffff),
-        // System information: no UUID, woken by the power switch.
-        Structure::new(1, 0x100)
-            .string(MANUFACTURER)
-            .string(PRODUCT)
-            .string(VERSION)
-            .u8(0)
-            .u64(0)
-            .u64(0)
-            .u8(6)
-            .u8(0)
-            .string("Virtual Machine"),
+        system(&told.system),
         // Chassis: other, everything safe.
         Structure::new(3, 0x300)
             .string(MANUFACTURER)
@@ -125,6 +165,10 @@ fn structures(platform: &Platform, ram: &[Region]) -> Vec<Structure> {
     ];
     let threads = platform.apic_ids.len() as u32 / platform.sockets.max(1);
     all.extend((0..platform.sockets).map(|socket| processor(socket, platform.cores, threads)));
+    if !told.oem.is_empty() {
+        let strings = Structure::new(11, 0xb00).u8(told.oem.len() as u8);
+        all.push(Structure { strings: told.oem.clone(), ..strings });
+    }
     all.extend([
         // Physical memory array: on the board, for the system, no error correction.
         Structure::new(16, 0x1000).u8(3).u8(3).u8(3).u32(0x8000_0000).u16(0xfffe).u16(1).u64(total),
@@ -275,8 +319,8 @@ mod tests {
     #[test]
     fn structures_have_the_lengths_of_their_version() {
         let ram = layout::ram_regions(64 << 30).unwrap();
-        let bytes =
-            tables(&Platform { apic_ids: (0..300).collect(), cores: 300, ..Platform::default() }, &ram);
+        let platform = Platform { apic_ids: (0..300).collect(), cores: 300, ..Platform::default() };
+        let bytes = tables(&platform, &Smbios::default(), &ram).unwrap();
         let found = walk(&bytes[0x60..]);
         let expected = [
             (0, 0x18),
@@ -297,12 +341,57 @@ mod tests {
     #[test]
     fn entry_points_sum_to_zero_and_agree() {
         let ram = layout::ram_regions(512 << 20).unwrap();
-        let bytes = tables(&Platform::default(), &ram);
+        let bytes = tables(&Platform::default(), &Smbios::default(), &ram).unwrap();
         let sum = |range: std::ops::Range<usize>| bytes[range].iter().fold(0_u8, |s, b| s.wrapping_add(*b));
         assert_eq!((&bytes[..5], sum(0..24)), (&b"_SM3_"[..], 0));
         assert_eq!((&bytes[0x20..0x24], sum(0x20..0x3f), sum(0x30..0x3f)), (&b"_SM_"[..], 0, 0));
         let length = u16::from_le_bytes([bytes[0x36], bytes[0x37]]);
         assert_eq!(usize::from(length), bytes.len() - 0x60);
         assert_eq!(u32::from_le_bytes(bytes[12..16].try_into().unwrap()), u32::from(length));
+    }
+
+    /// The bytes and strings of the structure of this type.
+    fn structure(table: &[u8], kind: u8) -> (Vec<u8>, Vec<String>) {
+        let at = walk(table).iter().position(|(found, _)| *found == kind).unwrap();
+        let mut rest = table;
+        for _ in 0..at {
+            let strings = usize::from(rest[1]);
+            let end = rest[strings..].windows(2).position(|pair| pair == [0, 0]).unwrap();
+            rest = &rest[strings + end + 2..];
+        }
+        let (fields, text) = rest.split_at(rest[1].into());
+        let strings = text.split(|byte| *byte == 0).take_while(|part| !part.is_empty());
+        (fields.to_vec(), strings.map(|part| String::from_utf8(part.to_vec()).unwrap()).collect())
+    }
+
+    #[test]
+    fn what_is_told_of_the_machine_and_to_it_is_there() {
+        let ram = layout::ram_regions(512 << 20).unwrap();
+        let tables = |told: &Smbios| tables(&Platform::default(), told, &ram);
+        let uuid: [u8; 16] = std::array::from_fn(|at| at as u8);
+        let system = System {
+            product: Some("P".into()),
+            serial: Some("S".into()),
+            sku: Some(String::new()),
+            uuid: Some(uuid),
+            ..System::default()
+        };
+        let told = Smbios { system, oem: vec!["io.systemd.credential:a=b".into(), "c".into()] };
+        let bytes = tables(&told).unwrap();
+        let (fields, strings) = structure(&bytes[0x60..], 1);
+        assert_eq!(strings, ["Satori", "P", VERSION, "S", "Virtual Machine"]);
+        assert_eq!(fields[4..8], [1, 2, 3, 4]);
+        assert_eq!(fields[8..24], [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(fields[24..], [6, 0, 5]);
+        let (fields, strings) = structure(&bytes[0x60..], 11);
+        assert_eq!((fields[4], strings), (2, told.oem.clone()));
+        let strings = |count: usize, length: usize| Smbios {
+            oem: vec!["x".repeat(length); count],
+            ..Smbios::default()
+        };
+        assert!(tables(&strings(255, 240)).is_ok());
+        for too_much in [strings(256, 1), strings(2, 40_000)] {
+            assert!(matches!(tables(&too_much), Err(Error::Smbios { .. })));
+        }
     }
 }

@@ -68,6 +68,7 @@ fn refused(run: &cli::Run) -> Result<()> {
         (flags.crash_dump.is_some(), "--crash-dump", NOT_YET),
         (!flags.tsc_change.is_empty(), "--tsc-change", X86),
         (!flags.testdev.is_empty(), "--testdev", X86),
+        (!flags.smbios.is_empty(), "--smbios", NOT_YET),
     ];
     match given.into_iter().find(|(given, ..)| *given) {
         Some((_, name, why)) => bail!("--arch arm64: {name} {why}: leave it out"),

@@ -116,6 +116,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
             ProtocolChoice::Auto if xen => ProtocolChoice::Only(BootProtocol::Pvh),
             wanted => wanted,
         },
+        smbios: crate::smbios::all(&flags.smbios),
         memory,
         topology: processors.topology,
         cpu_model: Some(processors.cpu.clone()),
