@@ -160,7 +160,7 @@ pub struct Machine {
     /// given several times
     #[arg(long, value_name = "TIME=FREQUENCY", value_parser = units::tsc_change)]
     pub tsc_change: Vec<TscChange>,
-    /// What a reset of the guest does [default: restart]
+    /// What a reset of the guest does [default: restart; with a command: exit]
     #[arg(long, value_name = "ACTION")]
     pub on_reset: Option<OnReset>,
     /// Text on the guest's console that means it panicked; an empty one turns this off

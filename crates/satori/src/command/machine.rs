@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use anyhow::Result;
 use satori_bus::ByteSink;
-use satori_machine::{Devices, Handle, Machine, Outcome, SerialPorts, Sinks, arm};
+use satori_machine::{Devices, Handle, Machine, OnReset, Outcome, SerialPorts, Sinks, arm};
 
 use super::MEMORY;
 use crate::choose::{self, Processors};
@@ -37,9 +37,14 @@ impl Wanted {
         serials: SerialPorts,
         console: Box<dyn ByteSink>,
     ) -> Result<Computer> {
+        // A command that was cut off is not run again behind its caller's back.
+        let ends = flags.machine.on_reset.is_none();
         match self {
             Wanted::X86(chosen) => {
                 let mut config = run::config(boot, &flags.machine, &chosen)?;
+                if ends {
+                    config.on_reset = OnReset::Exit;
+                }
                 if flags.machine.memory.is_none() && flags.machine.processor.libvirt.is_none() {
                     config.memory = MEMORY;
                 }
@@ -51,7 +56,10 @@ impl Wanted {
             }
             Wanted::Arm(plan) => {
                 // What is typed and read goes through ports.
-                let config = plan.config(boot, flags, devices, Vec::new());
+                let mut config = plan.config(boot, flags, devices, Vec::new());
+                if ends {
+                    config.on_reset = OnReset::Exit;
+                }
                 Ok(Computer::Arm(Box::new(arm::Machine::new(config, console)?)))
             }
         }
