@@ -123,6 +123,7 @@ fn a_command_finds_what_its_caller_has() {
         check processes '[ \"$(cat /proc/1/comm)\" = init ] && [ -d /sys/class ] && [ -e /dev/ptmx ]'
         check loopback '[ \"$(cat /sys/class/net/lo/flags)\" = 0x9 ]'
         check as-root-owners 'touch o && chown 4321:4322 o && [ \"$(stat -c %u:%g o)\" = 4321:4322 ]'
+        check clock 'a=$(date +%s%3N) && touch t && b=$(stat -c %.3Y t | tr -d .) && c=$(date +%s%3N) && [ $((a - 250)) -le $b ] && [ $b -le $((c + 5)) ]'
         check modes 'touch m && chmod 4751 m && [ \"$(stat -c %a m)\" = 4751 ] && [ \"$(stat -c %u m)\" = $(id -u) ]'
         check as-root-read-only-places 'echo x > /usr/satori-was-here && mkdir -p /etc/satori-was-here/d && rm /etc/hostname'
         check links 'ln -s file s && ln file h && [ \"$(stat -c %h file)\" = 2 ] && mv h n && [ \"$(cat n s)\" = \"of the hostof the host\" ]'

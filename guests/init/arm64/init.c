@@ -227,6 +227,7 @@ int main(void) {
     char *wrong = load_modules();
     open_control(wrong);
     if (*wrong) note(wrong);
+    set_clock();
     enter_root();
     inside();
     command();

@@ -73,6 +73,7 @@ uint64_t milliseconds(void);
 void rest(unsigned microseconds);
 int open_port(const char *name, char **reason);
 void open_control(const char *otherwise);
+void set_clock(void);
 
 /* spec.c */
 void read_spec(void);

@@ -1,10 +1,15 @@
 //! The port on which host and init talk.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
-use crate::ports;
+use crate::{ports, sys};
+
+/// How often the host's clock is asked for, and what is exact enough.
+const CLOCK_TRIES: usize = 5;
+const CLOCK_EXACT: Duration = Duration::from_millis(1);
 
 /// The open port; all threads have the same.
 #[derive(Clone, Debug)]
@@ -36,6 +41,42 @@ impl Control {
         self.tell(&format!("note {text}"));
     }
 
+    /// Sets the clock to the host's, which stamps what changes in folders. A kernel has its time from a clock that counts
+    /// seconds, and adds half of one: what was just written would often be of the future, and make(1) warns of that.
+    pub fn set_clock(&self) {
+        let mut best: Option<(Duration, Duration, Instant)> = None;
+        // On a busy host an answer may take its time; the one that took least counts.
+        for _ in 0..CLOCK_TRIES {
+            let asked = Instant::now();
+            let Some(told) = self.ask_time() else { break };
+            let (way, heard) = (asked.elapsed(), Instant::now());
+            if best.is_none_or(|(shortest, ..)| way < shortest) {
+                best = Some((way, told, heard));
+            }
+            if way < CLOCK_EXACT {
+                break;
+            }
+        }
+        if let Some((way, told, heard)) = best {
+            // The whole way there and back is added: a clock that is a moment ahead disturbs nobody.
+            self.set_time(told + way + heard.elapsed());
+        }
+    }
+
+    /// The host's clock. No more than its line is taken of what comes.
+    fn ask_time(&self) -> Option<Duration> {
+        self.tell("clock");
+        let bytes = (&*self.0).bytes().map_while(Result::ok);
+        let line: Vec<u8> = bytes.take_while(|&byte| byte != b'\n').collect();
+        time(String::from_utf8_lossy(&line).strip_prefix("time ")?)
+    }
+
+    fn set_time(&self, now: Duration) {
+        if let Err(why) = sys::set_time(now) {
+            self.note(&format!("the clock cannot be set ({why})"));
+        }
+    }
+
     /// Does what the host asks for, until it closes.
     pub fn serve(&self, mut perform: impl FnMut(Request)) {
         for line in BufReader::new(&*self.0).lines() {
@@ -52,6 +93,11 @@ impl Control {
                 Some("size") => {
                     if let (Some(rows), Some(columns)) = (number(), number()) {
                         perform(Request::Size(rows, columns));
+                    }
+                }
+                Some("time") => {
+                    if let Some(now) = line.split_once(' ').and_then(|(_, now)| time(now)) {
+                        self.set_time(now);
                     }
                 }
                 Some("over") => {
@@ -73,6 +119,12 @@ impl Control {
             drop(bell.wait_while(over, |over| !*over));
         }
     }
+}
+
+/// Seconds and nanoseconds since 1970.
+fn time(text: &str) -> Option<Duration> {
+    let (seconds, nanoseconds) = text.split_once(' ')?;
+    Some(Duration::new(seconds.parse().ok()?, nanoseconds.parse().ok().filter(|&part| part < 1_000_000_000)?))
 }
 
 /// Tells whoever reads the kernel's console, where the host cannot be told otherwise.

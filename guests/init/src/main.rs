@@ -6,6 +6,7 @@
 //! host on the port `satori.control` how the command ended, a line each:
 //!
 //! ```text
+//! clock            the guest's clock waits to be set
 //! started          the command runs
 //! exited N         the command's own status
 //! killed N         the signal that ended it
@@ -13,7 +14,8 @@
 //! note TEXT        what could not be set up, and the command ran all the same
 //! ```
 //!
-//! The host's lines are `signal N`, `size ROWS COLUMNS`, and `over` when it has heard the end.
+//! The host's lines are `signal N`, `size ROWS COLUMNS`, `time SECONDS NANOSECONDS`, which answers `clock` and comes after a
+//! stop of the whole guest, and `over` when it has heard the end.
 
 mod control;
 mod modules;
@@ -79,6 +81,7 @@ fn work(control: &mut Option<Control>) -> Result<(), Failure> {
         ))
     })?);
     wrong.iter().for_each(|why| control.note(why));
+    control.set_clock();
     mounts::root(&spec).map_err(internal)?;
     mounts::inside(&spec).iter().for_each(|why| control.note(why));
     run::command(&spec, control)

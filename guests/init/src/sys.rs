@@ -18,6 +18,7 @@ const MS_NODEV: c_ulong = 4;
 const MS_BIND: c_ulong = 4096;
 const MS_MOVE: c_ulong = 8192;
 
+const CLOCK_REALTIME: c_int = 0;
 const RB_POWER_OFF: c_int = 0x4321_fedc;
 const SIGKILL: c_int = 9;
 
@@ -122,6 +123,7 @@ unsafe extern "C" {
     fn reboot(how: c_int) -> c_int;
     #[link_name = "sync"]
     fn c_sync();
+    fn clock_settime(clock: c_int, time: *const [c_long; 2]) -> c_int;
     fn sethostname(name: *const c_char, length: usize) -> c_int;
     fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
@@ -194,6 +196,13 @@ pub fn power_off() -> ! {
 pub fn sync() {
     // SAFETY: it takes and returns nothing.
     unsafe { c_sync() }
+}
+
+/// Sets the clock to a time since 1970.
+pub fn set_time(now: std::time::Duration) -> Result<()> {
+    let time = [now.as_secs() as c_long, c_long::from(now.subsec_nanos())];
+    // SAFETY: a struct timespec.
+    check(unsafe { clock_settime(CLOCK_REALTIME, &time) }).map(drop)
 }
 
 pub fn set_hostname(name: &[u8]) -> Result<()> {

@@ -5,7 +5,7 @@ use std::io::{Read, Write, stdin};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -241,6 +241,7 @@ impl Duty {
                 self.started = true;
                 return std::mem::take(&mut self.early).into_iter().for_each(|signal| self.signal(signal));
             }
+            ("clock", _) => return self.tell_time(),
             ("note", _) => return say(format_args!("{}", crate::report::printable(rest))),
             ("exited", Ok(status)) => End::Exited(status),
             ("killed", Ok(signal)) => End::Killed(signal),
@@ -278,6 +279,10 @@ impl Duty {
             let _ = emulate_default_handler(SIGTSTP);
             terminal::set_raw();
             self.handle.go_on();
+            // Its clocks stood still, and the host's stamps on files did not.
+            if self.started {
+                self.tell_time();
+            }
         } else if signal == SIGWINCH {
             if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout()) {
                 self.ask(&format!("size {} {}", size.ws_row, size.ws_col));
@@ -288,6 +293,13 @@ impl Duty {
             self.early.push(signal);
         } else {
             self.stop(Stop::Signal);
+        }
+    }
+
+    /// What the host's clock shows.
+    fn tell_time(&mut self) {
+        if let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+            self.ask(&format!("time {} {}", now.as_secs(), now.subsec_nanos()));
         }
     }
 
