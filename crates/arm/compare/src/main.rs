@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use satori_arm_compare::{Batch, Ours, compare};
+use satori_arm_compare::{Batch, Case, Ours, compare};
 
 const USAGE: &str = "usage: satori-arm-compare [--cases N] [--seed N] [--only PART-OF-AN-OPERATION'S-NAME] \
     [--engine interpreter|translator]";
@@ -27,6 +27,12 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         }
+    }
+    if let Some(only) = only.as_deref().filter(|only| !Case::any_of(only)) {
+        eprintln!(
+            "no instruction that can be compared has {only} in its operation's name: give another --only"
+        );
+        return ExitCode::from(2);
     }
     let mut found: BTreeMap<String, (u64, String)> = BTreeMap::new();
     let mut done = 0;
