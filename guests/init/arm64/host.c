@@ -105,8 +105,12 @@ void set_clock(void) {
     for (int tries = 0; tries < 5 && shortest >= 1000000; tries++) {
         uint64_t asked = nanoseconds();
         tell(text("clock"));
-        char line[80] = "";
-        for (size_t at = 0; at < sizeof line - 1 && read(control, line + at, 1) == 1 && line[at] != '\n'; at++) {}
+        char line[80];
+        /* Other lines are passed over: there is no command yet that a signal could reach. */
+        do {
+            memset(line, 0, sizeof line);
+            for (size_t at = 0; at < sizeof line - 1 && read(control, line + at, 1) == 1 && line[at] != '\n'; at++) {}
+        } while (*line && strncmp(line, "time ", 5));
         if (nanoseconds() - asked >= shortest) continue;
         heard = nanoseconds();
         shortest = heard - asked;

@@ -1,7 +1,7 @@
 //! The port on which host and init talk.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,17 @@ const CLOCK_EXACT: Duration = Duration::from_millis(1);
 
 /// The open port; all threads have the same.
 #[derive(Clone, Debug)]
-pub struct Control(Arc<File>, Arc<(Mutex<bool>, Condvar)>);
+pub struct Control(Arc<Port>);
+
+#[derive(Debug)]
+struct Port {
+    output: File,
+    /// What the host says, and lines of it that came while the clock was waited for.
+    input: Mutex<(BufReader<File>, Vec<String>)>,
+    /// Whether the host has heard the end.
+    over: Mutex<bool>,
+    bell: Condvar,
+}
 
 /// What the host asks for.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +37,16 @@ pub enum Request {
 impl Control {
     /// Waits for the port, which comes a moment after its device.
     pub fn open() -> Result<Control, String> {
-        ports::open("satori.control").map(|file| Control(Arc::new(file), Arc::default()))
+        let output = ports::open("satori.control")?;
+        let input = output.try_clone().map_err(|why| why.to_string())?;
+        let input = Mutex::new((BufReader::new(input), Vec::new()));
+        Ok(Control(Arc::new(Port { output, input, over: Mutex::default(), bell: Condvar::new() })))
     }
 
     /// Tells the host a line.
     pub fn tell(&self, line: &str) {
         let line = format!("{}\n", line.replace('\n', " "));
-        let _ = (&*self.0).write_all(line.as_bytes());
+        let _ = (&self.0.output).write_all(line.as_bytes());
     }
 
     /// Tells of something that could not be had.
@@ -63,12 +76,19 @@ impl Control {
         }
     }
 
-    /// The host's clock. No more than its line is taken of what comes.
+    /// The host's clock. What else comes meanwhile is kept.
     fn ask_time(&self) -> Option<Duration> {
         self.tell("clock");
-        let bytes = (&*self.0).bytes().map_while(Result::ok);
-        let line: Vec<u8> = bytes.take_while(|&byte| byte != b'\n').collect();
-        time(String::from_utf8_lossy(&line).strip_prefix("time ")?)
+        let mut input = self.0.input.lock().ok()?;
+        let (reader, early) = &mut *input;
+        for line in reader.lines() {
+            let line = line.ok()?;
+            match line.strip_prefix("time ") {
+                Some(now) => return time(now),
+                None => early.push(line),
+            }
+        }
+        None
     }
 
     fn set_time(&self, now: Duration) {
@@ -79,44 +99,49 @@ impl Control {
 
     /// Does what the host asks for, until it closes.
     pub fn serve(&self, mut perform: impl FnMut(Request)) {
-        for line in BufReader::new(&*self.0).lines() {
+        let Ok(mut input) = self.0.input.lock() else { return };
+        let (reader, early) = &mut *input;
+        for line in std::mem::take(early).into_iter().map(Ok).chain(reader.lines()) {
             let Ok(line) = line else { return };
-            let mut words = line.split(' ');
-            let word = words.next();
-            let mut number = || words.next().and_then(|word| word.parse::<u16>().ok());
-            match word {
-                Some("signal") => {
-                    if let Some(signal) = number() {
-                        perform(Request::Signal(signal.into()));
-                    }
+            self.heard(&line, &mut perform);
+        }
+    }
+
+    fn heard(&self, line: &str, perform: &mut impl FnMut(Request)) {
+        let mut words = line.split(' ');
+        let word = words.next();
+        let mut number = || words.next().and_then(|word| word.parse::<u16>().ok());
+        match word {
+            Some("signal") => {
+                if let Some(signal) = number() {
+                    perform(Request::Signal(signal.into()));
                 }
-                Some("size") => {
-                    if let (Some(rows), Some(columns)) = (number(), number()) {
-                        perform(Request::Size(rows, columns));
-                    }
-                }
-                Some("time") => {
-                    if let Some(now) = line.split_once(' ').and_then(|(_, now)| time(now)) {
-                        self.set_time(now);
-                    }
-                }
-                Some("over") => {
-                    if let Ok(mut over) = self.1.0.lock() {
-                        *over = true;
-                        self.1.1.notify_all();
-                    }
-                }
-                _ => {}
             }
+            Some("size") => {
+                if let (Some(rows), Some(columns)) = (number(), number()) {
+                    perform(Request::Size(rows, columns));
+                }
+            }
+            Some("time") => {
+                if let Some(now) = line.split_once(' ').and_then(|(_, now)| time(now)) {
+                    self.set_time(now);
+                }
+            }
+            Some("over") => {
+                if let Ok(mut over) = self.0.over.lock() {
+                    *over = true;
+                    self.0.bell.notify_all();
+                }
+            }
+            _ => {}
         }
     }
 
     /// Waits until the host has all that was written, however slow its readers are: what a device that is shut down has
     /// not taken yet is lost.
     pub fn wait_for_host(&self) {
-        let (over, bell) = &*self.1;
-        if let Ok(over) = over.lock() {
-            drop(bell.wait_while(over, |over| !*over));
+        if let Ok(over) = self.0.over.lock() {
+            drop(self.0.bell.wait_while(over, |over| !*over));
         }
     }
 }
