@@ -47,10 +47,11 @@ impl Codes {
         Codes(unsafe { Box::<[Code]>::new_zeroed_slice(PLACES).assume_init() })
     }
 
-    /// The place of what has `key` of the page at `host`.
+    /// The place of what has `key` of the page at `host`. Which of them share one depends on how far pages are from each other
+    /// alone, and not on where the host has guest memory: under the virtual clock what is counted is the same in each run.
     fn place(host: *const u8, key: CodeKey) -> usize {
-        let at = (host as usize as u64 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        (at ^ key.offset()) as usize % PLACES
+        const SPREAD: usize = 0x9e37;
+        (host as usize >> 12).wrapping_mul(SPREAD).wrapping_add(key.offset() as usize) % PLACES
     }
 
     fn at(&mut self, host: *const u8, key: CodeKey) -> Option<&mut Code> {
