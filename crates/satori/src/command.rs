@@ -122,7 +122,12 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     let terminal = terminal_size().filter(|_| flags.machine.input == "stdin");
     let network = flags.machine.net.as_ref().map(NetSpec::inside);
     let words = &flags.command.words;
-    let initramfs = initramfs::pack(flags.arch, words, &folders, &modules, terminal, network)?;
+    let found = kernel.modules.as_ref().zip(kernel.release.as_deref()).and_then(|(modules, release)| {
+        // A root that is changed on the host gets nothing that the command did not ask for.
+        let here = flags.arch == cli::Arch::X86 && flags.command.root.is_none() && !flags.command.rw;
+        here.then(|| modules.indexed(release)).flatten().map(|folder| (folder, release))
+    });
+    let initramfs = initramfs::pack(flags.arch, words, &folders, &modules, terminal, network, found)?;
     let costs = costs::of(flags.machine.costs.as_deref())?;
     let name = flags.command.words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let judge = Judge::open(&flags.machine, name, opened)?;

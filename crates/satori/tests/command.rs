@@ -466,6 +466,21 @@ fn a_fetched_kernel_that_is_named_by_its_path_has_its_modules() {
 }
 
 #[test]
+fn modprobe_finds_modules_that_the_root_does_not_need() {
+    let mut command = Command::new(SATORI);
+    // The kernel calls modprobe itself where somebody opens the node of a module that is not there yet.
+    let load = if is_root() { ": </dev/net/tun && grep -o ^tun /proc/modules" } else { "echo tun" };
+    let script = format!("PATH=$PATH:/usr/sbin:/sbin; modprobe -n -v veth; {load}");
+    command.args(["run", "--kernel", "6.1", "--timeout", "5m", "--", "sh", "-c", &script]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended: Ended = command.output().unwrap().into();
+    let lines: Vec<_> = ended.console.lines().collect();
+    let [found, loaded] = lines[..] else { panic!("{ended:?}") };
+    assert!(found.starts_with("insmod /lib/modules/6.1") && found.contains("veth.ko"), "{ended:?}");
+    assert_eq!((ended.status, loaded), (0, "tun"), "{ended:?}");
+}
+
+#[test]
 fn who_looks_on_and_another_input_go_with_a_command() {
     let (trace, socket) = (scratch("trace.json"), scratch("gdb"));
     let input = common::file("words", b"words of a file\n");

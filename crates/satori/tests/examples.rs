@@ -16,6 +16,7 @@ use satori::initramfs;
 const ELSEWHERE: &[(&str, &str)] = &[
     ("./tools/demo", "the gate boots what it boots"),
     ("./tools/test", "this is it"),
+    ("cargo install", "it builds once more what the gate has built"),
     ("satori bench", "minutes; tests/bench.rs runs rows, and here the flags are looked at"),
     ("perf kvm stat", "needs KVM"),
 ];

@@ -1,8 +1,14 @@
-//! Loads the modules that the initramfs holds, in the order given.
+//! Loads the modules that the initramfs holds, in the order given, and shows the guest where the others are.
 
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
 use crate::sys;
+
+/// Device nodes that anybody may open; the rest are root's (systemd's 50-udev-default.rules).
+const OPEN: &[&str] = &["fuse", "net/tun"];
 
 /// Loads each; what went wrong, in words. One that is there already is nothing wrong.
 pub fn load(modules: &[String]) -> Vec<String> {
@@ -21,4 +27,31 @@ pub fn load(modules: &[String]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Has modprobe(8), and the kernel where it calls that, find the modules of `release` in `folder`; and makes the device nodes
+/// that load a module when they are opened, as kmod-static-nodes.service does. A root that has modules keeps its own.
+pub fn offer(release: &str, folder: &OsStr) {
+    let _ =
+        fs::create_dir_all("/lib/modules").and_then(|()| symlink(folder, format!("/lib/modules/{release}")));
+    let nodes = fs::read_to_string(Path::new(folder).join("modules.devname")).unwrap_or_default();
+    for line in nodes.lines() {
+        let _ = node(line);
+    }
+}
+
+/// Makes the node that a line such as `tun net/tun c10:200` tells of.
+fn node(line: &str) -> Option<()> {
+    let mut words = line.split(' ').skip(1);
+    let (name, device) = (words.next()?, words.next()?);
+    let (numbers, block) = match device.strip_prefix('c') {
+        Some(numbers) => (numbers, false),
+        None => (device.strip_prefix('b')?, true),
+    };
+    let (major, minor) = numbers.split_once(':')?;
+    let path = Path::new("/dev").join(name);
+    fs::create_dir_all(path.parent()?).ok()?;
+    sys::make_node(path.as_os_str(), block, major.parse().ok()?, minor.parse().ok()?).ok()?;
+    let mode = if OPEN.contains(&name) { 0o666 } else { 0o600 };
+    fs::set_permissions(&path, Permissions::from_mode(mode)).ok()
 }

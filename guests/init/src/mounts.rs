@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::spec::{Mount, Spec};
-use crate::{network, sys};
+use crate::{modules, network, sys};
 
 const ROOT: &str = "/root";
 
@@ -84,6 +84,9 @@ pub fn inside(spec: &Spec) -> Vec<String> {
         if let Err(why) = mounted(&mount.place, || share(mount, &mount.place)) {
             wrong.push(format!("{} is not mounted on {} ({why})", mount.tag, mount.place.display()));
         }
+    }
+    if let Some((release, folder)) = &spec.found {
+        modules::offer(release, folder);
     }
     if !spec.hostname.is_empty()
         && let Err(why) = sys::set_hostname(spec.hostname.as_bytes())

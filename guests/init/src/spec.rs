@@ -22,6 +22,8 @@ pub struct Spec {
     pub modules: Vec<String>,
     /// The root, and further folders in it.
     pub mounts: Vec<Mount>,
+    /// A release of the kernel, and the folder in the root where its modules are.
+    pub found: Option<(String, OsString)>,
     pub hostname: OsString,
     pub arguments: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
@@ -60,6 +62,11 @@ impl Spec {
                         read_only: mode == b"ro",
                         place: OsString::from_vec(place.to_vec()),
                     });
+                }
+                b"modules" => {
+                    let at = value.iter().position(|&b| b == b':').ok_or_else(wrong)?;
+                    let release = String::from_utf8_lossy(&value[..at]).into_owned();
+                    spec.found = Some((release, OsString::from_vec(value[at + 1..].to_vec())));
                 }
                 b"hostname" => spec.hostname = own(),
                 b"arg" => spec.arguments.push(own()),

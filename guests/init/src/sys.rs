@@ -1,6 +1,6 @@
 //! The C library's functions that std does not offer, behind safe faces.
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::io::{Error, Result};
 use std::net::Ipv4Addr;
@@ -17,6 +17,9 @@ const MS_NOSUID: c_ulong = 2;
 const MS_NODEV: c_ulong = 4;
 const MS_BIND: c_ulong = 4096;
 const MS_MOVE: c_ulong = 8192;
+
+const S_IFCHR: c_uint = 0o020_000;
+const S_IFBLK: c_uint = 0o060_000;
 
 const CLOCK_REALTIME: c_int = 0;
 const RB_POWER_OFF: c_int = 0x4321_fedc;
@@ -119,6 +122,7 @@ unsafe extern "C" {
         data: *const c_void,
     ) -> c_int;
     fn chroot(path: *const c_char) -> c_int;
+    fn mknod(path: *const c_char, mode: c_uint, device: c_ulong) -> c_int;
     fn chdir(path: *const c_char) -> c_int;
     fn reboot(how: c_int) -> c_int;
     #[link_name = "sync"]
@@ -166,6 +170,15 @@ pub fn mount(source: &str, target: &OsStr, kind: &str, read_only: bool, options:
     let target = path(target);
     // SAFETY: four strings that end with NUL and outlive the call.
     check(unsafe { c_mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) })
+        .map(drop)
+}
+
+/// Makes a device node for its owner.
+pub fn make_node(place: &OsStr, block: bool, major: u8, minor: u8) -> Result<()> {
+    let kind = if block { S_IFBLK } else { S_IFCHR };
+    let place = path(place);
+    // SAFETY: a string that ends with NUL, and integers.
+    check(unsafe { mknod(place.as_ptr(), kind | 0o600, c_ulong::from(major) << 8 | c_ulong::from(minor)) })
         .map(drop)
 }
 

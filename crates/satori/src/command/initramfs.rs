@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use satori_files::Mode;
@@ -31,7 +32,8 @@ impl Spec {
     }
 }
 
-/// Packs it. `terminal` has rows and columns; `network` is how the card is set up.
+/// Packs it. `terminal` has rows and columns; `network` is how the card is set up; `found` is where modprobe(8) finds the
+/// modules of which release.
 pub(super) fn pack(
     arch: Arch,
     words: &[OsString],
@@ -39,6 +41,7 @@ pub(super) fn pack(
     modules: &[Module],
     terminal: Option<(u16, u16)>,
     network: Option<&str>,
+    found: Option<(&Path, &str)>,
 ) -> Result<Vec<u8>> {
     let (init, missing, of) = match arch {
         Arch::X86 => (INIT, MISSING, ""),
@@ -53,6 +56,11 @@ pub(super) fn pack(
     cpio.file("init", 0o755, init);
     let mut spec = describe(words, folders, terminal);
     network.iter().for_each(|text| spec.put("network", text));
+    if let Some((folder, release)) = found {
+        let mut both = OsString::from(format!("{release}:"));
+        both.push(folder);
+        spec.put("modules", both);
+    }
     for module in modules {
         let path = format!("satori/{}", module.name);
         cpio.file(&path, 0o644, &module.bytes);

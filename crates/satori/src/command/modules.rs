@@ -1,16 +1,21 @@
 //! A kernel's modules: which must be loaded for what, in which order, as their own `.modinfo` says.
 //!
-//! Packages have no modules.dep, which depmod(8) makes when they are installed.
+//! Packages have no modules.dep, which depmod(8) makes when they are installed, and which modprobe(8) of a guest needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+
+use crate::debian::cache;
 
 /// The modules in a folder, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
+    /// Where they are.
+    folder: PathBuf,
     files: BTreeMap<String, PathBuf>,
     /// Those that are part of the kernel.
     builtin: BTreeSet<String>,
@@ -40,7 +45,7 @@ impl Module {
 impl Modules {
     /// The modules in `folder` and its folders.
     pub(crate) fn read(folder: &Path) -> Result<Modules> {
-        let mut modules = Modules::default();
+        let mut modules = Modules { folder: folder.to_path_buf(), ..Modules::default() };
         modules.scan(folder, DEPTH).context("cannot be read: name a folder of modules")?;
         if let Ok(text) = std::fs::read_to_string(folder.join("modules.builtin")) {
             modules.builtin = text.lines().filter_map(|line| name(Path::new(line))).collect();
@@ -51,6 +56,25 @@ impl Modules {
             );
         }
         Ok(modules)
+    }
+
+    /// The folder, if it is one in which modprobe(8) finds modules of `release` by name and by what asks for them. One of a
+    /// package that was unpacked into the cache is made so, where this machine has depmod(8).
+    pub(crate) fn indexed(&self, release: &str) -> Option<&Path> {
+        let named = self.folder.ends_with(Path::new("lib/modules").join(release));
+        let index = self.folder.join("modules.dep.bin");
+        if named && !index.exists() && cache::folder().is_ok_and(|cache| self.folder.starts_with(cache)) {
+            let base = self.folder.ancestors().nth(3)?;
+            // Root's programs are in no other user's PATH.
+            let depmod = ["depmod", "/usr/sbin/depmod", "/sbin/depmod"].into_iter().find(|program| {
+                let mut depmod = Command::new(program);
+                depmod.arg("-b").arg(base).arg(release);
+                let quiet = depmod.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                quiet.status().is_ok_and(|status| status.success())
+            });
+            tracing::info!("modules in {}: {}", base.display(), depmod.unwrap_or("there is no depmod"));
+        }
+        (named && index.exists()).then_some(&self.folder)
     }
 
     fn scan(&mut self, folder: &Path, depth: u32) -> std::io::Result<()> {

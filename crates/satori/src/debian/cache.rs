@@ -198,6 +198,15 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         fs::create_dir_all(work.join("tree"))?;
         let deb = apt.download(&package, &work)?;
         let found = apt::unpack(&deb, pattern, &work.join("tree"))?;
+        // A guest may want any of a kernel's modules.
+        let tree = root.join("files").join(format!("{prefix}{}_{version}.tree", package.name));
+        if matches!(wanted, Wanted::Kernel | Wanted::Series(_) | Wanted::Arm64Kernel | Wanted::Arm64Series(_))
+            && !tree.exists()
+        {
+            fs::create_dir_all(work.join("whole"))?;
+            apt::unpack(&deb, "*", &work.join("whole"))?;
+            fs::rename(work.join("whole"), tree)?;
+        }
         fs::rename(if whole { work.join("tree") } else { found }, &file)?;
         fs::remove_dir_all(&work)?;
     }
