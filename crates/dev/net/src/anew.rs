@@ -6,10 +6,10 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use satori_defs::cable::{ANEW, ASK, BEGUN, CONNECTION, CONNECTIONS_MAX, TOLD};
-use smoltcp::wire::{TcpControl, TcpRepr, TcpSeqNumber};
+use smoltcp::wire::TcpSeqNumber;
 
 use crate::stack::Stack;
-use crate::tcp::Key;
+use crate::tcp::{Key, refuse};
 use crate::wire::Out;
 
 /// An address of 16 bytes; of IPv4, as IPv6 maps it.
@@ -48,21 +48,7 @@ fn end(out: &mut Out, record: &[u8; CONNECTION]) {
     let [guest, remote] =
         [(guest, take(2)), (remote, take(2))].map(|(ip, port)| SocketAddr::new(ip, port as u16));
     let [next, expected] = [take(4), take(4)].map(|number| TcpSeqNumber(number as u32 as i32));
-    let segment = TcpRepr {
-        src_port: remote.port(),
-        dst_port: guest.port(),
-        control: TcpControl::Rst,
-        seq_number: next,
-        ack_number: Some(expected),
-        window_len: 0,
-        window_scale: None,
-        max_seg_size: None,
-        sack_permitted: false,
-        sack_ranges: [None; 3],
-        timestamp: None,
-        payload: &[],
-    };
-    out.tcp(remote.ip(), guest.ip(), &segment);
+    refuse(out, remote, guest, next, Some(expected));
 }
 
 impl Stack {

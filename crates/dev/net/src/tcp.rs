@@ -524,9 +524,22 @@ pub(crate) fn reset(out: &mut Out, header: &IpRepr, repr: &TcpRepr<'_>) {
         Some(ack) => (ack, None),
         None => (TcpSeqNumber(0), Some(repr.seq_number + len)),
     };
-    let reply = TcpRepr {
-        src_port: repr.dst_port,
-        dst_port: repr.src_port,
+    let from = SocketAddr::new(header.dst_addr().into(), repr.dst_port);
+    let to = SocketAddr::new(header.src_addr().into(), repr.src_port);
+    refuse(out, from, to, seq_number, ack_number);
+}
+
+/// Sends the guest a reset.
+pub(crate) fn refuse(
+    out: &mut Out,
+    from: SocketAddr,
+    to: SocketAddr,
+    seq_number: TcpSeqNumber,
+    ack_number: Option<TcpSeqNumber>,
+) {
+    let segment = TcpRepr {
+        src_port: from.port(),
+        dst_port: to.port(),
         control: TcpControl::Rst,
         seq_number,
         ack_number,
@@ -538,5 +551,5 @@ pub(crate) fn reset(out: &mut Out, header: &IpRepr, repr: &TcpRepr<'_>) {
         timestamp: None,
         payload: &[],
     };
-    out.tcp(header.dst_addr().into(), header.src_addr().into(), &reply);
+    out.tcp(from.ip(), to.ip(), &segment);
 }
