@@ -5,6 +5,7 @@
 //! or protected once the guest runs, so the sandbox need not permit it.
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Bytes that the host can back by one large page.
@@ -65,21 +66,51 @@ impl Arena {
         assert!(size / LARGE <= u64::BITS as usize, "each large page has a bit");
         let (writable, executable) = (reserve(size)?, reserve(size)?);
         let arena = Arena { writable, executable, size, filled: 0, moved: 0 };
-        let at = arena.writable.as_ptr().cast();
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // Not a memfd: perf would look for the code in a file of that name.
-        // SAFETY: it takes the place of what `reserve` mapped, `size` bytes that nothing points to.
-        placed(unsafe { libc::mmap(at, size, rights, flags, -1, 0) })?;
-        let (again, to) = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, arena.executable.as_ptr());
+        arena.map_anonymous().or_else(|_| arena.map_file())?;
+        Ok(arena)
+    }
+
+    /// Maps shared memory of no file, both times: perf would look for the code of a memfd in a file of its name.
+    fn map_anonymous(&self) -> io::Result<()> {
+        self.map_writable(libc::MAP_ANONYMOUS, -1)?;
+        let (at, again) = (self.writable.as_ptr().cast(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        let to = self.executable.as_ptr();
         // SAFETY: an old size of 0 maps the same shared pages once more (mremap(2)), in place of what `reserve` mapped.
-        placed(unsafe { libc::mremap(at, 0, size, again, to) })?;
-        let rights = libc::PROT_READ | libc::PROT_EXEC;
+        placed(unsafe { libc::mremap(at, 0, self.size, again, to) })?;
         // SAFETY: nothing points there yet.
-        match unsafe { libc::mprotect(to.cast(), size, rights) } {
-            0 => Ok(arena),
+        match unsafe { libc::mprotect(to.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC) } {
+            0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// The same by a memfd, where mremap maps nothing again: under valgrind, and where a system only looks like Linux.
+    fn map_file(&self) -> io::Result<()> {
+        // SAFETY: the name is a C string.
+        let file = match unsafe { libc::memfd_create(c"code".as_ptr(), libc::MFD_CLOEXEC) } {
+            -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: the descriptor was made just now, and nobody else has it.
+            new => unsafe { OwnedFd::from_raw_fd(new) },
+        };
+        // SAFETY: it changes the length of a file that nobody else has.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), self.size as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.map_writable(0, file.as_raw_fd())?;
+        let (flags, rights) =
+            (libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED, libc::PROT_READ | libc::PROT_EXEC);
+        let to = self.executable.as_ptr().cast();
+        // SAFETY: it takes the place of what `reserve` mapped, `size` bytes that nothing points to.
+        placed(unsafe { libc::mmap(to, self.size, rights, flags, file.as_raw_fd(), 0) })?;
+        Ok(())
+    }
+
+    fn map_writable(&self, flags: libc::c_int, file: libc::c_int) -> io::Result<()> {
+        let flags = flags | libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let (at, rights) = (self.writable.as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: it takes the place of what `reserve` mapped, `size` bytes that nothing points to.
+        placed(unsafe { libc::mmap(at, self.size, rights, flags, file, 0) })?;
+        Ok(())
     }
 
     /// `offset` was reached, from `before` on: the [`LARGE`] bytes that it left are full.
@@ -164,5 +195,15 @@ mod tests {
             let there = unsafe { (arena.address(place) as *const u8).read() };
             assert_eq!(there, if place == 5 { 99 } else { *byte }, "{place:#x}");
         }
+    }
+
+    #[test]
+    fn memory_of_a_file_is_mapped_twice_as_well() {
+        let mut arena = Arena::new(2 * LARGE).expect("memory can be mapped");
+        arena.map_file().expect("a memfd can be mapped, in place of what was there");
+        arena.write(LARGE - 2, &[1, 2, 3, 4]);
+        // SAFETY: it is within the mapping, which is readable.
+        let there = unsafe { (arena.address(LARGE - 2) as *const [u8; 4]).read_unaligned() };
+        assert_eq!((there, arena.read(LARGE - 2)), ([1, 2, 3, 4], [1, 2, 3, 4]));
     }
 }

@@ -11,8 +11,26 @@ fn built() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--offline", "--release", "--bins", "--target-dir"])
+        // Cargo's names depend on the paths of packages, and with them where functions lie. A path through an open descriptor is
+        // the same in every folder, so that the guests are, byte for byte.
+        let built = Command::new("sh")
+            .args([
+                "-c",
+                "exec 9<../.. && exec \"$@\"",
+                "sh",
+                env!("CARGO"),
+                "build",
+                "--quiet",
+                "--locked",
+                "--offline",
+            ])
+            .args([
+                "--release",
+                "--bins",
+                "--manifest-path",
+                "/proc/self/fd/9/guests/bare/Cargo.toml",
+                "--target-dir",
+            ])
             .arg(&target)
             // Its .cargo/config.toml holds the flags, which these would replace.
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../guests/bare"))
