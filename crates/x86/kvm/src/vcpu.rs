@@ -131,6 +131,10 @@ impl KvmVcpu {
         let run = self.fd.get_kvm_run();
         let cr8 = run.cr8;
         self.ready = run.ready_for_interrupt_injection != 0;
+        // `interrupt_bitmap` of `kvm_run` keeps the bit of each interrupt that was being delivered at an exit: the kernel sets it
+        // and clears none (Linux 6.1 arch/x86/kvm/x86.c, `__get_sregs`), and `__set_sregs` queues the first one. What is being
+        // delivered now stays queued without it.
+        self.fd.sync_regs_mut().sregs.interrupt_bitmap = [0; 4];
         registers::load(&mut self.state, &self.fd.sync_regs(), cr8);
         self.fresh = Parts::EXIT;
     }
