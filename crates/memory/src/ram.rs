@@ -212,11 +212,13 @@ impl GuestMemory {
     }
 
     /// The address lines that processors drive.
+    #[inline]
     pub fn lines(&self) -> u64 {
         self.0.lines.load(Ordering::Acquire)
     }
 
     /// Where a processor's access to `gpa` goes, by [`GuestMemory::set_lines`].
+    #[inline]
     pub fn addressed(&self, gpa: u64) -> u64 {
         gpa & self.lines()
     }

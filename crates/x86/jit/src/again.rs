@@ -122,9 +122,11 @@ impl Jit {
 
     /// Translations of pages in `bucket` are void for `side`: none of them is known to be where it was.
     pub(crate) fn forget_places(&mut self, side: Side, bucket: usize) {
-        for group in std::mem::take(&mut self.dependents(side, Scope::Local)[bucket].groups) {
-            self.groups.all[group as usize].sure = false;
+        let here = &mut self.dependents[side as usize][Scope::Local as usize][bucket].groups;
+        for group in &*here {
+            self.groups.all[*group as usize].sure = false;
         }
+        here.clear();
     }
 
     /// Block `number` of `group` is no target any more.

@@ -502,14 +502,18 @@ impl Jit {
     ) {
         for bucket in buckets {
             self.forget_places(side, bucket);
-            let dependents = &mut self.dependents[side as usize][scope as usize][bucket];
-            for (table, set) in dependents.targets.drain(..) {
+            let here = &mut self.dependents[side as usize][scope as usize][bucket];
+            if here.slots.is_empty() && here.targets.is_empty() && here.blocks.is_empty() {
+                continue;
+            }
+            // It is put back empty: many spaces have as many of them again.
+            let mut void = std::mem::take(here);
+            for (table, set) in void.targets.drain(..) {
                 context.targets[usize::from(table)].clear(set.into());
             }
-            let (links, blocks) =
-                (std::mem::take(&mut dependents.slots), std::mem::take(&mut dependents.blocks));
-            links.into_iter().for_each(|link| self.unlink(link));
-            blocks.into_iter().for_each(|number| self.guard(number, bucket));
+            void.slots.drain(..).for_each(|link| self.unlink(link));
+            void.blocks.drain(..).for_each(|number| self.guard(number, bucket));
+            self.dependents[side as usize][scope as usize][bucket] = void;
         }
     }
 

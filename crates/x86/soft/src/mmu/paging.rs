@@ -88,6 +88,7 @@ impl Paging {
 
 impl Cpu {
     /// Whether the entry maps a page although it is not at the lowest level.
+    #[inline(always)]
     pub(super) fn is_large(&self, paging: Paging, level: u32, entry: u64) -> bool {
         entry & pte::PS != 0
             && match (paging, level) {
@@ -99,6 +100,7 @@ impl Cpu {
     }
 
     /// Bits that a present entry must not have set (SDM tables 4-5, 4-6, 4-9 to 4-11, 4-15 to 4-20).
+    #[inline(always)]
     pub(super) fn reserved(&self, paging: Paging, level: u32, large: bool) -> u64 {
         if paging == Paging::Bits32 {
             // Bit 21, and those of 20:13 that are no address bits.

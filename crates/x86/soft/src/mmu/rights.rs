@@ -21,6 +21,7 @@ pub struct Access {
 
 impl Access {
     /// An access to data with the rights of `mode`.
+    #[inline(always)]
     pub fn data(mode: Mode, write: bool) -> Self {
         Access { write, user: mode == Mode::User, fetch: false, ac: mode == Mode::SupervisorAc }
     }
@@ -43,23 +44,29 @@ impl Rights {
     /// Everything is allowed.
     pub const ALL: Rights = Rights { writable: true, user: true, executable: true, key: None };
 
-    /// Takes away what `entry` does not allow.
-    pub fn narrow(&mut self, entry: u64, wide: bool) {
-        self.writable &= entry & pte::W != 0;
-        self.user &= entry & pte::U != 0;
-        self.executable &= !wide || entry & pte::NX == 0;
+    /// What entries allow whose bits are set in `every` if all of them have them, and in `any` if one has.
+    #[inline(always)]
+    pub(super) fn of(every: u64, any: u64, wide: bool) -> Rights {
+        Rights {
+            writable: every & pte::W != 0,
+            user: every & pte::U != 0,
+            executable: !wide || any & pte::NX == 0,
+            key: None,
+        }
     }
 }
 
 impl Cpu {
     /// The bits of the error code that tell of rights if `access` is refused: a protection key
     /// is named even where something else refuses too (SDM 4.7).
+    #[inline(always)]
     pub(super) fn refusal(&self, access: Access, rights: Rights) -> Option<u32> {
         let by_key = self.key_refuses(access, rights);
         (by_key || !self.modes_allow(access, rights)).then_some(if by_key { pf::PK } else { 0 })
     }
 
     /// Access and write disable of the page's protection key (SDM 4.6.2).
+    #[inline(always)]
     fn key_refuses(&self, access: Access, rights: Rights) -> bool {
         let Some(key) = rights.key.filter(|_| !access.fetch) else { return false };
         let pkru = self.state.pkru >> (2 * key);
@@ -69,6 +76,7 @@ impl Cpu {
     }
 
     /// The access rights that do not depend on keys (SDM 4.6.1).
+    #[inline(always)]
     fn modes_allow(&self, access: Access, rights: Rights) -> bool {
         let state = &self.state;
         if access.fetch && !rights.executable {
@@ -88,13 +96,16 @@ impl Cpu {
 
     /// Which accesses a mapping allows without another walk, by `2 * mode + write`.
     pub(super) fn allowed_everywhere(&self, mapping: &Mapping) -> [bool; 6] {
-        let mut allowed = [false; 6];
-        for mode in [Mode::Supervisor, Mode::User, Mode::SupervisorAc] {
-            for write in [false, true] {
-                let fits = self.refusal(Access::data(mode, write), mapping.rights).is_none();
-                allowed[2 * mode as usize + usize::from(write)] = fits && (!write || mapping.dirty);
-            }
-        }
-        allowed
+        let fits = |mode, write: bool| {
+            (!write || mapping.dirty) && self.refusal(Access::data(mode, write), mapping.rights).is_none()
+        };
+        [
+            fits(Mode::Supervisor, false),
+            fits(Mode::Supervisor, true),
+            fits(Mode::User, false),
+            fits(Mode::User, true),
+            fits(Mode::SupervisorAc, false),
+            fits(Mode::SupervisorAc, true),
+        ]
     }
 }

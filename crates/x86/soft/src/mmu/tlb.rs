@@ -298,12 +298,7 @@ impl Tlb {
         let page = fill.linear & !0xfff;
         let slot = slot_of(page);
         let watched = if fill.watched { WATCHED } else { 0 };
-        let mut tag = [never(slot); 6];
-        for (tag, allowed) in tag.iter_mut().zip(fill.allowed) {
-            if allowed {
-                *tag = page ^ watched;
-            }
-        }
+        let tag = fill.allowed.map(|allowed| if allowed { page ^ watched } else { never(slot) });
         self.real()[slot] = Entry { tag, addend: (fill.host as u64).wrapping_sub(page), state: fill.state };
         let table = self.table();
         table.note(slot, fill.global, fill.key, fill.state);

@@ -29,13 +29,34 @@ impl Cpu {
     /// Translates `linear` for `access`, or tells the page fault. Non-canonical addresses have
     /// been refused before; outside long mode there are 32 bits of address.
     pub fn walk(&mut self, linear: u64, access: Access) -> Result<Mapping, Exception> {
+        // Nearly all walks are of one kind, for which the compiler makes code of its own.
+        if Paging::of(&self.state) == Paging::FourLevel && !self.nested_paging() {
+            self.walk_as(linear, access, Paging::FourLevel, false)
+        } else {
+            self.walk_otherwise(linear, access)
+        }
+    }
+
+    #[inline(never)]
+    fn walk_otherwise(&mut self, linear: u64, access: Access) -> Result<Mapping, Exception> {
         let paging = Paging::of(&self.state);
         let linear = if paging == Paging::FourLevel { linear } else { linear & 0xffff_ffff };
+        self.walk_as(linear, access, paging, self.nested_paging())
+    }
+
+    #[inline(always)]
+    fn walk_as(
+        &mut self,
+        linear: u64,
+        access: Access,
+        paging: Paging,
+        nested: bool,
+    ) -> Result<Mapping, Exception> {
         // An accessed or dirty bit that another vCPU's change beat sends us around again.
         loop {
-            if let Some(outcome) = self.walk_once(linear, access, paging) {
+            if let Some(outcome) = self.walk_once(linear, access, paging, nested) {
                 let mut mapping = outcome?;
-                if self.nested_paging() {
+                if nested {
                     let nested = Nested { write: access.write, fetch: access.fetch, walk: false, linear };
                     let (gpa, writable) = self.nested_address(mapping.gpa, nested)?;
                     mapping.gpa = gpa;
@@ -55,11 +76,13 @@ impl Cpu {
     }
 
     /// One attempt; nothing if an entry changed under way.
+    #[inline(always)]
     fn walk_once(
         &mut self,
         linear: u64,
         access: Access,
         paging: Paging,
+        nested: bool,
     ) -> Option<Result<Mapping, Exception>> {
         let code = self.fault_code(access);
         let fault = |bits: u32| Some(Err(Exception::pf(linear, code | bits)));
@@ -68,12 +91,13 @@ impl Cpu {
         }
         let wide = paging.wide();
         let Some((mut table, mut level)) = self.top(paging, linear) else { return fault(0) };
-        let mut rights = Rights::ALL;
+        let (mut every, mut any) = (!0, 0);
+        let reserved = self.reserved(paging, 0, false);
         loop {
             level -= 1;
             let shift = paging.shift(level);
             let mut at = table + paging.offset(linear, level);
-            if self.nested_paging() {
+            if nested {
                 match self.nested_address(at, Nested { write: false, fetch: false, walk: true, linear }) {
                     Ok((host, _)) if self.apic_access(host) => return Some(Err(self.apic_walk_exit())),
                     Ok((host, _)) => at = host,
@@ -86,10 +110,13 @@ impl Cpu {
                 return fault(0);
             }
             let large = self.is_large(paging, level, entry);
-            if entry & self.reserved(paging, level, large) != 0 {
+            // Without PS all levels reserve the same bits.
+            let reserved = if entry & pte::PS == 0 { reserved } else { self.reserved(paging, level, large) };
+            if entry & reserved != 0 {
                 return fault(pf::RSVD | pf::P);
             }
-            rights.narrow(entry, wide);
+            every &= entry;
+            any |= entry;
             if level > 0 && !large {
                 if entry & pte::A == 0 && !self.entry_set(at, wide, entry, pte::A) {
                     return None;
@@ -97,6 +124,7 @@ impl Cpu {
                 table = paging.table(entry);
                 continue;
             }
+            let mut rights = Rights::of(every, any, wide);
             if paging == Paging::FourLevel && self.state.cr4 & cr4::PKE != 0 && rights.user {
                 rights.key = Some((entry >> pte::KEY_SHIFT & 15) as u8);
             }
@@ -119,6 +147,7 @@ impl Cpu {
 
     /// The first table of a walk and its level plus one; nothing behind a PDPTE that is not
     /// present. The processor reads PDPTEs when CR3 is loaded, not now (SDM 4.4.1).
+    #[inline(always)]
     pub(super) fn top(&self, paging: Paging, linear: u64) -> Option<(u64, u32)> {
         let cr3 = self.state.cr3;
         if paging == Paging::Pae {
@@ -129,6 +158,7 @@ impl Cpu {
     }
 
     /// The entry at a physical address; nothing where there is no memory.
+    #[inline(always)]
     pub(crate) fn entry_load(&self, at: u64, wide: bool) -> Option<u64> {
         let page = self.memory.page(Gpa(self.memory.addressed(at)))?;
         // SAFETY: entries are naturally aligned, so they lie within the page.
