@@ -20,6 +20,7 @@ use gdbstub::common::Signal;
 use gdbstub::conn::Connection;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
+use satori_seam::DebugPlan;
 
 use crate::Event;
 use crate::control::Control;
@@ -32,9 +33,12 @@ pub(crate) struct Plan {
     pub listener: GdbListener,
     /// The vCPUs wait for a debugger that lets them go.
     pub wait: bool,
-    /// The engine stops at accesses to data.
-    pub watches: bool,
+    /// Whether the engine can stop at all that is asked for.
+    pub possible: Possible,
 }
+
+/// Tells whether an engine can stop at all of a plan.
+pub(crate) type Possible = Box<dyn Fn(&DebugPlan) -> bool + Send>;
 
 /// What the protocol's thread hears.
 #[derive(Debug)]
@@ -67,7 +71,7 @@ impl Server {
         let reader = std::thread::Builder::new()
             .name("gdb socket".into())
             .spawn(move || accepting.serve(&readers_end, &credit))?;
-        let target = Target::new(control.clone(), plan.watches);
+        let target = Target::new(control.clone(), plan.possible);
         let thread = std::thread::Builder::new().name("gdb".into()).spawn(move || {
             Session { inputs, spent, bytes: VecDeque::new(), target }.serve();
             listener.close();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
-use satori_engine::{Capability, CodeWatcher, Engine, X86};
+use satori_engine::{CodeWatcher, DebugPlan, Engine, X86};
 use satori_save::Saved;
 
 use crate::console::Console;
@@ -170,8 +170,9 @@ impl Machine {
     /// Lets a debugger that connects to `listener` stop and examine the machine. If `wait`, no
     /// vCPU runs before one lets it.
     pub fn debug(&mut self, listener: crate::GdbListener, wait: bool) {
-        let watches = self.plan.engine.capabilities().has(Capability::BreakOnData);
-        self.gdb = Some(gdb::Plan { listener, wait, watches });
+        let engine = self.plan.engine.clone();
+        let possible = Box::new(move |plan: &DebugPlan| engine.can_stop_at(plan));
+        self.gdb = Some(gdb::Plan { listener, wait, possible });
     }
 
     /// Writes a trace of what `filter` names to `file`.

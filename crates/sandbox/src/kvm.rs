@@ -36,6 +36,7 @@ const REQUESTS: &[c_ulong] = &[
     0x4008_ae48, // KVM_SET_IDENTITY_MAP_ADDR
     0xae80,      // KVM_RUN
     0x8090_ae81, // KVM_GET_REGS
+    0x4090_ae82, // KVM_SET_REGS
     0x8138_ae83, // KVM_GET_SREGS
     0x4138_ae84, // KVM_SET_SREGS
     0xc018_ae85, // KVM_TRANSLATE

@@ -77,6 +77,7 @@ pub(crate) fn choose(config: &mut Config, flags: &cli::Machine) -> Result<()> {
         (cli::Engine::Kvm, None) => by_kvm(config)?,
         (cli::Engine::Auto, beyond) => {
             let modelled = config.processor;
+            let beyond = beyond.or(flags.gdb.is_some().then_some("--gdb has four breakpoints there"));
             let tried = beyond.map_or_else(|| tried(config), |what| Err(what.into()));
             if let Err(why) = tried {
                 (config.engine, config.processor) = (software, modelled);
@@ -94,7 +95,6 @@ fn beyond_kvm(flags: &cli::Machine) -> Option<&'static str> {
         (flags.processor.vmx.is_some(), "--processor models what exits"),
         (flags.perf.is_some(), "--perf names translated code"),
         (!flags.host_without.is_empty(), "--host-without takes instructions from translated code"),
-        (flags.gdb.is_some(), "--gdb sets breakpoints and steps"),
     ];
     asked.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
 }

@@ -77,6 +77,7 @@ fn runs_guests_by_kvm(ended: &Ended) {
     assert!(ended.console.contains("the probe: it runs guests"), "{ended:?}");
     assert!(ended.console.contains("by itself: satori: engine: kvm"), "{ended:?}");
     assert!(ended.console.contains("(not kvm: --clock virtual counts instructions)"), "{ended:?}");
+    assert!(ended.console.contains("a debugger did all that it can"), "{ended:?}");
     assert!(ended.console.contains("Debian: 0") && ended.console.contains("of L2: Linux"), "{ended:?}");
 }
 
@@ -115,6 +116,9 @@ fn engine() {
         let taken = Ended::from(taken);
         println!("by itself: {}\n{}", taken.messages, taken.status);
     }
+    let socket = format!("unix:{}", common::scratch("gdb.socket").display());
+    common::gdb::session("gdb-kvm", &[&socket, "--engine", "kvm"], false);
+    println!("a debugger did all that it can");
     let debian = satori(&[&words[..], &[&kernel, "--", "sh", "-c", "echo of L2: $(uname)"]].concat());
     println!("Debian: {}\n{}\n{}", debian.status, debian.console, debian.messages);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use satori_memory::GuestMemory;
 
-use crate::{Capabilities, Isa, Space, TimeSource, Vcpu};
+use crate::{Capabilities, Capability, DebugPlan, Isa, Space, TimeSource, Vcpu};
 
 /// Where a guest's instructions for random numbers get them: the host under real time, a seeded generator under
 /// virtual time.
@@ -57,6 +57,11 @@ pub trait Engine<I: Isa>: Send + Sync {
 
     /// What it can do of what not every engine can.
     fn capabilities(&self) -> Capabilities;
+
+    /// Whether its vCPUs can stop at all that `plan` asks for.
+    fn can_stop_at(&self, plan: &DebugPlan) -> bool {
+        plan.watchpoints.is_empty() || self.capabilities().has(Capability::BreakOnData)
+    }
 
     /// Descriptors of the host that its partitions need until they end, and those to come.
     fn files(&self) -> Vec<RawFd> {

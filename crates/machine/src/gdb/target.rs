@@ -22,8 +22,9 @@ use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOp
 use gdbstub::target::{TargetError, TargetResult};
 use satori_bus::Clock;
 use satori_memory::{Gpa, GuestMemory};
-use satori_seam::{DebugCause, WatchAccess, Watchpoint};
+use satori_seam::{DebugCause, DebugPlan, WatchAccess, Watchpoint};
 
+use super::Possible;
 use crate::control::{Action, Control};
 use crate::runs::Runs;
 
@@ -66,8 +67,8 @@ const EFAULT: TargetError<Never> = TargetError::Errno(14);
 pub(crate) struct Target<V: Debugged> {
     pub control: Arc<Control<V>>,
     pub clock: Arc<dyn Clock>,
-    /// Whether there can be watchpoints; a debugger that is refused one steps instead.
-    watches: bool,
+    /// A debugger that is refused a watchpoint steps instead, and tells its user of a breakpoint.
+    possible: Possible,
     actions: Vec<Action>,
     /// vCPUs that the resumption at hand names.
     mentioned: Vec<usize>,
@@ -87,13 +88,13 @@ fn vcpu(tid: Tid) -> usize {
 }
 
 impl<V: Debugged> Target<V> {
-    pub(super) fn new(control: Arc<Control<V>>, watches: bool) -> Self {
+    pub(super) fn new(control: Arc<Control<V>>, possible: Possible) -> Self {
         Target {
             actions: vec![Action::Continue; control.vcpus()],
             mentioned: Vec::new(),
             clock: control.clock(),
             control,
-            watches,
+            possible,
             software: Vec::new(),
             hardware: Vec::new(),
             watchpoints: Vec::new(),
@@ -157,10 +158,23 @@ impl<V: Debugged> Target<V> {
         self.control.with(vcpu(tid), |vcpu| vcpu.change(Box::new(change))).ok_or(EFAULT)
     }
 
+    /// All that was asked for, each address once.
+    fn asked(&self) -> DebugPlan {
+        let mut breakpoints = self.software.clone();
+        self.hardware.iter().for_each(|address| insert(&mut breakpoints, *address));
+        DebugPlan { breakpoints, watchpoints: self.watchpoints.clone(), step: false }
+    }
+
     fn plan(&self) {
-        let breakpoints = self.software.iter().chain(&self.hardware).copied().collect();
-        let watchpoints = self.watchpoints.clone();
+        let DebugPlan { breakpoints, watchpoints, .. } = self.asked();
         self.control.change_plan(|plan| (plan.breakpoints, plan.watchpoints) = (breakpoints, watchpoints));
+    }
+
+    /// Whether the engine could stop at all that is asked for with what `add` adds.
+    fn could(&self, add: impl FnOnce(&mut DebugPlan)) -> bool {
+        let mut plan = self.asked();
+        add(&mut plan);
+        (self.possible)(&plan)
     }
 }
 
@@ -380,8 +394,11 @@ fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) -> bool {
 
 impl<V: Debugged> SwBreakpoint for Target<V> {
     fn add_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
-        insert(&mut self.software, address);
-        Ok(true)
+        let possible = self.could(|plan| insert(&mut plan.breakpoints, address));
+        if possible {
+            insert(&mut self.software, address);
+        }
+        Ok(possible)
     }
     fn remove_sw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
         Ok(remove(&mut self.software, &address))
@@ -390,8 +407,11 @@ impl<V: Debugged> SwBreakpoint for Target<V> {
 
 impl<V: Debugged> HwBreakpoint for Target<V> {
     fn add_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
-        insert(&mut self.hardware, address);
-        Ok(true)
+        let possible = self.could(|plan| insert(&mut plan.breakpoints, address));
+        if possible {
+            insert(&mut self.hardware, address);
+        }
+        Ok(possible)
     }
     fn remove_hw_breakpoint(&mut self, address: u64, _kind: usize) -> TargetResult<bool, Self> {
         Ok(remove(&mut self.hardware, &address))
@@ -409,10 +429,12 @@ fn watchpoint(address: u64, len: u64, kind: WatchKind) -> Watchpoint {
 
 impl<V: Debugged> HwWatchpoint for Target<V> {
     fn add_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
-        if self.watches {
-            insert(&mut self.watchpoints, watchpoint(address, len, kind));
+        let watchpoint = watchpoint(address, len, kind);
+        let possible = self.could(|plan| insert(&mut plan.watchpoints, watchpoint));
+        if possible {
+            insert(&mut self.watchpoints, watchpoint);
         }
-        Ok(self.watches)
+        Ok(possible)
     }
     fn remove_hw_watchpoint(&mut self, address: u64, len: u64, kind: WatchKind) -> TargetResult<bool, Self> {
         Ok(remove(&mut self.watchpoints, &watchpoint(address, len, kind)))

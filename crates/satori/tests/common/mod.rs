@@ -5,6 +5,7 @@
 
 pub(crate) mod bare;
 pub(crate) mod drivers;
+pub(crate) mod gdb;
 pub(crate) mod pvh;
 
 use std::io::Read;

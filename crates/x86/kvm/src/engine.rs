@@ -9,11 +9,11 @@ use kvm_bindings::{
 };
 use kvm_ioctls::Cap;
 use satori_cpuid::Feature;
-use satori_engine::{Capabilities, Capability, Engine, Partition, PartitionParts, X86};
+use satori_engine::{Capabilities, Capability, DebugPlan, Engine, Partition, PartitionParts, X86};
 use satori_lock::lock;
 
 use crate::partition::{KvmPartition, Vm};
-use crate::{cpuid, kick};
+use crate::{cpuid, debug, kick};
 
 /// Why guests cannot be run by KVM here.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,12 @@ impl Engine<X86> for Kvm {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::of(&[Capability::GivesPriority, Capability::HypercallsByPort])
+        use Capability::{BreakOnData, GivesPriority, HypercallsByPort};
+        Capabilities::of(&[BreakOnData, GivesPriority, HypercallsByPort])
+    }
+
+    fn can_stop_at(&self, plan: &DebugPlan) -> bool {
+        debug::fits(plan)
     }
 
     fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {

@@ -9,10 +9,12 @@
 //! * `partition`: a VM, and its memory slots, which follow the map of the guest's memory;
 //! * `vcpu`: a vCPU at the seam; `run`, one entry and its exit;
 //! * `registers`, `extended`: the register file in KVM's structures;
+//! * `debug`: what a debugger outside asks;
 //! * `kick`: bringing a vCPU out, by a signal of another thread or of its own timer;
 //! * `raw`: the calls that kvm-ioctls does not have.
 
 mod cpuid;
+mod debug;
 mod engine;
 mod extended;
 mod kick;

@@ -16,6 +16,8 @@ enum Stopped {
     Interrupted,
     /// A port or a device is accessed.
     Access(Transfer),
+    /// A debug exception, with DR6, while a debugger asks for something.
+    Debug(u64),
     /// This.
     Exit(Exit, Owed),
     /// KVM cannot go on.
@@ -49,6 +51,11 @@ impl KvmVcpu {
             if let Some(exit) = self.enter(until) {
                 return exit;
             }
+            if let Some(exception) = self.fault.take() {
+                self.store();
+                let done = self.raise(exception);
+                self.check("KVM_SET_VCPU_EVENTS", done);
+            }
         }
     }
 
@@ -63,7 +70,7 @@ impl KvmVcpu {
                 self.load();
                 Exit::Budget
             }
-            stopped => self.stopped(stopped),
+            stopped => self.stopped(stopped).unwrap_or(Exit::Budget),
         }
     }
 
@@ -111,7 +118,7 @@ impl KvmVcpu {
                 self.load();
                 None
             }
-            stopped => Some(self.stopped(stopped)),
+            stopped => self.stopped(stopped),
         }
     }
 
@@ -135,11 +142,12 @@ impl KvmVcpu {
         None
     }
 
-    /// Takes what KVM stopped for.
-    fn stopped(&mut self, stopped: Stopped) -> Exit {
+    /// Takes what KVM stopped for; none if the machine has nothing to do with it.
+    fn stopped(&mut self, stopped: Stopped) -> Option<Exit> {
         self.load();
-        match stopped {
+        Some(match stopped {
             Stopped::Interrupted => Exit::ExternalInterrupt,
+            Stopped::Debug(dr6) => return self.stopped_for_debugger(dr6).map(Exit::Debug),
             Stopped::Access(transfer) => {
                 self.transfer = Some(transfer);
                 self.next_piece().unwrap_or(Exit::ExternalInterrupt)
@@ -159,7 +167,7 @@ impl KvmVcpu {
                 self.failure = Some(failure);
                 Exit::Failed(failure)
             }
-        }
+        })
     }
 
     /// KVM_RUN.
@@ -187,6 +195,7 @@ impl KvmVcpu {
             Ok(VcpuExit::X86Wrmsr(msr)) => {
                 Stopped::Exit(Exit::MsrWrite { msr: msr.index, value: msr.data }, Owed::MsrWrite)
             }
+            Ok(VcpuExit::Debug(stop)) => Stopped::Debug(stop.dr6),
             Ok(VcpuExit::Hlt) => exit(Exit::Hlt),
             Ok(VcpuExit::IrqWindowOpen) => exit(Exit::InterruptWindow),
             Ok(VcpuExit::SetTpr) => exit(Exit::TprBelowThreshold),

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use kvm_bindings::kvm_sregs;
+use kvm_bindings::{kvm_sregs, kvm_sync_regs};
 use kvm_ioctls::{SyncReg, VcpuFd};
 use satori_cpuid::Offered;
 use satori_engine::{
@@ -11,6 +11,7 @@ use satori_engine::{
 };
 use satori_state::{Activity, CpuState};
 
+use crate::debug::Debugger;
 use crate::kick::{Alarm, Inside};
 use crate::partition::Vm;
 use crate::{cpuid, extended, msrs, registers};
@@ -63,6 +64,7 @@ pub(crate) struct KvmVcpu {
     /// An exception that the instruction raises instead.
     pub(crate) fault: Option<satori_engine::Exception>,
     pub(crate) event: Option<Event>,
+    pub(crate) debugger: Debugger,
     /// KVM takes an interrupt now.
     pub(crate) ready: bool,
     pub(crate) flush: bool,
@@ -84,7 +86,7 @@ impl KvmVcpu {
             .into_iter()
             .for_each(|part| fd.set_sync_valid_reg(part));
         let (regs, sregs, events) = (fd.get_regs()?, fd.get_sregs()?, fd.get_vcpu_events()?);
-        *fd.sync_regs_mut() = kvm_bindings::kvm_sync_regs { regs, sregs, events };
+        *fd.sync_regs_mut() = kvm_sync_regs { regs, sregs, events };
         let inside = Arc::<Inside>::default();
         let kicked = inside.clone();
         Ok(KvmVcpu {
@@ -101,6 +103,7 @@ impl KvmVcpu {
             undo: false,
             fault: None,
             event: None,
+            debugger: Debugger::default(),
             ready: false,
             flush: false,
             fresh: Parts::EXIT,
@@ -182,6 +185,18 @@ impl KvmVcpu {
             self.check("KVM_SET_MSRS", done);
         }
         self.set_counter();
+        if self.debugger.step && (changed.has(Parts::GENERAL) || changed.has(Parts::SYSTEM)) {
+            self.set_at_once();
+        }
+        self.tell_debugger();
+    }
+
+    /// Hands registers on before the entry would: a step begins where RIP is then.
+    fn set_at_once(&mut self) {
+        let kvm_sync_regs { regs, sregs, .. } = self.fd.sync_regs();
+        let done = self.fd.set_sregs(&sregs).and_then(|()| self.fd.set_regs(&regs));
+        self.check("KVM_SET_REGS", done.map_err(Into::into));
+        [SyncReg::Register, SyncReg::SystemRegister].into_iter().for_each(|part| self.fd.clear_sync_dirty_reg(part));
     }
 
     /// Has the guest's counter follow the partition's.
@@ -300,7 +315,9 @@ impl Vcpu<X86> for KvmVcpu {
         self.kick.clone()
     }
 
-    fn set_debug(&mut self, _plan: DebugPlan) {}
+    fn set_debug(&mut self, plan: DebugPlan) {
+        self.debugger = Debugger::new(&plan);
+    }
 
     fn translate(&self, linear: u64) -> Option<u64> {
         let found = self.fd.translate_gva(linear).ok()?;
