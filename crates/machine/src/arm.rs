@@ -162,7 +162,8 @@ impl Machine {
 
     /// Lets a debugger that connects to `listener` stop and examine the machine. If `wait`, no vCPU runs before one lets it.
     pub fn debug(&mut self, listener: GdbListener, wait: bool) {
-        self.gdb = Some(crate::gdb::Plan { listener, wait, possible: Box::new(|plan| plan.watchpoints.is_empty()) });
+        self.gdb =
+            Some(crate::gdb::Plan { listener, wait, possible: Box::new(|plan| plan.watchpoints.is_empty()) });
     }
 
     /// A way to reach the machine while it runs.

@@ -178,6 +178,7 @@ type HostTicks = u64;
 #[cfg(target_arch = "x86_64")]
 mod host {
     use std::arch::x86_64::{__cpuid, _rdtsc};
+    use std::sync::OnceLock;
 
     use super::{CALIBRATION, HostTicks, Instant};
 
@@ -189,7 +190,9 @@ mod host {
 
     /// Its frequency: CPUID 15H where the processor tells its crystal (SDM 20.7.3), else measured.
     pub(super) fn hz() -> u64 {
-        told().unwrap_or_else(measured)
+        // Once: two measurements differ, and what one machine saves another one goes on from.
+        static MEASURED: OnceLock<u64> = OnceLock::new();
+        told().unwrap_or_else(|| *MEASURED.get_or_init(measured))
     }
 
     fn told() -> Option<u64> {

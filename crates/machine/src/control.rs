@@ -191,6 +191,13 @@ impl<V: Runs> Control<V> {
         self.asked() && held(&lock(&self.state))
     }
 
+    /// Whether somebody suspends the machine, and no debugger holds `vcpu` already: an instruction of its that is half done is
+    /// executed first.
+    pub(crate) fn finishes(&self, vcpu: &V) -> bool {
+        let state = lock(&self.state);
+        state.suspends > 0 && state.slots[vcpu.slot()].action == Action::Continue
+    }
+
     /// Whether `vcpu` must not be entered: a debugger holds it, at once. Where the machine is suspended, turns of virtual
     /// time are ended as they would have been.
     pub(crate) fn holds(&self, vcpu: &V) -> bool {

@@ -33,12 +33,18 @@ impl Config {
             (matches!(self.clock, ClockMode::Virtual { .. }), "--clock virtual counts instructions"),
             (!self.tsc_changes.is_empty(), "--tsc-change scales the TSC"),
             (self.engine_stats, "--engine-stats counts what a software engine does"),
-            (!self.kvm.set.is_empty(), "--guest kvm needs to be told of VMCALL"),
-            (self.xen, "--guest xen-pvh needs to be told of VMCALL"),
             (asks(Vmx), "--nested vmx keeps the state of guests' guests"),
             (asks(Svm), "--nested svm keeps the state of guests' guests"),
         ];
         beyond.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
+    }
+}
+
+impl Config {
+    /// The interface, by its option, whose guests make hypercalls by an instruction of their own.
+    fn calls_by_instruction(&self) -> Option<&'static str> {
+        let asked = [(!self.kvm.set.is_empty(), "--guest kvm"), (self.xen, "--guest xen-pvh")];
+        asked.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
     }
 }
 
@@ -102,6 +108,11 @@ impl EngineKind {
                     )));
                 }
                 let kvm = Kvm::open()?;
+                if let (false, Some(guest)) = (kvm.tells_of_hypercalls(), config.calls_by_instruction()) {
+                    return Err(Error::Capability(format!(
+                        "{guest} needs to be told of VMCALL, which this host's KVM was not built for (CONFIG_KVM_XEN); use --engine translator"
+                    )));
+                }
                 Chosen {
                     host_lacks: kvm.lacks(INTERPRETER)?,
                     engine: Arc::new(kvm),

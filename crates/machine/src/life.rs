@@ -263,6 +263,7 @@ impl Life {
             turns: Arc::default(),
             shared: plan.shared.clone(),
             console: plan.console.clone(),
+            counts: processors.vcpus.iter().filter_map(|vcpu| vcpu.counts()).collect(),
         };
         Ok(Life {
             bells: processors.bells.clone(),

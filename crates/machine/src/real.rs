@@ -34,6 +34,11 @@ pub(crate) fn run_vcpu<V: Runs>(
     loop {
         vcpu.take_kick();
         if control.asked() {
+            if vcpu.owes() && !shared.stopping() && control.finishes(vcpu) {
+                let after = vcpu.enter(Until { counter: None, instructions: Some(1) });
+                followed(after, vcpu, shared, control);
+                continue;
+            }
             if let Some(cores) = cores.filter(|_| control.parks(vcpu)) {
                 // One that is held keeps no place from those that are not.
                 cores.leave(vcpu.index());
@@ -91,14 +96,22 @@ pub(crate) fn run_vcpu<V: Runs>(
                 Some(cores) if cores.hand_on(vcpu.index()) => placed = false,
                 _ => std::thread::yield_now(),
             },
-            After::Ends(event) => shared.finish(event),
-            After::Debug(cause) => control.met(vcpu, cause),
+            after => followed(after, vcpu, shared, control),
         }
     }
     if let Some(cores) = cores {
         cores.leave(vcpu.index());
     }
     vcpu.finish(clock.now());
+}
+
+/// What the machine does behind an exit, whoever's turn is next.
+fn followed<V: Runs>(after: After, vcpu: &V, shared: &Shared, control: &Control<V>) {
+    match after {
+        After::Nothing | After::Yield => {}
+        After::Ends(event) => shared.finish(event),
+        After::Debug(cause) => control.met(vcpu, cause),
+    }
 }
 
 /// Host time until the partition's counter reaches `counter`, rounded up.

@@ -44,6 +44,11 @@ pub(crate) trait Runs: Send + Sized {
     /// Takes what came in since the last exit, injects what can be, and tells what to do with it.
     fn prepare(&mut self) -> Entry;
 
+    /// Whether an instruction of its waits for the answer that it was given: [`Entry::Finish`] executes that.
+    fn owes(&self) -> bool {
+        false
+    }
+
     /// Enters the vCPU, and handles the exit.
     fn enter(&mut self, until: Until) -> After;
 

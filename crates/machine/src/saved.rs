@@ -9,6 +9,7 @@ mod rooms;
 use std::sync::Arc;
 
 use satori_bus::Timer;
+use satori_engine::{Capability, Counts};
 use satori_exits::Platform;
 use satori_pci::PciFunction;
 use satori_save::{Error, Save, Saved, Value};
@@ -40,12 +41,17 @@ pub(crate) struct Rooms {
     pub turns: Arc<Turns>,
     pub shared: Arc<Shared>,
     pub console: Console,
+    /// What the engine counts of each vCPU while it runs.
+    pub counts: Vec<Arc<dyn Counts>>,
 }
 
 /// What a machine's state depends on: a name for people, and the setting.
 pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, String)> {
     let clock = &*platform.clock;
     let kind = if plan.time.is_virtual() { "virtual" } else { "real" };
+    // The guest has it in its memory.
+    let by_port = plan.engine.capabilities().has(Capability::HypercallsByPort);
+    let calls = if by_port && !plan.config.hyperv.set.is_empty() { "a port" } else { "an instruction" };
     let settings = [
         ("--clock", kind.to_string()),
         ("the TSC's frequency (--tsc-hz)", clock.counter_hz().to_string()),
@@ -55,6 +61,7 @@ pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, St
         ("the modelled processor", plan.config.processor.to_string()),
         ("--kvm", format!("{:?}", plan.config.kvm)),
         ("--guest xen-pvh", plan.config.xen.to_string()),
+        ("the engine's way to make hypercalls", calls.into()),
     ];
     settings.map(|(name, setting)| (name.to_string(), setting)).into()
 }

@@ -95,6 +95,9 @@ impl Context {
             let used = partition.usage().into_iter().filter(|used| used.count > 0);
             live.hyperv = used.map(|used| (used.name.to_owned(), used.ways.into_iter().collect())).collect();
         }
+        for (name, value) in rooms.counts.iter().flat_map(|counts| counts.counts()) {
+            *live.engine.entry(name.to_owned()).or_default() += value;
+        }
         live
     }
 }

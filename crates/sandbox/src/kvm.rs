@@ -34,9 +34,10 @@ const REQUESTS: &[c_ulong] = &[
     0x4020_ae46, // KVM_SET_USER_MEMORY_REGION
     0xae47,      // KVM_SET_TSS_ADDR
     0x4008_ae48, // KVM_SET_IDENTITY_MAP_ADDR
+    0x4038_ae7a, // KVM_XEN_HVM_CONFIG
     0xae80,      // KVM_RUN
-    0x8090_ae81, // KVM_GET_REGS
     0x4090_ae82, // KVM_SET_REGS
+    0x8090_ae81, // KVM_GET_REGS
     0x8138_ae83, // KVM_GET_SREGS
     0x4138_ae84, // KVM_SET_SREGS
     0xc018_ae85, // KVM_TRANSLATE
@@ -56,5 +57,6 @@ const REQUESTS: &[c_ulong] = &[
     0x8188_aea6, // KVM_GET_XCRS
     0x4188_aea7, // KVM_SET_XCRS
     0x4188_aec6, // KVM_X86_SET_MSR_FILTER
+    0xaece,      // KVM_GET_STATS_FD
     0x4018_aee1, // KVM_SET_DEVICE_ATTR
 ];

@@ -304,11 +304,24 @@ fn text(outcome: &Outcome, report: &Report, wanted: &Wanted) -> String {
     if let Some(shares) = &outcome.profile.shares {
         text += &format!("\n{}", shares.text());
     }
+    text += &by_kvm(&outcome.profile.stats);
     let counters = outcome.profile.stats_text();
     if wanted.counters && !counters.is_empty() {
         text += &format!("\n{counters}");
     }
     text
+}
+
+/// What KVM handled by itself: none of it is in the table of exits.
+fn by_kvm(stats: &[(String, u64)]) -> String {
+    let counts = stats.iter().filter(|(_, count)| *count > 0);
+    let counts = counts.filter_map(|(name, count)| Some((name.strip_prefix("by KVM: ")?, *count)));
+    let lines: Vec<_> = counts.map(|(name, count)| format!("{count:>16}  {name}\n")).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    let title = "Counted by KVM, whose statistics have neither times nor the reasons of exits:";
+    format!("\n{title}\n{}", lines.concat())
 }
 
 /// The profile's object, and beside it what the text tells in sentences.

@@ -5,9 +5,12 @@ mod common;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VcpuExit};
+use satori_cpuid::{Feature, Topology};
+use satori_machine::{Cmdline, Config, EngineKind, Event, Machine, OfferedCpu, Sinks};
 
 use common::{Ended, fetch, satori};
 
@@ -88,7 +91,9 @@ fn engine() {
     load_modules();
     let file = |name| std::env::var(name).expect("it is run by another test");
     let (kernel, traps) = (file("KERNEL"), file("TRAPS"));
-    println!("the probe: {}", satori(&["probe-kvm"]).console);
+    let probe = satori(&["probe-kvm"]).console;
+    let told = probe.lines().filter(|line| !line.starts_with("step: "));
+    println!("the probe: {}", told.collect::<Vec<_>>().join("\n"));
     let words = ["run", "--engine", "kvm", "--timeout", "4m", "--report", "off", "--kernel"];
     // The guest judges SYSRET and SYSENTER by its processor's vendor, whose they are.
     let cpu = if file("VENDOR") == "amd" { "max,vendor=AuthenticAMD" } else { "max" };
@@ -121,6 +126,109 @@ fn engine() {
     println!("a debugger did all that it can");
     let debian = satori(&[&words[..], &[&kernel, "--", "sh", "-c", "echo of L2: $(uname)"]].concat());
     println!("Debian: {}\n{}\n{}", debian.status, debian.console, debian.messages);
+}
+
+/// How often a guest of [`between`] changes its engine at most.
+const CHANGES: usize = 24;
+
+#[test]
+fn guests_go_from_the_translator_to_kvm_and_back() {
+    let folder = common::bare::program("traps").with_file_name("");
+    let folder = format!("GUESTS={}", folder.display());
+    let kernel = format!("KERNEL={}", fetch(&["kernel", "6.12"]));
+    let ended = in_guest_with("6.12", "vmx", &["--memory", "1G"], "between", &[&folder, &kernel]);
+    for guest in ["paging", "hv_msrs", "exceptions"] {
+        assert!(ended.console.contains(&format!("{guest}: changed its engine")), "{ended:?}");
+    }
+    // Those that make hypercalls by VMCALL, of which this kernel tells.
+    for interface in ["kvm", "xen-pvh"] {
+        assert!(ended.console.contains(&format!("{interface}: 0\nof L2: Linux")), "{ended:?}");
+    }
+    assert!(ended.console.contains("VM exits that it handled itself"), "{ended:?}");
+}
+
+/// Executed in the guest: machines that are saved at random moments, thrown away, and go on by the other engine.
+#[test]
+#[ignore = "guests_go_from_the_translator_to_kvm_and_back runs it in a guest"]
+fn between() {
+    load_modules();
+    let folder = PathBuf::from(std::env::var("GUESTS").expect("it is run by another test"));
+    let mut random = 1;
+    for (guest, cpus, hyperv) in [("paging", 2, "off"), ("hv_msrs", 1, "all"), ("exceptions", 1, "off")] {
+        let (changes, console) = change_engines(&folder.join(guest), cpus, hyperv, &mut random);
+        assert!(changes > 0 && console.contains(" 0 failed"), "{guest}: {changes}\n{console}");
+        println!("{guest}: changed its engine {changes} times");
+    }
+    let kernel = std::env::var("KERNEL").expect("it is run by another test");
+    for interface in ["kvm", "xen-pvh"] {
+        let words = ["run", "--engine", "kvm", "--guest", interface, "--report", "text", "--kernel", &kernel];
+        let debian =
+            satori(&[&words[..], &["--timeout", "4m", "--", "sh", "-c", "echo of L2: $(uname)"]].concat());
+        println!("{interface}: {}\n{}\n{}", debian.status, debian.console, debian.messages);
+    }
+}
+
+/// A machine's console.
+#[derive(Clone, Default)]
+struct Console(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl satori_bus::ByteSink for Console {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.lock().expect("the console").extend_from_slice(bytes);
+    }
+}
+
+/// Runs a bare-metal guest to its end by one engine after the other; how often it changed, and what it said.
+fn change_engines(kernel: &Path, cpus: u32, hyperv: &str, random: &mut u64) -> (usize, String) {
+    let name = kernel.file_name().expect("a name").to_string_lossy();
+    let config = |engine, model: &str| Config {
+        kernel: std::fs::read(kernel).expect("the guest"),
+        cmdline: Cmdline::Whole(format!("{name} cpus={cpus}")),
+        memory: 128 << 20,
+        topology: Topology::flat(cpus),
+        hyperv: hyperv.parse().expect("enlightenments"),
+        engine,
+        cpu_model: Some(model.into()),
+        processor: "no-apicv,-tpr-shadow,-preemption-timer,-ple".parse().expect("a processor"),
+        timeout: Some(Duration::from_secs(200)),
+        ..Config::default()
+    };
+    // What both engines have.
+    let offered = |engine| OfferedCpu::new(&config(engine, "max")).expect("an engine").cpuid;
+    let (software, kvm) = (offered(EngineKind::Translator), offered(EngineKind::Kvm));
+    let lacking = Feature::ALL.iter().filter(|feature| software.has(**feature) && !kvm.has(**feature));
+    let model = lacking.fold(String::from("max"), |model, feature| format!("{model},-{}", feature.name()));
+    let (console, mut saved, mut changes) = (Console::default(), None, 0);
+    let said = |console: &Console| String::from_utf8_lossy(&console.0.lock().unwrap()).into_owned();
+    loop {
+        let engine = if changes % 2 == 0 { EngineKind::Translator } else { EngineKind::Kvm };
+        let sinks = Sinks { console: Box::new(console.clone()), debugcon: None, code: None };
+        let mut machine = Machine::new(config(engine, &model), sinks).expect("a machine");
+        if let Some(saved) = saved.take() {
+            machine = machine.restored(saved).expect("a machine that goes on");
+        }
+        let handle = machine.handle();
+        let running = std::thread::spawn(move || machine.run());
+        while changes < CHANGES && saved.is_none() && !running.is_finished() {
+            *random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            std::thread::sleep(Duration::from_micros(*random >> 50));
+            handle.suspend();
+            saved = handle.save().inspect_err(|why| println!("{name}: {why}")).ok();
+            if saved.is_none() {
+                handle.go_on();
+            }
+        }
+        let Some(_) = &saved else {
+            let event = running.join().expect("the machine's thread").event;
+            let console = said(&console);
+            assert_eq!(event, Event::DebugExit(0), "{console}");
+            return (changes, console);
+        };
+        handle.stop();
+        let event = running.join().expect("the machine's thread").event;
+        assert_eq!(event, Event::Stopped, "{}", said(&console));
+        changes += 1;
+    }
 }
 
 /// The report's row on CPUID exits of L2, from behind its name: to L1, by L0, VMREADs, VMWRITEs.

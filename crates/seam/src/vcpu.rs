@@ -9,6 +9,12 @@ use crate::{DebugPlan, Isa, Kick, Until, Whereabouts};
 /// A counter of an engine: its name and value.
 pub type Stat = (&'static str, u64);
 
+/// Counters of an engine that others read while its vCPU runs.
+pub trait Counts: Send + Sync {
+    /// The counters now.
+    fn counts(&self) -> Vec<Stat>;
+}
+
 /// Answers exits while their vCPU goes on executing: those that need nothing of it but its registers.
 pub trait AtOnce<I: Isa>: Send + Sync {
     /// The answer to `exit` of a vCPU in `state`, which is counted then; nothing if the vCPU has to come out for it.
@@ -102,6 +108,11 @@ pub trait Vcpu<I: Isa>: Send {
     /// Takes that back, before or between runs; the registers are set apart from it. Every cached translation is dropped.
     fn restore(&mut self, _value: &Value) -> Result<(), Error> {
         Err(Error::refused("vCPU", "this engine takes back only registers"))
+    }
+
+    /// Counters that can be read while it runs, if it has such.
+    fn counts(&self) -> Option<Arc<dyn Counts>> {
+        None
     }
 
     /// The engine's own counters.

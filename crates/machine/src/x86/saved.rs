@@ -73,7 +73,11 @@ impl MachineVcpu {
             return Err(Error::unfit(CpuState::NAME, why));
         }
         *self.vcpu.state_mut(Parts::ALL) = registers;
-        self.vcpu.restore(&engine)?;
+        match self.vcpu.restore(&engine) {
+            // It is of a software engine's vCPU, and this one is of another.
+            Err(Error::Name { .. }) => self.vcpu.restore(&satori_soft::at_rest(&engine)?)?,
+            done => done?,
+        }
         self.lapic.restore(&apic)?;
         self.msrs.restore(&msrs)?;
         let hyperv: satori_hyperv::Vp = hyperv.state()?;

@@ -502,6 +502,10 @@ impl Runs for MachineVcpu {
         Entry::Run { deadline: self.deadline() }
     }
 
+    fn owes(&self) -> bool {
+        self.owed
+    }
+
     fn enter(&mut self, until: Until) -> After {
         self.observer.entry(&*self.platform.clock);
         self.tell_of_entry();

@@ -29,6 +29,9 @@ pub struct Live {
     pub hyperv: BTreeMap<String, BTreeMap<String, u64>>,
     /// The addresses that exited most.
     pub hot: Vec<LiveHot>,
+    /// What the engine counts by itself, of all vCPUs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub engine: BTreeMap<String, u64>,
 }
 
 /// One vCPU.
@@ -72,6 +75,7 @@ impl Live {
             vcpus: vcpus.iter().map(|vcpu| LiveVcpu::new(vcpu, now)).collect(),
             hyperv: BTreeMap::new(),
             hot: hot.collect(),
+            engine: BTreeMap::new(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `satori engines`: which engines there are, and which of them work here.
 
-use std::io::{Read, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -108,14 +109,18 @@ fn answer(command: &mut Command) -> Answer {
         Ok(child) => child,
         Err(error) => return Answer::told(format!("the probe cannot be started ({error})")),
     };
+    let lines = lines(child.stdout.take());
     match ended(&mut child, PATIENCE) {
         Some(status) => {
-            let mut text = String::new();
-            if let Some(mut out) = child.stdout.take() {
-                let _ = out.read_to_string(&mut text);
+            let (mut text, mut at) = (Vec::new(), String::new());
+            for line in lines {
+                match line.strip_prefix(probe::STEP) {
+                    Some(step) => at = format!(", at {step}"),
+                    None => text.push(line),
+                }
             }
-            match text.trim() {
-                "" => Answer::told(format!("it killed the process that tried it ({status})")),
+            match text.join("\n").trim() {
+                "" => Answer::told(format!("it killed the process that tried it ({status}){at}")),
                 told => Answer::told(told),
             }
         }
@@ -123,9 +128,25 @@ fn answer(command: &mut Command) -> Answer {
             let _ = child.kill();
             // A process that the kernel keeps does not end by it: it is left, and not waited for.
             let _ = ended(&mut child, Duration::from_millis(100));
-            Answer { text: format!("it did not answer within {} seconds", PATIENCE.as_secs()), hung: true }
+            let step =
+                lines.try_iter().filter_map(|line| line.strip_prefix(probe::STEP).map(str::to_owned)).last();
+            let at = step.map_or_else(String::new, |step| format!(": it hung at {step}"));
+            let text = format!("it did not answer within {} seconds{at}", PATIENCE.as_secs());
+            Answer { text, hung: true }
         }
     }
+}
+
+/// The lines of `out` as they come, read by a thread of their own: nobody waits for a process that does not end.
+fn lines(out: Option<ChildStdout>) -> Receiver<String> {
+    let (tell, told) = channel();
+    let read = move || {
+        let lines = out.into_iter().flat_map(|out| BufReader::new(out).lines().map_while(Result::ok));
+        lines.take_while(|line| tell.send(line.clone()).is_ok()).for_each(drop);
+    };
+    // Without a thread the answer is empty, which is told.
+    let _ = std::thread::Builder::new().name("probe".into()).spawn(read);
+    told
 }
 
 /// How `child` ended, if it does so within `patience`.
@@ -148,6 +169,9 @@ mod tests {
     fn what_hangs_is_given_up_and_what_is_killed_is_told() {
         let slept = answer(Command::new("sleep").arg("1000"));
         assert_eq!((&*slept.text, slept.hung), ("it did not answer within 2 seconds", true));
+        let at = format!("echo '{0}making a VM'; echo '{0}CPUID'; exec sleep 1000", probe::STEP);
+        let stuck = answer(Command::new("sh").args(["-c", &at]));
+        assert_eq!(stuck.text, "it did not answer within 2 seconds: it hung at CPUID");
         let killed = answer(Command::new("sh").args(["-c", "kill -9 $$"]));
         assert!(killed.first().starts_with("it killed the process that tried it"), "{}", killed.text);
         let runs = answer(Command::new("echo").arg(probe::WORKS));

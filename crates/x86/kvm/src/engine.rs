@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use kvm_bindings::{
     KVM_CAP_VCPU_ATTRIBUTES, KVM_CAP_X86_MSR_FILTER, KVM_CAP_X86_USER_SPACE_MSR, KVM_SYNC_X86_VALID_FIELDS,
+    KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL,
 };
 use kvm_ioctls::Cap;
 use satori_cpuid::Feature;
@@ -36,6 +37,8 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Kvm {
     device: kvm_ioctls::Kvm,
+    /// It can hand out VMCALL and VMMCALL.
+    told: bool,
     /// The VM that was made last.
     made: Mutex<Weak<Vm>>,
 }
@@ -64,7 +67,13 @@ impl Kvm {
             return Err(Error::Lacks(what));
         }
         kick::install();
-        Ok(Kvm { device, made: Mutex::default() })
+        let told = device.check_extension_int(Cap::XenHvm) as u32 & KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL != 0;
+        Ok(Kvm { device, told, made: Mutex::default() })
+    }
+
+    /// Whether the machine is told of VMCALL and VMMCALL: the kernel was built with CONFIG_KVM_XEN.
+    pub fn tells_of_hypercalls(&self) -> bool {
+        self.told
     }
 
     /// Of `wanted` and what the platform has beside the engine, the features that guests cannot have here.
@@ -80,7 +89,10 @@ impl Engine<X86> for Kvm {
 
     fn capabilities(&self) -> Capabilities {
         use Capability::{BreakOnData, GivesPriority, HypercallsByPort};
-        Capabilities::of(&[BreakOnData, GivesPriority, HypercallsByPort])
+        match self.told {
+            true => Capabilities::of(&[BreakOnData, GivesPriority]),
+            false => Capabilities::of(&[BreakOnData, GivesPriority, HypercallsByPort]),
+        }
     }
 
     fn can_stop_at(&self, plan: &DebugPlan) -> bool {
@@ -88,7 +100,7 @@ impl Engine<X86> for Kvm {
     }
 
     fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {
-        let partition = KvmPartition::new(&self.device, parts)?;
+        let partition = KvmPartition::new(&self.device, parts, self.told)?;
         *lock(&self.made) = Arc::downgrade(&partition.vm);
         Ok(Box::new(partition))
     }

@@ -10,6 +10,8 @@
 //! * `vcpu`: a vCPU at the seam; `run`, one entry and its exit;
 //! * `registers`, `extended`: the register file in KVM's structures;
 //! * `debug`: what a debugger outside asks;
+//! * `saved`: what a vCPU of any engine goes on from;
+//! * `stats`: what KVM counts itself;
 //! * `kick`: bringing a vCPU out, by a signal of another thread or of its own timer;
 //! * `raw`: the calls that kvm-ioctls does not have.
 
@@ -23,6 +25,8 @@ mod partition;
 mod raw;
 mod registers;
 mod run;
+mod saved;
+mod stats;
 mod vcpu;
 
 pub use engine::{Error, Kvm};

@@ -6,18 +6,20 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex};
 
 use kvm_bindings::{
-    KVM_CAP_X86_USER_SPACE_MSR, KVM_MSR_EXIT_REASON_FILTER, KVM_MSR_EXIT_REASON_INVAL,
-    KVM_MSR_EXIT_REASON_UNKNOWN, kvm_enable_cap, kvm_userspace_memory_region,
+    KVM_CAP_DISABLE_QUIRKS2, KVM_CAP_X86_USER_SPACE_MSR, KVM_MSR_EXIT_REASON_FILTER,
+    KVM_MSR_EXIT_REASON_INVAL, KVM_MSR_EXIT_REASON_UNKNOWN, KVM_X86_QUIRK_MWAIT_NEVER_UD_FAULTS,
+    kvm_enable_cap, kvm_userspace_memory_region,
 };
-use kvm_ioctls::VmFd;
+use kvm_ioctls::{VcpuFd, VmFd};
 use satori_cpuid::CpuidTable;
 use satori_defs::cpuid::HYPERVISOR;
 use satori_engine::{Partition, PartitionParts, Space, TimeSource, Vcpu, VcpuParts, X86};
 use satori_lock::lock;
 use satori_memory::{ALL_LINES, Error, Gpa, GuestMemory, Region};
 
-use crate::msrs;
+use crate::stats::Statistics;
 use crate::vcpu::KvmVcpu;
+use crate::{msrs, raw};
 
 /// Where KVM keeps three pages of its own, on processors that execute no code in real mode by themselves, and one more below
 /// them: in the hole for devices, where a PC has firmware.
@@ -32,6 +34,17 @@ struct Slot {
     host: u64,
 }
 
+/// How a guest makes hypercalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// Not at all: it is offered no interface.
+    None,
+    /// By a port ([`satori_engine::HYPERCALL_PORT`]).
+    Port,
+    /// By VMCALL and VMMCALL, which KVM hands out as Xen's.
+    Instruction,
+}
+
 /// The VM, and what its vCPUs have in common.
 pub(crate) struct Vm {
     pub(crate) fd: VmFd,
@@ -39,10 +52,10 @@ pub(crate) struct Vm {
     pub(crate) memory: GuestMemory,
     pub(crate) time: Arc<dyn TimeSource>,
     pub(crate) cpuid: Arc<CpuidTable>,
-    /// The guest is offered an interface with hypercalls.
-    pub(crate) hypercalls: bool,
+    /// Where the guest's hypercalls come out.
+    pub(crate) calls: Calls,
     slots: Mutex<Slots>,
-    /// Descriptors of the vCPUs.
+    /// Descriptors of the vCPUs and of their statistics.
     files: Vec<RawFd>,
 }
 
@@ -134,9 +147,21 @@ pub(crate) struct KvmPartition {
     vcpus: Mutex<Vec<Option<KvmVcpu>>>,
 }
 
+/// Has MONITOR and MWAIT raise #UD in guests without the feature, where KVM can: by itself it takes them for NOPs.
+fn without_quirks(vm: &VmFd) -> io::Result<()> {
+    let known = vm.check_extension_raw(KVM_CAP_DISABLE_QUIRKS2.into());
+    let unwanted = known as u32 & KVM_X86_QUIRK_MWAIT_NEVER_UD_FAULTS;
+    if known <= 0 || unwanted == 0 {
+        return Ok(());
+    }
+    let mut quirks = kvm_enable_cap { cap: KVM_CAP_DISABLE_QUIRKS2, ..Default::default() };
+    quirks.args[0] = unwanted.into();
+    Ok(vm.enable_cap(&quirks)?)
+}
+
 impl KvmPartition {
-    /// A VM with its memory, its MSR filter and the processors that the table describes.
-    pub(crate) fn new(kvm: &kvm_ioctls::Kvm, parts: PartitionParts<X86>) -> io::Result<Self> {
+    /// A VM with its memory, its MSR filter and the processors that the table describes. `told`: KVM can hand out hypercalls.
+    pub(crate) fn new(kvm: &kvm_ioctls::Kvm, parts: PartitionParts<X86>, told: bool) -> io::Result<Self> {
         if parts.time.of_host().is_none() {
             return Err(io::Error::other(
                 "the guest's TSC is to have another frequency than the host's, which this engine does not scale",
@@ -152,17 +177,36 @@ impl KvmPartition {
         let mut exits = kvm_enable_cap { cap: KVM_CAP_X86_USER_SPACE_MSR, ..Default::default() };
         exits.args[0] = reasons.into();
         fd.enable_cap(&exits)?;
+        without_quirks(&fd)?;
         msrs::filter(&fd, &parts.offered.offered)?;
         let (memory, time) = (parts.memory.clone(), parts.time.clone());
-        let hypercalls = cpuid.leaves().any(|leaf| leaf.leaf == HYPERVISOR);
+        let calls = match (cpuid.leaves().any(|leaf| leaf.leaf == HYPERVISOR), told) {
+            (false, _) => Calls::None,
+            (true, false) => Calls::Port,
+            (true, true) => {
+                raw::intercept_hypercalls(&fd)?;
+                Calls::Instruction
+            }
+        };
         let vcpus: io::Result<Vec<_>> =
             cpuid.topology().apic_ids().map(|id| Ok((fd.create_vcpu(id.into())?, id))).collect();
         let vcpus = vcpus?;
-        let files = vcpus.iter().map(|(vcpu, _)| vcpu.as_raw_fd()).collect();
-        let vm = Arc::new(Vm { fd, memory, time, cpuid, hypercalls, slots: Mutex::default(), files });
+        let statistics = |(vcpu, id): (VcpuFd, u32)| {
+            let opened = Statistics::new(&vcpu).map(Arc::new);
+            let statistics =
+                opened.inspect_err(|why| tracing::debug!("KVM tells nothing of its exits: {why}"));
+            (vcpu, id, statistics.ok())
+        };
+        let vcpus: Vec<_> = vcpus.into_iter().map(statistics).collect();
+        let files = vcpus.iter().flat_map(|(vcpu, _, statistics)| {
+            statistics.iter().map(|one| one.file().as_raw_fd()).chain([vcpu.as_raw_fd()])
+        });
+        let files = files.collect();
+        let vm = Arc::new(Vm { fd, memory, time, cpuid, calls, slots: Mutex::default(), files });
         vm.follow_memory()?;
         let offered = &parts.offered.offered;
-        let vcpu = |(vcpu, id)| Ok(Some(KvmVcpu::new(vcpu, vm.clone(), offered, id)?));
+        let vcpu =
+            |(vcpu, id, statistics)| Ok(Some(KvmVcpu::new(vcpu, vm.clone(), statistics, offered, id)?));
         let vcpus: io::Result<Vec<_>> = vcpus.into_iter().map(vcpu).collect();
         Ok(KvmPartition { vcpus: Mutex::new(vcpus?), vm })
     }

@@ -1,10 +1,12 @@
 //! One run: registers and events to KVM, KVM_RUN, and what it stopped for.
 
+use kvm_bindings::KVM_EXIT_XEN;
 use kvm_ioctls::VcpuExit;
 use satori_engine::{Exit, Failure, HYPERCALL_PORT, Resume, Until};
-use satori_state::Activity;
+use satori_state::{Activity, reg};
 
 use crate::kick::{Alarm, take_came};
+use crate::partition::Calls;
 use crate::vcpu::{KvmVcpu, Owed, Transfer};
 
 /// Exits that one instruction may need until it is complete, where it is to be forgotten: a 64-byte access byte by byte.
@@ -75,7 +77,7 @@ impl KvmVcpu {
     }
 
     /// Completes it, and takes back what that did to the registers.
-    fn complete_and_forget(&mut self) {
+    pub(crate) fn complete_and_forget(&mut self) {
         self.undo = false;
         self.owed = Owed::Nothing;
         for _ in 0..PIECES_MAX {
@@ -118,7 +120,12 @@ impl KvmVcpu {
                 self.load();
                 None
             }
-            stopped => self.stopped(stopped),
+            stopped => {
+                if let Some(statistics) = &self.statistics {
+                    statistics.exit();
+                }
+                self.stopped(stopped)
+            }
         }
     }
 
@@ -184,7 +191,7 @@ impl KvmVcpu {
             }
             Ok(VcpuExit::IoOut(port, data)) => {
                 let bytes = data.len();
-                if self.vm.hypercalls && port == u16::from(HYPERCALL_PORT) && bytes == 1 {
+                if self.vm.calls == Calls::Port && port == u16::from(HYPERCALL_PORT) && bytes == 1 {
                     return Stopped::Exit(Exit::Vmcall, Owed::Hypercall);
                 }
                 self.port_access(port, bytes, true)
@@ -212,6 +219,7 @@ impl KvmVcpu {
                 failed(what, code.into())
             }
             Ok(VcpuExit::FailEntry(reason, _)) => failed("the processor refused the guest's state", reason),
+            Ok(VcpuExit::Unsupported(KVM_EXIT_XEN)) => Stopped::Exit(Exit::Vmcall, Owed::Hypercall),
             Ok(VcpuExit::Unsupported(reason)) => failed("KVM stopped for an unknown reason", reason.into()),
             Ok(_) => failed("KVM stopped for a reason that no x86 guest has", 0),
         }
@@ -308,7 +316,15 @@ impl KvmVcpu {
                 self.transfer = (transfer.next < transfer.count).then_some(transfer);
                 self.owed = Owed::Completion;
             }
-            (Owed::Hypercall | Owed::Completion, _) => self.owed = Owed::Completion,
+            (Owed::Hypercall, _) => {
+                if self.vm.calls == Calls::Instruction {
+                    // KVM sets RAX to it when it completes the instruction.
+                    let result = self.state.gpr[reg::RAX];
+                    self.fd.get_kvm_run().__bindgen_anon_1.xen.u.hcall.result = result;
+                }
+                self.owed = Owed::Completion;
+            }
+            (Owed::Completion, _) => self.owed = Owed::Completion,
         }
     }
 

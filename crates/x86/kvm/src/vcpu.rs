@@ -7,13 +7,15 @@ use kvm_bindings::{kvm_sregs, kvm_sync_regs};
 use kvm_ioctls::{SyncReg, VcpuFd};
 use satori_cpuid::Offered;
 use satori_engine::{
-    Controls, DebugPlan, Event, Exit, Failure, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86,
+    Controls, Counts, DebugPlan, Event, Exit, Failure, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86,
 };
+use satori_save::{Error, Value};
 use satori_state::{Activity, CpuState};
 
 use crate::debug::Debugger;
 use crate::kick::{Alarm, Inside};
 use crate::partition::Vm;
+use crate::stats::Statistics;
 use crate::{cpuid, extended, msrs, registers};
 
 /// What KVM waits for before it completes the guest's instruction.
@@ -64,6 +66,8 @@ pub(crate) struct KvmVcpu {
     /// An exception that the instruction raises instead.
     pub(crate) fault: Option<satori_engine::Exception>,
     pub(crate) event: Option<Event>,
+    /// What KVM counts, if it tells.
+    pub(crate) statistics: Option<Arc<Statistics>>,
     pub(crate) debugger: Debugger,
     /// KVM takes an interrupt now.
     pub(crate) ready: bool,
@@ -73,14 +77,20 @@ pub(crate) struct KvmVcpu {
     changed: Parts,
     places: Vec<msrs::Place>,
     /// What was set as the offset of its counter to the host's.
-    offset: Option<u64>,
+    pub(crate) offset: Option<u64>,
     pub(crate) failure: Option<Failure>,
     pub(crate) entries: u64,
     pub(crate) interrupted: u64,
 }
 
 impl KvmVcpu {
-    pub(crate) fn new(mut fd: VcpuFd, vm: Arc<Vm>, offered: &Offered, apic_id: u32) -> io::Result<Self> {
+    pub(crate) fn new(
+        mut fd: VcpuFd,
+        vm: Arc<Vm>,
+        statistics: Option<Arc<Statistics>>,
+        offered: &Offered,
+        apic_id: u32,
+    ) -> io::Result<Self> {
         fd.set_cpuid2(&cpuid::entries(&vm.cpuid, apic_id)?)?;
         [SyncReg::Register, SyncReg::SystemRegister, SyncReg::VcpuEvents]
             .into_iter()
@@ -103,6 +113,7 @@ impl KvmVcpu {
             undo: false,
             fault: None,
             event: None,
+            statistics,
             debugger: Debugger::default(),
             ready: false,
             flush: false,
@@ -196,7 +207,9 @@ impl KvmVcpu {
         let kvm_sync_regs { regs, sregs, .. } = self.fd.sync_regs();
         let done = self.fd.set_sregs(&sregs).and_then(|()| self.fd.set_regs(&regs));
         self.check("KVM_SET_REGS", done.map_err(Into::into));
-        [SyncReg::Register, SyncReg::SystemRegister].into_iter().for_each(|part| self.fd.clear_sync_dirty_reg(part));
+        [SyncReg::Register, SyncReg::SystemRegister]
+            .into_iter()
+            .for_each(|part| self.fd.clear_sync_dirty_reg(part));
     }
 
     /// Has the guest's counter follow the partition's.
@@ -290,6 +303,9 @@ impl Vcpu<X86> for KvmVcpu {
             let done = msrs::fetch(&self.fd, &self.places, &mut self.state);
             self.check("KVM_GET_MSRS", done);
         }
+        if parts.has(Parts::ALL) {
+            self.fetch_directory_pointers();
+        }
         self.fresh = self.fresh | parts;
     }
 
@@ -328,7 +344,21 @@ impl Vcpu<X86> for KvmVcpu {
         0
     }
 
+    fn save(&self) -> Result<Value, Error> {
+        self.at_rest()
+    }
+
+    fn restore(&mut self, value: &Value) -> Result<(), Error> {
+        self.go_on_from(value)
+    }
+
+    fn counts(&self) -> Option<Arc<dyn Counts>> {
+        Some(self.statistics.clone()?)
+    }
+
     fn stats(&self) -> Vec<Stat> {
-        vec![("KVM_RUN calls", self.entries), ("KVM_RUN calls that a signal ended", self.interrupted)]
+        let own = [("KVM_RUN calls", self.entries), ("KVM_RUN calls that a signal ended", self.interrupted)];
+        let kernels = self.statistics.iter().flat_map(|statistics| statistics.counts());
+        own.into_iter().chain(kernels).collect()
     }
 }

@@ -41,5 +41,6 @@ pub mod vcpu;
 mod vmx;
 pub mod world;
 
+pub use saved::at_rest;
 pub use simd::host_lacks;
 pub use vcpu::Interpreter;

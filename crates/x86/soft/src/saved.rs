@@ -4,7 +4,7 @@
 //! restored begins without any of it. So a guest that changed a page table and has not flushed yet may find the change sooner
 //! than it would have; architecture lets it (SDM 4.10.2.3).
 
-use satori_engine::{Event, Resume};
+use satori_engine::{AtRest, Event, Resume};
 use satori_save::{Error, State, Value};
 use serde::{Deserialize, Serialize};
 
@@ -91,9 +91,31 @@ pub(crate) fn save(cpu: &Cpu) -> Result<Value, Error> {
     })
 }
 
+/// What another engine's vCPU goes on from in place of `saved`, which is the state of one of this engine's.
+pub fn at_rest(saved: &Value) -> Result<Value, Error> {
+    let beside: Beside = saved.state()?;
+    if !beside.answers.is_empty() || beside.task_switches != 0 {
+        return Err(Error::refused(
+            "vCPU",
+            "an instruction waits for its answers: suspend the machine again",
+        ));
+    }
+    Value::of(&AtRest { retired: beside.retired, injected: beside.injected })
+}
+
+/// What a vCPU of this engine is that goes on from another engine's.
+fn continued(cpu: &Cpu, rest: AtRest) -> Result<Beside, Error> {
+    let fresh: Beside = save(cpu)?.state()?;
+    let AtRest { retired, injected } = rest;
+    Ok(Beside { retired, injected, answers: Vec::new(), task_switches: 0, ..fresh })
+}
+
 /// Takes it back.
 pub(crate) fn restore(cpu: &mut Cpu, value: &Value) -> Result<(), Error> {
-    let beside: Beside = value.state()?;
+    let beside: Beside = match value.name() == AtRest::NAME {
+        true => continued(cpu, value.state()?)?,
+        false => value.state()?,
+    };
     if let Some(why) = beside.unfit() {
         return Err(Error::unfit(Beside::NAME, why));
     }
@@ -157,6 +179,27 @@ mod tests {
         }
         assert_eq!(cpu.count.retired, other.count.retired);
         assert_eq!(save(&cpu), save(&other));
+    }
+
+    #[test]
+    fn another_engines_vcpu_goes_on_between_two_instructions() {
+        let (mut cpu, mut other) = (at_code(), at_code());
+        let answer = satori_engine::CpuidResult::default();
+        while let Exit::EptViolation { .. } = one(&mut cpu) {
+            cpu.resume(Resume::Done);
+        }
+        cpu.resume(Resume::Cpuid(answer));
+        let refused = at_rest(&save(&cpu).unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("waits for its answers"), "{refused}");
+        one(&mut cpu);
+        let rest = at_rest(&save(&cpu).unwrap()).unwrap();
+        let retired = cpu.count.retired;
+        assert_eq!(rest.state(), Ok(AtRest { retired, injected: None }));
+        restore(&mut other, &rest).unwrap();
+        assert_eq!(other.count.retired, retired);
+        let injected = Some(Event::Exception(Exception::new(40)));
+        let damaged = Value::of(&AtRest { retired, injected }).unwrap();
+        assert!(matches!(restore(&mut other, &damaged), Err(Error::Unfit { .. })));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(super) struct Rates {
     pub hypercalls: Vec<Rate>,
     /// Guest addresses: reason and function.
     pub hot: Vec<Rate>,
+    /// What the engine counts by itself.
+    pub engine: Vec<Rate>,
 }
 
 /// The reason that waits rather than works.
@@ -104,8 +106,8 @@ impl Rates {
         let none = LiveVcpu::default();
         let old = |index: usize| before.vcpus.get(index).unwrap_or(&none);
         let counts = || Counts::new(seconds);
-        let (mut exits, mut interrupts, mut hyperv, mut calls, mut hot) =
-            (counts(), counts(), counts(), counts(), counts());
+        let (mut exits, mut interrupts, mut hyperv, mut calls, mut hot, mut engine) =
+            (counts(), counts(), counts(), counts(), counts(), counts());
         let mut times = BTreeMap::<&str, u64>::new();
         for (index, vcpu) in now.vcpus.iter().enumerate() {
             for (reason, &(count, time)) in &vcpu.exits {
@@ -134,6 +136,7 @@ impl Rates {
                     add(&mut calls, way, *count);
                 }
             }
+            live.engine.iter().for_each(|(name, count)| add(&mut engine, name, *count));
             for place in &live.hot {
                 let at = place.symbol.clone().unwrap_or_default();
                 add(&mut hot, &format!("{:<20} {:#018x} {at}", place.reason, place.rip), place.count);
@@ -157,6 +160,7 @@ impl Rates {
             interrupts: interrupts.rates(),
             hypercalls: calls.rates(),
             hot: hot.rates(),
+            engine: engine.rates(),
         }
     }
 }

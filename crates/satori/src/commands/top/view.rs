@@ -60,6 +60,7 @@ pub(super) fn text(rates: &Rates) -> String {
     }
     list(&mut out, "enlightenments", &rates.hyperv);
     list(&mut out, "hypercalls", &rates.hypercalls);
+    list(&mut out, "counted by the engine", &rates.engine);
     list(&mut out, "interrupts by vector", &rates.interrupts);
     list(&mut out, "guest addresses that exit: reason, RIP, function", &rates.hot);
     out
@@ -170,6 +171,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates, state: &str) {
     vcpus_table(frame, vcpus, rates);
     rates_table(frame, hyperv, "enlightenments", &rates.hyperv);
     rates_table(frame, calls, "hypercalls", &rates.hypercalls);
+    let hot = match rates.engine.is_empty() {
+        true => hot,
+        false => {
+            let halves = [Constraint::Fill(1), Constraint::Length(52)];
+            let [hot, engine] = Layout::horizontal(halves).areas(hot);
+            rates_table(frame, engine, "counted by the engine", &rates.engine);
+            hot
+        }
+    };
     rates_table(frame, hot, "guest addresses that exit", &rates.hot);
     rates_table(frame, interrupts, "interrupts", &rates.interrupts);
     frame.render_widget(Paragraph::new("q quit   space pause   + - interval").style(SOFT), last);
@@ -193,13 +203,14 @@ mod tests {
             interrupts: vec![rate("0xec", 250.0)],
             hypercalls: vec![rate("HvCallSendSyntheticClusterIpi", 7.0)],
             hot: vec![rate("MSR_WRITE 0xffffffff81000000 native_write_msr+0x4", 1500.0)],
+            engine: vec![rate("by KVM: VM exits", 900.0)],
         }
     }
 
     #[test]
     fn every_list_is_on_the_screen_and_in_the_text() {
         let rates = rates();
-        let mut terminal = Terminal::new(TestBackend::new(130, 40)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(180, 40)).unwrap();
         terminal.draw(|frame| draw(frame, &rates, "")).unwrap();
         let screen = terminal.backend().to_string();
         for text in [screen, text(&rates)] {
@@ -210,6 +221,7 @@ mod tests {
                 "0xec",
                 "HvCallSendSyntheticClusterIpi",
                 "native_write_msr+0x4",
+                "by KVM: VM exits",
             ] {
                 assert!(text.contains(word), "no {word}:\n{text}");
             }
