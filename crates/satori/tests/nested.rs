@@ -68,7 +68,10 @@ fn satori_runs_its_guests_by_kvm_there() {
     let more = [format!("KERNEL={kernel}"), format!("TRAPS={}", traps.display())];
     let more = more.each_ref().map(String::as_str);
     for nested in ["vmx", "svm"] {
-        runs_guests_by_kvm(&in_guest_with("6.1", nested, &["--memory", "1G"], "engine", &more));
+        let ended = in_guest_with("6.1", nested, &["--memory", "1G"], "engine", &more);
+        runs_guests_by_kvm(&ended);
+        let apic = ended.console.contains("four times the guest apic: [1, 1, 1, 1]");
+        assert!(apic || nested == "svm", "{ended:?}");
     }
 }
 
@@ -100,6 +103,13 @@ fn engine() {
     let own = [&traps, "-m", "128M", "--cmdline", "traps cpus=1", "--hyperv", "off", "--cpu", cpu];
     let bare = satori(&[&words[..], &own].concat());
     println!("the bare-metal guest: {}\n{}\n{}", bare.status, bare.console, bare.messages);
+    // Interrupts and flushes of four vCPUs: in one run of two an interrupt of long ago came back, where VMX refuses it.
+    if file("VENDOR") == "intel" {
+        let apic = Path::new(&traps).with_file_name("apic");
+        let own = ["--cpus", "4", "-m", "128M", "--cmdline", "apic cpus=4", "--hyperv", "off"];
+        let apic = || satori(&[&words[..], &[apic.to_str().unwrap()], &own].concat()).status;
+        println!("four times the guest apic: {:?}", [apic(), apic(), apic(), apic()]);
+    }
     // What auto takes; where it is KVM nothing is said of why not.
     for more in [&[][..], &["--clock", "virtual"]] {
         let words = [
