@@ -35,8 +35,8 @@ const CALL: u32 = 99;
 const NO_SUCH_CALL: u32 = 1000_u32.wrapping_neg();
 /// Seconds of the loop by which its speed is told.
 const LONG_ENOUGH: f64 = 0.01;
-/// So many times as long its interrupt may take.
-const PATIENT: f64 = 20.0;
+/// So often it is measured at most, and so long its interrupt may take.
+const MEASUREMENTS: usize = 20;
 /// Turns of the loop, of two instructions, in a second: any processor makes a hundred times as many, Satori's own ten times.
 const SLOW: f64 = 5e6;
 /// Where KVM keeps three pages of its own for code in real mode, and one below them.
@@ -229,18 +229,29 @@ pub fn attempt(tell: &dyn Fn(&str)) -> Result<(), Error> {
     (events.interrupt.injected, events.interrupt.nr) = (1, VECTOR);
     vcpu.set_vcpu_events(&events).map_err(failed("KVM_SET_VCPU_EVENTS"))?;
     tell("an interrupt, and a loop that a timer ends");
-    let (mut time, mut taken) = (0.0, 0);
-    // On a busy host a timer may ring before the guest comes to anything.
-    while time < LONG_ENOUGH || taken == 0 && time < PATIENT * LONG_ENOUGH {
-        let begin = processor_time();
-        until_timer(&mut vcpu)?;
-        time += processor_time() - begin;
+    // On a busy host a timer may ring before the guest comes to anything, and others may have the processor in its name.
+    let (mut taken, mut rate) = (0, 0.0_f64);
+    for _ in 0..MEASUREMENTS {
+        rate = rate.max(turns_a_second(&mut vcpu)?);
         taken = memory.get(INTERRUPT);
+        if taken != 0 && rate >= SLOW {
+            break;
+        }
     }
     same("an interrupt", taken, 1_u32)?;
-    let turns = vcpu.get_regs().map_err(failed("KVM_GET_REGS"))?.rcx;
-    let rate = turns as f64 / time;
     if rate < SLOW { Err(Error::Slow(rate / 1e6)) } else { Ok(()) }
+}
+
+/// How many turns of its loop the guest makes in a second of this thread's.
+fn turns_a_second(vcpu: &mut VcpuFd) -> Result<f64, Error> {
+    let turns = |vcpu: &VcpuFd| Ok(vcpu.get_regs().map_err(failed("KVM_GET_REGS"))?.rcx as u32);
+    let (before, mut time) = (turns(vcpu)?, 0.0);
+    while time < LONG_ENOUGH {
+        let begin = processor_time();
+        until_timer(vcpu)?;
+        time += processor_time() - begin;
+    }
+    Ok(f64::from(turns(vcpu)?.wrapping_sub(before)) / time)
 }
 
 /// Seconds that this thread has had of a processor, its guest's included.
