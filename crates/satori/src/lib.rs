@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attend;
+pub mod channel;
 pub mod choose;
 pub mod cli;
 pub mod command;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use satori_machine::CodeNames;
 
+use crate::channel::Channel;
 use crate::late::LateFile;
 
 /// Files and sockets that were made for a guest. Dropped before [`begin`](Opened::begin) it takes them back: no guest ran, as for any
@@ -36,6 +37,12 @@ impl Opened {
         // Absolute: a sandbox that cannot be had may have left the working directory.
         self.sockets.push(std::path::absolute(path)?);
         Ok(())
+    }
+
+    /// Listens at a socket, whose descriptors are kept.
+    pub fn channel(&mut self, channel: &Channel) -> Result<()> {
+        self.given.extend(channel.files());
+        self.socket(channel.path())
     }
 
     /// The file of `--perf` was made.

@@ -17,7 +17,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use crate::cli::{Cli, Command, Front};
+use crate::cli::{Cli, Command};
 use crate::commands::run;
 use crate::say::{Out, say};
 use crate::status::Status;
@@ -99,7 +99,7 @@ fn perform(wishes: Wishes) -> Result<Status> {
     };
     run.places().check()?;
     // Before the console takes standard output, which ports may lead to.
-    run.machine.front = Some(Front { ports: wishes.open_ports()?.into() });
+    run.machine.front = Some(wishes.open_ports()?);
     let console = match &wishes.console {
         Char::Stdio => None,
         Char::Null => Some(Path::new("/dev/null")),
@@ -110,7 +110,9 @@ fn perform(wishes: Wishes) -> Result<Status> {
         // The guest's console is on standard output, wherever that leads.
         rustix::stdio::dup2_stdout(chars::create(path)?).context("cannot lead the console there")?;
     }
-    Ok(run::run(&run))
+    let status = run::run(&run);
+    run.machine.channels().iter().for_each(|channel| channel.finish());
+    Ok(status)
 }
 
 /// QEMU ends with 0 however a guest ends, but for the debug exit; 1 is a mistake.

@@ -188,3 +188,41 @@ fn a_tool_steers_a_guest_by_qmp() {
     assert_eq!((end["event"].as_str(), &end["data"]["reason"]), (Some("SHUTDOWN"), &json!("host-qmp-quit")));
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// vmtest's guest agent: a port of the guest's at a socket, whose client comes and goes, and has all that was written before the end.
+#[test]
+fn a_port_of_the_guest_is_at_a_socket() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    let script = "mkdir -p /sys; mount -t sysfs sys /sys
+        p=/dev/$(basename $(dirname $(grep -l agent.0 /sys/class/virtio-ports/*/name)))
+        exec 3<>$p; echo ready
+        while read -r line <&3; do
+            case $line in end) seq 1 50000 >&3; poweroff -f;; *) echo \"heard $line\" >&3;; esac
+        done";
+    let (kernel, file) = (fetch(&["kernel", "6.12"]), initrd("port.cpio", script));
+    let path = scratch("port.sock");
+    let socket = format!("socket,path={},server=on,wait=off,id=qga0", path.display());
+    let mut command = Command::new(programs("port-words").join("qemu-system-x86_64"));
+    command.args(["-kernel", &kernel, "-initrd", &file, "-append", "quiet console=ttyS0", "-nographic"]);
+    command.args(["-chardev", &socket, "-device", "virtio-serial"]);
+    command.args(["-device", "virtserialport,chardev=qga0,name=org.qemu.guest_agent.0"]);
+    let mut guest =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("Satori under QEMU's name");
+    let mut console = BufReader::new(guest.stdout.take().unwrap()).lines();
+    assert!(console.any(|line| line.unwrap().trim() == "ready"));
+    for word in ["one", "two"] {
+        let mut client = UnixStream::connect(&path).unwrap();
+        writeln!(client, "{word}").unwrap();
+        let mut line = String::new();
+        BufReader::new(&client).read_line(&mut line).unwrap();
+        assert_eq!(line, format!("heard {word}\n"));
+    }
+    let mut client = UnixStream::connect(&path).unwrap();
+    writeln!(client, "end").unwrap();
+    let mut all = String::new();
+    client.read_to_string(&mut all).unwrap();
+    assert!(all.ends_with("\n49999\n50000\n") && all.lines().count() == 50_000, "{} bytes", all.len());
+    assert!(guest.wait().unwrap().success());
+}

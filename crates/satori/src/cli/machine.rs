@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::ArgPredicate;
@@ -11,6 +12,7 @@ use satori_machine::{Port, TscChange};
 
 use super::CpuFlags;
 use crate::attend::Limits;
+use crate::channel::Channel;
 use crate::devices::{DeviceBus, DiskSpec};
 use crate::network::{self, NetSpec};
 use crate::numa::NumaSpec;
@@ -218,9 +220,16 @@ pub struct Machine {
 pub struct Front {
     /// Ports of a virtio console, which who makes the machine takes.
     pub ports: RefCell<Vec<Port>>,
+    /// Sockets that some of them lead to.
+    pub channels: Vec<Arc<Channel>>,
 }
 
 impl Machine {
+    /// Sockets that ports lead to.
+    pub fn channels(&self) -> &[Arc<Channel>] {
+        self.front.as_ref().map_or(&[], |front| &front.channels)
+    }
+
     /// Whether the guest has a VMBus.
     pub fn has_vmbus(&self) -> bool {
         let on_it = |bus| bus == DeviceBus::Vmbus;

@@ -5,11 +5,14 @@ use std::fs::File;
 use std::io::{stderr, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::Port;
 
 use super::words::Wishes;
+use crate::channel::Channel;
+use crate::cli::Front;
 use crate::late::plain;
 
 /// Where bytes of a guest's port go.
@@ -128,31 +131,33 @@ impl Wishes {
     pub(super) fn check_ports(&self) -> Result<()> {
         for port in &self.ports {
             let text = format!("virtserialport,name={},chardev={}", port.name, port.id);
-            match self.char_by("-device", &text, &port.id)? {
-                Char::Socket(path) => bail!(
-                    "-device {text}: only serial ports lead to sockets such as {}: write -serial",
-                    path.display()
-                ),
-                Char::Tcp(place) => bail!("-device {text}: only monitors are at TCP ports such as {place}"),
-                _ => {}
+            if let Char::Tcp(place) = self.char_by("-device", &text, &port.id)? {
+                bail!("-device {text}: only monitors are at TCP ports such as {place}");
             }
         }
         Ok(())
     }
 
     /// The ports with what they lead to opened.
-    pub(super) fn open_ports(&self) -> Result<Vec<Port>> {
-        let mut all = Vec::new();
+    pub(super) fn open_ports(&self) -> Result<Front> {
+        let (mut all, mut channels) = (Vec::new(), Vec::new());
         for port in &self.ports {
             let (input, output) = match &self.chars[&port.id] {
                 Char::Stdio => (Some(again(stdin().as_fd())?), Some(again(stdout().as_fd())?)),
                 // Ports that lead to TCP were refused.
                 Char::Null | Char::Tcp(_) => (None, Some(create(Path::new("/dev/null"))?)),
-                Char::File(path) | Char::Socket(path) => (None, Some(create(path)?)),
+                Char::File(path) => (None, Some(create(path)?)),
+                Char::Socket(path) => {
+                    let (channel, end) = Channel::open(path).map_err(|why| {
+                        anyhow!("cannot listen at {} ({}): name another socket", path.display(), plain(&why))
+                    })?;
+                    channels.push(Arc::new(channel));
+                    (Some(again(end.as_fd())?), Some(end))
+                }
             };
             all.push(Port { name: port.name.clone(), console: port.console, input, output });
         }
-        Ok(all)
+        Ok(Front { ports: all.into(), channels })
     }
 }
 

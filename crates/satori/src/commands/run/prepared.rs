@@ -49,6 +49,9 @@ impl<'a> Prepared<'a> {
         config.devices = devices::devices(flags)?;
         config.input = input(flags)?;
         let serials = devices::serials(flags, &mut opened)?;
+        for channel in flags.channels() {
+            opened.channel(channel)?;
+        }
         config.serials = serials.clone();
         report_of(flags, chosen.topology.cpus())?;
         let costs = costs::of(flags.costs.as_deref())?;
@@ -119,6 +122,9 @@ impl<'a> Prepared<'a> {
             .map_err(Halt::Refused)?;
         opened.begin(flags.sandbox != cli::Sandbox::Off);
         let attendant = ready.start().map_err(failed)?;
+        for channel in flags.channels() {
+            channel.start().map_err(|why| failed(why.into()))?;
+        }
         let by_kvm = machine.runs_by_kvm();
         let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle(), by_kvm)).transpose().map_err(failed)?;
         if let Some(file) = self.crash_dump {

@@ -51,7 +51,11 @@ impl Watchers {
         flags.qmp.as_ref().and_then(Address::path).map(|path| opened.socket(path)).transpose()?;
         keep.extend(qmp.iter().map(Qmp::descriptor));
         let sockets = flags.serial.iter().any(|text| unix_socket(text).is_some());
-        let listening = address.is_some() || flags.stats_socket.is_some() || qmp.is_some() || sockets;
+        let listening = address.is_some()
+            || flags.stats_socket.is_some()
+            || qmp.is_some()
+            || sockets
+            || !flags.channels().is_empty();
         Ok(Watchers { gdb: address, keep, qmp, listening })
     }
 
