@@ -22,7 +22,7 @@ const RCX: Reg = Reg(1);
 impl Lower<'_> {
     /// SYSCALL, which ends the block; false if it is left to its generic implementation.
     pub(crate) fn system_call(&mut self, isa: &Isa, insn: &Instruction, next: u64) -> bool {
-        if self.code_mode & code_mode::LOW != 0 {
+        if self.block.code_mode & code_mode::LOW != 0 {
             return false;
         }
         self.save_flags();
@@ -47,14 +47,14 @@ impl Lower<'_> {
         self.flat(seg::CS, CODE64);
         self.asm.lea32(S1, Mem::at(S1, 8));
         self.flat(seg::SS, DATA);
-        self.enter(Mode::Supervisor, self.code_mode & !(code_mode::USER | code_mode::AC));
+        self.enter(Mode::Supervisor, self.block.code_mode & !(code_mode::USER | code_mode::AC));
         self.left_to_generic(isa, insn, other);
         true
     }
 
     /// SYSRET to 64-bit code, at privilege level 0.
     pub(crate) fn system_return(&mut self, isa: &Isa, insn: &Instruction) -> bool {
-        if !self.privileged {
+        if !self.block.privileged {
             return false;
         }
         self.save_flags();
@@ -86,7 +86,7 @@ impl Lower<'_> {
         self.asm.lea32(S1, Mem::at(S1, 16));
         self.asm.alu_imm32(Alu::Or, S1, 3);
         self.flat(seg::CS, CODE64 | DPL3);
-        self.enter(Mode::User, self.code_mode & !code_mode::AC | code_mode::USER);
+        self.enter(Mode::User, self.block.code_mode & !code_mode::AC | code_mode::USER);
         self.left_to_generic(isa, insn, other);
         true
     }

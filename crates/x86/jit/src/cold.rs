@@ -220,7 +220,7 @@ impl Lower<'_> {
             }
             Cold::Return { label, rip, rest } => {
                 self.asm.bind(label);
-                (self.rip, self.rest, self.status.flags) = (rip, rest, Flags::Saved);
+                (self.current.rip, self.current.rest, self.status.flags) = (rip, rest, Flags::Saved);
                 self.look_up();
                 self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32 - 1));
                 self.jump_back(0);

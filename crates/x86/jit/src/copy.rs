@@ -240,7 +240,7 @@ impl Lower<'_> {
         }
         let Some(operands) = self.operands(insn) else { return false };
         let wrap = operands.fixed || implicit == Implicit::Rax;
-        let mut effect = self.effects[self.views.at];
+        let mut effect = self.block.effects[self.current.at];
         if effect.needs && !effect.reads && self.overwritten_next() {
             effect.needs = false;
         }
@@ -327,7 +327,7 @@ impl Lower<'_> {
         if bits && insn.op1_kind() == OpKind::Register {
             return None;
         }
-        let place = Address::of(insn, self.block_rip, self.code_mode)?;
+        let place = Address::of(insn, self.block.rip, self.block.code_mode)?;
         let size = insn.memory_size().size() as u32;
         if size == 0 || size > 16 {
             return None;
@@ -385,7 +385,7 @@ impl Lower<'_> {
     /// Whether nobody can see the status flags that the current instruction leaves: another changes all
     /// of them before any place where the code can be left.
     fn overwritten_next(&self) -> bool {
-        for (insn, effect) in self.all.iter().zip(&self.effects).skip(self.views.at + 1) {
+        for (insn, effect) in self.block.all.iter().zip(&self.block.effects).skip(self.current.at + 1) {
             if !stays(insn) {
                 return false;
             }
@@ -406,7 +406,7 @@ impl Lower<'_> {
     }
 
     fn lea(&mut self, insn: &Instruction) -> bool {
-        let Some(mut address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+        let Some(mut address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
         address.segment = None;
         let r = insn.op0_register();
         let guest = r.full_register().number();
@@ -471,7 +471,9 @@ impl Lower<'_> {
                 }
             }
             _ => {
-                let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+                let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else {
+                    return false;
+                };
                 self.save_flags();
                 let (mem, _) = self.access(&address, wide as u32, false, 1);
                 if wide == 8 { self.asm.load(S2, mem) } else { self.asm.load32(S2, mem) }

@@ -139,7 +139,7 @@ impl Lower<'_> {
     /// Whether the flags are replaced, or needed once more, before the block's end, where they have to be put away.
     fn flags_pass(&self) -> bool {
         let touched = |effect: &Effect| effect.changes || effect.reads;
-        self.views.round != Round::Only || self.effects.iter().skip(self.views.at).any(touched)
+        self.views.round != Round::Only || self.block.effects.iter().skip(self.current.at).any(touched)
     }
 
     /// Puts the flags away and leaves them in the host too, unless they were put away before; S1 is lost.
@@ -275,7 +275,7 @@ impl Lower<'_> {
     /// Before `insn`, which changes `registers`: if the recipe reads one of them, the flags are made now, unless `insn` replaces
     /// all of them, and the recipe ends.
     pub(crate) fn keep_recipe(&mut self, insn: &Instruction, registers: u16) {
-        let effect = self.effects[self.views.at];
+        let effect = self.block.effects[self.current.at];
         // It is certain to be copied and to make all flags anew, before which it leaves the code at most.
         let replaces = effect.changes && !effect.needs && super::copy::is_copied(insn);
         if self.status.recipe.is_some_and(|recipe| recipe.uses(registers)) && !replaces {

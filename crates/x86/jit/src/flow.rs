@@ -26,17 +26,17 @@ impl Lower<'_> {
     /// Emits `insn` if it is one of the stack or a branch: whether it ends the block. Nothing if
     /// it is none, whatever was emitted.
     pub(crate) fn flow(&mut self, isa: &Isa, insn: &Instruction) -> Option<bool> {
-        if self.narrow() && insn.is_stack_instruction() && !is_flat(self.code_mode, seg::SS) {
+        if self.narrow() && insn.is_stack_instruction() && !is_flat(self.block.code_mode, seg::SS) {
             return None;
         }
         if let Some(emitted) = self.of_the_stack(insn) {
             return emitted.then_some(false);
         }
-        let next = self.block_rip.wrapping_add(insn.next_ip());
+        let next = self.block.rip.wrapping_add(insn.next_ip());
         if let Some(emitted) = self.changing_mode(isa, insn, next) {
             return emitted.then_some(true);
         }
-        let target = self.block_rip.wrapping_add(insn.near_branch_target());
+        let target = self.block.rip.wrapping_add(insn.near_branch_target());
         let near = insn.op0_kind() == OpKind::NearBranch64;
         match insn.flow_control() {
             FlowControl::UnconditionalBranch if near => self.jump(target),
@@ -106,7 +106,7 @@ impl Lower<'_> {
     }
 
     fn jump(&mut self, target: u64) -> Option<bool> {
-        if self.rest > 1 {
+        if self.current.rest > 1 {
             return Some(false);
         }
         if !canonical(target) {
@@ -133,12 +133,12 @@ impl Lower<'_> {
             let (condition, target) = if on == next { (condition, target) } else { (condition ^ 1, next) };
             self.asm.jcc(condition, label);
             let flags = self.status.flags == Flags::Host;
-            let often = self.often >> self.views.at & 1 != 0;
-            self.seldom(Cold::Exit { label, flags, rest: self.rest - 1, target, often });
+            let often = self.block.often >> self.current.at & 1 != 0;
+            self.seldom(Cold::Exit { label, flags, rest: self.current.rest - 1, target, often });
             return Some(false);
         }
         let (mut there, mut here) = (target, next);
-        if here == self.block_rip {
+        if here == self.block.rip {
             (there, here, condition) = (here, there, condition ^ 1);
         }
         if let Some(again) = self.go_again(there) {
@@ -158,7 +158,7 @@ impl Lower<'_> {
         if !canonical(target) {
             return None;
         }
-        if self.rest > 1 {
+        if self.current.rest > 1 {
             self.push_return(next, Some(target));
             return Some(false);
         }
@@ -200,8 +200,8 @@ impl Lower<'_> {
 
     /// Where the block goes on behind the current instruction, if it does.
     fn goes_on_at(&self) -> Option<u64> {
-        let next = self.all.get(self.views.at + 1).filter(|_| self.rest > 1)?;
-        Some(self.block_rip.wrapping_add(next.ip()))
+        let next = self.block.all.get(self.current.at + 1).filter(|_| self.current.rest > 1)?;
+        Some(self.block.rip.wrapping_add(next.ip()))
     }
 
     /// A return that likely goes on in this block, at `on`.
@@ -211,7 +211,7 @@ impl Lower<'_> {
         self.compare_target(on, false);
         let label = self.asm.label();
         self.asm.jcc(cc::NE, label);
-        self.seldom(Cold::Return { label, rip: self.rip, rest: self.rest });
+        self.seldom(Cold::Return { label, rip: self.current.rip, rest: self.current.rest });
         self.move_stack(self.word());
     }
 
@@ -225,7 +225,7 @@ impl Lower<'_> {
     /// STI and CLI at privilege level 0. Nobody can tell whether an interrupt was held back for one
     /// more instruction when none waits; where the run ends behind STI, `Cpu::run` notices.
     fn interrupt_flag(&mut self, on: bool, next: u64) -> bool {
-        if !self.privileged || !canonical(next) || self.asm.moves() {
+        if !self.block.privileged || !canonical(next) || self.asm.moves() {
             return false;
         }
         self.save_flags();
@@ -247,29 +247,29 @@ impl Lower<'_> {
 
     /// STAC and CLAC at privilege level 0: what follows has other rights, and so is other code.
     fn access_check(&mut self, lift: bool, next: u64) -> bool {
-        if !self.privileged || !canonical(next) {
+        if !self.block.privileged || !canonical(next) {
             return false;
         }
         self.save_flags();
         let (mode, code_mode) = if lift {
             self.asm.alu_at(Alu::Or, stubs::rflags(), rflags::AC as i32);
-            (Mode::SupervisorAc, self.code_mode | code_mode::AC)
+            (Mode::SupervisorAc, self.block.code_mode | code_mode::AC)
         } else {
             self.asm.alu_at(Alu::And, stubs::rflags(), !(rflags::AC as i32));
-            (Mode::Supervisor, self.code_mode & !code_mode::AC)
+            (Mode::Supervisor, self.block.code_mode & !code_mode::AC)
         };
         self.asm.store_imm(stubs::mode(), mode as i32);
         self.asm.constant(S1, code_mode);
         self.asm.store(stubs::code_mode(), S1);
         // The link is to code of that mode.
-        self.code_mode = code_mode;
+        self.block.code_mode = code_mode;
         self.link(next);
         true
     }
 
     /// SWAPGS at privilege level 0.
     fn swap_gs(&mut self, next: u64) -> bool {
-        if !self.privileged || !canonical(next) {
+        if !self.block.privileged || !canonical(next) {
             return false;
         }
         self.put_flags_away();
@@ -299,7 +299,7 @@ impl Lower<'_> {
         let mem = self.below();
         self.store_temporary(mem);
         self.move_stack(-self.word());
-        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+        self.look_behind(self.block.rip.wrapping_add(insn.next_ip()), false);
     }
 
     fn push(&mut self, insn: &Instruction) -> bool {
@@ -316,7 +316,9 @@ impl Lower<'_> {
                 }
             }
             OpKind::Memory => {
-                let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+                let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else {
+                    return false;
+                };
                 let (mem, _) = self.access(&address, self.word() as u32, false, 1);
                 self.load_word(S2, mem);
                 self.asm.store(stubs::temporary(), S2);
@@ -333,10 +335,10 @@ impl Lower<'_> {
             }
         }
         self.places.deferred -= self.word();
-        if self.stores {
+        if self.current.stores {
             self.settle_stack();
         }
-        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+        self.look_behind(self.block.rip.wrapping_add(insn.next_ip()), false);
         true
     }
 
@@ -348,9 +350,9 @@ impl Lower<'_> {
             Code::Pop_r64 | Code::Pop_r32 => (0, false),
             _ => return false,
         };
-        let address = Address::stack(self.code_mode, disp.into());
+        let address = Address::stack(self.block.code_mode, disp.into());
         insn.op0_register().full_register().number() != reg::RSP
-            && !(write && self.parallel)
+            && !(write && self.block.parallel)
             && self.points_to(&address, word.into(), write)
     }
 
@@ -393,12 +395,12 @@ impl Lower<'_> {
 
     /// The operand of what is on top of the stack.
     fn top(&mut self) -> Mem {
-        self.access(&Address::stack(self.code_mode, 0), self.word() as u32, false, 1).0
+        self.access(&Address::stack(self.block.code_mode, 0), self.word() as u32, false, 1).0
     }
 
     /// The operand of what is to be pushed.
     fn below(&mut self) -> Mem {
-        let (word, mode) = (self.word(), self.code_mode);
+        let (word, mode) = (self.word(), self.block.code_mode);
         self.access(&Address::stack(mode, (-word).into()), word as u32, true, 1).0
     }
 
@@ -426,7 +428,7 @@ impl Lower<'_> {
     }
 
     fn leave(&mut self) {
-        let frame = Address { base: Some(reg::RBP), ..Address::stack(self.code_mode, 0) };
+        let frame = Address { base: Some(reg::RBP), ..Address::stack(self.block.code_mode, 0) };
         let (mem, _) = self.access(&frame, self.word() as u32, false, 1);
         let Some(rbp) = self.home(reg::RBP) else { unreachable!("RBP has a host register") };
         self.load_word(S2, mem);
@@ -473,7 +475,7 @@ impl Lower<'_> {
                 }
             }
             OpKind::Memory => {
-                let address = Address::of(insn, self.block_rip, self.code_mode)?;
+                let address = Address::of(insn, self.block.rip, self.block.code_mode)?;
                 self.save_flags();
                 let (mem, _) = self.access(&address, self.word() as u32, false, 1);
                 self.load_word(S2, mem);
@@ -491,24 +493,25 @@ impl Lower<'_> {
             return;
         }
         let (number, before) =
-            (register.full_register().number(), self.views.steps.get(..self.views.at).unwrap_or(&[]));
-        let target = if self.narrow() { self.gpr[number] & 0xffff_ffff } else { self.gpr[number] };
+            (register.full_register().number(), self.views.steps.get(..self.current.at).unwrap_or(&[]));
+        let target =
+            if self.narrow() { self.block.gpr[number] & 0xffff_ffff } else { self.block.gpr[number] };
         if Step::changes(before) & 1 << number != 0 || !canonical(target) {
             return;
         }
         let other = self.asm.label();
         // What is far away is of another mapping, which does not move with this one.
-        let fixed = target.abs_diff(self.block_rip) >= NEAR;
+        let fixed = target.abs_diff(self.block.rip) >= NEAR;
         self.compare_target(target, fixed);
         self.asm.jcc(cc::NE, other);
-        let (windows, stores) = (self.views.windows.clone(), (self.stores, self.views.stored_in));
+        let (windows, stores) = (self.views.windows.clone(), (self.current.stores, self.views.stored_in));
         self.push_return(next, None);
         if fixed {
             self.link_far(target, true);
         } else {
             self.link(target);
         }
-        (self.views.windows, (self.stores, self.views.stored_in)) = (windows, stores);
+        (self.views.windows, (self.current.stores, self.views.stored_in)) = (windows, stores);
         self.asm.bind(other);
     }
 
@@ -533,18 +536,18 @@ impl Lower<'_> {
         self.asm.imul32(S1, S2, SPREAD);
         self.asm.shr32(S1, (32 - PLACES.ilog2() - PLACE) as u8);
         self.asm.alu_imm32(Alu::And, S1, (PLACES as i32 - 1) << PLACE);
-        self.asm.alu_mem(Alu::Add, S1, stubs::targets(table(mode, self.code_mode)));
+        self.asm.alu_mem(Alu::Add, S1, stubs::targets(table(mode, self.block.code_mode)));
     }
 
     /// Looks for the code at S2; S1 is its place in the table then, or what leaves for it.
     pub(crate) fn look_up(&mut self) {
         let (have, missing) = (self.asm.label(), self.asm.label());
-        self.seldom(Cold::Branch { label: missing, have, rip: self.rip, rest: self.rest });
-        self.target_place(self.mode);
+        self.seldom(Cold::Branch { label: missing, have, rip: self.current.rip, rest: self.current.rest });
+        self.target_place(self.block.mode);
         let (rip, _) = stubs::target(S1);
         self.asm.alu_mem(Alu::Cmp, S2, rip);
         self.asm.jcc(cc::NE, missing);
-        if self.counting {
+        if self.block.counting {
             self.asm.alu_at(Alu::Add, stubs::met(), 1);
         }
         self.asm.bind(have);

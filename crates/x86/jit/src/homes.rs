@@ -169,8 +169,8 @@ impl Lower<'_> {
         if i < self.places.stretch {
             return;
         }
-        let all = self.all.clone();
-        let (count, homes) = Homes::for_stretch(self.info, &all[i..], self.code_mode);
+        let all = self.block.all.clone();
+        let (count, homes) = Homes::for_stretch(self.info, &all[i..], self.block.code_mode);
         self.places.stretch = i + count.max(1);
         if homes != self.places.homes {
             self.places.held = None;

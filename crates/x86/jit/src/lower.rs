@@ -102,8 +102,6 @@ pub(crate) struct Views<'a> {
     kept: Rc<Windows>,
     /// The registers and memory that each instruction of the block uses; empty if windows are of no use to the block.
     pub steps: Vec<Step>,
-    /// The index of the current instruction, also among `steps`.
-    pub at: usize,
     /// What looks for a window's range are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
     pub ranges: Vec<Box<Range>>,
@@ -129,16 +127,8 @@ pub(crate) struct Output {
     values: Vec<(usize, u8)>,
 }
 
-/// The translation of one block under way: the block, the current instruction, and four values that change as code is emitted.
-pub(crate) struct Lower<'a> {
-    pub asm: &'a mut Asm,
-    pub stubs: &'a Stubs,
-    pub host: &'a Host,
-    pub info: &'a mut InstructionInfoFactory,
-    pub places: Places,
-    pub status: Status,
-    pub views: Views<'a>,
-    pub output: Output,
+/// What is translated: the block, and the mode and manner that its code is made for.
+pub(crate) struct Subject {
     /// The rights that memory accesses have: those of a supervisor or user, with or without EFLAGS.AC.
     pub mode: Mode,
     /// Whether the privilege level is 0.
@@ -153,7 +143,7 @@ pub(crate) struct Lower<'a> {
     pub number: u32,
     /// The number of the translation that goes on here when a window's range is in two pages; otherwise `number`.
     pub whole: u32,
-    /// The block's instructions, and what each does with the status flags.
+    /// Its instructions, and what each does with the status flags.
     pub all: Rc<Vec<Instruction>>,
     pub effects: Vec<Effect>,
     /// A bit for each that often branches out of the block.
@@ -162,18 +152,37 @@ pub(crate) struct Lower<'a> {
     pub gpr: [u64; 16],
     /// Guest registers that the block changes, a bit each.
     pub changed: u16,
-    /// Whether the block uses vector or x87 registers, which its start then loads into the host's.
+    /// Whether it uses vector or x87 registers, which its start then loads into the host's.
     pub units: Units,
-    /// Address of the block.
-    pub block_rip: u64,
-    /// Address of the current instruction.
+    /// The address of its first instruction.
     pub rip: u64,
-    /// Instructions of the block from the current one on.
+}
+
+/// The instruction that code is being emitted for.
+pub(crate) struct Current {
+    /// Its index in the block, also among [`Views::steps`].
+    pub at: usize,
+    pub rip: u64,
+    /// Instructions of the block from this one on.
     pub rest: u32,
-    /// Whether code behind the current instruction has to look if its store hit decoded code.
+    /// Whether code behind it has to look if its store hit decoded code.
     pub stores: bool,
-    /// Whether the next instruction records itself as the x87's last (FIP, FDP), so that the current one need not.
+    /// Whether the next instruction records itself as the x87's last (FIP, FDP), so that this one need not.
     pub noted_by_next: bool,
+}
+
+/// The translation of one block under way: its tools, the block, and five values that change as code is emitted.
+pub(crate) struct Lower<'a> {
+    pub asm: &'a mut Asm,
+    pub stubs: &'a Stubs,
+    pub host: &'a Host,
+    pub info: &'a mut InstructionInfoFactory,
+    pub block: Subject,
+    pub current: Current,
+    pub places: Places,
+    pub status: Status,
+    pub views: Views<'a>,
+    pub output: Output,
 }
 
 /// Whether `insn`, the last of its block, can continue at the block's first instruction.
@@ -260,7 +269,6 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             again: None,
             kept: Rc::default(),
             steps,
-            at: 0,
             ranges: Vec::new(),
         },
         output: Output {
@@ -273,28 +281,27 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             sites: Vec::new(),
             values: Vec::new(),
         },
-        mode: cpu.derived.mode,
-        privileged: cpu.cpl() == 0,
-        code_mode: cpu.derived.code_mode,
-        parallel: cpu.parallel(),
-        counting: jit.manner.counting,
-        number,
-        whole: whole.unwrap_or(number),
-        all: all.clone(),
-        effects,
-        often: order.often,
-        gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
-        changed: 0,
-        units: Units::default(),
-        block_rip: rip,
-        rip,
-        rest: all.len() as u32,
-        stores: false,
-        noted_by_next: false,
+        block: Subject {
+            mode: cpu.derived.mode,
+            privileged: cpu.cpl() == 0,
+            code_mode: cpu.derived.code_mode,
+            parallel: cpu.parallel(),
+            counting: jit.manner.counting,
+            number,
+            whole: whole.unwrap_or(number),
+            all: all.clone(),
+            effects,
+            often: order.often,
+            gpr: std::array::from_fn(|i| cpu.state.gpr[i]),
+            changed: 0,
+            units: Units::default(),
+            rip,
+        },
+        current: Current { at: 0, rip, rest: all.len() as u32, stores: false, noted_by_next: false },
     };
-    let (leave, check) = lower.block(cpu.isa(), all, &order.pages);
+    let (leave, check) = lower.emit_block(cpu.isa(), all, &order.pages);
     lower.asm.resolve();
-    let Lower { asm, output, views, effects, .. } = lower;
+    let Lower { asm, output, views, block, .. } = lower;
     let translation = Translation {
         leave: asm.offset(leave),
         check: check.map(|check| asm.offset(check)),
@@ -303,7 +310,7 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
         sites: output.sites,
         ranges: views.ranges,
     };
-    (jit.spare.effects, jit.spare.steps) = (effects, views.steps);
+    (jit.spare.effects, jit.spare.steps) = (block.effects, views.steps);
     (jit.spare.cold, jit.spare.taken) = (output.cold, output.taken);
     translation
 }
@@ -311,24 +318,24 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
 impl Lower<'_> {
     /// Whether the guest's code is of 32 bits.
     pub(crate) fn narrow(&self) -> bool {
-        self.code_mode & code_mode::BITS_64 == 0
+        self.block.code_mode & code_mode::BITS_64 == 0
     }
 
     /// Emits the whole block; returns the labels of what leaves at its address and, if it is in several pages, of what
     /// looks at them first.
-    fn block(&mut self, isa: &Isa, all: &[Instruction], pages: &[Page]) -> (Label, Option<Label>) {
+    fn emit_block(&mut self, isa: &Isa, all: &[Instruction], pages: &[Page]) -> (Label, Option<Label>) {
         let start = self.asm.bound();
         let (refill, leave) = (self.asm.label(), self.asm.label());
         self.head(pages, all.len(), refill, leave);
-        self.units = Units::of(all, self.code_mode);
+        self.block.units = Units::of(all, self.block.code_mode);
         // The x87 first: loading its registers overwrites the host's vectors.
-        let check_x87 = self.units.x87.then(|| self.check_x87());
-        let check_vectors = self.units.vectors.then(|| self.check_vectors());
+        let check_x87 = self.block.units.x87.then(|| self.check_x87());
+        let check_vectors = self.block.units.vectors.then(|| self.check_vectors());
         let goes_back = all.last().is_some_and(goes_back);
         if all.len() > 1 && (self.views.grouping || goes_back) {
-            let (info, rip, mode) = (&mut *self.info, self.block_rip, self.code_mode);
+            let (info, rip, mode) = (&mut *self.info, self.block.rip, self.block.code_mode);
             self.views.steps.extend(all.iter().map(|insn| Step::of(info, insn, rip, mode)));
-            self.changed = Step::changes(&self.views.steps);
+            self.block.changed = Step::changes(&self.views.steps);
             self.views.paired = (!self.views.grouping && self.pairs()).then_some(start);
             if goes_back && (self.views.grouping || self.views.paired.is_some()) {
                 self.views.round = Round::First;
@@ -342,7 +349,7 @@ impl Lower<'_> {
             self.views.grouping = true;
             self.views.windows = self.views.kept.clone();
             self.views.again = Some(round);
-            self.rest = all.len() as u32;
+            self.current.rest = all.len() as u32;
             self.places.homes = self.places.loop_homes;
             self.status.recipe = self.status.carried;
             self.status.flags = if self.status.carried.is_some() { Flags::Recipe } else { Flags::Saved };
@@ -362,7 +369,7 @@ impl Lower<'_> {
         }
         self.asm.bind(refill);
         self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
-        self.asm.linear(S2, self.block_rip);
+        self.asm.linear(S2, self.block.rip);
         self.asm.call_to(self.stubs.poll);
         self.asm.jmp(start);
         if let Some((_, gone, again, round)) = again {
@@ -375,12 +382,12 @@ impl Lower<'_> {
             self.leave_round();
         }
         self.asm.bind(leave);
-        self.asm.linear(S2, self.block_rip);
+        self.asm.linear(S2, self.block.rip);
         self.asm.constant(S1, reason::DISPATCH.into());
         self.asm.jmp_to(self.stubs.leave);
-        let check = pages.iter().any(|page| !page.has(self.block_rip)).then(|| {
+        let check = pages.iter().any(|page| !page.has(self.block.rip)).then(|| {
             let check = self.asm.bound();
-            self.asm.constant(S1, self.number.into());
+            self.asm.constant(S1, self.block.number.into());
             self.asm.call_to(self.stubs.reaches);
             self.asm.jcc(cc::NE, start);
             self.asm.jmp(leave);
@@ -400,7 +407,7 @@ impl Lower<'_> {
     /// The checks before a round: the code words of its pages still have the values of when it was decoded, and the budget has room
     /// for its instructions, which are taken off.
     fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
-        if self.parallel {
+        if self.block.parallel {
             // Another vCPU's store changes the page's code word and does not wait for this one.
             for (number, page) in pages.iter().enumerate() {
                 self.asm.constant(S1, page.state as u64);
@@ -427,9 +434,10 @@ impl Lower<'_> {
     fn body(&mut self, isa: &Isa, all: &[Instruction]) {
         let mut ended = false;
         for (i, insn) in all.iter().enumerate() {
-            self.noted_by_next = all.get(i + 1).is_some_and(|next| x87::notes(next) && isa.exists(next));
-            self.rip = self.block_rip.wrapping_add(insn.ip());
-            self.views.at = i;
+            self.current.noted_by_next =
+                all.get(i + 1).is_some_and(|next| x87::notes(next) && isa.exists(next));
+            self.current.rip = self.block.rip.wrapping_add(insn.ip());
+            self.current.at = i;
             if !self.runs_on(insn) {
                 self.settle_stack();
             }
@@ -445,13 +453,13 @@ impl Lower<'_> {
             if self.status.recipe.is_some() {
                 let registers = match self.views.steps.get(i) {
                     Some(step) => step.registers(),
-                    None => Step::of(self.info, insn, self.block_rip, self.code_mode).registers(),
+                    None => Step::of(self.info, insn, self.block.rip, self.block.code_mode).registers(),
                 };
                 self.keep_recipe(insn, registers);
             }
             let before = self.status.recipe;
             ended = self.instruction(isa, insn);
-            if self.effects[i].changes {
+            if self.block.effects[i].changes {
                 // The recipe is of the guest's instruction, however the host's code did it.
                 self.status.recipe = Recipe::of(insn, before);
             }
@@ -460,13 +468,13 @@ impl Lower<'_> {
             {
                 Rc::make_mut(&mut self.views.windows).pass(step);
             }
-            self.rest -= 1;
+            self.current.rest -= 1;
         }
         self.settle_stack();
         if !ended {
-            let next = self.block_rip.wrapping_add(all.last().map_or(0, Instruction::next_ip));
+            let next = self.block.rip.wrapping_add(all.last().map_or(0, Instruction::next_ip));
             // Code that leaves from here takes back the last instruction only.
-            self.rest = 1;
+            self.current.rest = 1;
             if let Some(again) = self.go_again(next) {
                 self.asm.jmp(again);
                 return;
@@ -482,12 +490,12 @@ impl Lower<'_> {
     /// is open there, and the other accesses remember their pages.
     fn plan_loop(&mut self) {
         if self.views.round == Round::First
-            && let Some(kept) = self.views.windows.kept(self.changed)
+            && let Some(kept) = self.views.windows.kept(self.block.changed)
         {
             self.views.kept = Rc::new(kept);
             self.views.again = Some(self.asm.label());
             if self.output.sites.is_empty() {
-                self.places.loop_homes = Homes::for_loop(self.info, &self.all, self.code_mode);
+                self.places.loop_homes = Homes::for_loop(self.info, &self.block.all, self.block.code_mode);
             }
         }
     }
@@ -504,7 +512,7 @@ impl Lower<'_> {
             match self.flow(isa, insn) {
                 Some(ended) => return ended,
                 None => {
-                    self.stores = false;
+                    self.current.stores = false;
                     self.asm.rollback(mark);
                     self.views.pointer = pointer;
                     self.status.flags = flags;
@@ -516,17 +524,17 @@ impl Lower<'_> {
                 }
             }
             if self.strings(isa, insn) || self.system(isa, insn) {
-                self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+                self.look_behind(self.block.rip.wrapping_add(insn.next_ip()), false);
                 return false;
             }
             if !ends_block(insn) {
                 for way in [Self::copied, Self::bit_string, Self::vector, Self::x87] {
                     self.places.held = held;
                     if way(self, insn) {
-                        self.look_behind(self.block_rip.wrapping_add(insn.next_ip()), false);
+                        self.look_behind(self.block.rip.wrapping_add(insn.next_ip()), false);
                         return false;
                     }
-                    self.stores = false;
+                    self.current.stores = false;
                     self.asm.rollback(mark);
                     self.views.pointer = pointer;
                     self.status.flags = flags;
@@ -555,10 +563,10 @@ impl Lower<'_> {
         let site = Box::new(Site {
             handler: isa.handler(&original),
             insn: original,
-            block: self.number,
-            block_rip: self.block_rip,
-            rip: self.rip,
-            rest: self.rest,
+            block: self.block.number,
+            block_rip: self.block.rip,
+            rip: self.current.rip,
+            rest: self.current.rest,
             last: ends_block(insn),
         });
         let address = std::ptr::from_ref(&*site) as u64;
@@ -571,7 +579,7 @@ impl Lower<'_> {
         self.come_home();
         self.asm.constant(S1, site);
         self.asm.call_to(self.stubs.generic);
-        if self.units.x87 {
+        if self.block.units.x87 {
             self.asm.call_to(self.stubs.load_x87);
         }
         self.reload_vectors();
@@ -580,7 +588,7 @@ impl Lower<'_> {
 
     /// The second copy of this block, if that is where the last instruction goes back to.
     fn again_at(&self, rip: u64) -> Option<Label> {
-        self.views.again.filter(|_| rip == self.block_rip && self.rest == 1)
+        self.views.again.filter(|_| rip == self.block.rip && self.current.rest == 1)
     }
 
     /// Where to go on if that is at the second copy of this block; unless there is a recipe, the flags are put away
@@ -601,13 +609,13 @@ impl Lower<'_> {
     /// The label of code that leaves for the current instruction to be executed by itself.
     pub(crate) fn step(&mut self, why: u32) -> Label {
         let label = self.asm.label();
-        self.seldom(Cold::Step { label, rip: self.rip, rest: self.rest, why });
+        self.seldom(Cold::Step { label, rip: self.current.rip, rest: self.current.rest, why });
         label
     }
 
     /// Behind a call of the monitor: loads the vectors again. Flags stay.
     pub(crate) fn reload_vectors(&mut self) {
-        if self.units.vectors {
+        if self.block.units.vectors {
             self.asm.call_to(self.stubs.load_vectors);
         }
     }

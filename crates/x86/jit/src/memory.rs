@@ -144,7 +144,7 @@ impl Lower<'_> {
     /// Makes of a number of a page, in S1 in units of the TLB's entries, how far its entry is behind the first of the guest's own.
     pub(crate) fn entry_place(&mut self) {
         self.asm.alu_imm32(Alu::And, S1, Tlb::SLOT_MASK);
-        if side(self.code_mode) == Side::Nested {
+        if side(self.block.code_mode) == Side::Nested {
             self.asm.alu_mem(Alu::Add, S1, stubs::nested_entries());
         }
     }
@@ -305,7 +305,7 @@ impl Lower<'_> {
 
     /// The tag for reads or writes of the entry that S1 leads to.
     fn tag(&self, write: bool) -> Mem {
-        let entry = 2 * self.mode as usize + usize::from(write);
+        let entry = 2 * self.block.mode as usize + usize::from(write);
         stubs::tlb(S1, Tlb::TAG_OFFSET + 8 * entry)
     }
 
@@ -327,9 +327,9 @@ impl Lower<'_> {
         }
         self.look_up_page(from, size.into(), write);
         self.asm.jcc(cc::A, miss);
-        if write && self.parallel {
+        if write && self.block.parallel {
             self.asm.store(stubs::stored(), S1);
-            (self.stores, self.views.stored_in) = (true, None);
+            (self.current.stores, self.views.stored_in) = (true, None);
         }
         // Vectors in two pages come back behind this, from code that seldom runs.
         let again = size < VECTORS && self.is_long(address);
@@ -348,8 +348,8 @@ impl Lower<'_> {
             have,
             address: *address,
             describe,
-            rip: self.rip,
-            rest: self.rest,
+            rip: self.current.rip,
+            rest: self.current.rest,
         });
         host
     }
@@ -386,7 +386,7 @@ impl Lower<'_> {
     /// They do so behind a barrier that makes either their reads see the store, or this see
     /// their mark. Both scratch registers are lost.
     pub(crate) fn look_behind(&mut self, next: u64, last: bool) {
-        if !std::mem::take(&mut self.stores) {
+        if !std::mem::take(&mut self.current.stores) {
             return;
         }
         self.spare_flags();
@@ -401,7 +401,7 @@ impl Lower<'_> {
             back: last.then_some(back),
             window,
             next,
-            rest: self.rest,
+            rest: self.current.rest,
         });
     }
 
@@ -409,9 +409,9 @@ impl Lower<'_> {
     pub(crate) fn emit_miss(&mut self, address: &Address, describe: u32, have: Label) {
         let (size, write) = (describe & 0xff, describe & WRITE != 0);
         // Vectors are in two pages more often than others, and slow to leave with.
-        if size >= VECTORS && describe >> ALIGN_SHIFT == 1 && !(write && self.parallel) {
+        if size >= VECTORS && describe >> ALIGN_SHIFT == 1 && !(write && self.block.parallel) {
             let (look, found, apart) = (self.asm.label(), self.asm.label(), self.asm.label());
-            let joined = !write && self.units.vectors;
+            let joined = !write && self.block.units.vectors;
             let otherwise = if joined { apart } else { look };
             self.across(address, write, (0, i64::from(size) - 1), (look, otherwise, found));
             if joined {
@@ -424,7 +424,7 @@ impl Lower<'_> {
         }
         self.effective(S2, address, 0);
         // Only for a store it matters whose it is.
-        let number = if write { self.number } else { 0 };
+        let number = if write { self.block.number } else { 0 };
         self.asm.constant(S1, u64::from(number) << 32 | u64::from(describe));
         self.asm.call_to(self.stubs.miss);
     }
@@ -452,7 +452,7 @@ impl Lower<'_> {
     /// Leaves so that the instruction at `rip` is executed by itself, `rest` instructions before
     /// the end of what was paid for.
     pub(crate) fn emit_step(&mut self, rip: u64, rest: u32, why: u32) {
-        if let Some(packed) = stubs::packed_step(rip.wrapping_sub(self.block_rip), rest, why) {
+        if let Some(packed) = stubs::packed_step(rip.wrapping_sub(self.block.rip), rest, why) {
             self.asm.constant(S1, packed.into());
             let tail = *self.output.step.get_or_insert_with(|| self.asm.label());
             self.asm.jmp(tail);
@@ -466,7 +466,7 @@ impl Lower<'_> {
 
     /// As [`Lower::emit_step`], unless the context has code that goes on there without windows.
     pub(crate) fn emit_alone(&mut self, rip: u64, rest: u32) {
-        if let Some(packed) = stubs::packed_step(rip.wrapping_sub(self.block_rip), rest, reason::STEP) {
+        if let Some(packed) = stubs::packed_step(rip.wrapping_sub(self.block.rip), rest, reason::STEP) {
             self.asm.constant(S1, packed.into());
             let tail = *self.output.alone.get_or_insert_with(|| self.asm.label());
             self.asm.jmp(tail);
@@ -488,7 +488,7 @@ impl Lower<'_> {
         for (label, stub) in tails {
             let Some(label) = label else { continue };
             self.asm.bind(label);
-            self.asm.linear(S2, self.block_rip);
+            self.asm.linear(S2, self.block.rip);
             self.asm.jmp_to(stub);
         }
     }

@@ -58,7 +58,7 @@ impl Lower<'_> {
     /// Emits `insn` if it is a string instruction without a repetition, or a repeated MOVS or STOS. Of those what does not lie within one page, goes
     /// downwards, or has no translation yet is left to the generic implementation.
     pub(crate) fn strings(&mut self, isa: &Isa, insn: &Instruction) -> bool {
-        let Some((shift, moves)) = shape(insn, self.code_mode) else { return self.once(insn) };
+        let Some((shift, moves)) = shape(insn, self.block.code_mode) else { return self.once(insn) };
         let homes = [(reg::RCX, RCX), (reg::RSI, RSI), (reg::RDI, RDI)];
         debug_assert!(homes.iter().all(|(guest, host)| self.home(*guest) == Some(*host)), "copied as it is");
         self.save_flags();
@@ -85,9 +85,9 @@ impl Lower<'_> {
         }
         self.range(RDI, shift, true);
         self.asm.jcc(cc::NE, other);
-        if self.parallel {
+        if self.block.parallel {
             self.asm.store(stubs::stored(), S1);
-            (self.stores, self.views.stored_in) = (true, None);
+            (self.current.stores, self.views.stored_in) = (true, None);
         }
         self.asm.load(S2, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.alu(Alu::Add, RDI, S2);
@@ -124,7 +124,7 @@ impl Lower<'_> {
     /// Compares the tag of the page at `start` with that of the last of RCX elements; S1 is where the
     /// TLB's entry is. RCX is at most a page's worth, so equal tags mean that all are in the page.
     fn range(&mut self, start: Reg, shift: u8, write: bool) {
-        let entry = 2 * self.mode as usize + usize::from(write);
+        let entry = 2 * self.block.mode as usize + usize::from(write);
         self.asm.lea(S2, Mem { cpu: false, base: Some(start), index: Some((RCX, shift)), disp: -1 });
         self.asm.mov32(S1, start);
         self.asm.alu_imm(Alu::And, S2, -PAGE);

@@ -71,7 +71,7 @@ impl Lower<'_> {
             self.asm.load16(host, from);
             return true;
         }
-        let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+        let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
         let (mem, spare) = self.access(&address, 2, true, 1);
         let mem = if spare {
             mem
@@ -138,14 +138,14 @@ impl Lower<'_> {
     fn time_stamp(&mut self, isa: &Isa, insn: &Instruction) -> bool {
         self.save_flags();
         let (other, back) = (self.asm.label(), self.asm.label());
-        if !self.privileged {
+        if !self.block.privileged {
             self.other_if_cr4(cr4::TSD, true, other);
         }
         if insn.code() == Code::Rdtscp {
             // LFENCE: it reads behind everything before it (SDM 2B).
             self.asm.bytes(&[0x0f, 0xae, 0xe8]);
         }
-        self.asm.constant(S1, self.rest.into());
+        self.asm.constant(S1, self.current.rest.into());
         self.asm.call_to(self.stubs.time_stamp);
         self.reload_vectors();
         self.asm.mov32(GUEST_RAX, S1);
@@ -175,7 +175,7 @@ impl Lower<'_> {
         if insn.op0_kind() != OpKind::Memory {
             return false;
         }
-        let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+        let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
         if address.short && (!address.narrow || address.segment.is_some()) {
             return false;
         }

@@ -120,7 +120,7 @@ impl Lower<'_> {
     /// possible, whatever was emitted.
     pub(crate) fn vector(&mut self, insn: &Instruction) -> bool {
         let mmx = is_mmx(insn);
-        if !(mmx && self.units.x87 || is_vector(insn, self.code_mode)) {
+        if !(mmx && self.block.units.x87 || is_vector(insn, self.block.code_mode)) {
             return false;
         }
         let (mut general, mut memory) = (None, None);
@@ -133,7 +133,7 @@ impl Lower<'_> {
                 _ => return false,
             }
         }
-        let effect = self.effects[self.views.at];
+        let effect = self.block.effects[self.current.at];
         if effect.needs || general.is_some() && memory.is_some() {
             return false;
         }
@@ -145,7 +145,7 @@ impl Lower<'_> {
         let held = self.places.held.take().filter(|_| memory.is_none() && general.is_none() && !lengths);
         let mut copy = *insn;
         if let Some(op) = memory {
-            let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+            let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
             let size = insn.memory_size().size() as u32;
             if size == 0 || size > 32 {
                 return false;

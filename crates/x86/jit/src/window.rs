@@ -406,7 +406,7 @@ impl Lower<'_> {
 
     /// How far a window may reach that the instruction at `rip` opens.
     fn extent(&self, rip: u64) -> Extent {
-        self.views.extents.get(&CodeKey::of(rip, self.code_mode)).copied().unwrap_or((-SPAN, SPAN))
+        self.views.extents.get(&CodeKey::of(rip, self.block.code_mode)).copied().unwrap_or((-SPAN, SPAN))
     }
 
     /// As [`Lower::through_window`], whatever the address is a multiple of.
@@ -422,8 +422,8 @@ impl Lower<'_> {
                     // The sum changes flags.
                     self.spare_flags();
                 }
-                if write && self.parallel {
-                    (self.stores, self.views.stored_in) = (true, Some(number as u8));
+                if write && self.block.parallel {
+                    (self.current.stores, self.views.stored_in) = (true, Some(number as u8));
                 }
                 if self.views.pointer != Some((number, self.asm.changes())) {
                     let now = window.is_some_and(|window| window.place == Place::Now);
@@ -436,11 +436,11 @@ impl Lower<'_> {
                 }
             }
             None => {
-                let extent = self.extent(self.rip);
+                let extent = self.extent(self.current.rip);
                 if extent == (0, 0) {
                     return None;
                 }
-                let range = range(wanted, &self.views.steps[self.views.at..], extent);
+                let range = range(wanted, &self.views.steps[self.current.at..], extent);
                 let alone = (wanted.low, wanted.high);
                 let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
                 if let Some(range) = range.filter(|range| self.is_paired(wanted, size, *range)) {
@@ -472,7 +472,7 @@ impl Lower<'_> {
                     }
                 } else {
                     // What a loop comes back to is a group too.
-                    let lasts = self.views.round == Round::First && key.stays(self.changed);
+                    let lasts = self.views.round == Round::First && key.stays(self.block.changed);
                     let range = range.or(lasts.then_some(alone))?;
                     let number = Rc::make_mut(&mut self.views.windows).open(window(range, Place::Pointer))?;
                     self.open_window(address, size, write, range, number);
@@ -500,9 +500,9 @@ impl Lower<'_> {
         let last = high.wrapping_sub(address.disp) - 1;
         self.look_for(address, write, (first, last));
         self.asm.jcc(cc::A, miss);
-        if write && self.parallel {
+        if write && self.block.parallel {
             self.note_state(number as u8);
-            (self.stores, self.views.stored_in) = (true, Some(number as u8));
+            (self.current.stores, self.views.stored_in) = (true, Some(number as u8));
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
         self.asm.bind(have);
@@ -524,8 +524,8 @@ impl Lower<'_> {
             address: *address,
             range: at,
             write,
-            rip: self.rip,
-            rest: self.rest,
+            rip: self.current.rip,
+            rest: self.current.rest,
         });
     }
 
@@ -558,18 +558,18 @@ impl Lower<'_> {
             crossings: Cell::new(CROSSINGS),
             crossed_at: Cell::new(0),
             crossed_with: Cell::new(0),
-            soon: if next { ROUNDS * self.all.len() as u64 } else { SOON },
+            soon: if next { ROUNDS * self.block.all.len() as u64 } else { SOON },
             soon_there: if self.views.round == Round::Only { SOON_THERE } else { 0 },
             absolute: paged == Some(true),
             size: size as u8,
             write,
-            joins: !(write && self.parallel),
+            joins: !(write && self.block.parallel),
             window: number as u8,
             paged: paged.is_some(),
             wide: self.views.wide && paged.is_some(),
-            block: self.whole,
-            made_in: self.number,
-            rip: self.rip,
+            block: self.block.whole,
+            made_in: self.block.number,
+            rip: self.current.rip,
             low: first,
             high: last + 1,
         });
@@ -604,15 +604,15 @@ impl Lower<'_> {
         self.asm.alu_mem(Alu::Sub, S2, opened(number, offset_of!(Opened, page)));
         self.asm.alu_mem(Alu::Cmp, S2, opened(number, offset_of!(Opened, limit)));
         self.asm.jcc(cc::AE, miss);
-        if write && self.parallel {
-            (self.stores, self.views.stored_in) = (true, Some(number as u8));
+        if write && self.block.parallel {
+            (self.current.stores, self.views.stored_in) = (true, Some(number as u8));
         }
         self.asm.load(S1, opened(number, offset_of!(Opened, place)));
         self.asm.bind(have);
         let range = self.range_site(size, write, (first, last), number, Some(absolute));
         let paged =
             Paged { label: miss, retry, have, address: *address, first, last, write, number, absolute };
-        self.seldom(Cold::Paged { paged, range, rip: self.rip, rest: self.rest });
+        self.seldom(Cold::Paged { paged, range, rip: self.current.rip, rest: self.current.rest });
     }
 
     /// Before the first of the rounds that rely on it: no page is known.

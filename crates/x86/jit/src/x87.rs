@@ -68,14 +68,14 @@ impl Lower<'_> {
     /// Emits `insn` as a copy of itself if it is one of the x87 without other registers; false if
     /// that is not possible, whatever was emitted.
     pub(crate) fn x87(&mut self, insn: &Instruction) -> bool {
-        if !self.units.x87 || !is_x87(insn) {
+        if !self.block.units.x87 || !is_x87(insn) {
             return false;
         }
         let held = self.places.held.take();
-        let effect = self.effects[self.views.at];
+        let effect = self.block.effects[self.current.at];
         let mut copy = *insn;
         if insn.op0_kind() == OpKind::Memory {
-            let Some(address) = Address::of(insn, self.block_rip, self.code_mode) else { return false };
+            let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
             let size = insn.memory_size().size() as u32;
             if size == 0 || size > 16 || effect.needs {
                 return false;
@@ -111,12 +111,12 @@ impl Lower<'_> {
             self.places.held = held;
         }
         // Behind a store to code, the next instruction may never come.
-        if !is_control(insn) && (self.stores || !self.noted_by_next) {
-            match i32::try_from(self.rip as i64) {
+        if !is_control(insn) && (self.current.stores || !self.current.noted_by_next) {
+            match i32::try_from(self.current.rip as i64) {
                 Ok(short) if !self.asm.moves() => self.asm.store_imm(fpu(offset_of!(FpuState, fip)), short),
                 _ => {
                     self.places.held = None;
-                    self.asm.linear(S2, self.rip);
+                    self.asm.linear(S2, self.current.rip);
                     self.asm.store(fpu(offset_of!(FpuState, fip)), S2);
                 }
             }

@@ -9,7 +9,7 @@ impl Lower<'_> {
     /// Where a jump to `rip` goes until it is linked, and the place of its distance, which is the
     /// next four bytes to be emitted. Nothing if the target is in another page.
     fn near_link(&mut self, rip: u64) -> Option<Label> {
-        ((rip ^ self.block_rip) >> 12 == 0).then(|| {
+        ((rip ^ self.block.rip) >> 12 == 0).then(|| {
             let unlinked = self.asm.label();
             let index = self.output.links.len();
             self.seldom(Cold::Link { label: unlinked, slot: None, index });
@@ -19,7 +19,7 @@ impl Lower<'_> {
 
     fn note_link(&mut self, rip: u64, place: usize, unlinked: Label, slot: Option<Label>, fixed: bool) {
         self.output.links.push(NewLink {
-            key: CodeKey::of(rip, self.code_mode),
+            key: CodeKey::of(rip, self.block.code_mode),
             rip,
             place,
             unlinked,

@@ -72,7 +72,7 @@ impl Lower<'_> {
         }
         let source = insn.memory_segment().number();
         let reads = matches!(kind, Kind::Movs | Kind::Lods | Kind::Cmps);
-        let mode = self.code_mode;
+        let mode = self.block.code_mode;
         if self.narrow() && (reads && !is_flat(mode, source) || kind != Kind::Lods && !is_flat(mode, seg::ES))
         {
             return false;

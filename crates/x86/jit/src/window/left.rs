@@ -25,7 +25,7 @@ impl Lower<'_> {
         self.asm.jcc(cc::A, unknown);
         self.asm.alu_at(Alu::Sub, left_pages(), 1);
         self.asm.jcc(cc::S, often);
-        if write && self.parallel {
+        if write && self.block.parallel {
             self.note_state(number as u8);
         }
         self.asm.load(S1, stubs::tlb(S1, Tlb::ADDEND_OFFSET));
@@ -45,7 +45,7 @@ impl Lower<'_> {
 
     /// Tells that accesses left their pages many times, and goes on at `label`.
     fn emit_scattered(&mut self, label: Label) {
-        self.asm.constant(S1, self.whole.into());
+        self.asm.constant(S1, self.block.whole.into());
         self.asm.call_to(self.stubs.scattered);
         self.reload_vectors();
         self.asm.jmp(label);
@@ -117,8 +117,8 @@ impl Lower<'_> {
         self.asm.bind(label);
         self.effective(S2, address, 0);
         self.asm.constant(S1, range);
-        let nested = side(self.code_mode) == Side::Nested;
-        self.asm.call_to(self.stubs.open[opening(self.mode, write, nested, self.units.vectors)]);
+        let nested = side(self.block.code_mode) == Side::Nested;
+        self.asm.call_to(self.stubs.open[opening(self.block.mode, write, nested, self.block.units.vectors)]);
         self.asm.jcc(cc::E, alone);
         self.go_back(have);
         self.asm.bind(alone);
@@ -149,7 +149,7 @@ impl Lower<'_> {
         self.asm.alu_imm(Alu::Cmp, S1, 0);
         let before = self.asm.label();
         self.asm.jcc(cc::NE, before);
-        if !(wide || write && self.parallel) {
+        if !(wide || write && self.block.parallel) {
             self.together(address, write, (first, last), (look, look, whole));
         } else {
             self.asm.jmp(look);

@@ -62,7 +62,7 @@ impl Lower<'_> {
         let first = self.views.steps.first().and_then(|step| step.uses().next());
         first.is_some_and(|first| {
             let size = (first.high - first.low) as u32;
-            let range = range(first, &self.views.steps, self.extent(self.block_rip));
+            let range = range(first, &self.views.steps, self.extent(self.block.rip));
             range.is_some_and(|range| self.can_pair(first, size, range))
         })
     }
@@ -71,14 +71,14 @@ impl Lower<'_> {
         // Who stores looks at the state of the one page.
         self.host.bmi2
             && self.views.paged
-            && !(first.write && self.parallel)
+            && !(first.write && self.block.parallel)
             && size <= LONGEST
             && fits(first.low - low, size, size as u8)
     }
 
     /// Whether the window that `first` opens may lie in two pages: it is the first of a paired loop's round.
     pub(super) fn is_paired(&self, first: &Use, size: u32, range: (i64, i64)) -> bool {
-        let begins = self.views.paired.is_some() && self.views.round == Round::Next && self.views.at == 0;
+        let begins = self.views.paired.is_some() && self.views.round == Round::Next && self.current.at == 0;
         begins && self.views.windows.pages == 0 && self.can_pair(first, size, range)
     }
 
@@ -105,7 +105,7 @@ impl Lower<'_> {
             self.asm.jcc(cc::NE, label);
         }
         let paired = Paired { label, retry, without, address: *address, first, last, write, number, by };
-        self.seldom(Cold::Paired { paired, rest: self.rest });
+        self.seldom(Cold::Paired { paired, rest: self.current.rest });
     }
 
     /// The operand for an access `place` bytes from the start of a range whose address is a multiple of `by`; nothing if it
@@ -174,7 +174,7 @@ impl Lower<'_> {
         self.asm.bind(whole);
         self.asm.lea(BUDGET, Mem::at(BUDGET, rest as i32));
         self.status.flags = Flags::Saved;
-        self.link(self.block_rip);
+        self.link(self.block.rip);
     }
 }
 
