@@ -22,7 +22,7 @@ const RCX: Reg = Reg(1);
 impl Lower<'_> {
     /// SYSCALL, which ends the block; false if it is left to its generic implementation.
     pub(crate) fn system_call(&mut self, isa: &Isa, insn: &Instruction, next: u64) -> bool {
-        if self.block.code_mode & code_mode::LOW != 0 {
+        if code_mode::is_low(self.block.code_mode) {
             return false;
         }
         self.save_flags();

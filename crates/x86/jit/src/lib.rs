@@ -427,7 +427,7 @@ impl Jit {
     fn change_mode(&mut self, context: &mut Context, code_mode: u64) {
         let side = code_mode::side(code_mode);
         let before = std::mem::replace(&mut self.code_modes[side as usize], code_mode);
-        if (before ^ code_mode) & (code_mode::VECTORS | code_mode::LOW) != 0 {
+        if (before ^ code_mode) & code_mode::VECTORS != 0 {
             self.forget_tables(context, side, |_| true);
         }
         if code_mode & code_mode::BITS_64 == 0 {

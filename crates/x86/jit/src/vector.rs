@@ -59,7 +59,7 @@ pub(crate) fn is_vector(insn: &Instruction, code_mode: u64) -> bool {
         EncodingKind::VEX => AVX,
         _ => return false,
     };
-    if code_mode & wanted == 0 {
+    if code_mode & wanted != wanted {
         return false;
     }
     match insn.mnemonic() {

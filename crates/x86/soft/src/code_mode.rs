@@ -4,12 +4,13 @@
 //! what the word says. [`Cpu::mode_changed`] makes it anew; who keeps something that depends on it compares.
 //!
 //! ```text
-//! bit  63  62  61  60   59  58       57    56      55 .. 39      38       37 .. 32              31 .. 0
-//!      X87 AVX SSE LOW  AC  BITS_64  USER  NESTED  the address   BITS_16  a flat segment each   the address
+//! bit  63   62   61   60  59       58    57      56 .. 39      38       37 .. 32              31 .. 0
+//!      X87  two bits  AC  BITS_64  USER  NESTED  the address   BITS_16  a flat segment each   the address
+//!           61: SSE   62: LOW   both: AVX
 //! ```
 //!
-//! The highest sixteen bits of a canonical address of 48 bits repeat the one below them, so that 64-bit code has these
-//! for its mode; addresses of 57 bits would leave seven. Other code has addresses of 32 bits, and no address bit from 39 on: what comes
+//! The highest sixteen bits of a canonical address of 48 bits repeat the one below them, and the highest seven one of 57 bits: 64-bit code has
+//! these seven for its mode. Other code has addresses of 32 bits, and no address bit from 32 on: what comes
 //! for such code alone has room there. A nested guest's code is decoded alike, but what is made of it accesses memory by the caches
 //! of its own [`Side`].
 
@@ -74,29 +75,40 @@ impl CodeKey {
 }
 
 /// Code in VMX non-root operation.
-pub const NESTED: u64 = 1 << 56;
+pub const NESTED: u64 = 1 << 57;
 /// Code at privilege level 3.
-pub const USER: u64 = 1 << 57;
+pub const USER: u64 = 1 << 58;
 /// 64-bit code.
-pub const BITS_64: u64 = 1 << 58;
+pub const BITS_64: u64 = 1 << 59;
 /// RFLAGS.AC at privilege levels 0 to 2.
-pub const AC: u64 = 1 << 59;
-/// Code at privilege levels 1 and 2.
-pub const LOW: u64 = 1 << 60;
+pub const AC: u64 = 1 << 60;
 /// Instructions of SSE may be executed by the host's own: they exist, and MXCSR masks all exceptions.
 pub const SSE: u64 = 1 << 61;
-/// The same for AVX.
-pub const AVX: u64 = 1 << 62;
+/// The same for AVX, and SSE beside it: all bits of this.
+pub const AVX: u64 = SSE | LOW;
+/// Without SSE: code at privilege levels 1 and 2, where none on vectors or the x87 is executed by the host's own.
+const LOW: u64 = 1 << 62;
 /// The same for the x87 and MMX, whose control word masks the exceptions.
 pub const X87: u64 = 1 << 63;
 /// 16-bit code.
 pub const BITS_16: u64 = 1 << 38;
-/// The bits that are about vectors and the x87.
-pub const VECTORS: u64 = SSE | AVX | X87;
+/// The bits that are about vectors and the x87, and tell levels 1 and 2 from 0.
+pub const VECTORS: u64 = AVX | X87;
 /// 32-bit code whose segment of code is flat.
 pub const FLAT_32: u64 = flat(seg::CS);
 /// All that is about segments.
 pub const SEGMENTS: u64 = 0x3f << 32;
+
+/// The bits of a linear address of 57 bits; those above repeat its highest.
+const LINEAR: u64 = !0 >> (64 - 57);
+// A word for 64-bit code leaves those to the address; other code's are beyond the 32 bits of its addresses.
+const _: () = assert!((NESTED | USER | BITS_64 | AC | VECTORS) & LINEAR == 0);
+const _: () = assert!((BITS_16 | SEGMENTS) & !(LINEAR ^ u32::MAX as u64) == 0 && BITS_16 & SEGMENTS == 0);
+
+/// Whether code of `mode` is at privilege level 1 or 2.
+pub const fn is_low(mode: u64) -> bool {
+    mode & AVX == LOW
+}
 
 /// Whose caches code executed in `mode` uses.
 #[inline(always)]
@@ -142,16 +154,17 @@ pub fn of_segments(state: &CpuState) -> u64 {
         | bit(seg::GS, full(gs))
 }
 
-/// What follows from the control registers and masks that instructions on vectors and the x87 depend on.
+/// What follows from the control registers and masks that instructions on vectors and the x87 depend on, and from privilege levels 1 and 2.
 #[inline(always)]
 pub fn of_vectors(state: &CpuState) -> u64 {
-    if state.cr0 & cr0::TS != 0 {
-        return 0;
+    let low = matches!(state.cpl(), 1 | 2);
+    if low || state.cr0 & cr0::TS != 0 {
+        return if low { LOW } else { 0 };
     }
     let masked = state.fpu.mxcsr & mxcsr::MASKS == mxcsr::MASKS;
     let sse = state.cr0 & cr0::EM == 0 && state.cr4 & cr4::OSFXSR != 0;
     let enabled = xsave::SSE | xsave::AVX;
-    let avx = state.cr4 & cr4::OSXSAVE != 0 && state.xcr0 & enabled == enabled;
+    let avx = sse && state.cr4 & cr4::OSXSAVE != 0 && state.xcr0 & enabled == enabled;
     let x87 = state.cr0 & cr0::EM == 0 && state.fpu.fcw & fcw::MASKS == fcw::MASKS && host_saves();
     let bit = |holds, bit| if holds { bit } else { 0 };
     bit(masked && sse, SSE) | bit(masked && avx, AVX) | bit(x87, X87)
@@ -177,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_56_bits_and_modes_do_not_meet() {
-        let bits = [NESTED, USER, AC, LOW, SSE, AVX, X87];
+    fn addresses_of_57_bits_and_modes_do_not_meet() {
+        let bits = [NESTED, USER, AC, LOW, SSE, X87];
         let modes = |fixed: u64| {
             (0..1 << bits.len()).map(move |set: u64| {
                 let chosen = bits.iter().enumerate().filter(move |(at, _)| set >> at & 1 != 0);
                 chosen.fold(fixed, |mode, (_, bit)| mode | bit)
             })
         };
-        let far = [0, 0x1234, 0x7fff_f000, u64::MAX >> 17, u64::MAX >> 9, !0 << 55, !0 << 47, !0xfff];
+        let far = [0, 0x1234, 0x7fff_f000, u64::MAX >> 17, u64::MAX >> 8, !0 << 56, !0 << 47, !0xfff];
         let near = [0, 0x1234, 0x7fff_f000, 0xffff_ffff];
         let wide = far.into_iter().flat_map(|linear| modes(BITS_64).map(move |mode| (linear, mode)));
         let narrow = [0, BITS_16, FLAT_32, SEGMENTS].into_iter().flat_map(|fixed| {
@@ -195,7 +208,7 @@ mod tests {
         let keys: std::collections::HashSet<_> =
             all.iter().map(|&(linear, mode)| CodeKey::of(linear, mode)).collect();
         assert_eq!(keys.len(), all.len());
-        let (linear, mode) = (0xff80_1234_5678_9abc, BITS_64 | AC);
+        let (linear, mode) = (0xff00_1234_5678_9abc, BITS_64 | AC);
         let key = CodeKey::of(linear, mode);
         assert_eq!((key.mode_at(linear), key.linear_in(mode)), (mode, linear));
         assert_eq!(key.moved(0x5000), CodeKey::of(linear + 0x5000, mode));

@@ -41,8 +41,7 @@ impl Derived {
             | if code64 { code_mode::BITS_64 } else { code_mode::of_segments(state) }
             | if bits(state, code64) == 16 { code_mode::BITS_16 } else { 0 }
             | if mode == Mode::SupervisorAc { code_mode::AC } else { 0 }
-            | if nested { code_mode::NESTED } else { 0 }
-            | if matches!(state.cpl(), 1 | 2) { code_mode::LOW } else { 0 };
+            | if nested { code_mode::NESTED } else { 0 };
         let aligned = mode == Mode::User && state.rflags & rflags::AC != 0 && state.cr0 & cr0::AM != 0;
         let (fs, gs) = (state.seg[seg::FS].base, state.seg[seg::GS].base);
         Derived { mode, aligned, code64, code_mode, segment_base: [0, 0, 0, 0, fs, gs, 0, 0] }
