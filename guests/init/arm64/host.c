@@ -68,12 +68,53 @@ void console(const char *said) {
     close(fd);
 }
 
-/* Tells the host a line. */
+/* Gives the host the moment that it takes to connect to a port: one that it has left looks as one that it has not found yet. */
+void await_host(int port, uint64_t patience) {
+    for (uint64_t begun = milliseconds(); milliseconds() - begun < patience; rest(1000)) {
+        struct pollfd fd = { .fd = port, .events = POLLIN };
+        poll(&fd, 1, 0);
+        if (!(fd.revents & POLLHUP) || fd.revents & POLLIN) return;
+    }
+}
+
+/* Writes all to a port whose writes do not wait: one that waits would wait for ever for a host that has left. */
+bool put_to_host(int port, const char *bytes, size_t length) {
+    while (length) {
+        struct pollfd fd = { .fd = port, .events = POLLOUT };
+        poll(&fd, 1, -1);
+        if (fd.revents & POLLHUP) return false;
+        ssize_t written = write(port, bytes, length);
+        if (written < 0 && errno != EAGAIN && errno != EINTR) return false;
+        if (written > 0) bytes += written, length -= (size_t)written;
+    }
+    return true;
+}
+
+/* The host's next line, cut to the room there is. False if the host has left. */
+static bool hear(char *line, size_t room) {
+    for (size_t at = 0;;) {
+        char byte;
+        ssize_t got = read(control, &byte, 1);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+            struct pollfd fd = { .fd = control, .events = POLLIN };
+            poll(&fd, 1, -1);
+            continue;
+        }
+        if (got != 1) return false;
+        if (byte == '\n') {
+            line[at] = 0;
+            return true;
+        }
+        if (at < room - 1) line[at++] = byte;
+    }
+}
+
+/* Tells the host a line, if it has not left. */
 void tell(char *line) {
     for (char *at = line; *at; at++)
         if (*at == '\n') *at = ' ';
     line = text("%s\n", line);
-    write_all(control, line, strlen(line));
+    put_to_host(control, line, strlen(line));
 }
 
 void note(const char *said) {
@@ -108,9 +149,8 @@ void set_clock(void) {
         char line[80];
         /* Other lines are passed over: there is no command yet that a signal could reach. */
         do {
-            memset(line, 0, sizeof line);
-            for (size_t at = 0; at < sizeof line - 1 && read(control, line + at, 1) == 1 && line[at] != '\n'; at++) {}
-        } while (*line && strncmp(line, "time ", 5));
+            if (!hear(line, sizeof line)) return;
+        } while (strncmp(line, "time ", 5));
         if (nanoseconds() - asked >= shortest) continue;
         heard = nanoseconds();
         shortest = heard - asked;
@@ -125,12 +165,17 @@ static __attribute__((noreturn)) void power_off(void) {
     for (;;) pause();
 }
 
+static void is_over(void) {
+    pthread_mutex_lock(&over_lock);
+    over = true;
+    pthread_cond_broadcast(&over_bell);
+    pthread_mutex_unlock(&over_lock);
+}
+
 /* Performs what the host asks for, until it closes. */
 void *serve(void *unused) {
-    FILE *lines = fdopen(dup(control), "r");
-    char *line = NULL;
-    size_t room = 0;
-    while (lines && getline(&line, &room, lines) > 0) {
+    char line[80];
+    while (hear(line, sizeof line)) {
         int signal;
         struct winsize size = { 0 };
         if (sscanf(line, "signal %d", &signal) == 1) {
@@ -140,12 +185,11 @@ void *serve(void *unused) {
         } else if (set_time(line, 0)) {
             continue;
         } else if (!strncmp(line, "over", 4)) {
-            pthread_mutex_lock(&over_lock);
-            over = true;
-            pthread_cond_broadcast(&over_bell);
-            pthread_mutex_unlock(&over_lock);
+            is_over();
         }
     }
+    /* A host that has left does not say so. */
+    is_over();
     return unused;
 }
 
@@ -170,7 +214,7 @@ void fail(int status, const char *reason) {
 }
 
 /* Ends the machine when the host has all that was written, however slow its readers are: what a device that is shut down has not taken yet is
-   lost. */
+   lost. It does not wait for a host that has left. */
 void finish(void) {
     sync();
     if (control >= 0) {
@@ -230,5 +274,7 @@ void open_control(const char *otherwise) {
     if (port < 0)
         fail(INTERNAL, text("there is no port for the host (%s): the kernel lacks virtio_console or virtio_pci. %s",
                             reason, otherwise));
+    await_host(port, 5000);
+    fcntl(port, F_SETFL, O_NONBLOCK);
     control = port;
 }

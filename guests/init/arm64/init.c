@@ -9,15 +9,6 @@
 
 #define TIOCGPTPEER_NUMBER 0x5441
 
-/* Gives the host the moment that it takes to connect to a port. */
-static void await_host(int port) {
-    for (uint64_t begun = milliseconds(); milliseconds() - begun < 200; rest(1000)) {
-        struct pollfd fd = { .fd = port, .events = POLLIN };
-        poll(&fd, 1, 0);
-        if (!(fd.revents & POLLHUP) || fd.revents & POLLIN) return;
-    }
-}
-
 struct pair {
     int from, to;
 };
@@ -34,18 +25,10 @@ static struct pair *pair(int from, int to) {
 static void *carry(void *argument) {
     struct pair *way = argument;
     char buffer[1 << 15];
-    await_host(way->to);
+    await_host(way->to, CONNECTING);
     for (ssize_t length; (length = read(way->from, buffer, sizeof buffer)) > 0; ) {
-        for (char *rest = buffer; length > 0; ) {
-            /* A write that waits would wait for ever for a host that has left. */
-            struct pollfd fd = { .fd = way->to, .events = POLLOUT };
-            poll(&fd, 1, -1);
-            ssize_t written = fd.revents & POLLHUP ? -1 : write(way->to, rest, (size_t)length);
-            if (written < 0 && (fd.revents & POLLHUP || (errno != EAGAIN && errno != EINTR))) goto left;
-            if (written > 0) rest += written, length -= written;
-        }
+        if (!put_to_host(way->to, buffer, (size_t)length)) break;
     }
-left:
     close(way->from);
     return NULL;
 }
@@ -53,7 +36,7 @@ left:
 /* From the host to the command, until the host closes. */
 static void into_command(int port, int to) {
     char buffer[1 << 15];
-    await_host(port);
+    await_host(port, CONNECTING);
     for (;;) {
         ssize_t length = read(port, buffer, sizeof buffer);
         if (length < 0 && errno == EINTR) continue;

@@ -30,6 +30,9 @@
 /* The status of what is Satori's own failure; found and not executed, and not found, as shells have it. */
 enum { INTERNAL = 125, NOT_EXECUTABLE = 126, NOT_FOUND = 127 };
 
+/* Milliseconds that a stream's port may be without its host after it was opened. */
+enum { CONNECTING = 200 };
+
 struct list {
     char **items;
     size_t count;
@@ -61,6 +64,8 @@ __attribute__((format(printf, 1, 2))) char *text(const char *format, ...);
 char *why(int error);
 void put(struct list *list, char *item);
 char *whole(const char *path, size_t *length);
+void await_host(int port, uint64_t patience);
+bool put_to_host(int port, const char *bytes, size_t length);
 bool write_all(int fd, const char *bytes, size_t length);
 void console(const char *said);
 void tell(char *line);

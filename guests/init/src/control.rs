@@ -1,12 +1,14 @@
 //! The port on which host and init talk.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::{ports, sys};
 
+/// How long the host may take to connect to the port, once that has its name.
+const CONNECTING: Duration = Duration::from_secs(5);
 /// How often the host's clock is asked for, and what is exact enough.
 const CLOCK_TRIES: usize = 5;
 const CLOCK_EXACT: Duration = Duration::from_millis(1);
@@ -19,10 +21,25 @@ pub struct Control(Arc<Port>);
 struct Port {
     output: File,
     /// What the host says, and lines of it that came while the clock was waited for.
-    input: Mutex<(BufReader<File>, Vec<String>)>,
-    /// Whether the host has heard the end.
+    input: Mutex<(BufReader<Incoming>, Vec<String>)>,
+    /// Whether the host has heard the end, or has left and will not.
     over: Mutex<bool>,
     bell: Condvar,
+}
+
+/// What the host says. A read waits until there is something, or the host has left, which is the end.
+#[derive(Debug)]
+struct Incoming(File);
+
+impl Read for Incoming {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(why) if why.kind() == ErrorKind::WouldBlock => sys::await_input(&self.0),
+                done => return done,
+            }
+        }
+    }
 }
 
 /// What the host asks for.
@@ -38,15 +55,18 @@ impl Control {
     /// Waits for the port, which comes a moment after its device.
     pub fn open() -> Result<Control, String> {
         let output = ports::open("satori.control")?;
-        let input = output.try_clone().map_err(|why| why.to_string())?;
+        ports::await_host(&output, CONNECTING);
+        sys::set_nonblocking(&output).map_err(|why| why.to_string())?;
+        let input = Incoming(output.try_clone().map_err(|why| why.to_string())?);
         let input = Mutex::new((BufReader::new(input), Vec::new()));
         Ok(Control(Arc::new(Port { output, input, over: Mutex::default(), bell: Condvar::new() })))
     }
 
-    /// Tells the host a line.
+    /// Tells the host a line, if it has not left.
     pub fn tell(&self, line: &str) {
         let line = format!("{}\n", line.replace('\n', " "));
-        let _ = (&self.0.output).write_all(line.as_bytes());
+        // What a host does not hear that has left is no loss.
+        let _ = ports::put(&self.0.output, line.as_bytes());
     }
 
     /// Tells of something that could not be had.
@@ -99,11 +119,21 @@ impl Control {
 
     /// Does what the host asks for, until it closes.
     pub fn serve(&self, mut perform: impl FnMut(Request)) {
-        let Ok(mut input) = self.0.input.lock() else { return };
-        let (reader, early) = &mut *input;
-        for line in std::mem::take(early).into_iter().map(Ok).chain(reader.lines()) {
-            let Ok(line) = line else { return };
-            self.heard(&line, &mut perform);
+        if let Ok(mut input) = self.0.input.lock() {
+            let (reader, early) = &mut *input;
+            for line in std::mem::take(early).into_iter().map(Ok).chain(reader.lines()) {
+                let Ok(line) = line else { break };
+                self.heard(&line, &mut perform);
+            }
+        }
+        // A host that has left does not say so.
+        self.over();
+    }
+
+    fn over(&self) {
+        if let Ok(mut over) = self.0.over.lock() {
+            *over = true;
+            self.0.bell.notify_all();
         }
     }
 
@@ -127,18 +157,13 @@ impl Control {
                     self.set_time(now);
                 }
             }
-            Some("over") => {
-                if let Ok(mut over) = self.0.over.lock() {
-                    *over = true;
-                    self.0.bell.notify_all();
-                }
-            }
+            Some("over") => self.over(),
             _ => {}
         }
     }
 
     /// Waits until the host has all that was written, however slow its readers are: what a device that is shut down has
-    /// not taken yet is lost.
+    /// not taken yet is lost. It does not wait for a host that has left.
     pub fn wait_for_host(&self) {
         if let Ok(over) = self.0.over.lock() {
             drop(self.0.bell.wait_while(over, |over| !*over));

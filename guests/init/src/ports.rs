@@ -1,8 +1,11 @@
 //! Virtio ports by their names.
 
 use std::fs::{self, File};
+use std::io::{Error, ErrorKind, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use crate::sys;
 
 /// How long a port is waited for: its name comes on the console's control queue, after the device.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,6 +25,29 @@ pub fn open(name: &str) -> Result<File, String> {
         }
         std::thread::sleep(Duration::from_micros(500));
     }
+}
+
+/// Gives the host the moment that it takes to connect: a port that it has left looks as one that it has not found yet.
+pub fn await_host(port: &File, patience: Duration) {
+    let begun = Instant::now();
+    while !sys::connected(port) && begun.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Writes all to a port whose writes do not wait: one that waits would wait for ever for a host that has left.
+pub fn put(mut port: &File, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        if !sys::writable(port) {
+            return Err(Error::from(ErrorKind::BrokenPipe));
+        }
+        match port.write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(())
 }
 
 /// The device's file of the port of this name.

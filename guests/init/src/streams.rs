@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ports;
 use crate::spec::Spec;
@@ -87,36 +87,19 @@ fn terminal(spec: &Spec, (rows, columns): (u16, u16)) -> Result<Streams, String>
 
 /// From the command to the host, until no process has the other end open, or nobody reads at the host's: the command's
 /// next write is then that to a pipe without readers.
-fn carry(mut from: File, mut port: File) {
-    await_host(&port);
+fn carry(mut from: File, port: File) {
+    ports::await_host(&port, CONNECTING);
     let mut buffer = [0; 1 << 15];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let mut rest = &buffer[..length];
-        while !rest.is_empty() {
-            // A write that waits would wait for ever for a host that has left.
-            if !sys::writable(&port) {
-                return;
-            }
-            match port.write(rest) {
-                Ok(written) => rest = &rest[written..],
-                Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
+        if ports::put(&port, &buffer[..length]).is_err() {
+            return;
         }
-    }
-}
-
-/// Gives the host the moment that it takes to connect.
-fn await_host(port: &File) {
-    let begun = Instant::now();
-    while !sys::connected(port) && begun.elapsed() < CONNECTING {
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// From the host to the command, until the host closes.
 fn into_command(mut port: File, mut to: File) {
-    await_host(&port);
+    ports::await_host(&port, CONNECTING);
     let mut buffer = [0; 1 << 15];
     loop {
         match port.read(&mut buffer) {

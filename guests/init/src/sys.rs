@@ -332,6 +332,13 @@ pub fn writable(port: &File) -> bool {
     fd.revents & POLLHUP == 0
 }
 
+/// Waits until a port has something from its host, or that has left.
+pub fn await_input(port: &File) {
+    let mut fd = PollFd { fd: port.as_raw_fd(), events: POLLIN, revents: 0 };
+    // SAFETY: one structure, as is said.
+    unsafe { poll(&raw mut fd, 1, -1) };
+}
+
 pub fn set_nonblocking(port: &File) -> Result<()> {
     // SAFETY: integers. The file is open for reading and writing, which F_SETFL does not change.
     check(unsafe { fcntl(port.as_raw_fd(), F_SETFL, O_NONBLOCK) }).map(drop)
