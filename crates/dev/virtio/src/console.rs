@@ -193,6 +193,10 @@ impl Device for Console {
         }
     }
 
+    fn hold(&self, still: bool) {
+        self.ports.iter().for_each(|port| port.hold(still));
+    }
+
     /// What went out stays out; of what comes in the place in its file is part of the state.
     fn save(&self) -> Result<Value, satori_save::Error> {
         let mut bytes = Vec::new();

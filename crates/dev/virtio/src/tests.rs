@@ -432,15 +432,31 @@ fn a_port_that_was_saved_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_port_is_saved_once_nothing_can_come_in() {
-    let (theirs, ours) = pipe();
-    let port = Port { name: "in".into(), console: false, input: Some(own(theirs)), output: None };
-    let mut driver = Driver::new(Console::new(vec![port]).unwrap(), false);
+fn what_comes_in_while_a_port_is_held_is_for_who_goes_on() {
+    let machine = || {
+        let (theirs, ours) = pipe();
+        let port = Port { name: "in".into(), console: false, input: Some(own(theirs)), output: None };
+        (Console::new(vec![port]).unwrap(), ours)
+    };
+    let (console, ours) = machine();
+    let mut driver = Driver::new(console, false);
     open_port(&mut driver, 5);
-    let refused = driver.function.save().map(drop);
-    assert!(refused.is_err_and(|why| why.to_string().contains("port in: something may come in")));
-    // What the guest has no room for is held, and part of the state.
+    driver.function.hold(true);
+    let saved = driver.function.save().unwrap();
     (&ours).write_all(b"to the guest").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!((driver.given(4), saved.bytes().len()), (0, 0));
+    driver.function.hold(false);
     driver.until("the first bytes", |d| d.given(4) == 1);
-    assert_eq!(driver.function.save().unwrap().bytes(), b"e guest");
+    assert_eq!(driver.reply(5), b"to th");
+    // What the guest has no room for is held by the port, and part of the state.
+    let (other, others) = machine();
+    let mut moved = driver.moved(other, |saved| assert_eq!(saved.bytes(), b"e guest")).unwrap();
+    (&others).write_all(b", more").unwrap();
+    moved.request(4, &[], 64);
+    moved.until("the rest", |d| d.given(4) == 2);
+    assert_eq!(moved.reply(7), b"e guest");
+    moved.request(4, &[], 64);
+    moved.until("what came then", |d| d.given(4) == 3);
+    assert_eq!(moved.reply(6), b", more");
 }

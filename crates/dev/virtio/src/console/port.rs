@@ -42,6 +42,8 @@ struct State {
     refused: bool,
     /// Why the output was refused, if its reader is not merely gone.
     lost: Option<std::io::Error>,
+    /// The machine is saved or restored: nothing may be handed over.
+    still: bool,
     /// The device is gone, and its threads have to go.
     over: bool,
     /// Whether threads were started, and wait.
@@ -55,6 +57,8 @@ enum Thread {
     None,
     Waits,
     Works,
+    /// It waits for the host, with nothing in its hands.
+    Reads,
 }
 
 pub(super) struct Host {
@@ -134,7 +138,13 @@ impl Host {
         if state.writer == Thread::None {
             state.writer = self.spawn("port writer", |host| host.write_on());
         }
-        if state.reader == Thread::None && self.input.is_some() {
+        self.read_from_now_on(&mut state);
+    }
+
+    /// Has a thread read the input, if that is to be and none does.
+    fn read_from_now_on(self: &Arc<Self>, state: &mut State) {
+        let determined = state.link.as_ref().is_none_or(|link| link.determined());
+        if state.reader == Thread::None && self.input.is_some() && !determined {
             state.reader = self.spawn("port reader", |host| host.read_on());
         }
     }
@@ -161,6 +171,15 @@ impl Host {
     pub(super) fn opened(&self, link: &Arc<Link>, open: bool) {
         lock(&self.state).open = open;
         self.room(link);
+    }
+
+    /// What comes in stays with the host's side, or goes to the guest again.
+    pub(super) fn hold(&self, still: bool) {
+        lock(&self.state).still = still;
+        if !still {
+            self.reader.notify_one();
+            self.writer.notify_one();
+        }
     }
 
     /// The guest has room for what comes in.
@@ -254,13 +273,14 @@ impl Host {
             let link = {
                 let mut state = lock(&self.state);
                 if state.ended && state.held.is_empty() {
-                    state.reader = Thread::Waits;
+                    state.reader = Thread::None;
+                    self.done.notify_all();
                     return;
                 }
                 loop {
                     match &state.link {
                         _ if state.over => return,
-                        Some(link) if state.room && state.open => {
+                        Some(link) if state.room && state.open && !state.still => {
                             let link = link.clone();
                             state.room = false;
                             break link;
@@ -289,7 +309,10 @@ impl Host {
         let Some(mut input) = self.input.as_ref() else { return };
         loop {
             {
-                let state = lock(&self.state);
+                let mut state = lock(&self.state);
+                while state.still && !state.over {
+                    state = self.rest(state, true);
+                }
                 if !state.open || !state.link.as_ref().is_some_and(|now| Arc::ptr_eq(now, link)) {
                     return;
                 }
@@ -303,6 +326,7 @@ impl Host {
                 return;
             }
             let mut buffer = vec![0; PIECE];
+            self.reads(link, Thread::Reads);
             let count = loop {
                 match input.read(&mut buffer) {
                     Ok(count) => break count,
@@ -312,9 +336,18 @@ impl Host {
                     Err(_) => break 0,
                 }
             };
+            self.reads(link, Thread::Works);
             let mut state = lock(&self.state);
             state.ended |= count == 0;
             state.held.extend(&buffer[..count]);
+        }
+    }
+
+    /// Notes what the thread that reads does; without one it is a vCPU's.
+    fn reads(&self, link: &Arc<Link>, now: Thread) {
+        if !link.determined() {
+            lock(&self.state).reader = now;
+            self.done.notify_all();
         }
     }
 

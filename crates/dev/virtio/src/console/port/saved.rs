@@ -1,11 +1,11 @@
 //! What a port is between two doorbells: what the guest knows of it, and how far its input was read.
 //!
-//! The threads of a run by the real clock are no part of that: a port is saved once they rest, and only a vCPU, which does
-//! not execute meanwhile, wakes them.
+//! The threads of a run by the real clock are no part of that: a port is saved once they rest or wait for the host, and is held still
+//! meanwhile, so that what comes in stays with the host's side. It is there for the guest if that goes on, and for no other.
 
 use std::fs::File;
 use std::io::{Error as HostError, Seek, SeekFrom};
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use satori_lock::Held;
@@ -39,7 +39,7 @@ pub(in super::super) struct SavedPort {
 }
 
 impl Host {
-    /// Its state; what it holds goes behind `bytes`. It is refused while bytes may come or leave that no vCPU asks for.
+    /// Its state; what it holds goes behind `bytes`. It is refused while the host does not take what left.
     pub(in super::super) fn save(&self, bytes: &mut Vec<u8>) -> Result<SavedPort, Error> {
         let state = self.at_rest()?;
         let at = self
@@ -51,7 +51,7 @@ impl Host {
         Ok(SavedPort {
             name: self.name.clone(),
             open: state.open,
-            room: state.room,
+            room: state.room || state.reader == Thread::Reads,
             ended: state.ended,
             refused: state.refused,
             lost: state.lost.as_ref().and_then(HostError::raw_os_error),
@@ -61,12 +61,21 @@ impl Host {
     }
 
     /// Takes a state back; what it holds is taken from the front of `bytes`.
-    pub(in super::super) fn restore(&self, saved: SavedPort, bytes: &mut &[u8]) -> Result<(), Error> {
+    pub(in super::super) fn restore(
+        self: &Arc<Self>,
+        saved: SavedPort,
+        bytes: &mut &[u8],
+    ) -> Result<(), Error> {
         let unless = |fits, why| Error::unless(fits, SavedConsole::NAME, why);
         unless(saved.name == self.name, "a port has another name")?;
         unless(saved.at.is_some() == self.file().is_some(), "one of a port's two inputs is no file")?;
         let held = bytes.split_off(..saved.held).filter(|held| held.len() <= PIECE);
         let Some(held) = held else { return unless(false, "a port holds more than was read") };
+        // What its device's start asked of the threads is no part of the state that comes back.
+        {
+            let mut state = lock(&self.state);
+            (state.room, state.written) = (false, false);
+        }
         let mut state = self.at_rest()?;
         if let (Some(mut file), Some(at)) = (self.file(), saved.at) {
             file.seek(SeekFrom::Start(at)).map_err(|why| self.refused(&why))?;
@@ -75,6 +84,8 @@ impl Host {
         (state.open, state.room, state.written) = (saved.open, saved.room, false);
         (state.ended, state.refused) = (saved.ended, saved.refused);
         state.lost = saved.lost.map(HostError::from_raw_os_error);
+        // The one that was there may have gone with the end of its input.
+        self.read_from_now_on(&mut state);
         Ok(())
     }
 
@@ -91,8 +102,10 @@ impl Host {
             let wakes = state.link.is_some();
             let writes =
                 state.writer == Thread::Works || state.writer == Thread::Waits && wakes && state.written;
+            // A file is never waited for.
             let reads = state.reader == Thread::Works
-                || state.reader == Thread::Waits && wakes && state.room && state.open;
+                || state.reader == Thread::Reads && (self.file().is_some() || !state.still)
+                || state.reader == Thread::Waits && wakes && state.room && state.open && !state.still;
             if !writes && !reads {
                 return Ok(state);
             }
