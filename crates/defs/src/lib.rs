@@ -19,6 +19,7 @@ pub mod linux;
 pub mod msr;
 pub mod multiboot;
 pub mod pci;
+pub mod share;
 pub mod svm;
 pub mod virtio;
 pub mod vmx;

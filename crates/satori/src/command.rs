@@ -59,7 +59,7 @@ pub fn run(flags: &cli::Run) -> Status {
     run::log(flags.machine.verbose);
     let (mut status_file, mut opened) = (None, Opened::default());
     let prepared = options::check(flags).and_then(|()| {
-        let prepared = prepare(flags, &mut opened)?;
+        let prepared = prepare(flags, output()?, &mut opened)?;
         // Last, so that a refused input leaves no file behind.
         status_file = flags.command.status_file.as_deref().map(StatusFile::open).transpose()?;
         Ok(prepared)
@@ -89,7 +89,21 @@ struct Prepared {
     origin: satori_report::Origin,
 }
 
-fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
+/// The machine of a command, its devices, and the host's end of its control port, for who runs it in his own process and attends to it
+/// himself. What the command writes to its standard output goes to `output`.
+pub fn machine_of(
+    flags: &cli::Run,
+    output: OwnedFd,
+) -> Result<(satori_machine::Machine, Devices, UnixStream)> {
+    options::check(flags)?;
+    let Prepared { machine, devices, control, .. } = prepare(flags, output, &mut Opened::default())?;
+    match machine {
+        Computer::X86(machine, _) => Ok((*machine, devices, control)),
+        Computer::Arm(_) => bail!("machines of arm64 have a handle of their own"),
+    }
+}
+
+fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Prepared> {
     let wanted = machine::Wanted::of(flags)?;
     let folders = Folders::of(flags)?;
     // Debian builds the drivers of these into no kernel.
@@ -132,8 +146,8 @@ fn prepare(flags: &cli::Run, opened: &mut Opened) -> Result<Prepared> {
     let name = flags.command.words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let judge = Judge::open(&flags.machine, name, opened)?;
     let (output, tee) = match &judge {
-        Some(judge) => Tee::new(output()?, judge.ear()).map(|(tee, input)| (input, Some(tee)))?,
-        None => (output()?, None),
+        Some(judge) => Tee::new(output, judge.ear()).map(|(tee, input)| (input, Some(tee)))?,
+        None => (output, None),
     };
     let (devices, control, typed) = devices(flags, &folders, output, terminal.is_some())?;
     let append = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));

@@ -86,6 +86,23 @@ mod tests {
     }
 
     #[test]
+    fn a_packed_value_is_whole_or_refused() {
+        let mut value = Value::of(&Lamp { on: true }).unwrap();
+        value.set_bytes(vec![1, 2, 3]);
+        let packed = value.pack().unwrap();
+        assert_eq!(Value::unpack(&packed, "lamp"), Ok(value));
+        let text = packed.len() - 3;
+        for len in 0..text {
+            let refused = Value::unpack(&packed[..len], "lamp").unwrap_err().to_string();
+            assert!(refused.starts_with("the saved 'lamp' is damaged"), "{len}");
+        }
+        for len in [0, 1, text as u64, u64::MAX, 1 << 63] {
+            let other = [&len.to_le_bytes(), &packed[8..]].concat();
+            assert!(Value::unpack(&other, "lamp").is_err(), "{len}");
+        }
+    }
+
+    #[test]
     fn no_part_may_be_missing_or_left_over() {
         let lamp = || Value::of(&Lamp { on: true }).unwrap();
         let mut saved = Saved::default();

@@ -91,4 +91,20 @@ impl Value {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    /// All of it in one piece, for another process: the text of its fields behind that text's length, then its bytes.
+    pub fn pack(&self) -> Result<Vec<u8>, Error> {
+        let text = serde_json::to_vec(self).map_err(|why| Error::refused(&*self.name, why.to_string()))?;
+        Ok([&(text.len() as u64).to_le_bytes()[..], &text, &self.bytes].concat())
+    }
+
+    /// What [`Value::pack`] made, or somebody else; of the part `name`.
+    pub fn unpack(packed: &[u8], name: &'static str) -> Result<Self, Error> {
+        let damaged = |why: &str| Error::Damaged { name, why: why.into() };
+        let (len, rest) = packed.split_first_chunk().ok_or_else(|| damaged("it has no length"))?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let (text, bytes) = rest.split_at_checked(len).ok_or_else(|| damaged("it is too short"))?;
+        let value: Value = serde_json::from_slice(text).map_err(|why| damaged(&why.to_string()))?;
+        Ok(Value { bytes: bytes.to_vec(), ..value })
+    }
 }

@@ -1,6 +1,7 @@
 //! What is known of a file beside its content.
 
 use rustix::fs::{Statx, StatxTimestamp};
+use serde::{Deserialize, Serialize};
 
 /// Seconds and nanoseconds.
 pub(crate) type Time = (u64, u32);
@@ -16,7 +17,8 @@ pub(crate) const S_IFDIR: u32 = 0o040_000;
 pub(crate) const S_IFIFO: u32 = 0o010_000;
 
 /// `fuse_attr`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Attr {
     pub ino: u64,
     pub size: u64,

@@ -115,6 +115,60 @@ impl Content {
         self.budget.room(bytes)
     }
 
+    /// Its size, and where it has bytes; those are put behind `to`.
+    pub(crate) fn save(&self, to: &mut Vec<u8>) -> Result<(u64, Vec<(u64, u64)>), Errno> {
+        let size = match &self.bytes {
+            Bytes::Own(bytes) => bytes.len() as u64,
+            Bytes::File(file, _) => fstat(file)?.st_size as u64,
+        };
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        while at < size {
+            let begin = match self.seek(SeekFrom::Data(at)) {
+                Ok(begin) => begin,
+                // Nothing but a hole is left.
+                Err(Errno::NXIO) => break,
+                Err(errno) => return Err(errno),
+            };
+            let end = self.seek(SeekFrom::Hole(begin))?.min(size);
+            let have = to.len();
+            to.resize(have + end.saturating_sub(begin) as usize, 0);
+            if self.read(&mut to[have..], begin)? as u64 != end - begin {
+                return Err(Errno::IO);
+            }
+            pieces.push((begin, end - begin));
+            at = end;
+        }
+        Ok((size, pieces))
+    }
+
+    /// One of that size, with these bytes.
+    pub(crate) fn restore<'a>(
+        budget: &Budget,
+        size: u64,
+        pieces: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Content, Errno> {
+        let mut content = Content::new(budget);
+        for (at, bytes) in pieces {
+            content.room(bytes.len() as u64)?;
+            if at.checked_add(bytes.len() as u64).is_none_or(|end| end > size)
+                || content.write(at, bytes)? != bytes.len()
+            {
+                return Err(Errno::INVAL);
+            }
+            content.charge()?;
+        }
+        // What is behind the last piece is a hole.
+        let now = content.charge()?.0;
+        if now > size {
+            return Err(Errno::INVAL);
+        }
+        if now < size {
+            content.resize(size)?;
+        }
+        content.charge()?;
+        Ok(content)
+    }
+
     /// As many bytes as there are, up to the buffer's length.
     pub(crate) fn read(&self, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
         match &self.bytes {

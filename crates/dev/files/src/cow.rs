@@ -5,6 +5,8 @@
 //! and not to a path, all hard links of a file change together, and a directory that moves takes its entries
 //! along, those of the host too.
 
+mod saved;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
@@ -16,6 +18,7 @@ use crate::changes::{EXCHANGE, Move, NOREPLACE, New, S_ISGID, Wanted, When};
 use crate::content::Content;
 use crate::nodes::open_entry;
 use crate::server::Server;
+pub(crate) use saved::SavedChange;
 
 /// What was changed of a node.
 #[derive(Debug)]

@@ -1,15 +1,21 @@
 //! Files and directories that the guest holds open.
 
+mod saved;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use saved::SavedHandles;
 
 /// The most that a guest may hold open at a time.
 const HANDLES: usize = 1 << 16;
 
 /// An entry of a directory, as it was when the directory was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Entry {
     pub name: Vec<u8>,
     pub ino: u64,
@@ -20,7 +26,8 @@ pub(crate) struct Entry {
 /// What was opened.
 #[derive(Debug)]
 pub(crate) enum Handle {
-    /// A file. Without `host` its content is the node's changed one.
+    /// A file. Without `host` its content is the node's changed one; where there is none, the host's was not found again for a saved
+    /// session.
     File { node: u64, host: Option<OwnedFd>, writable: bool },
     /// A directory, its entries since it was last read from its beginning, and whether they were read at all
     /// since it was opened.

@@ -22,6 +22,7 @@ mod nodes;
 mod plan9;
 mod process;
 mod read;
+mod saved;
 mod server;
 #[cfg(test)]
 mod tests;

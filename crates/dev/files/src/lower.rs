@@ -4,6 +4,8 @@
 //! for long is closed, and opened again by the names that led to it; what is found there then has to be the same
 //! file. One that has no name any more stays open.
 
+mod saved;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,6 +15,7 @@ use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 
 use crate::nodes::open_path;
+pub(crate) use saved::{Places, SavedPlace, SavedSlot};
 
 /// What identifies one of the host's files: device, inode and when it was made, as an inode's number is used again once nobody has the file
 /// open.

@@ -1,5 +1,8 @@
 //! The files that the guest knows, by number, each with an O_PATH handle on the host's own.
 
+mod saved;
+
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -10,6 +13,7 @@ use rustix::io::Errno;
 use crate::attr::{Attr, S_IFDIR};
 use crate::cow::Change;
 use crate::lower::{Key, Place, Pool, Slot, key, stat};
+pub(crate) use saved::SavedNodes;
 
 /// The root's number (FUSE_ROOT_ID).
 pub(crate) const ROOT: u64 = 1;
@@ -49,6 +53,8 @@ pub(crate) struct Lower {
     roots: Option<Owner>,
     /// The root of a pseudo file system: shown as an empty directory.
     pub hidden: bool,
+    /// It was seen that it is on no pseudo file system, which of a saved session's files nobody has looked at.
+    checked: Cell<bool>,
 }
 
 /// A file that the guest knows.
@@ -101,10 +107,22 @@ pub(crate) fn open_path(
     openat2(directory, name, flags, Mode::from_raw_mode(mode), resolve)
 }
 
+/// Whether it is on a pseudo file system.
+fn is_pseudo(fd: &OwnedFd) -> bool {
+    fstatfs(fd).is_ok_and(|fs| PSEUDO.contains(&(fs.f_type as u64)))
+}
+
 impl Lower {
     /// The file, opened with O_PATH.
     pub(crate) fn fd(&self) -> Result<Rc<OwnedFd>, Errno> {
-        self.slot.fd()
+        let fd = self.slot.fd()?;
+        if !self.checked.get() {
+            if !self.hidden && is_pseudo(&fd) {
+                return Err(Errno::STALE);
+            }
+            self.checked.set(true);
+        }
+        Ok(fd)
     }
 }
 
@@ -224,14 +242,16 @@ impl Nodes {
         };
         let directory = u32::from(stat.stx_mode) & crate::attr::S_IFMT == S_IFDIR;
         // Whether a device is a pseudo file system's is asked at each directory on it but the root's.
-        let hidden = directory
-            && (new || index != 0)
-            && self.next != ROOT
-            && fstatfs(&fd).is_ok_and(|fs| PSEUDO.contains(&(fs.f_type as u64)));
+        let hidden = directory && (new || index != 0) && self.next != ROOT && is_pseudo(&fd);
         // Numbers of other file systems could meet those of the root's.
         let ino = stat.stx_ino ^ ((index as u64 & 0x7fff) << 48);
         let place = from.and_then(|(directory, name)| Some(Place::new(self.place_of(directory)?, name)));
-        let lower = Lower { slot: self.pool.slot(fd, key, place), roots: self.roots, hidden };
+        let lower = Lower {
+            slot: self.pool.slot(fd, key, place),
+            roots: self.roots,
+            hidden,
+            checked: Cell::new(true),
+        };
         let id = self.add(Node { lookups: 0, ino, lower: Some(lower), change: None })?;
         self.by_key.insert(key, id);
         Ok(id)

@@ -4,11 +4,13 @@
 //! A fid is the guest's own number for a file: it holds one reference to a node, and what was opened through it. Locks are
 //! the guest's own, as they are with FUSE. `..` leads nowhere, as a node does not know its directory; Linux never walks it.
 
+mod saved;
 mod wire;
 
 use std::collections::HashMap;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::attr::{Attr, S_IFDIR, S_IFLNK, encoded};
 use crate::changes::EXCLUSIVE;
@@ -17,6 +19,7 @@ use crate::read::{ACCESS, READ_WRITE, TRUNCATE, WRITE_ONLY};
 use crate::server::Server;
 use crate::wire::{Args, Body, Header, Reply, component, op};
 
+pub(crate) use saved::SavedFids;
 pub(crate) use wire::{HEADER, MOST, Out};
 use wire::{attribute, kind};
 
@@ -36,7 +39,8 @@ const MAGIC: u32 = 0x0102_1997;
 const UNLOCKED: u8 = 2;
 
 /// What a fid was opened for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 enum Opened {
     #[default]
     No,
@@ -57,7 +61,8 @@ enum Opened {
 }
 
 /// A file that the guest holds.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Fid {
     node: u64,
     /// On whose behalf it was attached.

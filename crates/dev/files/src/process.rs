@@ -9,10 +9,12 @@ use std::process::Command;
 
 use rustix::fs::{Mode as Permissions, OFlags, open};
 use rustix::process::{Resource, getrlimit};
+use satori_defs::share::{NOTE, NOTE_MAX};
 use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
 use satori_sandbox::{Folder, Mode as Sandbox, enter_folder};
 
 use crate::plan9::{self, Plan9};
+use crate::saved;
 use crate::server::Server;
 use crate::wire::{IN_HEADER, MAX_REQUEST, Reply};
 use crate::{Mode, Protocol};
@@ -93,24 +95,36 @@ pub(crate) fn serve(
     match protocol {
         Protocol::Fuse => {
             let mut reply = Reply::default();
-            messages(from, IN_HEADER..=MAX_REQUEST, |request| {
-                server.answer(request, &mut reply).map_or(Ok(()), |bytes| to.write_all(bytes))
+            messages(from, IN_HEADER..=MAX_REQUEST, |come| match come {
+                Come::Message(request) => {
+                    server.answer(request, &mut reply).map_or(Ok(()), |bytes| to.write_all(bytes))
+                }
+                Come::Note(word, told) => saved::answer(&mut server, word, told, &mut to),
             })
         }
         Protocol::Plan9 => {
             let (mut server, mut reply) = (Plan9::new(server), plan9::Out::default());
-            messages(from, plan9::HEADER..=plan9::MOST, |message| {
-                to.write_all(server.answer(message, &mut reply))
+            messages(from, plan9::HEADER..=plan9::MOST, |come| match come {
+                Come::Message(message) => to.write_all(server.answer(message, &mut reply)),
+                Come::Note(word, told) => saved::answer(&mut server, word, told, &mut to),
             })
         }
     }
 }
 
-/// Reads messages that begin with their length, which is one of `lengths`, until there is no more.
+/// What a device sends.
+enum Come<'a> {
+    /// A guest's message.
+    Message(&'a [u8]),
+    /// A note of its own: the word without its mark, and what it tells.
+    Note(u32, &'a [u8]),
+}
+
+/// Reads messages that begin with their length, which is one of `lengths`, and notes, until there is no more.
 fn messages(
     mut from: impl Read,
     lengths: RangeInclusive<usize>,
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+    mut each: impl FnMut(Come<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut message = Vec::with_capacity(*lengths.end());
     loop {
@@ -119,7 +133,19 @@ fn messages(
             return Ok(());
         }
         from.read_exact(&mut length[1..])?;
-        let whole = u32::from_le_bytes(length) as usize;
+        let word = u32::from_le_bytes(length);
+        if word & NOTE != 0 {
+            let mut length = [0; 8];
+            from.read_exact(&mut length)?;
+            let length = u64::from_le_bytes(length);
+            let mut told = Vec::new();
+            if length > NOTE_MAX || from.by_ref().take(length).read_to_end(&mut told)? as u64 != length {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a note of {length} bytes")));
+            }
+            each(Come::Note(word & !NOTE, &told))?;
+            continue;
+        }
+        let whole = word as usize;
         if !lengths.contains(&whole) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a request of {whole} bytes")));
         }
@@ -127,7 +153,7 @@ fn messages(
         message.extend(length);
         message.resize(whole, 0);
         from.read_exact(&mut message[4..])?;
-        each(&message)?;
+        each(Come::Message(&message))?;
     }
 }
 

@@ -162,7 +162,7 @@ impl Server {
         match (change.map(|change| &change.data), host) {
             (Some(Data::File(content)), _) => Ok(Source::Changed(content)),
             (_, Some(file)) => Ok(Source::Host(file)),
-            _ => Err(Errno::BADF),
+            _ => Err(Errno::STALE),
         }
     }
 

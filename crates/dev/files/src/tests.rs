@@ -3,6 +3,7 @@
 pub(crate) mod client;
 mod hostile;
 pub(crate) mod model;
+mod saved;
 mod semantics;
 
 use std::path::{Path, PathBuf};

@@ -4,8 +4,12 @@
 //! its length checked against what the descriptors hold, and numbered by us: so neither a driver that
 //! numbers two requests alike nor one that was reset and begins again can be given another one's reply. The vCPU's
 //! thread sends; a thread of the device's own waits for replies, and for room when the server is behind.
+//!
+//! What the guest has of the server, files that it knows and holds open, is the server's: it gives that session when the machine is
+//! saved, and takes one when a state is taken back (`saved`).
 
 mod dialect;
+mod saved;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -17,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use satori_cable::Outgoing;
 use satori_save::Value;
 
-use crate::stream::Replies;
+use crate::stream::{Come, Replies};
 use crate::{Chain, Device, Error, Link, lock};
 pub use dialect::Dialect;
 use dialect::Sort;
@@ -60,6 +64,15 @@ struct State {
     running: bool,
 }
 
+/// What the thread has in its hands.
+struct Work {
+    replies: Replies,
+    /// The machine is saved or restored: nothing may happen that the guest sees.
+    still: bool,
+    /// The last question's number.
+    asked: u32,
+}
+
 /// The device.
 pub struct Fs {
     tag: String,
@@ -67,6 +80,8 @@ pub struct Fs {
     socket: UnixStream,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
+    /// Locked before `state`.
+    work: Mutex<Work>,
     state: Mutex<State>,
     me: Weak<Fs>,
 }
@@ -96,7 +111,9 @@ impl Fs {
         let bell = UnixStream::pair().map_err(host)?;
         bell.0.set_nonblocking(true).map_err(host)?;
         bell.1.set_nonblocking(true).map_err(host)?;
-        Ok(Arc::new_cyclic(|me| Fs { tag, dialect, socket, bell, state: Mutex::default(), me: me.clone() }))
+        let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
+        let state = Mutex::default();
+        Ok(Arc::new_cyclic(|me| Fs { tag, dialect, socket, bell, work, state, me: me.clone() }))
     }
 
     /// Takes requests until there are none, or the server is too far behind.
@@ -177,10 +194,15 @@ impl Fs {
     }
 
     /// Does what can be done; false if there is nothing to be done any more.
-    fn attend(&self, replies: &mut Replies) -> bool {
+    fn attend(&self) -> bool {
         let mut rung = [0; 64];
         while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
-        if let Err(why) = self.receive(replies) {
+        // Held to the end: whoever holds the device still waits for all that the guest sees of this.
+        let mut work = lock(&self.work);
+        if work.still {
+            return true;
+        }
+        if let Err(why) = self.receive(&mut work.replies) {
             self.died(&mut lock(&self.state), &why);
             return false;
         }
@@ -203,8 +225,12 @@ impl Fs {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.to_string()),
             }
-            while let Some(reply) = replies.next()? {
-                self.replied(reply);
+            while let Some(come) = replies.next()? {
+                match come {
+                    Come::Reply(reply) => self.replied(reply),
+                    // An answer that was not waited for so long.
+                    Come::Note(..) => {}
+                }
             }
         }
     }
@@ -222,16 +248,15 @@ impl Fs {
 }
 
 /// Waits for the server and for the bell until the device is gone.
-fn run(me: &Weak<Fs>, dialect: Dialect, socket: &UnixStream, bell: &UnixStream) {
-    let mut replies = Replies::new(dialect.reply_header());
+fn run(me: &Weak<Fs>, socket: &UnixStream, bell: &UnixStream) {
     loop {
-        let waits = match me.upgrade() {
-            Some(me) if me.attend(&mut replies) => !lock(&me.state).outgoing.is_empty(),
+        let (waits, still) = match me.upgrade() {
+            Some(me) if me.attend() => (!lock(&me.state).outgoing.is_empty(), lock(&me.work).still),
             _ => return,
         };
         let wanted = if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let mut files = [PollFd::new(socket, wanted), PollFd::new(bell, PollFlags::IN)];
-        let _ = poll(&mut files, None);
+        let mut files = [PollFd::new(bell, PollFlags::IN), PollFd::new(socket, wanted)];
+        let _ = poll(&mut files[..if still { 1 } else { 2 }], None);
     }
 }
 
@@ -274,11 +299,11 @@ impl Device for Fs {
         if std::mem::replace(&mut state.running, true) {
             return;
         }
-        let (me, dialect) = (self.me.clone(), self.dialect);
+        let me = self.me.clone();
         let started = self.socket.try_clone().and_then(|socket| {
             let bell = self.bell.1.try_clone()?;
             // Detached, as the server may never answer again.
-            std::thread::Builder::new().name("share".into()).spawn(move || run(&me, dialect, &socket, &bell))
+            std::thread::Builder::new().name("share".into()).spawn(move || run(&me, &socket, &bell))
         });
         if let Err(error) = started {
             self.died(&mut state, &format!("no thread for it: {error}"));
@@ -289,15 +314,19 @@ impl Device for Fs {
         self.pump(link, queue);
     }
 
-    fn save(&self) -> Result<Value, satori_save::Error> {
-        Err(satori_save::Error::refused(
-            "a shared folder",
-            "the folder's server is a process with open files; save a machine without shares",
-        ))
+    fn hold(&self, still: bool) {
+        lock(&self.work).still = still;
+        if !still {
+            self.ring();
+        }
     }
 
-    fn restore(&self, _link: &Arc<Link>, _value: &Value) -> Result<(), satori_save::Error> {
-        self.save().map(drop)
+    fn save(&self) -> Result<Value, satori_save::Error> {
+        self.saved()
+    }
+
+    fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
+        self.take_back(link, value)
     }
 
     fn reset(&self) {

@@ -14,6 +14,7 @@
 mod common;
 mod connections;
 mod damage;
+mod folders;
 mod guests;
 mod real;
 mod refused;
@@ -47,6 +48,15 @@ struct Flags {
 }
 
 fn main() {
+    // The helpers of a command's machine are started as this program, as `satori` starts itself.
+    let mut words = std::env::args_os().skip(1);
+    let helper = words.next().unwrap_or_default();
+    let rest = words.collect::<Vec<_>>();
+    if helper == satori_files::COMMAND {
+        std::process::exit(satori_files::main(&rest));
+    } else if helper == satori_net::COMMAND {
+        std::process::exit(satori_net::main(&rest));
+    }
     let flags = Flags::parse();
     let wanted = |name: &str| flags.only.as_deref().is_none_or(|only| name.contains(only));
     let (mut tried, mut failed) = (0, 0);
@@ -74,6 +84,26 @@ fn main() {
                 Err(wrong) => {
                     failed += 1;
                     eprintln!("save: connections: {wrong}");
+                }
+            }
+        }
+        if wanted("folders") {
+            tried += 1;
+            match folders::run(flags.instants.unwrap_or(5), &mut Random::new(seed)) {
+                Ok(told) => println!("save: folders, seed {seed}: {told}"),
+                Err(wrong) => {
+                    failed += 1;
+                    eprintln!("save: folders, seed {seed}: {wrong}");
+                }
+            }
+        }
+        if wanted("left") {
+            tried += 1;
+            match folders::left() {
+                Ok(told) => println!("save: left by its host: {told}"),
+                Err(wrong) => {
+                    failed += 1;
+                    eprintln!("save: left by its host: {wrong}");
                 }
             }
         }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::wire::{Out, kind};
 use super::{MOST, Plan9};
 use crate::Mode;
+use crate::saved::Session as _;
 use crate::tests::Folder;
 use crate::tests::client::Client;
 use crate::wire::{Args, Body};
@@ -312,6 +313,44 @@ fn names_lead_nowhere_else_and_fids_are_the_guests_own() {
         assert_eq!(guest.server.server.nodes.len(), held);
         guest.ask(kind::VERSION, body().u32(8192).text("9P2000.L")).unwrap();
         assert_eq!((guest.server.fids.len(), guest.server.server.nodes.len()), (0, 1));
+    }
+}
+
+#[test]
+fn a_guest_that_was_saved_goes_on_with_its_fids() {
+    for mode in [Mode::Rw, Mode::Cow] {
+        let folder = Folder::new();
+        fs::write(folder.join("a"), "one").unwrap();
+        let mut before = Guest::new(&folder, mode);
+        let (open, walked) = (before.open("a", 2).unwrap(), before.walk("a").unwrap());
+        let attribute = before.walk("a").unwrap();
+        let begun = body().u32(attribute).text("user.x").bytes(&5_u64.to_le_bytes()).u32(0);
+        before.ask(kind::XATTRCREATE, begun).unwrap();
+        let write =
+            |fid: u32, at: u64, bytes: &[u8]| body().u32(fid).u64(at).u32(bytes.len() as u32).bytes(bytes);
+        before.ask(kind::WRITE, write(attribute, 0, b"va")).unwrap();
+        let saved = before.server.save().unwrap();
+        let mut after = Guest::new(&folder, mode);
+        after.server.restore(&saved).unwrap();
+        after.next = before.next;
+        assert_eq!(after.server.save().unwrap(), saved);
+        let read = body().u32(open).u64(1).u32(9);
+        assert_eq!(after.ask(kind::READ, read).unwrap()[4..], *b"ne");
+        assert_eq!(after.ask(kind::READ, body().u32(walked).u64(0).u32(9)), Err(Errno::BADF));
+        assert!(after.ask(kind::WRITE, write(open, 0, b"ONE")).is_ok());
+        assert!(after.ask(kind::WRITE, write(attribute, 2, b"lue")).is_ok());
+        // Messages and attributes that are longer than any, and a guest of the other protocol.
+        let damages = [("most", 7), ("most", 1 << 40), ("all/3/1/opened/Attribute/size", 1 << 40)];
+        for (at, other) in damages.into_iter().chain([("all/3/1/opened/Attribute/size", 1)]) {
+            let mut damaged = saved.clone();
+            let place = damaged.tree_mut().pointer_mut(&format!("/fids/{at}"));
+            let place = place.unwrap_or_else(|| panic!("{at} in {}", saved.tree()));
+            *place = u64::into(other);
+            assert!(Guest::new(&folder, mode).server.restore(&damaged).is_err(), "{at} {other}");
+        }
+        assert!(Client::new(&folder, mode).server.restore(&saved).is_err());
+        let fuse = Client::new(&folder, mode).server.save().unwrap();
+        assert!(Guest::new(&folder, mode).server.restore(&fuse).is_err());
     }
 }
 

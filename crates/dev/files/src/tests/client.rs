@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use super::Folder;
 use crate::Mode;
 use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
+use crate::saved::Session as _;
 use crate::server::Server;
 use crate::wire::{Args, Body, IN_HEADER, Reply, op};
 
@@ -62,6 +63,20 @@ impl Client {
         .expect("a server");
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Client { server, uid, gid }
+    }
+
+    /// The same guest with another server of the folder; `damage` may change what is saved.
+    pub(super) fn moved(
+        &mut self,
+        folder: &Folder,
+        damage: impl FnOnce(&mut satori_save::Value),
+    ) -> std::result::Result<Client, satori_save::Error> {
+        let packed = self.server.save()?.pack()?;
+        let mut value = satori_save::Value::unpack(&packed, "file server")?;
+        damage(&mut value);
+        let mut other = Client::new(folder, self.server.mode);
+        other.server.restore(&value)?;
+        Ok(other)
     }
 
     /// One request; what follows the reply's header, if there is a reply.

@@ -226,7 +226,21 @@ pub(crate) fn populate(folder: &Folder) {
     symlink("a", folder.join("c/a")).unwrap();
 }
 
-fn compare(mode: Mode, ops: &[Op], forgetful: bool) -> Result<(), TestCaseError> {
+/// What becomes of a guest between two operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    /// Its caches are small: it knows nothing but the root.
+    Forgets,
+    /// It is saved, and goes on with another server.
+    Moves,
+}
+
+fn between() -> impl Strategy<Value = Between> {
+    prop::sample::select(vec![Between::Nothing, Between::Forgets, Between::Moves])
+}
+
+fn compare(mode: Mode, ops: &[Op], between: Between) -> Result<(), TestCaseError> {
     // What the client asks for is what plain calls make under this mask, whatever the tester's.
     rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     let (ours, theirs) = (Folder::new(), Folder::new());
@@ -246,9 +260,10 @@ fn compare(mode: Mode, ops: &[Op], forgetful: bool) -> Result<(), TestCaseError>
             _ => served(&mut client, op),
         };
         prop_assert_eq!(told, plain(&theirs, op), "{:?}", op);
-        if forgetful {
-            // The guest's caches are small: it knows nothing but the root.
-            (2..200).for_each(|node| client.forget(node));
+        match between {
+            Between::Nothing => {}
+            Between::Forgets => (2..200).for_each(|node| client.forget(node)),
+            Between::Moves => client = client.moved(&ours, |_| ()).unwrap(),
         }
     }
     let (mut seen, mut expected) = (Tree::new(), Tree::new());
@@ -268,12 +283,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn copy_on_write_is_a_folder(ops in prop::collection::vec(operation(), 1..60), forgetful: bool) {
-        compare(Mode::Cow, &ops, forgetful)?;
+    fn copy_on_write_is_a_folder(ops in prop::collection::vec(operation(), 1..60), between in between()) {
+        compare(Mode::Cow, &ops, between)?;
     }
 
     #[test]
-    fn read_and_write_is_a_folder(ops in prop::collection::vec(operation(), 1..60), forgetful: bool) {
-        compare(Mode::Rw, &ops, forgetful)?;
+    fn read_and_write_is_a_folder(ops in prop::collection::vec(operation(), 1..60), between in between()) {
+        compare(Mode::Rw, &ops, between)?;
     }
 }
