@@ -5,6 +5,7 @@ use satori_defs::multiboot::BOOTLOADER_MAGIC;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_defs::xen::PVH_TSS_LIMIT;
 use satori_memory::{Error, Gpa, GuestMemory};
+use satori_rules as rules;
 use satori_state::{CpuState, DescriptorTable, Segment, reg, seg};
 
 use crate::bytes::put;
@@ -17,6 +18,32 @@ mod rights {
     pub(super) const BUSY_TSS: u32 = 0x008b;
     pub(super) const LDT_UNUSABLE: u32 = 0x1_0082;
 }
+
+/// Control registers of an entry, as a program would load them: CR4 and IA32_EFER, then CR0.
+struct Control {
+    cr0: u64,
+    cr4: u64,
+    efer: u64,
+}
+
+impl Control {
+    /// What the registers hold then. The rules judge it where the crate is compiled: a constant that they refuse is an error there.
+    const fn loaded(cr0: u64, cr4: u64, efer: u64) -> Control {
+        let reset = rules::cr4::Around { cr3: 0, long: false };
+        // PAE is in every processor that has a 64-bit mode.
+        assert!(rules::cr4::legal(0, cr4, cr4::PAE, reset), "CR4 may not be loaded");
+        assert!(rules::within(efer, efer::LME), "IA32_EFER may not be loaded");
+        assert!(rules::cr0::legal(cr0), "CR0 may not be loaded");
+        let around = rules::cr0::Around { cr4, efer, code_long: false, short_tss: false };
+        match rules::cr0::paging(0, cr0, around) {
+            Some(efer) => Control { cr0: rules::cr0::written(cr0), cr4, efer },
+            None => panic!("paging may not be turned on"),
+        }
+    }
+}
+
+const PROTECTED: Control = Control::loaded(cr0::PE, 0, 0);
+const LONG: Control = Control::loaded(cr0::PE | cr0::PG, cr4::PAE, efer::LME);
 
 /// Bytes of the descriptor table: null, null, code, data, and a TSS of two slots.
 pub(crate) const GDT_BYTES: u64 = 6 * 8;
@@ -32,7 +59,7 @@ fn descriptor(segment: &Segment) -> [u8; 8] {
     (limit & 0xffff | (rights & 0xf0ff) << 40 | (limit >> 16 & 0xf) << 48).to_le_bytes()
 }
 
-fn flat(code: u32) -> CpuState {
+fn flat(code: u32, control: Control) -> CpuState {
     let data = Segment::flat(BOOT_DS, rights::DATA);
     let mut state = CpuState {
         gpr: [0; 18],
@@ -41,7 +68,9 @@ fn flat(code: u32) -> CpuState {
         ldtr: Segment { rights: rights::LDT_UNUSABLE, ..Segment::default() },
         tr: Segment { selector: BOOT_TSS, rights: rights::BUSY_TSS, limit: PVH_TSS_LIMIT, base: 0 },
         idtr: DescriptorTable::default(),
-        cr0: cr0::PE | cr0::ET,
+        cr0: control.cr0,
+        cr4: control.cr4,
+        efer: control.efer,
         ..CpuState::default()
     };
     state.seg[seg::CS] = Segment::flat(BOOT_CS, code);
@@ -51,7 +80,7 @@ fn flat(code: u32) -> CpuState {
 /// The state of the boot processor at the PVH entry (Xen docs/misc/pvh.pandoc): 32-bit flat
 /// segments, no paging, EBX = `start_info`. `gdt` is where [`write_gdt`] put the descriptors.
 pub(crate) fn pvh(entry: u32, start_info: u32, gdt: u64) -> CpuState {
-    let mut state = flat(rights::CODE32);
+    let mut state = flat(rights::CODE32, PROTECTED);
     state.rip = entry.into();
     state.gpr[reg::RBX] = start_info.into();
     state.gdtr = DescriptorTable { base: gdt, limit: GDT_BYTES as u16 - 1 };
@@ -69,14 +98,11 @@ pub(crate) fn multiboot(entry: u32, information: u32, gdt: u64) -> CpuState {
 /// The state at the entry of Linux's 64-bit boot protocol (boot.rst, "64-bit Boot Protocol"):
 /// long mode, identity paging, RSI = `zero_page`.
 pub(crate) fn linux64(entry: u64, zero_page: u64, gdt: u64, page_tables: u64) -> CpuState {
-    let mut state = flat(rights::CODE64);
+    let mut state = flat(rights::CODE64, LONG);
     state.rip = entry;
     state.gpr[reg::RSI] = zero_page;
     state.gdtr = DescriptorTable { base: gdt, limit: GDT_BYTES as u16 - 1 };
-    state.cr0 |= cr0::PG;
     state.cr3 = page_tables;
-    state.cr4 = cr4::PAE;
-    state.efer = efer::LME | efer::LMA;
     state
 }
 
@@ -122,10 +148,36 @@ mod tests {
         let state = pvh(0x100_0040, 0x6000, 0x1000);
         assert_eq!((state.rip, state.gpr[reg::RBX]), (0x100_0040, 0x6000));
         assert_eq!((state.cr0, state.cr4, state.efer, state.rflags), (cr0::PE | cr0::ET, 0, 0, 2));
+        let long = linux64(0, 0, 0, 0x2000);
+        assert_eq!((long.cr0, long.efer), (cr0::PE | cr0::ET | cr0::PG, efer::LME | efer::LMA));
         let cs = state.seg[seg::CS];
         assert!(cs.big() && !cs.long() && cs.present() && cs.limit == u32::MAX && cs.base == 0);
         assert_eq!((state.tr.limit, state.tr.rights & 0xf), (0x67, 0xb));
         assert!(!state.long_mode() && state.cpl() == 0);
+    }
+
+    #[test]
+    fn segments_of_every_entry_may_be_held_together() {
+        let entries = [
+            pvh(0x100_0040, 0x6000, 0x1000),
+            multiboot(0x10_0000, 0x6000, 0x1000),
+            linux32(0x10_0000, 0x6000, 0x1000),
+            linux64(0x10_0200, 0x6000, 0x1000, 0x2000),
+        ];
+        for state in entries {
+            let held = |segment: &Segment| rules::segment::Held {
+                selector: segment.selector.into(),
+                base: segment.base,
+                limit: segment.limit,
+                rights: segment.rights,
+            };
+            let [es, cs, ss, ds, fs, gs] = state.seg.each_ref().map(held);
+            let wide = state.long_mode();
+            let under = rules::segment::Under { wide, v86: false, real: false, unrestricted: false };
+            let all = [es, cs, ss, ds, fs, gs, held(&state.ldtr), held(&state.tr)];
+            assert!(rules::segment::together(all, under), "{state:?}");
+            assert_eq!((state.seg[seg::CS].long(), state.cr3 != 0), (wide, wide));
+        }
     }
 
     #[test]
