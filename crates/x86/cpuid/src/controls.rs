@@ -1,8 +1,11 @@
-//! Which bits of control registers a processor has, by its features (SDM 2.2.1, 2.5).
+//! Which bits of control registers a processor has, by its features (SDM 2.5); of IA32_EFER all that a write does.
 
-use satori_defs::x86::{cr4, efer};
+mod efer;
+
+use satori_defs::x86::cr4;
 
 use crate::Feature;
+pub use efer::{EferWrite, efer};
 
 /// CR4 bits that exist only with their feature.
 const CR4: &[(u64, Feature)] = &[
@@ -29,15 +32,6 @@ const CR4: &[(u64, Feature)] = &[
 /// CR4 bits of every processor that we model.
 const CR4_ALWAYS: u64 = cr4::PCE;
 
-/// IA32_EFER bits that can be written only with their feature.
-const EFER: &[(u64, Feature)] = &[
-    (efer::SCE, Feature::Syscall),
-    (efer::LME, Feature::Lm),
-    (efer::NXE, Feature::Nx),
-    (efer::SVME, Feature::Svm),
-    (efer::AIBRSE, Feature::AutoIbrs),
-];
-
 fn sum(always: u64, bits: &[(u64, Feature)], has: impl Fn(Feature) -> bool) -> u64 {
     bits.iter().filter(|(_, feature)| has(*feature)).fold(always, |sum, (bit, _)| sum | bit)
 }
@@ -47,21 +41,15 @@ pub fn cr4(has: impl Fn(Feature) -> bool) -> u64 {
     sum(CR4_ALWAYS, CR4, has)
 }
 
-/// The bits of IA32_EFER that can be written on a processor that has these features. LMA is not among them.
-pub fn efer(has: impl Fn(Feature) -> bool) -> u64 {
-    sum(0, EFER, has)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_bit_comes_and_goes_with_its_feature() {
-        assert_eq!((cr4(|_| false), efer(|_| false)), (cr4::PCE, 0));
+        assert_eq!(cr4(|_| false), cr4::PCE);
         assert_eq!(cr4(|feature| feature == Feature::Vme), cr4::PCE | cr4::VME | cr4::PVI);
-        assert_eq!(efer(|feature| feature == Feature::Nx), efer::NXE);
-        for table in [CR4, EFER] {
+        for table in [CR4, efer::BITS] {
             let all = table.iter().fold(0, |all, (bits, feature)| {
                 assert_eq!(all & bits, 0, "{feature:?}: one feature a bit");
                 all | bits

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use satori_bus::Clock;
+use satori_cpuid::Feature;
+use satori_cpuid::controls::EferWrite;
 use satori_cpuid::msrs::{self, Apic, Owner, Register, Synthetic};
-use satori_cpuid::{Feature, controls};
 use satori_defs::hyperv::REFERENCE_HZ;
 use satori_defs::msr::{Gp, misc_enable};
-use satori_defs::x86::{cr0, efer};
+use satori_defs::x86::cr0;
 use satori_engine::{Exception, Parts, Resume};
 use satori_lapic::Lapic;
 use satori_lock::Held;
@@ -222,15 +223,12 @@ fn set_tsc_offset(context: &mut Context<'_>, offset: u64, tsc: u64) {
     }
 }
 
-/// Bits without their feature are reserved, NXE also while IA32_MISC_ENABLE hides its feature, unless it was in use
-/// before: KVM takes that bit at any time, and its guests go on with NXE.
 fn set_efer(context: &mut Context<'_>, value: u64) -> Result<(), Gp> {
     let state = context.vcpu.state();
-    let hidden = context.msrs.misc_enable() & misc_enable::XD_DISABLE != 0 && state.efer & efer::NXE == 0;
-    let hidden = if hidden { efer::NXE } else { 0 };
-    let exist = controls::efer(|feature| context.platform.cpuid.has(feature)) & !hidden;
     let paging = state.cr0 & cr0::PG != 0;
-    let written = rules::efer::written(state.efer, value, exist, paging).ok_or(Gp)?;
+    let nx_hidden = context.msrs.misc_enable() & misc_enable::XD_DISABLE != 0;
+    let write = EferWrite { old: state.efer, value, paging, nx_hidden };
+    let written = write.written(|feature| context.platform.cpuid.has(feature)).ok_or(Gp)?;
     context.vcpu.state_mut(Parts::SYSTEM).efer = written;
     Ok(())
 }

@@ -12,7 +12,6 @@ pub mod cr0;
 pub mod cr3;
 pub mod cr4;
 pub mod debug;
-pub mod efer;
 pub mod memory_type;
 pub mod mtrr;
 pub mod segment;
