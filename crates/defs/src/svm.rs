@@ -3,6 +3,11 @@
 //! `vmx.rs` is the same for the other vendor. Software's own codes of SEV-ES (`VMGEXIT`) are left out: they are a
 //! protocol, no intercept.
 
+/// Hyper-V's synthetic exit code, for what its hypervisor has to tell a nested one (TLFS, HV_SVM_EXITCODE_ENL).
+pub const ENLIGHTENED: u64 = 0xf000_0000;
+/// Its EXITINFO1 behind a flush that was served for the nested hypervisor (HV_SVM_ENL_EXITCODE_TRAP_AFTER_FLUSH).
+pub const TRAP_AFTER_FLUSH: u64 = 1;
+
 macro_rules! exit_codes {
     ($($number:literal $ident:ident $name:literal;)*) => {
         /// An exit code of the VMCB.

@@ -196,6 +196,8 @@ pub mod vector {
     pub const MC: u8 = 18;
     /// SIMD floating-point.
     pub const XM: u8 = 19;
+    /// Security (APM 8.2.21).
+    pub const SX: u8 = 30;
 }
 
 /// Page-fault error code (SDM 4.7).

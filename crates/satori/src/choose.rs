@@ -93,8 +93,9 @@ fn chosen(
     let of_file = of_file.or(domain.vcpus.map(|(vcpus, _)| Topology::flat(vcpus)));
     let topology = flags.cpus.or(of_file).unwrap_or_default();
     // What another program's guests can be is not known here.
-    let nested = foreign || cpu.parse::<CpuSpec>().is_ok_and(|spec| spec.asks(Feature::Vmx));
-    let hyperv = choice.nested(nested).finish()?;
+    let asks = |feature| cpu.parse::<CpuSpec>().is_ok_and(|spec| spec.asks(feature));
+    let svm = !foreign && asks(Feature::Svm);
+    let hyperv = choice.nested(foreign || svm || asks(Feature::Vmx)).of_svm(svm).finish()?;
     guest.agrees(interfaces.is_some(), &hyperv)?;
     let kvm = guest::kvm(&guest, list, &of_kvm)?;
     let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).chain(not_ours).collect();

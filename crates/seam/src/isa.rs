@@ -16,6 +16,8 @@ pub trait Isa: Copy + Debug + Send + Sync + 'static {
     type Answer: Copy + Debug + PartialEq + Send;
     /// What can be injected.
     type Event: Copy + Debug + PartialEq + Send;
+    /// What the machine would carry out at a vCPU, unless that makes something else of it: a reset, a start.
+    type Signal: Copy + Debug;
     /// A moment in which an event of one kind can be taken.
     type Window: Copy + Debug;
     /// What of the processor the machine sets beside its registers.

@@ -34,4 +34,4 @@ pub use made::{CodeWatcher, Made, Origin};
 pub use reason::{Class, Reason, ReasonRow};
 pub use space::Space;
 pub use time::{OfHost, TimeSource, Until};
-pub use vcpu::{AtOnce, Counts, Stat, Vcpu};
+pub use vcpu::{AtOnce, Counts, Fate, Stat, Vcpu};

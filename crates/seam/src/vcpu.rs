@@ -21,6 +21,17 @@ pub trait AtOnce<I: Isa>: Send + Sync {
     fn answer(&self, exit: &I::Exit, state: &I::State) -> Option<I::Answer>;
 }
 
+/// What becomes of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The machine carries it out.
+    Machine,
+    /// It waits. The vCPU comes out of [`Vcpu::run`] as soon as that may change.
+    Waits,
+    /// The vCPU has taken it: nothing is left to do.
+    Taken,
+}
+
 /// One virtual processor.
 pub trait Vcpu<I: Isa>: Send {
     /// Executes until something needs the machine.
@@ -34,6 +45,11 @@ pub trait Vcpu<I: Isa>: Send {
 
     /// Injects `event` at the next run. At most one; the caller has seen that it can be taken.
     fn inject(&mut self, event: I::Event);
+
+    /// What becomes of `signal` now, between two instructions. A hypervisor among the guests may hold it back, or have it.
+    fn signal(&mut self, _signal: I::Signal) -> Fate {
+        Fate::Machine
+    }
 
     /// Asks for an exit as soon as an event of `window`'s kind could be taken, or takes that back.
     fn request_window(&mut self, window: I::Window, wanted: bool);

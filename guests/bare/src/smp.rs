@@ -102,13 +102,18 @@ pub fn apic_id(number: usize) -> u32 {
 /// INIT and SIPI for vCPU `number`, not the first, which has no work; it is there again afterwards.
 pub fn restart(number: usize) {
     wait(number);
+    start_again(number);
+}
+
+/// As [`restart`], of a vCPU whose work, if it has any, begins anew.
+pub fn start_again(number: usize) {
     let online = count();
     smp_next.store(number as u32, Ordering::Release);
     apic::send(icr::ASSERT | INIT, apic_id(number));
-    spin(1_000_000);
-    apic::send(icr::ASSERT | STARTUP | (TRAMPOLINE >> 12) as u32, apic_id(number));
+    // A SIPI is lost on a vCPU that the INIT has not reset yet, as one in root operation.
     while count() == online {
-        insn::pause();
+        spin(1_000_000);
+        apic::send(icr::ASSERT | STARTUP | (TRAMPOLINE >> 12) as u32, apic_id(number));
     }
     ONLINE.store(online, Ordering::Release);
     smp_next.store(online as u32, Ordering::Release);

@@ -112,6 +112,7 @@ impl Isa for Arm {
     type Exit = Exit;
     type Answer = Answer;
     type Event = NoEvent;
+    type Signal = NoEvent;
     type Window = NoEvent;
     type Controls = Controls;
     type Offered = Offered;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use satori_chipset::Pic;
-use satori_engine::{Event, Vcpu, Window, X86};
+use satori_engine::{Event, Fate, Signal, Vcpu, Window, X86};
 use satori_lapic::Lapic;
 
 /// Chooses what a vCPU is injected, and asks it for a window for the rest.
@@ -43,8 +43,14 @@ impl Injector {
     }
 
     /// Injects the first of NMI, PIC and local APIC that can be taken, and asks for a window for
-    /// the rest. Returns what was injected.
-    pub(super) fn inject(&mut self, vcpu: &mut dyn Vcpu<X86>, lapic: &mut Lapic) -> Option<Event> {
+    /// the rest. Returns what was injected. An interrupt that only notifies the vCPU of others is at its end at once; of one that came
+    /// level-triggered `ended` is told.
+    pub(super) fn inject(
+        &mut self,
+        vcpu: &mut dyn Vcpu<X86>,
+        lapic: &mut Lapic,
+        ended: impl Fn(u8),
+    ) -> Option<Event> {
         let mut injected = None;
         if lapic.nmi_pending() && vcpu.can_take(Window::Nmi) && lapic.take_nmi() {
             injected = Some(Event::Nmi);
@@ -55,8 +61,14 @@ impl Injector {
             vcpu.request_window(Window::Nmi, nmi_window);
         }
         let mut waits = self.interrupt_waits(vcpu, lapic);
-        if waits && injected.is_none() && vcpu.can_take(Window::Interrupt) {
-            injected = self.next_vector(lapic).map(Event::Interrupt);
+        while waits && injected.is_none() && vcpu.can_take(Window::Interrupt) {
+            let of_pic = self.extint_waits(lapic);
+            let Some(vector) = self.next_vector(lapic) else { break };
+            if vcpu.signal(Signal::Interrupt(vector)) != Fate::Taken {
+                injected = Some(Event::Interrupt(vector));
+            } else if !of_pic && let Some(vector) = lapic.eoi() {
+                ended(vector);
+            }
             waits = self.interrupt_waits(vcpu, lapic);
         }
         if waits != self.window {

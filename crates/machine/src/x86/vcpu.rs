@@ -7,9 +7,10 @@ use satori_bus::Nanos;
 use satori_chipset::Pic;
 use satori_cpuid::msrs::PlatformMsrs;
 use satori_defs::vmx::ExitReason;
+use satori_defs::x86::vector;
 use satori_engine::{
-    DebugPlan, Doing, Exit, Failure, Kick, Parts, Resume, Until, Vcpu, Vmx, VmxProcessor, Whereabouts,
-    Window, X86,
+    DebugPlan, Doing, Exception, Exit, Failure, Fate, Kick, Parts, Resume, Signal, Until, Vcpu, Vmx,
+    VmxProcessor, Whereabouts, Window, X86,
 };
 use satori_exits::{Asked, AtOnce, Context, Platform, View, dispatch};
 use satori_hyperv::{Enlightenment, Flush, Partition};
@@ -26,6 +27,9 @@ use super::reset::after_init;
 use crate::control::Control;
 use crate::runs::{After, Entry, Runs};
 use crate::{Charges, Event, VirtualClock, saved, tsc_change};
+
+/// #SX for an INIT that VM_CR redirects (APM 8.2.21, 15.28).
+const INIT_REDIRECTED: Exception = Exception { code: Some(1), ..Exception::new(vector::SX) };
 
 pub(crate) struct MachineVcpu {
     pub(super) index: u32,
@@ -248,9 +252,17 @@ impl MachineVcpu {
         }
     }
 
-    /// INIT and SIPI (SDM 9.4).
-    fn take_signals(&mut self) {
-        if self.lapic.take_init() {
+    /// INIT and SIPI (SDM 9.4), unless a hypervisor among the guests holds them back or has them. Whether they left something for the
+    /// next entry: an exception, or a shutdown.
+    fn take_signals(&mut self) -> bool {
+        let fate = self.lapic.init_pending().then(|| self.vcpu.signal(Signal::Init));
+        if fate.is_some_and(|fate| fate != Fate::Waits) {
+            self.lapic.take_init();
+        }
+        let redirected = fate == Some(Fate::Machine) && self.msrs.redirects_init();
+        if redirected {
+            self.vcpu.inject(satori_engine::Event::Exception(INIT_REDIRECTED));
+        } else if fate == Some(Fate::Machine) {
             let (bsp, signature) = (self.lapic.is_bsp(), self.platform.cpuid.signature());
             let fresh = after_init(self.registers(), bsp, signature);
             *self.vcpu.state_mut(Parts::ALL) = fresh;
@@ -260,8 +272,13 @@ impl MachineVcpu {
             self.idle = false;
             self.lapic.init();
         }
-        // Without one to wait for, a SIPI is lost.
-        if let Some(page) = self.lapic.take_sipi()
+        // Without one to wait for, a SIPI is lost, also where an INIT waits that came before it.
+        let page = match fate {
+            Some(Fate::Waits) => self.lapic.take_sipi_past_init(),
+            _ => self.lapic.take_sipi(),
+        };
+        if let Some(page) = page
+            && self.vcpu.signal(Signal::StartUp(page)) == Fate::Machine
             && self.vcpu.state().activity == Activity::WaitForSipi
         {
             let state = self.vcpu.state_mut(Parts::EXIT);
@@ -270,11 +287,13 @@ impl MachineVcpu {
             state.rip = 0;
             state.activity = Activity::Active;
         }
+        redirected || self.vcpu.state().activity == Activity::Shutdown
     }
 
     /// Injects what can be; returns whether something was.
     fn inject(&mut self) -> bool {
-        let injected = self.injector.inject(&mut *self.vcpu, &mut self.lapic);
+        let eoi = &self.platform.eoi;
+        let injected = self.injector.inject(&mut *self.vcpu, &mut self.lapic, |vector| eoi.eoi(vector));
         if let Some(event) = injected {
             self.observer.injected(event, &*self.platform.clock);
         }
@@ -465,8 +484,13 @@ impl Runs for MachineVcpu {
     }
 
     fn prepare(&mut self) -> Entry {
-        if self.lapic.signalled() {
-            self.take_signals();
+        // What was answered is complete before an INIT comes behind it.
+        if self.owed && self.lapic.init_pending() {
+            return Entry::Finish;
+        }
+        let injected = self.lapic.signalled() && self.take_signals();
+        if injected && self.vcpu.state().activity == Activity::Shutdown {
+            return Entry::Run { deadline: self.deadline() };
         }
         self.run_timers();
         let activity = self.vcpu.state().activity;
@@ -491,7 +515,7 @@ impl Runs for MachineVcpu {
         }
         // What comes after that look kicks, and so comes behind the answer: an instruction that asks again, or
         // faults, must not find an event injected before it.
-        let injected = !quiet && !self.owed && self.inject();
+        let injected = injected || !quiet && !self.owed && self.inject();
         let wakes = || self.vcpu.wakes_at().is_some_and(|at| at <= self.platform.clock.counter());
         if activity == Activity::Halted && !injected && !wakes() {
             self.tell_of_sleep();

@@ -113,6 +113,7 @@ pub struct Choice {
     by: BTreeMap<Enlightenment, By>,
     apicv: bool,
     nested: bool,
+    svm: bool,
 }
 
 impl Default for Choice {
@@ -161,6 +162,7 @@ impl Choice {
             by: BTreeMap::new(),
             apicv,
             nested: false,
+            svm: false,
         }
     }
 
@@ -168,6 +170,12 @@ impl Choice {
     #[must_use]
     pub fn nested(self, nested: bool) -> Self {
         Choice { nested, ..self }
+    }
+
+    /// The same for a guest whose guests are of SVM, or not.
+    #[must_use]
+    pub fn of_svm(self, svm: bool) -> Self {
+        Choice { svm, ..self }
     }
 
     /// Takes what `within`, an option or a file, asks for.
@@ -205,7 +213,15 @@ impl Choice {
     /// Adds what is needed, and refuses what cannot be.
     pub fn finish(mut self) -> Result<Chosen, Mistakes> {
         if !self.nested {
-            self.drop_what_is_nested()?;
+            self.drop_nested(
+                |one| one.row().nested,
+                "is for guests that run guests: say --nested vmx as well, or",
+            )?;
+        } else if self.svm {
+            self.drop_nested(
+                |one| one == Enlightenment::Evmcs,
+                "is for guests of VMX: say --nested vmx, or",
+            )?;
         }
         self.drop_what_lost_its_needs()?;
         let asked = self.config.set;
@@ -231,18 +247,15 @@ impl Choice {
     }
 
     /// What is for hypervisors goes if it was not asked for by name.
-    fn drop_what_is_nested(&mut self) -> Result<(), Mistakes> {
-        let nested: Vec<_> = self.config.set.iter().filter(|one| one.row().nested).collect();
+    fn drop_nested(&mut self, which: fn(Enlightenment) -> bool, why: &str) -> Result<(), Mistakes> {
+        let nested: Vec<_> = self.config.set.iter().filter(|one| which(*one)).collect();
         for one in nested {
             if let Some(by) = self.by.get(&one) {
                 let (within, place) = match by {
                     By::Words { within, place, .. } => (within.clone(), *place),
                     _ => ("Hyper-V".into(), None),
                 };
-                let text = format!(
-                    "{} is for guests that run guests: say --nested vmx as well, or leave it out",
-                    one.property()
-                );
+                let text = format!("{} {why} leave it out", one.property());
                 return Err(Mistakes(vec![Mistake { within, place, text }]));
             }
             self.config.set = self.config.set.without(one);

@@ -9,6 +9,9 @@ macro_rules! forward_vcpu {
         fn inject(&mut self, event: satori_engine::Event) {
             self.inner.inject(event);
         }
+        fn signal(&mut self, signal: satori_engine::Signal) -> satori_engine::Fate {
+            self.inner.signal(signal)
+        }
         fn request_window(&mut self, window: satori_engine::Window, wanted: bool) {
             self.inner.request_window(window, wanted);
         }

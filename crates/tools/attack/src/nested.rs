@@ -10,7 +10,7 @@ use satori_state::{CpuState, Segment, reg, seg};
 use satori_svm::vmcb::Descriptor;
 use satori_svm::{Place, Vmcb};
 use satori_vmx::capability::{ENTRY, EXIT, PIN, PROC, PROC2, REVISION};
-use satori_vmx::control::{entry, exit, proc};
+use satori_vmx::control::{entry, exit, pin, proc, proc2};
 use satori_vmx::{Field, Vmcs};
 
 use super::instructions::{CODE, Case, Mode, PML4, RAM, compare, start};
@@ -20,6 +20,8 @@ const BLOCK: u64 = 0x3_0000;
 const REGION: u64 = 0x3_1000;
 const TABLES: u64 = 0x3_2000;
 const MAPS: u64 = 0x3_6000;
+/// A shadow VMCS.
+const SHADOW: u64 = 0x3_9000;
 const GUEST: u64 = 0x1_8000;
 const STACK: u64 = 0x2_8000;
 /// Pointers for VMXON and VMPTRLD.
@@ -170,13 +172,31 @@ fn vmcs(u: &mut Unstructured<'_>, state: &CpuState) -> Result<Vmcs> {
         Ok(u64::from(must | u.arbitrary::<u32>()? & u.arbitrary::<u32>()? & may))
     };
     let secondary = some(0, PROC2.may)?;
+    let (mut pins, mut primary) =
+        (some(PIN.must, PIN.may)?, some(PROC.must | proc::SECONDARY | proc::HLT, PROC.may)?);
+    let mut exits = some(EXIT.must | exit::HOST_64, EXIT.may)?;
+    let entries = some(ENTRY.must | entry::IA32E, ENTRY.may & !(3 << 10))?;
+    let exceptions = some(0, u32::MAX)?;
+    let status = some(0, 0xffff)?;
+    // What of a local APIC is virtual needs one another, and excludes one another.
+    let of = |control: u32| secondary & u64::from(control) != 0;
+    if of(proc2::X2APIC | proc2::APIC_REGISTERS | proc2::VIRTUAL_INTERRUPTS) {
+        primary |= u64::from(proc::TPR_SHADOW);
+    }
+    let secondary = if of(proc2::X2APIC) { secondary & !u64::from(proc2::APIC_ACCESSES) } else { secondary };
+    if of(proc2::VIRTUAL_INTERRUPTS) {
+        pins |= u64::from(pin::EXTERNAL_INTERRUPT);
+        exits |= u64::from(exit::ACKNOWLEDGE);
+    } else {
+        pins &= !u64::from(pin::POSTED_INTERRUPTS);
+    }
     for (field, value) in [
-        (PinControls, some(PIN.must, PIN.may)?),
-        (ProcControls, some(PROC.must | proc::SECONDARY | proc::HLT, PROC.may)?),
+        (PinControls, pins),
+        (ProcControls, primary),
         (ProcControls2, secondary),
-        (ExitControls, some(EXIT.must | exit::HOST_64, EXIT.may)?),
-        (EntryControls, some(ENTRY.must | entry::IA32E, ENTRY.may & !(3 << 10))?),
-        (ExceptionBitmap, some(0, u32::MAX)?),
+        (ExitControls, exits),
+        (EntryControls, entries),
+        (ExceptionBitmap, exceptions),
         (IoBitmapA, MAPS),
         (IoBitmapB, MAPS + 0x1000),
         (MsrBitmap, MAPS),
@@ -187,12 +207,17 @@ fn vmcs(u: &mut Unstructured<'_>, state: &CpuState) -> Result<Vmcs> {
         (PmlAddress, MAPS + 0x2000),
         (PmlIndex, 511),
         (EptpList, MAPS),
-        (LinkPointer, u64::MAX),
+        (VmreadBitmap, MAPS),
+        (VmwriteBitmap, MAPS + 0x1000),
+        (LinkPointer, if secondary & u64::from(proc2::SHADOW_VMCS) != 0 { SHADOW } else { u64::MAX }),
+        (PostedVector, 0xf2),
+        (PostedDescriptor, MAPS + 0x2400),
+        (GuestInterruptStatus, status),
         (TscMultiplier, 1 << 48),
         (PreemptionTimer, 50),
         (GuestRip, GUEST),
         (GuestRsp, STACK),
-        (GuestRflags, 2),
+        (GuestRflags, if status & 1 != 0 { 0x202 } else { 2 }),
         (GuestDr7, 0x400),
         (HostRip, CODE + 12),
         (HostRsp, STACK - 0x1000),
@@ -238,6 +263,8 @@ fn of_vmx(u: &mut Unstructured<'_>) -> Result<Case> {
     case.state.tr.rights = 0x8b;
     case.state.gpr[reg::RAX] = POINTERS;
     case.ram[REGION as usize..][..4].copy_from_slice(&REVISION.to_le_bytes());
+    let shadow = REVISION | satori_vmx::capability::SHADOW;
+    case.ram[SHADOW as usize..][..4].copy_from_slice(&shadow.to_le_bytes());
     for (at, pointer) in [(POINTERS, REGION), (POINTERS + 8, BLOCK)] {
         case.ram[at as usize..][..8].copy_from_slice(&pointer.to_le_bytes());
     }

@@ -109,6 +109,11 @@ impl PlatformMsrs {
         if self.present[MISC_ENABLE] { self.values[self.places[MISC_ENABLE].0] } else { 0 }
     }
 
+    /// Whether VM_CR has an INIT become #SX (APM volume 2, 15.30.1).
+    pub fn redirects_init(&self) -> bool {
+        self.read(msr::AMD_VM_CR).is_ok_and(|value| value & table::VM_CR_R_INIT != 0)
+    }
+
     /// RDMSR of a platform register.
     pub fn read(&self, register: u32) -> Result<u64, Gp> {
         let index = index(register).filter(|&index| self.present[index]).ok_or(Gp)?;

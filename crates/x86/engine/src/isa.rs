@@ -20,6 +20,7 @@ impl Isa for X86 {
     type Exit = Exit;
     type Answer = Resume;
     type Event = Event;
+    type Signal = Signal;
     type Window = Window;
     type Controls = Controls;
     type Offered = Processor;
@@ -115,6 +116,17 @@ impl Default for Controls {
             nesting: Nesting::default(),
         }
     }
+}
+
+/// What an interrupt controller has for its processor, before anything comes of it (SDM 11.4.7, 11.5.1, 29.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// INIT.
+    Init,
+    /// A SIPI with this vector.
+    StartUp(u8),
+    /// An external interrupt that is about to be injected. One that is taken is at its end.
+    Interrupt(u8),
 }
 
 /// An event injected at the next entry (SDM 26.6).

@@ -14,13 +14,13 @@ mod reasons;
 mod rest;
 
 pub use exit::{BACKED, CpuidResult, Exception, Exit, Failure, Resume};
-pub use isa::{Controls, Event, HYPERCALL_PORT, Nesting, Processor, Window, X86};
+pub use isa::{Controls, Event, HYPERCALL_PORT, Nesting, Processor, Signal, Window, X86};
 pub use processor::{CONTROLS, NoProcessor, Vmx, VmxProcessor, VmxRow};
 pub use reasons::{REASONS, reason};
 pub use rest::AtRest;
 pub use satori_seam::{
     AtOnce, Capabilities, Capability, Class, CodeWatcher, Counts, DebugCause, DebugPlan, Doing, Engine,
-    Entropy, Isa, Kick, Made, Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu,
+    Entropy, Fate, Isa, Kick, Made, Origin, Partition, PartitionParts, Space, Stat, TimeSource, Until, Vcpu,
     VcpuParts, WatchAccess, Watchpoint, Whereabouts,
 };
 pub use satori_state::Parts;

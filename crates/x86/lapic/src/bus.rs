@@ -187,6 +187,9 @@ impl Slot {
     pub(crate) fn nmi_pending(&self) -> bool {
         self.signals.load(Ordering::SeqCst) & signal::NMI != 0
     }
+    pub(crate) fn init_pending(&self) -> bool {
+        self.signals.load(Ordering::SeqCst) & signal::INIT != 0
+    }
     pub(crate) fn take_nmi(&self) -> bool {
         self.change_signals(|s| s & !signal::NMI) & signal::NMI != 0
     }
@@ -198,6 +201,10 @@ impl Slot {
         let keep = |s: u32| if s & signal::INIT != 0 { s } else { s & !signal::SIPI_AND_VECTOR };
         let before = self.change_signals(keep);
         (before & (signal::INIT | signal::SIPI) == signal::SIPI).then_some(before as u8)
+    }
+    pub(crate) fn take_sipi_past_init(&self) -> Option<u8> {
+        let before = self.change_signals(|s| s & !signal::SIPI_AND_VECTOR);
+        (before & signal::SIPI != 0).then_some(before as u8)
     }
 }
 

@@ -322,6 +322,11 @@ impl Lapic {
         self.slot().take_nmi()
     }
 
+    /// Whether an INIT waits.
+    pub fn init_pending(&self) -> bool {
+        self.slot().init_pending()
+    }
+
     /// Takes a waiting INIT. The vCPU is reset then, and [`Lapic::init`] called.
     pub fn take_init(&mut self) -> bool {
         self.slot().take_init()
@@ -331,6 +336,11 @@ impl Lapic {
     /// vCPU does not wait for one. None while an INIT waits.
     pub fn take_sipi(&mut self) -> Option<u8> {
         self.slot().take_sipi()
+    }
+
+    /// Takes a waiting SIPI, even while an INIT waits that the processor holds back.
+    pub fn take_sipi_past_init(&mut self) -> Option<u8> {
+        self.slot().take_sipi_past_init()
     }
 
     /// The partition TSC at which [`Lapic::timer_expired`] has something to do.

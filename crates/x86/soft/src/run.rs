@@ -2,7 +2,7 @@
 
 use iced_x86::{Instruction, Mnemonic};
 use satori_defs::x86::{dr6, rflags, vector};
-use satori_engine::{Doing, Event, Exception, Exit, Resume, Until, Window};
+use satori_engine::{Doing, Event, Exception, Exit, Fate, Resume, Until, Window};
 use satori_state::Activity;
 use satori_vmx::control::proc;
 use satori_vmx::event::{Interruption, kind};
@@ -104,6 +104,11 @@ impl Cpu {
             self.windows.attention = true;
             return Some(exit);
         }
+        // INIT comes before all that a guest's instructions bring (SDM 6.9).
+        if self.windows.signal && self.init_fate() != Fate::Waits {
+            (self.windows.attention, self.windows.signal) = (true, false);
+            return Some(Exit::Budget);
+        }
         // Traps of the last instruction come before everything else (SDM 6.9).
         if self.state.pending_debug != 0
             && !self.state.ss_shadow
@@ -151,8 +156,11 @@ impl Cpu {
             self.windows.attention = true;
             return self.step();
         }
-        if self.guest_look() {
-            return self.shut_down();
+        // What a guest, or its hypervisor, begins with has windows of its own.
+        if self.guest_look()
+            && let Some(exit) = self.shut_down()
+        {
+            return Some(exit);
         }
         if self.take_held_nmi() {
             return self.deliver(Event::Nmi);
@@ -236,6 +244,8 @@ impl Cpu {
         }
         (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
         self.vmx.in_ss_shadow = ss_shadow;
+        // An instruction that ended early had no effect on the local APIC.
+        self.vmx.written = None;
         // RF is for one instruction; those that load it set it again.
         self.state.rflags &= !rflags::RF;
         self.debug.begin();
@@ -298,9 +308,13 @@ impl Cpu {
         // A load of SS suppresses its single step, and holds back its data breakpoints.
         let step = if single && !self.state.ss_shadow { dr6::BS } else { 0 };
         self.state.pending_debug |= hits | step;
+        if self.vmx.written.is_some() && self.follow_virtual_write() {
+            return exit.or(self.shut_down());
+        }
         if self.special() {
             self.windows.attention = true;
-            if self.state.pending_debug != 0 && !self.state.ss_shadow && !self.debug.met_watchpoint() {
+            let first = !self.state.ss_shadow && !self.debug.met_watchpoint() && !self.windows.signal;
+            if self.state.pending_debug != 0 && first {
                 return exit.or(self.deliver_traps());
             }
         }

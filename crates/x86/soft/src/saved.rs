@@ -44,7 +44,7 @@ struct Beside {
 
 impl State for Beside {
     const NAME: &'static str = "software vCPU";
-    const VERSION: u32 = 3;
+    const VERSION: u32 = 4;
 }
 
 impl Beside {

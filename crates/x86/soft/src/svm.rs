@@ -141,7 +141,7 @@ impl Svm {
         }
     }
 
-    fn has(&self, intercept: Intercept) -> bool {
+    pub(crate) fn has(&self, intercept: Intercept) -> bool {
         self.guest && self.vmcb.has(intercept)
     }
 

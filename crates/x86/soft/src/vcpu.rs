@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use satori_engine::{
-    AtOnce, Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Kick, Partition,
-    PartitionParts, Parts, Resume, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
+    AtOnce, Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Fate, Kick, Partition,
+    PartitionParts, Parts, Resume, Signal, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
 };
 use satori_memory::GuestMemory;
 use satori_save::Value;
@@ -85,6 +85,10 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
 
     fn inject(&mut self, event: Event) {
         self.cpu().inject(event);
+    }
+
+    fn signal(&mut self, signal: Signal) -> Fate {
+        self.cpu().signal(signal)
     }
 
     fn abandon_caches(&mut self) {

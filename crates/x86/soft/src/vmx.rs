@@ -16,6 +16,9 @@ mod intercept;
 mod lists;
 mod saved;
 mod shadow;
+mod shadow_vmcs;
+mod signal;
+mod virtual_interrupts;
 
 use satori_cpuid::{Feature, controls};
 use satori_defs::x86::{cr4, efer, rflags};
@@ -98,6 +101,10 @@ pub(crate) struct Vmx {
     pub trap: bool,
     /// An external interrupt that an exit did not acknowledge: its vector.
     pub held: Option<u8>,
+    /// What was written of the virtual-APIC page, its offset and size, and has had no effect yet.
+    pub(crate) written: Option<(u64, u64)>,
+    /// A virtual interrupt is recognized: it is delivered as soon as it can be.
+    pub(crate) recognized: bool,
     /// Of a loop of PAUSEs: when the first and the last of it were.
     pauses: (u64, u64),
     /// The intercepted instruction is done: there is nothing left to execute.
@@ -143,6 +150,8 @@ impl Default for Vmx {
             in_ss_shadow: false,
             trap: false,
             held: None,
+            written: None,
+            recognized: false,
             pauses: (0, 0),
             served: false,
             enlightened: None,
@@ -263,6 +272,7 @@ impl Cpu {
         self.windows.interrupt = self.windows.machine
             || self.vmx.proc & (proc::INTERRUPT_WINDOW | proc::NMI_WINDOW) != 0
             || self.vmx.held.is_some()
+            || self.vmx.recognized
             || self.svm.waits();
     }
 

@@ -32,6 +32,7 @@ macro_rules! intercepts {
 intercepts! {
     THIRD 0 INTR;
     THIRD 1 NMI;
+    THIRD 3 INIT;
     THIRD 4 VINTR;
     THIRD 5 CR0_SELECTIVE;
     THIRD 6 READ_IDTR;

@@ -44,6 +44,8 @@ places! {
     0x0b8 8 VIRTUALIZED "What of the processor is virtual";
     0x0c8 8 NEXT_RIP "The address behind the instruction";
     0x0d0 1 FETCHED "How many bytes of the instruction that faulted follow";
+    0x3e0 4 ENLIGHTENMENTS "Hyper-V: which enlightenments the host uses (TLFS, \"Nested Virtualization\")";
+    0x3f0 8 PARTITION_ASSIST "Hyper-V: the partition assist page";
     0x4cb 1 CPL "The privilege level";
     0x4d0 8 EFER "EFER";
     0x548 8 CR4 "CR4";
@@ -90,6 +92,9 @@ pub mod interrupt {
     /// V_NMI_ENABLE.
     pub const NMI_ENABLE: u64 = 1 << 26;
 }
+
+/// Bit 0 of [`Place::ENLIGHTENMENTS`]: hypercalls of the guest that flush TLBs may be served below its host.
+pub const FLUSH_HYPERCALLS: u64 = 1 << 0;
 
 /// Bit 1 of [`Place::VIRTUALIZED`]: VMLOAD and VMSAVE of a guest pass its nested tables.
 pub const VMLOAD_VMSAVE: u64 = 1 << 1;

@@ -7,6 +7,8 @@ use crate::field::Field;
 
 /// The VMCS revision identifier.
 pub const REVISION: u32 = 0x5a70_0001;
+/// Set beside it in the region of a shadow VMCS.
+pub const SHADOW: u32 = 1 << 31;
 
 /// Which bits of a word of controls must be one, and which may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +46,10 @@ impl Pair {
 }
 
 /// Pin-based controls.
-pub const PIN: Pair =
-    Pair::new(0x16, pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER);
+pub const PIN: Pair = Pair::new(
+    0x16,
+    pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER | pin::POSTED_INTERRUPTS,
+);
 /// Primary processor-based controls.
 pub const PROC: Pair = Pair::new(
     0x0400_6172,
@@ -82,13 +86,17 @@ pub const PROC2: Pair = Pair::new(
         | proc2::VPID
         | proc2::WBINVD
         | proc2::UNRESTRICTED
+        | proc2::APIC_REGISTERS
+        | proc2::VIRTUAL_INTERRUPTS
         | proc2::PAUSE_LOOP
         | proc2::RDRAND
         | proc2::INVPCID
         | proc2::VM_FUNCTIONS
+        | proc2::SHADOW_VMCS
         | proc2::RDSEED
         | proc2::PML
         | proc2::XSAVES
+        | proc2::MODE_BASED_EXECUTE
         | proc2::TSC_SCALING,
 );
 /// VM-exit controls.
@@ -125,12 +133,19 @@ pub struct Controls {
 impl Controls {
     /// All that the processor has.
     pub const ALL: Controls = Controls { pin: PIN, proc: PROC, proc2: PROC2, exit: EXIT, entry: ENTRY };
-    /// What a hypervisor may see that is offered the enlightened VMCS: the preemption timer, APIC accesses, PAUSE loops, PML and VM
-    /// functions have no field in its version 1, and that of the TSC multiplier is one that KVM uses for nothing. Linux 6.1 does not leave them out by itself.
+    /// What a hypervisor may see that is offered the enlightened VMCS: the preemption timer, APIC accesses, APIC registers, virtual and
+    /// posted interrupts, PAUSE loops, PML, VM functions and shadow VMCSs have no field in its version 1, and that of the TSC multiplier is one that KVM uses for nothing. Linux 6.1 does not leave them out by itself.
     pub const ENLIGHTENED: Controls = Controls {
-        pin: PIN.without(pin::PREEMPTION_TIMER),
+        pin: PIN.without(pin::PREEMPTION_TIMER | pin::POSTED_INTERRUPTS),
         proc2: PROC2.without(
-            proc2::APIC_ACCESSES | proc2::PAUSE_LOOP | proc2::TSC_SCALING | proc2::VM_FUNCTIONS | proc2::PML,
+            proc2::APIC_ACCESSES
+                | proc2::APIC_REGISTERS
+                | proc2::VIRTUAL_INTERRUPTS
+                | proc2::PAUSE_LOOP
+                | proc2::TSC_SCALING
+                | proc2::VM_FUNCTIONS
+                | proc2::SHADOW_VMCS
+                | proc2::PML,
         ),
         exit: EXIT.without(exit::SAVE_TIMER),
         ..Controls::ALL
@@ -156,8 +171,9 @@ pub const MSR_LIST: u32 = 512;
 
 /// IA32_VMX_BASIC: a VMCS of 4 KiB, write-back, INS and OUTS information, the TRUE registers.
 pub const BASIC: u64 = 1 << 55 | 1 << 54 | 6 << 50 | 0x1000 << 32 | REVISION as u64;
-/// IA32_VMX_MISC: LMA is saved, HLT, VMWRITE to any field, injection with length 0.
-pub const MISC: u64 = 1 << 30 | 1 << 29 | (CR3_TARGETS as u64) << 16 | 1 << 6 | 1 << 5 | TIMER_SHIFT as u64;
+/// IA32_VMX_MISC: LMA is saved, HLT, the wait for a SIPI, VMWRITE to any field, injection with length 0.
+pub const MISC: u64 =
+    1 << 30 | 1 << 29 | (CR3_TARGETS as u64) << 16 | 1 << 8 | 1 << 6 | 1 << 5 | TIMER_SHIFT as u64;
 /// IA32_VMX_EPT_VPID_CAP: execute-only, 4 levels, UC and WB, 2 MiB and 1 GiB, accessed and dirty bits; INVEPT and INVVPID
 /// with all their types.
 pub const EPT_VPID: u64 = 0xf01 << 32
@@ -260,13 +276,16 @@ mod tests {
         for number in FIRST_MSR..FIRST_MSR + MSRS {
             let (all, some) = (msr(number, 0, &Controls::ALL), msr(number, 0, &Controls::ENLIGHTENED));
             let gone = match number & 0x1f {
-                0x01 | 0x0d => pin::PREEMPTION_TIMER,
+                0x01 | 0x0d => pin::PREEMPTION_TIMER | pin::POSTED_INTERRUPTS,
                 0x03 | 0x0f => exit::SAVE_TIMER,
                 0x0b => {
                     proc2::APIC_ACCESSES
+                        | proc2::APIC_REGISTERS
+                        | proc2::VIRTUAL_INTERRUPTS
                         | proc2::PAUSE_LOOP
                         | proc2::TSC_SCALING
                         | proc2::VM_FUNCTIONS
+                        | proc2::SHADOW_VMCS
                         | proc2::PML
                 }
                 0x11 => {

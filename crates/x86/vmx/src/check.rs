@@ -83,15 +83,15 @@ pub fn controls(vmcs: &Vmcs, around: Around) -> bool {
         && implies(pins & pin::VIRTUAL_NMIS != 0, pins & pin::NMI != 0)
         && implies(on(proc::NMI_WINDOW), pins & pin::VIRTUAL_NMIS != 0)
         && implies(on2(proc2::APIC_ACCESSES), placed(vmcs.get(ApicAccess), 0xfff))
-        && implies(on2(proc2::X2APIC), on(proc::TPR_SHADOW) && !on2(proc2::APIC_ACCESSES))
         && implies(on2(proc2::VPID), vmcs.get(Vpid) != 0)
         && implies(on2(proc2::EPT), ept::eptp(vmcs.get(Eptp)))
-        && implies(on2(proc2::UNRESTRICTED), on2(proc2::EPT))
-        && implies(on2(proc2::PML), on2(proc2::EPT) && placed(vmcs.get(PmlAddress), 0xfff))
+        && implies(on2(proc2::UNRESTRICTED | proc2::MODE_BASED_EXECUTE), on2(proc2::EPT))
         && implies(
-            on(proc::TPR_SHADOW),
-            placed(vmcs.get(VirtualApic), 0xfff) && get(TprThreshold) & !0xf == 0,
+            on2(proc2::SHADOW_VMCS),
+            placed(vmcs.get(VmreadBitmap), 0xfff) && placed(vmcs.get(VmwriteBitmap), 0xfff),
         )
+        && implies(on2(proc2::PML), on2(proc2::EPT) && placed(vmcs.get(PmlAddress), 0xfff))
+        && local_apic(vmcs)
         && implies(on2(proc2::VM_FUNCTIONS), functions(vmcs, on2(proc2::EPT)))
         && implies(get(ExitControls) & exit::SAVE_TIMER != 0, pins & pin::PREEMPTION_TIMER != 0)
         && list(vmcs, ExitMsrStoreCount, ExitMsrStore)
@@ -99,6 +99,28 @@ pub fn controls(vmcs: &Vmcs, around: Around) -> bool {
         && list(vmcs, EntryMsrLoadCount, EntryMsrLoad)
         && injection(vmcs)
         && get(EntryControls) & (entry::SMM | entry::DEACTIVATE_DUAL) == 0
+}
+
+/// What of a local APIC is virtual, and posted interrupts (SDM 26.2.1.1).
+fn local_apic(vmcs: &Vmcs) -> bool {
+    let (pins, procs2) = (vmcs.get32(PinControls), secondary(vmcs));
+    let on2 = |bits| procs2 & bits != 0;
+    let delivers = on2(proc2::VIRTUAL_INTERRUPTS);
+    let shadow = vmcs.get32(ProcControls) & proc::TPR_SHADOW != 0;
+    let virtualized = if shadow {
+        placed(vmcs.get(VirtualApic), 0xfff) && (delivers || vmcs.get32(TprThreshold) & !0xf == 0)
+    } else {
+        !on2(proc2::X2APIC | proc2::APIC_REGISTERS | proc2::VIRTUAL_INTERRUPTS)
+    };
+    let posts = pins & pin::POSTED_INTERRUPTS == 0
+        || delivers
+            && vmcs.get32(ExitControls) & exit::ACKNOWLEDGE != 0
+            && vmcs.get(PostedVector) >> 8 == 0
+            && placed(vmcs.get(PostedDescriptor), 0x3f);
+    virtualized
+        && posts
+        && !(on2(proc2::X2APIC) && on2(proc2::APIC_ACCESSES))
+        && (!delivers || pins & pin::EXTERNAL_INTERRUPT != 0)
 }
 
 fn functions(vmcs: &Vmcs, ept: bool) -> bool {
@@ -150,8 +172,9 @@ pub fn host(vmcs: &Vmcs, around: Around) -> bool {
         }
 }
 
-/// Guest state (SDM 26.3.1): the qualification of the failure where not.
-pub fn guest(vmcs: &Vmcs, around: Around) -> Result<(), u64> {
+/// Guest state (SDM 26.3.1): the qualification of the failure where not. `linked` is the first word of the region that the VMCS
+/// link pointer names, if there is memory, and if that is not the VMCS itself.
+pub fn guest(vmcs: &Vmcs, around: Around, linked: Option<u32>) -> Result<(), u64> {
     let checks: [fn(&Vmcs, Around) -> bool; 5] = [registers, segments, tables, flags, activity_state];
     if !checks.iter().all(|check| check(vmcs, around)) {
         return Err(qualification::NONE);
@@ -162,8 +185,10 @@ pub fn guest(vmcs: &Vmcs, around: Around) -> Result<(), u64> {
     if nmi && shadow & interruptibility::NMI != 0 && vmcs.get32(PinControls) & pin::VIRTUAL_NMIS != 0 {
         return Err(qualification::NMI);
     }
-    // Without VMCS shadowing the pointer must name none.
-    if vmcs.get(LinkPointer) != u64::MAX {
+    let pointer = vmcs.get(LinkPointer);
+    let shadow = if secondary(vmcs) & proc2::SHADOW_VMCS != 0 { capability::SHADOW } else { 0 };
+    let names = placed(pointer, 0xfff) && linked == Some(capability::REVISION | shadow);
+    if pointer != u64::MAX && !names {
         return Err(qualification::LINK_POINTER);
     }
     let pae = vmcs.get(GuestCr0) & cr0::PG != 0
@@ -252,7 +277,9 @@ fn activity_state(vmcs: &Vmcs, _: Around) -> bool {
     };
     let pending = vmcs.get(GuestPendingDebug);
     let single = value & rflags::TF != 0 && vmcs.get(GuestDebugctl) & 2 == 0;
-    state <= activity::HLT
+    let waits = state == activity::WAIT_FOR_SIPI;
+    matches!(state, activity::ACTIVE | activity::HLT | activity::WAIT_FOR_SIPI)
+        && !(waits && (blocked || injects))
         && !(halted && (ss_dpl != 0 || blocked || injects && !wakes))
         && shadow & !0xf == 0
         && shadow & (STI | MOV_SS) != STI | MOV_SS

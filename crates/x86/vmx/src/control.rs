@@ -7,6 +7,7 @@ pub mod pin {
     pub const NMI: u32 = 1 << 3;
     pub const VIRTUAL_NMIS: u32 = 1 << 5;
     pub const PREEMPTION_TIMER: u32 = 1 << 6;
+    pub const POSTED_INTERRUPTS: u32 = 1 << 7;
 }
 
 /// Primary processor-based VM-execution controls.
@@ -46,13 +47,17 @@ pub mod proc2 {
     pub const VPID: u32 = 1 << 5;
     pub const WBINVD: u32 = 1 << 6;
     pub const UNRESTRICTED: u32 = 1 << 7;
+    pub const APIC_REGISTERS: u32 = 1 << 8;
+    pub const VIRTUAL_INTERRUPTS: u32 = 1 << 9;
     pub const PAUSE_LOOP: u32 = 1 << 10;
     pub const RDRAND: u32 = 1 << 11;
     pub const INVPCID: u32 = 1 << 12;
     pub const VM_FUNCTIONS: u32 = 1 << 13;
+    pub const SHADOW_VMCS: u32 = 1 << 14;
     pub const RDSEED: u32 = 1 << 16;
     pub const PML: u32 = 1 << 17;
     pub const XSAVES: u32 = 1 << 20;
+    pub const MODE_BASED_EXECUTE: u32 = 1 << 22;
     pub const TSC_SCALING: u32 = 1 << 25;
 }
 
@@ -94,4 +99,5 @@ pub mod activity {
     #![allow(missing_docs, reason = "the manual's names")]
     pub const ACTIVE: u32 = 0;
     pub const HLT: u32 = 1;
+    pub const WAIT_FOR_SIPI: u32 = 3;
 }

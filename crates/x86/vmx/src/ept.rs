@@ -8,7 +8,9 @@ pub const READ: u64 = 1 << 0;
 pub const WRITE: u64 = 1 << 1;
 /// Fetches are allowed.
 pub const EXECUTE: u64 = 1 << 2;
-/// All three.
+/// Fetches from linear addresses of user mode are allowed, where that is told apart.
+pub const EXECUTE_USER: u64 = 1 << 10;
+/// The first three.
 pub const RIGHTS: u64 = READ | WRITE | EXECUTE;
 /// A large page.
 pub const LARGE: u64 = 1 << 7;
@@ -29,6 +31,7 @@ pub mod violation {
     pub const WRITE: u64 = 1 << 1;
     pub const FETCH: u64 = 1 << 2;
     pub const ALLOWED_SHIFT: u32 = 3;
+    pub const ALLOWED_USER_FETCH: u64 = 1 << 6;
     pub const LINEAR_VALID: u64 = 1 << 7;
     pub const FINAL: u64 = 1 << 8;
     pub const NMI_UNBLOCKED: u64 = 1 << 12;
@@ -47,10 +50,10 @@ pub enum Entry {
     Leaf(u64),
 }
 
-/// What `entry` of a table at `level` is; 0 has 4-KiB pages.
-pub const fn classify(entry: u64, level: u32) -> Entry {
+/// What `entry` of a table at `level` is; 0 has 4-KiB pages. `by_mode`: fetches from addresses of user mode have a right of their own.
+pub const fn classify(entry: u64, level: u32, by_mode: bool) -> Entry {
     let rights = entry & RIGHTS;
-    if rights == 0 {
+    if rights == 0 && !(by_mode && entry & EXECUTE_USER != 0) {
         return Entry::Absent;
     }
     // Write without read is never allowed.
@@ -86,22 +89,29 @@ mod tests {
 
     #[test]
     fn entries_are_what_the_manual_makes_of_them() {
-        assert_eq!(classify(!RIGHTS, 0), Entry::Absent, "all other bits are free");
+        assert_eq!(classify(!RIGHTS, 0, false), Entry::Absent, "all other bits are free");
         for level in 0..4 {
-            assert_eq!(classify(0x1006, level), Entry::Misconfigured, "write and execute without read");
-            assert_eq!(classify(0x1002, level), Entry::Misconfigured, "write without read");
-            assert_eq!(classify(1 << 46 | 7, level), Entry::Misconfigured, "beyond MAXPHYADDR");
+            assert_eq!(
+                classify(0x1006, level, false),
+                Entry::Misconfigured,
+                "write and execute without read"
+            );
+            assert_eq!(classify(0x1002, level, false), Entry::Misconfigured, "write without read");
+            assert_eq!(classify(1 << 46 | 7, level, false), Entry::Misconfigured, "beyond MAXPHYADDR");
         }
-        assert_eq!(classify(0x1004 | 6 << 3, 0), Entry::Leaf(0x1000), "execute-only is offered");
-        assert_eq!(classify(0x20_0000 | 0xb7, 1), Entry::Leaf(0x20_0000));
-        assert_eq!(classify(0x20_1000 | 0xb7, 1), Entry::Misconfigured, "not aligned");
-        assert_eq!(classify(0x1007, 1), Entry::Table(0x1000));
-        assert_eq!(classify(0x1087, 3), Entry::Misconfigured, "no page of 512 GiB");
-        assert_eq!(classify(0x100f, 2), Entry::Misconfigured, "bits 7:3 of a table are reserved");
+        assert_eq!(classify(0x1004 | 6 << 3, 0, false), Entry::Leaf(0x1000), "execute-only is offered");
+        assert_eq!(classify(0x20_0000 | 0xb7, 1, false), Entry::Leaf(0x20_0000));
+        assert_eq!(classify(0x20_1000 | 0xb7, 1, false), Entry::Misconfigured, "not aligned");
+        assert_eq!(classify(0x1007, 1, false), Entry::Table(0x1000));
+        assert_eq!(classify(0x1087, 3, false), Entry::Misconfigured, "no page of 512 GiB");
+        assert_eq!(classify(0x100f, 2, false), Entry::Misconfigured, "bits 7:3 of a table are reserved");
+        assert_eq!(classify(0x1400, 0, false), Entry::Absent);
+        assert_eq!(classify(0x1400, 0, true), Entry::Leaf(0x1000), "for user mode alone");
+        assert_eq!(classify(0x1402, 0, true), Entry::Misconfigured, "write without read");
         for (kind, fine) in
             [(0, true), (1, true), (2, false), (3, false), (4, true), (5, true), (6, true), (7, false)]
         {
-            let entry = classify(0x1007 | kind << 3, 0);
+            let entry = classify(0x1007 | kind << 3, 0, false);
             assert_eq!(entry == Entry::Leaf(0x1000), fine, "memory type {kind}");
         }
     }

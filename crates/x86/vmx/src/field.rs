@@ -44,14 +44,16 @@ macro_rules! fields {
 }
 
 fields! {
-    Vpid 0x0000;
+    Vpid 0x0000; PostedVector 0x0002;
     GuestEs 0x0800; GuestCs 0x0802; GuestSs 0x0804; GuestDs 0x0806; GuestFs 0x0808; GuestGs 0x080a;
-    GuestLdtr 0x080c; GuestTr 0x080e; PmlIndex 0x0812;
+    GuestLdtr 0x080c; GuestTr 0x080e; GuestInterruptStatus 0x0810; PmlIndex 0x0812;
     HostEs 0x0c00; HostCs 0x0c02; HostSs 0x0c04; HostDs 0x0c06; HostFs 0x0c08; HostGs 0x0c0a; HostTr 0x0c0c;
     IoBitmapA 0x2000; IoBitmapB 0x2002; MsrBitmap 0x2004; ExitMsrStore 0x2006; ExitMsrLoad 0x2008;
     EntryMsrLoad 0x200a; ExecutiveVmcs 0x200c; PmlAddress 0x200e; TscOffset 0x2010; VirtualApic 0x2012;
-    ApicAccess 0x2014;
-    VmFunctions 0x2018; Eptp 0x201a; EptpList 0x2024; XssExitingBitmap 0x202c;
+    ApicAccess 0x2014; PostedDescriptor 0x2016;
+    VmFunctions 0x2018; Eptp 0x201a;
+    EoiExit0 0x201c; EoiExit1 0x201e; EoiExit2 0x2020; EoiExit3 0x2022; EptpList 0x2024; VmreadBitmap 0x2026; VmwriteBitmap 0x2028;
+    XssExitingBitmap 0x202c;
     TscMultiplier 0x2032;
     GuestPhysicalAddress 0x2400;
     LinkPointer 0x2800; GuestDebugctl 0x2802; GuestPat 0x2804; GuestEfer 0x2806;
@@ -194,5 +196,6 @@ mod tests {
         assert_eq!(Field::GuestEsBase.plus(9), Field::GuestIdtrBase);
         assert_eq!(Field::HostEs.plus(6), Field::HostTr);
         assert_eq!(Field::GuestPdpte0.plus(3), Field::GuestPdpte3);
+        assert_eq!(Field::EoiExit0.plus(3), Field::EoiExit3);
     }
 }

@@ -1,6 +1,6 @@
 //! A VMCS while the processor has it: its fields, and the region in memory that they come from.
 
-use crate::capability::REVISION;
+use crate::capability::{REVISION, SHADOW};
 use crate::field::{FIELDS, Field};
 
 /// Where fields begin in the region; the revision, the abort indicator and the launch state come first.
@@ -12,17 +12,24 @@ pub const USED: usize = DATA + 8 * FIELDS;
 
 const _: () = assert!(USED <= 4096);
 
+/// Where a region has the 64 bits of a field.
+pub const fn place(field: Field) -> usize {
+    DATA + 8 * field as usize
+}
+
 /// The fields of a VMCS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vmcs {
     fields: [u64; FIELDS],
     /// The launch state is "launched".
     pub launched: bool,
+    /// It is a shadow VMCS.
+    pub shadow: bool,
 }
 
 impl Default for Vmcs {
     fn default() -> Self {
-        Vmcs { fields: [0; FIELDS], launched: false }
+        Vmcs { fields: [0; FIELDS], launched: false, shadow: false }
     }
 }
 
@@ -62,9 +69,10 @@ impl Vmcs {
     /// The fields of the region whose first bytes are `region`.
     pub fn from_region(region: &[u8; USED]) -> Self {
         let word = |at: usize| region[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-        let mut vmcs = Vmcs { launched: region[LAUNCH] != 0, ..Vmcs::default() };
+        let shadow = u32::from_le_bytes([region[0], region[1], region[2], region[3]]) & SHADOW != 0;
+        let mut vmcs = Vmcs { launched: region[LAUNCH] != 0, shadow, ..Vmcs::default() };
         for field in Field::ALL {
-            vmcs.set(*field, word(DATA + 8 * *field as usize));
+            vmcs.set(*field, word(place(*field)));
         }
         vmcs
     }
@@ -72,11 +80,12 @@ impl Vmcs {
     /// The region's first bytes with these fields; its abort indicator is `abort`.
     pub fn to_region(&self, abort: u32) -> [u8; USED] {
         let mut region = [0; USED];
-        region[..4].copy_from_slice(&REVISION.to_le_bytes());
+        let revision = REVISION | if self.shadow { SHADOW } else { 0 };
+        region[..4].copy_from_slice(&revision.to_le_bytes());
         region[4..8].copy_from_slice(&abort.to_le_bytes());
         region[LAUNCH] = self.launched.into();
         for field in Field::ALL {
-            let at = DATA + 8 * *field as usize;
+            let at = place(*field);
             region[at..at + 8].copy_from_slice(&self.get(*field).to_le_bytes());
         }
         region
@@ -89,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_region_holds_every_field_as_wide_as_it_is() {
-        let mut vmcs = Vmcs { launched: true, ..Vmcs::default() };
+        let mut vmcs = Vmcs { launched: true, shadow: true, ..Vmcs::default() };
         for field in Field::ALL {
             vmcs.write(*field, false, 0x1122_3344_5566_7788 + *field as u64);
             assert_eq!(vmcs.get(*field) & !field.mask(), 0);

@@ -147,8 +147,18 @@ fn what_is_for_hypervisors_comes_with_all_where_there_can_be_one() {
     let by = all(false).by.into_iter().find(|(one, _)| *one == Enlightenment::Evmcs).unwrap().1;
     assert_eq!(by.to_string(), "for --nested vmx only");
     let mut choice = Choice::default().nested(true);
-    choice.apply("--hyperv", &list("emsr_bitmap").unwrap()).unwrap();
-    assert!(choice.finish().unwrap().config.set.has(Enlightenment::Evmcs));
+    choice.apply("--hyperv", &list("emsr_bitmap,evmcs").unwrap()).unwrap();
+    assert!(choice.clone().finish().unwrap().config.set.has(Enlightenment::Vapic));
+    let refused = choice.of_svm(true).finish().unwrap_err().to_string();
+    assert!(
+        refused.ends_with("hv-evmcs is for guests of VMX: say --nested vmx, or leave it out"),
+        "{refused}"
+    );
+    let mut svm = Choice::default().nested(true).of_svm(true);
+    svm.apply("--hyperv", &list("all").unwrap()).unwrap();
+    let set = svm.finish().unwrap().config.set;
+    assert!(set.has(Enlightenment::EmsrBitmap) && set.has(Enlightenment::TlbflushDirect));
+    assert!(!set.has(Enlightenment::Evmcs));
 }
 
 #[test]

@@ -94,7 +94,9 @@ const HWCR_TSC_FREQ_SEL: u64 = 1 << 24;
 /// HWCR: McStatusWrEn. TLB flush, flush-by-ASID and emulation switches are ignored.
 const HWCR_KEPT: u64 = 1 << 18;
 const HWCR_IGNORED: u64 = HWCR_TSC_FREQ_SEL | 1 << 3 | 1 << 6 | 1 << 8;
-/// VM_CR: LOCK and SVMDIS.
+/// VM_CR: no debug port; INIT becomes #SX; LOCK and SVMDIS.
+const VM_CR_DPD: u64 = 1 << 0;
+pub(super) const VM_CR_R_INIT: u64 = 1 << 1;
 const VM_CR_OFF: u64 = 1 << 3 | 1 << 4;
 /// Where a page can be.
 const HSAVE: u64 = 0x0000_3fff_ffff_f000;
@@ -609,8 +611,8 @@ pub const TABLE: &[Row] = &[
         one(AMD_VM_CR),
         "VM_CR",
         Amd,
-        (vm_cr, "locked; SVM disabled where it is not offered"),
-        Drop(VM_CR_OFF),
+        (vm_cr, "locked, SVM disabled where it is not offered; what was written"),
+        Keep(VM_CR_DPD | VM_CR_R_INIT, VM_CR_OFF),
         "APM volume 2, 15.30.1",
     ),
     row(

@@ -12,6 +12,8 @@ pub struct Windows {
     pub(crate) machine: bool,
     /// The machine asked for [`Exit::NmiWindow`](satori_engine::Exit::NmiWindow).
     pub nmi: bool,
+    /// A signal waits until VMX operation or GIF lets it in ([`Cpu::signal`](crate::cpu::Cpu::signal)).
+    pub(crate) signal: bool,
     /// The lower half of the address behind the last STI that translated code executed, or 0. Such an STI keeps no interrupt
     /// shadow; a run that ends at that address gives the guest one ([`Cpu::keep_shadow`](crate::cpu::Cpu::keep_shadow)).
     pub behind_sti: u32,

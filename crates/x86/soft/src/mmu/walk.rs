@@ -57,7 +57,13 @@ impl Cpu {
             if let Some(outcome) = self.walk_once(linear, access, paging, nested) {
                 let mut mapping = outcome?;
                 if nested {
-                    let nested = Nested { write: access.write, fetch: access.fetch, walk: false, linear };
+                    let nested = Nested {
+                        write: access.write,
+                        fetch: access.fetch,
+                        walk: false,
+                        user: mapping.rights.user,
+                        linear,
+                    };
                     let (gpa, writable) = self.nested_address(mapping.gpa, nested)?;
                     mapping.gpa = gpa;
                     mapping.dirty &= writable;
@@ -98,7 +104,10 @@ impl Cpu {
             let shift = paging.shift(level);
             let mut at = table + paging.offset(linear, level);
             if nested {
-                match self.nested_address(at, Nested { write: false, fetch: false, walk: true, linear }) {
+                match self.nested_address(
+                    at,
+                    Nested { write: false, fetch: false, walk: true, user: false, linear },
+                ) {
                     Ok((host, _)) if self.apic_access(host) => return Some(Err(self.apic_walk_exit())),
                     Ok((host, _)) => at = host,
                     Err(exit) => return Some(Err(exit)),

@@ -86,7 +86,7 @@ impl Cpu {
     }
 
     /// Delivers a virtual interrupt or NMI.
-    fn deliver_virtual(&mut self, vector: u8, kind: u32, how: InterruptKind) {
+    pub(crate) fn deliver_virtual(&mut self, vector: u8, kind: u32, how: InterruptKind) {
         self.vmx.vectoring = Interruption::new(vector, kind, None);
         self.state.activity = Activity::Active;
         self.pending.delivering = true;
@@ -96,6 +96,8 @@ impl Cpu {
             self.state.nmi_blocked = true;
         }
         (self.state.interrupt_shadow, self.state.ss_shadow) = (false, false);
+        // The machine may have more, for which it waits.
+        self.windows.attention = true;
         self.undelivered(outcome);
     }
 

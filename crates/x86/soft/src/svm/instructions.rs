@@ -59,7 +59,7 @@ impl Cpu {
         self.require_svm()?;
         let mut at = self.vmcb_address()?;
         if self.svm.nested_paging() && self.svm.vmcb.get(Place::VIRTUALIZED) & VMLOAD_VMSAVE != 0 {
-            let access = Nested { write, fetch: false, walk: false, linear: at };
+            let access = Nested { write, fetch: false, walk: false, user: false, linear: at };
             match self.nested_address(at, access) {
                 Ok((host, _)) => at = host,
                 Err(exit) => return Err(self.raise(exit)),
@@ -133,6 +133,10 @@ fn vmsave(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 /// STGI and CLGI: of a guest that has a flag of its own, that (APM 15.33.2).
 fn set_interrupt_flag(cpu: &mut Cpu, open: bool) -> Exec<()> {
     cpu.require_svm()?;
+    if cpu.windows.signal {
+        // What waited comes before the next instruction.
+        cpu.execute_alone()?;
+    }
     let control = cpu.svm.vmcb.get(Place::INTERRUPT_CONTROL);
     if cpu.svm.guest && control & interrupt::GIF_ENABLE != 0 {
         let flag = if open { interrupt::GIF } else { 0 };

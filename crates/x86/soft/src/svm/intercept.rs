@@ -4,12 +4,12 @@
 
 use iced_x86::{Instruction, Mnemonic, Register};
 use satori_defs::msr;
-use satori_defs::svm::ExitCode;
+use satori_defs::svm::{ENLIGHTENED, ExitCode, TRAP_AFTER_FLUSH};
 use satori_defs::x86::{cr0, cr4, dr7, efer};
 use satori_engine::Exception;
 use satori_state::reg;
 use satori_svm::intercept::{CONTROL_REGISTERS, DEBUG_REGISTERS, msr_bit};
-use satori_svm::vmcb::interrupt;
+use satori_svm::vmcb::{FLUSH_HYPERCALLS, interrupt};
 use satori_svm::{Intercept, Place};
 
 use super::SvmExit;
@@ -281,8 +281,23 @@ fn pause(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
     Err(cpu.leave_svm_at(insn, SvmExit::of(ExitCode::Pause)))
 }
 
-/// VMMCALL: #UD for a guest whose host does not want it, which never reaches those whom the host's own calls go to.
+/// VMMCALL: #UD for a guest whose host does not want it, which never reaches those whom the host's own calls go to, unless it is
+/// served for that host (TLFS, "Direct Virtual Flush").
 fn vmmcall(cpu: &mut Cpu, insn: &Instruction) -> Exec<bool> {
+    if cpu.svm.vmcb.get(Place::ENLIGHTENMENTS) & FLUSH_HYPERCALLS != 0 {
+        match cpu.serve_flush(cpu.svm.vmcb.get(Place::PARTITION_ASSIST))? {
+            None => {}
+            Some(false) => return Ok(true),
+            Some(true) => {
+                cpu.arrive_and_fault(cpu.next_rip);
+                return Err(cpu.leave_svm(SvmExit {
+                    code: ENLIGHTENED,
+                    info1: TRAP_AFTER_FLUSH,
+                    ..SvmExit::default()
+                }));
+            }
+        }
+    }
     if cpu.svm.has(Intercept::VMMCALL) {
         return Err(cpu.leave_svm_at(insn, SvmExit::of(ExitCode::Vmmcall)));
     }

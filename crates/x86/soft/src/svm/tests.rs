@@ -1,6 +1,6 @@
 //! VMRUN as L1 sees it: what a guest leaves behind, and that no VMCB is too much.
 
-use satori_defs::svm::ExitCode;
+use satori_defs::svm::{ENLIGHTENED, ExitCode, TRAP_AFTER_FLUSH};
 use satori_defs::x86::{efer, rflags};
 use satori_engine::{Exit, Resume, Until};
 use satori_memory::Gpa;
@@ -337,4 +337,44 @@ fn no_vmcb_and_no_guest_stops_the_host_from_being_executed() {
         entered += cpu.svm.account.entries.min(1);
     }
     assert!(entered > 50, "{entered} were entered");
+}
+
+#[test]
+fn a_flush_is_served_below_the_host_that_allows_it() {
+    const ASSIST: u64 = 0x6_0000;
+    const LOCKS: u64 = 0x6_1000;
+    // MOV ECX,2; MOV EDX,40000; VMMCALL; HLT.
+    let code = [0xb9, 2, 0, 0, 0, 0xba, 0, 0, 4, 0, 0x0f, 0x01, 0xd9, 0xf4];
+    for (allowed, locks, wanted) in [
+        (1, 0, [ExitCode::Hlt as u64, 0, GUEST + 13]),
+        (1, 7, [ENLIGHTENED, TRAP_AFTER_FLUSH, GUEST + 13]),
+        (0, 0, [ExitCode::Vmmcall as u64, 0, GUEST + 10]),
+    ] {
+        let (mut cpu, mut vmcb) = host(&code);
+        (cpu.controls.nesting.direct_flush, cpu.controls.nesting.assist) = (true, Some(ASSIST));
+        cpu.memory.write(Gpa(ASSIST + 32), &[1]).unwrap();
+        cpu.memory.write(Gpa(LOCKS), &[locks]).unwrap();
+        vmcb.set(THIRD, 1 << 24);
+        vmcb.set(FOURTH, 3);
+        vmcb.set(Place::ENLIGHTENMENTS, allowed);
+        vmcb.set(Place::PARTITION_ASSIST, LOCKS);
+        cpu.memory.write(Gpa(HOST), ONCE).unwrap();
+        cpu.memory.write(Gpa(VMCB), vmcb.bytes()).unwrap();
+        let mut served = 0;
+        while cpu.state.rip != HOST + 3 {
+            match cpu.run(instructions(1)) {
+                Exit::NestedFlush { block } => {
+                    assert_eq!(block, Some(0x4_0000));
+                    cpu.resume(Resume::Done);
+                    served += 1;
+                }
+                exit => assert_eq!(exit, Exit::Budget),
+            }
+        }
+        let mut bytes = [0; USED];
+        cpu.memory.read(Gpa(VMCB), &mut bytes).unwrap();
+        let seen = Vmcb::new(bytes);
+        let told = [Place::EXIT_CODE, Place::EXIT_INFO_1, Place::RIP].map(|place| seen.get(place));
+        assert_eq!((told, served), (wanted, allowed), "{allowed} {locks}");
+    }
 }

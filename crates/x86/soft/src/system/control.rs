@@ -97,7 +97,7 @@ fn read_pdptes(cpu: &mut Cpu, cr3: u64) -> Exec<[u64; 4]> {
     let mut entries = [0; 4];
     for (i, entry) in entries.iter_mut().enumerate() {
         let at = (cr3 & 0xffff_ffe0) + 8 * i as u64;
-        let walk = Nested { write: false, fetch: false, walk: true, linear: 0 };
+        let walk = Nested { write: false, fetch: false, walk: true, user: false, linear: 0 };
         let (at, _) = cpu.nested_address(at, walk).map_err(|exit| cpu.raise(exit))?;
         let at = satori_memory::Gpa(cpu.memory.addressed(at));
         match cpu.memory.read_u64(at) {

@@ -117,16 +117,31 @@ impl Cpu {
     /// Serves VMCALL of a guest whose hypervisor lets flushes of TLBs be served for it (TLFS, "Direct Virtual Flush"). Whether it
     /// was one of those calls.
     pub(super) fn direct_flush(&mut self, length: u32) -> Exec<bool> {
-        // With an answer there, the registers may hold the result already.
-        let answered = self.pending.answered();
         let Some(asked) = self.vmx.enlightened.as_ref().map(|one| one.page.enlightenments()) else {
             return Ok(false);
         };
+        if asked.control & control::NESTED_FLUSH_HYPERCALL == 0 {
+            return Ok(false);
+        }
+        match self.serve_flush(asked.partition_assist)? {
+            None => Ok(false),
+            Some(false) => Ok(true),
+            Some(true) => {
+                self.arrive_and_fault(self.next_rip);
+                Err(self.leave(VmExit { reason: TRAP_AFTER_FLUSH, length, ..VmExit::default() }))
+            }
+        }
+    }
+
+    /// Serves a hypercall of a guest, if it is one that flushes TLBs, and if that is allowed. Nothing if not; else whether the
+    /// hypervisor, whose partition assist page is at `partition_assist`, wants to hear of it.
+    pub(crate) fn serve_flush(&mut self, partition_assist: u64) -> Exec<Option<bool>> {
+        // With an answer there, the registers may hold the result already.
+        let answered = self.pending.answered();
         let wanted = self.controls.nesting.direct_flush
-            && asked.control & control::NESTED_FLUSH_HYPERCALL != 0
             && self.assisted_u32(assist::NESTED_CONTROL) & assist::DIRECT_HYPERCALL != 0;
         if !wanted || self.cpl() != 0 {
-            return Ok(false);
+            return Ok(None);
         }
         let (code, first) = if self.derived.code64 {
             (self.state.gpr[reg::RCX], self.state.gpr[reg::RDX])
@@ -135,21 +150,19 @@ impl Cpu {
             (half(reg::RAX), half(reg::RBX) << 32 | half(reg::RCX))
         };
         if !answered && !satori_defs::hyperv::call::FLUSHES.contains(&(code as u16)) {
-            return Ok(false);
+            return Ok(None);
         }
         let block = self.nested_look_up(first);
         self.ask(Exit::NestedFlush { block })?;
-        let locks = Gpa(self.memory.addressed(asked.partition_assist + TLB_LOCK_COUNT));
+        let locks = Gpa(self.memory.addressed(partition_assist + TLB_LOCK_COUNT));
         match self.memory.read_u32(locks) {
-            Ok(0) => {}
-            Ok(_) => {
-                self.arrive_and_fault(self.next_rip);
-                return Err(self.leave(VmExit { reason: TRAP_AFTER_FLUSH, length, ..VmExit::default() }));
-            }
+            Ok(count) => Ok(Some(count != 0)),
             // The page that the hypervisor named is not there: invalid input (TLFS 3.8).
-            Err(_) => self.state.gpr[reg::RAX] = 3,
+            Err(_) => {
+                self.state.gpr[reg::RAX] = 3;
+                Ok(Some(false))
+            }
         }
-        Ok(true)
     }
 
     /// Whether VMREAD, VMWRITE and errors have a VMCS.

@@ -44,7 +44,7 @@ impl Cpu {
             }
         };
         let vmcs = &self.vmx.vmcs;
-        let refused = if !self.has_vmcs() {
+        let refused = if !self.has_vmcs() || vmcs.shadow {
             Some(0)
         } else if self.vmx.in_ss_shadow {
             Some(error::ENTRY_MOV_SS)
@@ -64,7 +64,7 @@ impl Cpu {
             self.conclude(Err(number));
             return Ok(());
         }
-        if let Err(qualification) = check::guest(&self.vmx.vmcs, self.around()) {
+        if let Err(qualification) = check::guest(&self.vmx.vmcs, self.around(), self.linked()) {
             self.entry_failed(ExitReason::InvalidState, qualification);
             return Ok(());
         }
@@ -86,6 +86,9 @@ impl Cpu {
         if self.vmx.guest && self.state.activity == Activity::Halted {
             return Err(self.exit(Exit::Hlt));
         }
+        if self.waits_in_guest() {
+            return Err(self.exit(Exit::Budget));
+        }
         Ok(())
     }
 
@@ -94,8 +97,15 @@ impl Cpu {
     fn threshold_fits(&self) -> bool {
         let vmcs = &self.vmx.vmcs;
         let asked = vmcs.get32(ProcControls) & proc::TPR_SHADOW != 0
-            && check::secondary(vmcs) & proc2::APIC_ACCESSES == 0;
+            && check::secondary(vmcs) & (proc2::APIC_ACCESSES | proc2::VIRTUAL_INTERRUPTS) == 0;
         !asked || self.virtual_priority() >= vmcs.get(Field::TprThreshold) & 0xf
+    }
+
+    /// The first word of the region that the link pointer names, if that is none of the VMCS itself.
+    fn linked(&self) -> Option<u32> {
+        let pointer = self.vmx.vmcs.get(Field::LinkPointer);
+        let word = || self.memory.read_u32(Gpa(self.memory.addressed(pointer))).ok();
+        (pointer != self.vmx.current).then(word).flatten()
     }
 
     /// A VM entry that failed behind its first checks: host state is loaded, guest state not saved (SDM 26.8).
@@ -159,8 +169,11 @@ impl Cpu {
         state.nmi_blocked = shadow & interruptibility::NMI != 0;
         // Bit 12 only says that a breakpoint of bits 3:0 was enabled.
         state.pending_debug = get(GuestPendingDebug) & 0x400f;
-        state.activity =
-            if vmcs.get32(GuestActivity) == activity::HLT { Activity::Halted } else { Activity::Active };
+        state.activity = match vmcs.get32(GuestActivity) {
+            activity::HLT => Activity::Halted,
+            activity::WAIT_FOR_SIPI => Activity::WaitForSipi,
+            _ => Activity::Active,
+        };
         self.vmx.pin = vmcs.get32(PinControls);
         self.vmx.proc = vmcs.get32(ProcControls);
         self.vmx.proc2 = check::secondary(vmcs);
@@ -206,18 +219,33 @@ impl Cpu {
         let event = Interruption { info: vmcs.get32(EntryInterruption), code: vmcs.get32(EntryErrorCode) };
         let length = vmcs.get(EntryInstructionLength);
         (self.vmx.trap, self.vmx.pauses) = (false, (0, 0));
+        self.begin_virtual_interrupts();
         if event.info & VALID != 0 {
             self.inject_event(event, length);
         }
-        if let Some(exit) = self.below_threshold() {
+        // Nothing but a SIPI ends the wait for one.
+        if !self.waits_in_guest()
+            && self.guest_exits(proc::TPR_SHADOW)
+            && self.vmx.proc2 & proc2::APIC_ACCESSES != 0
+            && !self.delivers_virtually()
+            && let Some(exit) = self.virtualize_tpr()
+        {
             self.vmx.exit = Some(exit);
             self.vm_exit();
+        }
+        if self.state.activity == Activity::Halted && self.virtual_interrupt_open() {
+            // It wakes the guest, before anything of the machine's does.
+            self.state.activity = Activity::Active;
         }
         self.next_rip = self.state.rip;
     }
 
     /// When the preemption timer of a guest in HLT expires, in the partition's time; one that executes looks by itself.
     pub(crate) fn timer_expires(&self) -> Option<u64> {
+        // A virtual interrupt wakes it at once.
+        if self.state.activity == Activity::Halted && self.virtual_interrupt_open() {
+            return Some(0);
+        }
         self.vmx.timer.filter(|_| self.state.activity == Activity::Halted)
     }
 

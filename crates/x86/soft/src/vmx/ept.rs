@@ -18,6 +18,8 @@ pub struct Nested {
     pub fetch: bool,
     /// It is of a page walk for the linear address, not of the translation's result.
     pub walk: bool,
+    /// Paging has the linear address as one of user mode: each of its entries says so, or there is no paging.
+    pub user: bool,
     /// The linear address.
     pub linear: u64,
 }
@@ -53,7 +55,10 @@ impl Cpu {
         let bits = eptp & ept::EPTP_ACCESSED_DIRTY != 0;
         // With accessed and dirty bits on, page walks count as writes (SDM 28.3.5).
         let write = access.write || access.walk && bits;
-        let wanted = if access.fetch {
+        let by_mode = self.vmx.proc2 & proc2::MODE_BASED_EXECUTE != 0;
+        let wanted = if access.fetch && by_mode && access.user {
+            ept::EXECUTE_USER
+        } else if access.fetch {
             ept::EXECUTE
         } else if write && !access.write {
             ept::READ | ept::WRITE
@@ -62,14 +67,15 @@ impl Cpu {
         } else {
             ept::READ
         };
-        let (mut table, mut level, mut allowed) = (eptp & ept::ADDRESS, 4, ept::RIGHTS);
+        let all = ept::RIGHTS | if by_mode { ept::EXECUTE_USER } else { 0 };
+        let (mut table, mut level, mut allowed) = (eptp & ept::ADDRESS, 4, all);
         loop {
             level -= 1;
             let shift = 12 + 9 * level;
             let at = table + (gpa >> shift & 0x1ff) * 8;
             // Where there is no memory, all bits read as one: nothing that an entry can be.
             let entry = self.entry_load(at, true).unwrap_or(u64::MAX);
-            let kind = ept::classify(entry, level);
+            let kind = ept::classify(entry, level, by_mode);
             let frame = match kind {
                 Entry::Absent => return Some(Err(refused(gpa, access, write, 0))),
                 Entry::Misconfigured => {
@@ -133,7 +139,8 @@ impl Cpu {
         loop {
             level -= 1;
             let shift = 12 + 9 * level;
-            match ept::classify(self.entry_load(table + (gpa >> shift & 0x1ff) * 8, true)?, level) {
+            let entry = self.entry_load(table + (gpa >> shift & 0x1ff) * 8, true)?;
+            match ept::classify(entry, level, self.vmx.proc2 & proc2::MODE_BASED_EXECUTE != 0) {
                 Entry::Table(next) if level > 0 => table = next,
                 Entry::Leaf(frame) => return Some(frame | gpa & ((1 << shift) - 1)),
                 _ => return None,
@@ -150,6 +157,7 @@ fn refused(gpa: u64, access: Nested, write: bool, allowed: u64) -> VmExit {
         | bit(write, violation::WRITE)
         | bit(access.fetch, violation::FETCH)
         | (allowed & ept::RIGHTS) << violation::ALLOWED_SHIFT
+        | bit(allowed & ept::EXECUTE_USER != 0, violation::ALLOWED_USER_FETCH)
         | violation::LINEAR_VALID
         | bit(!access.walk, violation::FINAL);
     let reason = ExitReason::EptViolation as u32;

@@ -180,7 +180,14 @@ impl Cpu {
             return self.svm_look();
         }
         if self.vmx.guest {
+            if self.follow_virtual_write() {
+                return true;
+            }
             self.vmx.exit = self.look_exit();
+            if self.vmx.exit.is_none() && self.virtual_interrupt_open() {
+                self.deliver_virtual_interrupt();
+                return true;
+            }
         }
         self.left()
     }
@@ -190,9 +197,6 @@ impl Cpu {
         let plain = |reason: ExitReason| Some(VmExit { reason: reason as u32, ..VmExit::default() });
         if std::mem::take(&mut self.vmx.trap) {
             return plain(ExitReason::MonitorTrapFlag);
-        }
-        if let Some(exit) = self.below_threshold() {
-            return Some(exit);
         }
         if let Some(exit) = self.timer_expired() {
             return Some(exit);

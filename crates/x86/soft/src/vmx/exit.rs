@@ -130,7 +130,12 @@ impl Cpu {
             (GuestIdtrLimit, state.idtr.limit.into()),
             (
                 GuestActivity,
-                if state.activity == Activity::Halted { activity::HLT } else { activity::ACTIVE }.into(),
+                match state.activity {
+                    Activity::Halted => activity::HLT,
+                    Activity::WaitForSipi => activity::WAIT_FOR_SIPI,
+                    _ => activity::ACTIVE,
+                }
+                .into(),
             ),
         ] {
             vmcs.set(field, value);
@@ -224,6 +229,7 @@ impl Cpu {
         state.activity = Activity::Active;
         let vmx = &mut self.vmx;
         (vmx.guest, vmx.pin, vmx.proc, vmx.proc2, vmx.timer, vmx.trap) = (false, 0, 0, 0, None, false);
+        (vmx.written, vmx.recognized) = (None, false);
         if Paging::of(&self.state) == Paging::Pae {
             let at = self.state.cr3 & 0xffff_ffe0;
             for index in 0..4 {

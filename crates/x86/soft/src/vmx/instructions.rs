@@ -6,6 +6,7 @@ use satori_defs::vmx::NestedWork;
 use satori_defs::x86::{cr4, rflags};
 use satori_engine::Exception;
 use satori_memory::Gpa;
+use satori_vmx::control::proc2;
 use satori_vmx::{Field, capability, check, error};
 
 use super::NONE;
@@ -110,11 +111,14 @@ fn vmxon(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
 
 fn vmxoff(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_root()?;
+    // A signal may have waited for this: it comes before the next instruction.
+    cpu.execute_alone()?;
     cpu.vmx.account.worked(NestedWork::Switch);
     cpu.store_vmcs();
     cpu.release_enlightened();
     cpu.vmx.on = false;
     cpu.vmx.current = NONE;
+    cpu.windows.attention = true;
     cpu.conclude(Ok(()));
     Ok(())
 }
@@ -154,11 +158,13 @@ fn vmptrld(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let at = cpu.pointer(insn)?;
     cpu.vmx.account.worked(NestedWork::Switch);
     let revision = || cpu.memory.read_u32(Gpa(cpu.memory.addressed(at))).ok();
+    let shadow =
+        if cpu.around().controls.proc2.may & proc2::SHADOW_VMCS != 0 { capability::SHADOW } else { 0 };
     let outcome = if !Cpu::region_address(at) {
         Err(error::VMPTRLD_ADDRESS)
     } else if at == cpu.vmx.region {
         Err(error::VMPTRLD_VMXON_POINTER)
-    } else if revision() != Some(capability::REVISION) {
+    } else if revision().map(|word| word & !shadow) != Some(capability::REVISION) {
         Err(error::VMPTRLD_REVISION)
     } else {
         cpu.release_enlightened();

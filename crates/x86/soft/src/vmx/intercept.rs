@@ -11,14 +11,14 @@ use satori_memory::Gpa;
 use satori_state::reg;
 use satori_vmx::Field::{
     Cr0Mask, Cr0Shadow, Cr3Target0, Cr3TargetCount, Cr4Mask, Cr4Shadow, Eptp, EptpList, IoBitmapA, IoBitmapB,
-    MsrBitmap, PleGap, PleWindow, TprThreshold, VmFunctions,
+    MsrBitmap, PleGap, PleWindow, VmFunctions,
 };
 use satori_vmx::capability::EPTPS;
 use satori_vmx::control::{proc, proc2};
 use satori_vmx::ept;
 
 use super::VmExit;
-use crate::cpu::{Cpu, Exec};
+use crate::cpu::{Cpu, Exec, Stop};
 use crate::insn;
 use crate::level::Level;
 
@@ -84,9 +84,9 @@ const ROWS: &[(Mnemonic, Level, When, ExitReason)] = {
         (Is::Vmlaunch, Any, Asked(vmx), Why::Vmlaunch),
         (Is::Vmptrld, Any, Asked(vmx), Why::Vmptrld),
         (Is::Vmptrst, Any, Asked(vmx), Why::Vmptrst),
-        (Is::Vmread, Any, Asked(vmx), Why::Vmread),
+        (Is::Vmread, Any, Asked(shadowed), Why::Vmread),
         (Is::Vmresume, Any, Asked(vmx), Why::Vmresume),
-        (Is::Vmwrite, Any, Asked(vmx), Why::Vmwrite),
+        (Is::Vmwrite, Any, Asked(shadowed), Why::Vmwrite),
         (Is::Vmxoff, Any, Asked(vmx), Why::Vmoff),
         (Is::Vmxon, Any, Asked(vmx), Why::Vmon),
         (Is::Invept, Any, Asked(vmx), Why::Invept),
@@ -148,13 +148,7 @@ impl Cpu {
     }
 
     /// The exit of `insn`.
-    fn leave_at(
-        &mut self,
-        insn: &Instruction,
-        reason: ExitReason,
-        qualification: u64,
-        info: u32,
-    ) -> crate::cpu::Stop {
+    fn leave_at(&mut self, insn: &Instruction, reason: ExitReason, qualification: u64, info: u32) -> Stop {
         let length = insn.len() as u32;
         self.leave(VmExit { reason: reason as u32, qualification, length, info, ..VmExit::default() })
     }
@@ -232,12 +226,12 @@ impl Cpu {
 
 fn rdmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let exits = cpu.msr_exits(cpu.state.gpr[reg::RCX] as u32, false);
-    if exits { Err(cpu.leave_at(insn, ExitReason::MsrRead, 0, 0)) } else { cpu.read_virtual_tpr() }
+    if exits { Err(cpu.leave_at(insn, ExitReason::MsrRead, 0, 0)) } else { cpu.read_virtual_msr() }
 }
 
 fn wrmsr(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     let exits = cpu.msr_exits(cpu.state.gpr[reg::RCX] as u32, true);
-    if exits { Err(cpu.leave_at(insn, ExitReason::MsrWrite, 0, 0)) } else { cpu.write_virtual_tpr() }
+    if exits { Err(cpu.leave_at(insn, ExitReason::MsrWrite, 0, 0)) } else { cpu.write_virtual_msr() }
 }
 
 /// PAUSE, which leaves the guest always, or at privilege level 0 in a loop that took too long (SDM 25.1.3).
@@ -283,16 +277,23 @@ fn vmcall(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     if cpu.vmx.served { Ok(()) } else { Err(cpu.leave_at(insn, ExitReason::Vmcall, 0, 0)) }
 }
 
-/// A VMX instruction: where it is #UD it does not exit.
 /// An instruction of AMD's. A guest does not reach those whom the hypervisor's own calls go to by it.
 fn absent(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     Err(cpu.raise(Exception::ud()))
 }
 
+/// A VMX instruction: where it is #UD it does not exit.
 fn vmx(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
     cpu.require_vmx_mode()?;
     let reason = ROWS.iter().find(|row| row.0 == insn.mnemonic()).map_or(ExitReason::Vmcall, |row| row.3);
     Err(cpu.leave_at(insn, reason, insn.memory_displacement64(), information(insn)))
+}
+
+/// VMREAD and VMWRITE, which a shadow VMCS may serve.
+fn shadowed(cpu: &mut Cpu, insn: &Instruction) -> Exec<()> {
+    cpu.require_vmx_mode()?;
+    cpu.vmx.served = cpu.shadow_access(insn)?;
+    if cpu.vmx.served { Ok(()) } else { vmx(cpu, insn) }
 }
 
 /// How MOV accesses a control register: bits 5:4 of the qualification.
@@ -349,13 +350,16 @@ fn shadowed_priority(cpu: &mut Cpu, insn: &Instruction, general: Register, read:
         cpu.vmx.served = false;
         return Err(cpu.raise(Exception::gp(0)));
     }
-    cpu.set_virtual_tpr(&((priority as u32) << 4).to_le_bytes(), 0);
-    // A trap: the instruction is complete (SDM 29.1.2).
-    if priority < cpu.vmx.vmcs.get(TprThreshold) & 0xf {
+    if cpu.delivers_virtually() && cpu.execute_alone().is_err() {
+        // What it lets in comes behind it.
+        cpu.vmx.served = false;
+        return Err(Stop::Alone);
+    }
+    if let Some(exit) = cpu.set_virtual_priority(priority as u32) {
+        // A trap: the instruction is complete (SDM 29.1.2).
         cpu.vmx.served = false;
         cpu.arrive_and_fault(cpu.next_ip(insn));
-        let reason = ExitReason::TprBelowThreshold as u32;
-        return Err(cpu.leave(VmExit { reason, ..VmExit::default() }));
+        return Err(cpu.leave(exit));
     }
     Ok(())
 }

@@ -36,6 +36,8 @@ struct Operation {
     /// Its fields that are not 0, by their encodings: memory has them once it is current no more.
     fields: Vec<(u16, u64)>,
     launched: bool,
+    /// It is a shadow VMCS.
+    shadow: bool,
     /// In VMX non-root operation.
     guest: bool,
     /// The event that is being delivered, and the length of the instruction behind it.
@@ -48,6 +50,10 @@ struct Operation {
     trap: bool,
     /// The vector of an interrupt that an exit did not acknowledge.
     held: Option<u8>,
+    /// Offset and size of a write of the virtual-APIC page that has had no effect yet.
+    written: Option<(u64, u64)>,
+    /// A virtual interrupt is recognized.
+    recognized: bool,
     pauses: (u64, u64),
     served: bool,
     /// The enlightened VMCS in use, and the bytes of it that were read last.
@@ -75,6 +81,8 @@ pub(crate) fn save(vmx: &Vmx) -> Saved {
         in_ss_shadow,
         trap,
         held,
+        written,
+        recognized,
         pauses,
         served,
         enlightened,
@@ -86,6 +94,7 @@ pub(crate) fn save(vmx: &Vmx) -> Saved {
         current: (*current != NONE).then_some(*current),
         fields: fields.filter(|(_, value)| *value != 0).collect(),
         launched: vmcs.launched,
+        shadow: vmcs.shadow,
         guest: *guest,
         vectoring: (vectoring.info, vectoring.code, *vectoring_length),
         nmi_unblocked: *nmi_unblocked,
@@ -94,6 +103,8 @@ pub(crate) fn save(vmx: &Vmx) -> Saved {
         in_ss_shadow: *in_ss_shadow,
         trap: *trap,
         held: *held,
+        written: *written,
+        recognized: *recognized,
         pauses: *pauses,
         served: *served,
         enlightened: enlightened.as_ref().map(|one| (one.at, one.page.bytes().to_vec())),
@@ -128,7 +139,7 @@ impl Operation {
             return Err(unfit("no VMCS can be at such an address"));
         }
         let mut vmcs = Vmcs::default();
-        vmcs.launched = self.launched;
+        (vmcs.launched, vmcs.shadow) = (self.launched, self.shadow);
         for (encoding, value) in self.fields {
             let Some((field, false)) = Field::find(encoding.into()) else {
                 return Err(unfit("no field of a VMCS has such an encoding"));
@@ -153,6 +164,8 @@ impl Operation {
             in_ss_shadow: self.in_ss_shadow,
             trap: self.trap,
             held: self.held,
+            written: self.written,
+            recognized: self.recognized && self.guest,
             pauses: self.pauses,
             served: self.served,
             enlightened: enlightened.transpose()?,
@@ -194,6 +207,7 @@ mod tests {
             current: None,
             fields: vec![(Field::GuestRip.encoding(), 0x1234)],
             launched: false,
+            shadow: false,
             guest: false,
             vectoring: (0, 0, 0),
             nmi_unblocked: false,
@@ -202,6 +216,8 @@ mod tests {
             in_ss_shadow: false,
             trap: false,
             held: None,
+            written: None,
+            recognized: false,
             pauses: (0, 0),
             served: false,
             enlightened: None,

@@ -93,12 +93,22 @@ fn control_rules(v: &View<'_>) -> Rules {
         ("I/O bitmaps", !v.primary(25) || page(v.get(IoBitmapA)) && page(v.get(IoBitmapB))),
         ("MSR bitmap", !v.primary(28) || page(v.get(MsrBitmap))),
         ("virtual-APIC page", !shadow || page(v.get(VirtualApic))),
-        ("TPR threshold", !shadow || v.get(TprThreshold) < 16),
-        ("no TPR shadow", shadow || !v.secondary(4)),
+        ("TPR threshold", !shadow || v.secondary(9) || v.get(TprThreshold) < 16),
+        ("no TPR shadow", shadow || !(v.secondary(4) || v.secondary(8) || v.secondary(9))),
         ("virtual NMIs", v.pin(3) || !v.pin(5)),
         ("NMI window", v.pin(5) || !v.primary(22)),
         ("APIC-access page", !v.secondary(0) || page(v.get(ApicAccess))),
         ("x2APIC", !(v.secondary(4) && v.secondary(0))),
+        ("virtual interrupts", !v.secondary(9) || v.pin(0)),
+        (
+            "posted interrupts",
+            !v.pin(7)
+                || v.secondary(9)
+                    && v.exit(15)
+                    && v.get(PostedVector) < 256
+                    && v.get(PostedDescriptor) & 0x3f == 0
+                    && v.get(PostedDescriptor) < 1 << WIDTH,
+        ),
         ("VPID", !v.secondary(5) || v.get(Vpid) != 0),
         (
             "EPTP",
@@ -110,11 +120,13 @@ fn control_rules(v: &View<'_>) -> Rules {
         ),
         ("PML", !v.secondary(17) || v.secondary(1) && page(v.get(PmlAddress))),
         ("unrestricted", !v.secondary(7) || v.secondary(1)),
+        ("mode-based execution", !v.secondary(22) || v.secondary(1)),
         ("VM functions", !v.secondary(13) || v.get(VmFunctions) & !1 == 0),
         (
             "EPTP switching",
             !v.secondary(13) || v.get(VmFunctions) & 1 == 0 || v.secondary(1) && page(v.get(EptpList)),
         ),
+        ("shadow", !v.secondary(14) || page(v.get(VmreadBitmap)) && page(v.get(VmwriteBitmap))),
         ("save timer", !v.exit(22) || v.pin(6)),
         ("exit store area", v.area(ExitMsrStoreCount, ExitMsrStore)),
         ("exit load area", v.area(ExitMsrLoadCount, ExitMsrLoad)),
@@ -299,7 +311,7 @@ fn flag_rules(v: &View<'_>) -> Rules {
         ("RFLAGS", flags >> 22 == 0 && flags & 0x8028 == 0 && flags >> 1 & 1 != 0),
         ("VM", flags >> 17 & 1 == 0 || !wide && v.get(GuestCr0) & 1 != 0),
         ("IF", !(injects && kind == 0) || interrupt_flag),
-        ("activity", matches!(activity, 0 | 1)),
+        ("activity", matches!(activity, 0 | 1 | 3)),
         ("HLT's DPL", activity != 1 || v.get(GuestSsRights) >> 5 & 3 == 0),
         ("activity in a shadow", !(sti || ss) || activity == 0),
         (
@@ -312,6 +324,7 @@ fn flag_rules(v: &View<'_>) -> Rules {
                     _ => false,
                 },
         ),
+        ("what is injected into a wait for SIPI", !(injects && activity == 3)),
         ("interruptibility", shadow >> 4 == 0 && !smi),
         ("STI and MOV SS", !(sti && ss)),
         ("STI", !sti || interrupt_flag),
@@ -366,10 +379,10 @@ fn spoilt(random: &mut Random, before: u64) -> u64 {
     }
 }
 
-/// Other guests than [`fine`]'s: of 32 bits, in virtual-8086 mode, in real mode.
+/// Other guests than [`fine`]'s: of 32 bits, in virtual-8086 mode, in real mode, with what of a local APIC is virtual.
 fn dressed(random: &mut Random) -> Vmcs {
     let mut vmcs = fine();
-    match random.below(5) {
+    match random.below(6) {
         0 => {
             vmcs.set(EntryControls, vmcs.get(EntryControls) & !u64::from(entry::IA32E));
             vmcs.set(GuestEfer, 0);
@@ -391,6 +404,13 @@ fn dressed(random: &mut Random) -> Vmcs {
             vmcs.set(GuestCr0, 0x20);
             vmcs.set(GuestCsRights, 0x93);
             vmcs.set(GuestCsLimit, 0xffff);
+        }
+        3 => {
+            vmcs.set(PinControls, vmcs.get(PinControls) | 0x81);
+            vmcs.set(ProcControls, vmcs.get(ProcControls) | 1 << 21);
+            vmcs.set(ProcControls2, vmcs.get(ProcControls2) | 0x310);
+            vmcs.set(ExitControls, vmcs.get(ExitControls) | 1 << 15);
+            vmcs.set(PostedVector, 0xf2);
         }
         _ => {}
     }

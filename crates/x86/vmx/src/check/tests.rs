@@ -72,7 +72,7 @@ pub(super) fn verdict(vmcs: &Vmcs) -> Verdict {
     if !host(vmcs, AROUND) {
         return Verdict::Host;
     }
-    guest(vmcs, AROUND).map_or_else(Verdict::Guest, |()| Verdict::Fine)
+    guest(vmcs, AROUND, None).map_or_else(Verdict::Guest, |()| Verdict::Fine)
 }
 
 #[test]

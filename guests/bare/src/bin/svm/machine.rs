@@ -135,20 +135,32 @@ impl Machine {
         self.segment(8, [0; 2], idt.limit.into(), idt.base);
     }
 
-    /// Lets the guest execute `code`; the exit's code.
-    pub fn run(&self, code: &[u8]) -> u64 {
+    /// Gives the guest `code`.
+    pub fn load(&self, code: &[u8]) {
         // SAFETY: the page is this machine's, and the code is short.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), self.code as *mut u8, code.len()) };
+    }
+
+    /// Lets the guest execute `code`; the exit's code.
+    pub fn run(&self, code: &[u8]) -> u64 {
+        self.load(code);
         self.enter();
         self.get(at::CODE)
     }
 
     /// VMRUN, with GIF clear around it.
     pub fn enter(&self) {
+        self.enter_and_hold();
+        // SAFETY: the guest owns its machine.
+        unsafe { asm!("stgi") };
+    }
+
+    /// As [`Machine::enter`], with GIF clear behind it.
+    pub fn enter_and_hold(&self) {
         // SAFETY: all registers that a guest may change are given up; VMRUN gives RAX and RSP back.
         unsafe {
             asm!(
-                "push rbx", "push rbp", "clgi", "vmrun rax", "stgi", "pop rbp", "pop rbx",
+                "push rbx", "push rbp", "clgi", "vmrun rax", "pop rbp", "pop rbx",
                 inout("rax") self.vmcb => _,
                 out("rcx") _, out("rdx") _, out("rsi") _, out("rdi") _,
                 out("r8") _, out("r9") _, out("r10") _, out("r11") _, out("r12") _, out("r13") _, out("r14") _, out("r15") _,

@@ -5,15 +5,17 @@
 #![no_main]
 
 mod machine;
+mod signals;
 mod virtualized;
 
 use machine::{Machine, SVME, at};
 use satori_guests::cpu::Gate;
 use satori_guests::defs::x86::vector;
 use satori_guests::{Expect, Subject, Test, code, guest, insn, paging};
+use signals::signals;
 use virtualized::{nested, virtual_events};
 
-guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested);
+guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested, signals);
 
 const INVALID: u64 = u64::MAX;
 const CPUID: u64 = 0x72;

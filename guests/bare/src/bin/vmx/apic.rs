@@ -4,14 +4,14 @@ use satori_guests::{Test, paging};
 
 use crate::machine::{Machine, Outcome, capability, field, read, write};
 
-const TPR_SHADOW: u64 = 1 << 21;
-const SECONDARY: u64 = 1 << 31;
-const ACCESSES: u64 = 1 << 0;
-const X2APIC: u64 = 1 << 4;
+pub const TPR_SHADOW: u64 = 1 << 21;
+pub const SECONDARY: u64 = 1 << 31;
+pub const ACCESSES: u64 = 1 << 0;
+pub const X2APIC: u64 = 1 << 4;
 const PAUSE_LOOP: u64 = 1 << 10;
 
 /// MOV RAX,page; what follows; CPUID.
-fn code<const N: usize>(page: u64, then: [u8; N]) -> [u8; 32] {
+pub fn code<const N: usize>(page: u64, then: [u8; N]) -> [u8; 32] {
     let mut code = [0x90; 32];
     code[..2].copy_from_slice(&[0x48, 0xb8]);
     code[2..10].copy_from_slice(&page.to_le_bytes());

@@ -7,12 +7,20 @@ use satori_guests::{insn, paging};
 
 /// Encodings of fields (SDM appendix B).
 pub mod field {
+    pub const POSTED_VECTOR: u32 = 0x0002;
     pub const GUEST_SELECTORS: u32 = 0x800;
+    pub const INTERRUPT_STATUS: u32 = 0x810;
     pub const HOST_SELECTORS: u32 = 0xc00;
     pub const MSR_BITMAP: u32 = 0x2004;
     pub const ENTRY_MSR_LOAD: u32 = 0x200a;
     pub const VIRTUAL_APIC: u32 = 0x2012;
     pub const APIC_ACCESS: u32 = 0x2014;
+    pub const POSTED_DESCRIPTOR: u32 = 0x2016;
+    pub const EPTP: u32 = 0x201a;
+    pub const EOI_EXITS: u32 = 0x201c;
+    pub const VMREAD_BITMAP: u32 = 0x2026;
+    pub const VMWRITE_BITMAP: u32 = 0x2028;
+    pub const GUEST_PHYSICAL: u32 = 0x2400;
     pub const LINK_POINTER: u32 = 0x2800;
     pub const GUEST_EFER: u32 = 0x2806;
     pub const HOST_PAT: u32 = 0x2c00;

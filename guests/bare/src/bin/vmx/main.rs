@@ -5,13 +5,21 @@
 #![no_main]
 
 mod apic;
+mod ept;
 mod machine;
+mod shadow;
+mod signals;
+mod virtualized;
 
 use apic::apic;
+use ept::ept;
 use machine::{Machine, Outcome, capability, enter, field, invalidate, read, vmclear, vmptrld, vmxon, write};
 use satori_guests::cpu::{Cpu, Gate};
 use satori_guests::defs::x86::vector;
 use satori_guests::{Expect, Subject, Test, code, guest, insn, paging};
+use shadow::shadowing;
+use signals::signals;
+use virtualized::virtual_interrupts;
 
 guest!(
     "vmx",
@@ -25,7 +33,11 @@ guest!(
     injection,
     lists,
     timer,
-    apic
+    apic,
+    virtual_interrupts,
+    ept,
+    shadowing,
+    signals
 );
 
 const FAILED: u64 = 1 << 31;
