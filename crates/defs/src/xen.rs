@@ -323,10 +323,12 @@ pub mod netif {
     /// Bytes of a slot for packets that it gets: number, u16, and reference, u32, behind 2 bytes; or number, offset, flags and status, u16
     /// each.
     pub const RECEIVE: usize = 8;
-    /// Flag: the checksum is not finished.
-    pub const BLANK: u16 = 1;
-    /// Flag: the checksum is right.
-    pub const VALIDATED: u16 = 2;
+    /// Flag of what the guest sends: the checksum is not finished.
+    pub const SEND_BLANK: u16 = 1;
+    /// Flags of what it gets, which are the other way round: the checksum is right; it is not finished.
+    pub const GET_VALIDATED: u16 = 1;
+    /// See [`GET_VALIDATED`].
+    pub const GET_BLANK: u16 = 2;
     /// Flag: the packet goes on in the next slot.
     pub const MORE: u16 = 4;
     /// Flag: the next slot tells more of the packet.

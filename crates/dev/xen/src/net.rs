@@ -206,7 +206,7 @@ impl Card {
                 let frame = packet.bytes(domain);
                 let before = own.send.given;
                 packet.answer(&mut own.send, memory, if frame.is_some() { OKAY } else { ERROR });
-                let blank = packet.slots[0].flags & BLANK != 0;
+                let blank = packet.slots[0].flags & SEND_BLANK != 0;
                 let notify = own.send.push(memory, before).then_some(own.ports[0]);
                 (frame, packet.segments, blank, notify)
             };
@@ -256,8 +256,8 @@ impl Card {
             let mut flags = if page + 1 < pages { MORE } else { 0 };
             if page == 0 {
                 flags |= match header[0] {
-                    bits if bits & NEEDS_CSUM != 0 => BLANK | VALIDATED,
-                    bits if bits & DATA_VALID != 0 => VALIDATED,
+                    bits if bits & NEEDS_CSUM != 0 => GET_BLANK | GET_VALIDATED,
+                    bits if bits & DATA_VALID != 0 => GET_VALIDATED,
                     _ => 0,
                 };
                 flags |= if segments.is_some() { EXTRA } else { 0 };
