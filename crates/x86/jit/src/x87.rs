@@ -5,16 +5,20 @@
 //! were is kept in the register file, as the host would tell of its own. Code of the monitor
 //! that does not look at these registers leaves them loaded.
 
+#[cfg(test)]
+mod tests;
+
 use std::mem::offset_of;
 
 use iced_x86::{Code, Instruction, OpKind, Register};
-use satori_defs::fpu::fxsave;
+use satori_defs::fpu::{fcw, fxsave};
 use satori_state::FpuState;
 
 use super::Context;
 use super::asm::{Alu, Asm, Label, Mem, Reg, cc, field};
 use super::lower::Lower;
 use super::memory::Address;
+use super::reason;
 use super::stubs::{self, GUEST_RAX, S1, S2};
 use super::vector::fpu;
 use crate::Translating;
@@ -43,7 +47,7 @@ pub(crate) fn is_x87(insn: &Instruction) -> bool {
 
 /// Instructions that are not recorded as the last one.
 fn is_control(insn: &Instruction) -> bool {
-    matches!(insn.code(), Code::Fnstcw_m2byte | Code::Fnstsw_m2byte | Code::Fnstsw_AX)
+    matches!(insn.code(), Code::Fldcw_m2byte | Code::Fnstcw_m2byte | Code::Fnstsw_m2byte | Code::Fnstsw_AX)
 }
 
 impl Translating {
@@ -72,6 +76,9 @@ impl Lower<'_> {
             return false;
         }
         let held = self.places.held.take();
+        if insn.code() == Code::Fldcw_m2byte {
+            return self.load_control(insn);
+        }
         let effect = self.block.effects[self.current.at];
         let mut copy = *insn;
         if insn.op0_kind() == OpKind::Memory {
@@ -121,6 +128,25 @@ impl Lower<'_> {
                 }
             }
         }
+        true
+    }
+
+    /// FLDCW, as around each conversion to an integer that cuts off. A word that does not mask all exceptions is left to the interpreter.
+    fn load_control(&mut self, insn: &Instruction) -> bool {
+        let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
+        let (mem, _) = self.access(&address, size_of::<u16>() as u32, false, 1);
+        self.asm.load16(S2, mem);
+        self.spare_flags();
+        let unmasks = self.step(reason::STEP);
+        self.asm.mov32(S1, S2);
+        self.asm.alu_imm32(Alu::And, S1, fcw::MASKS.into());
+        self.asm.alu_imm32(Alu::Cmp, S1, fcw::MASKS.into());
+        self.asm.jcc(cc::NE, unmasks);
+        self.asm.alu_imm32(Alu::And, S2, fcw::WRITABLE.into());
+        self.asm.alu_imm32(Alu::Or, S2, fcw::FIXED.into());
+        // The word is the register file's at any time: `Image::store` does not take it from the host.
+        self.asm.store16(fpu(offset_of!(FpuState, fcw)), S2);
+        self.asm.load_x87_control(fpu(offset_of!(FpuState, fcw)));
         true
     }
 

@@ -1,4 +1,4 @@
-//! Vector registers, MXCSR and saved states.
+//! Vector registers, the control words of these and of the x87, and saved states.
 
 use super::{Asm, Mem, Width};
 
@@ -36,6 +36,11 @@ impl Asm {
     /// XRSTOR of the components in EDX:EAX.
     pub(crate) fn restore_state(&mut self, from: Mem) {
         self.memory(true, &[0x0f, 0xae], 5, from);
+    }
+
+    /// FLDCW.
+    pub(crate) fn load_x87_control(&mut self, from: Mem) {
+        self.memory(false, &[0xd9], 5, from);
     }
 
     pub(crate) fn load_mxcsr(&mut self, from: Mem) {
