@@ -119,6 +119,8 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
         drivers.extend(["hv_storvsc", "sd_mod"]);
     }
     drivers.extend(net(DeviceBus::Vmbus).then_some("hv_netvsc"));
+    drivers.extend(disk(DeviceBus::Xen).then_some("xen_blkfront"));
+    drivers.extend(net(DeviceBus::Xen).then_some("xen_netfront"));
     drivers.extend(flags.machine.vsock.is_some().then_some("vmw_vsock_virtio_transport"));
     drivers.extend(flags.machine.balloon.is_some().then_some("virtio_balloon"));
     if folders.all().iter().any(|place| place.folder.share.protocol == Protocol::Plan9) {
