@@ -67,18 +67,25 @@ pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, St
 }
 
 /// Devices that are held still, until it is dropped: what they do beside vCPUs would change memory while it is read.
-struct Still<'a>(&'a [(String, Arc<dyn PciFunction>)]);
+struct Still<'a>(&'a Rooms);
 
 impl<'a> Still<'a> {
     fn hold(rooms: &'a Rooms) -> Self {
-        rooms.functions.iter().for_each(|(_, function)| function.hold(true));
-        Still(&rooms.functions)
+        let held = Still(rooms);
+        held.set(true);
+        held
+    }
+
+    fn set(&self, still: bool) {
+        self.0.functions.iter().for_each(|(_, function)| function.hold(still));
+        self.0.parts.iter().for_each(|(_, part)| part.hold(still));
+        self.0.xen_bus.iter().for_each(|bus| bus.hold(still));
     }
 }
 
 impl Drop for Still<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|(_, function)| function.hold(false));
+        self.set(false);
     }
 }
 

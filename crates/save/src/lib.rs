@@ -23,6 +23,9 @@ pub use value::{State, Value};
 /// What it keeps beside its state (timers that it armed, lines that it drives) follows from the state when that is restored.
 /// No interrupt line is driven for it: lines and the controllers behind them have states of their own.
 pub trait Save: Send + Sync {
+    /// What it does beside vCPUs stands still, or goes on, so that what is saved of it, and of memory, is of one moment.
+    fn hold(&self, _still: bool) {}
+
     /// The state now.
     fn save(&self) -> Result<Value, Error>;
 

@@ -6,6 +6,7 @@
 mod buffer;
 mod oid;
 mod rndis;
+mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use satori_defs::hyperv::vmbus::class;
 use satori_defs::hyperv::vmbus::packet::{COMPLETION, TRANSFER_PAGES};
 use satori_defs::virtio::net::{DATA_VALID, HEADER};
 use satori_lock::lock;
+use satori_save::{Error, Value};
 use satori_vmbus::{Bus, Bytes as _, Channel, Device, Offer, Packet, Pages, Sent};
 
 use buffer::Sections;
@@ -317,6 +319,18 @@ impl Device for NetVsc {
         *lock(&self.state) = State::default();
         // A frame that waited for room of this driver's waits for nobody.
         self.cable.look();
+    }
+
+    fn hold(&self, still: bool) {
+        self.cable.hold(still);
+    }
+
+    fn save(&self) -> Result<Value, Error> {
+        self.saved()
+    }
+
+    fn restore(&self, bus: &Arc<Bus>, value: &Value) -> Result<(), Error> {
+        self.take_back(bus, value)
     }
 
     fn undetermined(&self) -> Option<String> {

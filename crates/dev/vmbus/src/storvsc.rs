@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use satori_defs::hyperv::vmbus::class;
 use satori_image::{Image, Request, Requests};
+use satori_save::{Error, State, Value};
 use satori_vmbus::{Bus, Bytes as _, Channel, Device, Offer, Packet};
+use serde::{Deserialize, Serialize};
 
 use crate::scsi::{Command, Lun, NO_UNIT, Sense, TRANSFER_MAX, Wish, parse};
 
@@ -230,6 +232,44 @@ impl Device for Scsi {
         self.luns.iter().for_each(|lun| lun.requests.idle());
     }
 
+    /// The images themselves are not among it, but for what snapshots keep in memory: whoever goes on needs them as they were.
+    fn save(&self) -> Result<Value, Error> {
+        let (mut units, mut all) = (Vec::new(), Vec::new());
+        for lun in &self.luns {
+            lun.requests.idle();
+            let image = lun.image();
+            image.settle().map_err(|error| Error::refused("a disk", format!("its image: {error}")))?;
+            let (pieces, bytes) = image.snapshot();
+            units.push(SavedUnit {
+                bytes: image.bytes(),
+                readonly: image.readonly(),
+                pieces,
+                kept: bytes.len(),
+            });
+            all.extend(bytes);
+        }
+        Value::with_bytes(&SavedScsi { units }, all)
+    }
+
+    fn restore(&self, _bus: &Arc<Bus>, value: &Value) -> Result<(), Error> {
+        let SavedScsi { units } = value.state()?;
+        let unless = |fits, why| Error::unless(fits, SavedScsi::NAME, why);
+        unless(units.len() == self.luns.len(), "it has another number of disks")?;
+        let mut rest = value.bytes();
+        for (lun, SavedUnit { bytes, readonly, pieces, kept }) in self.luns.iter().zip(units) {
+            let image = lun.image();
+            lun.requests.idle();
+            unless(bytes == image.bytes(), "an image has another size")?;
+            unless(readonly == image.readonly(), "one of the two is read-only")?;
+            let own = rest.split_off(..kept).unwrap_or_default();
+            unless(image.set_snapshot(&pieces, own), "what it keeps of a snapshot is not of this disk")?;
+            if !self.determined.load(Ordering::Acquire) {
+                lun.requests.start();
+            }
+        }
+        unless(rest.is_empty(), "it keeps more of snapshots than there are")
+    }
+
     /// What the guest wrote and did not flush is its file's when the process ends, as it is with a raw image.
     fn finish(&self, _give_up: &dyn Fn() -> bool) {
         for lun in &self.luns {
@@ -239,4 +279,26 @@ impl Device for Scsi {
             }
         }
     }
+}
+
+/// What of disks is not their images. The bytes are what snapshots keep, one disk's behind the other's.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedScsi {
+    units: Vec<SavedUnit>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedUnit {
+    bytes: u64,
+    readonly: bool,
+    /// Which pieces of a snapshot were written; there is a list only for one. And how many bytes those are.
+    pieces: Option<Vec<u64>>,
+    kept: usize,
+}
+
+impl State for SavedScsi {
+    const NAME: &'static str = "VMBus SCSI controller";
+    const VERSION: u32 = 1;
 }

@@ -100,7 +100,7 @@ impl Block {
 
     /// The name of its state.
     pub(crate) fn name(&self) -> String {
-        format!("xen/{}", self.connection.front.trim_start_matches("/local/domain/1/device/"))
+        self.connection.name()
     }
 
     pub(crate) fn memory(&self) -> Option<satori_memory::GuestMemory> {

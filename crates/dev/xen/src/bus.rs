@@ -89,20 +89,21 @@ impl Bus {
         bus
     }
 
+    /// Holds the devices still, or lets them go on: what they do beside vCPUs stands still meanwhile.
+    pub fn hold(&self, still: bool) {
+        self.cards.iter().for_each(|card| card.cable.hold(still));
+    }
+
     /// The state of each, by name, once nothing is under way any more.
     pub fn save(&self) -> Result<Vec<(String, Value)>, Error> {
-        if !self.cards.is_empty() {
-            return Err(Error::refused(
-                "a network card of Xen's",
-                "its connections are in the process of the user network; save a machine without --net",
-            ));
-        }
-        self.blocks.iter().map(|block| Ok((block.name(), block.save()?))).collect()
+        let blocks = self.blocks.iter().map(|block| Ok((block.name(), block.save()?)));
+        blocks.chain(self.cards.iter().map(|card| Ok((card.connection.name(), card.save()?)))).collect()
     }
 
     /// Takes the states back; `take` gives that of a name. The interface itself and the memory have theirs already.
     pub fn restore(&self, take: &mut dyn FnMut(&str) -> Result<Value, Error>) -> Result<(), Error> {
-        self.blocks.iter().try_for_each(|block| block.restore(&take(&block.name())?))
+        self.blocks.iter().try_for_each(|block| block.restore(&take(&block.name())?))?;
+        self.cards.iter().try_for_each(|card| card.restore(&take(&card.connection.name())?))
     }
 }
 

@@ -52,6 +52,11 @@ impl Connection {
         Connection { front, back, state: Mutex::new(INITIALISING) }
     }
 
+    /// The device's name among saved states.
+    pub(crate) fn name(&self) -> String {
+        format!("xen/{}", self.front.trim_start_matches("/local/domain/1/device/"))
+    }
+
     pub(crate) fn state(&self) -> u8 {
         *lock(&self.state)
     }

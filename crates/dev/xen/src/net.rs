@@ -9,6 +9,7 @@ use satori_defs::xen::netif::*;
 use satori_lock::lock;
 use satori_memory::{GuestMemory, PAGE_SIZE};
 use satori_xen::{Copied, Domain};
+use serde::{Deserialize, Serialize};
 
 use crate::bus::QUEUES;
 use crate::connection::{Connection, Ends};
@@ -20,29 +21,31 @@ const AT_ONCE: u32 = 1024;
 const PAGE: usize = PAGE_SIZE as usize;
 
 /// A connected queue.
-struct Queue {
-    send: Ring,
-    receive: Ring,
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Queue {
+    pub send: Ring,
+    pub receive: Ring,
     /// The ports of both, which may be one.
-    ports: [u32; 2],
+    pub ports: [u32; 2],
 }
 
 /// Queues, and what their front end takes.
 #[derive(Default)]
-struct Connected {
-    queues: Vec<Queue>,
+pub(crate) struct Connected {
+    pub queues: Vec<Queue>,
     /// A packet in several pages.
-    several: bool,
+    pub several: bool,
 }
 
 /// The card.
 pub(crate) struct Card {
-    domain: Weak<Domain>,
-    cable: Arc<Cable>,
+    pub domain: Weak<Domain>,
+    pub cable: Arc<Cable>,
     /// Its number on the bus, among all devices.
     device: u32,
     pub connection: Connection,
-    connected: Mutex<Connected>,
+    pub connected: Mutex<Connected>,
     /// Held while packets of the guest are taken, so that they keep their order.
     sending: Mutex<()>,
     moved: Arc<AtomicU64>,
@@ -352,10 +355,7 @@ impl Ends for Card {
             }
         }
         *lock(&self.connected) = Connected { queues: all, several: flag("feature-sg") };
-        let csum = !flag("feature-no-csum-offload");
-        self.cable.offload(csum, flag("feature-gso-tcpv4"), flag("feature-gso-tcpv6"));
-        let card: Weak<dyn satori_cable::Card> = self.me.clone();
-        self.cable.plug(card);
+        self.plug(domain);
         Ok(())
     }
 
@@ -368,6 +368,17 @@ impl Ends for Card {
 }
 
 impl Card {
+    /// Plugs it in, for what its front end takes.
+    pub(crate) fn plug(&self, domain: &Domain) {
+        let front = &self.connection.front;
+        let flag =
+            |name: &str| domain.with_store(|store| store.read::<u32>(&format!("{front}/{name}"))) == Some(1);
+        let csum = !flag("feature-no-csum-offload");
+        self.cable.offload(csum, flag("feature-gso-tcpv4"), flag("feature-gso-tcpv6"));
+        let card: Weak<dyn satori_cable::Card> = self.me.clone();
+        self.cable.plug(card);
+    }
+
     fn connect_queue(
         &self,
         domain: &Domain,

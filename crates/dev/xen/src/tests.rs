@@ -1,5 +1,6 @@
 //! Disks and cards, by a front end of our own: as it should be, and as it should not.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -8,10 +9,12 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use satori_bus::Clock;
 use satori_cable::Nic;
+use satori_defs::cable::{ANEW, BEGUN, TOLD};
 use satori_defs::x86::{cr0, efer};
 use satori_defs::xen::{blkif, call, grant};
 use satori_image::{Access, Image, Store as Bytes};
 use satori_memory::{Gpa, GuestMemory, Region};
+use satori_save::{Error, Value};
 use satori_state::{CpuState, reg, seg};
 use satori_xen::{Caller, Domain, Host, SPECIAL, Vcpu};
 
@@ -95,7 +98,8 @@ const CARD_FRONT: &str = "/local/domain/1/device/vif/0";
 const DISK_BACK: &str = "/local/domain/0/backend/vbd/1/51712";
 
 impl Rig {
-    fn new() -> Self {
+    /// A machine whose guest did nothing yet.
+    fn blank() -> Self {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }, SPECIAL]).unwrap();
         let domain = Arc::new(Domain::new(memory.clone(), Arc::new(Still), 1, false, Arc::new(Deaf)));
         let file = Arc::new(File(Mutex::new((0..DISK).map(|at| (at / 512) as u8).collect())));
@@ -104,7 +108,36 @@ impl Rig {
         let cable = Cable::stream(Nic { mac: [2, 0, 0, 0, 0, 1], pairs: 1, socket, ours: true }).unwrap();
         let devices = Devices::new([image], vec![cable]);
         let bus = Bus::wire(&devices, &domain, true, &Arc::default());
-        let mut rig = Rig { domain, memory, file, other, bus, vcpu: Vcpu::new(0), ports: [0; 2] };
+        Rig { domain, memory, file, other, bus, vcpu: Vcpu::new(0), ports: [0; 2] }
+    }
+
+    /// A machine that goes on from here; `damage` may change what is saved of each device, by name. Its guest has no connection.
+    fn moved(&self, damage: impl Fn(&str, &mut Value)) -> Result<Rig, Error> {
+        self.bus.hold(true);
+        let mut other = self.other.try_clone().unwrap();
+        let answers = std::thread::spawn(move || {
+            let mut question = [0; 9];
+            other.read_exact(&mut question).unwrap();
+            let number = &question[5..];
+            other.write_all(&[&[0x80, 0, 0, 5, TOLD], number].concat()).unwrap();
+        });
+        let mut states: BTreeMap<_, _> = self.bus.save()?.into_iter().collect();
+        answers.join().unwrap();
+        let mut memory = vec![0; RAM as usize];
+        self.memory.read(Gpa(0), &mut memory).unwrap();
+        states.iter_mut().for_each(|(name, value)| damage(name, value));
+        let rig = Rig { ports: self.ports, ..Rig::blank() };
+        rig.bus.hold(true);
+        assert!(rig.domain.restore(self.domain.save()));
+        rig.memory.write(Gpa(0), &memory).unwrap();
+        rig.bus.restore(&mut |name| Ok(states.remove(name).expect("a device's state")))?;
+        rig.bus.hold(false);
+        self.bus.hold(false);
+        Ok(rig)
+    }
+
+    fn new() -> Self {
+        let mut rig = Rig::blank();
         assert_eq!(rig.call(call::MEMORY, 7, &[0x7ff0 | 1 << 32, 0, ENTRIES >> 12]), 0);
         // Entry n is of frame n.
         for frame in 0..RAM >> 12 {
@@ -201,9 +234,12 @@ fn a_disk_reads_and_writes_what_is_granted() {
     let mut discard = request(blkif::DISCARD, 8, &[]);
     discard.extend(8u64.to_le_bytes());
     assert_eq!(rig.ask(4, &discard), Some(0));
-    // The state of a connected disk.
-    let saved = rig.bus.save().map(drop).unwrap_err().to_string();
-    assert!(saved.contains("network card"), "{saved}");
+    let mut other = rig.moved(|_, _| ()).unwrap();
+    assert_eq!(
+        other.ask(5, &request(blkif::READ, 3, &[(FRAME, 1, 1)])),
+        Some(0),
+        "a machine goes on from it"
+    );
     rig.set(DISK_FRONT, &[("state", "5")]);
     assert_eq!(rig.state(), "5");
     rig.set(DISK_FRONT, &[("state", "6")]);
@@ -336,6 +372,76 @@ fn packets_come_and_go() {
     rig.memory.store_u32(Gpa(SEND), 5).unwrap();
     assert_eq!(rig.call(call::EVENT_CHANNEL, 4, &[rig.ports[1].into()]), 0);
     assert_eq!(rig.memory.load_u32(Gpa(SEND + 8)).unwrap(), 4, "it stands still");
+}
+
+/// What was sent and not taken leaves the machine that goes on, behind what tells its network that it is another; what comes before the
+/// answer is for another guest.
+#[test]
+fn a_card_goes_on_in_another_machine() {
+    let rig = Rig::new();
+    connect_card(&rig);
+    rig.memory.write(Gpa(DATA), &[5; 4096]).unwrap();
+    let packet = [FRAME.to_le_bytes(), [0; 4], [1, 0, 60, 0]].concat();
+    rig.memory.write(Gpa(SEND + 64), &packet).unwrap();
+    rig.memory.store_u32(Gpa(SEND), 1).unwrap();
+    let mut moved = rig.moved(|_, _| ()).unwrap();
+    let mut got = [0; 9 + 64];
+    moved.other.read_exact(&mut got).unwrap();
+    assert_eq!((got[4], &got[9..13], &got[13..]), (ANEW, &[0, 0, 0, 60][..], &[5; 60][..]));
+    assert_eq!(moved.memory.load_u32(Gpa(SEND + 8)).unwrap(), 1);
+    let frame = |byte: u8| [&60u32.to_be_bytes()[..], &[byte; 60]].concat();
+    let begun = [&[0x80, 0, 0, 5, BEGUN][..], &got[5..9]].concat();
+    moved.other.write_all(&[frame(8), begun, frame(9)].concat()).unwrap();
+    moved.memory.write(Gpa(RECEIVE + 64), &[0, FRAME].map(u32::to_le_bytes).concat()).unwrap();
+    moved.memory.store_u32(Gpa(RECEIVE), 1).unwrap();
+    assert_eq!(moved.call(call::EVENT_CHANNEL, 4, &[moved.ports[1].into()]), 0);
+    let begin = Instant::now();
+    while moved.memory.load_u32(Gpa(RECEIVE + 8)).unwrap() != 1 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nothing came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(moved.memory.read_u32(Gpa(DATA)).unwrap(), 0x0909_0909);
+}
+
+#[test]
+fn states_that_no_device_has_are_refused() {
+    let rig = Rig::new();
+    rig.connect_disk();
+    connect_card(&rig);
+    let card = "xen/vif/0";
+    let tries: [(&str, &str, u64); 15] = [
+        (card, "mac/0", 4),
+        (card, "state", 0),
+        (card, "state", 7),
+        (card, "state", 3),
+        (card, "queues/0/send/pages/0", u64::MAX - 4095),
+        (card, "queues/0/receive/pages/0", RAM << 20),
+        (card, "queues/0/send/pages/0", SEND + 8),
+        (card, "queues/0/send/entries", 512),
+        (card, "queues/0/send/entries", 3),
+        (card, "queues/0/receive/taken", 257),
+        (card, "queues/0/send/slot", 4),
+        ("xen/vbd/51712", "queues/0/0/pages/0", u64::MAX - 4095),
+        ("xen/vbd/51712", "queues/0/0/entries", 0),
+        ("xen/vbd/51712", "sectors", 1),
+        ("xen/vbd/51712", "state", 255),
+    ];
+    for (device, field, number) in tries {
+        let refused = rig.moved(|name, value| {
+            if name == device {
+                let place = value.tree_mut().pointer_mut(&format!("/{field}"));
+                *place.unwrap_or_else(|| panic!("{name} has no {field}")) = number.into();
+            }
+        });
+        assert!(refused.is_err(), "{device} {field} {number}");
+        rig.bus.hold(false);
+    }
+    let longer = rig.moved(|name, value| {
+        if name == card {
+            value.set_bytes(vec![0; 7]);
+        }
+    });
+    assert!(longer.is_err());
 }
 
 proptest! {

@@ -2,6 +2,7 @@
 
 mod answers;
 mod channels;
+mod saved;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -12,7 +13,8 @@ use satori_defs::hyperv::vmbus::{
 };
 use satori_lock::lock;
 use satori_memory::GuestMemory;
-use satori_save::{Error, Save, Value};
+use satori_save::{Error, Save};
+use serde::{Deserialize, Serialize};
 
 use crate::gpadl::{Gpadls, Made};
 use crate::{Bytes as _, Channel, Device, Host, Posted};
@@ -43,7 +45,7 @@ pub struct Parts {
 }
 
 /// Where a channel is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
     Offered,
     Open,
@@ -58,7 +60,8 @@ struct Slot {
 }
 
 /// What the guest has agreed on.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Contact {
     version: u32,
     vp: u32,
@@ -219,20 +222,6 @@ impl Bus {
 /// By which connection a guest that asked for `version` posts from then on.
 fn connection(version: u32) -> u32 {
     if version >= VERSION_5 { 4 } else { 1 }
-}
-
-/// A bus is saved by nobody yet.
-impl Save for Bus {
-    fn save(&self) -> Result<Value, Error> {
-        Err(Error::refused(
-            "VMBus",
-            "what its guest has agreed on with its devices; save a machine without --vmbus and bus=vmbus",
-        ))
-    }
-
-    fn restore(&self, _value: &Value) -> Result<(), Error> {
-        self.save().map(drop)
-    }
 }
 
 /// Posts again what had no buffer.

@@ -8,9 +8,10 @@ use satori_defs::hyperv::vmbus::packet::{COMPLETION, IN_BAND};
 use satori_defs::hyperv::vmbus::ring::HEADER;
 use satori_lock::lock;
 use satori_memory::GuestMemory;
+use serde::{Deserialize, Serialize};
 
 use crate::ring::{Put, Reader, Writer};
-use crate::{Broken, Host, Packet, Pages};
+use crate::{Broken, Host, Packet, Pages, SavedPages};
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,33 @@ struct Open {
     writer: Writer,
     /// Packets that have no room.
     waiting: VecDeque<Vec<u8>>,
+}
+
+/// A channel as plain data.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedChannel {
+    sint: u8,
+    vp: u32,
+    open: Option<SavedOpen>,
+}
+
+/// An open one: its pages, where the second ring begins in them, where both go on, and what waits for room.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedOpen {
+    pages: SavedPages,
+    split: u64,
+    read: u32,
+    write: u32,
+    asked: bool,
+    waiting: Vec<Vec<u8>>,
+}
+
+impl SavedChannel {
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
 }
 
 #[derive(Default)]
@@ -62,6 +90,43 @@ impl Channel {
     ) -> Arc<Self> {
         let (vp, bells, state) = (AtomicU32::new(0), AtomicU32::new(0), Mutex::default());
         Arc::new(Channel { relid, index, host, memory, sint, vp, state, bells })
+    }
+
+    /// Its state, while nobody looks for signals.
+    pub(crate) fn save(&self) -> SavedChannel {
+        let open = lock(&self.state).open.as_ref().map(|open| {
+            let ((pages, read), (split, write, asked)) = (open.reader.place(), open.writer.place());
+            let waiting = open.waiting.iter().cloned().collect();
+            SavedOpen { pages: pages.save(), split, read, write, asked, waiting }
+        });
+        SavedChannel { sint: self.sint, vp: self.vp.load(Ordering::Acquire), open }
+    }
+
+    /// The one that was saved; none if it cannot be.
+    pub(crate) fn restored(
+        number: (u32, u16),
+        host: Arc<dyn Host>,
+        memory: &GuestMemory,
+        saved: SavedChannel,
+    ) -> Option<Arc<Self>> {
+        let channel = Channel::new(number, host, memory.clone(), saved.sint);
+        channel.set_vp(saved.vp);
+        if let Some(SavedOpen { pages, split, read, write, asked, waiting }) = saved.open {
+            let pages = Arc::new(Pages::restored(memory.clone(), &pages)?);
+            let second = pages.len().checked_sub(split)?;
+            let reader = Reader::restored(pages.clone(), 0, split, read)?;
+            let writer = Writer::restored(pages, split, second, write, asked)?;
+            // As they were encoded: a header at least, in eights.
+            let fit = waiting
+                .iter()
+                .all(|packet| packet.len() >= HEADER as usize && packet.len().is_multiple_of(8));
+            let bytes = waiting.iter().map(Vec::len).sum::<usize>();
+            if !fit || bytes > 2 * WAITING_MAX {
+                return None;
+            }
+            lock(&channel.state).open = Some(Open { reader, writer, waiting: waiting.into() });
+        }
+        Some(channel)
     }
 
     /// Its number on the bus.

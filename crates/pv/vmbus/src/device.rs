@@ -3,6 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use satori_save::{Error, Value};
+
 use crate::{Bus, Channel};
 
 /// How the guest is reached.
@@ -57,6 +59,12 @@ pub trait Device: Send + Sync {
     fn signalled(&self, bus: &Arc<Bus>, channel: &Arc<Channel>);
     /// The guest closed it: when this returns, nothing that came by it touches the guest's memory any more.
     fn closed(&self, channel: &Arc<Channel>);
+    /// What it does beside vCPUs stands still, or goes on.
+    fn hold(&self, _still: bool) {}
+    /// Its state, while it is held still, once nothing is under way any more.
+    fn save(&self) -> Result<Value, Error>;
+    /// Takes a state back, on a bus that has its channels ([`Bus::open_channel`]). What it has to tell the guest waits until it is let go.
+    fn restore(&self, bus: &Arc<Bus>, value: &Value) -> Result<(), Error>;
     /// The guest ended: what it gave away is brought to its end, unless `give_up` says that nobody wants to wait.
     fn finish(&self, _give_up: &dyn Fn() -> bool) {}
     /// Why it cannot be had in a run that is the same every time, if it cannot.

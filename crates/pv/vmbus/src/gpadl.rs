@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use satori_memory::GuestMemory;
+use serde::{Deserialize, Serialize};
 
-use crate::{Bytes as _, Pages};
+use crate::{Bytes as _, Pages, SavedPages};
 
 /// Most lists, and most pages in all of them: 4 GiB.
 const LISTS: usize = 1024;
@@ -38,6 +39,19 @@ struct List {
 pub(crate) struct Gpadls {
     lists: BTreeMap<u32, List>,
     frames: usize,
+}
+
+/// A list as plain data: its channel, what its header said of it (offset, length, frames), the frames that came, and the pages if it is
+/// whole.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedList {
+    relid: u32,
+    offset: u64,
+    len: u64,
+    wanted: usize,
+    frames: Vec<u64>,
+    pages: Option<SavedPages>,
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
@@ -89,6 +103,40 @@ impl Gpadls {
                 Made::Refused(relid)
             }
         }
+    }
+
+    /// All of them, by number.
+    pub(crate) fn save(&self) -> Vec<(u32, SavedList)> {
+        let list = |list: &List| SavedList {
+            relid: list.relid,
+            offset: list.offset,
+            len: list.len,
+            wanted: list.wanted,
+            frames: list.frames.clone(),
+            pages: list.pages.as_ref().map(|pages| pages.save()),
+        };
+        self.lists.iter().map(|(id, one)| (*id, list(one))).collect()
+    }
+
+    /// Those that were saved; none if a guest cannot have made them.
+    pub(crate) fn restored(saved: Vec<(u32, SavedList)>, memory: &GuestMemory) -> Option<Self> {
+        let mut all = Gpadls::default();
+        if saved.len() > LISTS {
+            return None;
+        }
+        for (id, SavedList { relid, offset, len, wanted, frames, pages }) in saved {
+            let pages = match pages {
+                Some(pages) => Some(Arc::new(Pages::restored(memory.clone(), &pages)?)),
+                None if frames.len() >= wanted => return None,
+                None => None,
+            };
+            all.frames = all.frames.checked_add(wanted).filter(|frames| *frames <= FRAMES && wanted > 0)?;
+            let list = List { relid, offset, len, wanted, frames, pages };
+            if all.lists.insert(id, list).is_some() {
+                return None;
+            }
+        }
+        Some(all)
     }
 
     /// The whole list `id` of channel `relid`.

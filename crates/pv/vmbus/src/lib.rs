@@ -31,5 +31,5 @@ pub use bytes::Bytes;
 pub use channel::{Channel, Sent};
 pub use device::{Device, Host, Offer, Posted};
 pub use packet::{Packet, Span};
-pub use pages::Pages;
+pub use pages::{Pages, SavedPages};
 pub use ring::Broken;

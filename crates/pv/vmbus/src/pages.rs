@@ -13,6 +13,13 @@ pub struct Pages {
     len: u64,
 }
 
+/// Pages as plain data: address and length of each piece.
+pub type SavedPages = Vec<(u64, u64)>;
+
+/// Most pieces, and most bytes in all of them.
+const PIECES: usize = 1 << 20;
+const BYTES: u64 = (PIECES as u64) * PAGE_SIZE;
+
 const OUTSIDE: Broken = Broken("it is longer than its pages");
 const NO_RAM: Broken = Broken("a page of it is no RAM");
 
@@ -38,6 +45,25 @@ impl Pages {
             at += here;
         }
         Some(Pages { memory, runs, len })
+    }
+
+    /// Which they are.
+    pub fn save(&self) -> SavedPages {
+        self.runs.iter().map(|(_, gpa, len)| (gpa.0, *len)).collect()
+    }
+
+    /// Those that were saved; none if some are not RAM, or they are more than a guest can name.
+    pub fn restored(memory: GuestMemory, saved: &[(u64, u64)]) -> Option<Self> {
+        let (mut runs, mut at) = (Vec::with_capacity(saved.len().min(PIECES)), 0_u64);
+        for (gpa, len) in saved {
+            gpa.checked_add(*len)?;
+            if *len == 0 || *len > BYTES - at || !memory.has(Gpa(*gpa), *len) {
+                return None;
+            }
+            runs.push((at, Gpa(*gpa), *len));
+            at += len;
+        }
+        (!runs.is_empty() && runs.len() <= PIECES).then_some(Pages { memory, runs, len: at })
     }
 
     /// Bytes in it.

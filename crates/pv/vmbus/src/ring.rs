@@ -83,6 +83,17 @@ impl Reader {
         Some(Reader { ring, at })
     }
 
+    /// One that goes on at `at`.
+    pub(crate) fn restored(pages: Arc<Pages>, base: u64, bytes: u64, at: u32) -> Option<Self> {
+        let ring = Ring::new(pages, base, bytes)?;
+        (at < ring.size && at.is_multiple_of(8)).then_some(Reader { ring, at })
+    }
+
+    /// The pages in which the ring is, and where it goes on.
+    pub(crate) fn place(&self) -> (&Arc<Pages>, u32) {
+        (&self.ring.pages, self.at)
+    }
+
     /// The next packet as bytes, its header first and without its trailer; and whether the guest waits for what became free.
     pub(crate) fn take(&mut self) -> Result<Option<(Vec<u8>, bool)>, Broken> {
         let used = self.ring.used(self.at, self.ring.index(WRITE)?);
@@ -147,6 +158,17 @@ impl Writer {
         let ring = Ring::new(pages, base, bytes)?;
         let at = ring.index(WRITE).ok()?;
         Some(Writer { ring, at, asked: false })
+    }
+
+    /// One that goes on at `at`.
+    pub(crate) fn restored(pages: Arc<Pages>, base: u64, bytes: u64, at: u32, asked: bool) -> Option<Self> {
+        let ring = Ring::new(pages, base, bytes)?;
+        (at < ring.size && at.is_multiple_of(8)).then_some(Writer { ring, at, asked })
+    }
+
+    /// Where the ring begins and goes on, and whether the guest was asked to tell when there is room.
+    pub(crate) fn place(&self) -> (u64, u32, bool) {
+        (self.ring.base, self.at, self.asked)
     }
 
     /// Puts a packet, whose length is a multiple of 8 and whose header is right, into the ring.

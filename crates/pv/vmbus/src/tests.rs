@@ -8,6 +8,8 @@ use satori_defs::hyperv::vmbus::message::*;
 use satori_defs::hyperv::vmbus::packet::{COMPLETION, GPA_DIRECT, IN_BAND};
 use satori_lock::lock;
 use satori_memory::{Gpa, GuestMemory, Region};
+use satori_save::{Error, Save, State, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::*;
 
@@ -89,6 +91,24 @@ impl Device for Echo {
     fn closed(&self, _channel: &Arc<Channel>) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
+    fn save(&self) -> Result<Value, Error> {
+        Value::with_bytes(&Echoed { closed: self.closed.load(Ordering::Relaxed) }, vec![1, 2, 3])
+    }
+    fn restore(&self, _bus: &Arc<Bus>, value: &Value) -> Result<(), Error> {
+        let Echoed { closed } = value.state()?;
+        self.closed.store(closed, Ordering::Relaxed);
+        Error::unless(value.bytes() == [1, 2, 3], "echo", "it has other bytes")
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Echoed {
+    closed: u64,
+}
+
+impl State for Echoed {
+    const NAME: &'static str = "echo";
+    const VERSION: u32 = 1;
 }
 
 struct Bed {
@@ -115,6 +135,18 @@ impl Bed {
             determined: true,
         });
         Bed { memory, guest, echo, bus }
+    }
+
+    /// A bus that goes on from here; `damage` may change what is saved.
+    fn moved(&self, damage: impl FnOnce(&mut Value)) -> Result<Bed, Error> {
+        let bed = Bed::new();
+        let mut memory = vec![0; 0x10_0000];
+        self.memory.read(Gpa(0), &mut memory).unwrap();
+        bed.memory.write(Gpa(0), &memory).unwrap();
+        let mut saved = self.bus.save()?;
+        damage(&mut saved);
+        bed.bus.restore(&saved)?;
+        Ok(bed)
     }
 
     /// What comes back for a message.
@@ -203,6 +235,90 @@ fn in_band(id: u64, payload: &[u8]) -> Vec<u8> {
     packet.extend(payload);
     packet.resize(len, 0);
     packet
+}
+
+/// A bus with a channel open, completions that wait for room in its ring, a list that is not whole, and a message that waits.
+fn busy() -> Bed {
+    let bed = Bed::opened();
+    for id in 0..120 {
+        bed.put(&in_band(id, &[id as u8; 72]));
+        bed.bus.signalled(1);
+    }
+    bed.guest.deaf.store(1, Ordering::Relaxed);
+    bed.bus.message(1, &words(&[GPADL_HEADER, 0, 1, 20, 1 << 16 | 24, 0x2000, 0, 0x20, 0])).unwrap();
+    bed.bus.message(1, &words(&[MODIFY, 0, 1, 1])).unwrap();
+    bed
+}
+
+#[test]
+fn a_bus_that_was_saved_goes_on() {
+    let bed = busy();
+    let saved = bed.bus.save().unwrap();
+    let moved = bed.moved(|_| ()).unwrap();
+    assert_eq!(moved.bus.save().unwrap(), saved, "what is taken back is what was given");
+    // What waited for a buffer comes when there is one.
+    moved.bus.timers().run(u64::MAX / 2);
+    let messages = lock(&moved.guest.messages).clone();
+    assert_eq!(messages.iter().map(|one| one.u32_at(0)).collect::<Vec<_>>(), [MODIFY_RESPONSE]);
+    // Completions come in their order, none is missing and none comes twice.
+    let mut ids = Vec::new();
+    while ids.len() < 120 {
+        let Some(packet) = moved.take() else {
+            assert!(!ids.is_empty(), "nothing is there");
+            moved.bus.signalled(1);
+            continue;
+        };
+        ids.push(packet.u64_at(8));
+    }
+    assert_eq!(ids, (0..120).collect::<Vec<_>>());
+    assert_eq!(moved.take(), None);
+    // The rest of the list, and a new request.
+    moved.bus.message(1, &words(&[GPADL_BODY, 0, 0, 20, 0x21, 0])).unwrap();
+    assert_eq!(lock(&moved.guest.messages).last().unwrap().u32_at(0), GPADL_CREATED);
+    moved.put(&in_band(500, b"hello..."));
+    moved.bus.signalled(1);
+    assert_eq!(moved.take().unwrap().u64_at(8), 500);
+    assert!(moved.opens_again());
+}
+
+/// Whatever stands in a saved state, it is refused, or what goes on from it harms nobody.
+#[test]
+fn damaged_states_are_refused_or_harmless() {
+    let bed = busy();
+    let saved = bed.bus.save().unwrap();
+    let (mut places, mut left) = (Vec::new(), vec![(String::new(), saved.tree())]);
+    while let Some((at, tree)) = left.pop() {
+        if let Some(fields) = tree.as_object() {
+            left.extend(fields.iter().map(|(name, tree)| (format!("{at}/{name}"), tree)));
+        } else if let Some(items) = tree.as_array() {
+            let most = items.iter().enumerate().take(4);
+            left.extend(most.map(|(index, tree)| (format!("{at}/{index}"), tree)));
+        }
+        places.push(at);
+    }
+    let (mut refused, mut tried) = (0, 0);
+    for at in &places {
+        for number in [0, 1, 3, 7, 0x2000, 0x10_0000, 1 << 32, 1 << 62, u64::MAX - 4095, u64::MAX] {
+            tried += 1;
+            let damage = |value: &mut Value| *value.tree_mut().pointer_mut(at).unwrap() = number.into();
+            let Ok(moved) = bed.moved(damage) else {
+                refused += 1;
+                continue;
+            };
+            moved.bus.timers().run(u64::MAX / 2);
+            moved.put(&in_band(500, b"hello..."));
+            (0..3).for_each(|relid| moved.bus.signalled(relid));
+            // Where packets are may be anything by now.
+            (0..200).for_each(|_| drop(moved.take()));
+            moved.bus.signalled(1);
+            for kind in 1..30 {
+                let _ = moved.bus.message(1, &words(&[kind, 0, 1, 20, 9, 3, 0, 0]));
+            }
+        }
+    }
+    assert!(refused * 2 > tried, "{refused} of {tried}");
+    assert!(bed.moved(|value| value.set_bytes(vec![1, 2])).is_err());
+    assert!(bed.moved(|value| value.set_bytes(vec![1, 2, 3, 4])).is_err());
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Kind for Heartbeat {
     fn tick(service: &Arc<Service<Self>>, now: Nanos) {
         let sent = {
             let mut beats = lock(&service.kind.0);
-            beats.sent += 1;
+            beats.sent = beats.sent.wrapping_add(1);
             beats.sent
         };
         let mut body = sent.to_le_bytes().to_vec();
@@ -85,9 +85,18 @@ impl Kind for Heartbeat {
         }
     }
 
+    fn counts(&self) -> [u64; 2] {
+        let beats = lock(&self.0);
+        [beats.sent, beats.answered]
+    }
+
+    fn count_on(&self, [sent, answered]: [u64; 2]) {
+        *lock(&self.0) = Beats { sent, answered };
+    }
+
     fn answered(&self, body: &[u8]) {
         let mut beats = lock(&self.0);
-        beats.answered += 1;
+        beats.answered = beats.answered.wrapping_add(1);
         tracing::debug!("VMBus: heartbeat {} of {}: {}", beats.answered, beats.sent, body.u64_at(0));
     }
 }

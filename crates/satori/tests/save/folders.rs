@@ -2,7 +2,7 @@
 //! network. Its output, and the files of the folders that it may change, are those of the command that nobody disturbed.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A command with files open, read and appended to meanwhile, in its root, whose changes are in memory; in a folder that it may change; and
 /// in one by 9P.
 const FILES: &str = include_str!("folders.sh");
+/// One that writes to a disk, reads it, and is connected to the host, again and again.
+const DISK: &str = include_str!("disk.sh");
 
 /// A command, and what it may change.
 struct Place {
@@ -70,6 +72,30 @@ impl Place {
         let share = format!("{shared}:shared,rw,9p");
         let options = ["--rwdir", rw, "--share", &share];
         Place::new(&format!("folders-{name}"), folders.to_vec(), &options, FILES, &[rw])
+    }
+
+    /// A disk, which the guest knows by that name, and a network card on `bus`, with these options.
+    fn bus(name: &str, bus: &str, node: &str, options: &[&str]) -> Place {
+        let disk = common::file(&format!("{bus}-{name}"), &vec![b'.'; 1 << 20]);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its number").port().to_string();
+        std::thread::spawn(move || {
+            while let Ok((mut guest, _)) = listener.accept() {
+                // A guest that is gone does not hear it.
+                let _ = guest.write_all(b"hello\n");
+            }
+        });
+        let (disk, net) = (format!("{disk},snapshot,bus={bus}"), format!("user,loopback,bus={bus}"));
+        let options = [options, &["--cpus", "2", "--disk", &disk, "--net", &net]].concat();
+        Place::new(&format!("{bus}-{name}"), Vec::new(), &options, DISK, &[&port, node])
+    }
+
+    fn vmbus(name: &str) -> Place {
+        Place::bus(name, "vmbus", "/dev/sda", &["--hyperv", "auto"])
+    }
+
+    fn xen(name: &str) -> Place {
+        Place::bus(name, "xen", "/dev/xvda", &["--guest", "xen-pvh"])
     }
 
     /// A machine for the command, its devices, and the host's end of its control.
@@ -255,6 +281,15 @@ fn compare(make: fn(&str) -> Place, times: usize, random: &mut Random) -> Result
 /// Commands with folders.
 pub(crate) fn run(times: usize, random: &mut Random) -> Result<String, String> {
     compare(Place::folders, times, random)
+}
+
+/// Commands with devices on VMBus, and on Xen's bus.
+pub(crate) fn on_vmbus(times: usize, random: &mut Random) -> Result<String, String> {
+    compare(Place::vmbus, times, random)
+}
+
+pub(crate) fn on_xen(times: usize, random: &mut Random) -> Result<String, String> {
+    compare(Place::xen, times, random)
 }
 
 /// A command whose host leaves while it runs: nobody hears its end, and the guest powers off all the same.

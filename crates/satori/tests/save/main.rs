@@ -87,13 +87,15 @@ fn main() {
                 }
             }
         }
-        if wanted("folders") {
+        let commands: [(&str, fn(usize, &mut Random) -> Result<String, String>); 3] =
+            [("folders", folders::run), ("VMBus", folders::on_vmbus), ("Xen's bus", folders::on_xen)];
+        for (name, run) in commands.into_iter().filter(|(name, _)| wanted(name)) {
             tried += 1;
-            match folders::run(flags.instants.unwrap_or(5), &mut Random::new(seed)) {
-                Ok(told) => println!("save: folders, seed {seed}: {told}"),
+            match run(flags.instants.unwrap_or(5), &mut Random::new(seed)) {
+                Ok(told) => println!("save: {name}, seed {seed}: {told}"),
                 Err(wrong) => {
                     failed += 1;
-                    eprintln!("save: folders, seed {seed}: {wrong}");
+                    eprintln!("save: {name}, seed {seed}: {wrong}");
                 }
             }
         }

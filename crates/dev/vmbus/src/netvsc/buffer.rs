@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use satori_vmbus::{Broken, Pages};
+use satori_memory::GuestMemory;
+use satori_vmbus::{Broken, Pages, SavedPages};
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a section, as Windows has them: a frame of 1500 bytes and what is around it.
 pub(super) const SECTION: u32 = 1728;
@@ -22,7 +24,43 @@ pub(super) struct Sections {
     last: u64,
 }
 
+/// A receive buffer as plain data.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedSections {
+    pages: SavedPages,
+    next: usize,
+    packets: Vec<(u64, (usize, usize))>,
+    last: u64,
+}
+
 impl Sections {
+    pub(super) fn save(&self) -> SavedSections {
+        let mut packets: Vec<_> = self.packets.iter().map(|(id, place)| (*id, *place)).collect();
+        packets.sort_unstable();
+        SavedSections { pages: self.pages.save(), next: self.next, packets, last: self.last }
+    }
+
+    /// The one that was saved; none if it cannot be.
+    pub(super) fn restored(memory: GuestMemory, saved: SavedSections) -> Option<Self> {
+        let SavedSections { pages, next, packets, last } = saved;
+        let mut all = Sections::new(Arc::new(Pages::restored(memory, &pages)?))?;
+        let most = all.taken.len();
+        if next > most || last >= 1 << 62 {
+            return None;
+        }
+        (all.next, all.last) = (next, last);
+        for (id, (first, count)) in packets {
+            let sections = all.taken.get_mut(first..first.checked_add(count)?)?;
+            let fits = count > 0 && id <= last && !sections.contains(&true);
+            sections.fill(true);
+            if !fits || all.packets.insert(id, (first, count)).is_some() {
+                return None;
+            }
+        }
+        Some(all)
+    }
+
     /// The sections of `pages`; none if there is not room for one.
     pub(super) fn new(pages: Arc<Pages>) -> Option<Self> {
         let count = (pages.len() / u64::from(SECTION)).min(MOST) as usize;

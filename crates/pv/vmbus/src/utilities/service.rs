@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use satori_bus::{Nanos, Timer};
+use satori_bus::{Armed, Nanos, Timer};
 use satori_lock::lock;
+use satori_save::{Error, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::{Bus, Bytes as _, Channel, Device, Offer, Packet, Sent};
 
@@ -26,6 +28,12 @@ pub trait Kind: Send + Sync + Sized + 'static {
     fn ready(_service: &Arc<Service<Self>>, _now: Nanos) {}
     /// The time for which it was armed has come.
     fn tick(_service: &Arc<Service<Self>>, _now: Nanos) {}
+    /// What it counts.
+    fn counts(&self) -> [u64; 2] {
+        [0; 2]
+    }
+    /// Counts on from there.
+    fn count_on(&self, _counts: [u64; 2]) {}
     /// The guest answered a request.
     fn answered(&self, _body: &[u8]) {}
 }
@@ -43,6 +51,25 @@ struct State {
     ready: bool,
     /// Numbers requests.
     last: u8,
+}
+
+/// A utility as plain data.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SavedService {
+    name: String,
+    /// The channel of the guest's driver.
+    relid: Option<u32>,
+    ready: bool,
+    last: u8,
+    counts: [u64; 2],
+    /// When it does the next thing by itself.
+    timers: Vec<Armed>,
+}
+
+impl satori_save::State for SavedService {
+    const NAME: &'static str = "VMBus utility";
+    const VERSION: u32 = 1;
 }
 
 /// Bytes of a pipe's header, and of the framework's.
@@ -76,6 +103,10 @@ impl<K: Kind> Service<K> {
 
     pub(super) fn me(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
+    }
+
+    fn timer(&self) -> Weak<dyn Timer> {
+        self.me.clone()
     }
 
     /// The bus and the channel, while the guest's driver is there and agreed.
@@ -152,5 +183,33 @@ impl<K: Kind> Device for Service<K> {
 
     fn closed(&self, _channel: &Arc<Channel>) {
         *lock(&self.state) = State::default();
+    }
+
+    fn save(&self) -> Result<Value, Error> {
+        let state = lock(&self.state);
+        let (bus, channel) = state.way.as_ref().map(|(bus, channel)| (bus.upgrade(), channel)).unzip();
+        let timers = bus.flatten().map(|bus| bus.timers().armed(&self.timer())).unwrap_or_default();
+        Value::of(&SavedService {
+            name: K::NAME.into(),
+            relid: channel.map(|channel| channel.relid()),
+            ready: state.ready,
+            last: state.last,
+            counts: self.kind.counts(),
+            timers,
+        })
+    }
+
+    fn restore(&self, bus: &Arc<Bus>, value: &Value) -> Result<(), Error> {
+        let SavedService { name, relid, ready, last, counts, timers } = value.state()?;
+        let unless = |fits, why| Error::unless(fits, <SavedService as satori_save::State>::NAME, why);
+        unless(name == K::NAME, "it is another one")?;
+        let channel = relid.map(|relid| bus.open_channel(relid));
+        unless(!matches!(channel, Some(None)), "its channel is not open")?;
+        let way = channel.flatten().map(|channel| (Arc::downgrade(bus), channel));
+        unless(way.is_some() || !ready, "it has no channel")?;
+        *lock(&self.state) = State { way, ready, last };
+        self.kind.count_on(counts);
+        bus.timers().restore(&self.timer(), &timers);
+        Ok(())
     }
 }
