@@ -47,6 +47,9 @@ struct Flags {
     _filter: Vec<String>,
 }
 
+/// Saves a guest with a command so many times, at random instants, and tells what was seen.
+type Case = fn(usize, &mut Random) -> Result<String, String>;
+
 fn main() {
     // The helpers of a command's machine are started as this program, as `satori` starts itself.
     let mut words = std::env::args_os().skip(1);
@@ -87,7 +90,7 @@ fn main() {
                 }
             }
         }
-        let commands: [(&str, fn(usize, &mut Random) -> Result<String, String>); 3] =
+        let commands: [(&str, Case); 3] =
             [("folders", folders::run), ("VMBus", folders::on_vmbus), ("Xen's bus", folders::on_xen)];
         for (name, run) in commands.into_iter().filter(|(name, _)| wanted(name)) {
             tried += 1;
