@@ -54,7 +54,7 @@ pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, St
     let calls = if by_port && !plan.config.hyperv.set.is_empty() { "a port" } else { "an instruction" };
     let settings = [
         ("--clock", kind.to_string()),
-        ("the TSC's frequency (--tsc-hz)", clock.counter_hz().to_string()),
+        ("the TSC's frequency", clock.counter_hz().to_string()),
         ("--cpus", format!("{:?}", plan.config.topology)),
         ("--cpu", format!("{:?}", platform.cpuid.offered())),
         ("--hyperv", format!("{:?}", plan.config.hyperv)),
