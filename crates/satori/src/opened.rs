@@ -16,7 +16,7 @@ use crate::late::LateFile;
 #[derive(Debug, Default)]
 pub struct Opened {
     files: Vec<LateFile>,
-    /// Descriptors of the same files that were handed out.
+    /// Descriptors of the same files that were handed out, and of channels.
     given: Vec<RawFd>,
     sockets: Vec<PathBuf>,
     names: Option<Arc<CodeNames>>,
