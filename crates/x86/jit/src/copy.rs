@@ -1,8 +1,6 @@
 //! Instructions on general registers that are copied, with other registers and addresses in them.
 
-use iced_x86::{
-    Code, Instruction, InstructionInfoOptions, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,
-};
+use iced_x86::{Code, Instruction, InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register};
 use satori_state::reg;
 
 use super::asm::{Alu, Mem, Reg, cc};
@@ -184,10 +182,16 @@ struct Operands {
     fixed: bool,
 }
 
-/// Whether an operand of this kind is RAX, or a part of it, by the opcode alone.
-fn is_rax(kind: OpCodeOperandKind) -> bool {
-    use OpCodeOperandKind as K;
-    matches!(kind, K::al | K::ax | K::eax | K::rax)
+/// Which operand of an instruction that can be copied, if any, is RAX or a part of it by the opcode alone. The decoder has
+/// that for all opcodes, in a table that takes longer to make than a small guest runs.
+fn rax_operand(code: Code) -> Option<u32> {
+    use Code::*;
+    match code {
+        Mov_AL_moffs8 | Mov_AX_moffs16 | Mov_EAX_moffs32 | Mov_RAX_moffs64 => Some(0),
+        Mov_moffs8_AL | Mov_moffs16_AX | Mov_moffs32_EAX | Mov_moffs64_RAX => Some(1),
+        Xchg_r16_AX | Xchg_r32_EAX | Xchg_r64_RAX => Some(1),
+        _ => None,
+    }
 }
 
 /// The scratch registers that operands have, and those that they may still take.
@@ -290,12 +294,12 @@ impl Lower<'_> {
 
     /// What `insn` has for operands; nothing if they are none that can be copied.
     fn operands(&mut self, insn: &Instruction) -> Option<Operands> {
-        let opcode = insn.op_code();
+        let rax = rax_operand(insn.code());
         let info = self.info.info_options(insn, ACCESSES);
         let accesses = [info.op0_access(), info.op1_access(), info.op2_access(), info.op3_access()];
         let (mut memory, mut fixed) = (None, false);
         for op in 0..insn.op_count() {
-            fixed |= is_rax(opcode.op_kind(op));
+            fixed |= rax == Some(op);
             match insn.op_kind(op) {
                 OpKind::Register => {
                     let r = insn.op_register(op);
@@ -356,9 +360,9 @@ impl Lower<'_> {
         (in_memory, wrap): (bool, bool),
         scratch: &mut Scratch,
     ) -> bool {
-        let opcode = copy.op_code();
+        let rax = rax_operand(copy.code());
         for op in 0..copy.op_count() {
-            if copy.op_kind(op) != OpKind::Register || is_rax(opcode.op_kind(op)) {
+            if copy.op_kind(op) != OpKind::Register || rax == Some(op) {
                 continue;
             }
             let r = copy.op_register(op);
@@ -531,4 +535,27 @@ pub(crate) fn put_address(insn: &mut Instruction, mem: Mem) {
         -128..=127 => 1,
         _ => 8,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::OpCodeOperandKind as Kind;
+
+    use super::*;
+
+    #[test]
+    fn operands_that_are_rax_by_the_opcode_are_those_of_the_decoders_table() {
+        let mut found = 0;
+        for code in Code::values().filter(|code| copyable(code.mnemonic()).is_some()) {
+            let mut insn = Instruction::default();
+            insn.set_code(code);
+            let code = general_form(&insn).map_or(code, |general| general.code());
+            for op in 0..code.op_code().op_count() {
+                let rax = matches!(code.op_code().op_kind(op), Kind::al | Kind::ax | Kind::eax | Kind::rax);
+                assert_eq!(rax_operand(code) == Some(op), rax, "{code:?}, operand {op}");
+                found += u32::from(rax);
+            }
+        }
+        assert_eq!(found, 11);
+    }
 }

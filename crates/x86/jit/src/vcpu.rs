@@ -319,9 +319,10 @@ impl Translating {
     }
 
     /// Whether there is nothing to look at before the next instruction, though an instruction asked
-    /// for a look; the look is then as good as done.
+    /// for a look; the look is then as good as done. The instruction is not counted as retired yet.
     pub(crate) fn settled(&mut self) -> bool {
         let cpu = &mut self.cpu;
+        cpu.drop_resume(cpu.retired() + 1);
         let settled = cpu.nothing_to_see();
         if settled {
             cpu.windows.attention = cpu.windows.interrupt || cpu.windows.nmi;

@@ -6,6 +6,7 @@ mod decoded;
 mod derived;
 mod outside;
 mod pending;
+mod resume;
 mod windows;
 
 use std::ptr::NonNull;
@@ -23,11 +24,13 @@ pub(crate) use decoded::{Decoded, Running};
 pub use derived::Derived;
 pub use pending::Asking;
 pub(crate) use pending::Pending;
+use resume::Resumption;
 pub use windows::Windows;
 
 use crate::debug::Debug;
 use crate::flags::Flags;
 use crate::isa::Isa;
+use crate::isa::recent::Recent;
 use crate::mmu::Mmu;
 use crate::svm::Svm;
 use crate::vmx::Vmx;
@@ -78,12 +81,16 @@ pub struct Cpu {
     pub(crate) svm: Box<Svm>,
     /// Breakpoints.
     pub(crate) debug: Debug,
+    /// RF while it masks nothing.
+    resume: Resumption,
     /// Where the current instruction goes on.
     pub(crate) next_rip: u64,
     /// The modelled processor's controls.
     pub(crate) controls: Controls,
     /// The instruction set, and what else of the processor the guest is offered.
     pub(crate) isa: Isa,
+    /// Of that, what was executed by itself lately.
+    pub(crate) recent: Recent,
     /// Guest RAM.
     pub(crate) memory: GuestMemory,
     /// The clock, the other vCPUs, who watches, random numbers.
@@ -109,9 +116,11 @@ impl Cpu {
             vmx: Box::default(),
             svm: Box::default(),
             debug: Debug::new(),
+            resume: Resumption::default(),
             next_rip: 0,
             controls: Controls::default(),
             isa: Isa::new(offered.offered),
+            recent: Recent::new(),
             memory,
             around: Around {
                 time,

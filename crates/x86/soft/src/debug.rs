@@ -106,6 +106,12 @@ impl Debug {
         self.data || self.ports || self.steps()
     }
 
+    /// Whether a breakpoint on an instruction is armed.
+    #[inline]
+    pub(crate) fn code_armed(&self) -> bool {
+        self.code
+    }
+
     /// Whether each instruction is executed by itself.
     pub(crate) fn steps(&self) -> bool {
         self.plan.step || self.watched.is_some()

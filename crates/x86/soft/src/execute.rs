@@ -154,6 +154,7 @@ fn run_inner<E: Executor>(executor: &mut E, horizon: &mut Horizon) -> Exit {
             Ok(Found::Alone) => cpu.step(),
             Ok(Found::NoRoom) => {
                 cpu.leave_block();
+                cpu.return_resume();
                 executor.make_room();
                 None
             }

@@ -4,6 +4,8 @@
 //! first instruction is decoded. Rows of one mnemonic are asked in the order of [`SECTIONS`]: the
 //! first one whose condition holds for the operands has the handler.
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
@@ -112,15 +114,15 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
-        let vex = with_v();
-        let mut found: Vec<(Mnemonic, Candidate)> = Vec::new();
+        let mut found: Vec<(Mnemonic, Candidate)> = Vec::with_capacity(2 * Mnemonic::values().len());
         for section in SECTIONS.iter().copied().flatten() {
             for row in section.rows {
                 let candidate = Candidate { when: section.when, code: None, row: *row };
                 match row.names {
                     Names::Mnemonics(names) => found.extend(names.iter().map(|name| (*name, candidate))),
                     Names::Vex(names) => {
-                        found.extend(names.iter().filter_map(|name| Some((vex[*name as usize]?, candidate))));
+                        found
+                            .extend(names.iter().filter_map(|name| Some((RELATIVES.vex(*name)?, candidate))));
                     }
                     Names::Codes(codes) => found.extend(
                         codes
@@ -130,12 +132,20 @@ impl Table {
                 }
             }
         }
-        // Stable: rows of one mnemonic stay in their order.
-        found.sort_by_key(|(mnemonic, _)| *mnemonic as usize);
-        let begins = (0..=Mnemonic::values().len())
-            .map(|number| found.partition_point(|(mnemonic, _)| (*mnemonic as usize) < number))
-            .collect();
-        Table { candidates: found.into_iter().map(|(_, candidate)| candidate).collect(), begins }
+        // Rows of one mnemonic stay in their order.
+        let mut begins = vec![0; Mnemonic::values().len() + 1];
+        found.iter().for_each(|(mnemonic, _)| begins[*mnemonic as usize + 1] += 1);
+        for at in 1..begins.len() {
+            begins[at] += begins[at - 1];
+        }
+        let mut next = begins.clone();
+        let mut order = vec![0; found.len()];
+        for (at, (mnemonic, _)) in found.iter().enumerate() {
+            let place = &mut next[*mnemonic as usize];
+            order[*place] = at;
+            *place += 1;
+        }
+        Table { candidates: order.into_iter().map(|at| found[at].1).collect(), begins }
     }
 
     fn of(&self, mnemonic: Mnemonic) -> &[Candidate] {
@@ -145,33 +155,51 @@ impl Table {
 
 static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
 
-/// For each instruction of SSE the one of AVX that was made of it: its name with a V.
-fn with_v() -> Vec<Option<Mnemonic>> {
-    let mut found = vec![None; Mnemonic::values().len()];
-    for (mnemonic, legacy) in Mnemonic::values().zip(LEGACY.iter()) {
-        if let Some(legacy) = legacy {
-            found[*legacy as usize] = Some(mnemonic);
-        }
-    }
-    found
+/// Instructions of SSE and those of AVX that were made of them: their names with a V.
+struct Relatives {
+    /// By mnemonic of AVX.
+    legacy: Vec<Option<Mnemonic>>,
+    /// By mnemonic of SSE.
+    vex: Vec<Option<Mnemonic>>,
 }
 
-static LEGACY: LazyLock<Vec<Option<Mnemonic>>> = LazyLock::new(|| {
-    let mut names: Vec<(String, Mnemonic)> =
-        Mnemonic::values().map(|mnemonic| (format!("{mnemonic:?}").to_ascii_lowercase(), mnemonic)).collect();
-    names.sort();
-    let find = |name: &str| {
-        let at = names.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
-        Some(names[at].1)
-    };
-    Mnemonic::values()
-        .map(|mnemonic| find(format!("{mnemonic:?}").to_ascii_lowercase().strip_prefix('v')?))
-        .collect()
-});
+static RELATIVES: LazyLock<Relatives> = LazyLock::new(Relatives::new);
+
+impl Relatives {
+    /// Every run makes this anew: names are hashed instead of sorted, and lie in one text.
+    fn new() -> Self {
+        let mut text = String::new();
+        let ends: Vec<usize> = Mnemonic::values()
+            .map(|mnemonic| {
+                // A string takes all that is written to it.
+                let _ = write!(text, "{mnemonic:?}");
+                text.len()
+            })
+            .collect();
+        text.make_ascii_lowercase();
+        let begins = std::iter::once(0).chain(ends.iter().copied());
+        let names = || {
+            Mnemonic::values().zip(begins.clone().zip(&ends)).map(|(one, (from, to))| (&text[from..*to], one))
+        };
+        let known: HashMap<&str, Mnemonic> = names().collect();
+        let mut relatives = Relatives { legacy: vec![None; ends.len()], vex: vec![None; ends.len()] };
+        for (name, vex) in names() {
+            if let Some(legacy) = name.strip_prefix('v').and_then(|name| known.get(name)) {
+                relatives.legacy[vex as usize] = Some(*legacy);
+                relatives.vex[*legacy as usize] = Some(vex);
+            }
+        }
+        relatives
+    }
+
+    fn vex(&self, legacy: Mnemonic) -> Option<Mnemonic> {
+        self.vex[legacy as usize]
+    }
+}
 
 /// The instruction of SSE that an instruction of AVX was made of: its name without the V.
 pub(crate) fn legacy(mnemonic: Mnemonic) -> Option<Mnemonic> {
-    LEGACY[mnemonic as usize]
+    RELATIVES.legacy[mnemonic as usize]
 }
 
 /// The generic implementation of `insn`, whether offered or not; #UD for what there is none of.
@@ -224,7 +252,7 @@ mod tests {
     #[test]
     fn an_instruction_of_avx_is_found_by_its_relative() {
         assert_eq!(legacy(Mnemonic::Vpaddb), Some(Mnemonic::Paddb));
-        assert_eq!(with_v()[Mnemonic::Addsd as usize], Some(Mnemonic::Vaddsd));
+        assert_eq!(RELATIVES.vex(Mnemonic::Addsd), Some(Mnemonic::Vaddsd));
         assert!(TABLE.of(Mnemonic::Vpaddb).len() == 1 && TABLE.of(Mnemonic::Vpmovzxbw).len() == 1);
     }
 }

@@ -5,6 +5,8 @@
 //! LZCNT and TZCNT are BSR and BSF with a prefix that means nothing, WBNOINVD is WBINVD, and hints
 //! are the reserved NOPs that they were made of (SDM volume 2, each instruction's page).
 
+pub(crate) mod recent;
+
 use iced_x86::{Code, CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic, Register};
 use satori_cpuid::{Feature, Offered, Vendor};
 

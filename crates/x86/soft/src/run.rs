@@ -47,6 +47,7 @@ impl Cpu {
     pub(crate) fn end_run(&mut self, exit: Exit) {
         self.doing().set(Doing::Exit);
         self.leave_block();
+        self.return_resume();
         self.keep_shadow(exit);
         self.tell_retired(self.count.retired);
         self.state.rflags = self.rflags();
@@ -99,6 +100,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn look_around(&mut self, horizon: &mut Horizon) -> Option<Exit> {
+        self.return_resume();
         self.windows.attention = false;
         if let Some(exit) = self.debug.report() {
             self.windows.attention = true;
@@ -187,6 +189,7 @@ impl Cpu {
                 return self.deliver(Event::Interrupt(vector));
             }
         }
+        self.drop_resume(self.count.retired);
         // Interrupts come between single steps as well.
         if self.special() {
             self.windows.attention = true;
@@ -329,8 +332,7 @@ impl Cpu {
         {
             return Ok((asking.handler, asking.insn));
         }
-        let insn = self.fetch_one()?;
-        Ok((self.isa.handler(&insn), insn))
+        self.fetch_decoded()
     }
 
     /// Delivers the debug traps that are pending.

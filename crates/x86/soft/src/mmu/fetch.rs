@@ -13,9 +13,10 @@ use super::large::{LargePages, Reach};
 use super::spaces::{Change, Kept, Part, SIDES, Side, Space};
 use super::{Access, Mode, canonical};
 use crate::code_mode::CodeKey;
-use crate::cpu::{Cpu, Exec};
+use crate::cpu::{Cpu, Exec, Handler};
 use crate::host::copy;
 use crate::isa::MAX_LENGTH;
+use crate::isa::recent::Bytes;
 
 const FETCHES: usize = 2048;
 /// Between the stamps of two address spaces: more than pages are dropped in one.
@@ -319,6 +320,32 @@ impl Cpu {
         Ok(byte[0])
     }
 
+    /// The single instruction at RIP, and what executes it.
+    pub(crate) fn fetch_decoded(&mut self) -> Exec<(Handler, Instruction)> {
+        let rip = self.state.rip;
+        let linear = self.code_linear(rip);
+        let offset = (linear & 0xfff) as usize;
+        // Where fewer bytes can be fetched than an instruction may have, all depends on what is behind them.
+        if offset + MAX_LENGTH > 0x1000 || self.within_code_segment(rip) < MAX_LENGTH {
+            let insn = self.fetch_one()?;
+            return Ok((self.isa.handler(&insn), insn));
+        }
+        let here = self.fetch_page(linear)?;
+        let mut bytes = [0; MAX_LENGTH];
+        // SAFETY: fetch entries point to pages of guest memory; the bytes are in this one.
+        unsafe { copy(here.host, offset, &mut bytes) };
+        let bits = self.bits();
+        let key = Bytes::new(bytes, bits);
+        if let Some(known) = self.recent.find(linear, key) {
+            return Ok(known);
+        }
+        let insn = self.isa.one(&bytes, bits);
+        let insn = self.require_whole(insn, &bytes, bits)?;
+        let decoded = (self.isa.handler(&insn), insn);
+        self.recent.note(linear, key, decoded);
+        Ok(decoded)
+    }
+
     /// Decodes the single instruction at RIP, which may cross pages, without caching it. It must
     /// lie within the code segment, and have 15 bytes at most (SDM volume 2, 2.3.11).
     pub fn fetch_one(&mut self) -> Exec<Instruction> {
@@ -343,8 +370,18 @@ impl Cpu {
             unsafe { copy(there.host, 0, &mut bytes[first..within]) };
             insn = self.isa.one(&bytes[..within], bits);
         }
+        self.require_whole(insn, &bytes, bits)
+    }
+
+    /// What was decoded from the start of `bytes`, unless it ends nowhere.
+    fn require_whole(
+        &mut self,
+        insn: Option<Instruction>,
+        bytes: &[u8; MAX_LENGTH],
+        bits: u32,
+    ) -> Exec<Instruction> {
         match insn {
-            Some(insn) if !self.isa.too_long(&insn, &bytes, bits) => Ok(insn),
+            Some(insn) if !self.isa.too_long(&insn, bytes, bits) => Ok(insn),
             _ => Err(self.raise(Exception::gp(0))),
         }
     }
