@@ -68,6 +68,14 @@ pub const PVH_TSS_LIMIT: u32 = 0x67;
 
 /// The name in a Xen guest's first leaf.
 pub const SIGNATURE: [u8; 12] = *b"XenVMMXenVMM";
+/// MSRs that put the hypercall page where their value says, as leaf 2 tells.
+pub mod msr {
+    /// Where Xen's leaves are the first.
+    pub const PAGE: u32 = 0x4000_0000;
+    /// Behind Hyper-V's.
+    pub const PAGE_BEHIND: u32 = 0x4000_0200;
+}
+
 /// What a domain calls itself.
 pub const DOMID_SELF: u16 = 0x7ff0;
 
@@ -171,10 +179,20 @@ pub mod fifo {
 pub mod param {
     /// How events are delivered without a vector of the vCPU's own.
     pub const CALLBACK_IRQ: u32 = 0;
+    /// Of its value: where the type begins.
+    pub const CALLBACK_TYPE_SHIFT: u32 = 56;
+    /// Type: a global system interrupt, bits 7:0; 0 is none.
+    pub const CALLBACK_GSI: u64 = 0;
+    /// Type: pin bits 1:0 of PCI device bits 15:11.
+    pub const CALLBACK_INTX: u64 = 1;
+    /// Type: vector bits 7:0.
+    pub const CALLBACK_VECTOR: u64 = 2;
     /// Frame of the store's page.
     pub const STORE_PFN: u32 = 1;
     /// The store's event channel.
     pub const STORE_EVTCHN: u32 = 2;
+    /// Hyper-V's interface beside Xen's, which only a toolstack chooses.
+    pub const VIRIDIAN: u32 = 9;
     /// Frame of the console's page.
     pub const CONSOLE_PFN: u32 = 17;
     /// The console's event channel.

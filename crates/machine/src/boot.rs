@@ -14,12 +14,17 @@ use crate::offered::long_mode;
 use crate::{Config, Devices, Error, NumaNode};
 
 /// What the tables announce: the processors, and every device that a life has.
-fn platform(topology: Topology, nodes: Vec<Node>, devices: &Devices, serials: usize) -> Platform {
+fn platform(
+    topology: Topology,
+    nodes: Vec<Node>,
+    (devices, hvm): (&Devices, bool),
+    serials: usize,
+) -> Platform {
     Platform {
         apic_ids: topology.apic_ids().collect(),
         sockets: topology.sockets,
         cores: topology.dies * topology.cores,
-        pci_devices: devices.has_pci(),
+        pci_devices: devices.has_pci() || hvm,
         vmbus: devices.vmbus().is_some(),
         more_serials: serials,
         nodes,
@@ -54,6 +59,8 @@ fn nodes(numa: &[NumaNode], topology: Topology, regions: &[Region]) -> Vec<Node>
 /// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,
 /// and again after each reset.
 pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, Loader), Error> {
+    // Xen's platform device is on the bus.
+    let hvm = config.xen.is_some_and(|xen| xen.kind == satori_xen::Kind::Hvm);
     let long_mode = long_mode(&config, engine)?;
     let regions = layout::ram_regions(config.memory)?;
     let (file, unpacked_max) = (Arc::new(config.kernel), config.memory.min(KERNEL_MAX));
@@ -76,7 +83,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         platform: platform(
             config.topology,
             nodes(&config.numa, config.topology, &regions),
-            &config.devices,
+            (&config.devices, hvm),
             config.serials.count(),
         ),
         smbios: config.smbios,

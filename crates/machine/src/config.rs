@@ -39,8 +39,8 @@ pub struct Config {
     pub hyperv: satori_hyperv::Config,
     /// What is offered of KVM's guest interface, behind Hyper-V's leaves if there are any.
     pub kvm: satori_kvm::Config,
-    /// Whether the guest finds Xen's interface, which stands alone.
-    pub xen: bool,
+    /// What is offered of Xen's interface, behind Hyper-V's leaves if there are any.
+    pub xen: Option<satori_xen::Config>,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
     /// Why it is not a better one, for the line that tells which engine runs.
@@ -106,10 +106,11 @@ pub struct NumaNode {
 impl Config {
     /// The leaves of the paravirtual interfaces, for a TSC of `tsc_hz`: Hyper-V's first, the next behind it.
     pub(crate) fn personalities(&self, tsc_hz: u64) -> Vec<satori_cpuid::Leaf> {
-        if self.xen {
-            return satori_xen::leaves(tsc_hz);
-        }
         let mut leaves = self.hyperv.leaves(self.topology.cpus());
+        if let Some(xen) = &self.xen {
+            leaves.extend(satori_xen::leaves(xen, tsc_hz));
+            return leaves;
+        }
         let base = if leaves.is_empty() { satori_pv::BASE } else { satori_pv::BASE + satori_pv::STEP };
         leaves.extend(self.kvm.leaves(base));
         leaves
@@ -131,7 +132,7 @@ impl Default for Config {
             cpu_model: None,
             hyperv: satori_hyperv::Config::auto_on(VmxProcessor::default().apicv()),
             kvm: satori_kvm::Config::off(),
-            xen: false,
+            xen: None,
             engine: EngineKind::Interpreter,
             engine_instead: None,
             host_without: Vec::new(),

@@ -266,6 +266,20 @@ pub(crate) fn wire_testdev(chipset: &Chipset) -> Result<(), Error> {
     chipset.pci.add(slot, 0, function).map_err(|taken| Error::Config(taken.to_string()))
 }
 
+/// Where the ports of Xen's platform device are until the guest moves them, and how far its memory is above the bus' window.
+const XEN_PLATFORM: (u16, u64) = (0xc100, 16 << 20);
+
+/// Puts Xen's platform device into the last slot but one, and what goes with it at fixed ports.
+pub(crate) fn wire_xen_platform(chipset: &Chipset) -> Result<(), Error> {
+    let (slot, (port, above)) = (*SLOTS.end() - 1, XEN_PLATFORM);
+    let (mmio, ports) = (chipset.mmio.downgrade(), chipset.ports.downgrade());
+    let at = (mmio, layout::PCI_LOW + above);
+    let platform = satori_xenback::PlatformDevice::new(at, (ports, port), pin(chipset, slot)?);
+    let (first, last) = (*satori_xenback::FIXED.start(), *satori_xenback::FIXED.end());
+    chipset.ports.add("xen-platform", first, last, platform.ports()).map_err(satori_chipset::Error::from)?;
+    chipset.pci.add(slot, 0, platform).map_err(|taken| Error::Config(taken.to_string()))
+}
+
 /// Bytes of the host, or the same ones in every run if that is how runs are.
 struct HostBytes(entropy::Seeded);
 

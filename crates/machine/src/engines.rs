@@ -43,8 +43,11 @@ impl Config {
 impl Config {
     /// The interface, by its option, whose guests make hypercalls by an instruction of their own.
     fn calls_by_instruction(&self) -> Option<&'static str> {
-        let asked = [(!self.kvm.set.is_empty(), "--guest kvm"), (self.xen, "--guest xen-pvh")];
-        asked.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
+        let xen = self.xen.as_ref().map(|xen| match xen.kind {
+            satori_xen::Kind::Pvh => "--guest xen-pvh",
+            satori_xen::Kind::Hvm => "--guest xen-hvm",
+        });
+        xen.or((!self.kvm.set.is_empty()).then_some("--guest kvm"))
     }
 }
 

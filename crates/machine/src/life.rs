@@ -213,7 +213,7 @@ impl Life {
         let processors = Processors::new(plan, memory)?;
         let timers = timers(plan);
         let chipset = chipset(plan, &entry, &processors, &timers)?;
-        let interfaces = Interfaces::new(plan, &processors)?;
+        let interfaces = Interfaces::new(plan, &processors, &chipset.router)?;
         let mut parts = chipset.parts();
         if let Some(partition) = interfaces.hyperv.as_ref().filter(|_| plan.config.testdev) {
             let (port, device) = (TestDevice::PORT, TestDevice::new(partition.clone()));
@@ -280,7 +280,7 @@ impl Life {
 fn filled(plan: &Blueprint, load: &Loader) -> Result<(GuestMemory, Begin), Error> {
     let memory = GuestMemory::new(&plan.regions)?;
     let entry = load(&memory)?;
-    if plan.config.xen {
+    if plan.config.xen.is_some() {
         // Behind the loader, which tells the guest of RAM alone.
         memory.add(satori_xen::SPECIAL)?;
     }
@@ -335,6 +335,9 @@ fn chipset(
     devices::wire_chipset(devices, &chipset, &memory, &processors.messages, determined, moved)?;
     if plan.config.testdev {
         devices::wire_testdev(&chipset)?;
+    }
+    if plan.config.xen.is_some_and(|xen| xen.kind == satori_xen::Kind::Hvm) {
+        devices::wire_xen_platform(&chipset)?;
     }
     Ok(chipset)
 }

@@ -60,7 +60,7 @@ pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, St
         ("--hyperv", format!("{:?}", plan.config.hyperv)),
         ("the modelled processor", plan.config.processor.to_string()),
         ("--kvm", format!("{:?}", plan.config.kvm)),
-        ("--guest xen-pvh", plan.config.xen.to_string()),
+        ("Xen's interface", format!("{:?}", plan.config.xen)),
         ("the engine's way to make hypercalls", calls.into()),
     ];
     settings.map(|(name, setting)| (name.to_string(), setting)).into()

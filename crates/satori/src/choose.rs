@@ -27,6 +27,8 @@ pub struct Processors {
     pub guest: Guest,
     /// What is offered of KVM's guest interface, and who decided it.
     pub kvm: satori_kvm::choice::Chosen,
+    /// The same of Xen's, if it is offered.
+    pub xen: Option<satori_xen::choice::Chosen>,
     /// The host's processors for each thread.
     pub pins: Pins,
     /// What the file of `--libvirt` says.
@@ -37,25 +39,35 @@ pub struct Processors {
 
 /// What `flags` ask for, of a guest that is to run here.
 pub fn processors(flags: &cli::CpuFlags) -> Result<Processors> {
-    chosen(&flags.model, flags.guest.as_ref(), flags.kvm.as_deref(), false)
+    chosen(&flags.model, Faces::of(flags), false)
 }
 
 /// What `flags` come to of a guest that another program may run: what that has and Satori does not is a warning.
 pub fn foreign(flags: &cli::CpuFlags) -> Result<Processors> {
-    chosen(&flags.model, flags.guest.as_ref(), flags.kvm.as_deref(), true)
+    chosen(&flags.model, Faces::of(flags), true)
 }
 
 /// What `flags` come to, as [`foreign`] has it, of a guest that finds the interfaces that every guest does.
 pub fn foreign_model(flags: &cli::ModelFlags) -> Result<Processors> {
-    chosen(flags, None, None, true)
+    chosen(flags, Faces::default(), true)
 }
 
-fn chosen(
-    flags: &cli::ModelFlags,
-    interfaces: Option<&Guest>,
-    list: Option<&str>,
-    foreign: bool,
-) -> Result<Processors> {
+/// What is asked for of interfaces beside Hyper-V's.
+#[derive(Default)]
+struct Faces<'a> {
+    guest: Option<&'a Guest>,
+    kvm: Option<&'a str>,
+    xen: Option<&'a str>,
+}
+
+impl<'a> Faces<'a> {
+    fn of(flags: &'a cli::CpuFlags) -> Self {
+        Faces { guest: flags.guest.as_ref(), kvm: flags.kvm.as_deref(), xen: flags.xen.as_deref() }
+    }
+}
+
+fn chosen(flags: &cli::ModelFlags, faces: Faces<'_>, foreign: bool) -> Result<Processors> {
+    let Faces { guest: interfaces, kvm: list, xen } = faces;
     let mut choice = Choice::on(flags.vmx.unwrap_or_default().apicv());
     let domain = match &flags.libvirt {
         Some(path) => read(path, foreign)?,
@@ -98,6 +110,7 @@ fn chosen(
     let hyperv = choice.nested(foreign || svm || asks(Feature::Vmx)).of_svm(svm).finish()?;
     guest.agrees(interfaces.is_some(), &hyperv)?;
     let kvm = guest::kvm(&guest, list, &of_kvm)?;
+    let xen = guest::xen(&guest, xen)?;
     let mut warnings: Vec<_> = domain.warnings.iter().map(ToString::to_string).chain(not_ours).collect();
     if foreign && let Err(why) = cpu.parse::<CpuSpec>() {
         warnings.push(format!("{why}; only Hyper-V's part of it is judged"));
@@ -108,7 +121,7 @@ fn chosen(
     warnings.extend(added.map(|added| format!("{added}: added")));
     warnings.extend(kvm.added.iter().filter(|_| list.is_none()).map(|added| format!("{added}: added")));
     let pins = pins(&domain, topology, flags, &mut warnings)?;
-    Ok(Processors { topology, cpu, hyperv, guest, kvm, pins, domain, warnings })
+    Ok(Processors { topology, cpu, hyperv, guest, kvm, xen, pins, domain, warnings })
 }
 
 fn read(path: &Path, foreign: bool) -> Result<Domain> {

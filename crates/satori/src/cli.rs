@@ -67,9 +67,9 @@ pub enum Command {
     /// What is offered of KVM's guest interface: list it, check options, convert them
     #[command(subcommand)]
     Kvm(Offers),
-    /// What is offered of Xen's interface: list its hypercalls
+    /// What is offered of Xen's interface: list its features and hypercalls, check options, convert them
     #[command(subcommand)]
-    Xen(Xen),
+    Xen(Offers),
     /// Watch a running guest: exits a second by reason, vCPU and guest function, enlightenments, hypercalls,
     /// interrupts
     #[command(after_long_help = top::FOOTER)]
@@ -277,7 +277,7 @@ pub struct Msrs {
     pub format: MsrForm,
 }
 
-/// `satori hyperv` and `satori kvm`.
+/// `satori hyperv`, `satori kvm` and `satori xen`.
 #[derive(Debug, Subcommand)]
 pub enum Offers {
     /// List what can be offered: what it is called, what it needs, and what the default is
@@ -306,17 +306,6 @@ pub enum Offers {
     },
 }
 
-/// `satori xen`.
-#[derive(Debug, Subcommand)]
-pub enum Xen {
-    /// List the hypercalls, and the commands of each
-    List {
-        /// How it is printed
-        #[arg(long, value_name = "FORM", default_value = "text")]
-        format: MsrForm,
-    },
-}
-
 /// `--to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Spelling {
@@ -324,7 +313,7 @@ pub enum Spelling {
     Qemu,
     /// libvirt's domain XML
     Libvirt,
-    /// --hyperv
+    /// --hyperv, --kvm or --xen
     Satori,
 }
 

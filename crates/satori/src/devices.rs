@@ -10,7 +10,6 @@ use anyhow::{Result, anyhow, bail};
 use satori_machine::image::{Access, Cache, Format, Image, Source};
 use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts, VmbusConfig};
 
-use crate::guest::Face;
 use crate::late;
 use crate::opened::Opened;
 use crate::places::unix_socket;
@@ -172,12 +171,15 @@ pub fn xen_disks(flags: &cli::Machine) -> Result<Vec<Image>> {
 
 /// Refuses devices on Xen's bus where the guest does not find Xen.
 pub fn buses(flags: &cli::Machine) -> Result<()> {
-    let xen = flags.processor.guest.as_ref().is_some_and(|guest| guest.has(Face::XenPvh));
+    let xen = flags.processor.guest.as_ref().is_some_and(|guest| guest.xen().is_some());
     if !xen && let Some(spec) = flags.disk.iter().find(|spec| spec.bus == DeviceBus::Xen) {
-        bail!("--disk {},bus=xen is for guests that find Xen: add --guest xen-pvh", spec.file.display());
+        bail!(
+            "--disk {},bus=xen is for guests that find Xen: add --guest xen-pvh or xen-hvm",
+            spec.file.display()
+        );
     }
     if !xen && flags.net.as_ref().is_some_and(|net| net.bus == DeviceBus::Xen) {
-        bail!("--net ..,bus=xen is for guests that find Xen: add --guest xen-pvh");
+        bail!("--net ..,bus=xen is for guests that find Xen: add --guest xen-pvh or xen-hvm");
     }
     Ok(())
 }

@@ -7,6 +7,8 @@ use anyhow::Result;
 use satori_hyperv::choice::{Base, By, Choice, Chosen, What, Wish};
 use satori_kvm::choice as kvm;
 use satori_pv::{Mistake, Mistakes};
+use satori_xen::Kind;
+use satori_xen::choice as xen;
 
 /// An interface that a guest finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +19,13 @@ pub enum Face {
     Kvm,
     /// Xen's, for guests with hardware's memory management and no emulated devices of its own.
     XenPvh,
+    /// Xen's, for guests that take their machine for a PC, with Xen's devices beside.
+    XenHvm,
 }
 
 impl Face {
-    const ALL: [(Face, &'static str); 3] =
-        [(Face::Hyperv, "hyperv"), (Face::Kvm, "kvm"), (Face::XenPvh, "xen-pvh")];
+    const ALL: [(Face, &'static str); 4] =
+        [(Face::Hyperv, "hyperv"), (Face::Kvm, "kvm"), (Face::XenPvh, "xen-pvh"), (Face::XenHvm, "xen-hvm")];
 }
 
 /// The value of `--guest`.
@@ -59,12 +63,25 @@ impl FromStr for Guest {
                 }
             }
         }
-        if faces.len() > 1 && faces.contains(&Face::XenPvh) {
-            return Err(
-                "xen-pvh stands alone: Xen's leaves beside others are not offered; leave the rest out".into(),
-            );
+        let both = |one, other| faces.contains(&one) && faces.contains(&other);
+        if both(Face::XenPvh, Face::XenHvm) {
+            return Err("xen-pvh and xen-hvm are two kinds of guests: leave one out".into());
+        }
+        if both(Face::XenPvh, Face::Hyperv) {
+            return Err("xen-pvh stands without hyperv, which Xen's hosts show HVM guests alone: say \
+                 xen-hvm+hyperv, or leave hyperv out"
+                .into());
+        }
+        if faces.contains(&Face::Kvm) && faces.iter().any(|face| face.is_xen()) {
+            return Err("kvm and Xen do not stand together, as no host shows both: leave one out".into());
         }
         Ok(Guest(faces))
+    }
+}
+
+impl Face {
+    fn is_xen(self) -> bool {
+        matches!(self, Face::XenPvh | Face::XenHvm)
     }
 }
 
@@ -88,6 +105,15 @@ impl Guest {
     /// Whether the guest finds `face`.
     pub fn has(&self, face: Face) -> bool {
         self.0.contains(&face)
+    }
+
+    /// Which guest of Xen's it is, if it is one.
+    pub fn xen(&self) -> Option<Kind> {
+        match (self.has(Face::XenPvh), self.has(Face::XenHvm)) {
+            (true, _) => Some(Kind::Pvh),
+            (_, true) => Some(Kind::Hvm),
+            _ => None,
+        }
     }
 
     /// Whether no other face may stand beside what the guest finds, or there is none to stand beside.
@@ -145,7 +171,8 @@ pub(crate) fn kvm(guest: &Guest, list: Option<&str>, of_cpu: &[kvm::Wish]) -> Re
     let some = chosen.by.iter().find(|(one, by)| chosen.config.set.has(*one) && *by != who);
     match some {
         Some((_, by)) if !offered => {
-            let with = if guest.alone() { String::new() } else { format!(" or kvm+{guest}") };
+            let beside = !guest.alone() && guest.xen().is_none();
+            let with = if beside { format!(" or kvm+{guest}") } else { String::new() };
             let text =
                 format!("{guest} has no KVM, and {by} asks for it: say --guest kvm{with}, or leave that out");
             Err(refused("--guest", text))
@@ -157,20 +184,40 @@ pub(crate) fn kvm(guest: &Guest, list: Option<&str>, of_cpu: &[kvm::Wish]) -> Re
     }
 }
 
+/// What is offered of Xen's interface, by `--xen`.
+pub(crate) fn xen(guest: &Guest, list: Option<&str>) -> Result<Option<xen::Chosen>, Mistakes> {
+    let Some(kind) = guest.xen() else {
+        return match list {
+            None => Ok(None),
+            Some(list) => {
+                let text = format!(
+                    "{guest} has no Xen, and --xen {list} asks for it: say --guest xen-pvh or xen-hvm, or leave that out"
+                );
+                Err(refused("--guest", text))
+            }
+        };
+    };
+    let mut chosen = xen::Chosen::new(kind, list).map_err(|text| refused("--xen", text))?;
+    chosen.config.behind = guest.has(Face::Hyperv);
+    Ok(Some(chosen))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn lists_are_read_and_written_alike() {
-        for text in ["none", "hyperv", "kvm", "kvm+hyperv", "xen-pvh"] {
+        for text in ["none", "hyperv", "kvm", "kvm+hyperv", "xen-pvh", "xen-hvm", "xen-hvm+hyperv"] {
             assert_eq!(text.parse::<Guest>().unwrap().to_string(), text);
         }
         for (text, words) in [
             ("kvm+kvm", "twice"),
             ("kvm+none", "alone"),
             ("vmware", "hyperv or kvm or xen-pvh"),
-            ("xen-pvh+kvm", "stands alone"),
+            ("xen-pvh+kvm", "do not stand together"),
+            ("xen-pvh+hyperv", "xen-hvm+hyperv"),
+            ("xen-pvh+xen-hvm", "two kinds"),
             ("", "''"),
         ] {
             assert!(text.parse::<Guest>().unwrap_err().contains(words), "{text}");

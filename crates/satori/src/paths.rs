@@ -30,7 +30,7 @@ impl Command {
             }
             Command::Cpu(flags) => flags.processor.add(&mut all),
             Command::Msrs(flags) => flags.processor.add(&mut all),
-            Command::Hyperv(command) | Command::Kvm(command) => match command {
+            Command::Hyperv(command) | Command::Kvm(command) | Command::Xen(command) => match command {
                 Offers::Check { processor, .. } | Offers::Convert { processor, .. } => processor.add(&mut all),
                 Offers::List { .. } => {}
             },
@@ -49,8 +49,7 @@ impl Command {
                 all.reads("the report", &flags.report);
                 flags.processor.add(&mut all);
             }
-            Command::Xen(_)
-            | Command::Fetch(_)
+            Command::Fetch(_)
             // It compares by itself, when it has made a run of the words.
             | Command::Qemu { .. }
             | Command::Explain { .. }
@@ -224,7 +223,7 @@ mod tests {
             ("run", "status-file") => vec!["--", "true"],
             ("run", _) => vec!["--kernel", "/k"],
             ("bench traps", "initrd") => vec!["--kernel", "/k"],
-            ("hyperv convert" | "kvm convert", _) => vec!["--to", "qemu"],
+            ("hyperv convert" | "kvm convert" | "xen convert", _) => vec!["--to", "qemu"],
             ("test", _) => vec!["/t"],
             ("test merge", _) => vec!["/t", "/d"],
             ("top", _) => vec!["--", "run", "--kernel", "/k"],

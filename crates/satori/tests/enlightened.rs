@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::bare::{passes, run};
+use common::bare::{passes, passes_as, run};
 use satori_hyperv::Enlightenment;
 
 /// Runs `guest` with nothing, everything, and each enlightenment by itself with what it needs.
@@ -208,5 +208,11 @@ fn xen_answers_whoever_asks() {
     for engine in ["interpreter", "translator"] {
         passes("xen", 1, &["--guest", "xen-pvh", "--engine", engine]);
     }
-    passes("xen", 2, &["--guest", "xen-pvh", "--clock", "virtual"]);
+    passes("xen", 2, &["--guest", "xen-pvh", "--clock", "virtual", "--xen", "-upcall-vector,-fifo"]);
+    let hvm = ["--guest", "xen-hvm", "--boot", "pvh"];
+    for engine in ["interpreter", "translator"] {
+        passes_as("xen", 1, "hvm=yes", &[&hvm[..], &["--engine", engine]].concat());
+    }
+    let hvm = ["--guest", "xen-hvm+hyperv", "--hyperv", "auto", "--boot", "pvh"];
+    passes_as("xen", 2, "hvm=yes", &[&hvm[..], &["--clock", "virtual"]].concat());
 }

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::{Shutdown, TcpListener};
+
 use common::{fetch, satori, scratch};
 
 /// Packs an initramfs whose init runs `commands`.
@@ -78,7 +80,15 @@ fn contradictions_are_refused_by_name() {
         (&["--guest", "kvm", "--kvm", "off"], "contradicts"),
         (&["--guest", "kvm", "--kvm", "asyncpf"], "cannot be had"),
         (&["--guest", "vmware"], "hyperv or kvm"),
-        (&["--guest", "xen-pvh+hyperv"], "stands alone"),
+        (&["--guest", "xen-pvh+hyperv"], "xen-hvm+hyperv"),
+        (&["--guest", "xen-pvh+xen-hvm"], "two kinds"),
+        (&["--guest", "xen-hvm+kvm"], "do not stand together"),
+        (&["--guest", "xen-hvm", "--hyperv", "auto"], "xen-hvm+hyperv"),
+        (&["--guest", "xen-hvm", "--kvm", "all"], "--guest kvm"),
+        (&["--xen", "auto"], "--guest xen-pvh or xen-hvm"),
+        (&["--guest", "xen-pvh", "--xen", "-callback-vector,-upcall-vector"], "no interrupt line"),
+        (&["--guest", "xen-hvm", "--xen", "-acpi"], "nothing of Xen's"),
+        (&["--guest", "xen-hvm", "--xen", "tsc=fast"], "tsc=never"),
         (&["--guest", "xen-pvh", "--hyperv", "auto"], "--hyperv auto"),
     ] {
         let ended = satori(&[&["kvm", "check"][..], arguments].concat());
@@ -100,76 +110,143 @@ fn arrived(console: &str, name: &str) -> u64 {
     counts.map_while(|count| count.parse::<u64>().ok()).sum()
 }
 
-#[test]
-fn linux_has_xens_disks_and_cards() {
-    let kernel = fetch(&["kernel", "6.1"]);
-    let image = scratch("xen-devices.img").to_str().expect("UTF-8").to_string();
+/// Sends back what comes, once.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let (socket, _) = listener.accept()?;
+        std::io::copy(&mut &socket, &mut &socket).and_then(|_| socket.shutdown(Shutdown::Write))
+    });
+    port
+}
+
+/// Boots `kernel` as `guest` with Xen's disks and card, and looks at what became of them.
+fn has_xens_devices(guest: &str, series: &str, cpus: &str) {
+    let kernel = fetch(&["kernel", series]);
+    let name = |what: &str| scratch(&format!("{guest}-{series}-{what}")).to_str().expect("UTF-8").to_string();
+    let (image, read_only, initrd) = (name("disk.img"), name("readonly.img"), name("devices.cpio"));
     let sector = |at: usize| format!("{at:>511}\n");
     std::fs::write(&image, (0..16 << 11).map(sector).collect::<String>()).expect("an image");
-    let read_only = scratch("xen-readonly.img").to_str().expect("UTF-8").to_string();
     std::fs::write(&read_only, vec![b'r'; 1 << 20]).expect("an image");
-    // Reads in large requests and small ones, writes, flushes, gives up; asks the network for an address of its own; and the store.
-    let commands = "set -e; for i in 1 2 3 4 5 6 7 8 9; do [ -b /dev/xvdb ] && break; sleep 0.3; done; sha256sum /dev/xvda; \
+    // Reads in large requests and small ones, writes, flushes, gives up; has itself suspended by the store, and goes on; asks the network for an address of its own, sends and gets
+    // 3 MB by TCP; and the store.
+    let commands = format!(
+        "set -e; for i in 1 2 3 4 5 6 7 8 9; do [ -b /dev/xvdb ] && break; sleep 0.3; done; sha256sum /dev/xvda; \
         dd if=/dev/xvda bs=512 skip=9999 count=1 2>/dev/null | tr -d ' '; \
         dd if=/dev/zero of=/dev/xvda bs=1M seek=3 count=2 conv=fsync 2>/dev/null; blkdiscard -o 8388608 -l 1048576 /dev/xvda || true; \
         cat /sys/block/xvdb/ro /sys/block/xvda/queue/write_cache; grep -E 'blkif|eth0|xenbus' /proc/interrupts; ls /sys/bus/xen/devices; \
+        printf '\\013\\000\\000\\000\\001\\000\\000\\000\\000\\000\\000\\000\\030\\000\\000\\000control/shutdown\\000suspend' >/dev/xen/xenbus; \
+        sleep 1; dmesg | grep -A99 'suspending xenstore'; \
+        dd if=/dev/xvda bs=512 skip=12345 count=1 2>/dev/null | tr -d ' '; \
         ip link set eth0 up; udhcpc -i eth0 -n -q -t 5 -T 1 -s /bin/true 2>&1 | grep obtained; \
-        cat /sys/devices/system/xen_memory/xen_memory0/target_kb; dmesg | grep -E 'xen.*(grant|blkfront|netfront)|xvda'; ls -lR /sys/block | head -3";
-    let initrd = scratch("xen-devices.cpio").to_str().expect("UTF-8").to_string();
-    let modules = ["--kernel", "6.1", "--module", "xen-blkfront", "--module", "xen-netfront"];
+        ip addr add 10.0.2.15/24 dev eth0; head -c 3000000 /dev/urandom >/sent; nc 10.0.2.2 {} </sent >/got; \
+        cmp /sent /got && echo the same came back; \
+        cat /sys/devices/system/xen_memory/xen_memory0/target_kb; dmesg | grep -E 'xen.*(grant|blkfront|netfront)|xvda'; ls -lR /sys/block | head -3",
+        echo()
+    );
+    let modules = ["--kernel", series, "--module", "xen-blkfront", "--module", "xen-netfront"];
     let made =
-        satori(&[&["initrd", "--busybox"][..], &modules, &["--run", commands, "-o", &initrd]].concat());
+        satori(&[&["initrd", "--busybox"][..], &modules, &["--run", &commands, "-o", &initrd]].concat());
     assert_eq!(made.status, 0, "{}", made.messages);
-    for cpus in ["1", "4"] {
-        std::fs::write(&image, (0..16 << 11).map(sector).collect::<String>()).expect("an image");
-        let disks = [format!("{image},bus=xen"), format!("{read_only},bus=xen,readonly")];
-        let ended = satori(&[
-            "run",
-            "--kernel",
-            &kernel,
-            "--initrd",
-            &initrd,
-            "--guest",
-            "xen-pvh",
-            "--cmdline",
-            // A busy host's ticks may come too late for the kernel's look at its first timer.
-            "console=hvc0 no_timer_check",
-            "--timeout",
-            "5m",
-            "--cpus",
-            cpus,
-            "--disk",
-            &disks[0],
-            "--disk",
-            &disks[1],
-            "--net",
-            "user,bus=xen",
-        ]);
-        assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
-        for said in [
-            "9999\r\n",
-            "write back",
-            "vbd-51712",
-            "vif-0",
-            "lease of 10.0.2.15 obtained",
-            "xen:grant_table: Grant tables using version 1 layout",
-            "persistent grants: enabled; indirect descriptors: enabled",
-        ] {
-            assert!(ended.console.contains(said), "no '{said}':\n{}", ended.console);
-        }
-        let mut wanted = (0..16 << 11).map(sector).collect::<String>().into_bytes();
-        assert!(std::fs::read(&image).expect("the image").len() == wanted.len());
-        wanted[3 << 20..5 << 20].fill(0);
-        let now = std::fs::read(&image).expect("the image");
-        let discarded = 8 << 20..9 << 20;
-        let same = |range: std::ops::Range<usize>| now[range.clone()] == wanted[range];
-        assert!(
-            same(0..discarded.start) && same(discarded.end..wanted.len()),
-            "what was written is in the file"
-        );
+    let disks = [format!("{image},bus=xen"), format!("{read_only},bus=xen,readonly")];
+    // A busy host's ticks may come too late for the kernel's look at its first timer.
+    let fixed = ["--cmdline", "console=hvc0 no_timer_check", "--timeout", "5m", "--cpus", cpus];
+    let devices = ["--disk", &disks[0], "--disk", &disks[1], "--net", "user,loopback,bus=xen"];
+    let begins = ["run", "--kernel", &kernel, "--initrd", &initrd, "--guest", guest];
+    let ended = satori(&[&begins[..], &fixed, &devices].concat());
+    assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+    for said in [
+        "9999\r\n",
+        "suspending xenstore",
+        "Restarting tasks",
+        "12345\r\n",
+        "write back",
+        "vbd-51712",
+        "vif-0",
+        "lease of 10.0.2.15 obtained",
+        "the same came back",
+        "xen:grant_table: Grant tables using version 1 layout",
+        "persistent grants: enabled; indirect descriptors: enabled",
+    ] {
+        assert!(ended.console.contains(said), "{guest} {series}: no '{said}':\n{}", ended.console);
     }
-    let refused = satori(&["run", "--kernel", &kernel, "--disk", &format!("{image},bus=xen")]);
+    assert!(!ended.console.contains("Cannot save"), "{}", ended.console);
+    let mut wanted = (0..16 << 11).map(sector).collect::<String>().into_bytes();
+    wanted[3 << 20..5 << 20].fill(0);
+    let now = std::fs::read(&image).expect("the image");
+    let discarded = 8 << 20..9 << 20;
+    let same = |range: std::ops::Range<usize>| now[range.clone()] == wanted[range];
+    assert!(
+        now.len() == wanted.len() && same(0..discarded.start) && same(discarded.end..wanted.len()),
+        "what was written is in the file"
+    );
+}
+
+#[test]
+fn linux_has_xens_disks_and_cards() {
+    has_xens_devices("xen-pvh", "6.1", "1");
+    has_xens_devices("xen-pvh", "6.12", "4");
+    let kernel = fetch(&["kernel", "6.1"]);
+    let refused = satori(&["run", "--kernel", &kernel, "--disk", "nothing.img,bus=xen"]);
     assert!(refused.status == 2 && refused.messages.contains("--guest xen-pvh"), "{}", refused.messages);
+}
+
+#[test]
+fn linux_has_them_as_an_hvm_guest() {
+    has_xens_devices("xen-hvm", "6.1", "4");
+    has_xens_devices("xen-hvm", "6.12", "1");
+}
+
+/// What every HVM guest of Xen's says, and those whose events come by a vector.
+const HVM: [&str; 5] = [
+    "Hypervisor detected: Xen HVM",
+    "Booting paravirtualized kernel on Xen HVM",
+    "unplug emulated disks",
+    "unplug emulated NICs",
+    "\nHVM\r\n",
+];
+const BY_VECTOR: [&str; 3] = [
+    "Xen HVM callback vector for event delivery is enabled",
+    "installing Xen timer for CPU 1",
+    "cpu 1 spinlock event irq",
+];
+
+#[test]
+fn linux_is_an_hvm_guest_of_xen() {
+    let look = "cat /sys/hypervisor/guest_type; cat /proc/interrupts; \
+        for i in 1 2 3; do (for j in 1 2 3; do sleep 0.01; ls -lR /sys/kernel >/dev/null; done) & done; wait";
+    let run = |name: &str, guest: &str, words: &str, more: &[&str]| {
+        let line = format!("console=hvc0 {words}");
+        let fixed = ["--guest", guest, "--cmdline", &line, "--clock", "virtual", "--cpus", "2"];
+        let (console, report) = boot(name, look, &[&fixed[..], more].concat());
+        for said in HVM {
+            assert!(console.contains(said), "{name}: no '{said}':\n{console}");
+        }
+        assert!(arrived(&console, "hvc_console") > 0, "{name}:\n{console}");
+        (console, report)
+    };
+    let vectors = |report: &serde_json::Value| {
+        report["xen"]["hvm_op"]["ways"]["set_evtchn_upcall_vector"].as_u64().unwrap_or(0)
+    };
+    // A vector of each vCPU's own; the callback vector, with the two-level ABI; the platform device's line.
+    for (name, guest, more, own) in [
+        ("hvm-own", "xen-hvm", &[][..], 2),
+        ("hvm-callback", "xen-hvm", &["--xen=-upcall-vector,-fifo"][..], 0),
+        ("hvm-hyperv", "xen-hvm+hyperv", &[][..], 2),
+    ] {
+        let (console, report) = run(name, guest, "clocksource=xen", more);
+        for said in BY_VECTOR {
+            assert!(console.contains(said), "{name}: no '{said}':\n{console}");
+        }
+        assert_eq!(vectors(&report), own, "{name}: {}", report["xen"]);
+        assert_eq!(console.contains("Using FIFO-based ABI"), own == 2, "{name}:\n{console}");
+        assert!(arrived(&console, "timer1") > 0, "{name}:\n{console}");
+    }
+    let (console, report) = run("hvm-line", "xen-hvm", "xen_no_vector_callback", &[]);
+    assert!(arrived(&console, "xen-platform-pci") > 0 && vectors(&report) == 0, "{console}");
+    let (again, _) = run("hvm-line", "xen-hvm", "xen_no_vector_callback", &[]);
+    assert_eq!(again, console, "the same under a virtual clock");
 }
 
 #[test]

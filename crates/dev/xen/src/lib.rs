@@ -16,11 +16,13 @@ mod bus;
 mod connection;
 mod net;
 mod packet;
+mod platform;
 mod ring;
 mod saved;
 #[cfg(test)]
 mod tests;
 
 pub use bus::{Bus, Devices};
+pub use platform::{FIXED, PlatformDevice};
 pub use satori_cable::Cable;
 pub use satori_image::Requests;

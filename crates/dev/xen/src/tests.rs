@@ -16,7 +16,7 @@ use satori_image::{Access, Image, Store as Bytes};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_save::{Error, Value};
 use satori_state::{CpuState, reg, seg};
-use satori_xen::{Caller, Domain, Host, SPECIAL, Vcpu};
+use satori_xen::{Caller, Config, Domain, Host, Kind, SPECIAL, Vcpu};
 
 use crate::{Bus, Cable, Devices};
 
@@ -40,6 +40,10 @@ impl Clock for Still {
 struct Deaf;
 
 impl Host for Deaf {
+    fn line(&self, _gsi: u8, _asserted: bool) {}
+    fn intx(&self, _device: u8, _pin: u8) -> u8 {
+        0
+    }
     fn request(&self, _: u32, _: u8, _: bool) {}
     fn wake(&self, _: u32) {}
     fn console(&self, _: &[u8]) {}
@@ -101,7 +105,14 @@ impl Rig {
     /// A machine whose guest did nothing yet.
     fn blank() -> Self {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }, SPECIAL]).unwrap();
-        let domain = Arc::new(Domain::new(memory.clone(), Arc::new(Still), 1, false, Arc::new(Deaf)));
+        let domain = Arc::new(Domain::new(
+            Config::new(Kind::Pvh),
+            memory.clone(),
+            Arc::new(Still),
+            1,
+            false,
+            Arc::new(Deaf),
+        ));
         let file = Arc::new(File(Mutex::new((0..DISK).map(|at| (at / 512) as u8).collect())));
         let image = Image::raw("test", file.clone(), Access::Write).unwrap();
         let (socket, other) = UnixStream::pair().unwrap();

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use satori_bus::ByteSink;
+use satori_boot::layout;
+use satori_bus::{ByteSink, InterruptLine};
+use satori_chipset::IrqRouter;
 use satori_cpuid::Vendor;
 use satori_engine::{Capability, HYPERCALL_PORT, Kick};
 use satori_hyperv::Interrupts;
@@ -32,6 +34,8 @@ impl Interrupts for Sources {
 struct XenHost {
     apics: Arc<ApicBus>,
     bells: Arc<Bells>,
+    /// By global system interrupt.
+    lines: Vec<Arc<dyn InterruptLine>>,
     console: Mutex<Box<dyn ByteSink>>,
     shared: Arc<Shared>,
 }
@@ -42,6 +46,14 @@ impl satori_xen::Host for XenHost {
     }
     fn wake(&self, vcpu: u32) {
         self.bells.wake(vcpu);
+    }
+    fn line(&self, gsi: u8, asserted: bool) {
+        if let Some(line) = self.lines.get(usize::from(gsi)) {
+            line.set(asserted);
+        }
+    }
+    fn intx(&self, device: u8, pin: u8) -> u8 {
+        layout::pci_interrupt(device.wrapping_add(pin))
     }
     fn console(&self, bytes: &[u8]) {
         if !bytes.is_empty() {
@@ -62,23 +74,24 @@ pub(super) struct Interfaces {
 }
 
 impl Interfaces {
-    pub(super) fn new(plan: &Blueprint, processors: &Processors) -> Result<Self, Error> {
+    pub(super) fn new(plan: &Blueprint, processors: &Processors, router: &IrqRouter) -> Result<Self, Error> {
         let (memory, clock) = (processors.memory(), plan.time.clock());
         let hyperv = match plan.config.hyperv.set.is_empty() {
             true => None,
             false => Some(Arc::new(hyperv(plan, processors)?)),
         };
-        let xen = plan.config.xen.then(|| {
+        let xen = plan.config.xen.map(|config| {
             let console = Mutex::new(plan.console.port(clock.clone(), plan.shared.clone()));
             let host = Arc::new(XenHost {
                 apics: processors.apics.clone(),
                 bells: processors.bells.clone(),
+                lines: (0..=u8::MAX).map_while(|gsi| router.line(gsi)).collect(),
                 console,
                 shared: plan.shared.clone(),
             });
             let amd = processors.cpuid.offered().vendor == Vendor::Amd;
             let cpus = plan.config.topology.cpus();
-            Arc::new(satori_xen::Domain::new(memory.clone(), clock.clone(), cpus, amd, host))
+            Arc::new(satori_xen::Domain::new(config, memory.clone(), clock.clone(), cpus, amd, host))
         });
         let kvm = (!plan.config.kvm.set.is_empty()).then(|| {
             let ids = plan.config.topology.apic_ids().collect();
@@ -105,6 +118,7 @@ fn hyperv(plan: &Blueprint, processors: &Processors) -> Result<satori_hyperv::Pa
         (false, Vendor::Amd) => partition.with_vmmcall(),
         (false, Vendor::Intel | Vendor::Other) => partition,
     };
+    let partition = if plan.config.xen.is_some() { partition.beside_xen() } else { partition };
     let sources = Arc::new(Sources(processors.apics.clone()));
     Ok(partition.with_synic(plan.config.topology.cpus(), sources))
 }

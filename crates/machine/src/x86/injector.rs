@@ -1,23 +1,26 @@
-//! What is injected: NMIs, and interrupts of the PIC and the local APIC.
+//! What is injected: NMIs, Xen's callback vector, and interrupts of the PIC and the local APIC.
 
 use std::sync::Arc;
 
 use satori_chipset::Pic;
 use satori_engine::{Event, Fate, Signal, Vcpu, Window, X86};
 use satori_lapic::Lapic;
+use satori_xen::Domain;
 
 /// Chooses what a vCPU is injected, and asks it for a window for the rest.
 pub(super) struct Injector {
     /// The interrupt controller at LINT0; only the BSP has one.
     pic: Option<Arc<Pic>>,
+    /// Xen's interface, whose callback vector passes no controller, and the vCPU's number there.
+    xen: Option<(Arc<Domain>, u32)>,
     /// The interrupt window that the engine was asked for, and the NMI window.
     window: bool,
     nmi_window: bool,
 }
 
 impl Injector {
-    pub(super) fn new(pic: Option<Arc<Pic>>) -> Self {
-        Injector { pic, window: false, nmi_window: false }
+    pub(super) fn new(pic: Option<Arc<Pic>>, xen: Option<(Arc<Domain>, u32)>) -> Self {
+        Injector { pic, xen, window: false, nmi_window: false }
     }
 
     /// Whether the PIC has an interrupt that the local APIC lets through.
@@ -26,9 +29,19 @@ impl Injector {
         lapic.accepts_extint() && self.pic.as_ref().is_some_and(|pic| pic.intr())
     }
 
+    /// Xen's callback vector, as long as the vCPU has events that it did not look at.
+    fn callback(&self) -> Option<u8> {
+        self.xen.as_ref().and_then(|(xen, vcpu)| xen.callback(*vcpu))
+    }
+
+    /// Whether there is an interrupt that comes past the local APIC, which virtualizes none of them.
+    pub(super) fn past_apic(&self, lapic: &Lapic) -> bool {
+        self.callback().is_some() || self.extint_waits(lapic)
+    }
+
     fn interrupt_waits(&self, vcpu: &dyn Vcpu<X86>, lapic: &mut Lapic) -> bool {
         lapic.set_tpr(vcpu.state().tpr);
-        self.extint_waits(lapic) || lapic.pending().is_some()
+        self.past_apic(lapic) || lapic.pending().is_some()
     }
 
     /// Whether there is something to inject as soon as it can be.
@@ -39,10 +52,10 @@ impl Injector {
     /// Whether something arrived that ends the guest idle state: an interrupt does "even when the interrupt is masked"
     /// (TLFS, virtual processor idle sleep state), whatever masks it.
     pub(super) fn arrived(&self, lapic: &Lapic) -> bool {
-        lapic.nmi_pending() || self.extint_waits(lapic) || lapic.highest_irr().is_some()
+        lapic.nmi_pending() || self.past_apic(lapic) || lapic.highest_irr().is_some()
     }
 
-    /// Injects the first of NMI, PIC and local APIC that can be taken, and asks for a window for
+    /// Injects the first of NMI, Xen's callback, PIC and local APIC that can be taken, and asks for a window for
     /// the rest. Returns what was injected. An interrupt that only notifies the vCPU of others is at its end at once; of one that came
     /// level-triggered `ended` is told.
     pub(super) fn inject(
@@ -60,13 +73,15 @@ impl Injector {
             self.nmi_window = nmi_window;
             vcpu.request_window(Window::Nmi, nmi_window);
         }
+        // Once, also if it only notifies the vCPU of others: it waits until the guest has looked.
+        let mut callback = self.callback();
         let mut waits = self.interrupt_waits(vcpu, lapic);
         while waits && injected.is_none() && vcpu.can_take(Window::Interrupt) {
-            let of_pic = self.extint_waits(lapic);
-            let Some(vector) = self.next_vector(lapic) else { break };
+            let past_apic = callback.is_some() || self.extint_waits(lapic);
+            let Some(vector) = callback.take().or_else(|| self.next_vector(lapic)) else { break };
             if vcpu.signal(Signal::Interrupt(vector)) != Fate::Taken {
                 injected = Some(Event::Interrupt(vector));
-            } else if !of_pic && let Some(vector) = lapic.eoi() {
+            } else if !past_apic && let Some(vector) = lapic.eoi() {
                 ended(vector);
             }
             waits = self.interrupt_waits(vcpu, lapic);

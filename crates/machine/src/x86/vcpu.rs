@@ -95,8 +95,8 @@ impl MachineVcpu {
             whereabouts,
             at_once,
             msrs,
+            injector: Injector::new(pic, platform.xen.clone().map(|xen| (xen, index))),
             platform,
-            injector: Injector::new(pic),
             observer: Observer::new(meter),
             processor,
             owed: false,
@@ -214,7 +214,7 @@ impl MachineVcpu {
             lapic: &self.lapic,
             hyperv: self.platform.hyperv.as_deref(),
             vcpu: self.index,
-            extint: self.injector.extint_waits(&self.lapic),
+            extint: self.injector.past_apic(&self.lapic),
             apic_timer,
         }
     }

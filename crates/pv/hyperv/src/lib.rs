@@ -42,6 +42,7 @@ pub use config::{Config, Error, SPIN_NEVER, SPIN_RETRIES, Set, Version};
 pub use enlightenment::{Auto, CpuidBit, Enlightenment, Row};
 pub use flush::Flush;
 pub use hypercall::{CallRow, Completion, Hypercall, Input, Request, Ud, call_name};
+pub use msr::BESIDE_XEN;
 pub use partition::{Crash, Frequencies, Outcome, Partition, Vp};
 pub use saved::{Saved, Unfit};
 pub use slots::{Interrupt, Slots};

@@ -34,7 +34,18 @@ impl HypercallPage {
     }
 }
 
+/// What the hypercall page adds to EAX where Xen's interface stands beside, whose hypercalls have no such number: of the two, Hyper-V is
+/// meant. EAX has no parameter of Hyper-V's.
+pub const BESIDE_XEN: u64 = 1 << 31;
+
 impl Partition {
+    /// What the hypercall page holds.
+    fn hypercall_code(&self) -> Vec<u8> {
+        // or eax, BESIDE_XEN
+        let meant: &[u8] = if self.beside_xen { &[0x0d, 0, 0, 0, 0x80] } else { &[] };
+        [meant, &self.hypercall_page.bytes()].concat()
+    }
+
     /// Whether `register` is a synthetic MSR, offered or not.
     pub fn is_synthetic(register: u32) -> bool {
         (msr::FIRST..=msr::LAST).contains(&register)
@@ -139,7 +150,7 @@ impl Partition {
             shared.overlays.uncover(&self.memory, Kind::Hypercall);
         } else {
             let page = Gpa(value & !(PAGE_SIZE - 1));
-            let code = self.hypercall_page.bytes();
+            let code = self.hypercall_code();
             let covered = shared.overlays.cover(&self.memory, Kind::Hypercall, page, &code);
             covered.map_err(|_| Gp)?;
         }

@@ -105,6 +105,8 @@ pub struct Partition {
     pub(crate) config: Config,
     pub(crate) frequencies: Frequencies,
     pub(crate) hypercall_page: HypercallPage,
+    /// Hypercalls of the page have [`crate::BESIDE_XEN`] in EAX.
+    pub(crate) beside_xen: bool,
     pub(crate) memory: GuestMemory,
     pub(crate) clock: Arc<dyn Clock>,
     /// How reference time follows from the partition's TSC.
@@ -137,6 +139,7 @@ impl Partition {
             config,
             frequencies: Frequencies { tsc_hz, apic_hz },
             hypercall_page: HypercallPage::Intel,
+            beside_xen: false,
             memory,
             clock,
             reference,
@@ -157,6 +160,11 @@ impl Partition {
     /// Hypercalls are made by writing AL to `port`, which changes no register either.
     pub fn with_call_port(self, port: u8) -> Self {
         Partition { hypercall_page: HypercallPage::Port(port), ..self }
+    }
+
+    /// Xen's interface stands beside, whose guests make hypercalls by the same instruction: those of the page say that they are meant.
+    pub fn beside_xen(self) -> Self {
+        Partition { beside_xen: true, ..self }
     }
 
     /// Gives each of `vps` virtual processors a synthetic interrupt controller that interrupts through

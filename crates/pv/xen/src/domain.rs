@@ -1,6 +1,7 @@
 //! The state that all vCPUs share, and that of one.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, AtomicU16};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use satori_bus::{Clock, Nanos};
@@ -10,11 +11,12 @@ use satori_pv::{Named, TimeArea, TimeScale, Usage, Used};
 use satori_xenstore::Store;
 use serde::{Deserialize, Serialize};
 
-use crate::CALLS;
+use crate::delivery::{NO_LINE, NO_VECTOR};
 use crate::events::Port;
 use crate::fifo::Fifo;
 use crate::grants::Grants;
 use crate::store::Pipe;
+use crate::{CALLS, Config};
 
 /// Pages beyond RAM that host and guest share, where Xen's own tools have them: the store's, and the console's.
 pub const SPECIAL: Region = Region { start: Gpa(0xfeff_c000), len: 0x4000 };
@@ -27,8 +29,12 @@ pub(crate) const STORE_GFN: u64 = 0xfeffc;
 pub trait Host: Send + Sync {
     /// Requests `vector`, an edge, at the local APIC of `vcpu`. If it is the vCPU's `own` thread that asks, it is not woken.
     fn request(&self, vcpu: u32, vector: u8, own: bool);
-    /// Wakes `vcpu`.
+    /// Wakes `vcpu`, or brings it out of the guest.
     fn wake(&self, vcpu: u32);
+    /// Asserts the line of a global system interrupt, or lets it go.
+    fn line(&self, gsi: u8, asserted: bool);
+    /// The global system interrupt of a pin, 0 to 3, of a device on PCI bus 0.
+    fn intx(&self, device: u8, pin: u8) -> u8;
     /// The guest wrote this to its console, or made room there for what is typed.
     fn console(&self, bytes: &[u8]);
 }
@@ -121,18 +127,24 @@ pub struct Domain {
     pub(crate) memory: GuestMemory,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) host: Arc<dyn Host>,
+    pub(crate) config: Config,
     /// The processors are AMD's: the hypercall page has VMMCALL.
     pub(crate) amd: bool,
     /// RAM as the machine began, the pages of [`SPECIAL`] not among it.
     pub(crate) ram: Vec<Region>,
     pub(crate) back_ends: OnceLock<Arc<dyn BackEnds>>,
     state: Mutex<State>,
+    /// The callback vector, as the state's `callback` says, or [`NO_VECTOR`].
+    pub(crate) vector: AtomicU16,
+    /// The interrupt line that it asserts, or [`NO_LINE`].
+    pub(crate) line: AtomicU8,
     pub(crate) usage: Usage,
 }
 
 impl Domain {
-    /// The interface of a machine of `vcpus` vCPUs, whose processors are `amd`'s or Intel's.
+    /// The interface that `config` offers to a machine of `vcpus` vCPUs, whose processors are `amd`'s or Intel's.
     pub fn new(
+        config: Config,
         memory: GuestMemory,
         clock: Arc<dyn Clock>,
         vcpus: u32,
@@ -163,6 +175,7 @@ impl Domain {
         };
         let ram = memory.regions().filter(|region| region.start != SPECIAL.start).collect();
         let domain = Domain {
+            config,
             memory,
             ram,
             back_ends: OnceLock::new(),
@@ -170,6 +183,8 @@ impl Domain {
             host,
             amd,
             state: Mutex::new(state),
+            vector: AtomicU16::new(NO_VECTOR),
+            line: AtomicU8::new(NO_LINE),
             usage: Usage::new("Xen", CALLS.iter().map(row).collect()),
         };
         domain.begin_store(&mut domain.state());
@@ -180,6 +195,11 @@ impl Domain {
     pub fn with_back_ends(&self, back_ends: Arc<dyn BackEnds>) {
         // Once: whoever comes later has no devices.
         let _ = self.back_ends.set(back_ends);
+    }
+
+    /// What it offers.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Guest memory.

@@ -136,29 +136,6 @@ impl Domain {
         }
     }
 
-    /// Interrupts `vcpu`, if it has a vector.
-    fn interrupt(&self, state: &State, vcpu: u32, own: Option<u32>) {
-        let vector = state.vcpus.get(vcpu as usize).map_or(0, |vcpu| vcpu.vector);
-        if vector != 0 {
-            self.host.request(vcpu, vector, own == Some(vcpu));
-        }
-    }
-
-    /// Interrupts `vcpu` if its upcall is pending already, so that nobody will make it so: it had no vector until now, or its
-    /// local APIC took none.
-    pub(crate) fn interrupt_late(&self, state: &State, vcpu: u32, own: Option<u32>) {
-        let Some(info) = state.vcpu_info(vcpu) else { return };
-        let pending = self.memory.load_u32(Gpa(info.0 + shared_info::UPCALL_PENDING));
-        if pending.is_ok_and(|pending| pending & 0xff != 0) {
-            self.interrupt(state, vcpu, own);
-        }
-    }
-
-    /// The local APIC of `vcpu`, on whose thread this is, takes interrupts from now on.
-    pub fn apic_enabled(&self, vcpu: u32) {
-        self.interrupt_late(&self.state(), vcpu, Some(vcpu));
-    }
-
     /// Raises `virq` where it is bound: at `vcpu`, if it belongs to one.
     pub(crate) fn raise_virq(&self, state: &mut State, virq: u32, vcpu: u32, own: Option<u32>) {
         let bound = |port: &Port| matches!(*port, Port::Virq { virq: v, vcpu: at } if v == virq && (at == vcpu || !per_vcpu(v)));

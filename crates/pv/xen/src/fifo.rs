@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::State;
 use crate::hypercall::{Bytes, Caller, Served, done};
-use crate::{Domain, Vcpu};
+use crate::{Domain, Feature, Vcpu};
 
 /// Ports whose words one page holds.
 const IN_PAGE: u32 = (PAGE_SIZE / 4) as u32;
@@ -163,6 +163,9 @@ fn link(memory: &GuestMemory, tail: Gpa, port: u32) -> bool {
 impl Domain {
     /// init_control, expand_array and set_priority.
     pub(crate) fn fifo_op(&self, this: &Vcpu, caller: &Caller<'_>, command: u64, at: u64) -> Served {
+        if !self.config.has(Feature::Fifo) {
+            return Err(ENOSYS);
+        }
         let mut state = self.state();
         match command as u32 {
             11 => {

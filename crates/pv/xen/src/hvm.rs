@@ -6,7 +6,7 @@ use satori_defs::xen::{DOMID_SELF, param};
 use crate::domain::{CONSOLE_GFN, STORE_GFN};
 use crate::hypercall::{Bytes, Caller, Served, done};
 use crate::leaves::DOMID;
-use crate::{Domain, Vcpu};
+use crate::{Domain, Feature, Vcpu};
 
 impl Domain {
     pub(crate) fn hvm_op(&self, this: &mut Vcpu, caller: &Caller<'_>, [command, at, ..]: [u64; 5]) -> Served {
@@ -16,9 +16,10 @@ impl Domain {
                 let asked: Bytes<16> = self.structure(caller, at)?;
                 ours(asked.u16(0))?;
                 match (asked.u32(4), asked.u64(8)) {
-                    // 1 is GSI 1 in the oldest form, which a guest with vectors of its own asks for; 0 is none.
-                    (param::CALLBACK_IRQ, value @ 0..=1) => self.state().callback = value,
-                    (param::CALLBACK_IRQ, _) => return Err(ENOSYS),
+                    (param::CALLBACK_IRQ, value) => {
+                        self.set_callback(&mut self.state(), value, this.index);
+                    }
+                    (param::VIRIDIAN, _) => return Err(ENOSYS),
                     _ => return Err(EPERM),
                 }
                 done(0)
@@ -32,13 +33,14 @@ impl Domain {
                     param::CONSOLE_EVTCHN => self.state().console_port.into(),
                     param::STORE_PFN => STORE_GFN,
                     param::STORE_EVTCHN => self.state().store_port.into(),
+                    param::VIRIDIAN => return Err(ENOSYS),
                     _ => return Err(EPERM),
                 };
                 asked.set_u64(8, value);
                 self.copy_out(caller, at, &asked.0)?;
                 done(0)
             }
-            23 => {
+            23 if self.config.has(Feature::UpcallVector) => {
                 let asked: Bytes<8> = self.structure(caller, at)?;
                 let (vcpu, vector) = (asked.u32(0), asked.0[4]);
                 if vector < 0x10 {
@@ -46,6 +48,8 @@ impl Domain {
                 }
                 let mut state = self.state();
                 state.vcpus.get_mut(vcpu as usize).ok_or(ENOENT)?.vector = vector;
+                // The line does not tell of its events any more.
+                self.drive(&state);
                 self.interrupt_late(&state, vcpu, Some(this.index));
                 done(0)
             }

@@ -3,15 +3,10 @@
 use satori_cpuid::{Leaf, Registers};
 use satori_defs::xen::SIGNATURE;
 use satori_memory::{Gpa, PAGE_SIZE};
-use satori_pv::{BASE, signature};
+use satori_pv::signature;
 
-use crate::Domain;
 use crate::version::{MAJOR, MINOR};
-
-/// The MSR that puts the hypercall page where its value says.
-pub const PAGE_MSR: u32 = BASE;
-/// The leaf that tells each vCPU its number in EBX.
-pub const VCPU_LEAF: u32 = BASE + 4;
+use crate::{Config, Domain, Feature, TscMode};
 
 /// Leaf 4, EAX: EBX has the vCPU's number.
 const VCPU_ID: u32 = 1 << 3;
@@ -19,31 +14,35 @@ const VCPU_ID: u32 = 1 << 3;
 const DOMAIN_ID: u32 = 1 << 4;
 /// Leaf 4, EAX: each vCPU can have a vector for events.
 const UPCALL_VECTOR: u32 = 1 << 6;
+/// Leaf 3, EAX: the TSC is emulated.
+const TSC_EMULATED: u32 = 1;
 /// Leaf 3, EAX: the TSC can be relied on.
 const TSC_RELIABLE: u32 = 1 << 1;
 
 /// The number of the guest's domain.
 pub(crate) const DOMID: u16 = 1;
 
-/// The leaves, for a TSC of `tsc_hz`. What is told of a vCPU is that of vCPU 0: see [`VCPU_LEAF`].
-pub fn leaves(tsc_hz: u64) -> Vec<Leaf> {
+/// The leaves, for a TSC of `tsc_hz`. What is told of a vCPU is that of vCPU 0: see [`Config::vcpu_leaf`].
+pub fn leaves(config: &Config, tsc_hz: u64) -> Vec<Leaf> {
     let leaf = |number, [eax, ebx, ecx, edx]: [u32; 4]| Leaf {
-        leaf: BASE + number,
+        leaf: config.base() + number,
         subleaf: 0,
         value: Registers { eax, ebx, ecx, edx },
     };
     let khz = u32::try_from(tsc_hz / 1000).unwrap_or(u32::MAX);
+    let tsc = TSC_RELIABLE | if config.tsc == TscMode::Emulate { TSC_EMULATED } else { 0 };
+    let vector = if config.has(Feature::UpcallVector) { UPCALL_VECTOR } else { 0 };
     vec![
-        signature(BASE, 4, SIGNATURE),
+        signature(config.base(), 4, SIGNATURE),
         leaf(1, [MAJOR << 16 | MINOR, 0, 0, 0]),
-        leaf(2, [1, PAGE_MSR, 0, 0]),
-        leaf(3, [TSC_RELIABLE, 0, khz, 0]),
-        leaf(4, [VCPU_ID | DOMAIN_ID | UPCALL_VECTOR, 0, DOMID.into(), 0]),
+        leaf(2, [1, config.page_msr(), 0, 0]),
+        leaf(3, [tsc, config.tsc.number(), khz, 0]),
+        leaf(4, [VCPU_ID | DOMAIN_ID | vector, 0, DOMID.into(), 0]),
     ]
 }
 
 impl Domain {
-    /// WRMSR of [`PAGE_MSR`]: copies the hypercall page, a stub of 32 bytes a call, into the guest's page at `value`. False
+    /// WRMSR of [`Config::page_msr`]: copies the hypercall page, a stub of 32 bytes a call, into the guest's page at `value`. False
     /// if there is no such page.
     #[must_use]
     pub fn write_page(&self, value: u64) -> bool {

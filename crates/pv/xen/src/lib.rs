@@ -1,4 +1,4 @@
-//! Xen's interface for guests with hardware's memory management (PVH), without Xen and without an engine
+//! Xen's interface for guests with hardware's memory management (PVH and HVM), without Xen and without an engine
 //! (Xen, `xen/include/public`).
 //!
 //! [`Domain`] is shared by all vCPUs, [`Vcpu`] belongs to one. The machine asks for the CPUID leaves once ([`leaves()`]), hands over
@@ -11,7 +11,10 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+pub mod choice;
+mod config;
 mod console;
+mod delivery;
 mod domain;
 mod events;
 mod fifo;
@@ -30,9 +33,10 @@ mod vcpu;
 mod version;
 
 pub use calls::{CALLS, CallRow};
+pub use config::{Config, FEATURES, Feature, FeatureRow, Kind, TscMode};
 pub use domain::{BackEnds, Domain, Host, SPECIAL, Vcpu};
 pub use grants::Copied;
 pub use hypercall::{Caller, Outcome};
-pub use leaves::{PAGE_MSR, VCPU_LEAF, leaves};
+pub use leaves::leaves;
 pub use satori_xenstore::Store;
 pub use saved::Saved;

@@ -1,6 +1,7 @@
 //! The domain as plain data.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use satori_defs::xen::fifo;
 use satori_memory::{Gpa, PAGE_SIZE, Region};
@@ -16,6 +17,8 @@ use crate::{Domain, Vcpu};
 #[serde(deny_unknown_fields)]
 pub struct Saved {
     state: State,
+    /// The interrupt line that is asserted.
+    line: u8,
     usage: SavedUsage,
 }
 
@@ -32,7 +35,7 @@ impl VcpuShared {
 
 impl satori_save::State for Saved {
     const NAME: &'static str = "Xen interface";
-    const VERSION: u32 = 3;
+    const VERSION: u32 = 4;
 }
 
 impl satori_save::State for Vcpu {
@@ -43,7 +46,7 @@ impl satori_save::State for Vcpu {
 impl Domain {
     /// All that a guest has set.
     pub fn save(&self) -> Saved {
-        Saved { state: self.state().clone(), usage: self.usage.save() }
+        Saved { state: self.state().clone(), line: self.line.load(Relaxed), usage: self.usage.save() }
     }
 
     /// Goes on from there; false if it cannot be of this domain. Addresses in it are looked at whenever they are used.
@@ -77,6 +80,9 @@ impl Domain {
             return false;
         }
         *own = saved.state;
+        // The line itself has a state of its own.
+        self.line.store(saved.line, Relaxed);
+        self.follow_callback(&own);
         true
     }
 

@@ -1,5 +1,6 @@
 //! The interface as a guest sees it: calls with right and wrong arguments, and what becomes of events.
 
+mod delivery;
 mod grants;
 mod store;
 
@@ -12,7 +13,9 @@ use satori_defs::xen::{call, errno, fifo, param, shared_info};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{CpuState, reg, seg};
 
-use crate::{CALLS, Caller, Domain, Host, Outcome, SPECIAL, Saved, VCPU_LEAF, Vcpu, leaves};
+use crate::{
+    CALLS, Caller, Config, Domain, Feature, Host, Kind, Outcome, SPECIAL, Saved, TscMode, Vcpu, leaves,
+};
 
 #[derive(Default)]
 struct Ticks(AtomicU64);
@@ -42,6 +45,12 @@ impl Host for Heard {
     fn wake(&self, vcpu: u32) {
         self.0.lock().unwrap().push(format!("wake {vcpu}"));
     }
+    fn line(&self, gsi: u8, asserted: bool) {
+        self.0.lock().unwrap().push(format!("line {gsi} {asserted}"));
+    }
+    fn intx(&self, device: u8, pin: u8) -> u8 {
+        16 + (device + pin) % 4
+    }
     fn console(&self, bytes: &[u8]) {
         self.0.lock().unwrap().push(String::from_utf8_lossy(bytes).into_owned());
     }
@@ -63,9 +72,13 @@ const ARGS: u64 = 0x8000;
 
 impl Rig {
     fn new() -> Self {
+        Rig::of(Config::new(Kind::Pvh))
+    }
+
+    fn of(config: Config) -> Self {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }, SPECIAL]).unwrap();
         let (clock, heard) = (Arc::new(Ticks::default()), Arc::new(Heard::default()));
-        let domain = Domain::new(memory.clone(), clock.clone(), 2, false, heard.clone());
+        let domain = Domain::new(config, memory.clone(), clock.clone(), 2, false, heard.clone());
         Rig { domain, vcpus: [Vcpu::new(0), Vcpu::new(1)], memory, clock, heard }
     }
 
@@ -115,9 +128,18 @@ fn words(low: u32, high: u32) -> u64 {
 
 #[test]
 fn leaves_and_page_say_how_to_call() {
-    let leaves = leaves(2_000_000_000);
-    assert_eq!((leaves[0].value.eax, leaves[0].value.ebx), (VCPU_LEAF, 0x566e_6558));
+    let config = Config::new(Kind::Pvh);
+    let leaves = leaves(&config, 2_000_000_000);
+    assert_eq!((leaves[0].value.eax, leaves[0].value.ebx), (config.vcpu_leaf(), 0x566e_6558));
     assert_eq!(leaves[4].value.eax, 0x58);
+    let mut behind = config.with(Feature::UpcallVector, false);
+    (behind.behind, behind.tsc) = (true, TscMode::Never);
+    let other = crate::leaves(&behind, 2_000_000_000);
+    assert_eq!(
+        (other[0].leaf, other[0].value.eax, other[2].value.ebx),
+        (0x4000_0100, 0x4000_0104, 0x4000_0200)
+    );
+    assert_eq!((other[3].value.eax, other[3].value.ebx, other[4].value.eax), (2, 2, 0x18));
     let rig = Rig::new();
     assert!(rig.domain.write_page(0x3000) && !rig.domain.write_page(RAM) && !rig.domain.write_page(u64::MAX));
     assert_eq!((rig.word(0x3000 + 32 * 17), rig.word(0x3004 + 32 * 17)), (0x11b8, 0xc101_0f00));
@@ -336,6 +358,12 @@ fn a_poll_ends_by_its_port_or_its_time() {
         rig.memory.write(Gpa(ARGS), &reason.to_le_bytes()).unwrap();
         assert_eq!(rig.call_as(0, call::SCHED, [2, LINEAR + ARGS, 0]), (0, Outcome::Power(event)));
     }
+    rig.memory.write(Gpa(ARGS), &2u64.to_le_bytes()).unwrap();
+    assert_eq!(
+        rig.call_as(0, call::SCHED, [2, LINEAR + ARGS, 0]),
+        (1, Outcome::Done),
+        "suspended, and goes on"
+    );
 }
 
 #[test]
@@ -393,7 +421,14 @@ fn what_a_guest_has_set_survives_saving() {
     let (saved, vcpus): (Saved, [Vcpu; 2]) = serde_json::from_str(&text).unwrap();
     assert!(again.domain.restore(saved.clone()) && vcpus == rig.vcpus);
     assert_eq!(again.domain.save(), saved);
-    let alone = Domain::new(again.memory.clone(), again.clock.clone(), 1, false, again.heard.clone());
+    let alone = Domain::new(
+        Config::new(Kind::Pvh),
+        again.memory.clone(),
+        again.clock.clone(),
+        1,
+        false,
+        again.heard.clone(),
+    );
     assert!(!alone.restore(saved));
     // Where the guest has its pages, and whose a port is, may have been damaged on the way.
     let mut value = serde_json::to_value(rig.domain.save()).unwrap();

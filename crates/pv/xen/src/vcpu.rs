@@ -33,10 +33,9 @@ impl Domain {
                 done(0)
             }
             5 => {
-                let area: Bytes<8> = self.structure(caller, at)?;
-                let gpa = (caller.translate)(area.u64(0)).ok_or(EFAULT)?;
+                let gpa = self.area(caller, at)?;
                 let mut state = self.state();
-                state.vcpus[vcpu as usize].runstate = Some(gpa);
+                state.vcpus[vcpu as usize].runstate = gpa;
                 self.write_runstate(&state, vcpu);
                 done(0)
             }
@@ -72,14 +71,21 @@ impl Domain {
             }
             11 => Ok((0, Outcome::Nmi(vcpu))),
             13 => {
-                let area: Bytes<8> = self.structure(caller, at)?;
-                let gpa = (caller.translate)(area.u64(0)).ok_or(EFAULT)?;
+                let gpa = self.area(caller, at)?;
                 let mut state = self.state();
-                state.vcpus[vcpu as usize].times[1] = Some(TimeArea::new(Gpa(gpa)));
+                state.vcpus[vcpu as usize].times[1] = gpa.map(|gpa| TimeArea::new(Gpa(gpa)));
                 self.place_time(&mut state, vcpu);
                 done(0)
             }
             _ => Err(ENOSYS),
+        }
+    }
+
+    /// Where the area is whose address is at the guest's `at`; address 0 takes it away, as Linux does before it is suspended.
+    fn area(&self, caller: &Caller<'_>, at: u64) -> Result<Option<u64>, i64> {
+        match self.structure::<8>(caller, at)?.u64(0) {
+            0 => Ok(None),
+            address => Ok(Some((caller.translate)(address).ok_or(EFAULT)?)),
         }
     }
 

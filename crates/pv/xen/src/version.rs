@@ -3,16 +3,17 @@
 use satori_defs::xen::errno::{EINVAL, ENOSYS};
 
 use crate::hypercall::{Bytes, Caller, Served, done};
-use crate::{Domain, Vcpu};
+use crate::{Domain, Feature, Vcpu};
 
 /// The version that is told: interfaces of 4.17 are what is offered.
 pub(crate) const MAJOR: u32 = 4;
 /// Its second part.
 pub(crate) const MINOR: u32 = 17;
 
-/// Features of the first map: writable page tables, guest frames are the guest's own, events by a callback vector, and a
-/// clock that is right on each vCPU.
-const FEATURES: u32 = 1 | 1 << 2 | 1 << 8 | 1 << 9;
+/// Features of the first map: writable page tables, guest frames are the guest's own, and a clock that is right on each vCPU.
+const ALWAYS: u32 = 1 | 1 << 2 | 1 << 9;
+/// Events may come by a callback vector.
+const CALLBACK_VECTOR: u32 = 1 << 8;
 
 impl Domain {
     pub(crate) fn xen_version(
@@ -37,7 +38,10 @@ impl Domain {
             6 => {
                 let mut asked: Bytes<8> = self.structure(caller, to)?;
                 match asked.u32(0) {
-                    0 => asked.set_u32(4, FEATURES),
+                    0 if self.config.has(Feature::CallbackVector) => {
+                        asked.set_u32(4, ALWAYS | CALLBACK_VECTOR)
+                    }
+                    0 => asked.set_u32(4, ALWAYS),
                     1 => asked.set_u32(4, 0),
                     _ => return Err(EINVAL),
                 }

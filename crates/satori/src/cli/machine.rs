@@ -38,14 +38,14 @@ pub struct Machine {
     /// given several times. What a qcow2 image is based on is looked for in its own folder, or in that of backing. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
     /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk; cache says otherwise as QEMU's does: none and directsync pass by
     /// the host's memory (O_DIRECT), writethrough and directsync make each write last at once, unsafe ignores flushes.
-    /// It is on virtio; with bus=vmbus on Hyper-V's VMBus, with bus=xen, which needs --guest xen-pvh, behind Xen's block back end
+    /// It is on virtio; with bus=vmbus on Hyper-V's VMBus, with bus=xen, which needs a guest of Xen's, behind Xen's block back end
     #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=writeback|none|writethrough|directsync|unsafe][,serial=TEXT][,bus=virtio|vmbus|xen]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
     pub disk: Vec<DiskSpec>,
     /// A network card, on virtio or with bus=vmbus on Hyper-V's VMBus. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
     /// permits it; the guest is 10.0.2.15, and reaches everybody but this host itself and link-local addresses. forward leads a port of
     /// this host to one of the guest's, restrict lets the guest reach nobody, loopback makes 10.0.2.2 this host, dns
     /// names who is asked for names. tap is a tap(4) that is there, passt takes
-    /// the socket of a passt(1). mac and queues (pairs of queues, 1 to 8) go with all, and so does bus=xen for --guest xen-pvh
+    /// the socket of a passt(1). mac and queues (pairs of queues, 1 to 8) go with all, and so does bus=xen for guests of Xen's
     #[arg(long, value_name = "user[,forward=tcp:127.0.0.1:2222:22][,restrict][,loopback][,dns=ADDRESS]|tap=NAME|passt=SOCKET[,bus=xen]", value_parser = network::spec)]
     pub net: Option<NetSpec>,
     /// Offer a folder of this machine, which the guest mounts by 'mount -t virtiofs TAG DIR': ro (the default), rw, or cow,

@@ -53,8 +53,8 @@ pub struct CpuFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment on a flattened field would change the help's text")]
     pub model: ModelFlags,
-    /// The interfaces that the guest finds, joined by +: hyperv, kvm, kvm+hyperv, or none of them; or xen-pvh, which stands
-    /// alone. Without hyperv among them --hyperv is off [default: hyperv]
+    /// The interfaces that the guest finds, joined by +: hyperv, kvm, kvm+hyperv, or none of them; or xen-pvh, xen-hvm,
+    /// xen-hvm+hyperv. Without hyperv among them --hyperv is off [default: hyperv]
     #[arg(long, value_name = "NAME[+NAME]..")]
     pub guest: Option<Guest>,
     /// Features of KVM's guest interface, with --guest kvm: auto, off, all, or a list of names, which brings what these need;
@@ -62,6 +62,10 @@ pub struct CpuFlags {
     /// kvm list' names them [default: auto]
     #[arg(long, value_name = "auto|off|all|LIST", allow_hyphen_values = true)]
     pub kvm: Option<String>,
+    /// What of Xen's interface is offered, with --guest xen-pvh or xen-hvm: auto, or what changes it: -upcall-vector leaves one out, tsc=never says what the leaves
+    /// tell of the TSC (default, emulate, never). 'satori xen list' names them [default: auto]
+    #[arg(long, value_name = "auto|LIST", allow_hyphen_values = true)]
+    pub xen: Option<String>,
 }
 
 // Most who look at the flags look at those of the model.

@@ -20,7 +20,7 @@ pub fn processor(flags: &cli::CpuFlags) -> Result<OfferedCpu> {
         cpu_model: Some(chosen.cpu),
         hyperv: chosen.hyperv.config,
         kvm: chosen.kvm.config,
-        xen: chosen.guest.has(crate::guest::Face::XenPvh),
+        xen: chosen.xen.map(|chosen| chosen.config),
         tsc_hz: chosen.domain.tsc_hz,
         ..Config::default()
     };

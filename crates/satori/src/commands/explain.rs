@@ -12,6 +12,7 @@ use satori_hyperv::{CpuidBit, Enlightenment};
 use satori_kvm::Feature;
 use satori_machine::{CONTROLS, Vmx, VmxProcessor, VmxRow};
 use satori_report::advise::{Rule, When};
+use satori_xen::{FEATURES, FeatureRow};
 use serde_json::{Value, json};
 
 use crate::cli::Form;
@@ -55,6 +56,14 @@ const KINDS: &[Kind] = &[
         page: |name| {
             let named = || name.starts_with("kvm") || Enlightenment::by_name(name).is_none();
             Feature::by_name(name).filter(|_| named()).map(kvm_feature)
+        },
+        near: |_| None,
+    },
+    Kind {
+        name: "Xen feature",
+        page: |name| {
+            let name = name.strip_prefix("xen-").unwrap_or(name);
+            FEATURES.iter().find(|row| row.name.eq_ignore_ascii_case(name)).map(xen_feature)
         },
         near: |_| None,
     },
@@ -285,6 +294,20 @@ pub fn kvm_feature(one: Feature) -> Page {
     ];
     let facts = facts.into_iter().filter(|(_, lines): &(_, Vec<String>)| !lines.is_empty()).collect();
     Page { title: format!("KVM feature {}", one.name()), facts }
+}
+
+/// Everything that Xen's table says about a feature.
+fn xen_feature(row: &FeatureRow) -> Page {
+    let fact = |heading, text: &str| (heading, vec![text.to_string()]);
+    let facts = vec![
+        fact("brings", row.brings),
+        fact("without", row.without),
+        fact("default", "on"),
+        fact("told by", row.told),
+        fact("a guest", row.proof),
+        ("option", vec![format!("--xen -{} leaves it out", row.name)]),
+    ];
+    Page { title: format!("Xen feature {}", row.name), facts }
 }
 
 fn kvm_register(register: Register) -> &'static str {

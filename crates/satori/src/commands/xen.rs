@@ -1,26 +1,102 @@
-//! `satori xen`: the table of Xen's hypercalls.
+//! `satori xen`: the tables of Xen's features and hypercalls, and what options come to.
 
 use std::io::Write;
 
 use anyhow::Result;
-use satori_xen::CALLS;
-use serde_json::json;
+use satori_pv::Written;
+use satori_xen::choice::{Chosen, convert};
+use satori_xen::{CALLS, FEATURES};
+use serde_json::{Value, json};
 
-use crate::cli::{MsrForm, Xen};
+use crate::choose::{self, Processors};
+use crate::cli::{Form, MsrForm, Offers, Spelling};
+use crate::commands::offers::write_check;
+use crate::say::say;
 
 /// Does what `satori xen` was told.
-pub fn perform(command: &Xen, out: &mut dyn Write) -> Result<()> {
+pub fn perform(command: &Offers, out: &mut dyn Write) -> Result<()> {
+    let of = |flags| -> Result<Processors> {
+        let processors = choose::foreign(flags)?;
+        processors.warn();
+        Ok(processors)
+    };
     match command {
-        Xen::List { format: MsrForm::Text } => list(out),
-        Xen::List { format: MsrForm::Markdown } => Ok(out.write_all(markdown().as_bytes())?),
-        Xen::List { format: MsrForm::Json } => {
-            let rows = CALLS.iter().map(|row| {
-                let commands =
-                    row.commands.iter().map(|(number, name)| json!({ "number": number, "name": name }));
-                json!({ "number": row.number, "name": row.name, "commands": commands.collect::<Vec<_>>() })
-            });
-            Ok(writeln!(out, "{:#}", json!({ "hypercalls": rows.collect::<Vec<_>>() }))?)
+        Offers::List { format: MsrForm::Text } => list(out),
+        Offers::List { format: MsrForm::Markdown } => Ok(out.write_all(markdown().as_bytes())?),
+        Offers::List { format: MsrForm::Json } => Ok(writeln!(out, "{:#}", objects())?),
+        Offers::Check { processor, format: Form::Text } => check(&of(processor)?, out),
+        Offers::Check { processor, format: Form::Json } => {
+            Ok(writeln!(out, "{:#}", checked(&of(processor)?))?)
         }
+        Offers::Convert { processor, to } => {
+            let written = written(&of(processor)?, *to);
+            for left in &written.left_out {
+                say(format_args!("left out: {left}"));
+            }
+            Ok(writeln!(out, "{}", written.text)?)
+        }
+    }
+}
+
+fn objects() -> Value {
+    let calls = CALLS.iter().map(|row| {
+        let commands = row.commands.iter().map(|(number, name)| json!({ "number": number, "name": name }));
+        json!({ "number": row.number, "name": row.name, "commands": commands.collect::<Vec<_>>() })
+    });
+    let features = FEATURES.iter().map(|row| {
+        json!({
+            "name": row.name,
+            "told": row.told,
+            "brings": row.brings,
+            "without": row.without,
+            "guest": row.proof,
+        })
+    });
+    json!({ "features": features.collect::<Vec<_>>(), "hypercalls": calls.collect::<Vec<_>>() })
+}
+
+fn check(processors: &Processors, out: &mut dyn Write) -> Result<()> {
+    let Some(chosen) = &processors.xen else {
+        let off =
+            |row: &satori_xen::FeatureRow| (row.name, None, false, format!("--guest {}", processors.guest));
+        let told = "the guest sees no Xen: --guest xen-pvh or xen-hvm offers it".to_string();
+        return write_check(out, 20, FEATURES.iter().map(off), &[told]);
+    };
+    let by =
+        |word: &Option<String>| word.as_ref().map_or("the default".into(), |word| format!("--xen {word}"));
+    let row = |(what, word): &(satori_xen::Feature, Option<String>)| {
+        let name = FEATURES.iter().find(|row| row.what == *what).map_or("", |row| row.name);
+        (name, None, chosen.config.has(*what), by(word))
+    };
+    let mut told = vec![format!("leaves at {:#x}; tsc={}", chosen.config.base(), chosen.config.tsc.name())];
+    if !processors.announced() {
+        told.push("the CPU feature 'hypervisor' is off: no guest looks for Xen".into());
+    }
+    write_check(out, 20, chosen.by.iter().map(row), &told)
+}
+
+fn checked(processors: &Processors) -> Value {
+    let rows = FEATURES.iter().map(|row| {
+        let on = |chosen: &Chosen| chosen.config.has(row.what);
+        json!({ "name": row.name, "on": processors.xen.as_ref().is_some_and(on) })
+    });
+    json!({
+        "guest": processors.guest.to_string(),
+        "cpu": processors.cpu,
+        "features": rows.collect::<Vec<_>>(),
+        "tsc": processors.xen.as_ref().map(|chosen| chosen.config.tsc.name()),
+        "base": processors.xen.as_ref().map(|chosen| chosen.config.base()),
+    })
+}
+
+fn written(processors: &Processors, to: Spelling) -> Written {
+    let Some(chosen) = &processors.xen else {
+        return Written { text: format!("--guest {}", processors.guest), left_out: Vec::new() };
+    };
+    match to {
+        Spelling::Qemu => convert::to_qemu(&processors.cpu, &chosen.config),
+        Spelling::Libvirt => convert::to_libvirt(&chosen.config),
+        Spelling::Satori => convert::to_satori(&chosen.config),
     }
 }
 
@@ -30,19 +106,40 @@ fn commands(row: &satori_xen::CallRow) -> String {
 }
 
 fn list(out: &mut dyn Write) -> Result<()> {
+    for row in FEATURES {
+        writeln!(out, "{:<18} {}", row.name, row.brings)?;
+    }
+    writeln!(out)?;
     for row in CALLS {
         let line = format!("{:>2} {:<18} {}", row.number, row.name, commands(row));
         writeln!(out, "{}", line.trim_end())?;
     }
-    writeln!(out, "\nWhat is not listed answers -ENOSYS. 'satori run --guest xen-pvh' offers these.")?;
+    writeln!(
+        out,
+        "\nWhat is not listed answers -ENOSYS. 'satori run --guest xen-pvh' and xen-hvm offer these; --xen -NAME leaves a \
+         feature out. 'satori explain xen-NAME' tells what one is."
+    )?;
     Ok(())
 }
 
-/// The table of the page `docs/xen.md`.
+/// The tables of the page `docs/xen.md`.
 fn markdown() -> String {
-    let mut table = String::from("| number | hypercall | commands |\n|---|---|---|\n");
+    let escaped = |text: &str| text.replace('_', "\\_");
+    let mut table =
+        String::from("| feature | brings | without it | told by | seen in Linux |\n|---|---|---|---|---|\n");
+    for row in FEATURES {
+        table += &format!(
+            "| `{}` | {} | {} | {} | `{}` |\n",
+            row.name,
+            row.brings,
+            row.without,
+            escaped(row.told),
+            row.proof
+        );
+    }
+    table += "\n| number | hypercall | commands |\n|---|---|---|\n";
     for row in CALLS {
-        table += &format!("| {} | `{}` | {} |\n", row.number, row.name, commands(row).replace('_', "\\_"));
+        table += &format!("| {} | `{}` | {} |\n", row.number, row.name, escaped(&commands(row)));
     }
     table
 }
@@ -50,7 +147,7 @@ fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_page_has_the_table() {
+    fn the_page_has_the_tables() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/xen.md");
         let page = std::fs::read_to_string(path).expect("docs/xen.md");
         assert!(

@@ -52,6 +52,8 @@ pub enum ProtocolChoice {
     Auto,
     /// The first of Linux's protocols that the kernel offers.
     Linux,
+    /// The first that the kernel offers but PVH's.
+    NotPvh,
     /// This one.
     Only(BootProtocol),
 }
@@ -228,6 +230,7 @@ pub fn needs_long_mode(kernel: &Kernel, wanted: ProtocolChoice) -> bool {
 fn choose(kernel: &Kernel, wanted: ProtocolChoice) -> Result<&Way, Error> {
     let fits = |way: &&Way| match wanted {
         ProtocolChoice::Auto => true,
+        ProtocolChoice::NotPvh => way.protocol != BootProtocol::Pvh,
         ProtocolChoice::Linux => matches!(way.protocol, BootProtocol::Linux64 | BootProtocol::Linux32),
         ProtocolChoice::Only(protocol) => way.protocol == protocol,
     };
@@ -235,6 +238,7 @@ fn choose(kernel: &Kernel, wanted: ProtocolChoice) -> Result<&Way, Error> {
         let (wanted, why) = match wanted {
             ProtocolChoice::Linux => ("a Linux boot protocol", "it is no Linux"),
             ProtocolChoice::Auto => ("any protocol", "it offers none"),
+            ProtocolChoice::NotPvh => ("a protocol that is not PVH's", "it offers none"),
             ProtocolChoice::Only(protocol) => (
                 protocol.name(),
                 match protocol {

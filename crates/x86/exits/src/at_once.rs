@@ -116,6 +116,7 @@ impl satori_engine::AtOnce<X86> for AtOnce {
         self.left.store(left - 1, Relaxed);
         self.count(which);
         let (platform, before) = (&*self.platform, self.seen());
+        platform.settle();
         let answer = match *exit {
             Exit::Cpuid { leaf, subleaf } => {
                 let asker = satori_cpuid::Context {

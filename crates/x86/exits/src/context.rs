@@ -48,6 +48,15 @@ pub struct Platform {
     pub refused: Refused,
 }
 
+impl Platform {
+    /// Something came out of the guest: Xen's interrupt line falls, if the guest has looked at its events.
+    pub(crate) fn settle(&self) {
+        if let Some(xen) = &self.xen {
+            xen.settle();
+        }
+    }
+}
+
 /// Tells how long a vCPU ran, and the host on its behalf; time that others took is not in it.
 pub trait Runtime: Send + Sync {
     /// Nanoseconds of the vCPU whose thread calls and that has retired so many instructions.

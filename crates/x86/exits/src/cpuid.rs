@@ -35,7 +35,7 @@ pub(crate) fn answer(
     {
         edx &= !INVARIANT_TSC;
     }
-    if leaf == satori_xen::VCPU_LEAF && platform.xen.is_some() {
+    if platform.xen.as_ref().is_some_and(|xen| leaf == xen.config().vcpu_leaf()) {
         ebx = vcpu;
     }
     Resume::Cpuid(CpuidResult { eax, ebx, ecx, edx })

@@ -39,6 +39,7 @@ use satori_engine::{Exit, Resume};
 
 /// Handles `exit` and answers it.
 pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
+    context.platform.settle();
     match exit {
         Exit::Cpuid { leaf, subleaf } => cpuid::query(context, leaf, subleaf),
         Exit::MsrRead { msr } => msr::read(context, msr),

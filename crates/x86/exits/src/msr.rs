@@ -88,11 +88,17 @@ fn get(context: &mut Context<'_>, msr: u32) -> Result<u64, Gp> {
             context.load_tpr();
             context.lapic.msr_read(msr, tsc)
         }
-        Owner::HypervOrXen if context.platform.xen.is_some() => Ok(0),
+        Owner::HypervOrXen if of_xen(context, msr).is_some() => Ok(0),
+        Owner::Xen => of_xen(context, msr).map(|_| 0).ok_or(Gp),
         Owner::HypervOrXen => get_synthetic(context, Synthetic::Own, msr),
         Owner::Hyperv(synthetic) => get_synthetic(context, synthetic, msr),
         Owner::Kvm => context.platform.kvm.as_ref().ok_or(Gp)?.msr_read(context.kvm, msr),
     }
+}
+
+/// Xen's interface, if `msr` puts its hypercall page in place.
+fn of_xen<'a>(context: &'a Context<'_>, msr: u32) -> Option<&'a satori_xen::Domain> {
+    context.platform.xen.as_deref().filter(|xen| xen.config().page_msr() == msr)
 }
 
 fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
@@ -110,10 +116,10 @@ fn set(context: &mut Context<'_>, msr: u32, value: u64) -> Result<(), Gp> {
             Ok(())
         }
         Owner::Lapic(Apic::X2apic, _) => apic_write(context, |lapic, tsc| lapic.msr_write(msr, value, tsc)),
-        Owner::HypervOrXen => match &context.platform.xen {
+        Owner::HypervOrXen | Owner::Xen => match of_xen(context, msr) {
             Some(xen) if xen.write_page(value) => Ok(()),
-            Some(_) => Err(Gp),
-            None => set_own(context, msr, value),
+            None if satori_hyperv::Partition::is_synthetic(msr) => set_own(context, msr, value),
+            _ => Err(Gp),
         },
         Owner::Kvm => {
             let kvm = context.platform.kvm.as_ref().ok_or(Gp)?;

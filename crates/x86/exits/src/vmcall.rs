@@ -14,6 +14,13 @@ use crate::Context;
 pub(crate) fn call(context: &mut Context<'_>) -> Resume {
     if let Some(xen) = context.platform.xen.clone() {
         context.vcpu.fetch(Parts::ALL);
+        // Hyper-V's page says that its calls are meant for Hyper-V.
+        let raised = context.vcpu.state().gpr[reg::RAX] & satori_hyperv::BESIDE_XEN != 0;
+        if let Some(hyperv) = context.platform.hyperv.as_ref().filter(|_| raised) {
+            let state = context.vcpu.state_mut(Parts::GENERAL | Parts::EXTENDED);
+            let outcome = hyperv.hypercall(context.hyperv, state);
+            return answer(context, outcome);
+        }
         let vcpu = &*context.vcpu;
         let caller = satori_xen::Caller { translate: &|linear| vcpu.translate(linear) };
         let (result, outcome) = xen.hypercall(context.xen, vcpu.state(), &caller);

@@ -1,14 +1,17 @@
-//! Xen's interface for PVH guests: every call with right and wrong arguments, from every caller; no number, address or index
+//! Xen's interface for PVH and, with `hvm=yes`, HVM guests: every call with right and wrong arguments, from every caller; no number, address or index
 //! harms the monitor.
 
 #![no_std]
 #![no_main]
 
+use satori_guests::defs::apic as registers;
+use satori_guests::defs::chipset::{ioapic, mmio, port};
 use satori_guests::defs::xen::{call, errno, param, virq};
-use satori_guests::hyperv::{memory_end, peek, peek32, poke};
+use satori_guests::harness::option;
+use satori_guests::hyperv::{interrupt_within, memory_end, peek, peek32, poke};
 use satori_guests::msr::{get, set};
 use satori_guests::subject::reg;
-use satori_guests::{Subject, Test, code, guest, insn, paging};
+use satori_guests::{Subject, Test, apic, code, guest, insn, paging};
 
 guest!(
     "xen",
@@ -23,28 +26,50 @@ guest!(
     timers,
     console,
     lists,
+    callback_vector,
+    interrupt_lines,
+    own_vectors,
+    platform_device,
 );
 
-fn present() -> bool {
-    let [_, ebx, ecx, edx] = insn::cpuid(0x4000_0000, 0);
-    (ebx, ecx, edx) == (0x566e_6558, 0x6558_4d4d, 0x4d4d_566e)
+/// Where Xen's leaves begin: behind others, if there are some.
+fn base() -> u32 {
+    let named = |base: &u32| {
+        let [_, ebx, ecx, edx] = insn::cpuid(*base, 0);
+        (ebx, ecx, edx) == (0x566e_6558, 0x6558_4d4d, 0x4d4d_566e)
+    };
+    [0x4000_0000, 0x4000_0100].into_iter().find(named).unwrap_or(0)
 }
 
 fn leaves(t: &mut Test) {
-    t.holds("Xen is there", present());
-    t.eq("the highest leaf", insn::cpuid(0x4000_0000, 0)[0], 0x4000_0004);
-    let [pages, msr, ..] = insn::cpuid(0x4000_0002, 0);
-    t.eq("one page, by this MSR", (pages, msr), (1, 0x4000_0000));
-    let [eax, vcpu, domain, _] = insn::cpuid(0x4000_0004, 0);
-    t.eq(("vCPU, domain and vector", eax), (eax & 0x58, vcpu, domain), (0x58, 0, 1));
+    t.holds("Xen is there", base() != 0);
+    t.eq("the highest leaf", insn::cpuid(base(), 0)[0], base() + 4);
+    let behind = base() != 0x4000_0000;
+    let [pages, msr, ..] = insn::cpuid(base() + 2, 0);
+    t.eq("one page, by this MSR", (pages, msr), (1, if behind { 0x4000_0200 } else { 0x4000_0000 }));
+    let [eax, vcpu, domain, _] = insn::cpuid(base() + 4, 0);
+    t.eq(("vCPU and domain", eax), (eax & 0x18, vcpu, domain), (0x18, 0, 1));
 }
 
 fn page(t: &mut Test) {
-    let page = paging::page();
-    t.holds("the page", set(0x4000_0000, page));
-    t.eq("it reads 0", get(0x4000_0000), Some(0));
+    let (page, msr) = (paging::page(), insn::cpuid(base() + 2, 0)[1]);
+    t.holds("the page", set(msr, page));
+    t.eq("it reads 0", get(msr), Some(0));
     t.eq("a stub", peek32(page + 32 * 17), 0x11b8);
-    t.holds("no page there", !set(0x4000_0000, memory_end()) && !set(0x4000_0000, u64::MAX));
+    t.holds("no page there", !set(msr, memory_end()) && !set(msr, u64::MAX));
+    if msr == 0x4000_0000 {
+        t.holds("no other register", !set(0x4000_0200, page) && get(0x4000_0200).is_none());
+        return;
+    }
+    // Hyper-V's own page says that its calls are Hyper-V's: or eax, 1 << 31.
+    let own = paging::page();
+    t.holds("an identity", set(0x4000_0000, 1 << 48 | 1) && set(0x4000_0001, own | 1));
+    t.eq("its page", (peek32(own), peek32(own + 4) & 0xff), (0x0000_000d, 0x80));
+    let call =
+        Subject::kernel(code!("call rbx")).with(reg::RBX, own).with(reg::RCX, 0xffff).with(reg::RAX, 17);
+    let call = call.run();
+    t.eq("Hyper-V answers: no such call", (call.done(), call.regs.gpr[reg::RAX] & 0xffff), (true, 2));
+    t.eq("and Xen beside", hypercall(call::XEN_VERSION, [7, 0, 0]), 4096);
 }
 
 fn by(subject: Subject, number: u64, [a, b, c]: [u64; 3]) -> i64 {
@@ -93,7 +118,9 @@ const CALLS: [u64; 11] = [
 ];
 
 fn unknown(t: &mut Test) {
-    for number in (0..64).chain([1 << 32 | 17, u64::MAX]).filter(|number| !CALLS.contains(number)) {
+    // With bit 31 set it would be Hyper-V's, if that is there.
+    let last = if base() == 0x4000_0000 { u64::MAX } else { !(1 << 31) };
+    for number in (0..64).chain([1 << 32 | 17, last]).filter(|number| !CALLS.contains(number)) {
         t.eq(("no call", number), hypercall(number, [0; 3]), errno::ENOSYS);
     }
 }
@@ -238,4 +265,192 @@ fn lists(t: &mut Test) {
     t.eq("its result", peek(list + 8), 4096);
     t.eq("a list in a list", hypercall(call::MULTICALL, [list, 2, 0]), errno::EINVAL);
     t.eq("a list that leads nowhere", hypercall(call::MULTICALL, [u64::MAX - 63, 2, 0]), errno::EFAULT);
+}
+
+/// HVM_PARAM_CALLBACK_IRQ.
+fn set_callback(kind: u64, value: u64) -> i64 {
+    with(call::HVM, 0, &[words(0x7ff0, param::CALLBACK_IRQ), kind << param::CALLBACK_TYPE_SHIFT | value]).0
+}
+
+/// An IPI of the first vCPU, unmasked; its port.
+fn own_port() -> u64 {
+    let (result, at) = with(call::EVENT_CHANNEL, 7, &[0]);
+    let port = peek32(at + 4).into();
+    assert!(result == 0 && with(call::EVENT_CHANNEL, 9, &[port]).0 == 0, "an IPI");
+    port
+}
+
+fn send(port: u64) {
+    assert!(with(call::EVENT_CHANNEL, 4, &[port]).0 == 0, "sent");
+}
+
+/// Looks at the events in the page `shared`, as a handler does.
+fn look(shared: u64) {
+    poke(shared, 0);
+    poke(shared + 8, 0);
+    poke(shared + 0x800, 0);
+}
+
+/// Ticks in which an interrupt that waits comes, and in which none comes.
+const SOON: u64 = 3_000_000;
+
+fn callback_vector(t: &mut Test) {
+    const VECTOR: u8 = 0x24;
+    let (shared, port) = (shared(), own_port());
+    look(shared);
+    apic::enable();
+    // No priority holds it back, and it is in no register of the APIC's.
+    apic::write(registers::TPR, 0xff);
+    t.eq("chosen", set_callback(param::CALLBACK_VECTOR, VECTOR.into()), 0);
+    t.eq("nothing yet", interrupt_within(SOON), None);
+    send(port);
+    t.eq("it comes", interrupt_within(SOON), Some(VECTOR));
+    t.eq("and again, as nobody looked", interrupt_within(SOON), Some(VECTOR));
+    t.holds("past the APIC", !apic::bit(registers::ISR, VECTOR) && !apic::bit(registers::IRR, VECTOR));
+    look(shared);
+    t.eq("looked", interrupt_within(SOON), None);
+    // It wakes HLT; the timer's event comes while the vCPU sleeps.
+    let (result, at) = with(call::EVENT_CHANNEL, 1, &[words(virq::TIMER, 0), 0]);
+    t.eq("a timer", (result, with(call::EVENT_CHANNEL, 9, &[peek32(at + 8).into()]).0), (0, 0));
+    t.eq("set", hypercall(call::SET_TIMER, [1, 0, 0]), 0);
+    let event = Subject::kernel(code!("sti", "hlt" => "2: jmp 2b")).run();
+    t.eq("out of HLT", event.vector, VECTOR);
+    look(shared);
+    t.eq("other vectors", set_callback(param::CALLBACK_VECTOR, 0xf1), 0);
+    send(port);
+    t.eq("the new one", interrupt_within(SOON), Some(0xf1));
+    t.eq("no callback any more", set_callback(param::CALLBACK_GSI, 0), 0);
+    t.eq("silence", interrupt_within(SOON), None);
+    look(shared);
+    apic::write(registers::TPR, 0);
+    t.eq("reset", with(call::EVENT_CHANNEL, 10, &[0x7ff0]).0, 0);
+}
+
+/// Lets the I/O APIC send `vector`, level-triggered, for `pin`; or masks the pin.
+fn route(pin: u8, vector: Option<u8>) {
+    let low = vector.map_or(ioapic::MASK, |vector| u64::from(vector) | ioapic::TRIGGER_MODE);
+    for (half, value) in [(1, 0), (0, low as u32)] {
+        // SAFETY: the I/O APIC's registers are mapped.
+        unsafe {
+            let select = (mmio::IOAPIC + ioapic::IOREGSEL) as *mut u32;
+            select.write_volatile(u32::from(ioapic::IOREDTBL + 2 * pin + half));
+            ((mmio::IOAPIC + ioapic::IOWIN) as *mut u32).write_volatile(value);
+        }
+    }
+}
+
+fn interrupt_lines(t: &mut Test) {
+    const VECTOR: u8 = 0x61;
+    let (shared, port) = (shared(), own_port());
+    look(shared);
+    apic::enable();
+    // A line by its number; a pin of a device: the fourth of device 2.
+    let ways = [(param::CALLBACK_GSI, 5, 5), (param::CALLBACK_INTX, 2 << 11 | 3, 16 + (2 + 3) % 4)];
+    for (kind, value, pin) in ways {
+        route(pin, Some(VECTOR));
+        t.eq(("chosen", kind), set_callback(kind, value), 0);
+        t.eq(("nothing yet", kind), interrupt_within(SOON), None);
+        send(port);
+        t.eq(("it comes", kind), interrupt_within(SOON), Some(VECTOR));
+        t.holds(("in service", kind), apic::bit(registers::ISR, VECTOR));
+        t.eq(("once before its end", kind), interrupt_within(SOON), None);
+        apic::eoi();
+        t.eq(("the level stays, as nobody looked", kind), interrupt_within(SOON), Some(VECTOR));
+        look(shared);
+        apic::eoi();
+        t.eq(("looked before the end", kind), interrupt_within(SOON), None);
+        send(port);
+        t.eq(("the next", kind), interrupt_within(SOON), Some(VECTOR));
+        look(shared);
+        apic::eoi();
+        route(pin, None);
+    }
+    // No such line, no such type, a line that is off: nobody hears, and nothing breaks.
+    for (kind, value) in
+        [(0, 255), (0, 24), (0, 0), (3, 5), (0xff, u64::MAX >> 8), (param::CALLBACK_INTX, 0xffff)]
+    {
+        t.eq(("odd", kind, value), set_callback(kind, value), 0);
+        send(port);
+        look(shared);
+    }
+    t.eq("off", set_callback(0, 0), 0);
+    t.eq("reset", with(call::EVENT_CHANNEL, 10, &[0x7ff0]).0, 0);
+}
+
+fn own_vectors(t: &mut Test) {
+    const VECTOR: u8 = 0x52;
+    if insn::cpuid(base() + 4, 0)[0] & 1 << 6 == 0 {
+        t.eq("not offered", with(call::HVM, 23, &[words(0, VECTOR.into())]).0, errno::ENOSYS);
+        return;
+    }
+    let (shared, port) = (shared(), own_port());
+    look(shared);
+    apic::enable();
+    route(5, Some(0x61));
+    t.eq("a line", set_callback(param::CALLBACK_GSI, 5), 0);
+    t.eq("reserved", with(call::HVM, 23, &[words(0, 0xf)]).0, errno::EINVAL);
+    t.eq("no such vCPU", with(call::HVM, 23, &[words(1000, VECTOR.into())]).0, errno::ENOENT);
+    t.eq("a vector", with(call::HVM, 23, &[words(0, VECTOR.into())]).0, 0);
+    send(port);
+    t.eq("it comes, and no line", interrupt_within(SOON), Some(VECTOR));
+    t.holds("in service", apic::bit(registers::ISR, VECTOR));
+    apic::eoi();
+    t.eq("an edge", interrupt_within(SOON), None);
+    look(shared);
+    send(port);
+    apic::write(registers::TPR, 0xff);
+    t.eq("held back by the priority", interrupt_within(SOON), None);
+    apic::write(registers::TPR, 0);
+    t.eq("then there", interrupt_within(SOON), Some(VECTOR));
+    apic::eoi();
+    look(shared);
+    route(5, None);
+    t.eq("off", set_callback(0, 0), 0);
+    t.eq("reset", with(call::EVENT_CHANNEL, 10, &[0x7ff0]).0, 0);
+}
+
+fn in16(port: u16) -> u16 {
+    Subject::kernel(code!("in ax, dx")).with(reg::RDX, port.into()).run().regs.gpr[reg::RAX] as u16
+}
+
+fn out16(port: u16, value: u16) {
+    Subject::kernel(code!("out dx, ax")).with(reg::RDX, port.into()).with(reg::RAX, value.into()).run();
+}
+
+/// A register of the platform device's configuration space.
+fn configuration(register: u32) {
+    insn::out32(port::PCI_ADDRESS, 1 << 31 | 30 << 11 | register);
+}
+
+fn platform_device(t: &mut Test) {
+    configuration(0);
+    let there = insn::in32(port::PCI_DATA);
+    if option("hvm").is_none() {
+        // A PVH guest has neither the ports nor the device.
+        t.eq("no ports", (in16(0x10), insn::in8(0x12), insn::in32(0x10)), (0xffff, 0xff, u32::MAX));
+        t.eq("no device", there, u32::MAX);
+        return;
+    }
+    t.eq("the protocol", (in16(0x10), insn::in8(0x12)), (0x49d2, 1));
+    out16(0x12, 3);
+    insn::out32(0x10, 1);
+    t.eq("not on a blacklist", in16(0x10), 0x49d2);
+    out16(0x10, 3);
+    for byte in b"log\n\x1b\xff" {
+        insn::out8(0x12, *byte);
+    }
+    t.eq("still there", (in16(0x10), insn::in8(0x10), insn::in8(0x1f)), (0x49d2, 0, 0xff));
+    t.eq("the device", there, 0x0001_5853);
+    configuration(0x10);
+    let ports = insn::in32(port::PCI_DATA);
+    configuration(0x14);
+    let memory = u64::from(insn::in32(port::PCI_DATA) & !0xf);
+    t.holds(("ports and memory", ports, memory), ports & 1 != 0 && memory > memory_end());
+    configuration(4);
+    insn::out32(port::PCI_DATA, 3);
+    // Grants are placed there.
+    t.eq("a frame", with(call::MEMORY, 7, &[words(0x7ff0, 1), 0, memory >> 12]).0, 0);
+    poke(memory + 8, 0x1234_5678_0001_0001);
+    t.eq("it is memory", peek(memory + 8), 0x1234_5678_0001_0001);
+    poke(memory + 8, 0);
 }

@@ -11,6 +11,7 @@ use satori_machine::{
     SymbolSource,
 };
 use satori_symbols::Symbols;
+use satori_xen::Kind;
 
 use super::Boot;
 use crate::choose::Processors;
@@ -103,7 +104,7 @@ pub(crate) fn balloon(flags: &cli::Machine, memory: u64) -> Result<()> {
 
 /// The machine that the flags describe.
 pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) -> Result<Config> {
-    let xen = processors.guest.has(crate::guest::Face::XenPvh);
+    let xen = processors.xen.as_ref().map(|chosen| chosen.config);
     let memory = processors.memory(flags.memory, flags.processor.libvirt.as_deref())?;
     balloon(flags, memory)?;
     let mut config = Config {
@@ -111,10 +112,11 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
         kernel_name: boot.kernel_name,
         initrds: boot.initrds,
         cmdline: boot.cmdline,
-        // Only who enters at the PVH note is a PVH guest.
-        protocol: match boot.protocol {
-            ProtocolChoice::Auto if xen => ProtocolChoice::Only(BootProtocol::Pvh),
-            wanted => wanted,
+        // Who enters at the PVH note is a PVH guest, and nobody else is.
+        protocol: match (boot.protocol, xen.map(|xen| xen.kind)) {
+            (ProtocolChoice::Auto, Some(Kind::Pvh)) => ProtocolChoice::Only(BootProtocol::Pvh),
+            (ProtocolChoice::Auto, Some(Kind::Hvm)) => ProtocolChoice::NotPvh,
+            (wanted, _) => wanted,
         },
         smbios: crate::smbios::all(&flags.smbios),
         memory,

@@ -1,8 +1,10 @@
 //! What a row of the table of MSRs says: a register's needs, its owner, and what a write does.
 
+use satori_defs::xen::msr as xen;
+
 use super::Setup;
 use crate::{Feature, Vendor};
-use Needs::{Amd, Hyperv, HypervOrXen, Intel, Kvm, Nothing, One};
+use Needs::{Amd, Hyperv, HypervAndXen, HypervOrXen, Intel, Kvm, Nothing, One};
 use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// One register, or several in a row that behave alike.
@@ -41,6 +43,8 @@ pub enum Needs {
     Kvm,
     /// The Hyper-V interface is on, or Xen's.
     HypervOrXen,
+    /// Both are.
+    HypervAndXen,
 }
 
 /// Who answers for a register.
@@ -59,6 +63,8 @@ pub enum Owner {
     /// The interface whose leaves are the first: the register is Hyper-V's, or puts Xen's hypercall page in place. The two are
     /// never offered together.
     HypervOrXen,
+    /// Xen's hypercall page, where Hyper-V has the register of that name.
+    Xen,
     /// [`PlatformMsrs`](super::PlatformMsrs).
     Platform {
         /// What it holds at power-up.
@@ -142,8 +148,11 @@ impl Owner {
             Owner::Hyperv(_) => return "as the TLFS says, if its enlightenment is offered".into(),
             Owner::Kvm => return "as KVM's msr.rst says, if its feature is offered".into(),
             Owner::HypervOrXen => {
-                return "as the TLFS says; with Xen the hypercall page is copied to where the value says"
+                return "as the TLFS says; with Xen alone the hypercall page is copied to where the value says"
                     .into();
+            }
+            Owner::Xen => {
+                return "the hypercall page is copied to where the value says; no page there #GP".into();
             }
             Owner::Platform { write, .. } => write,
         };
@@ -180,6 +189,7 @@ impl Needs {
             Hyperv => "Hyper-V".into(),
             Kvm => "KVM".into(),
             HypervOrXen => "Hyper-V or Xen".into(),
+            HypervAndXen => "Hyper-V and Xen".into(),
             One(features) => features.iter().map(|f| f.name()).collect::<Vec<_>>().join(" or "),
         }
     }
@@ -188,7 +198,7 @@ impl Needs {
         let amd = setup.cpuid.vendor() == Vendor::Amd;
         match self {
             // Whether an interface is on is its own matter.
-            Nothing | Hyperv | Kvm | HypervOrXen => true,
+            Nothing | Hyperv | Kvm | HypervOrXen | HypervAndXen => true,
             Intel => !amd,
             Amd => amd,
             One(features) => features.iter().any(|feature| setup.cpuid.has(*feature)),
@@ -224,3 +234,13 @@ pub(super) const fn paravirtual([first, last]: [u32; 2], name: &'static str) -> 
     let (reads, why) = ("what was written, or 1 at first", "Linux, virt/kvm/x86/msr.rst; see --guest kvm");
     Row { first, last, name, needs: Kvm, owner: Owner::Kvm, reads, why }
 }
+
+/// Xen's hypercall page behind Hyper-V's interface.
+pub(super) const XEN_PAGE: Row = others(
+    xen::PAGE_BEHIND,
+    "Xen's hypercall page",
+    HypervAndXen,
+    Owner::Xen,
+    "0",
+    "where Hyper-V's registers begin at 0x40000000, Xen's leaf 0x40000102 names this one",
+);

@@ -1,8 +1,7 @@
 //! The one table of MSRs: who answers, what reads give, what writes do, and why.
 
-use satori_defs::hyperv::msr as hv;
-use satori_defs::kvm::msr as kvm;
 use satori_defs::msr::*;
+use satori_defs::{hyperv::msr as hv, kvm::msr as kvm};
 use satori_rules::mtrr;
 
 use super::Setup;
@@ -437,7 +436,7 @@ pub const TABLE: &[Row] = &[
         "HV_X64_MSR_GUEST_OS_ID; Xen's hypercall page",
         Needs::HypervOrXen,
         Owner::HypervOrXen,
-        "as the TLFS says; 0 with Xen",
+        "as the TLFS says; 0 with Xen alone",
         "TLFS 5.0c, appendix B; Xen's leaf 0x40000002 names the register",
     ),
     synthetic([hv::GUEST_OS_ID + 1, hv::VP_RUNTIME - 1], SYNTHETIC, Synthetic::Own, TLFS),
@@ -457,6 +456,7 @@ pub const TABLE: &[Row] = &[
         "0, after sleep until an interrupt",
     ),
     synthetic([hv::GUEST_IDLE + 1, 0x4000_01ff], SYNTHETIC, Synthetic::Own, TLFS),
+    super::row::XEN_PAGE,
     paravirtual([kvm::FIRST, kvm::LAST], "MSR_KVM_*"),
     others(
         IA32_EFER,
