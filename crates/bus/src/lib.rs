@@ -44,6 +44,10 @@ pub enum PowerEvent {
     DebugExit(u32),
     /// A guest panic, and who told.
     Panic(&'static str),
+    /// ACPI S3: its processors stop, until [`PowerEvent::Wake`].
+    Sleep,
+    /// What sleeps wakes: of the machine before it its memory is left, and what had power.
+    Wake,
 }
 
 /// Where devices announce [`PowerEvent`]s; the machine stops its vCPUs soon after.

@@ -12,6 +12,12 @@ pub mod address_range {
     pub const NVS: u32 = 4;
 }
 
+/// The FACS (ACPI 6.5, table 5.23).
+pub mod facs {
+    /// Where the address is at which a guest wakes, in real mode: a dword.
+    pub const WAKING_VECTOR: u64 = 12;
+}
+
 /// Interrupt controller structures of the MADT (ACPI 6.5, 5.2.12).
 pub mod madt {
     /// Header plus local APIC address plus flags: where the structures begin.

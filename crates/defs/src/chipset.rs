@@ -365,6 +365,8 @@ pub mod pm {
     pub const SLP_TYP_SHIFT: u32 = 10;
     /// PM1 control: go to sleep, write-only.
     pub const SLP_EN: u16 = 1 << 13;
+    /// The sleep type that the DSDT's \_S3 gives.
+    pub const SLP_TYP_S3: u16 = 1;
     /// The sleep type that the DSDT's \_S5 gives.
     pub const SLP_TYP_S5: u16 = 5;
 }

@@ -17,15 +17,19 @@ use crate::{Config, Devices, Error, NumaNode};
 fn platform(
     topology: Topology,
     nodes: Vec<Node>,
-    (devices, hvm): (&Devices, bool),
+    devices: &Devices,
     serials: usize,
+    xen: Option<satori_xen::Kind>,
 ) -> Platform {
     Platform {
         apic_ids: topology.apic_ids().collect(),
         sockets: topology.sockets,
         cores: topology.dies * topology.cores,
-        pci_devices: devices.has_pci() || hvm,
+        // Xen's platform device is on the bus.
+        pci_devices: devices.has_pci() || xen == Some(satori_xen::Kind::Hvm),
         vmbus: devices.vmbus().is_some(),
+        // Linux leaves neither VMBus nor Xen's interface as a machine finds them that begins anew.
+        suspend: devices.vmbus().is_none() && xen.is_none(),
         more_serials: serials,
         nodes,
         ..Platform::default()
@@ -59,8 +63,6 @@ fn nodes(numa: &[NumaNode], topology: Topology, regions: &[Region]) -> Vec<Node>
 /// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,
 /// and again after each reset.
 pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, Loader), Error> {
-    // Xen's platform device is on the bus.
-    let hvm = config.xen.is_some_and(|xen| xen.kind == satori_xen::Kind::Hvm);
     let long_mode = long_mode(&config, engine)?;
     let regions = layout::ram_regions(config.memory)?;
     let (file, unpacked_max) = (Arc::new(config.kernel), config.memory.min(KERNEL_MAX));
@@ -83,8 +85,9 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         platform: platform(
             config.topology,
             nodes(&config.numa, config.topology, &regions),
-            (&config.devices, hvm),
+            &config.devices,
             config.serials.count(),
+            config.xen.map(|xen| xen.kind),
         ),
         smbios: config.smbios,
         protocol: config.protocol,
@@ -97,7 +100,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         tracing::info!(protocol = loaded.protocol.name(), rip = loaded.entry.rip, "guest loaded");
         // A kernel that multiboot loads was made for a loader that firmware started.
         let firmware = loaded.protocol == BootProtocol::Multiboot;
-        Ok(Begin { state: loaded.entry, firmware })
+        Ok(Begin { facs: loaded.facs(), state: loaded.entry, firmware })
     });
     Ok((regions, loader))
 }

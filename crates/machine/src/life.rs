@@ -2,6 +2,7 @@
 
 mod interfaces;
 mod processors;
+mod sleep;
 pub(crate) mod vmbus;
 
 use std::sync::{Arc, Weak};
@@ -13,12 +14,14 @@ use satori_cpuid::CpuSpec;
 use satori_engine::{Engine, Space, TimeSource, X86};
 use satori_exits::{EoiSink, Platform, Refused, Runtime};
 use satori_hyperv::TestDevice;
-use satori_memory::{ALL_LINES, GuestMemory, Region};
+use satori_memory::{ALL_LINES, Gpa, GuestMemory, Region};
 use satori_save::Save;
 use satori_state::CpuState;
 
 use self::interfaces::Interfaces;
 use self::processors::Processors;
+pub(crate) use self::sleep::Asleep;
+use self::sleep::Powered;
 
 use crate::console::Console;
 use crate::debugcon::DebugSink;
@@ -46,6 +49,16 @@ pub(crate) struct Begin {
     pub state: CpuState,
     /// Whether it expects the devices as firmware leaves them.
     pub firmware: bool,
+    /// Where it says how it wakes, if it can sleep.
+    pub facs: Option<Gpa>,
+}
+
+/// What a life comes from.
+pub(crate) enum Origin<'a> {
+    /// Nothing: the guest is loaded.
+    PowerUp(&'a Loader),
+    /// The life that slept.
+    Sleep(Box<Asleep>),
 }
 
 /// What every life of a machine is made from: what was asked for, and what is made of it once.
@@ -170,6 +183,7 @@ pub(crate) struct Life {
     pub space: Arc<dyn Space>,
     /// What of it is saved beside the vCPUs; it keeps the machine's own timers alive, which the queue does not.
     pub rooms: Arc<Rooms>,
+    powered: Powered,
 }
 
 /// INTR of the PIC: the BSP has to look.
@@ -205,15 +219,31 @@ impl EoiSink for IoApicEoi {
 }
 
 impl Life {
-    /// A machine that is powered up, with what `load` puts into its memory.
-    pub(crate) fn new(plan: &Blueprint, load: &Loader) -> Result<Self, Error> {
-        plan.time.reset_guest_counter();
+    /// A machine that is powered up, or wakes.
+    pub(crate) fn new(plan: &Blueprint, origin: Origin<'_>) -> Result<Self, Error> {
         let clock = plan.time.clock();
-        let (memory, entry) = filled(plan, load)?;
+        let (memory, entry, slept, partition) = match origin {
+            Origin::PowerUp(load) => {
+                plan.time.reset_guest_counter();
+                let (memory, entry) = filled(plan, load)?;
+                (memory, entry, None, None)
+            }
+            Origin::Sleep(asleep) => {
+                let Asleep { memory, begin, powered, hyperv } = *asleep;
+                (memory, begin, Some(powered), hyperv)
+            }
+        };
         let processors = Processors::new(plan, memory)?;
         let timers = timers(plan);
         let chipset = chipset(plan, &entry, &processors, &timers)?;
+        let powered = Powered::of(&chipset, entry.facs);
+        if let Some(before) = slept {
+            powered.go_on_from(&before);
+        }
         let interfaces = Interfaces::new(plan, &processors, &chipset.router)?;
+        if let (Some(partition), Some(before)) = (&interfaces.hyperv, partition) {
+            partition.go_on_from(&before);
+        }
         let mut parts = chipset.parts();
         if let Some(partition) = interfaces.hyperv.as_ref().filter(|_| plan.config.testdev) {
             let (port, device) = (TestDevice::PORT, TestDevice::new(partition.clone()));
@@ -272,6 +302,7 @@ impl Life {
             timers,
             com1: chipset.com1,
             rooms: Arc::new(rooms),
+            powered,
         })
     }
 }

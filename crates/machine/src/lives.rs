@@ -12,7 +12,7 @@ use satori_symbols::Symbols;
 use satori_trace::Tracer;
 
 use crate::control::Control;
-use crate::life::{Blueprint, Life, Loader};
+use crate::life::{Asleep, Blueprint, Life, Loader, Origin};
 use crate::live::{self, Around};
 use crate::runs::Runs;
 use crate::x86::MachineVcpu;
@@ -32,11 +32,17 @@ pub(crate) struct Lives<'a> {
 }
 
 impl Lives<'_> {
-    /// Runs `life`, and those that follow it by resets.
+    /// Runs `life`, and those that follow it by resets and sleep.
     pub(crate) fn run(&self, mut life: Life, sum: &mut Sum) -> Event {
         loop {
-            let event = self.one(&mut life, sum);
-            let Some(load) = self.load.as_ref().filter(|_| matches!(event, Event::Reset(_))) else {
+            let (event, slept) = match self.one(&mut life, sum) {
+                Event::Woken => match life.asleep() {
+                    Some(asleep) => (Event::Woken, Some(asleep)),
+                    None => (Event::Reset("the wake from a sleep without a waking vector"), None),
+                },
+                event => (event, None),
+            };
+            let Some(origin) = self.next(&event, slept) else {
                 self.examine(&life, &event, sum);
                 if self.plan.config.ends_process {
                     life.vcpus.iter_mut().for_each(MachineVcpu::abandon_caches);
@@ -45,14 +51,23 @@ impl Lives<'_> {
             };
             // Its memory goes before that of the next one comes.
             drop(life);
-            sum.resets += 1;
+            sum.resets += u32::from(matches!(event, Event::Reset(_)));
             if let Some(event) = self.revive() {
                 return event;
             }
-            life = match Life::new(self.plan, load) {
+            life = match Life::new(self.plan, origin) {
                 Ok(life) => life,
                 Err(error) => return Event::Failed(error.to_string()),
             };
+        }
+    }
+
+    /// Where the next life comes from behind `event`, if there is one.
+    fn next(&self, event: &Event, slept: Option<Asleep>) -> Option<Origin<'_>> {
+        match event {
+            Event::Woken => slept.map(|asleep| Origin::Sleep(Box::new(asleep))),
+            Event::Reset(_) => self.load.as_ref().map(Origin::PowerUp),
+            _ => None,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::control::Control;
 use crate::debugcon::DebugSink;
 use crate::engines::suffices;
 use crate::gdb;
-use crate::life::{Blueprint, GuestTimeout, Life, Loader, Time};
+use crate::life::{Blueprint, GuestTimeout, Life, Loader, Origin, Time};
 use crate::lives::{Lives, Sum};
 use crate::onlookers::Onlookers;
 use crate::pins::host_processors;
@@ -130,7 +130,7 @@ impl Machine {
             debugcon: sinks.debugcon.map(DebugSink::new),
             config,
         };
-        let life = Life::new(&plan, &parts.load)?;
+        let life = Life::new(&plan, Origin::PowerUp(&parts.load))?;
         let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vcpus.len());
         Ok(Machine {
             plan,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use satori_bus::{Nanos, PowerEvent};
+use satori_bus::Nanos;
 use satori_hyperv::Crash;
 use satori_profile::Profile;
 use satori_pv::Used;
@@ -38,21 +38,12 @@ pub enum Event {
     /// [`Config::timeout`](crate::Config::timeout) or [`Config::guest_timeout`](crate::Config::guest_timeout)
     /// ran out.
     Timeout,
+    /// It slept (ACPI S3) and wakes: another life begins, and no run ends.
+    Woken,
     /// [`Handle::stop`](crate::Handle::stop).
     Stopped,
     /// Satori itself failed: what happened.
     Failed(String),
-}
-
-impl From<PowerEvent> for Event {
-    fn from(event: PowerEvent) -> Self {
-        match event {
-            PowerEvent::PowerOff => Event::PowerOff,
-            PowerEvent::Reset(by) => Event::Reset(by),
-            PowerEvent::DebugExit(value) => Event::DebugExit(value),
-            PowerEvent::Panic(by) => Event::Panic(by),
-        }
-    }
 }
 
 /// What is left of a run.

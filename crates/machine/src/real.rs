@@ -50,6 +50,16 @@ pub(crate) fn run_vcpu<V: Runs>(
         if shared.stopping() {
             break;
         }
+        if shared.asleep() {
+            if let Some(cores) = cores {
+                cores.leave(vcpu.index());
+                placed = false;
+            }
+            vcpu.does(Doing::Asleep);
+            bell.bell.wait(None);
+            vcpu.does(Doing::Exit);
+            continue;
+        }
         let (mut turn_ends, mut until) = (None, None);
         if let Some(cores) = cores {
             if placed && cores.contended() {

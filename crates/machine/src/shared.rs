@@ -87,6 +87,8 @@ struct Events {
 
 pub(crate) struct Shared {
     stopping: AtomicBool,
+    /// The machine sleeps (ACPI S3): its vCPUs have no power, its timers run on.
+    asleep: AtomicBool,
     /// Somebody outside does not want to wait any longer.
     stop_asked: AtomicBool,
     events: Mutex<Events>,
@@ -117,6 +119,7 @@ pub(crate) struct SavedInput {
     typed: Vec<Option<u8>>,
     script: Vec<u8>,
     panic_at: u64,
+    asleep: bool,
 }
 
 /// What goes over the line to the guest's serial port.
@@ -136,6 +139,7 @@ impl Shared {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Shared {
             stopping: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             stop_asked: AtomicBool::new(false),
             events: Mutex::default(),
             panic_at: AtomicU64::new(NO_PANIC),
@@ -169,7 +173,7 @@ impl Shared {
             let mut events = lock(&self.events);
             if let Some(first) = &events.first {
                 let outside = matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_));
-                if matches!(first, Event::Reset(_)) && outside {
+                if matches!(first, Event::Reset(_) | Event::Woken) && outside {
                     events.behind_reset.get_or_insert(event);
                 }
                 return;
@@ -218,11 +222,18 @@ impl Shared {
         lock(&self.events).first.clone()
     }
 
-    /// Forgets a reset, so that the machine can live again, unless something from outside came
-    /// behind it. Another event than a reset stays.
+    /// Whether the machine sleeps, and no vCPU may execute.
+    #[inline]
+    pub(crate) fn asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
+    }
+
+    /// Forgets a reset, or that the machine woke, so that it can live again, unless something from outside came
+    /// behind it. Another event stays.
     pub(crate) fn revive(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
         let mut events = lock(&self.events);
-        if let Some(Event::Reset(_)) = events.first {
+        if let Some(Event::Reset(_) | Event::Woken) = events.first {
             events.first = events.behind_reset.take();
             self.stopping.store(events.first.is_some(), Ordering::SeqCst);
         }
@@ -327,7 +338,8 @@ impl Shared {
         };
         let typed = lock(&self.input).iter().map(byte).collect();
         let script = lock(&self.script).iter().copied().collect();
-        SavedInput { typed, script, panic_at: self.panic_at.load(Ordering::SeqCst) }
+        let (panic_at, asleep) = (self.panic_at.load(Ordering::SeqCst), self.asleep());
+        SavedInput { typed, script, panic_at, asleep }
     }
 
     /// Takes that back.
@@ -336,6 +348,7 @@ impl Shared {
         *lock(&self.input) = typed.map(|typed| typed.map_or(Typed::Break, Typed::Byte)).collect();
         *lock(&self.script) = saved.script.into();
         self.panic_at.store(saved.panic_at, Ordering::SeqCst);
+        self.asleep.store(saved.asleep, Ordering::SeqCst);
     }
 
     /// How many bytes the guest is ready to take.
@@ -363,7 +376,17 @@ impl Shared {
 
 impl PowerSink for Shared {
     fn power(&self, event: PowerEvent) {
-        self.finish(event.into());
+        self.finish(match event {
+            PowerEvent::PowerOff => Event::PowerOff,
+            PowerEvent::Reset(by) => Event::Reset(by),
+            PowerEvent::DebugExit(value) => Event::DebugExit(value),
+            PowerEvent::Panic(by) => Event::Panic(by),
+            PowerEvent::Wake => Event::Woken,
+            PowerEvent::Sleep => {
+                self.asleep.store(true, Ordering::SeqCst);
+                return self.wake_all();
+            }
+        });
     }
 }
 

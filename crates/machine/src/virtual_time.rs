@@ -181,6 +181,9 @@ fn execute<V: Runs>(
             return ends(used);
         }
         timers.run(clock.now());
+        if shared.asleep() {
+            return ends(used);
+        }
         // Before it is prepared: what that injects, only entering it delivers.
         if entered && shares.is_some_and(|shares| others_due(vcpus, turn, shares, around)) {
             vcpus[turn].go_on();
@@ -267,7 +270,7 @@ fn skip_idle_time<V: Runs>(vcpus: &[V], around: Around<'_, V>) {
     if vcpus.iter().all(|vcpu| control.holds(vcpu)) {
         return;
     }
-    let local = vcpus.iter().filter_map(|vcpu| deadline(vcpu, control)).min();
+    let local = vcpus.iter().filter(|_| !shared.asleep()).filter_map(|vcpu| deadline(vcpu, control)).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
     let to_local = local.map(|counter| clock.instructions_until_counter(counter));

@@ -33,6 +33,7 @@ pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str
     let what = match &outcome.event {
         Event::PowerOff => "the guest powered off".into(),
         Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
+        Event::Woken => "the guest wakes".into(),
         Event::DebugExit(value) => format!("the guest wrote {value:#x} to its debug exit"),
         Event::Panic(by) => match crashes::headline(&outcome.console_tail.join("\n")) {
             Some(what) => format!("the guest panicked, told by {by}: {}", printable(&what)),

@@ -47,7 +47,7 @@ impl Status {
     pub fn of(event: &Event, testdev: &[Testdev]) -> Option<Status> {
         Some(match event {
             Event::PowerOff => Status::Ok,
-            Event::Reset(_) => Status::Reset,
+            Event::Reset(_) | Event::Woken => Status::Reset,
             Event::DebugExit(value) if testdev.contains(&Testdev::ExitValue) => Status::ExitValue(*value),
             Event::DebugExit(value) => Status::DebugExit(*value),
             Event::Panic(_) => Status::Panic,

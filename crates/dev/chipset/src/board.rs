@@ -152,6 +152,8 @@ pub struct Chipset {
     pub router: Arc<IrqRouter>,
     /// The PM registers, for the power button.
     pub pm: Arc<AcpiPm>,
+    /// The real-time clock.
+    pub rtc: Arc<Rtc>,
     /// COM1, for input.
     pub com1: Arc<Uart>,
     /// PCI bus 0, for further functions.
@@ -181,11 +183,11 @@ impl Chipset {
         let ioapic = saved.keep("I/O APIC", IoApic::new(interrupts));
         let router = saved.keep("lines", Arc::new(IrqRouter::new(&pic, &ioapic)));
         let gate = LegacyGate::new();
+        let pm = AcpiPm::new(clock.clone(), timers.clone(), router.isa(irq::SCI), power.clone());
         let pit = Pit::new(clock.clone(), timers.clone(), gate.line(router.isa(irq::PIT)));
         let pit = saved.keep("PIT", pit);
-        let rtc = Rtc::new(clock.clone(), timers.clone(), gate.line(router.isa(irq::RTC)), options.memory);
-        let rtc = saved.keep("RTC", rtc);
-        let pm = AcpiPm::new(clock.clone(), timers.clone(), router.isa(irq::SCI), power.clone());
+        let irq8 = Arc::new(Alarm { irq: gate.line(router.isa(irq::RTC)), pm: pm.clone() });
+        let rtc = saved.keep("RTC", Rtc::new(clock.clone(), timers.clone(), irq8, options.memory));
         let pm = saved.keep("PM", pm);
         let pci = saved.keep("PCI", PciBus::new());
 
@@ -198,7 +200,7 @@ impl Chipset {
         add("system control B", port::SYSTEM_CONTROL_B, port::SYSTEM_CONTROL_B, pit.port_b())?;
         let control = saved.keep("system control A", system_control_a(a20.clone(), power.clone()));
         add("system control A", port::SYSTEM_CONTROL_A, port::SYSTEM_CONTROL_A, control)?;
-        add("RTC", port::RTC, port::RTC + 1, rtc)?;
+        add("RTC", port::RTC, port::RTC + 1, rtc.clone())?;
         add("ACPI PM", port::PM1A_EVT, port::PM_TMR + 3, pm.clone())?;
         // One port each: the reset control register hides in the middle of the address register,
         // which takes only dwords.
@@ -249,7 +251,7 @@ impl Chipset {
         if options.post {
             post::post(&ports);
         }
-        Ok(Chipset { ports, mmio, pic, ioapic, router, pm, com1, pci, saved })
+        Ok(Chipset { ports, mmio, pic, ioapic, router, pm, rtc, com1, pci, saved })
     }
 
     /// Adds another serial port that transmits to `sink`.
@@ -260,6 +262,21 @@ impl Chipset {
     /// The devices that have state, each with its place, in the order in which they take theirs back.
     pub fn parts(&self) -> Vec<(&'static str, Arc<dyn Save>)> {
         lock(&self.saved.0).clone()
+    }
+}
+
+/// IRQ 8, which the PM registers see wherever it is led.
+struct Alarm {
+    irq: Arc<dyn InterruptLine>,
+    pm: Arc<AcpiPm>,
+}
+
+impl InterruptLine for Alarm {
+    fn set(&self, asserted: bool) {
+        self.irq.set(asserted);
+        if asserted {
+            self.pm.ring_alarm();
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! ACPI fixed hardware (ACPI 6.5, 4.8): PM1a event and control blocks and the PM timer.
 //!
 //! There is no SMI command port: the machine is in ACPI mode from the start and SCI_EN reads as 1.
-//! The SCI line is driven with the lock held; nothing behind it calls back.
+//! It is among what has power while the machine sleeps (S3), and what it has enabled as an interrupt wakes the machine then.
+//! The SCI line is driven and power events are announced with the lock held; nothing behind them calls back.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -27,6 +28,8 @@ struct State {
     halves: u64,
     deadline: Option<Nanos>,
     sci: bool,
+    /// The machine sleeps.
+    asleep: bool,
 }
 
 /// The PM registers, at twelve ports from the PM1a event block on.
@@ -47,7 +50,8 @@ impl AcpiPm {
         sci: Arc<dyn InterruptLine>,
         power: Arc<dyn PowerSink>,
     ) -> Arc<Self> {
-        let state = State { status: 0, enable: 0, control: 0, halves: 0, deadline: None, sci: false };
+        let state =
+            State { status: 0, enable: 0, control: 0, halves: 0, deadline: None, sci: false, asleep: false };
         let state = Mutex::new(state);
         Arc::new_cyclic(|me| AcpiPm { state, clock, timers, sci, power, me: me.clone() })
     }
@@ -59,8 +63,30 @@ impl AcpiPm {
         self.drive(&mut state);
     }
 
+    /// The real-time clock interrupts.
+    pub(crate) fn ring_alarm(&self) {
+        let mut state = lock(&self.state);
+        state.status |= RTC;
+        self.drive(&mut state);
+    }
+
+    /// Goes on from `before`, which had power while the machine slept.
+    pub fn go_on_from(&self, before: &AcpiPm) {
+        let State { status, enable, halves, .. } = *lock(&before.state);
+        let mut state = lock(&self.state);
+        *state = State { status, enable, halves, control: 0, deadline: None, sci: false, asleep: false };
+        self.advance(&mut state, self.clock.now());
+        self.drive(&mut state);
+    }
+
     fn drive(&self, state: &mut State) {
         let sci = state.status & state.enable != 0;
+        if sci && state.asleep {
+            state.asleep = false;
+            state.status |= WAK_STS;
+            self.power.power(PowerEvent::Wake);
+            return;
+        }
         if sci != state.sci {
             state.sci = sci;
             self.sci.set(sci);
@@ -92,8 +118,14 @@ impl AcpiPm {
             4 | 5 => {
                 state.control = (state.control & !mask | value) & !(SLP_EN | SCI_EN);
                 let sleep_type = state.control >> SLP_TYP_SHIFT & 7;
-                if value & SLP_EN != 0 && sleep_type == SLP_TYP_S5 {
-                    return Some(PowerEvent::PowerOff);
+                match sleep_type {
+                    _ if value & SLP_EN == 0 => {}
+                    SLP_TYP_S3 => {
+                        state.asleep = true;
+                        return Some(PowerEvent::Sleep);
+                    }
+                    SLP_TYP_S5 => return Some(PowerEvent::PowerOff),
+                    _ => {}
                 }
             }
             _ => {}
@@ -124,18 +156,15 @@ impl PortDevice for AcpiPm {
     fn write(&self, offset: u16, size: u8, value: u32) {
         let now = self.clock.now();
         let mut event = None;
-        {
-            let mut state = lock(&self.state);
-            self.advance(&mut state, now);
-            write_bytes(offset, size, value, |port, byte| {
-                event = self.write_byte(&mut state, port, byte).or(event.take());
-            });
-            self.advance(&mut state, now);
-            self.drive(&mut state);
-        }
-        if let Some(event) = event {
-            self.power.power(event);
-        }
+        let mut state = lock(&self.state);
+        self.advance(&mut state, now);
+        write_bytes(offset, size, value, |port, byte| {
+            event = self.write_byte(&mut state, port, byte).or(event.take());
+        });
+        // Before the SCI is driven: what is up already wakes the machine at once.
+        event.into_iter().for_each(|event| self.power.power(event));
+        self.advance(&mut state, now);
+        self.drive(&mut state);
     }
 }
 
@@ -156,7 +185,7 @@ struct SavedPm {
 
 impl satori_save::State for SavedPm {
     const NAME: &'static str = "ACPI PM";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl AcpiPm {
@@ -196,12 +225,44 @@ mod tests {
     fn soft_off_needs_its_sleep_type() {
         let (pm, _, _, power) = pm();
         assert_eq!(pm.read(4, 2), 1, "in ACPI mode");
-        pm.write(4, 2, u32::from(SLP_EN | 1 << SLP_TYP_SHIFT));
-        assert!(power.take().is_empty());
+        pm.write(4, 2, u32::from(SLP_EN | 2 << SLP_TYP_SHIFT));
+        assert!(power.take().is_empty(), "no state has this type");
         pm.write(4, 2, u32::from(SLP_TYP_S5 << SLP_TYP_SHIFT));
         pm.write(4, 2, u32::from(SLP_EN | SLP_TYP_S5 << SLP_TYP_SHIFT));
         assert_eq!(power.take(), [PowerEvent::PowerOff]);
         assert_eq!(pm.read(4, 2), 0x1401, "SLP_EN reads as 0");
+    }
+
+    #[test]
+    fn what_is_enabled_wakes_a_machine_that_sleeps() {
+        let (pm, _, wire, power) = pm();
+        pm.write(2, 2, u32::from(RTC));
+        pm.write(4, 2, u32::from(SLP_EN | SLP_TYP_S3 << SLP_TYP_SHIFT));
+        assert_eq!(power.take(), [PowerEvent::Sleep]);
+        pm.press_power_button();
+        assert!(power.take().is_empty(), "it is not enabled");
+        pm.ring_alarm();
+        assert_eq!(power.take(), [PowerEvent::Wake]);
+        assert!(!wire.level(), "nobody is there to be interrupted");
+        pm.ring_alarm();
+        assert!(power.take().is_empty(), "it is awake");
+
+        let (next, _, wire, _) = self::pm();
+        next.go_on_from(&pm);
+        assert_eq!(next.read(0, 2), u32::from(WAK_STS | RTC | PWRBTN));
+        assert_eq!((next.read(2, 2), next.read(4, 2)), (RTC.into(), SCI_EN.into()));
+        assert!(wire.level());
+        next.write(0, 2, 0xffff);
+        assert!(!wire.level());
+    }
+
+    #[test]
+    fn what_is_up_already_lets_nobody_sleep() {
+        let (pm, _, _, power) = pm();
+        pm.press_power_button();
+        pm.write(2, 2, u32::from(PWRBTN));
+        pm.write(4, 2, u32::from(SLP_EN | SLP_TYP_S3 << SLP_TYP_SHIFT));
+        assert_eq!(power.take(), [PowerEvent::Sleep, PowerEvent::Wake]);
     }
 
     #[test]

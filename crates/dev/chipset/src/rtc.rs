@@ -119,6 +119,16 @@ impl Rtc {
         Arc::new_cyclic(|me| Rtc { state: Mutex::new(state), clock, timers, irq8, me: me.clone() })
     }
 
+    /// Goes on from `before`, which had power while the machine slept.
+    pub fn go_on_from(&self, before: &Rtc) {
+        let now = self.clock.now();
+        let State { index, ram, flags, offset, held, seen, .. } = *lock(&before.state);
+        let mut state = lock(&self.state);
+        *state = State { index, ram, flags, offset, held, seen, deadline: None, level: false };
+        self.advance(&mut state, now);
+        self.settle(&mut state, now);
+    }
+
     /// The machine's wall clock, in nanoseconds since the Unix epoch.
     fn wall(&self, now: Nanos) -> u64 {
         self.clock.epoch().saturating_add(now)

@@ -37,7 +37,7 @@ pub(crate) struct SavedMachine {
 
 impl State for SavedMachine {
     const NAME: &'static str = "machine";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 fn weak(timer: &Arc<dyn Timer>) -> Weak<dyn Timer> {

@@ -120,6 +120,13 @@ impl Overlays {
         self.uppermost(gpa).filter(|cover| cover.kind == kind).map(|_| Gpa(gpa))
     }
 
+    /// Takes all away, the latest first.
+    pub(crate) fn uncover_all(&mut self, memory: &GuestMemory) {
+        while let Some(kind) = self.covers.last().map(|cover| cover.kind) {
+            self.uncover(memory, kind);
+        }
+    }
+
     /// Takes overlay `kind` away; the page shows what it shows without it. Returns what the
     /// overlay held.
     pub(crate) fn uncover(&mut self, memory: &GuestMemory, kind: Kind) -> Option<Content> {

@@ -6,6 +6,7 @@ use satori_lock::Held;
 use satori_pv::SavedUsage;
 use serde::{Deserialize, Serialize};
 
+use crate::overlay::Overlays;
 use crate::partition::Shared;
 use crate::{Flush, Partition, ReferenceClock, SavedSynic, Vp};
 
@@ -77,6 +78,19 @@ impl Partition {
         (!values).then_some(Unfit::Values)
     }
 
+    /// Goes on from `before`, whose machine slept (ACPI S3) and which is of the same memory: the guest is the same, so that
+    /// its identity and what it was told of the TSC stay. Overlays are taken away, and what belongs to a processor is new,
+    /// as behind a reset: Linux enables both again when it wakes, and its identity it does not tell again.
+    pub fn go_on_from(&self, before: &Partition) {
+        let mut slept = before.shared();
+        slept.overlays.uncover_all(&before.memory);
+        let clone = slept.clone();
+        *self.shared() = Shared { hypercall: 0, reference_tsc: 0, overlays: Overlays::default(), ..clone };
+        self.guest_os_id.store(before.guest_os_id.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.tsc_invariant.store(before.tsc_invariant.load(Ordering::Relaxed), Ordering::Relaxed);
+        *self.guest_reference.write().held() = *before.guest_reference.read().held();
+    }
+
     /// The partition as plain data, while no processor runs.
     pub fn save(&self) -> Saved {
         Saved {
@@ -117,6 +131,27 @@ mod tests {
     use crate::{Flush, Outcome, Partition, Saved, Vp, VpSet};
 
     const ALL: &str = "all,-hv-apicv";
+
+    #[test]
+    fn who_slept_is_known_and_finds_its_pages() {
+        let (partition, _, memory) = partition_of(ALL, 1);
+        let mut vp = Vp::new(0);
+        assert_eq!(partition.msr_write(&mut vp, msr::GUEST_OS_ID, 0x8100_0000_0001_0000), Ok(Outcome::Done));
+        let page = 0x3000;
+        memory.write(Gpa(page), &[7; 8]).unwrap();
+        assert_eq!(partition.msr_write(&mut vp, msr::HYPERCALL, page | 1), Ok(Outcome::Done));
+        assert_eq!(partition.msr_write(&mut vp, msr::REFERENCE_TSC, 0x4001), Ok(Outcome::Done));
+        assert_ne!(memory.read_u64(Gpa(page)).unwrap(), 0x0707_0707_0707_0707);
+        let (woken, ..) = partition_of(ALL, 1);
+        let mut vp = Vp::new(0);
+        woken.go_on_from(&partition);
+        assert_eq!(memory.read_u64(Gpa(page)).unwrap(), 0x0707_0707_0707_0707);
+        assert_eq!(woken.msr_read(&vp, msr::GUEST_OS_ID).unwrap(), 0x8100_0000_0001_0000);
+        assert_eq!(woken.msr_read(&vp, msr::HYPERCALL).unwrap(), 0);
+        assert_eq!(woken.msr_read(&vp, msr::REFERENCE_TSC).unwrap(), 0);
+        assert_eq!(woken.msr_write(&mut vp, msr::HYPERCALL, page | 1), Ok(Outcome::Done));
+        assert_eq!(woken.msr_read(&vp, msr::HYPERCALL).unwrap(), page | 1, "without its identity again");
+    }
 
     /// Every MSR that the partition answers, as each processor reads it.
     fn registers(partition: &Partition, vps: &[Vp]) -> Vec<(u32, u32, u64)> {

@@ -145,7 +145,8 @@ impl Wishes {
             "nographic" => self.nographic = true,
             "no-reboot" => self.plain.extend(["--on-reset", "exit"].map(OsString::from)),
             "snapshot" => self.snapshot = true,
-            "enable-kvm" => self.accels.push("kvm".into()),
+            // Tools say so wherever there is a /dev/kvm, and not each one works.
+            "enable-kvm" => self.accels.extend(["kvm".into(), "tcg".into()]),
             "s" | "S" => self.plain.push(format!("-{name}").into()),
             _ => return false,
         }

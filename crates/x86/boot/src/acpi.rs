@@ -40,6 +40,8 @@ pub struct Platform {
     pub pvpanic: bool,
     /// Hyper-V's VMBus.
     pub vmbus: bool,
+    /// Sleep with nothing but memory kept (S3).
+    pub suspend: bool,
     /// Nodes of processors and memory, if there are several to tell of.
     pub nodes: Vec<Node>,
 }
@@ -71,6 +73,7 @@ impl Default for Platform {
             i8042: true,
             pvpanic: true,
             vmbus: false,
+            suspend: true,
             nodes: Vec::new(),
         }
     }
@@ -320,6 +323,7 @@ mod tests {
             i8042: false,
             pvpanic: false,
             vmbus: false,
+            suspend: false,
             nodes: Vec::new(),
         };
         assert_eq!(names(&bare), ["FACP", "APIC", "WAET", "DSDT"]);
@@ -330,6 +334,7 @@ mod tests {
         assert!(has(&dsdt(&devices), b"_PRT") && !has(&dsdt(&full), b"_PRT"));
         let vmbus = walk(&Platform { vmbus: true, ..Platform::default() });
         assert!(has(&dsdt(&vmbus), b"VMBUS\0") && !has(&dsdt(&full), b"VMBUS"));
+        assert!(has(&dsdt(&full), b"_S3_") && !has(&dsdt(&less), b"_S3_"));
         let serials = |more_serials| dsdt(&walk(&Platform { more_serials, ..Platform::default() }));
         assert!(has(&serials(1), b"COM2") && !has(&serials(1), b"COM3") && has(&serials(3), b"COM4"));
         for name in [&b"COM1"[..], b"RTC_", b"KBD_", b"HPET", b"QEMU0001"] {

@@ -1,4 +1,4 @@
-//! The DSDT: power-off, the PCI host bridge, and the devices that no bus reports.
+//! The DSDT: power-off and sleep, the PCI host bridge, and the devices that no bus reports.
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
@@ -14,9 +14,15 @@ use crate::layout;
 /// Appends the definition block of `platform` to `table`, which has only its header.
 pub(crate) fn table(platform: &Platform, mut table: Sdt) -> Sdt {
     let mut body = Vec::new();
-    let sleep_type = pm::SLP_TYP_S5 as u8;
-    Name::new("_S5_".into(), &Package::new(vec![&sleep_type, &sleep_type, &0_u8, &0_u8]))
-        .to_aml_bytes(&mut body);
+    let mut sleep = |name: &str, sleep_type: u16| {
+        let sleep_type = sleep_type as u8;
+        let values = Package::new(vec![&sleep_type, &sleep_type, &0_u8, &0_u8]);
+        Name::new(name.into(), &values).to_aml_bytes(&mut body);
+    };
+    if platform.suspend {
+        sleep("_S3_", pm::SLP_TYP_S3);
+    }
+    sleep("_S5_", pm::SLP_TYP_S5);
     let mut devices = vec![host_bridge(platform.ecam, platform.pci_devices), mainboard(platform.ecam)];
     if platform.com1 {
         // Alone on its interrupt, unless there are four ports for two of them.

@@ -125,6 +125,13 @@ pub struct Loaded {
     pub initrd: Option<Region>,
 }
 
+impl Loaded {
+    /// Where the FACS is, which alone is ACPI NVS.
+    pub fn facs(&self) -> Option<Gpa> {
+        self.map.iter().find(|entry| entry.kind == address_range::NVS).map(|entry| Gpa(entry.start))
+    }
+}
+
 /// Puts `kernel` and what `config` asks for into `memory`, which has RAM at 0.
 ///
 /// Everything is written again, so that a reset may load into memory that was used; what is
