@@ -25,12 +25,9 @@ pub(crate) const TAIL: usize = 24;
 /// The crash parameter in which Linux puts RIP (arch/x86/hyperv, hyperv_report_panic).
 const CRASH_RIP: u32 = 2;
 
-/// Says how the run ended; where the guest failed, with its registers and last lines.
-///
-/// `broken` is why the guest's console is not complete, if it is not; `shown` that the console went to standard
-/// output and somebody has it; `bisect` that the process ends with the statuses of `git bisect run`.
-pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str>, shown: bool) {
-    let what = match &outcome.event {
+/// How the run ended, in words.
+fn how(outcome: &Outcome, status: Status, broken: Option<&str>) -> String {
+    match &outcome.event {
         Event::PowerOff => "the guest powered off".into(),
         Event::Reset(by) => format!("the guest asked for a reset, by {by}"),
         Event::Woken => "the guest wakes".into(),
@@ -55,7 +52,15 @@ pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str
             format!("the guest was ended, as {}", broken.unwrap_or("its console has gone"))
         }
         Event::Stopped => "ended by the user".into(),
-    };
+    }
+}
+
+/// Says how the run ended; where the guest failed, with its registers and last lines.
+///
+/// `broken` is why the guest's console is not complete, if it is not; `shown` that the console went to standard
+/// output and somebody has it; `bisect` that the process ends with the statuses of `git bisect run`.
+pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str>, shown: bool) {
+    let what = how(outcome, status, broken);
     if let Some(broken) = broken.filter(|_| outcome.event != Event::Stopped) {
         say(format_args!("the guest's console is not complete: {broken}"));
     }
