@@ -53,6 +53,10 @@ pub(crate) struct Context {
     pub(super) windows: [window::Opened; window::PLACES],
     /// The address of the code that goes on without windows, for the jump behind a window that failed; 0 if there is none yet.
     pub(super) without: u64,
+    /// In how many rounds behind the next one all strided accesses of a loop stay in their pages, while that is computed.
+    pub(super) rounds: u64,
+    /// How many instructions were taken off the budget and put to `left`, so that it lasts for these rounds.
+    pub(super) reserve: u64,
     /// The target of the link that was asked for last, and that no code is known for.
     pub(super) unlinked: u64,
     /// How many more times accesses of loops may leave their page until their rate is judged, and the count of instructions when it
@@ -104,6 +108,8 @@ impl Context {
             windows: Default::default(),
             pairs: [0; window::PAIRS],
             without: 0,
+            rounds: 0,
+            reserve: 0,
             unlinked: 0,
             left_pages: window::LEAVINGS,
             left_pages_at: 0,

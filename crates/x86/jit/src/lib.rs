@@ -42,6 +42,8 @@ mod promptness_tests;
 mod reach;
 #[cfg(test)]
 mod spaces_tests;
+#[cfg(test)]
+mod stride_tests;
 mod strings;
 mod stubs;
 mod system;

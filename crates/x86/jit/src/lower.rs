@@ -25,7 +25,7 @@ use super::kept::Source;
 use super::reach::Page;
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
-use super::window::{Range, Round, Step, Windows};
+use super::window::{Kept, Range, Round, Step, Windows};
 use super::{AddressHasher, Extent, Jit, narrow, reason, x87};
 use satori_soft::block::{Block, ends_block};
 use satori_soft::code_mode::{self, CodeKey};
@@ -97,7 +97,11 @@ pub(crate) struct Views<'a> {
     /// Whether it keeps neighbouring pages, too, if the host has them side by side in the same order.
     pub wide: bool,
     /// Where a round goes that another one follows: first the code between the copies, then the start of the second copy.
-    again: Option<Label>,
+    pub again: Option<Label>,
+    /// The accesses of the second copy that keep their pages, for the third one.
+    pub plan: Vec<Kept>,
+    /// The third copy has other accesses than the second one.
+    pub astray: bool,
     /// The windows that are open at the start of the second copy: no instruction of the loop changes the registers of their addresses.
     kept: Rc<Windows>,
     /// The registers and memory that each instruction of the block uses; empty if windows are of no use to the block.
@@ -114,7 +118,7 @@ pub(crate) struct Output {
     /// What of it is being emitted, which may add to it; empty in between.
     pub taken: Vec<Seldom>,
     /// The jumps to other blocks, in the order of their numbers.
-    links: Vec<NewLink>,
+    pub links: Vec<NewLink>,
     /// What leads to [`Stubs::step`] and [`Stubs::alone`], if something does.
     pub step: Option<Label>,
     pub alone: Option<Label>,
@@ -122,9 +126,9 @@ pub(crate) struct Output {
     pub first_link: usize,
     /// What generic implementations are called with.
     #[expect(clippy::vec_box, reason = "the code points to them")]
-    sites: Vec<Box<Site>>,
+    pub sites: Vec<Box<Site>>,
     /// Offsets of the values that pages' states are compared with, and of which page.
-    values: Vec<(usize, u8)>,
+    pub values: Vec<(usize, u8)>,
 }
 
 /// What is translated: the block, and the mode and manner that its code is made for.
@@ -267,6 +271,8 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             paged: !jit.scattered.contains(&key),
             wide: jit.wide.contains(&key),
             again: None,
+            plan: Vec::new(),
+            astray: false,
             kept: Rc::default(),
             steps,
             ranges: Vec::new(),
@@ -345,21 +351,24 @@ impl Lower<'_> {
         let again = self.views.again.map(|again| {
             let (refill, gone, round) = (self.asm.label(), self.asm.label(), self.asm.bound());
             self.head(pages, all.len(), refill, gone);
-            self.views.round = Round::Next;
-            self.views.grouping = true;
-            self.views.windows = self.views.kept.clone();
-            self.views.again = Some(round);
-            self.current.rest = all.len() as u32;
-            self.places.homes = self.places.loop_homes;
-            self.status.recipe = self.status.carried;
-            self.status.flags = if self.status.carried.is_some() { Flags::Recipe } else { Flags::Saved };
-            self.places.held = None;
+            self.begin_round(Round::Next);
+            let plan = self.strides().then(|| self.asm.label());
+            self.views.again = Some(plan.unwrap_or(round));
             self.body(isa, all);
-            (refill, gone, again, round)
+            let count = self.views.windows.paged.len();
+            let over = plan.and_then(|plan| {
+                self.asm.bind(plan);
+                self.strided(isa, all, pages, (round, gone))
+            });
+            (refill, gone, again, round, count, over)
         });
         self.emit_ways_out();
         self.asm.depart();
-        if let Some((refill, _, _, round)) = again {
+        if let Some((refill, _, _, round, _, over)) = again {
+            if let Some(over) = over {
+                self.asm.bind(over);
+                self.end_strided(all.len(), round);
+            }
             self.asm.bind(refill);
             self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);
             self.asm.call_to(self.stubs.more);
@@ -372,9 +381,9 @@ impl Lower<'_> {
         self.asm.linear(S2, self.block.rip);
         self.asm.call_to(self.stubs.poll);
         self.asm.jmp(start);
-        if let Some((_, gone, again, round)) = again {
+        if let Some((_, gone, again, round, pages, _)) = again {
             self.asm.bind(again);
-            self.forget_pages(self.views.windows.pages);
+            self.forget_pages(pages);
             self.places.homes = Homes::USUAL;
             self.move_to(self.places.loop_homes);
             self.asm.jmp(round);
@@ -406,7 +415,7 @@ impl Lower<'_> {
 
     /// The checks before a round: the code words of its pages still have the values of when it was decoded, and the budget has room
     /// for its instructions, which are taken off.
-    fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
+    pub(crate) fn head(&mut self, pages: &[Page], count: usize, refill: Label, leave: Label) {
         if self.block.parallel {
             // Another vCPU's store changes the page's code word and does not wait for this one.
             for (number, page) in pages.iter().enumerate() {
@@ -420,6 +429,19 @@ impl Lower<'_> {
         self.asm.jcc(cc::S, refill);
     }
 
+    /// To the state at the start of a later copy of a loop, which executes `round`.
+    pub(crate) fn begin_round(&mut self, round: Round) {
+        self.views.round = round;
+        self.views.grouping = true;
+        self.views.windows = self.views.kept.clone();
+        self.views.pointer = None;
+        self.current.rest = self.block.all.len() as u32;
+        self.places.homes = self.places.loop_homes;
+        self.status.recipe = self.status.carried;
+        self.status.flags = if self.status.carried.is_some() { Flags::Recipe } else { Flags::Saved };
+        self.places.held = None;
+    }
+
     /// From the state at the start of the second copy to that at a block's edge: flags in the context, registers in their usual homes.
     fn leave_round(&mut self) {
         self.places.homes = self.places.loop_homes;
@@ -431,7 +453,7 @@ impl Lower<'_> {
     }
 
     /// Emits all instructions.
-    fn body(&mut self, isa: &Isa, all: &[Instruction]) {
+    pub(crate) fn body(&mut self, isa: &Isa, all: &[Instruction]) {
         let mut ended = false;
         for (i, insn) in all.iter().enumerate() {
             self.current.noted_by_next =

@@ -23,7 +23,7 @@ const MAX_REPEATS: u32 = 64;
 const ALIGN_SHIFT: u32 = 16;
 
 /// Where an operand is in linear memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub base: Option<usize>,
     pub index: Option<(usize, u8)>,

@@ -88,6 +88,9 @@ fn paths() -> Vec<Path> {
     let indirect = vec![0x48, 0x8d, 0x05, 2, 0, 0, 0, 0xff, 0xe0];
     // mov (%rbx), %rax; add $0x1000, %rbx; and $0x1fffff, %ebx: more pages than the TLB has, if not mapped large.
     let misses = vec![0x48, 0x8b, 0x03, 0x48, 0x81, 0xc3, 0, 0x10, 0, 0, 0x81, 0xe3, 0xff, 0xff, 0x1f, 0];
+    // mov $SCRATCH, %esi; mov $9000, %ecx; 1: add (%rsi), %rax; mov %rax, 64(%rsi); add $12, %rsi; dec %ecx; jnz 1b
+    let around = [0x48, 0x03, 0x06, 0x48, 0x89, 0x46, 0x40, 0x48, 0x83, 0xc6, 12, 0xff, 0xc9, 0x75, 0xf1];
+    let strides = [&load(6, SCRATCH as u32)[..], &load(1, 9000), &around].concat();
     // The immediate of the first instruction changes each time.
     let own = vec![0xb8, 0, 0, 0, 0, 0xfe, 0x05, 0xf6, 0xff, 0xff, 0xff];
     let set = |register, value| load(register, value);
@@ -110,6 +113,7 @@ fn paths() -> Vec<Path> {
         ("divisions", 3000, [&set(3, 3)[..], &[0x99, 0xf7, 0xfb]].concat()),
         ("locked", 3000, [&set(3, SCRATCH as u32)[..], &[0xf0, 0xff, 0x03]].concat()),
         ("misses", 3000, misses),
+        ("strides", 1, strides),
         ("code that writes itself", 3000, own),
         ("faults", 3000, vec![0x0f, 0x0b]),
         ("PAUSE", 3000, vec![0xf3, 0x90]),

@@ -116,6 +116,18 @@ pub(crate) fn without() -> Mem {
 pub(crate) fn spare() -> Mem {
     context!(spare)
 }
+/// In how many more rounds strided accesses stay in their pages.
+pub(crate) fn rounds() -> Mem {
+    context!(rounds)
+}
+/// What the budget was lowered by for these rounds.
+pub(crate) fn reserve() -> Mem {
+    context!(reserve)
+}
+/// What the budget is filled up from.
+pub(crate) fn left() -> Mem {
+    context!(left)
+}
 /// The base of segment `i`.
 pub(crate) fn segment_base(i: usize) -> Mem {
     field(offset_of!(Translating, cpu.derived.segment_base) + 8 * i)

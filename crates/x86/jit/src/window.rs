@@ -12,18 +12,21 @@
 pub(crate) mod enter;
 mod left;
 pub(crate) mod opening;
+mod paged;
 mod pair;
 mod step;
+mod stride;
 
 use std::cell::Cell;
 use std::mem::offset_of;
 use std::rc::Rc;
 
+pub(crate) use paged::{Kept, Paged};
 pub(crate) use pair::{PAIRS, Paired};
 pub(crate) use step::Step;
 use step::{Key, Use};
 
-use super::asm::{Alu, Label, Mem, cc, field};
+use super::asm::{Mem, cc, field};
 use super::cold::Cold;
 use super::lower::Lower;
 use super::memory::Address;
@@ -65,7 +68,8 @@ pub(crate) struct Opened {
     /// The host's address of the range's first byte. In a loop, host address minus linear address, or the host's address of
     /// the page: see [`Window::place`].
     place: u64,
-    /// In a loop: the host's address of the range's first byte in this round, if that is of use.
+    /// In a loop: the host's address of the range's first byte in this round, if that is of use. In the third copy, what leads
+    /// to it with the register that moves: see [`Place::Strided`].
     now: u64,
     /// The address of the page's code word, if other vCPUs run: by the time of a store through the window the TLB's entry may be of
     /// another page.
@@ -87,6 +91,8 @@ enum Place {
     Distance,
     /// That of either page that the range is in; its first byte's address is a multiple of the value.
     Pair(u8),
+    /// What the registers that move are to be added to, in [`Opened::now`] or, if that is the distance, in [`Opened::place`].
+    Strided,
 }
 
 /// An open window.
@@ -122,8 +128,8 @@ pub(crate) struct Windows {
     open: Vec<(usize, Window)>,
     /// The index that is tried first for the next window, so that the oldest is overwritten.
     next: usize,
-    /// How many accesses of this loop keep their page.
-    pub pages: usize,
+    /// The accesses of this loop that keep their page, in the order of their places.
+    pub paged: Vec<Kept>,
     /// A bit for each index whose window stays open, as the start of the loop's second copy relies on it.
     kept: u32,
     /// Whether a window was overwritten by another, or all were closed: then none is known to last for a whole round.
@@ -148,13 +154,13 @@ impl Windows {
     }
 
     /// Gives an access of a loop, or a group of them, a place of its own.
-    fn open_paged(&mut self, window: Window) -> Option<usize> {
-        let number = WINDOWS + self.pages;
+    fn open_paged(&mut self, window: Window, kept: Kept) -> Option<usize> {
+        let number = WINDOWS + self.paged.len();
         if number >= PLACES {
             return None;
         }
         self.put(number, window);
-        self.pages += 1;
+        self.paged.push(kept);
         Some(number)
     }
 
@@ -308,25 +314,6 @@ pub(crate) struct Site {
     write: bool,
 }
 
-/// An access of a loop that keeps its page, for the cold code that is reached when it leaves that page.
-pub(crate) struct Paged {
-    label: Label,
-    retry: Label,
-    have: Label,
-    address: Address,
-    first: i64,
-    last: i64,
-    write: bool,
-    number: usize,
-    absolute: bool,
-}
-
-impl Paged {
-    pub(crate) fn label(&mut self) -> &mut Label {
-        &mut self.label
-    }
-}
-
 /// Which rounds of a loop a copy of its code executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Round {
@@ -335,6 +322,8 @@ pub(crate) enum Round {
     First,
     /// Every round behind the first.
     Next,
+    /// Those of which is known that accesses stay in their pages: see [`stride`].
+    Strided,
 }
 
 /// How often accesses in loops may leave their page until that is looked at.
@@ -372,10 +361,14 @@ impl Lower<'_> {
         if self.views.windows.find(&wanted).is_some_and(|(_, window)| aligned(&window)) {
             return self.reach(address, &wanted, size);
         }
-        // What looks at the address changes flags.
-        self.spare_flags();
+        let planned = self.planned(&key, by);
+        if !planned {
+            // What looks at the address changes flags.
+            self.spare_flags();
+        }
         let (mark, cold, pointer) = (self.asm.mark(), self.output.cold.len(), self.views.pointer);
-        if align > 1 {
+        let before = self.views.windows.paged.len();
+        if align > 1 && !planned {
             // That comes before the page is looked at.
             let misaligned = self.step(reason::STEP);
             self.effective(S2, address, 0);
@@ -391,6 +384,11 @@ impl Lower<'_> {
         if let Some((number, window)) = self.views.windows.find(&wanted) {
             let aligned = Some((wanted.low - window.low, by));
             Rc::make_mut(&mut self.views.windows).put(number, Window { aligned, ..window });
+        }
+        if align > 1
+            && let Some(kept) = Rc::make_mut(&mut self.views.windows).paged.get_mut(before)
+        {
+            kept.align = by;
         }
         Some(reached)
     }
@@ -416,6 +414,9 @@ impl Lower<'_> {
             Some((number, window)) => {
                 if let Place::Pair(by) = window.place {
                     return self.through_pair(address, wanted.low - window.low, size, by);
+                }
+                if window.place == Place::Strided {
+                    return Some(self.at_stride(address, write, number));
                 }
                 let window = Some(window).filter(|window| window.place != Place::Distance);
                 if address.segment.is_some() && window.is_none() {
@@ -445,40 +446,21 @@ impl Lower<'_> {
                 let window = |(low, high), place| Window { key, low, high, write, place, aligned: None };
                 if let Some(range) = range.filter(|range| self.is_paired(wanted, size, *range)) {
                     let by = size as u8;
-                    let number =
-                        Rc::make_mut(&mut self.views.windows).open_paged(window(range, Place::Pair(by)))?;
+                    let number = Rc::make_mut(&mut self.views.windows)
+                        .open_paged(window(range, Place::Pair(by)), Kept::of_pair(address))?;
                     self.open_pair(address, write, range, number, by);
                     return self.through_pair(address, wanted.low - range.0, size, by);
                 }
-                if self.views.round == Round::Next && self.views.paged {
-                    let absolute = self.register_only(address).is_none();
-                    let place = if absolute { Place::Now } else { Place::Distance };
-                    let group = range.is_some();
-                    let range = range.unwrap_or(alone);
-                    let number = Rc::make_mut(&mut self.views.windows).open_paged(window(range, place))?;
-                    self.open_paged(address, size, write, range, number, absolute);
-                    self.views.pointer = None;
-                    if absolute && !group {
-                        Rc::make_mut(&mut self.views.windows).close(number);
-                        return Some((Mem::sum(S1, S2, 0), false));
-                    }
-                    if absolute {
-                        self.asm.lea(S1, Mem::sum(S1, S2, 0));
-                        self.asm.store(opened(number, offset_of!(Opened, now)), S1);
-                    }
-                    self.views.pointer = Some((number, self.asm.changes()));
-                    if absolute {
-                        return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
-                    }
-                } else {
-                    // What a loop comes back to is a group too.
-                    let lasts = self.views.round == Round::First && key.stays(self.block.changed);
-                    let range = range.or(lasts.then_some(alone))?;
-                    let number = Rc::make_mut(&mut self.views.windows).open(window(range, Place::Pointer))?;
-                    self.open_window(address, size, write, range, number);
-                    self.views.pointer = Some((number, self.asm.changes()));
-                    return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
+                if matches!(self.views.round, Round::Next | Round::Strided) && self.views.paged {
+                    return self.reach_paged(address, wanted, size, range);
                 }
+                // What a loop comes back to is a group too.
+                let lasts = self.views.round == Round::First && key.stays(self.block.changed);
+                let range = range.or(lasts.then_some(alone))?;
+                let number = Rc::make_mut(&mut self.views.windows).open(window(range, Place::Pointer))?;
+                self.open_window(address, size, write, range, number);
+                self.views.pointer = Some((number, self.asm.changes()));
+                return Some((Mem::at(S1, (wanted.low - range.0) as i32), true));
             }
         }
         Some(self.operand(address))
@@ -552,7 +534,7 @@ impl Lower<'_> {
         number: usize,
         paged: Option<bool>,
     ) -> u64 {
-        let next = self.views.round == Round::Next;
+        let next = matches!(self.views.round, Round::Next | Round::Strided);
         let range = Box::new(Range {
             without: Cell::new(0),
             crossings: Cell::new(CROSSINGS),
@@ -576,49 +558,5 @@ impl Lower<'_> {
         let at = std::ptr::from_ref(&*range) as u64;
         self.views.ranges.push(range);
         at
-    }
-
-    /// As [`Lower::open_window`], for an access in a loop: it is likely to be in the page that it was in
-    /// the round before, and so the distance does not have to wait for the address. That is in S1; if `absolute`, the sum
-    /// of both scratch registers is the host's address of the range's first byte.
-    fn open_paged(
-        &mut self,
-        address: &Address,
-        size: u32,
-        write: bool,
-        (low, high): (i64, i64),
-        number: usize,
-        absolute: bool,
-    ) {
-        self.spare_flags();
-        let (first, last) = (low.wrapping_sub(address.disp), high.wrapping_sub(address.disp) - 1);
-        let (miss, have) = (self.asm.label(), self.asm.label());
-        let retry = self.asm.bound();
-        let direct = self
-            .register_only(address)
-            .and_then(|(base, disp)| Some((base, i32::try_from(i64::from(disp) + first).ok()?)));
-        match direct {
-            Some((base, disp)) => self.asm.lea(S2, Mem::at(base, disp)),
-            None => self.effective(S2, address, first),
-        }
-        self.asm.alu_mem(Alu::Sub, S2, opened(number, offset_of!(Opened, page)));
-        self.asm.alu_mem(Alu::Cmp, S2, opened(number, offset_of!(Opened, limit)));
-        self.asm.jcc(cc::AE, miss);
-        if write && self.block.parallel {
-            (self.current.stores, self.views.stored_in) = (true, Some(number as u8));
-        }
-        self.asm.load(S1, opened(number, offset_of!(Opened, place)));
-        self.asm.bind(have);
-        let range = self.range_site(size, write, (first, last), number, Some(absolute));
-        let paged =
-            Paged { label: miss, retry, have, address: *address, first, last, write, number, absolute };
-        self.seldom(Cold::Paged { paged, range, rip: self.current.rip, rest: self.current.rest });
-    }
-
-    /// Before the first of the rounds that rely on it: no page is known.
-    pub(crate) fn forget_pages(&mut self, pages: usize) {
-        for number in WINDOWS..WINDOWS + pages {
-            self.asm.store_imm(opened(number, offset_of!(Opened, limit)), 0);
-        }
     }
 }

@@ -79,7 +79,7 @@ impl Lower<'_> {
     /// Whether the window that `first` opens may lie in two pages: it is the first of a paired loop's round.
     pub(super) fn is_paired(&self, first: &Use, size: u32, range: (i64, i64)) -> bool {
         let begins = self.views.paired.is_some() && self.views.round == Round::Next && self.current.at == 0;
-        begins && self.views.windows.pages == 0 && self.can_pair(first, size, range)
+        begins && self.views.windows.paged.is_empty() && self.can_pair(first, size, range)
     }
 
     /// Emits the check that the range from displacement `low` to `high` lies in the two pages whose host distances window `number` of
