@@ -27,6 +27,18 @@ pub struct Domain {
     pub wishes: Vec<Wish>,
     /// Which of the host's processors threads may use.
     pub pins: Vec<Pin>,
+    /// Numbers of I/O threads, as pins and disks have them.
+    pub iothreads: Vec<u32>,
+    /// Nodes of processors and memory.
+    pub numa: Vec<Node>,
+    /// Disks that can be had.
+    pub disks: Vec<Disk>,
+    /// Network cards that can be had.
+    pub interfaces: Vec<Interface>,
+    /// Folders of the host that can be had.
+    pub filesystems: Vec<Filesystem>,
+    /// A source of random bytes.
+    pub rng: bool,
     /// What a reset does.
     pub on_reboot: Option<OnReboot>,
     /// Frequency of the TSC in Hz.
@@ -81,8 +93,85 @@ pub enum Whose {
     Vcpu(u32),
     /// Those of all virtual processors of which nothing else is said.
     Vcpus,
-    /// That of the devices' timers.
+    /// That of the devices' timers, and those of devices that no I/O thread has.
     Emulator,
+    /// That of devices, by its number.
+    IoThread(u32),
+}
+
+/// `<disk>` on virtio.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// The image.
+    pub file: String,
+    /// It is qcow2, and not raw.
+    pub qcow2: bool,
+    /// How the host keeps what is written, in QEMU's words.
+    pub cache: Option<String>,
+    /// The guest may not write.
+    pub readonly: bool,
+    /// What it writes is forgotten.
+    pub transient: bool,
+    /// What the guest finds as its serial.
+    pub serial: String,
+    /// The number of the I/O thread that does its work, and where that stands.
+    pub iothread: Option<(u32, Place)>,
+    /// Where it stands.
+    pub place: Option<Place>,
+    /// It is one that cannot be had.
+    pub(crate) other: bool,
+}
+
+/// `<interface>` on virtio.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Where it leads.
+    pub network: Network,
+    /// The card's address.
+    pub mac: Option<String>,
+    /// Pairs of queues.
+    pub queues: Option<u32>,
+    /// Ports of the host that lead to the guest's, as PROTOCOL:ADDRESS:PORT:GUESTPORT.
+    pub forwards: Vec<String>,
+    /// Where it stands.
+    pub place: Option<Place>,
+}
+
+/// Where an `<interface>` leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// A network of a process without rights.
+    User,
+    /// A tap that is there.
+    Tap(String),
+}
+
+/// `<filesystem>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filesystem {
+    /// The host's folder.
+    pub folder: String,
+    /// What the guest mounts it by.
+    pub tag: String,
+    /// By 9P, and not virtiofs.
+    pub plan9: bool,
+    /// The guest may not write.
+    pub readonly: bool,
+    /// Where it stands.
+    pub place: Option<Place>,
+}
+
+/// A `<cell>` of `<numa>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its vCPUs.
+    pub cpus: Vec<u32>,
+    /// Bytes.
+    pub memory: u64,
+    /// Distances to others, by their numbers.
+    pub distances: Vec<(usize, u8)>,
+    /// Where it stands.
+    pub place: Option<Place>,
 }
 
 /// What a reset of the guest does.

@@ -12,6 +12,7 @@
 
 mod clock;
 mod cpu;
+mod devices;
 mod domain;
 mod elements;
 mod hyperv;
@@ -24,7 +25,9 @@ mod tree;
 mod values;
 mod write;
 
-pub use domain::{Cpu, Domain, OnReboot, Pin, Whose, read, read_foreign};
+pub use domain::{
+    Cpu, Disk, Domain, Filesystem, Interface, Network, Node, OnReboot, Pin, Whose, read, read_foreign,
+};
 pub use satori_hyperv::choice::{Mistake, Mistakes, Place};
 pub use write::write;
 

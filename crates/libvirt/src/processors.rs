@@ -79,7 +79,7 @@ pub(crate) fn emulatorpin(reader: &mut Reader, node: &Node) {
 }
 
 impl Reader<'_> {
-    fn pin(&mut self, whose: Whose, set: &str, at: usize) {
+    pub(crate) fn pin(&mut self, whose: Whose, set: &str, at: usize) {
         match cpuset(set) {
             Ok(cpus) => {
                 let place = self.place(at);

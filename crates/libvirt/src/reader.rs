@@ -4,10 +4,10 @@ use satori_cpuid::Feature;
 use satori_hyperv::choice::{Base, Mistake, Mistakes, Place, What, Wish};
 
 use crate::domain::Domain;
-use crate::hyperv;
 use crate::place::Lines;
 use crate::schema;
 use crate::tree::Node;
+use crate::{devices, hyperv};
 
 /// A file that is being read.
 pub(crate) struct Reader<'r> {
@@ -42,6 +42,11 @@ impl Reader<'_> {
 
     fn mistake(&self, at: usize, text: String) -> Mistake {
         Mistake { within: self.name.into(), place: Some(self.place(at)), text }
+    }
+
+    /// The same where only the place is known.
+    pub(crate) fn wrong_at(&mut self, place: Place, text: String) {
+        self.mistakes.push(Mistake { within: self.name.into(), place: Some(place), text });
     }
 
     pub(crate) fn wrong(&mut self, at: usize, text: String) {
@@ -207,6 +212,7 @@ impl Reader<'_> {
 
     /// What was read, or all that is wrong with it.
     pub(crate) fn finish(mut self) -> Result<Domain, Mistakes> {
+        devices::finish(&mut self);
         if let (Some((vcpus, _)), Some((topology, place))) = (self.domain.vcpus, self.domain.topology)
             && topology.cpus() != vcpus
         {

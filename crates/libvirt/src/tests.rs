@@ -182,7 +182,10 @@ fn the_fourth_talks_lines_are_fragments_too() {
     assert_eq!(domain.pins, [Pin { whose: Whose::Vcpu(0), cpus: vec![8], place }]);
     let driver = read_it("<driver name='vhost' txmode='iothread' ioeventfd='on' queues='2'/>").unwrap();
     let warnings: Vec<_> = driver.warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(warnings, ["d.xml:1:1: <driver> is not honoured: there is no network interface yet"]);
+    assert_eq!(
+        warnings,
+        ["d.xml:1:9: name='vhost': a thread of Satori's own serves the card, not the host's kernel"]
+    );
 }
 
 const WHOLE: &str = "<?xml version='1.0'?>

@@ -10,7 +10,7 @@ use satori_bus::{InterruptLine, MsiSink, WeakMmioMap};
 use satori_chipset::{Chipset, PciTestdev};
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
-use satori_image::Image;
+use satori_image::Requests;
 use satori_memory::GuestMemory;
 use satori_pci::PciBus;
 use satori_virtio::{
@@ -21,7 +21,8 @@ use satori_virtio::{
 use satori_cable::Cable;
 use satori_vmbus_devices::{NetVsc, Scsi};
 
-use crate::{Error, entropy};
+use crate::pins::IoThreads;
+use crate::{Error, Pins, entropy};
 
 /// Which devices a machine has on its PCI bus, beside the host bridge. Without any, a guest finds none.
 #[derive(Debug, Default)]
@@ -37,7 +38,7 @@ pub struct DeviceConfig {
     /// Network cards on taps, behind the others.
     pub taps: Vec<TapCard>,
     /// Disks that the guest reaches by Xen's back ends, in this order; it has to find Xen's interface.
-    pub xen_disks: Vec<Image>,
+    pub xen_disks: Vec<Disk>,
     /// Network cards that it reaches so.
     pub xen_nics: Vec<Nic>,
     /// The same on taps, behind the others.
@@ -50,6 +51,8 @@ pub struct DeviceConfig {
     pub balloon: Option<u64>,
     /// Hyper-V's VMBus, with what is on it beside the utilities.
     pub vmbus: Option<VmbusConfig>,
+    /// How many I/O threads there are, and on which processors of the host threads of devices run.
+    pub pins: Pins,
 }
 
 /// What is on a machine's VMBus beside the utilities.
@@ -82,13 +85,13 @@ impl Devices {
     /// Makes them. Errors are mistakes of the configuration, or what the host refuses.
     pub fn new(config: DeviceConfig) -> Result<Self, Error> {
         let DeviceConfig { ports, shares, disks, nics, taps, vsock, rng, balloon, vmbus, .. } = config;
-        let cables =
-            config.xen_nics.into_iter().map(Cable::stream).chain(config.xen_taps.into_iter().map(Cable::tap));
-        let cables = cables.collect::<Result<Vec<_>, _>>().map_err(satori_virtio::Error::from)?;
-        let xen = satori_xenback::Devices::new(config.xen_disks, cables);
+        let mut threads = IoThreads::new(&config.pins);
+        let cables = cables(config.xen_nics, config.xen_taps, &mut threads)?;
+        let xen = config.xen_disks.into_iter().map(|disk| requests(disk, &mut threads).map(|(disk, _)| disk));
+        let xen = satori_xenback::Devices::new(xen.collect::<Result<Vec<_>, _>>()?, cables);
         let mut devices: Vec<(&'static str, Arc<dyn Device>)> = Vec::new();
         if !ports.is_empty() {
-            devices.push(("console", Console::new(ports)?));
+            devices.push(("console", Console::new(ports, &threads.any())?));
         }
         let mut tags: Vec<_> = shares.iter().map(|share| share.tag.clone()).collect();
         tags.sort();
@@ -100,19 +103,20 @@ impl Devices {
         }
         for share in shares {
             let name = if share.dialect == Dialect::Plan9 { "9p" } else { "fs" };
-            devices.push((name, Fs::new(share)?));
+            devices.push((name, Fs::new(share, threads.any())?));
         }
         for disk in disks {
-            devices.push(("disk", Block::new(disk)?));
+            let thread = threads.of(disk.io_thread)?;
+            devices.push(("disk", Block::new(disk, thread)?));
         }
         for nic in nics {
-            devices.push(("net", Net::new(nic)?));
+            devices.push(("net", Net::new(nic, threads.any())?));
         }
         for card in taps {
-            devices.push(("net", Net::tap(card)?));
+            devices.push(("net", Net::tap(card, threads.any())?));
         }
         if let Some(sockets) = vsock {
-            devices.push(("vsock", Vsock::new(sockets)?));
+            devices.push(("vsock", Vsock::new(sockets, threads.any())?));
         }
         if rng {
             devices.push(("rng", Rng::new(HostBytes(entropy::Seeded::new(u32::MAX)))));
@@ -123,7 +127,7 @@ impl Devices {
         if devices.len() > SLOTS.count() {
             return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
         }
-        let vmbus = vmbus.map(on_vmbus).transpose()?;
+        let vmbus = vmbus.map(|config| on_vmbus(config, &mut threads)).transpose()?;
         Ok(Devices(Arc::new(All { pci: devices, vmbus, xen })))
     }
 
@@ -201,17 +205,37 @@ impl Devices {
     }
 }
 
+/// The requests of a disk, and its serial.
+fn requests(disk: Disk, threads: &mut IoThreads) -> Result<(Requests, String), Error> {
+    let Disk { image, serial, io_thread } = disk;
+    Ok((Requests::new(image, threads.of(io_thread)?), serial))
+}
+
+/// The cables of these cards.
+fn cables(nics: Vec<Nic>, taps: Vec<TapCard>, threads: &mut IoThreads) -> Result<Vec<Arc<Cable>>, Error> {
+    let mut cables = Vec::new();
+    for nic in nics {
+        cables.push(Cable::stream(nic, threads.any()).map_err(satori_virtio::Error::from)?);
+    }
+    for card in taps {
+        cables.push(Cable::tap(card, threads.any()).map_err(satori_virtio::Error::from)?);
+    }
+    Ok(cables)
+}
+
 /// The devices on VMBus.
-fn on_vmbus(config: VmbusConfig) -> Result<Vec<Arc<dyn satori_vmbus::Device>>, Error> {
+fn on_vmbus(
+    config: VmbusConfig,
+    threads: &mut IoThreads,
+) -> Result<Vec<Arc<dyn satori_vmbus::Device>>, Error> {
     let VmbusConfig { disks, nics, taps } = config;
     let mut devices: Vec<Arc<dyn satori_vmbus::Device>> = Vec::new();
     if !disks.is_empty() {
-        let disks = disks.into_iter().map(|Disk { image, serial }| (image, serial)).collect();
+        let disks = disks.into_iter().map(|disk| requests(disk, threads)).collect::<Result<_, _>>()?;
         devices.push(Scsi::new(disks).map_err(Error::Config)?);
     }
-    let cables = nics.into_iter().map(Cable::stream).chain(taps.into_iter().map(Cable::tap));
-    for (cable, index) in cables.zip(0..) {
-        devices.push(NetVsc::new(cable.map_err(satori_virtio::Error::from)?, index));
+    for (cable, index) in cables(nics, taps, threads)?.into_iter().zip(0..) {
+        devices.push(NetVsc::new(cable, index));
     }
     Ok(devices)
 }

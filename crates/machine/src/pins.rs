@@ -1,20 +1,26 @@
 //! Which of the host's processors the machine's threads may use.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use satori_host::io_thread::IoThread;
+pub(crate) use satori_host::io_thread::pin;
+pub use satori_host::io_thread::processors as host_processors;
+
+use crate::Error;
 
 /// Processors of the host for each thread; an empty list leaves it to the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     /// For each vCPU; those beyond the end are free.
     pub vcpus: Vec<Vec<u32>>,
-    /// For the platform's timers.
+    /// For the platform's timers, and for threads of devices that no I/O thread has.
     pub timers: Vec<u32>,
+    /// For each I/O thread, which there are as many of.
+    pub io: Vec<Vec<u32>>,
 }
 
 impl Pins {
     /// Whether anything is pinned.
     pub fn any(&self) -> bool {
-        !self.timers.is_empty() || self.vcpus.iter().any(|cpus| !cpus.is_empty())
+        !self.timers.is_empty() || self.vcpus.iter().chain(&self.io).any(|cpus| !cpus.is_empty())
     }
 
     /// The processors for vCPU `index`.
@@ -29,20 +35,44 @@ impl Pins {
     }
 }
 
-/// The processors that this process may use.
-pub fn host_processors() -> Vec<u32> {
-    let set = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).filter_map(|cpu| cpu.try_into().ok()).collect()
+/// The I/O threads of a machine.
+pub(crate) struct IoThreads {
+    shared: Vec<IoThread>,
+    /// Where threads run that a device has for itself.
+    others: Vec<u32>,
+    next: usize,
 }
 
-/// Lets the calling thread run on `cpus` only.
-pub(crate) fn pin(cpus: &[u32]) {
-    if cpus.is_empty() {
-        return;
+impl IoThreads {
+    pub(crate) fn new(pins: &Pins) -> Self {
+        // A thread begins with the processors of who starts it, which may be a vCPU that is pinned.
+        let anywhere = || if pins.any() { host_processors() } else { Vec::new() };
+        let or = |cpus: &Vec<u32>| if cpus.is_empty() { anywhere() } else { cpus.clone() };
+        let shared = pins.io.iter().map(|cpus| IoThread::new(or(cpus))).collect();
+        IoThreads { shared, others: or(&pins.timers), next: 0 }
     }
-    let mut set = CpuSet::new();
-    cpus.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
-    if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::warn!("a thread cannot be pinned to {cpus:?}: {error}");
+
+    /// The thread of a device that asks for this one, or for the next in turn. Without I/O threads it is the device's own.
+    pub(crate) fn of(&mut self, wanted: Option<usize>) -> Result<IoThread, Error> {
+        let count = self.shared.len();
+        if let Some(index) = wanted {
+            return self.shared.get(index).cloned().ok_or_else(|| {
+                Error::Config(format!(
+                    "a disk asks for I/O thread {}, and there are {count}: write --io-threads {}, or name another",
+                    index + 1,
+                    index + 1
+                ))
+            });
+        }
+        if count == 0 {
+            return Ok(IoThread::new(self.others.clone()));
+        }
+        self.next += 1;
+        Ok(self.shared[(self.next - 1) % count].clone())
+    }
+
+    /// The same of one that says nothing.
+    pub(crate) fn any(&mut self) -> IoThread {
+        self.of(None).unwrap_or_default()
     }
 }

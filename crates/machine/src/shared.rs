@@ -16,27 +16,40 @@ use crate::Event;
 /// none is lost between looking and sleeping.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
-    rung: Mutex<bool>,
+    state: Mutex<BellState>,
     condvar: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BellState {
+    rung: bool,
+    /// Threads that sleep: where there is none, ringing costs no system call.
+    sleep: u32,
 }
 
 impl Bell {
     pub(crate) fn ring(&self) {
-        *lock(&self.rung) = true;
-        self.condvar.notify_all();
+        let mut state = lock(&self.state);
+        state.rung = true;
+        if state.sleep > 0 {
+            drop(state);
+            self.condvar.notify_all();
+        }
     }
 
     /// Sleeps until rung, or for `limit`; returns whether it was rung.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
-        let mut rung = lock(&self.rung);
-        if !*rung {
-            rung = match limit {
+        let mut state = lock(&self.state);
+        if !state.rung {
+            state.sleep += 1;
+            state = match limit {
                 // A spurious return is one more look at everything, which every caller does.
-                Some(limit) => self.condvar.wait_timeout(rung, limit).unwrap_or_else(|p| p.into_inner()).0,
-                None => self.condvar.wait(rung).unwrap_or_else(|p| p.into_inner()),
+                Some(limit) => self.condvar.wait_timeout(state, limit).unwrap_or_else(|p| p.into_inner()).0,
+                None => self.condvar.wait(state).unwrap_or_else(|p| p.into_inner()),
             };
+            state.sleep -= 1;
         }
-        std::mem::take(&mut *rung)
+        std::mem::take(&mut state.rung)
     }
 }
 

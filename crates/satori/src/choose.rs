@@ -10,9 +10,9 @@ use satori_machine::{ClockMode, Config, OfferedCpu, Pins, host_processors};
 
 use crate::cli;
 use crate::guest::{self, Guest};
-use crate::inputs;
 use crate::say::say;
 use crate::units;
+use crate::{inputs, io_threads};
 
 /// The processors, all options and defaults considered, and what else a file said.
 #[derive(Clone, Debug)]
@@ -40,6 +40,13 @@ pub struct Processors {
 /// What `flags` ask for, of a guest that is to run here.
 pub fn processors(flags: &cli::CpuFlags) -> Result<Processors> {
     chosen(&flags.model, Faces::of(flags), false)
+}
+
+/// What `flags` ask for of processors, and of the host's for threads.
+pub fn machine(flags: &cli::Machine) -> Result<Processors> {
+    let mut chosen = processors(&flags.processor)?;
+    io_threads::share_out(&mut chosen.pins, flags)?;
+    Ok(chosen)
 }
 
 /// What `flags` come to of a guest that another program may run: what that has and Satori does not is a warning.
@@ -124,7 +131,7 @@ fn chosen(flags: &cli::ModelFlags, faces: Faces<'_>, foreign: bool) -> Result<Pr
     Ok(Processors { topology, cpu, hyperv, guest, kvm, xen, pins, domain, warnings })
 }
 
-fn read(path: &Path, foreign: bool) -> Result<Domain> {
+pub(crate) fn read(path: &Path, foreign: bool) -> Result<Domain> {
     let bytes = inputs::read("--libvirt", path)?;
     let shown = path.display().to_string();
     let text = String::from_utf8(bytes)
@@ -145,6 +152,7 @@ fn pins(
     warnings: &mut Vec<String>,
 ) -> Result<Pins> {
     let mut pins = Pins::default();
+    pins.io.resize(domain.iothreads.len(), Vec::new());
     if domain.pins.is_empty() {
         return Ok(pins);
     }
@@ -171,6 +179,14 @@ fn pins(
         match pin.whose {
             Whose::Vcpus => pins.vcpus.fill(cpus),
             Whose::Emulator => pins.timers = cpus,
+            // The reader refuses those that there are not.
+            Whose::IoThread(id) => {
+                let index = domain.iothreads.iter().position(|known| *known == id);
+                index
+                    .and_then(|index| pins.io.get_mut(index))
+                    .into_iter()
+                    .for_each(|slot| slot.clone_from(&cpus));
+            }
             Whose::Vcpu(index) => match pins.vcpus.get_mut(index as usize) {
                 Some(slot) => *slot = cpus,
                 None => bail!(

@@ -24,7 +24,9 @@ use std::os::unix::net::UnixStream;
 use anyhow::{Context, Result, bail};
 use satori_bus::ByteSink;
 use satori_files::Protocol;
-use satori_machine::{Cmdline, DeviceConfig, Devices, Event, Module, Port, ProtocolChoice, SerialPorts};
+use satori_machine::{
+    Cmdline, DeviceConfig, Devices, Event, Module, Pins, Port, ProtocolChoice, SerialPorts,
+};
 
 use crate::commands::costs;
 use crate::commands::run::{self, Boot};
@@ -99,7 +101,7 @@ pub fn machine_of(
     let Prepared { machine, devices, control, .. } = prepare(flags, output, &mut Opened::default())?;
     match machine {
         Computer::X86(machine, _) => Ok((*machine, devices, control)),
-        Computer::Arm(_) => bail!("machines of arm64 have a handle of their own"),
+        Computer::Arm(..) => bail!("machines of arm64 have a handle of their own"),
     }
 }
 
@@ -151,7 +153,7 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
         Some(judge) => Tee::new(output, judge.ear()).map(|(tee, input)| (input, Some(tee)))?,
         None => (output, None),
     };
-    let (devices, control, typed) = devices(flags, &folders, output, terminal.is_some())?;
+    let (devices, control, typed) = devices(flags, wanted.pins(), &folders, output, terminal.is_some())?;
     let append = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
     let boot = Boot {
         kernel: kernel.image,
@@ -199,6 +201,7 @@ fn terminal_size() -> Option<(u16, u16)> {
 /// The folders' servers, the ports, and the host's ends of control and terminal.
 fn devices(
     flags: &cli::Run,
+    pins: &Pins,
     folders: &Folders,
     output: OwnedFd,
     terminal: bool,
@@ -246,6 +249,7 @@ fn devices(
         rng: true,
         balloon: flags.machine.balloon,
         vmbus: crate::devices::vmbus(&flags.machine)?,
+        pins: pins.clone(),
     })?;
     Ok((devices, control, typed))
 }

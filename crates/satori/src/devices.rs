@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::image::{Access, Cache, Format, Image, Source};
-use satori_machine::{DeviceConfig, Devices, Disk, SerialEnd, SerialPorts, VmbusConfig};
+use satori_machine::{DeviceConfig, Devices, Disk, Pins, SerialEnd, SerialPorts, VmbusConfig};
 
 use crate::late;
 use crate::opened::Opened;
@@ -39,7 +39,7 @@ impl DeviceBus {
     }
 }
 
-/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT][,bus=..]`.
+/// One `--disk`: `FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=..][,serial=TEXT][,io-thread=N][,bus=..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// The image.
@@ -50,12 +50,14 @@ pub struct DiskSpec {
     access: Access,
     cache: Cache,
     serial: String,
+    /// Which of the I/O threads does its work, from 0 on.
+    io_thread: Option<usize>,
     /// How the guest reaches it.
     pub bus: DeviceBus,
 }
 
 /// What a part behind the file's name may be.
-const PARTS: &str = "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.., serial=TEXT or bus=virtio|vmbus|xen (a comma in a name is two)";
+const PARTS: &str = "format=raw|qcow2, backing=DIR, readonly, snapshot, cache=.., serial=TEXT, io-thread=N or bus=virtio|vmbus|xen (a comma in a name is two)";
 
 /// Reads one `--disk`; the file is not looked at.
 pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
@@ -67,7 +69,8 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
     let (mut readonly, mut snapshot) = (false, false);
     let (cache, access, serial) = (Cache::default(), Access::Write, String::new());
     let bus = DeviceBus::default();
-    let mut disk = DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial, bus };
+    let mut disk =
+        DiskSpec { file, format: Format::Raw, backing: None, access, cache, serial, io_thread: None, bus };
     for part in parts {
         if let Some(folder) = part.as_bytes().strip_prefix(b"backing=") {
             disk.backing = Some(OsStr::from_bytes(folder).into());
@@ -86,6 +89,12 @@ pub fn disk(text: &OsStr) -> Result<DiskSpec, String> {
                         all.join(", ")
                     )
                 })?;
+            }
+            ("io-thread", number) => {
+                let index = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                disk.io_thread = Some(index.ok_or_else(|| {
+                    format!("'io-thread={number}': write a number from 1 to that of --io-threads")
+                })?);
             }
             ("bus", name) => disk.bus = DeviceBus::named(name)?,
             ("format", "raw") => disk.format = Format::Raw,
@@ -133,7 +142,7 @@ fn split(text: &OsStr) -> Vec<OsString> {
 }
 
 /// The devices of the flags.
-pub fn devices(flags: &cli::Machine) -> Result<Devices> {
+pub fn devices(flags: &cli::Machine, pins: &Pins) -> Result<Devices> {
     buses(flags)?;
     let (disks, nics, taps) = (
         disks(flags, DeviceBus::Virtio)?,
@@ -156,6 +165,7 @@ pub fn devices(flags: &cli::Machine) -> Result<Devices> {
         rng: flags.rng,
         balloon: flags.balloon,
         vmbus: vmbus(flags)?,
+        pins: pins.clone(),
     })?)
 }
 
@@ -165,8 +175,8 @@ pub fn disks(flags: &cli::Machine, bus: DeviceBus) -> Result<Vec<Disk>> {
 }
 
 /// Those of them that are on Xen's bus.
-pub fn xen_disks(flags: &cli::Machine) -> Result<Vec<Image>> {
-    Ok(disks(flags, DeviceBus::Xen)?.into_iter().map(|disk| disk.image).collect())
+pub fn xen_disks(flags: &cli::Machine) -> Result<Vec<Disk>> {
+    disks(flags, DeviceBus::Xen)
 }
 
 /// Refuses devices on Xen's bus where the guest does not find Xen.
@@ -240,13 +250,13 @@ fn open(spec: &DiskSpec) -> Result<Disk> {
     }) {
         bail!("--disk {shown} is neither a file nor a block device: name an image");
     }
-    let DiskSpec { format, access, backing, serial, .. } = spec.clone();
+    let DiskSpec { format, access, backing, serial, io_thread, .. } = spec.clone();
     let here = spec.file.parent().map(|folder| match folder.as_os_str().is_empty() {
         true => PathBuf::from("."),
         false => folder.into(),
     });
     let image = Image::open(Source { name: format!("--disk {shown}"), file, format, access, here, backing })?;
-    Ok(Disk { image: image.with_cache(spec.cache), serial })
+    Ok(Disk { image: image.with_cache(spec.cache), serial, io_thread })
 }
 
 fn plain(why: &std::io::Error, written: bool) -> String {
@@ -271,6 +281,7 @@ mod tests {
         assert_eq!((bus("a,bus=xen"), bus("a,bus=virtio")), (DeviceBus::Xen, DeviceBus::Virtio));
         assert_eq!(bus("a,bus=vmbus"), DeviceBus::Vmbus);
         let spec = read("a,format=qcow2,backing=/b,snapshot").unwrap();
+        assert_eq!(read("a,io-thread=2").unwrap().io_thread, Some(1));
         assert!(spec.format == Format::Qcow2 && spec.access == Access::Snapshot);
         assert_eq!(spec.backing, Some("/b".into()));
         for (wrong, told) in [
@@ -279,6 +290,8 @@ mod tests {
             ("a,cache=fast", "writeback, none, writethrough, directsync, unsafe"),
             ("a,backing=/b", "format=qcow2"),
             ("a,ro", "readonly"),
+            ("a,io-thread=0", "a number from 1"),
+            ("a,io-thread", "a number from 1"),
             ("a,bus=ide", "bus=virtio, bus=vmbus or bus=xen"),
             ("a,bus=xen,serial=x", "no serial"),
             ("a,readonly,snapshot", "leave one"),

@@ -85,7 +85,7 @@ fn flushed(status: Status) -> Status {
 
 fn perform(command: Command) -> Status {
     match command {
-        Command::Run(flags) => run::run(&flags),
+        Command::Run(mut flags) => run::run(&mut flags),
         Command::Demo(flags) => demo::demo(flags),
         Command::Bench(flags) => match bench::bench(&flags) {
             Ok(status) => status,

@@ -12,6 +12,11 @@ const MOST: usize = 64;
 const HERE: u8 = 10;
 const ELSEWHERE: u8 = 20;
 
+/// To a node itself, and to another one unless told.
+pub(crate) fn distance(here: bool) -> u8 {
+    if here { HERE } else { ELSEWHERE }
+}
+
 /// One `--numa`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaSpec {

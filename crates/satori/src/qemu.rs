@@ -110,7 +110,7 @@ fn perform(wishes: Wishes) -> Result<Status> {
         // The guest's console is on standard output, wherever that leads.
         rustix::stdio::dup2_stdout(chars::create(path)?).context("cannot lead the console there")?;
     }
-    let status = run::run(&run);
+    let status = run::run(&mut run);
     run.machine.channels().iter().for_each(|channel| channel.finish());
     Ok(status)
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::cable::BEGUN;
 use satori_defs::virtio::net::{DATA_VALID, HEADER};
+use satori_host::io_thread::IoThread;
 use satori_lock::lock;
 
 use crate::frames::{Frames, LONGEST, Message, SHORTEST};
@@ -99,6 +100,8 @@ pub struct Cable {
     /// Pairs of queues that the card is to have.
     pairs: u16,
     pub(crate) end: End,
+    /// On whose processors its own thread runs.
+    thread: IoThread,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
     /// Locked before whatever its card locks, and before the next.
@@ -114,20 +117,20 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// That of `nic`.
-    pub fn stream(nic: Nic) -> Result<Arc<Self>, Error> {
+    /// That of `nic`, whose thread runs on the processors of `thread`.
+    pub fn stream(nic: Nic, thread: IoThread) -> Result<Arc<Self>, Error> {
         let Nic { mac, pairs, socket, ours } = nic;
         socket.set_nonblocking(true)?;
-        Cable::with(mac, pairs, End::Stream { socket, ours })
+        Cable::with(mac, pairs, End::Stream { socket, ours }, thread)
     }
 
     /// One that ends in a tap.
-    pub fn tap(card: TapCard) -> Result<Arc<Self>, Error> {
+    pub fn tap(card: TapCard, thread: IoThread) -> Result<Arc<Self>, Error> {
         let pairs = u16::try_from(card.queues.len()).unwrap_or(u16::MAX);
-        Cable::with(card.mac, pairs, End::Tap(card))
+        Cable::with(card.mac, pairs, End::Tap(card), thread)
     }
 
-    fn with(mac: [u8; 6], pairs: u16, end: End) -> Result<Arc<Self>, Error> {
+    fn with(mac: [u8; 6], pairs: u16, end: End, thread: IoThread) -> Result<Arc<Self>, Error> {
         if !(1..=PAIRS_MAX).contains(&pairs) {
             return Err(Error::Config(format!(
                 "a network card has 1 to {PAIRS_MAX} pairs of queues, not {pairs}: use fewer"
@@ -143,6 +146,7 @@ impl Cable {
             mac,
             pairs,
             end,
+            thread,
             bell,
             work: Mutex::default(),
             sending: Mutex::default(),
@@ -216,7 +220,7 @@ impl Cable {
         let started = ends.and_then(|ends| {
             let bell = self.bell.1.try_clone()?;
             // Detached, as the other side may never say anything again.
-            std::thread::Builder::new().name("net".into()).spawn(move || run(&me, &ends, &bell))
+            self.thread.spawn("net", move || run(&me, &ends, &bell))
         });
         if let Err(error) = started {
             self.died(&format!("no thread for it: {error}"));

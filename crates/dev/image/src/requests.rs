@@ -1,12 +1,13 @@
 //! Requests to a disk, whichever bus brought them.
 //!
 //! What the host has in its memory is read on the thread that asks, which may be a vCPU's; what may have to wait for a disk is
-//! done in order by a thread of the disk's own. A flush is answered when fdatasync has returned.
+//! done in order by the disk's [`IoThread`], which others may share. A flush is answered when fdatasync has returned.
 
 use std::collections::VecDeque;
 use std::io::Result as IoResult;
 use std::sync::{Arc, Condvar, Mutex};
 
+use satori_host::io_thread::{IoThread, Work};
 use satori_lock::{Held, lock};
 
 use crate::Image;
@@ -45,21 +46,26 @@ pub type Answer = Box<dyn FnOnce(IoResult<Vec<u8>>) + Send>;
 #[derive(Default)]
 struct State {
     waiting: VecDeque<(Request, Answer)>,
+    /// The thread has one in its hands.
     busy: bool,
-    waits: bool,
+    /// The thread was given this disk, and will look for what waits.
+    due: bool,
     running: bool,
-    over: bool,
+    /// Threads that wait until there is nothing left.
+    watchers: u32,
 }
 
 struct Shared {
     image: Image,
     state: Mutex<State>,
-    bell: Condvar,
     done: Condvar,
 }
 
 /// A disk's requests, and its image.
-pub struct Requests(Arc<Shared>);
+pub struct Requests {
+    shared: Arc<Shared>,
+    thread: IoThread,
+}
 
 impl Shared {
     fn execute(&self, request: &Request) -> IoResult<Vec<u8>> {
@@ -80,59 +86,61 @@ impl Shared {
         };
         result.inspect_err(|error| tracing::warn!("a request to a disk failed: {error}"))
     }
+}
 
-    fn run(&self) {
+impl Work for Shared {
+    fn step(&self) -> bool {
         let mut state = lock(&self.state);
-        loop {
-            if let Some((request, answer)) = state.waiting.pop_front() {
-                state.busy = true;
-                drop(state);
-                answer(self.execute(&request));
-                state = lock(&self.state);
-                state.busy = false;
+        if let Some((request, answer)) = state.waiting.pop_front() {
+            state.busy = true;
+            drop(state);
+            answer(self.execute(&request));
+            state = lock(&self.state);
+            state.busy = false;
+            if state.watchers > 0 {
                 self.done.notify_all();
-            } else if state.over {
-                return;
-            } else {
-                state.waits = true;
-                state = self.bell.wait(state).held();
-                state.waits = false;
             }
         }
+        state.due = !state.waiting.is_empty();
+        state.due
     }
 }
 
 impl Requests {
-    /// Those of the disk with this image.
-    pub fn new(image: Image) -> Self {
-        let (state, bell, done) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Requests(Arc::new(Shared { image, state, bell, done }))
+    /// Those of the disk with this image, of which `thread` does what may have to wait.
+    pub fn new(image: Image, thread: IoThread) -> Self {
+        let (state, done) = (Mutex::default(), Condvar::new());
+        Requests { shared: Arc::new(Shared { image, state, done }), thread }
+    }
+
+    /// The thread that does what may have to wait.
+    pub fn thread(&self) -> &IoThread {
+        &self.thread
     }
 
     /// The image.
     pub fn image(&self) -> &Image {
-        &self.0.image
+        &self.shared.image
     }
 
-    /// Starts the thread, if there is none yet; without it everything is done by who asks.
+    /// Starts the thread, if it does not run yet; without it everything is done by who asks.
     pub fn start(&self) {
-        let mut state = lock(&self.0.state);
-        if std::mem::replace(&mut state.running, true) {
+        let mut state = lock(&self.shared.state);
+        if state.running {
             return;
         }
-        let shared = self.0.clone();
-        if let Err(error) = std::thread::Builder::new().name("disk".into()).spawn(move || shared.run()) {
-            tracing::warn!("no thread for a disk ({error}): vCPUs wait for it themselves");
-            state.running = false;
+        match self.thread.start("disk") {
+            Ok(()) => state.running = true,
+            Err(error) => tracing::warn!("no thread for a disk ({error}): vCPUs wait for it themselves"),
         }
     }
 
     /// Does `request` here if that needs no waiting, or there is nobody else; else the thread does.
     pub fn take(&self, request: Request, answer: Answer) {
-        let mut state = lock(&self.0.state);
+        let mut state = lock(&self.shared.state);
         if !state.running {
             drop(state);
-            answer(self.0.execute(&request));
+            answer(self.shared.execute(&request));
         } else if state.waiting.is_empty()
             && !state.busy
             && let Some(data) = self.at_once(&request)
@@ -141,8 +149,9 @@ impl Requests {
             answer(Ok(data));
         } else {
             state.waiting.push_back((request, answer));
-            if state.waits {
-                self.0.bell.notify_one();
+            if !std::mem::replace(&mut state.due, true) {
+                drop(state);
+                self.thread.give(self.shared.clone());
             }
         }
     }
@@ -152,7 +161,7 @@ impl Requests {
         match request {
             Request::Read { at, len } if *len <= AT_ONCE_MAX => {
                 let mut data = vec![0; *len];
-                self.0.image.read_at_once(*at, &mut data).then_some(data)
+                self.shared.image.read_at_once(*at, &mut data).then_some(data)
             }
             _ => None,
         }
@@ -160,22 +169,17 @@ impl Requests {
 
     /// Forgets what waits, and waits until the thread has nothing more in its hands.
     pub fn clear(&self) {
-        lock(&self.0.state).waiting.clear();
+        lock(&self.shared.state).waiting.clear();
         self.idle();
     }
 
     /// Waits until the thread has nothing more in its hands.
     pub fn idle(&self) {
-        let mut state = lock(&self.0.state);
+        let mut state = lock(&self.shared.state);
         while state.busy || !state.waiting.is_empty() {
-            state = self.0.done.wait(state).held();
+            state.watchers += 1;
+            state = self.shared.done.wait(state).held();
+            state.watchers -= 1;
         }
-    }
-}
-
-impl Drop for Requests {
-    fn drop(&mut self) {
-        lock(&self.0.state).over = true;
-        self.0.bell.notify_one();
     }
 }

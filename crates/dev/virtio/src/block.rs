@@ -10,6 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use satori_defs::virtio::{block::*, kind};
+use satori_host::io_thread::IoThread;
 use satori_image::{Image, Request, Requests};
 use satori_save::{State as _, Value};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct Disk {
     pub image: Image,
     /// What the guest finds as the disk's serial, up to 20 bytes.
     pub serial: String,
+    /// Which of the machine's I/O threads does what may have to wait, from 0 on; the next one in turn where it is not said.
+    pub io_thread: Option<usize>,
 }
 
 struct Job {
@@ -69,13 +72,13 @@ impl Job {
 }
 
 impl Block {
-    /// A device for `disk`.
-    pub fn new(disk: Disk) -> Result<Arc<Self>, Error> {
-        let Disk { image, serial } = disk;
+    /// A device for `disk`, of which `thread` does what may have to wait.
+    pub fn new(disk: Disk, thread: IoThread) -> Result<Arc<Self>, Error> {
+        let Disk { image, serial, .. } = disk;
         if serial.len() > ID || serial.contains('\0') {
             return Err(Error::Config(format!("'{serial}' is no serial of a disk: use up to {ID} bytes")));
         }
-        Ok(Arc::new(Block { serial, requests: Requests::new(image) }))
+        Ok(Arc::new(Block { serial, requests: Requests::new(image, thread) }))
     }
 
     /// What a chain asks for; the error is its status.

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
 use satori_defs::virtio::{console::*, kind};
+use satori_host::io_thread::IoThread;
 use satori_save::{State, Value};
 use serde::{Deserialize, Serialize};
 
@@ -84,8 +85,8 @@ impl Control {
 }
 
 impl Console {
-    /// A device with these ports, numbered from 1 on.
-    pub fn new(ports: Vec<Port>) -> Result<Arc<Self>, Error> {
+    /// A device with these ports, numbered from 1 on, whose threads run on the processors of `thread`.
+    pub fn new(ports: Vec<Port>, thread: &IoThread) -> Result<Arc<Self>, Error> {
         if ports.len() > PORTS_MAX {
             return Err(Error::Config(format!("a console has at most {PORTS_MAX} ports: use fewer")));
         }
@@ -95,7 +96,7 @@ impl Console {
         let control: Arc<Mutex<Control>> = Arc::default();
         let hosts = ports.into_iter().zip(1_u32..).map(|(port, id)| {
             let control = Arc::downgrade(&control);
-            Host::new(id, port, move |told| {
+            Host::new(id, port, thread.clone(), move |told| {
                 if let Some(control) = control.upgrade() {
                     match told {
                         Told::Closed => lock(&control).tell(id, PORT_OPEN, 0, &[]),

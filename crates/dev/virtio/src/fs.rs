@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_cable::Outgoing;
+use satori_host::io_thread::IoThread;
 use satori_save::Value;
 
 use crate::stream::{Come, Replies};
@@ -78,6 +79,8 @@ pub struct Fs {
     tag: String,
     dialect: Dialect,
     socket: UnixStream,
+    /// On whose processors its own thread runs.
+    thread: IoThread,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
     /// Locked before `state`.
@@ -97,8 +100,8 @@ impl Pending {
 }
 
 impl Fs {
-    /// A device for `share`.
-    pub fn new(share: Share) -> Result<Arc<Self>, Error> {
+    /// A device for `share`, whose thread runs on the processors of `thread`.
+    pub fn new(share: Share, thread: IoThread) -> Result<Arc<Self>, Error> {
         let Share { tag, dialect, socket } = share;
         if tag.is_empty() || tag.len() > dialect::TAG || tag.contains('\0') {
             return Err(Error::Config(format!(
@@ -113,7 +116,7 @@ impl Fs {
         bell.1.set_nonblocking(true).map_err(host)?;
         let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
         let state = Mutex::default();
-        Ok(Arc::new_cyclic(|me| Fs { tag, dialect, socket, bell, work, state, me: me.clone() }))
+        Ok(Arc::new_cyclic(|me| Fs { tag, dialect, socket, thread, bell, work, state, me: me.clone() }))
     }
 
     /// Takes requests until there are none, or the server is too far behind.
@@ -303,7 +306,7 @@ impl Device for Fs {
         let started = self.socket.try_clone().and_then(|socket| {
             let bell = self.bell.1.try_clone()?;
             // Detached, as the server may never answer again.
-            std::thread::Builder::new().name("share".into()).spawn(move || run(&me, &socket, &bell))
+            self.thread.spawn("share", move || run(&me, &socket, &bell))
         });
         if let Err(error) = started {
             self.died(&mut state, &format!("no thread for it: {error}"));

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use satori_cable::{Cable, Card, Delivery, LONGEST, MTU, Nic, TapCard};
 use satori_defs::virtio::{kind, net::*};
+use satori_host::io_thread::IoThread;
 use satori_save::{State as _, Value};
 
 use crate::{Chain, Device, Error, Link, lock};
@@ -43,14 +44,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// A card for `nic`.
-    pub fn new(nic: Nic) -> Result<Arc<Self>, Error> {
-        Ok(Net::with(Cable::stream(nic)?))
+    /// A card for `nic`, whose thread runs on the processors of `thread`.
+    pub fn new(nic: Nic, thread: IoThread) -> Result<Arc<Self>, Error> {
+        Ok(Net::with(Cable::stream(nic, thread)?))
     }
 
     /// A card whose cable is a tap's.
-    pub fn tap(card: TapCard) -> Result<Arc<Self>, Error> {
-        Ok(Net::with(Cable::tap(card)?))
+    pub fn tap(card: TapCard, thread: IoThread) -> Result<Arc<Self>, Error> {
+        Ok(Net::with(Cable::tap(card, thread)?))
     }
 
     fn with(cable: Arc<Cable>) -> Arc<Self> {

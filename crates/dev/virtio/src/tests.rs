@@ -213,8 +213,10 @@ fn reply_to(request: &[u8], body: &[u8]) -> Vec<u8> {
 #[test]
 fn requests_and_replies_go_between_guest_and_server() {
     let (ours, mut server) = UnixStream::pair().unwrap();
-    let mut driver =
-        Driver::new(Fs::new(Share { tag: "t".into(), dialect: Dialect::Fuse, socket: ours }).unwrap(), false);
+    let mut driver = Driver::new(
+        Fs::new(Share { tag: "t".into(), dialect: Dialect::Fuse, socket: ours }, Default::default()).unwrap(),
+        false,
+    );
     assert_eq!((driver.get(0x2000, 2), driver.get(0x2024, 4)), (u64::from(b't'), 1));
     driver.begin(ALL);
     // Refused: a length that is not that of the descriptors.
@@ -270,7 +272,7 @@ fn requests_and_replies_go_between_guest_and_server() {
 fn messages_of_9p_are_numbered_by_us_and_replies_by_the_driver() {
     let (ours, mut server) = UnixStream::pair().unwrap();
     let share = Share { tag: "tag".into(), dialect: Dialect::Plan9, socket: ours };
-    let mut driver = Driver::new(Fs::new(share).unwrap(), false);
+    let mut driver = Driver::new(Fs::new(share, Default::default()).unwrap(), false);
     assert_eq!((driver.get(0x2000, 2), driver.get(0x2002, 1)), (3, u64::from(b't')));
     driver.begin(ALL);
     let message = |tag, body: &[u8]| message_of(24, tag, body);
@@ -321,7 +323,7 @@ fn a_port_is_announced_named_opened_and_closed_at_its_end() {
         Port { name: "in".into(), console: false, input, output: None },
         Port { name: "out".into(), console: false, input: None, output },
     ];
-    let mut driver = Driver::new(Console::new(ports).unwrap(), false);
+    let mut driver = Driver::new(Console::new(ports, &Default::default()).unwrap(), false);
     driver.begin(ALL | satori_defs::virtio::console::MULTIPORT);
     assert_eq!(driver.get(0x2004, 4), 3, "the most ports");
     let mut heard = 0;
@@ -377,7 +379,7 @@ fn a_port_is_announced_named_opened_and_closed_at_its_end() {
 
 #[test]
 fn numbers_in_control_messages_may_be_any() {
-    let mut driver = Driver::new(Console::new(Vec::new()).unwrap(), true);
+    let mut driver = Driver::new(Console::new(Vec::new(), &Default::default()).unwrap(), true);
     driver.begin(ALL);
     for id in [0_u32, 1, 31, u32::MAX] {
         for event in 0..9_u16 {
@@ -407,7 +409,7 @@ fn a_port_that_was_saved_goes_on_where_it_was() {
         file.write_all(b"to the guest").unwrap();
         std::io::Seek::rewind(&mut file).unwrap();
         let port = Port { name: name.into(), console: false, input: Some(own(file)), output: None };
-        Driver::new(Console::new(vec![port]).unwrap(), true)
+        Driver::new(Console::new(vec![port], &Default::default()).unwrap(), true)
     };
     let mut one = machine("in");
     open_port(&mut one, 5);
@@ -436,7 +438,7 @@ fn what_comes_in_while_a_port_is_held_is_for_who_goes_on() {
     let machine = || {
         let (theirs, ours) = pipe();
         let port = Port { name: "in".into(), console: false, input: Some(own(theirs)), output: None };
-        (Console::new(vec![port]).unwrap(), ours)
+        (Console::new(vec![port], &Default::default()).unwrap(), ours)
     };
     let (console, ours) = machine();
     let mut driver = Driver::new(console, false);

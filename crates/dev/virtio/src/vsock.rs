@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_cable::{Incoming, Outgoing};
 use satori_defs::virtio::{kind, vsock::*};
+use satori_host::io_thread::IoThread;
 use satori_save::{State as _, Value};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +66,8 @@ struct Work {
 pub struct Vsock {
     cid: u64,
     socket: UnixStream,
+    /// On whose processors its own thread runs.
+    thread: IoThread,
     /// Rings for the thread: the first end is written to, the second waited for.
     bell: (UnixStream, UnixStream),
     state: Mutex<State>,
@@ -80,8 +83,8 @@ pub struct Vsock {
 }
 
 impl Vsock {
-    /// A device for `sockets`.
-    pub fn new(sockets: Sockets) -> Result<Arc<Self>, Error> {
+    /// A device for `sockets`, whose thread runs on the processors of `thread`.
+    pub fn new(sockets: Sockets, thread: IoThread) -> Result<Arc<Self>, Error> {
         let Sockets { cid, socket } = sockets;
         if !GUESTS.contains(&cid) {
             return Err(Error::Config(format!(
@@ -99,6 +102,7 @@ impl Vsock {
         Ok(Arc::new_cyclic(|me| Vsock {
             cid,
             socket,
+            thread,
             bell,
             state: Mutex::default(),
             work: Mutex::default(),
@@ -316,7 +320,7 @@ impl Device for Vsock {
         let started = self.socket.try_clone().and_then(|socket| {
             let bell = self.bell.1.try_clone()?;
             // Detached, as the other side may never say anything again.
-            std::thread::Builder::new().name("vsock".into()).spawn(move || run(&me, &socket, &bell))
+            self.thread.spawn("vsock", move || run(&me, &socket, &bell))
         });
         if let Err(error) = started {
             self.died(&format!("no thread for it: {error}"));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use satori_defs::hyperv::vmbus::class;
-use satori_image::{Image, Request, Requests};
+use satori_image::{Request, Requests};
 use satori_save::{Error, State, Value};
 use satori_vmbus::{Bus, Bytes as _, Channel, Device, Offer, Packet};
 use serde::{Deserialize, Serialize};
@@ -140,7 +140,7 @@ fn of_disk(lun: &Lun, wish: Wish, channel: &Arc<Channel>, packet: Packet) {
 
 impl Scsi {
     /// A controller with these disks and their serials, as units from 0 on. The error is what is wrong with them.
-    pub fn new(disks: Vec<(Image, String)>) -> Result<Arc<Self>, String> {
+    pub fn new(disks: Vec<(Requests, String)>) -> Result<Arc<Self>, String> {
         if disks.len() > LUNS {
             return Err(format!("a VMBus SCSI controller has room for {LUNS} disks: use fewer"));
         }
@@ -148,8 +148,7 @@ impl Scsi {
         if let Some((_, serial)) = disks.iter().find(|(_, text)| text.len() > 20 || !printable(text)) {
             return Err(format!("'{serial}' is no serial of a disk: use up to 20 letters of ASCII"));
         }
-        let lun = |(image, serial)| Lun { requests: Requests::new(image), serial };
-        let luns = disks.into_iter().map(lun).collect();
+        let luns = disks.into_iter().map(|(requests, serial)| Lun { requests, serial }).collect();
         Ok(Arc::new(Scsi { luns, determined: AtomicBool::new(false) }))
     }
 

@@ -136,7 +136,7 @@ impl Block {
             }
         }
         let own = block.clone();
-        let more = std::thread::Builder::new().name("disk".into()).spawn(move || Block::serve(&own, queue));
+        let more = block.disk.thread().spawn("disk", move || Block::serve(&own, queue));
         if let Err(error) = more {
             tracing::warn!("no thread for requests to a disk ({error}): they wait for the next one");
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use satori_cable::Cable;
-use satori_image::{Image, Requests};
+use satori_image::Requests;
 use satori_save::{Error, Value};
 use satori_xen::{BackEnds, Domain};
 
@@ -20,9 +20,9 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Those with these images as disks, and a card at each of these cables.
-    pub fn new(images: impl IntoIterator<Item = Image>, cables: Vec<Arc<Cable>>) -> Self {
-        Devices { disks: images.into_iter().map(|image| Arc::new(Requests::new(image))).collect(), cables }
+    /// Those with these disks, and a card at each of these cables.
+    pub fn new(disks: impl IntoIterator<Item = Requests>, cables: Vec<Arc<Cable>>) -> Self {
+        Devices { disks: disks.into_iter().map(Arc::new).collect(), cables }
     }
 
     /// Whether there are none.

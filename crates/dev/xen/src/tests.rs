@@ -116,8 +116,10 @@ impl Rig {
         let file = Arc::new(File(Mutex::new((0..DISK).map(|at| (at / 512) as u8).collect())));
         let image = Image::raw("test", file.clone(), Access::Write).unwrap();
         let (socket, other) = UnixStream::pair().unwrap();
-        let cable = Cable::stream(Nic { mac: [2, 0, 0, 0, 0, 1], pairs: 1, socket, ours: true }).unwrap();
-        let devices = Devices::new([image], vec![cable]);
+        let cable =
+            Cable::stream(Nic { mac: [2, 0, 0, 0, 0, 1], pairs: 1, socket, ours: true }, Default::default())
+                .unwrap();
+        let devices = Devices::new([satori_image::Requests::new(image, Default::default())], vec![cable]);
         let bus = Bus::wire(&devices, &domain, true, &Arc::default());
         Rig { domain, memory, file, other, bus, vcpu: Vcpu::new(0), ports: [0; 2] }
     }

@@ -14,6 +14,7 @@ use super::CpuFlags;
 use crate::attend::Limits;
 use crate::channel::Channel;
 use crate::devices::{DeviceBus, DiskSpec};
+use crate::io_threads::IoThreadsSpec;
 use crate::network::{self, NetSpec};
 use crate::numa::NumaSpec;
 use crate::output::Newlines;
@@ -37,9 +38,9 @@ pub struct Machine {
     /// A disk: a block device or an image, raw unless format=qcow2 says otherwise, since the format is never guessed. May be
     /// given several times. What a qcow2 image is based on is looked for in its own folder, or in that of backing. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
     /// /dev/disk/by-id calls it. What the guest flushed is on the host's disk; cache says otherwise as QEMU's does: none and directsync pass by
-    /// the host's memory (O_DIRECT), writethrough and directsync make each write last at once, unsafe ignores flushes.
+    /// the host's memory (O_DIRECT), writethrough and directsync make each write last at once, unsafe ignores flushes. io-thread is which of --io-threads does its work, from 1 on.
     /// It is on virtio; with bus=vmbus on Hyper-V's VMBus, with bus=xen, which needs a guest of Xen's, behind Xen's block back end
-    #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=writeback|none|writethrough|directsync|unsafe][,serial=TEXT][,bus=virtio|vmbus|xen]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
+    #[arg(long, value_name = "FILE[,format=raw|qcow2][,backing=DIR][,readonly][,snapshot][,cache=writeback|none|writethrough|directsync|unsafe][,serial=TEXT][,io-thread=N][,bus=virtio|vmbus|xen]", value_hint = ValueHint::FilePath, value_parser = units::disk())]
     pub disk: Vec<DiskSpec>,
     /// A network card, on virtio or with bus=vmbus on Hyper-V's VMBus. user is a network of Satori's own, without any right: DHCP, names, TCP, UDP, and ping where this host
     /// permits it; the guest is 10.0.2.15, and reaches everybody but this host itself and link-local addresses. forward leads a port of
@@ -69,6 +70,11 @@ pub struct Machine {
     /// A source of random bytes, on virtio; the same bytes in every run under --clock virtual
     #[arg(long)]
     pub rng: bool,
+    /// Threads that do the work of devices which may have to wait, 1 to 64: disks share them in turn, and so do networks, folders, sockets and
+    /// ports the processors of this host that cpus gives, such as 0-1:4, once for all threads or once for each. A disk chooses by io-thread=N.
+    /// Without them each disk has one of its own
+    #[arg(long, value_name = "N[,cpus=N-N:N..]..", value_parser = crate::io_threads::spec)]
+    pub io_threads: Option<IoThreadsSpec>,
     /// What the SMBIOS tables tell, as QEMU takes it: type=1 (system) with manufacturer, product, version, serial, uuid, sku and family;
     /// type=11 with value=TEXT or path=FILE, OEM strings, as systemd has its credentials from. A comma in a text is doubled. May be given several times
     #[arg(long, value_name = "type=1|11,NAME=TEXT..", value_parser = crate::smbios::told)]

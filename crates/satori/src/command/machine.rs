@@ -5,27 +5,39 @@ use std::os::fd::RawFd;
 
 use anyhow::Result;
 use satori_bus::ByteSink;
-use satori_machine::{Devices, Handle, Machine, OnReset, Outcome, SerialPorts, Sinks, arm};
+use satori_machine::{Devices, Handle, Machine, OnReset, Outcome, Pins, SerialPorts, Sinks, arm};
 
 use super::MEMORY;
 use crate::choose::{self, Processors};
-use crate::cli;
 use crate::commands::run::{self, Boot, Watchers};
 use crate::numa;
 use crate::opened::Opened;
+use crate::{cli, io_threads};
 
 /// What the flags say of processors, looked at before anything is opened.
 pub(super) enum Wanted {
     X86(Box<Processors>),
-    Arm(run::ArmPlan),
+    Arm(run::ArmPlan, Pins),
 }
 
 impl Wanted {
     pub(super) fn of(flags: &cli::Run) -> Result<Wanted> {
         Ok(match flags.arch {
-            cli::Arch::X86 => Wanted::X86(Box::new(choose::processors(&flags.machine.processor)?)),
-            cli::Arch::Arm64 => Wanted::Arm(run::ArmPlan::of(flags, MEMORY)?),
+            cli::Arch::X86 => Wanted::X86(Box::new(choose::machine(&flags.machine)?)),
+            cli::Arch::Arm64 => {
+                let mut pins = Pins::default();
+                io_threads::share_out(&mut pins, &flags.machine)?;
+                Wanted::Arm(run::ArmPlan::of(flags, MEMORY)?, pins)
+            }
         })
+    }
+
+    /// The host's processors for each thread.
+    pub(super) fn pins(&self) -> &Pins {
+        match self {
+            Wanted::X86(chosen) => &chosen.pins,
+            Wanted::Arm(_, pins) => pins,
+        }
     }
 
     /// The machine, which boots `boot`.
@@ -54,13 +66,13 @@ impl Wanted {
                 tracing::info!("{}", machine.engine());
                 Ok(Computer::X86(Box::new(machine), chosen))
             }
-            Wanted::Arm(plan) => {
+            Wanted::Arm(plan, pins) => {
                 // What is typed and read goes through ports.
                 let mut config = plan.config(boot, flags, devices, Vec::new());
                 if ends {
                     config.on_reset = OnReset::Exit;
                 }
-                Ok(Computer::Arm(Box::new(arm::Machine::new(config, console)?)))
+                Ok(Computer::Arm(Box::new(arm::Machine::new(config, console)?), pins))
             }
         }
     }
@@ -69,7 +81,7 @@ impl Wanted {
 /// The machine.
 pub(super) enum Computer {
     X86(Box<Machine>, Box<Processors>),
-    Arm(Box<arm::Machine>),
+    Arm(Box<arm::Machine>, Pins),
 }
 
 impl Computer {
@@ -82,7 +94,7 @@ impl Computer {
                 watchers.tell(flags);
                 Ok(watchers)
             }
-            Computer::Arm(machine) => {
+            Computer::Arm(machine, _) => {
                 let (watchers, listener) = Watchers::debugger(flags, opened)?;
                 listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
                 watchers.tell(flags);
@@ -94,7 +106,7 @@ impl Computer {
     pub(super) fn handle(&self) -> Handle {
         match self {
             Computer::X86(machine, _) => machine.handle(),
-            Computer::Arm(machine) => machine.handle(),
+            Computer::Arm(machine, _) => machine.handle(),
         }
     }
 
@@ -102,7 +114,7 @@ impl Computer {
     pub(super) fn files(&self) -> Vec<RawFd> {
         match self {
             Computer::X86(machine, _) => machine.files(),
-            Computer::Arm(machine) => machine.files(),
+            Computer::Arm(machine, _) => machine.files(),
         }
     }
 
@@ -112,7 +124,10 @@ impl Computer {
 
     /// Whether threads are bound to processors of the host.
     pub(super) fn is_pinned(&self) -> bool {
-        matches!(self, Computer::X86(_, chosen) if chosen.pins.any())
+        match self {
+            Computer::X86(_, chosen) => chosen.pins.any(),
+            Computer::Arm(_, pins) => pins.any(),
+        }
     }
 
     /// Where its memory goes if the guest crashes; the flags offer that to machines that have it.
@@ -125,7 +140,7 @@ impl Computer {
     pub(super) fn run(self) -> Outcome {
         match self {
             Computer::X86(machine, _) => machine.run(),
-            Computer::Arm(machine) => machine.run(),
+            Computer::Arm(machine, _) => machine.run(),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{initramfs, inputs};
 
 /// Does what `satori demo` was told.
 pub fn demo(mut flags: cli::Demo) -> Status {
-    let prepared = choose::processors(&flags.machine.processor).and_then(|chosen| {
+    let prepared = choose::machine(&flags.machine).and_then(|chosen| {
         let boot = if flags.system { system::prepare(&mut flags)? } else { prepare(&flags)? };
         Ok((boot, chosen))
     });

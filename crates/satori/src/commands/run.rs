@@ -28,10 +28,14 @@ use crate::choose::{self, Processors};
 use crate::inputs::{Room, full, read};
 use crate::say::say;
 use crate::status::Status;
-use crate::{cli, command, modules, terminal};
+use crate::{cli, command, domain, modules, terminal};
 
 /// Does what `satori run` was told.
-pub fn run(flags: &cli::Run) -> Status {
+pub fn run(flags: &mut cli::Run) -> Status {
+    if let Err(error) = domain::take(&mut flags.machine).and_then(|()| flags.places().check()) {
+        return refuse(&error);
+    }
+    let flags = &*flags;
     if flags.arch == cli::Arch::Arm64 && flags.command.words.is_empty() {
         return arm::run(flags);
     }
@@ -42,7 +46,7 @@ pub fn run(flags: &cli::Run) -> Status {
         return command::run(flags);
     }
     let boot = || {
-        let chosen = choose::processors(&flags.machine.processor)?;
+        let chosen = choose::machine(&flags.machine)?;
         let (of_file, ramdisk) = (chosen.domain.kernel.as_deref(), chosen.domain.initrd.as_deref());
         flags.places().reads("<kernel>", of_file).reads("<initrd>", ramdisk).check()?;
         let memory = chosen.memory(flags.machine.memory, flags.machine.processor.libvirt.as_deref())?;

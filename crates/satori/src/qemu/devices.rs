@@ -20,6 +20,8 @@ pub(super) struct Drive {
     snapshot: bool,
     cache: Option<String>,
     serial: String,
+    /// An object's name, which may come later.
+    io_thread: Option<String>,
     /// By `if=virtio`, or by the device that names it.
     attached: bool,
 }
@@ -34,7 +36,7 @@ pub(super) struct Card {
 
 /// What -device understands.
 const DEVICES: &[(&str, &str)] = &[
-    ("virtio-blk-pci", "drive=ID[,serial=TEXT]: a disk of -drive if=none"),
+    ("virtio-blk-pci", "drive=ID[,serial=TEXT][,iothread=ID]: a disk of -drive if=none"),
     ("virtio-net-pci", "netdev=ID[,mac=ADDRESS]: a network card"),
     ("virtio-rng-pci", "random bytes"),
     ("virtio-balloon-pci", "memory that the guest freed goes back; it is asked for none"),
@@ -194,7 +196,7 @@ impl Wishes {
         let find = |key: &str| parts.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
         match name {
             "virtio-blk-pci" | "virtio-blk" => {
-                known(&["drive", "serial", "num-queues", "scsi", "write-cache"])?;
+                known(&["drive", "serial", "num-queues", "scsi", "write-cache", "iothread", "ioeventfd"])?;
                 let id = find("drive").unwrap_or_default();
                 let Some(drive) = self.drives.iter_mut().find(|drive| drive.id == id && !drive.attached)
                 else {
@@ -204,9 +206,10 @@ impl Wishes {
                 if let Some(serial) = find("serial") {
                     drive.serial = serial.into();
                 }
+                drive.io_thread = find("iothread").map(str::to_owned);
             }
             "virtio-net-pci" | "virtio-net" => {
-                known(&["netdev", "mac", "mq", "vectors"])?;
+                known(&["netdev", "mac", "mq", "vectors", "ioeventfd"])?;
                 let id = find("netdev").unwrap_or_default();
                 // It may come later.
                 self.cards.push(Card { net: format!("id={id}"), mac: find("mac").map(str::to_owned) });
@@ -260,7 +263,16 @@ impl Wishes {
             if !drive.serial.is_empty() {
                 word.push(format!(",serial={}", drive.serial));
             }
+            if let Some(id) = &drive.io_thread {
+                match self.io_threads.iter().position(|thread| thread == id) {
+                    Some(index) => word.push(format!(",io-thread={}", index + 1)),
+                    None => bail!("-device virtio-blk-pci: there is no -object iothread with id={id}"),
+                }
+            }
             all.extend([OsString::from("--disk"), word]);
+        }
+        if !self.io_threads.is_empty() {
+            all.push(format!("--io-threads={}", self.io_threads.len()).into());
         }
         if let [_, another, ..] = self.cards.as_slice() {
             bail!("there is one network card, and '{}' would be a second: leave it out", another.net);

@@ -35,6 +35,8 @@ pub(super) struct Wishes {
     pub(super) balloon: bool,
     pub(super) suite: bool,
     pub(super) accels: Vec<String>,
+    /// By the names of their `-object iothread`.
+    pub(super) io_threads: Vec<String>,
     numa: Numa,
     kernel: bool,
     append: OsString,
@@ -77,7 +79,7 @@ const UNDERSTOOD: &str = "\
 -chardev stdio|null|file|socket,id=ID[,path=..|,host=..,port=..], -mon chardev=ID, -fsdev local,id=ID,path=DIR,security_model=none[,readonly=on],
 -virtfs local,path=DIR,mount_tag=TAG,security_model=none, -drive file=FILE,format=raw|qcow2,if=virtio|none[,id=ID,readonly=on,snapshot=on],
 -smbios type=1|11,NAME=TEXT.., -bios FILE, -snapshot, -netdev user,id=ID[,hostfwd=..,restrict=on], -nic user|none, -net nic|user|none, -device NAME[,..] ('-device help' lists them),
--object rng-random,id=ID, -object memory-backend-ram|memory-backend-memfd,id=ID,size=SIZE,
+-object rng-random,id=ID, -object iothread,id=ID, -object memory-backend-ram|memory-backend-memfd,id=ID,size=SIZE,
 -numa node[,cpus=N-N][,mem=SIZE|memdev=ID], -numa dist,src=N,dst=N,val=N, -qmp unix:PATH,server=on,wait=off, -no-reboot, -gdb tcp::PORT, -s, -S";
 
 pub(super) fn help() -> String {
@@ -109,6 +111,7 @@ impl Wishes {
             balloon: false,
             suite: false,
             accels: Vec::new(),
+            io_threads: Vec::new(),
             numa: Numa::default(),
             kernel: false,
             append: OsString::new(),
@@ -195,6 +198,7 @@ impl Wishes {
             "nic" => self.nic(text()?)?,
             "net" => self.net(text()?)?,
             "device" => self.device(text()?)?,
+            "object" if self.io_thread(text()?)? => {}
             "object" if text()?.starts_with("rng-") || self.numa.object(text()?)? => {}
             "numa" => self.numa.read(text()?)?,
             _ => match REFUSED.iter().find(|(known, _)| *known == name) {
@@ -203,6 +207,33 @@ impl Wishes {
             },
         }
         Ok(())
+    }
+
+    /// `-object iothread,id=ID`; false if it is another object.
+    fn io_thread(&mut self, text: &str) -> Result<bool> {
+        let (kind, parts) = Wishes::parts(text);
+        if kind != "iothread" {
+            return Ok(false);
+        }
+        let (mut id, mut odd) = (None, None);
+        for (key, value) in parts {
+            match key {
+                "id" if !value.is_empty() => id = Some(value),
+                // How long QEMU's own thread looks before it sleeps, and how many helpers it has.
+                "poll-max-ns" | "poll-grow" | "poll-shrink" | "aio-max-batch" | "thread-pool-min"
+                | "thread-pool-max" => {}
+                _ => odd = Some(key),
+            }
+        }
+        match (id, odd) {
+            (_, Some(odd)) => bail!("-object {text}: '{odd}' is not understood here: leave it out"),
+            (None, None) => bail!("-object {text}: write id=ID"),
+            (Some(id), None) if self.io_threads.iter().any(|other| other == id) => {
+                bail!("-object {text}: there is one with id={id} already: name another")
+            }
+            (Some(id), None) => self.io_threads.push(id.to_owned()),
+        }
+        Ok(true)
     }
 
     /// The parts of `NAME[,KEY[=VALUE]]..`.
@@ -444,6 +475,13 @@ mod tests {
             ("-kernel k -nographic -numa dist,src=0,dst=1,val=30", "there are 0 nodes"),
             ("-kernel k -nographic -numa cpu,node-id=0", "write node or dist"),
             ("-kernel k -nographic -object memory-backend-file,id=m,size=1G", "is not understood"),
+            ("-kernel k -nographic -object iothread", "write id=ID"),
+            ("-kernel k -nographic -object iothread,id=a,pin=1", "'pin' is not understood"),
+            ("-kernel k -nographic -object iothread,id=a -object iothread,id=a", "already"),
+            (
+                "-kernel k -nographic -drive if=none,id=a,file=d,format=raw -device virtio-blk-pci,drive=a,iothread=t",
+                "no -object iothread with id=t",
+            ),
             ("disk.img", "is an image without a flag"),
         ] {
             let why = run(line).unwrap_err();

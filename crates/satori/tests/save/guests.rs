@@ -118,6 +118,7 @@ fn disks() -> Config {
             backing: None,
         })
         .expect("an image"),
+        io_thread: None,
         serial: "saved".into(),
     };
     let devices = DeviceConfig {

@@ -75,7 +75,10 @@ fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
                     if input { (Some(file.into()), None) } else { (None, Some(file.into())) };
                 Port { name: name.into(), console: false, input, output }
             };
-            (Console::new(vec![null("in", true), null("out", false)]).expect("ports"), None)
+            (
+                Console::new(vec![null("in", true), null("out", false)], &Default::default()).expect("ports"),
+                None,
+            )
         }
         2 => {
             let source = Source {
@@ -86,24 +89,32 @@ fn device(which: u8) -> (Arc<dyn Device>, Option<UnixStream>) {
                 here: None,
                 backing: None,
             };
-            let disk = Disk { image: Image::open(source).expect("an image"), serial: "serial".into() };
-            (Block::new(disk).expect("a disk"), None)
+            let disk = Disk {
+                image: Image::open(source).expect("an image"),
+                serial: "serial".into(),
+                io_thread: None,
+            };
+            (Block::new(disk, Default::default()).expect("a disk"), None)
         }
         5 => (Balloon::new(1 << 20), None),
         6 => {
             let (socket, theirs) = UnixStream::pair().expect("a pair");
-            (Vsock::new(Sockets { cid: 3, socket }).expect("sockets"), Some(theirs))
+            (Vsock::new(Sockets { cid: 3, socket }, Default::default()).expect("sockets"), Some(theirs))
         }
         7 => {
             let (socket, theirs) = UnixStream::pair().expect("a pair");
             let nic = Nic { mac: [0x52, 0x54, 0, 0, 0, 1], pairs: 2, socket, ours: false };
-            (Net::new(nic).expect("a card"), Some(theirs))
+            (Net::new(nic, Default::default()).expect("a card"), Some(theirs))
         }
         kind => {
             // A server that reads nothing: requests pile up to their bound.
             let (ours, theirs) = UnixStream::pair().expect("a pair");
             let dialect = if kind == 3 { Dialect::Fuse } else { Dialect::Plan9 };
-            (Fs::new(Share { tag: "tag".into(), dialect, socket: ours }).expect("a share"), Some(theirs))
+            (
+                Fs::new(Share { tag: "tag".into(), dialect, socket: ours }, Default::default())
+                    .expect("a share"),
+                Some(theirs),
+            )
         }
     }
 }

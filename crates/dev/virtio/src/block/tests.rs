@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use satori_defs::virtio::block::*;
 use satori_defs::virtio::feature::*;
+use satori_host::io_thread::IoThread;
 use satori_image::{Access, Format, Image, Source};
 use satori_memory::Gpa;
 
@@ -32,7 +33,14 @@ fn open(file: File, access: Access) -> Image {
 
 fn disk(access: Access) -> (Arc<Block>, File) {
     let (file, other) = image();
-    (Block::new(Disk { image: open(file, access), serial: "S-1".into() }).unwrap(), other)
+    (
+        Block::new(
+            Disk { image: open(file, access), serial: "S-1".into(), io_thread: None },
+            IoThread::default(),
+        )
+        .unwrap(),
+        other,
+    )
 }
 
 /// A request, and its status and what came before it.
@@ -134,6 +142,6 @@ fn a_snapshot_keeps_and_a_readonly_disk_refuses() {
 fn long_serials_are_refused() {
     let (file, _other) = image();
     let serial = "123456789012345678901".into();
-    let disk = Disk { image: open(file, Access::Write), serial };
-    assert!(Block::new(disk).err().unwrap().to_string().contains("serial"));
+    let disk = Disk { image: open(file, Access::Write), serial, io_thread: None };
+    assert!(Block::new(disk, IoThread::default()).err().unwrap().to_string().contains("serial"));
 }

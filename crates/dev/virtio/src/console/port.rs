@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use satori_host::io_thread::IoThread;
 use satori_lock::Held;
 
 use crate::{Link, lock};
@@ -67,6 +68,8 @@ pub(super) struct Host {
     console: bool,
     input: Option<File>,
     output: Option<File>,
+    /// On whose processors its own threads run.
+    thread: IoThread,
     state: Mutex<State>,
     /// For the thread that reads, the one that writes, and who waits for the latter to be done.
     reader: Condvar,
@@ -76,13 +79,19 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(id: u32, port: Port, tell: impl Fn(Told) + Send + Sync + 'static) -> Arc<Self> {
+    pub(super) fn new(
+        id: u32,
+        port: Port,
+        thread: IoThread,
+        tell: impl Fn(Told) + Send + Sync + 'static,
+    ) -> Arc<Self> {
         Arc::new(Host {
             id,
             name: port.name,
             console: port.console,
             input: port.input.map(File::from),
             output: port.output.map(File::from),
+            thread,
             state: Mutex::default(),
             reader: Condvar::new(),
             writer: Condvar::new(),
@@ -152,7 +161,7 @@ impl Host {
     fn spawn(self: &Arc<Self>, name: &str, work: impl FnOnce(Arc<Host>) + Send + 'static) -> Thread {
         let host = self.clone();
         // Detached: who waits for a terminal may wait for ever, also when the machine has ended.
-        match std::thread::Builder::new().name(name.to_owned()).spawn(move || work(host)) {
+        match self.thread.spawn(name, move || work(host)) {
             Ok(_) => Thread::Works,
             Err(error) => {
                 tracing::warn!("port {}: no thread for it ({error}); it stays silent", self.name);

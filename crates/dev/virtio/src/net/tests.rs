@@ -17,7 +17,7 @@ const MAC_BYTES: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
 fn card(pairs: u16, ours: bool) -> (Arc<Net>, UnixStream) {
     let (socket, other) = UnixStream::pair().unwrap();
-    (Net::new(Nic { mac: MAC_BYTES, pairs, socket, ours }).unwrap(), other)
+    (Net::new(Nic { mac: MAC_BYTES, pairs, socket, ours }, Default::default()).unwrap(), other)
 }
 
 fn framed(frame: &[u8]) -> Vec<u8> {
@@ -166,7 +166,7 @@ fn a_network_that_goes_takes_the_carrier_with_it() {
 fn cards_that_cannot_be_are_refused() {
     for (mac, pairs) in [([1; 6], 1), ([0; 6], 1), (MAC_BYTES, 0), (MAC_BYTES, 9)] {
         let (socket, _other) = UnixStream::pair().unwrap();
-        assert!(Net::new(Nic { mac, pairs, socket, ours: true }).is_err());
+        assert!(Net::new(Nic { mac, pairs, socket, ours: true }, Default::default()).is_err());
     }
 }
 

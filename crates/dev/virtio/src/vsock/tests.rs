@@ -12,7 +12,8 @@ use crate::testing::Driver;
 #[test]
 fn packets_go_whole_and_come_in_pieces_that_fit() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let mut driver = Driver::new(Vsock::new(Sockets { cid: 7, socket: ours }).unwrap(), false);
+    let mut driver =
+        Driver::new(Vsock::new(Sockets { cid: 7, socket: ours }, Default::default()).unwrap(), false);
     assert_eq!(driver.get(0x2000, 8), 7);
     driver.begin(VERSION_1);
     let mut packet = vec![0; HEADER + 5];
@@ -54,13 +55,13 @@ fn packets_go_whole_and_come_in_pieces_that_fit() {
 fn an_address_that_is_no_guests_is_refused() {
     for cid in [0, 2, 0xffff_ffff, u64::MAX] {
         let (socket, _theirs) = UnixStream::pair().unwrap();
-        assert!(Vsock::new(Sockets { cid, socket }).is_err());
+        assert!(Vsock::new(Sockets { cid, socket }, Default::default()).is_err());
     }
 }
 
 fn device(cid: u64) -> (Arc<Vsock>, UnixStream) {
     let (socket, theirs) = UnixStream::pair().unwrap();
-    (Vsock::new(Sockets { cid, socket }).unwrap(), theirs)
+    (Vsock::new(Sockets { cid, socket }, Default::default()).unwrap(), theirs)
 }
 
 /// A packet of the host's with this payload, behind its length.

@@ -1,5 +1,6 @@
 use std::fs::File;
 
+use satori_host::io_thread::IoThread;
 use satori_image::{Access, Format, Source};
 
 use super::*;
@@ -11,7 +12,7 @@ fn unit(name: &str, access: Access) -> Lun {
     let file = File::options().read(true).write(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let source = Source { name: name.into(), file, format: Format::Raw, access, here: None, backing: None };
-    Lun { requests: Requests::new(Image::open(source).unwrap()), serial: "s1".into() }
+    Lun { requests: Requests::new(Image::open(source).unwrap(), IoThread::default()), serial: "s1".into() }
 }
 
 fn cdb(bytes: &[u8]) -> [u8; 16] {

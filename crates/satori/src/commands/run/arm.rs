@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use satori_cpuid::Topology;
 use satori_machine::arm::{Config, Levels, MAX_CPUS, Machine};
-use satori_machine::{ClockMode, Cmdline, Devices, EngineKind, OnReset, ProtocolChoice};
+use satori_machine::{ClockMode, Cmdline, Devices, EngineKind, OnReset, Pins, ProtocolChoice};
 
 use super::{Boot, Halt, Ran, Watchers, balloon, input, log, refuse, report_of, sandbox};
 use crate::attend::Ready;
@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
-use crate::{cli, devices, modules, origin, report};
+use crate::{cli, devices, io_threads, modules, origin, report};
 
 /// What a kernel's command line begins with, unless `--cmdline` says otherwise.
 const CONSOLE: &str = "console=ttyAMA0";
@@ -195,15 +195,17 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         let mut opened = Opened::default();
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let sink = judge::heard(judge.as_ref(), Box::new(output));
-        let config = plan.config(boot, run, devices::devices(flags)?, input(flags)?);
+        let mut pins = Pins::default();
+        io_threads::share_out(&mut pins, flags)?;
+        let config = plan.config(boot, run, devices::devices(flags, &pins)?, input(flags)?);
         let mut machine = Machine::new(config, sink)?;
         let (watchers, listener) = Watchers::debugger(flags, &mut opened)?;
         listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         let report_file =
             flags.report_file.as_deref().map(|path| opened.file("--report-file", path)).transpose()?;
-        Ok((machine, console, opened, judge, report_file, costs, origin, watchers))
+        Ok((machine, console, opened, judge, report_file, costs, origin, watchers, pins.any()))
     };
-    let (machine, console, mut opened, judge, report_file, costs, origin, watchers) =
+    let (machine, console, mut opened, judge, report_file, costs, origin, watchers, pinned) =
         prepare().map_err(Halt::Refused)?;
     say(format_args!("{}", machine.engine()));
     watchers.tell(flags);
@@ -222,7 +224,7 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
     let ready = ready.map_err(failed)?;
     let keep: Vec<_> = ready.files().into_iter().chain(opened.descriptors()).chain(machine.files()).collect();
     let keep: Vec<_> = keep.into_iter().chain(watchers.keep).collect();
-    sandbox(flags, false, &keep, watchers.listening, false).map_err(Halt::Refused)?;
+    sandbox(flags, false, &keep, watchers.listening, pinned).map_err(Halt::Refused)?;
     opened.begin(flags.sandbox != cli::Sandbox::Off);
     let attendant = ready.start().map_err(failed)?;
     let outcome = machine.run();

@@ -46,7 +46,7 @@ impl<'a> Prepared<'a> {
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let mut config = config(boot, flags, chosen)?;
         numa::share_out(&mut config, flags)?;
-        config.devices = devices::devices(flags)?;
+        config.devices = devices::devices(flags, &chosen.pins)?;
         config.input = input(flags)?;
         let serials = devices::serials(flags, &mut opened)?;
         for channel in flags.channels() {

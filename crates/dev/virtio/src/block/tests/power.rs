@@ -136,7 +136,8 @@ impl Format {
 }
 
 fn device(image: Image) -> Driver {
-    let block = Block::new(crate::Disk { image, serial: String::new() }).unwrap();
+    let block = Block::new(crate::Disk { image, serial: String::new(), io_thread: None }, Default::default())
+        .unwrap();
     let mut driver = Driver::new(block, true);
     driver.begin(VERSION_1 | FLUSH | DISCARD | WRITE_ZEROES);
     driver

@@ -1,0 +1,169 @@
+//! Threads of devices: what may have to wait is done there, and not by a vCPU.
+//!
+//! An [`IoThread`] does pieces of [`Work`] in the order in which it was given them, of as many devices as share it. A device that
+//! waits for another process has a thread of its own, on the same processors of the host ([`IoThread::spawn`]).
+
+use std::collections::VecDeque;
+use std::io::Result;
+use std::sync::{Arc, Condvar, Mutex};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use satori_lock::{Held, lock};
+
+/// What a device has to do.
+pub trait Work: Send + Sync {
+    /// Does a piece of it. Returns whether there is more, for which it is called again behind the others.
+    fn step(&self) -> bool;
+}
+
+#[derive(Default)]
+struct State {
+    due: VecDeque<Arc<dyn Work>>,
+    /// The thread sleeps.
+    waits: bool,
+    running: bool,
+    over: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Handle {
+    shared: Arc<Shared>,
+    cpus: Vec<u32>,
+}
+
+/// A thread for work of devices; clones are the same one, which ends with the last of them.
+#[derive(Clone, Default)]
+pub struct IoThread(Arc<Handle>);
+
+impl Shared {
+    fn run(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(work) = state.due.pop_front() {
+                drop(state);
+                let more = work.step();
+                state = lock(&self.state);
+                if more {
+                    state.due.push_back(work);
+                }
+            } else if state.over {
+                return;
+            } else {
+                state.waits = true;
+                state = self.bell.wait(state).held();
+                state.waits = false;
+            }
+        }
+    }
+}
+
+impl IoThread {
+    /// One that may run on these processors of the host, or on all that its parent may use where none is named.
+    pub fn new(cpus: Vec<u32>) -> Self {
+        IoThread(Arc::new(Handle { shared: Arc::default(), cpus }))
+    }
+
+    /// Starts it, if it does not run yet.
+    pub fn start(&self, name: &str) -> Result<()> {
+        let mut state = lock(&self.0.shared.state);
+        if !state.running {
+            let shared = self.0.shared.clone();
+            self.spawn(name, move || shared.run())?;
+            state.running = true;
+        }
+        Ok(())
+    }
+
+    /// Has it do `work`. That costs no system call while it does other work.
+    pub fn give(&self, work: Arc<dyn Work>) {
+        let mut state = lock(&self.0.shared.state);
+        state.due.push_back(work);
+        // Taken back here, so that who gives more before it wakes does not wake it again.
+        if std::mem::take(&mut state.waits) {
+            drop(state);
+            self.0.shared.bell.notify_one();
+        }
+    }
+
+    /// Starts a thread of a device's own on the same processors. It is detached.
+    pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let cpus = self.0.cpus.clone();
+        let pinned = move || {
+            pin(&cpus);
+            work();
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(pinned).map(drop)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        lock(&self.shared.state).over = true;
+        self.shared.bell.notify_one();
+    }
+}
+
+/// The processors that this process may use.
+pub fn processors() -> Vec<u32> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).filter_map(|cpu| cpu.try_into().ok()).collect()
+}
+
+/// Lets the calling thread run on `cpus` only; where none is named, it stays as it is.
+pub fn pin(cpus: &[u32]) {
+    if cpus.is_empty() {
+        return;
+    }
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
+    if let Err(error) = sched_setaffinity(None, &set) {
+        tracing::warn!("a thread cannot be pinned to {cpus:?}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Count {
+        left: AtomicU32,
+        told: Mutex<Sender<(u32, Vec<u32>)>>,
+    }
+
+    impl Work for Count {
+        fn step(&self) -> bool {
+            let left = self.left.fetch_sub(1, Ordering::SeqCst) - 1;
+            lock(&self.told).send((left, processors())).unwrap();
+            left > 0
+        }
+    }
+
+    #[test]
+    fn work_takes_turns_on_the_processors_that_were_named() {
+        let (told, heard) = channel();
+        let last = *processors().last().unwrap();
+        let thread = IoThread::new(vec![last]);
+        let work = |left| Arc::new(Count { left: AtomicU32::new(left), told: Mutex::new(told.clone()) });
+        thread.give(work(3));
+        thread.give(work(13));
+        thread.start("io").unwrap();
+        thread.start("io").unwrap();
+        let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
+        let first: Vec<_> = std::iter::repeat_with(next).take(6).collect();
+        assert_eq!(first.iter().map(|(left, _)| *left).collect::<Vec<_>>(), [2, 12, 1, 11, 0, 10]);
+        assert!(first.iter().all(|(_, cpus)| *cpus == [last]), "{first:?}");
+        (0..10).for_each(|left| assert_eq!(next().0, 9 - left));
+        thread.give(work(1));
+        assert_eq!(next().0, 0, "it sleeps and wakes");
+    }
+}
