@@ -42,6 +42,7 @@ use crate::{cli, origin, report};
 
 use attend::Attendant;
 use ended::{End, StatusFile};
+use initramfs::{Found, Way};
 use machine::Computer;
 use options::Folders;
 use tee::Tee;
@@ -107,7 +108,7 @@ pub fn machine_of(
 
 fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Prepared> {
     let wanted = machine::Wanted::of(flags)?;
-    let folders = Folders::of(flags)?;
+    let mut folders = Folders::of(flags)?;
     // Debian builds the drivers of these into no kernel.
     let mut drivers = Vec::new();
     let disk = |bus| flags.machine.disk.iter().any(|disk| disk.bus == bus);
@@ -141,9 +142,9 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
     let network = flags.machine.net.as_ref().map(NetSpec::inside);
     let words = &flags.command.words;
     let found = kernel.modules.as_ref().zip(kernel.release.as_deref()).and_then(|(modules, release)| {
-        // A root that is changed on the host gets nothing that the command did not ask for.
         let here = flags.arch == cli::Arch::X86 && flags.command.root.is_none() && !flags.command.rw;
-        here.then(|| modules.indexed(release)).flatten().map(|folder| (folder, release))
+        let folder = modules.indexed(release)?;
+        Some(Found { release, way: if here { Way::Root(folder) } else { folders.add_modules(folder) } })
     });
     let initramfs = initramfs::pack(flags.arch, words, &folders, &modules, terminal, network, found)?;
     let costs = costs::of(flags.machine.costs.as_deref())?;

@@ -480,6 +480,37 @@ fn modprobe_finds_modules_that_the_root_does_not_need() {
     assert_eq!((ended.status, loaded), (0, "tun"), "{ended:?}");
 }
 
+/// Another root, and this machine's own where it is changed, get the kernel's modules as a folder of their own.
+#[test]
+fn modprobe_finds_modules_in_a_root_that_has_none_and_in_one_that_is_kept() {
+    let root = scratch("bare-root");
+    for folder in ["lib/modules/1.0-other", "dev", "proc", "sys", "run"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    let busybox = fetch(&["busybox"]);
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    let root_word = root.to_str().unwrap();
+    let listed = |inside: &str| {
+        let mut all: Vec<_> =
+            fs::read_dir(root.join(inside)).unwrap().map(|e| e.unwrap().file_name()).collect();
+        all.sort();
+        all
+    };
+    let before = (listed(""), listed("lib"), listed("lib/modules"));
+    for how in [&["--root", root_word][..], &["--root", root_word, "--rw"]] {
+        let mut command = Command::new(SATORI);
+        command.args(["run", "--kernel", "6.1", "--timeout", "5m", "--user", "root"]).args(how);
+        let script = "busybox modprobe veth && busybox grep -o ^veth /proc/modules; busybox touch /lib/modules/$(busybox uname -r)/x || echo read-only";
+        command.args(["--", "/bin/busybox", "sh", "-c", script]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ended: Ended = command.output().unwrap().into();
+        assert_eq!((ended.status, ended.console.as_str()), (0, "veth\nread-only\n"), "{how:?}: {ended:?}");
+        assert_eq!(before, (listed(""), listed("lib"), listed("lib/modules")), "{how:?}");
+    }
+    fs::remove_dir_all(root).unwrap();
+}
+
 #[test]
 fn who_looks_on_and_another_input_go_with_a_command() {
     let (trace, socket) = (scratch("trace.json"), scratch("gdb"));

@@ -49,6 +49,9 @@ struct spec {
     size_t share_count;
     struct list arguments, environment, modules, groups;
     char *folder, *hostname, *network;
+    /* The kernel's release, and the tag of a folder with its modules; a root that is kept is not changed for it. */
+    char *release, *modules_tag;
+    bool kept;
     unsigned umask, uid, gid;
     unsigned short rows, columns;
     bool terminal;

@@ -155,6 +155,21 @@ static const struct {
     { "bpf", "/sys/fs/bpf", "mode=0700", true },
 };
 
+/* Has modprobe(8), and the kernel where it calls that, find the kernel's modules. A root that has these keeps its own. */
+static int offer_modules(void) {
+    char *place = text("/lib/modules/%s", spec.release);
+    /* A root without even that directory has no programs that look there, and stays as it was made. */
+    if (!is_folder("/lib") || !access(text("%s/modules.dep.bin", place), F_OK)) return 0;
+    int error;
+    /* Over the root's own modules, which are of other kernels: a directory more would stay on the disk. */
+    if (spec.kept && !is_folder(place)) {
+        if (!is_folder("/lib/modules")) return 0;
+        if ((error = mount_at("tmpfs", "/lib/modules", "tmpfs", false, "mode=0755"))) return error;
+    }
+    if ((error = make_folders(place))) return error;
+    return mount_at(spec.modules_tag, place, "virtiofs", true, "");
+}
+
 /* Everything but the root, in the root. */
 void inside(void) {
     int error;
@@ -179,6 +194,7 @@ void inside(void) {
         if ((error = mount_in(one->tag, one->place, "virtiofs", one->read_only, "")))
             note(text("%s is not mounted on %s (%s)", one->tag, one->place, why(error)));
     }
+    if (spec.release && (error = offer_modules())) note(text("modprobe finds no modules (%s)", why(error)));
     if (*spec.hostname && sethostname(spec.hostname, strlen(spec.hostname)))
         note(text("the host's name cannot be set (%s)", why(errno)));
     if ((error = interface_up("lo"))) note(text("the loopback interface is down (%s)", why(error)));

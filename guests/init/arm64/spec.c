@@ -22,6 +22,11 @@ static void parse_one(char *key, char *value) {
             (struct share){ .tag = tag, .place = value, .read_only = !strcmp(mode, "ro") };
     } else if (!strcmp(key, "module")) {
         put(&spec.modules, value);
+    } else if (!strcmp(key, "modules-share")) {
+        spec.release = strsep(&value, ":");
+        spec.modules_tag = strsep(&value, ":");
+        if (!value || !spec.modules_tag) wrong_spec(key);
+        spec.kept = !strcmp(value, "kept");
     } else if (!strcmp(key, "arg")) {
         put(&spec.arguments, value);
     } else if (!strcmp(key, "env")) {

@@ -5,6 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use crate::spec::Found;
 use crate::sys;
 
 /// Device nodes that anybody may open; the rest are root's (systemd's 50-udev-default.rules).
@@ -29,15 +30,38 @@ pub fn load(modules: &[String]) -> Vec<String> {
     wrong
 }
 
-/// Has modprobe(8), and the kernel where it calls that, find the modules of `release` in `folder`; and makes the device nodes
-/// that load a module when they are opened, as kmod-static-nodes.service does. A root that has modules keeps its own.
-pub fn offer(release: &str, folder: &OsStr) {
-    let _ =
-        fs::create_dir_all("/lib/modules").and_then(|()| symlink(folder, format!("/lib/modules/{release}")));
-    let nodes = fs::read_to_string(Path::new(folder).join("modules.devname")).unwrap_or_default();
+/// Where modprobe(8) looks.
+const MODULES: &str = "/lib/modules";
+
+/// Has modprobe(8), and the kernel where it calls that, find the modules of `release`; and makes the device nodes
+/// that load a module when they are opened, as kmod-static-nodes.service does. A root that has these modules keeps its own.
+pub fn offer(release: &str, found: &Found) -> std::io::Result<()> {
+    let place = Path::new(MODULES).join(release);
+    // A root without even that directory has no programs that look there, and stays as it was made.
+    let bare = !Path::new(MODULES).parent().is_some_and(Path::is_dir);
+    let own = bare || place.join("modules.dep.bin").exists();
+    match found {
+        _ if own => {}
+        Found::Root(folder) => {
+            let _ = fs::create_dir_all(MODULES).and_then(|()| symlink(folder, &place));
+        }
+        Found::Share { tag, kept } => {
+            if *kept && !place.is_dir() {
+                if !Path::new(MODULES).is_dir() {
+                    return Ok(());
+                }
+                // Over the root's own modules, which are of other kernels: a directory more would stay on the disk.
+                sys::mount("tmpfs", OsStr::new(MODULES), "tmpfs", false, "mode=0755")?;
+            }
+            fs::create_dir_all(&place)?;
+            sys::mount(tag, place.as_os_str(), "virtiofs", true, "")?;
+        }
+    }
+    let nodes = fs::read_to_string(place.join("modules.devname")).unwrap_or_default();
     for line in nodes.lines() {
         let _ = node(line);
     }
+    Ok(())
 }
 
 /// Makes the node that a line such as `tun net/tun c10:200` tells of.

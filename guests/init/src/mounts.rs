@@ -85,8 +85,10 @@ pub fn inside(spec: &Spec) -> Vec<String> {
             wrong.push(format!("{} is not mounted on {} ({why})", mount.tag, mount.place.display()));
         }
     }
-    if let Some((release, folder)) = &spec.found {
-        modules::offer(release, folder);
+    if let Some((release, found)) = &spec.found
+        && let Err(why) = modules::offer(release, found)
+    {
+        wrong.push(format!("modprobe finds no modules ({why})"));
     }
     if !spec.hostname.is_empty()
         && let Err(why) = sys::set_hostname(spec.hostname.as_bytes())

@@ -15,6 +15,15 @@ pub struct Mount {
     pub place: OsString,
 }
 
+/// Where a folder of modules is.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// At this path in the root.
+    Root(OsString),
+    /// It is shared by this tag. A root that is `kept` is not to be changed for it.
+    Share { tag: String, kept: bool },
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Spec {
@@ -22,8 +31,8 @@ pub struct Spec {
     pub modules: Vec<String>,
     /// The root, and further folders in it.
     pub mounts: Vec<Mount>,
-    /// A release of the kernel, and the folder in the root where its modules are.
-    pub found: Option<(String, OsString)>,
+    /// Where the modules of which release of the kernel are.
+    pub found: Option<(String, Found)>,
     pub hostname: OsString,
     pub arguments: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
@@ -66,7 +75,17 @@ impl Spec {
                 b"modules" => {
                     let at = value.iter().position(|&b| b == b':').ok_or_else(wrong)?;
                     let release = String::from_utf8_lossy(&value[..at]).into_owned();
-                    spec.found = Some((release, OsString::from_vec(value[at + 1..].to_vec())));
+                    spec.found = Some((release, Found::Root(OsString::from_vec(value[at + 1..].to_vec()))));
+                }
+                b"modules-share" => {
+                    let text = text();
+                    let mut parts = text.splitn(3, ':');
+                    let (Some(release), Some(tag), Some(root)) = (parts.next(), parts.next(), parts.next())
+                    else {
+                        return Err(wrong());
+                    };
+                    let found = Found::Share { tag: tag.to_owned(), kept: root == "kept" };
+                    spec.found = Some((release.to_owned(), found));
                 }
                 b"hostname" => spec.hostname = own(),
                 b"arg" => spec.arguments.push(own()),

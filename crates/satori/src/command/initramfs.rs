@@ -20,6 +20,22 @@ const MISSING: &str = include_str!(concat!(env!("OUT_DIR"), "/init-missing"));
 const INIT_ARM64: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init-arm64"));
 const MISSING_ARM64: &str = include_str!(concat!(env!("OUT_DIR"), "/init-arm64-missing"));
 
+/// Where modprobe(8) finds the kernel's modules.
+pub(super) struct Found<'a> {
+    /// The kernel's release.
+    pub release: &'a str,
+    /// How the guest reaches them.
+    pub way: Way<'a>,
+}
+
+/// How a guest reaches a folder of modules.
+pub(super) enum Way<'a> {
+    /// By this path in its root.
+    Root(&'a Path),
+    /// As a folder with this tag, which is mounted where modules belong. A root that is `kept` gets no directory for that.
+    Share { tag: &'a str, kept: bool },
+}
+
 /// What is told of the caller.
 struct Spec(Vec<u8>);
 
@@ -32,8 +48,8 @@ impl Spec {
     }
 }
 
-/// Packs it. `terminal` has rows and columns; `network` is how the card is set up; `found` is where modprobe(8) finds the
-/// modules of which release.
+/// Packs it. `terminal` has rows and columns; `network` is how the card is set up; `found` is where modprobe(8) finds
+/// modules.
 pub(super) fn pack(
     arch: Arch,
     words: &[OsString],
@@ -41,7 +57,7 @@ pub(super) fn pack(
     modules: &[Module],
     terminal: Option<(u16, u16)>,
     network: Option<&str>,
-    found: Option<(&Path, &str)>,
+    found: Option<Found<'_>>,
 ) -> Result<Vec<u8>> {
     let (init, missing, of) = match arch {
         Arch::X86 => (INIT, MISSING, ""),
@@ -56,10 +72,17 @@ pub(super) fn pack(
     cpio.file("init", 0o755, init);
     let mut spec = describe(words, folders, terminal);
     network.iter().for_each(|text| spec.put("network", text));
-    if let Some((folder, release)) = found {
-        let mut both = OsString::from(format!("{release}:"));
-        both.push(folder);
-        spec.put("modules", both);
+    match found {
+        Some(Found { release, way: Way::Root(folder) }) => {
+            let mut both = OsString::from(format!("{release}:"));
+            both.push(folder);
+            spec.put("modules", both);
+        }
+        Some(Found { release, way: Way::Share { tag, kept } }) => {
+            let root = if kept { "kept" } else { "changed" };
+            spec.put("modules-share", format!("{release}:{tag}:{root}"));
+        }
+        None => {}
     }
     for module in modules {
         let path = format!("satori/{}", module.name);

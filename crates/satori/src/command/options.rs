@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use satori_files::Mode;
 
+use super::initramfs::Way;
 use super::user::User;
 use super::{busybox, refused};
 use crate::cli;
@@ -14,6 +15,8 @@ use crate::shares::{self, Folder, existing};
 
 /// The root's tag.
 const ROOT: &str = "satori-root";
+/// That of a folder with the modules of the kernel.
+const MODULES: &str = "satori-modules";
 
 /// A folder that the guest gets.
 #[derive(Clone, Debug)]
@@ -71,6 +74,14 @@ impl Folders {
         let shares = shares::folders(all.iter().map(|place| &place.folder), machine)?;
         all.extend(shares.into_iter().map(|folder| Place { folder, at: None }));
         Ok(Folders { all, cwd, user })
+    }
+
+    /// Serves a folder of modules beside the others, read-only: for a root that has not this machine's files, or may not be changed.
+    pub(super) fn add_modules<'a>(&mut self, folder: &Path) -> Way<'a> {
+        let share = Folder::new(MODULES, folder.to_path_buf(), Mode::Ro);
+        self.all.push(Place { folder: share, at: None });
+        let kept = self.all.first().is_some_and(|root| root.folder.share.mode == Mode::Rw);
+        Way::Share { tag: MODULES, kept }
     }
 
     /// All folders, the root first.
