@@ -24,6 +24,7 @@ mod process;
 mod read;
 mod saved;
 mod server;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod wire;

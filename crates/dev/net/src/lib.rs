@@ -25,6 +25,7 @@ mod options;
 mod process;
 mod stack;
 mod tcp;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod wire;

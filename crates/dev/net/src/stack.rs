@@ -123,7 +123,7 @@ impl Stack {
     }
 
     /// Takes all whole frames and notes.
-    fn frames(&mut self, input: &mut Buffer) -> std::io::Result<()> {
+    pub(crate) fn frames(&mut self, input: &mut Buffer) -> std::io::Result<()> {
         while let Some((head, rest)) = input.bytes().split_first_chunk::<4>() {
             let (head, note) = (u32::from_be_bytes(*head), u32::from_be_bytes(*head) & NOTE != 0);
             let len = (head & !NOTE) as usize;
@@ -208,6 +208,19 @@ impl Stack {
                 }
             }
         }
+    }
+
+    /// Attends to everybody, whether there is something or not, and lets every connection send.
+    pub(crate) fn attend_to_all(&mut self) {
+        let doors = (0..self.doors.tcp.len()).map(Whose::TcpDoor);
+        let doors = doors.chain((0..self.doors.udp.len()).map(Whose::UdpDoor));
+        let flows = self.flows.keys().copied().map(Whose::Flow);
+        let all: Vec<_> =
+            doors.chain(flows).chain(self.datagrams.keys().copied().map(Whose::Datagram)).collect();
+        for whose in all {
+            self.attend(whose);
+        }
+        self.serve();
     }
 
     /// Tells the guest that there is no way to whom it called.

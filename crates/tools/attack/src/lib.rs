@@ -7,23 +7,29 @@
 
 #![forbid(unsafe_code)]
 
+mod files;
 mod guest;
 mod hyperv;
 mod image;
 mod instructions;
 mod loader;
 mod nested;
+mod net;
+mod pci;
 mod script;
 mod translator;
 mod virtio;
 mod words;
 
+pub use files::files;
 pub use guest::guest;
 pub use hyperv::hyperv;
 pub use image::image;
 pub use instructions::{decoder, instructions};
 pub use loader::loader;
 pub use nested::nested;
+pub use net::net;
+pub use pci::pci;
 pub use translator::translator;
 pub use virtio::virtio;
 pub use words::{domain, options};
@@ -44,6 +50,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("hyperv", hyperv),
     ("virtio", virtio),
     ("image", image),
+    ("files", files),
+    ("net", net),
+    ("pci", pci),
 ];
 
 #[cfg(test)]

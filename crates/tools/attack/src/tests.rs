@@ -53,6 +53,21 @@ fn random_instructions_end_alike_in_blocks_and_steps() {
 }
 
 #[test]
+fn random_requests_leave_no_shared_folder() {
+    random(files, 400, 900);
+}
+
+#[test]
+fn random_frames_leave_no_cable() {
+    random(net, 400, 3_000);
+}
+
+#[test]
+fn random_accesses_move_functions_and_lose_none() {
+    random(pci, 400, 2_000);
+}
+
+#[test]
 fn random_guests_of_guests_end_alike_in_blocks_and_steps() {
     random(nested, 2_000, 700);
 }
@@ -64,6 +79,17 @@ fn many_guests_of_guests_end_alike() {
     let number = |name, unless| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(unless);
     let (seed, runs): (u64, u64) = (number("SATORI_SEED", 1), number("SATORI_RUNS", 100_000));
     random_from(seed << 32, nested, runs, 700);
+}
+
+/// The same of any target: `SATORI_TARGET=files SATORI_SEED=7 SATORI_RUNS=100000 cargo test -p satori-attack -- --ignored many_inputs`.
+#[test]
+#[ignore = "it lasts as long as it is told"]
+fn many_inputs_of_a_target() {
+    let told = |name, unless: &str| std::env::var(name).unwrap_or_else(|_| unless.into());
+    let number = |name, unless| told(name, unless).parse::<u64>().expect("a number");
+    let name = told("SATORI_TARGET", "files");
+    let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target");
+    random_from(number("SATORI_SEED", "1") << 32, *target, number("SATORI_RUNS", "10000"), 3_000);
 }
 
 #[test]
