@@ -314,8 +314,10 @@ impl Scratch {
             let folder = parent.join(&name);
             fs::create_dir_all(&folder).map(|()| folder)
         };
-        let folder =
-            make(&std::env::temp_dir()).context("cannot make a folder: set TMPDIR to another place")?;
+        // Guests are started in it.
+        let folder = std::path::absolute(std::env::temp_dir())
+            .and_then(|parent| make(&parent))
+            .context("cannot make a folder: set TMPDIR to another place")?;
         let work = make(Path::new("/dev/shm")).unwrap_or_else(|_| folder.clone());
         Ok(Scratch { folder, work })
     }

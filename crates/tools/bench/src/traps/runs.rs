@@ -1,7 +1,7 @@
 //! Runs of the talk's guest: processes of Satori under the virtual clock, several at once.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -122,12 +122,22 @@ impl Host<'_> {
         arguments: &[String],
         status: Option<i32>,
     ) -> Result<(String, Report, Duration), Error> {
+        self.satori_in(Path::new("."), arguments, status)
+    }
+
+    /// The same in `folder`.
+    fn satori_in(
+        &self,
+        folder: &Path,
+        arguments: &[String],
+        status: Option<i32>,
+    ) -> Result<(String, Report, Duration), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
         let file = self.folder.join(format!("report-{}", FILES.fetch_add(1, Ordering::Relaxed)));
         let mut command = Command::new(&self.program);
-        command.args(arguments).args(["--report", "json", "--report-file"]).arg(&file);
+        command.current_dir(folder).args(arguments).args(["--report", "json", "--report-file"]).arg(&file);
         let ended = command.stdin(Stdio::null()).output().map_err(|why| Error::Run(why.to_string()))?;
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -161,10 +171,13 @@ impl Host<'_> {
         words: &str,
         more: &[String],
     ) -> Result<Run, Error> {
+        // The guest is given its file's name, and reads it: by a path, which has a process's number, it would have more to do in a
+        // longer one.
+        let name = self.game.file_name().unwrap_or_default();
         let mut arguments = [
             "run",
             "--kernel",
-            &self.game.display().to_string(),
+            &name.to_string_lossy(),
             "-m",
             "128M",
             "--clock",
@@ -189,7 +202,8 @@ impl Host<'_> {
         .map(String::from)
         .to_vec();
         arguments.extend_from_slice(more);
-        let (said, mut report, elapsed) = self.satori(&arguments, None)?;
+        let folder = self.game.parent().unwrap_or(Path::new("."));
+        let (said, mut report, elapsed) = self.satori_in(folder, &arguments, None)?;
         if !said.trim_end().ends_with(" 0 failed") {
             return Err(Error::Run(format!("the guest failed: {}", said.trim_end().replace('\n', "; "))));
         }
