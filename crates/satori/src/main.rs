@@ -99,7 +99,7 @@ fn perform(command: Command) -> Status {
         Command::Msrs(flags) => done(msrs::show(&flags, &mut Out)),
         Command::Hyperv(command) => done(offers::perform::<hyperv::Hyperv>(&command, &mut Out)),
         Command::Kvm(command) => done(offers::perform::<kvm::Kvm>(&command, &mut Out)),
-        Command::Xen(command) => done(xen::perform(&command, &mut Out)),
+        Command::Xen(command) => done(offers::perform::<xen::Xen>(&command, &mut Out)),
         Command::Top(flags) => top::top(&flags, &mut Out).unwrap_or_else(|error| done(Err(error))),
         Command::Report(command) => done(reports::perform(&command, &mut Out)),
         Command::Costs(command) => done(costs::perform(&command, &mut Out)),

@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 use crate::choose::Processors;
 use crate::cli::Spelling;
 use crate::commands::explain;
-use crate::commands::offers::{Interface, write_check};
+use crate::commands::offers::{Interface, section, write_check};
 
 /// Hyper-V's interface.
 pub struct Hyperv;
 
 impl Interface for Hyperv {
-    const ROWS: &'static str = "enlightenments";
-
     fn list(out: &mut dyn Write) -> Result<()> {
         list(out)
     }
@@ -27,8 +25,8 @@ impl Interface for Hyperv {
         markdown()
     }
 
-    fn objects() -> Vec<Value> {
-        Enlightenment::ALL.iter().map(|one| object(*one)).collect()
+    fn objects() -> Value {
+        json!({ "enlightenments": Enlightenment::ALL.iter().map(|one| object(*one)).collect::<Vec<_>>() })
     }
 
     fn check(processors: &Processors, out: &mut dyn Write) -> Result<()> {
@@ -183,15 +181,7 @@ are #GP, its hypercalls answer with an error. That is what QEMU calls `hv-enforc
         );
     }
     for one in Enlightenment::ALL {
-        page += &format!("\n## {}\n\n", one.name());
-        for (heading, lines) in explain::enlightenment(*one).facts {
-            let quoted = matches!(heading, "QEMU" | "libvirt" | "MSRs" | "hypercalls" | "CPUID");
-            let lines: Vec<_> = lines
-                .iter()
-                .map(|line| if quoted { code(line) } else { line.replace('_', "\\_").replace('*', "\\*") })
-                .collect();
-            page += &format!("- {heading}: {}\n", lines.join("; "));
-        }
+        page += &section(one.name(), &explain::enlightenment(*one));
     }
     page
 }

@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 use crate::choose::Processors;
 use crate::cli::Spelling;
 use crate::commands::explain;
-use crate::commands::offers::{Interface, write_check};
+use crate::commands::offers::{Interface, section, write_check};
 
 /// KVM's interface.
 pub struct Kvm;
 
 impl Interface for Kvm {
-    const ROWS: &'static str = "features";
-
     fn list(out: &mut dyn Write) -> Result<()> {
         list(out)
     }
@@ -27,8 +25,8 @@ impl Interface for Kvm {
         markdown()
     }
 
-    fn objects() -> Vec<Value> {
-        Feature::ALL.iter().map(|one| object(*one)).collect()
+    fn objects() -> Value {
+        json!({ "features": Feature::ALL.iter().map(|one| object(*one)).collect::<Vec<_>>() })
     }
 
     fn check(processors: &Processors, out: &mut dyn Write) -> Result<()> {
@@ -166,15 +164,7 @@ The report has a table of what was offered and what was used. Steal time is what
         );
     }
     for one in Feature::ALL {
-        page += &format!("\n## {}\n\n", one.name());
-        for (heading, lines) in explain::kvm_feature(*one).facts {
-            let quoted = matches!(heading, "QEMU" | "libvirt" | "MSRs" | "hypercalls" | "CPUID");
-            let lines: Vec<_> = lines
-                .iter()
-                .map(|line| if quoted { code(line) } else { line.replace('_', "\\_").replace('*', "\\*") })
-                .collect();
-            page += &format!("- {heading}: {}\n", lines.join("; "));
-        }
+        page += &section(one.name(), &explain::kvm_feature(*one));
     }
     page
 }

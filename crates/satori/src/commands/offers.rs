@@ -1,26 +1,24 @@
-//! `satori hyperv` and `satori kvm`: what of an interface can be offered, and what options come to.
+//! `satori hyperv`, `satori kvm` and `satori xen`: what of an interface can be offered, and what options come to.
 
 use std::io::Write;
 
 use anyhow::Result;
 use satori_pv::Written;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::choose::{self, Processors};
 use crate::cli::{Form, MsrForm, Offers, Spelling};
+use crate::commands::explain::Page;
 use crate::say::say;
 
 /// An interface, as far as the commands differ.
 pub trait Interface {
-    /// What its rows are called in JSON.
-    const ROWS: &'static str;
-
     /// A line for each row.
     fn list(out: &mut dyn Write) -> Result<()>;
     /// The page of `docs/` that is made of the rows.
     fn markdown() -> String;
-    /// Each row, in JSON.
-    fn objects() -> Vec<Value>;
+    /// Each row, in JSON, by what they are.
+    fn objects() -> Value;
     /// What is on, and who decided it.
     fn check(processors: &Processors, out: &mut dyn Write) -> Result<()>;
     /// The same in JSON.
@@ -39,9 +37,7 @@ pub fn perform<I: Interface>(command: &Offers, out: &mut dyn Write) -> Result<()
     match command {
         Offers::List { format: MsrForm::Text } => I::list(out),
         Offers::List { format: MsrForm::Markdown } => Ok(out.write_all(I::markdown().as_bytes())?),
-        Offers::List { format: MsrForm::Json } => {
-            Ok(writeln!(out, "{:#}", json!({ I::ROWS: I::objects() }))?)
-        }
+        Offers::List { format: MsrForm::Json } => Ok(writeln!(out, "{:#}", I::objects())?),
         Offers::Check { processor, format: Form::Text } => I::check(&of(processor)?, out),
         Offers::Check { processor, format: Form::Json } => {
             Ok(writeln!(out, "{:#}", I::checked(&of(processor)?))?)
@@ -76,4 +72,17 @@ pub(crate) fn write_check(
         writeln!(out, "{line}")?;
     }
     Ok(())
+}
+
+/// The part of an interface's page on the row called `name`, of which `explain` is this.
+pub(crate) fn section(name: &str, explained: &Page) -> String {
+    let mut text = format!("\n## {name}\n\n");
+    for (heading, lines) in &explained.facts {
+        let quoted = matches!(*heading, "QEMU" | "libvirt" | "MSRs" | "hypercalls" | "CPUID");
+        let shown = |line: &String| {
+            if quoted { format!("`{line}`") } else { line.replace('_', "\\_").replace('*', "\\*") }
+        };
+        text += &format!("- {heading}: {}\n", lines.iter().map(shown).collect::<Vec<_>>().join("; "));
+    }
+    text
 }

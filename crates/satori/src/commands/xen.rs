@@ -8,33 +8,36 @@ use satori_xen::choice::{Chosen, convert};
 use satori_xen::{CALLS, FEATURES};
 use serde_json::{Value, json};
 
-use crate::choose::{self, Processors};
-use crate::cli::{Form, MsrForm, Offers, Spelling};
-use crate::commands::offers::write_check;
-use crate::say::say;
+use crate::choose::Processors;
+use crate::cli::Spelling;
+use crate::commands::offers::{Interface, write_check};
 
-/// Does what `satori xen` was told.
-pub fn perform(command: &Offers, out: &mut dyn Write) -> Result<()> {
-    let of = |flags| -> Result<Processors> {
-        let processors = choose::foreign(flags)?;
-        processors.warn();
-        Ok(processors)
-    };
-    match command {
-        Offers::List { format: MsrForm::Text } => list(out),
-        Offers::List { format: MsrForm::Markdown } => Ok(out.write_all(markdown().as_bytes())?),
-        Offers::List { format: MsrForm::Json } => Ok(writeln!(out, "{:#}", objects())?),
-        Offers::Check { processor, format: Form::Text } => check(&of(processor)?, out),
-        Offers::Check { processor, format: Form::Json } => {
-            Ok(writeln!(out, "{:#}", checked(&of(processor)?))?)
-        }
-        Offers::Convert { processor, to } => {
-            let written = written(&of(processor)?, *to);
-            for left in &written.left_out {
-                say(format_args!("left out: {left}"));
-            }
-            Ok(writeln!(out, "{}", written.text)?)
-        }
+/// Xen's interface.
+pub struct Xen;
+
+impl Interface for Xen {
+    fn list(out: &mut dyn Write) -> Result<()> {
+        list(out)
+    }
+
+    fn markdown() -> String {
+        markdown()
+    }
+
+    fn objects() -> Value {
+        objects()
+    }
+
+    fn check(processors: &Processors, out: &mut dyn Write) -> Result<()> {
+        check(processors, out)
+    }
+
+    fn checked(processors: &Processors) -> Value {
+        checked(processors)
+    }
+
+    fn convert(processors: &Processors, to: Spelling) -> Result<Written> {
+        Ok(written(processors, to))
     }
 }
 
