@@ -176,6 +176,23 @@ fn shift(random: &mut Numbers, register: Register) -> Vec<u8> {
     })
 }
 
+/// Adds RBP, which has a small number, or a multiple of it.
+fn sum(random: &mut Numbers, register: Register) -> Vec<u8> {
+    encode(match random.below(4) {
+        0 => Instruction::with2(Code::Sub_rm64_r64, register, Register::RBP),
+        1 => {
+            let scale = pick(random, &[1, 2, 4, 8]);
+            let sum = MemoryOperand::with_base_index_scale(register, Register::RBP, scale);
+            Instruction::with2(Code::Lea_r64_m, register, sum)
+        }
+        2 if register != Register::RSP => {
+            let sum = MemoryOperand::with_base_index(Register::RBP, register);
+            Instruction::with2(Code::Lea_r64_m, register, sum)
+        }
+        _ => Instruction::with2(Code::Add_rm64_r64, register, Register::RBP),
+    })
+}
+
 fn program(random: &mut Numbers) -> Vec<u8> {
     let bases: Vec<_> = (0..1 + random.below(4)).map(|_| pick(random, &BASES)).collect();
     let mut parts: Vec<Vec<u8>> = (0..1 + random.below(6)).map(|_| access(random, &bases)).collect();
@@ -183,7 +200,7 @@ fn program(random: &mut Numbers) -> Vec<u8> {
     moving.push(INDEX);
     for register in moving {
         if random.below(5) != 0 {
-            let part = shift(random, register);
+            let part = if random.below(4) == 0 { sum(random, register) } else { shift(random, register) };
             parts.insert(random.below(parts.len() as u64 + 1) as usize, part);
         }
     }
@@ -229,6 +246,9 @@ fn loops_with_strides_are_as_the_interpreter_has_them() {
                 _ => {}
             }
             cpu.state.gpr[COUNTER.number()] = rounds;
+            let by = [1i64, 2, 4, 8, 24, 256, 0, 255, 257, 5000, i64::MIN, i64::MAX];
+            let by = pick(&mut Numbers(seed), &by);
+            cpu.state.gpr[reg::RBP] = if seed % 3 == 0 { by.wrapping_neg() } else { by } as u64;
         });
     }
 }
@@ -337,6 +357,38 @@ fn stores_that_reach_the_loops_own_code_change_it() {
         },
     );
     assert_eq!(end.exit, "Hlt");
+}
+
+#[test]
+fn strides_in_registers_may_be_others_later() {
+    let pool = Pool::default();
+    // 1: MOV RAX, [RSI]; ADD [RDI], RAX; ADD RSI, R8; SUB RDI, RBP; DEC RCX; JNE 1; then XCHG of the registers' values with others,
+    // MOV ECX, 100; DEC R13; JNE 1; HLT.
+    let body = [
+        load(SUM, at(SOURCE)),
+        encode(Instruction::with2(Code::Add_rm64_r64, at(TARGET), SUM)),
+        encode(Instruction::with2(Code::Add_rm64_r64, SOURCE, Register::R8)),
+        encode(Instruction::with2(Code::Sub_rm64_r64, TARGET, Register::RBP)),
+        vec![0xff, 0xc9],
+    ];
+    let mut body = body.concat();
+    body.extend([0x75, (-(body.len() as i8) - 2) as u8]);
+    body.extend(encode(Instruction::with2(Code::Xchg_rm64_r64, Register::R8, Register::R9)));
+    body.extend(encode(Instruction::with2(Code::Xchg_rm64_r64, Register::RBP, Register::R10)));
+    body.extend([0xb9, 100, 0, 0, 0]);
+    for other in [8i64, -8, 0, 1, 24, 256, 257, -256, -300] {
+        for slice in [1 << 30, 500] {
+            let end = the_same(&pool, &format!("{other}"), &looped(&body), slice, |cpu| {
+                ordinary(cpu);
+                let other = other as u64;
+                place(cpu, &[(SOURCE, DATA + 0x7fe8), (TARGET, DATA + 0x8038), (COUNTER, 12)]);
+                place(cpu, &[(Register::R8, 8), (Register::R9, other.wrapping_neg())]);
+                place(cpu, &[(Register::RBP, 8), (Register::R10, other.wrapping_neg())]);
+                cpu.state.gpr[reg::RCX] = 100;
+            });
+            assert_eq!(end.retired, if end.exit == "Hlt" { 12 * (600 + 5) + 1 } else { end.retired });
+        }
+    }
 }
 
 #[test]

@@ -83,6 +83,12 @@ impl Asm {
         self.registers(wide, &[0xf7], 3, reg);
     }
 
+    /// Divides what is in RDX and RAX, of 32 bits.
+    pub(crate) fn divide32(&mut self, by: Reg) {
+        self.changes += 1;
+        self.registers(false, &[0xf7], 6, by);
+    }
+
     /// INC, or DEC.
     pub(crate) fn step(&mut self, reg: Reg, up: bool, wide: bool) {
         self.registers(wide, &[0xff], u8::from(!up), reg);

@@ -60,6 +60,17 @@ pub(crate) struct Step {
     pub(super) changes: u16,
     /// A register that a constant is added to.
     pub(super) shift: Option<(usize, i64)>,
+    /// A register that a multiple of another one is added to; it is among those in `changes`.
+    pub(super) sum: Option<Sum>,
+}
+
+/// `to` becomes itself plus `from` shifted by `shift`, or minus that.
+#[derive(Clone, Copy)]
+pub(super) struct Sum {
+    pub(super) to: u8,
+    pub(super) from: u8,
+    pub(super) shift: u8,
+    pub(super) minus: bool,
 }
 
 impl Step {
@@ -70,7 +81,8 @@ impl Step {
         code_mode: u64,
     ) -> Self {
         let narrow = code_mode & BITS_64 == 0;
-        let mut step = Step { shift: shift(insn, narrow), ..Step::default() };
+        let sum = if narrow { None } else { sum(insn) };
+        let mut step = Step { shift: shift(insn, narrow), sum, ..Step::default() };
         let known = info.info(insn);
         for used in known.used_registers() {
             let r = used.register().full_register();
@@ -116,6 +128,31 @@ impl Step {
     pub(super) fn uses(&self) -> impl Iterator<Item = &Use> {
         self.uses.iter().flatten()
     }
+}
+
+/// What `insn` adds to a register, in code of 64 bits, if that is a multiple of another one.
+fn sum(insn: &Instruction) -> Option<Sum> {
+    let to = insn.op0_register();
+    if insn.op0_kind() != OpKind::Register || !to.is_gpr64() {
+        return None;
+    }
+    let (from, shift) = match insn.mnemonic() {
+        Mnemonic::Add | Mnemonic::Sub if insn.op1_kind() == OpKind::Register => (insn.op1_register(), 0),
+        Mnemonic::Lea if insn.memory_displacement64() == 0 && insn.memory_base() == to => {
+            (insn.memory_index(), insn.memory_index_scale().trailing_zeros() as u8)
+        }
+        Mnemonic::Lea if insn.memory_displacement64() == 0 && insn.memory_index_scale() == 1 => {
+            (insn.memory_base(), if insn.memory_index() == to { 0 } else { return None })
+        }
+        _ => return None,
+    };
+    let minus = insn.mnemonic() == Mnemonic::Sub;
+    (from.is_gpr64() && from != to).then(|| Sum {
+        to: to.number() as u8,
+        from: from.number() as u8,
+        shift,
+        minus,
+    })
 }
 
 /// The register that `insn` adds a constant to, and the constant. In `narrow` code registers have 32 bits.

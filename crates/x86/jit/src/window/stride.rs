@@ -1,6 +1,7 @@
 //! Rounds of loops in which accesses are known to stay in their pages.
 //!
-//! Where the registers of an address change by constants only, it moves by the same distance in each round: its *stride*. So a
+//! Where the registers of an address change by constants only, or by a register that the loop does not change, it moves by the same
+//! distance in each round: its *stride*. So a
 //! loop with such accesses has a third copy, in which they do not look whether they left their page. Behind each round of the second
 //! copy, which did look, it is computed how many more rounds all of them stay where they are; so many run in the third copy,
 //! then one in the second again. The rounds are counted by the budget, which is lowered to what they take, so that counting
@@ -16,7 +17,7 @@ use std::mem::offset_of;
 use iced_x86::Instruction;
 
 use super::paged::Kept;
-use super::step::Key;
+use super::step::{Key, Sum};
 use super::{Opened, Round, WINDOWS, opened};
 use crate::asm::{Alu, Label, Mem, Reg, cc};
 use crate::lower::Lower;
@@ -24,6 +25,7 @@ use crate::memory::Address;
 use crate::reach::Page;
 use crate::stubs::{self, BUDGET, S1, S2};
 use satori_soft::isa::Isa;
+use satori_state::reg;
 
 /// Bytes from one round to the next at most: what moves faster leaves its page too soon.
 const FAR: i64 = 256;
@@ -39,6 +41,28 @@ pub(super) struct Stride {
     by: i64,
     /// Bytes from where it would be at the round's start to where it is when it is made.
     moved: i64,
+    /// What is added to `by`, if that is not all.
+    more: Option<More>,
+}
+
+/// A part of a stride that is in a register, which the loop does not change.
+#[derive(Clone, Copy)]
+struct More {
+    register: usize,
+    /// By what it is shifted, and whether it is subtracted then.
+    shift: u8,
+    minus: bool,
+    /// The access is made behind the addition of it.
+    moved: bool,
+    /// Whether the stride is likely upwards.
+    up: bool,
+}
+
+impl Stride {
+    /// Whether it is upwards.
+    fn up(&self) -> bool {
+        self.more.map_or(self.by > 0, |more| more.up)
+    }
 }
 
 /// What is added to what the context holds of an access.
@@ -53,15 +77,19 @@ enum Way {
 }
 
 impl Lower<'_> {
-    /// How accesses through `key` move from here, if that is by a constant, and not far.
+    /// How accesses through `key` move from here, if that is by the same distance each time, and likely not far.
     pub(super) fn stride(&self, key: &Key) -> Option<Stride> {
         if key.segment.is_some() {
             return None;
         }
-        let mut stride = Stride { by: 0, moved: 0 };
+        let mut stride = Stride { by: 0, moved: 0, more: None };
         for (at, step) in self.views.steps.iter().enumerate() {
             if key.loses(step.changes, step.changes) {
-                return None;
+                let more = self.more(key, step.sum.filter(|_| step.changes.is_power_of_two())?)?;
+                if stride.more.replace(More { moved: at < self.current.at, ..more }).is_some() {
+                    return None;
+                }
+                continue;
             }
             let Some((register, amount)) = step.shift else { continue };
             let mut by = 0i64;
@@ -78,15 +106,38 @@ impl Lower<'_> {
                 stride.moved = stride.moved.wrapping_add(by);
             }
         }
-        let near = i32::try_from(stride.moved).is_ok();
-        (near && (-FAR..=FAR).contains(&stride.by)).then_some(stride)
+        let mut likely = stride.by;
+        if let Some(more) = &mut stride.more {
+            let part = (self.block.gpr[more.register] as i64) << more.shift;
+            likely = if more.minus { likely.wrapping_sub(part) } else { likely.wrapping_add(part) };
+            more.up = likely >= 0;
+        }
+        let near = i32::try_from(stride.moved).is_ok() && i32::try_from(stride.by).is_ok();
+        (near && (-FAR..=FAR).contains(&likely)).then_some(stride)
+    }
+
+    /// What `sum` adds to addresses through `key`, if it is the same each time.
+    fn more(&self, key: &Key, sum: Sum) -> Option<More> {
+        let shift = match (key.base, key.index) {
+            (Some(base), Some((index, _))) if base == index => return None,
+            (Some(base), _) if base == sum.to => 0,
+            (_, Some((index, shift))) if index == sum.to => shift,
+            _ => return None,
+        };
+        let constant = self.block.changed & 1 << sum.from == 0;
+        // Operands have room for three bits at most.
+        let shift = Some(shift + sum.shift).filter(|shift| constant && *shift <= 3)?;
+        Some(More { register: sum.from.into(), shift, minus: sum.minus, moved: false, up: true })
     }
 
     /// Whether the loop has accesses that move by a constant.
     pub(crate) fn strides(&self) -> bool {
         let stays = |key: &Key| self.views.windows.open.iter().any(|(_, window)| window.key == *key);
         let strides = |key: &Key| !stays(key) && self.stride(key).is_some();
+        // Of four rounds or less none is left for which looking ahead was worth it.
+        let short = self.block.often >> (self.block.all.len() - 1) & 1 != 0;
         self.views.paged
+            && !short
             && self.views.paired.is_none()
             && self.views.steps.iter().any(|step| step.uses().any(|one| strides(&one.key)))
     }
@@ -214,14 +265,17 @@ impl Lower<'_> {
     fn plan(&mut self, plan: &[Kept], round: Label, count: u32) {
         let mut known = false;
         for (at, kept) in plan.iter().enumerate() {
-            let Some(Stride { by, .. }) = kept.stride else { continue };
+            let Some(stride) = kept.stride else { continue };
             let number = WINDOWS + at;
+            if let Some(more) = &stride.more {
+                self.measure(more, stride.by as i32, round);
+            }
             self.offset_at_start(kept, number);
             if kept.align > 1 {
                 self.asm.test_byte(S2, kept.align - 1);
                 self.asm.jcc(cc::NE, round);
             }
-            if by > 0 {
+            if stride.up() {
                 self.asm.load(S1, opened(number, offset_of!(Opened, limit)));
                 self.asm.alu(Alu::Sub, S1, S2);
                 self.asm.jcc(cc::BE, round);
@@ -231,8 +285,12 @@ impl Lower<'_> {
                 self.asm.jcc(cc::AE, round);
                 self.asm.mov(S1, S2);
             }
-            if by != 0 {
-                self.rounds(S1, by.unsigned_abs() as u32);
+            let by = stride.by;
+            if by != 0 || stride.more.is_some() {
+                match stride.more {
+                    Some(_) => self.divide_by_stride(),
+                    None => self.rounds(S1, by.unsigned_abs() as u32),
+                }
                 let fewer = self.asm.label();
                 if known {
                     self.asm.alu_mem(Alu::Cmp, S1, stubs::rounds());
@@ -268,7 +326,7 @@ impl Lower<'_> {
 
     /// Puts into S2 how far from the start of its page the range of `kept` begins in the round that comes next; S1 is lost.
     fn offset_at_start(&mut self, kept: &Kept, number: usize) {
-        let moved = kept.stride.map_or(0, |stride| stride.moved);
+        let (moved, more) = kept.stride.map_or((0, None), |stride| (stride.moved, stride.more));
         let mut address = kept.address;
         let mut first = kept.first;
         if address.short {
@@ -278,7 +336,44 @@ impl Lower<'_> {
             first = first.wrapping_add(moved);
         }
         self.effective(S2, &address, first);
+        if let Some(more) = more.filter(|more| more.moved) {
+            self.part(S1, &more, 0);
+            self.asm.alu(if more.minus { Alu::Sub } else { Alu::Add }, S2, S1);
+        }
         self.asm.alu_mem(Alu::Sub, S2, opened(number, offset_of!(Opened, page)));
+    }
+
+    /// Puts the part of a stride that is in a register into `to`, before it is subtracted if so, plus `disp`.
+    fn part(&mut self, to: Reg, more: &More, disp: i32) {
+        let host = self.home(more.register).unwrap_or_else(|| {
+            self.asm.load(to, stubs::gpr(more.register));
+            to
+        });
+        self.asm.lea(to, Mem { cpu: false, base: None, index: Some((host, more.shift)), disp });
+    }
+
+    /// Leaves in the context how many bytes a stride has of which `by` is a constant part; goes back to `round` if it
+    /// is none, far, or the other way than it was likely.
+    fn measure(&mut self, more: &More, by: i32, round: Label) {
+        // It is the stride, or the same downwards.
+        self.part(S2, more, if more.minus { by.wrapping_neg() } else { by });
+        if more.minus == more.up {
+            self.asm.neg(S2, true);
+        }
+        self.asm.lea(S1, Mem::at(S2, -1));
+        self.asm.alu_imm(Alu::Cmp, S1, FAR as i32);
+        self.asm.jcc(cc::AE, round);
+        self.asm.store(stubs::spare(), S2);
+    }
+
+    /// Divides S1, which is less than 2^32, by what [`Lower::measure`] left; S2 is lost.
+    fn divide_by_stride(&mut self) {
+        let rdx = Reg(reg::RDX as u8);
+        self.asm.load(S2, stubs::spare());
+        self.asm.push(rdx);
+        self.asm.constant(rdx, 0);
+        self.asm.divide32(S2);
+        self.asm.pop(rdx);
     }
 
     /// Makes of a number of bytes how many whole steps of `by` are in them, or one less.
