@@ -284,6 +284,30 @@ fn arrays_are_walked_up_and_down() {
 }
 
 #[test]
+fn what_must_be_aligned_is_so_in_each_round() {
+    let pool = Pool::default();
+    let vector = |disp: i64| {
+        let memory = MemoryOperand::with_base_displ(SOURCE, disp);
+        encode(Instruction::with2(Code::Movaps_xmm_xmmm128, Register::XMM1, memory))
+    };
+    for beside in [-24, -8, -4, 8, 16] {
+        for by in [4, 8, 16, 24, 32, -8, -16, -24] {
+            for first in [0, 8] {
+                // Its group begins or ends somewhere else.
+                let other = load(SUM, MemoryOperand::with_base_displ(SOURCE, beside));
+                let body = [vector(first), other, vector(first + 16), add(SOURCE, by)].concat();
+                let end =
+                    the_same(&pool, &format!("{beside} beside, by {by}"), &looped(&body), 1 << 30, |cpu| {
+                        ordinary(cpu);
+                        place(cpu, &[(SOURCE, (DATA + 0x7000).wrapping_sub(first as u64)), (COUNTER, 500)]);
+                    });
+                assert_eq!(end.exit == "Hlt", by % 16 == 0);
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_stored_is_read_in_later_rounds() {
     let pool = Pool::default();
     for ahead in [-16, -8, -3, 0, 1, 4, 8, 16, 40] {

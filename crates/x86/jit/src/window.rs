@@ -387,6 +387,7 @@ impl Lower<'_> {
         }
         if align > 1
             && let Some(kept) = Rc::make_mut(&mut self.views.windows).paged.get_mut(before)
+            && kept.first % i64::from(by) == 0
         {
             kept.align = by;
         }

@@ -43,7 +43,7 @@ pub(crate) struct Kept {
     pub(super) absolute: bool,
     /// How it moves, if that is the same in each round.
     pub(super) stride: Option<Stride>,
-    /// What its address must be a multiple of.
+    /// What its address must be a multiple of, and its range's then is; 1 if the range may be no multiple.
     pub(super) align: u8,
 }
 

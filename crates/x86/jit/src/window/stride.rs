@@ -272,6 +272,7 @@ impl Lower<'_> {
             }
             self.offset_at_start(kept, number);
             if kept.align > 1 {
+                // It was a multiple in the round before: if it is one now, the stride is one, too.
                 self.asm.test_byte(S2, kept.align - 1);
                 self.asm.jcc(cc::NE, round);
             }
