@@ -6,6 +6,7 @@ use std::time::Duration;
 use satori_boot::{Cmdline, Module, ProtocolChoice, Smbios};
 use satori_cpuid::{Feature, Topology};
 use satori_engine::VmxProcessor;
+use satori_journal::Journal;
 use satori_memory::GuestMemory;
 use satori_symbols::Symbols;
 
@@ -56,6 +57,8 @@ pub struct Config {
     pub charges: Option<crate::Charges>,
     /// Which of the host's processors the machine's threads may use.
     pub pins: Pins,
+    /// What records what comes from outside, or plays it again; that of the devices. The clock is virtual then.
+    pub journal: Option<Journal>,
     /// Where time comes from.
     pub clock: ClockMode,
     /// Frequency of the guest's TSC in Hz; none is the host's own under the real clock and the
@@ -140,6 +143,7 @@ impl Default for Config {
             host_tick: 0,
             charges: None,
             pins: Pins::default(),
+            journal: None,
             clock: ClockMode::Real,
             tsc_hz: None,
             on_reset: OnReset::Restart,

@@ -11,6 +11,7 @@ use satori_chipset::{Chipset, PciTestdev};
 use satori_defs::chipset::ioapic;
 use satori_engine::Entropy;
 use satori_image::Requests;
+use satori_journal::Journal;
 use satori_memory::GuestMemory;
 use satori_pci::PciBus;
 use satori_virtio::{
@@ -53,6 +54,8 @@ pub struct DeviceConfig {
     pub vmbus: Option<VmbusConfig>,
     /// How many I/O threads there are, and on which processors of the host threads of devices run.
     pub pins: Pins,
+    /// What records what comes to them from outside, or plays it again.
+    pub journal: Option<Journal>,
 }
 
 /// What is on a machine's VMBus beside the utilities.
@@ -76,6 +79,8 @@ struct All {
     pci: Vec<(&'static str, Arc<dyn Device>)>,
     vmbus: Option<Vec<Arc<dyn satori_vmbus::Device>>>,
     xen: satori_xenback::Devices,
+    /// What comes to them from outside comes by a journal.
+    journalled: bool,
 }
 
 /// Device numbers on the bus that are ours to give: 0 is the host bridge.
@@ -127,8 +132,19 @@ impl Devices {
         if devices.len() > SLOTS.count() {
             return Err(Error::Config(format!("there is room for {} devices: use fewer", SLOTS.count())));
         }
+        let journalled = config.journal.is_some();
+        if let Some(journal) = &config.journal {
+            let foreign = |(_, device): &&(_, Arc<dyn Device>)| {
+                device.undetermined().is_some() && !device.journalled(journal)
+            };
+            if let Some((name, _)) = devices.iter().find(foreign) {
+                return Err(Error::Config(format!(
+                    "--record: what comes to such a device ({name}) is not recorded in this version: leave it out"
+                )));
+            }
+        }
         let vmbus = vmbus.map(|config| on_vmbus(config, &mut threads)).transpose()?;
-        Ok(Devices(Arc::new(All { pci: devices, vmbus, xen })))
+        Ok(Devices(Arc::new(All { pci: devices, vmbus, xen, journalled })))
     }
 
     /// Whether there are some on PCI.
@@ -154,7 +170,8 @@ impl Devices {
 
     /// Refuses what makes no two runs the same.
     pub(crate) fn determined(&self) -> Result<(), Error> {
-        let pci = self.0.pci.iter().find_map(|(_, device)| device.undetermined());
+        let outside = |device: &Arc<dyn Device>| device.undetermined().filter(|_| !self.0.journalled);
+        let pci = self.0.pci.iter().find_map(|(_, device)| outside(device));
         let vmbus = || self.on_vmbus().find_map(|device| device.undetermined());
         match pci.or_else(vmbus).or_else(|| self.0.xen.undetermined()) {
             Some(why) => Err(Error::Config(format!("--clock virtual: {why}; use --clock real"))),

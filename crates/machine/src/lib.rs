@@ -63,6 +63,7 @@ pub use pins::{Pins, host_processors};
 pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module, ProtocolChoice, Smbios};
 pub use satori_engine::{CONTROLS, REASONS, Vmx, VmxProcessor, VmxRow};
 pub use satori_image as image;
+pub use satori_journal as journal;
 pub use satori_save::Saved;
 pub use satori_symbols::Symbols;
 pub use satori_virtio::{Dialect, Disk, Nic, Port, Share, Sockets, TapCard};

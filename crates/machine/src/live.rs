@@ -79,10 +79,12 @@ pub(crate) fn run<V: Runs>(
                 });
             }
         }
+        let mut end = end;
         while !shared.stopping() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                shared.finish(Event::Timeout);
+                shared.time_is_up();
+                end = None;
             } else {
                 shared.watch.wait(left);
             }

@@ -87,7 +87,7 @@ impl Lives<'_> {
         }
         let event = plan.shared.event().unwrap_or(Event::Stopped);
         // What the guest wrote before it ended is not lost with it. Who ended it waits for nobody.
-        let hurry = matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_));
+        let hurry = matches!(event, Event::Stopped | Event::Timeout | Event::Diverged(_) | Event::Failed(_));
         let over = || hurry || self.end.is_some_and(|end| end <= Instant::now());
         plan.config.devices.finish(&|| over() || plan.shared.stop_asked());
         if crashed(&event)

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use satori_bus::ByteSink;
 use satori_cpuid::{MAX_CPUS, Topology};
@@ -130,6 +130,9 @@ impl Machine {
             debugcon: sinks.debugcon.map(DebugSink::new),
             config,
         };
+        if let Some(journal) = &plan.config.journal {
+            plan.shared.set_journal(journal);
+        }
         let life = Life::new(&plan, Origin::PowerUp(&parts.load))?;
         let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vcpus.len());
         Ok(Machine {
@@ -230,6 +233,7 @@ impl Machine {
             }
             Err(error) => (Event::Failed(error.to_string()), None),
         };
+        let (event, elapsed) = over(&plan, event, start.elapsed());
         Outcome {
             event,
             profile: sum.profile,
@@ -245,9 +249,24 @@ impl Machine {
             screen: sum.screen,
             instructions: sum.instructions,
             guest_time: plan.time.clock().now(),
-            elapsed: start.elapsed(),
+            elapsed,
             resets: sum.resets,
         }
+    }
+}
+
+/// How the run ended, behind its journal's word on that, and how long it took: a replay as long as what it repeats.
+fn over(plan: &Blueprint, event: Event, elapsed: Duration) -> (Event, Duration) {
+    let (Some(journal), Time::Virtual(clock)) = (&plan.config.journal, &plan.time) else {
+        return (event, elapsed);
+    };
+    // A replay that somebody ended is no other run.
+    let ended = journal.replays() && plan.shared.stop_asked();
+    let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    match journal.end(clock.gone(), &format!("{event:?}"), nanos) {
+        Ok(nanos) => (event, Duration::from_nanos(nanos)),
+        Err(_) if ended || matches!(event, Event::Diverged(_) | Event::Failed(_)) => (event, elapsed),
+        Err(why) => (Event::Diverged(why), elapsed),
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Event {
     Woken,
     /// [`Handle::stop`](crate::Handle::stop).
     Stopped,
+    /// It was to be the run of a record and is another one: where they part.
+    Diverged(String),
     /// Satori itself failed: what happened.
     Failed(String),
 }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use satori_bus::{Nanos, PowerEvent, PowerSink};
+use satori_journal::{Journal, Source};
 pub(crate) use satori_lock::lock;
 use satori_seam::Kick;
 use serde::{Deserialize, Serialize};
@@ -87,6 +88,14 @@ const INPUT_LIMIT: usize = 64 << 10;
 /// Guest time that a guest gets, once its console matched, to print the trace behind the line.
 const PANIC_GRACE: Nanos = 200_000_000;
 
+/// What a journal has of the machine's own source.
+const STOP: u8 = 0;
+const BUTTON: u8 = 1;
+const TIMEOUT: u8 = 2;
+/// And of what is typed: bytes behind this, or a break.
+const BYTES: u8 = 0;
+const BREAK: u8 = 1;
+
 /// No panic was seen on the console.
 const NO_PANIC: u64 = u64::MAX;
 
@@ -121,6 +130,8 @@ pub(crate) struct Shared {
     ready: AtomicUsize,
     /// Who is told when that is more than none.
     on_ready: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// By which everything from outside comes, where the run is recorded or played again; and the source of what is typed.
+    journal: OnceLock<(Journal, Source)>,
     /// Presses the power button of the life that there is now.
     button: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -164,6 +175,7 @@ impl Shared {
             moved: Arc::default(),
             ready: AtomicUsize::new(0),
             on_ready: Mutex::default(),
+            journal: OnceLock::new(),
             button: Mutex::default(),
         })
     }
@@ -173,8 +185,69 @@ impl Shared {
         *lock(&self.button) = Some(Box::new(press));
     }
 
+    /// Has everything from outside come by `journal`.
+    pub(crate) fn set_journal(self: &Arc<Self>, journal: &Journal) {
+        let (machine, typed) = (journal.machine(), journal.source("typed"));
+        let weak = || Arc::downgrade(self);
+        let me = weak();
+        machine.to(move |bytes| {
+            let Some(shared) = me.upgrade() else { return };
+            match bytes.first() {
+                Some(&STOP) => shared.finish(Event::Stopped),
+                Some(&TIMEOUT) => shared.finish(Event::Timeout),
+                Some(&BUTTON) => {
+                    shared.press();
+                }
+                _ => {}
+            }
+        });
+        let me = weak();
+        typed.to(move |bytes| {
+            let Some(shared) = me.upgrade() else { return };
+            match bytes.split_first() {
+                Some((&BREAK, _)) => shared.take_break(),
+                Some((_, bytes)) => {
+                    shared.take_input(bytes);
+                }
+                None => {}
+            }
+        });
+        let me = weak();
+        journal.on_arrival(move || me.upgrade().iter().for_each(|shared| shared.timer.ring()));
+        let _ = self.journal.set((journal.clone(), typed));
+    }
+
+    /// That journal.
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.journal.get().map(|(journal, _)| journal)
+    }
+
+    /// The same, if it records.
+    fn records(&self) -> Option<&(Journal, Source)> {
+        self.journal.get().filter(|(journal, _)| !journal.replays())
+    }
+
+    /// The wall clock ends the run.
+    pub(crate) fn time_is_up(&self) {
+        match self.records() {
+            Some((journal, _)) => journal.machine().bring(&[TIMEOUT]),
+            None => self.finish(Event::Timeout),
+        }
+    }
+
     /// Presses the power button; false where there is none.
     pub(crate) fn press_power_button(&self) -> bool {
+        match self.journal.get() {
+            // Played again, only what was recorded presses it.
+            Some((journal, _)) => {
+                journal.machine().bring(&[BUTTON]);
+                lock(&self.button).is_some()
+            }
+            None => self.press(),
+        }
+    }
+
+    fn press(&self) -> bool {
         let button = lock(&self.button);
         button.iter().for_each(|press| press());
         button.is_some()
@@ -185,7 +258,8 @@ impl Shared {
         {
             let mut events = lock(&self.events);
             if let Some(first) = &events.first {
-                let outside = matches!(event, Event::Stopped | Event::Timeout | Event::Failed(_));
+                let outside =
+                    matches!(event, Event::Stopped | Event::Timeout | Event::Diverged(_) | Event::Failed(_));
                 if matches!(first, Event::Reset(_) | Event::Woken) && outside {
                     events.behind_reset.get_or_insert(event);
                 }
@@ -216,7 +290,10 @@ impl Shared {
     /// Ends the run because somebody outside does not want to wait any longer.
     pub(crate) fn stop(&self) {
         self.stop_asked.store(true, Ordering::SeqCst);
-        self.finish(Event::Stopped);
+        match self.records() {
+            Some((journal, _)) => journal.machine().bring(&[STOP]),
+            None => self.finish(Event::Stopped),
+        }
     }
 
     /// Whether [`Shared::stop`] was called, also behind the end.
@@ -277,9 +354,18 @@ impl Shared {
 
     /// Takes bytes for the guest's serial port; returns how many there was room for.
     pub(crate) fn offer_input(&self, bytes: &[u8]) -> usize {
+        if let Some((_, typed)) = self.journal.get() {
+            typed.bring(&[&[BYTES][..], bytes].concat());
+            return bytes.len();
+        }
+        self.take_input(bytes)
+    }
+
+    fn take_input(&self, bytes: &[u8]) -> usize {
         let taken = {
             let mut input = lock(&self.input);
-            let room = INPUT_LIMIT.saturating_sub(input.len()).min(bytes.len());
+            let limit = if self.journal.get().is_some() { usize::MAX } else { INPUT_LIMIT };
+            let room = limit.saturating_sub(input.len()).min(bytes.len());
             input.extend(bytes[..room].iter().copied().map(Typed::Byte));
             room
         };
@@ -289,6 +375,13 @@ impl Shared {
 
     /// Takes a break for the guest's serial port, behind the bytes that were offered.
     pub(crate) fn offer_break(&self) {
+        match self.journal.get() {
+            Some((_, typed)) => typed.bring(&[BREAK]),
+            None => self.take_break(),
+        }
+    }
+
+    fn take_break(&self) {
         let mut input = lock(&self.input);
         if input.len() < INPUT_LIMIT {
             input.push_back(Typed::Break);

@@ -2,8 +2,10 @@
 //! have retired. Nothing of the host decides anything, so equal inputs give equal runs.
 
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use satori_bus::{Clock, Nanos, TimerQueue};
+use satori_journal::{Journal, Next};
 use satori_seam::{Doing, TimeSource, Until};
 
 use crate::control::Control;
@@ -84,7 +86,18 @@ pub(crate) fn run<V: Runs>(vcpus: &mut [V], around: Around<'_, V>, feed: &dyn Fn
     let Around { clock, shared, control, .. } = around;
     let mut shares = Shares { debts: turns.get() };
     shares.debts.resize(vcpus.len(), 0);
+    // Whether something happened since the journal's last turn: looking for the second time is no round.
+    let mut fresh = true;
     while !shared.stopping() {
+        if let Some(journal) = shared.journal().filter(|_| std::mem::take(&mut fresh))
+            && let Err(why) = journal.turn(clock.gone())
+        {
+            shared.finish(Event::Diverged(why));
+            break;
+        }
+        if shared.stopping() {
+            break;
+        }
         feed();
         control.rest(clock.now());
         if control.asked() {
@@ -112,8 +125,9 @@ pub(crate) fn run<V: Runs>(vcpus: &mut [V], around: Around<'_, V>, feed: &dyn Fn
         if shared.panic_deadline().is_some_and(|at| at <= clock.now()) {
             shared.finish(Event::Panic("console"));
         }
+        fresh |= ran;
         if !ran && !shared.stopping() {
-            skip_idle_time(vcpus, around);
+            fresh |= skip_idle_time(vcpus, around);
         }
     }
     let now = clock.now();
@@ -264,17 +278,25 @@ fn until_next_deadline<V: Runs>(
     local.chain(platform).min().unwrap_or(u64::MAX)
 }
 
-/// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come.
-fn skip_idle_time<V: Runs>(vcpus: &[V], around: Around<'_, V>) {
+/// All vCPUs sleep: the next deadline is now. Without one only typed input, or the end, can come. Returns whether something came or time passed.
+fn skip_idle_time<V: Runs>(vcpus: &[V], around: Around<'_, V>) -> bool {
     let Around { timers, clock, shared, control, .. } = around;
     if vcpus.iter().all(|vcpu| control.holds(vcpu)) {
-        return;
+        return false;
     }
     let local = vcpus.iter().filter(|_| !shared.asleep()).filter_map(|vcpu| deadline(vcpu, control)).min();
     let platform = [timers.next(), shared.panic_deadline()].into_iter().flatten().min();
     let sooner = |a: u64, b: Option<u64>| b.is_none_or(|b| a <= b);
     let to_local = local.map(|counter| clock.instructions_until_counter(counter));
     let to_platform = platform.map(|at| clock.instructions_until(at));
+    if let Some(journal) = shared.journal() {
+        let limit = [to_local, to_platform].into_iter().flatten().min();
+        match await_outside(journal, limit, around) {
+            Awaited::Deadline => {}
+            Awaited::Came => return true,
+            Awaited::Nothing => return false,
+        }
+    }
     match (local, platform) {
         (Some(counter), _) if to_local.is_some_and(|n| sooner(n, to_platform)) => {
             clock.advance_to_counter(counter)
@@ -282,6 +304,54 @@ fn skip_idle_time<V: Runs>(vcpus: &[V], around: Around<'_, V>) {
         (_, Some(at)) => clock.advance_to(at),
         _ => {
             shared.timer.wait(None);
+            return false;
         }
+    }
+    true
+}
+
+/// What a guest that sleeps was woken by.
+enum Awaited {
+    /// Its own next deadline.
+    Deadline,
+    /// Something from outside, at the time that it is now.
+    Came,
+    /// Nothing: somebody wants to look, or to end it.
+    Nothing,
+}
+
+/// All vCPUs sleep for `limit` instructions. What is recorded sleeps as long as that takes, as others take real time to answer; what is played
+/// again knows when the next piece came.
+fn await_outside<V: Runs>(journal: &Journal, limit: Option<u64>, around: Around<'_, V>) -> Awaited {
+    let Around { clock, shared, control, .. } = around;
+    match journal.next() {
+        Next::At(count) => {
+            let wait = count.saturating_sub(clock.gone());
+            clock.retired(wait.min(limit.unwrap_or(u64::MAX)));
+            return Awaited::Came;
+        }
+        Next::Later | Next::Nothing if limit.is_none() => {
+            let why = "the replay is another run than the recorded one: here all vCPUs wait for ever";
+            shared.finish(Event::Diverged(why.into()));
+            return Awaited::Nothing;
+        }
+        Next::Later | Next::Nothing => return Awaited::Deadline,
+        Next::Unknown => {}
+    }
+    let begin = Instant::now();
+    loop {
+        let passed = clock.instructions_of(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if journal.has_come() {
+            clock.retired(passed.min(limit.unwrap_or(u64::MAX)));
+            return Awaited::Came;
+        }
+        if shared.stopping() || control.asked() {
+            return Awaited::Nothing;
+        }
+        let left = limit.map(|limit| limit.saturating_sub(passed));
+        if left == Some(0) {
+            return Awaited::Deadline;
+        }
+        shared.timer.wait(left.map(|left| Duration::from_nanos(clock.nanos_of(left).max(1))));
     }
 }

@@ -35,6 +35,7 @@ use crate::judge::Judge;
 use crate::late::plain;
 use crate::network::NetSpec;
 use crate::opened::Opened;
+use crate::recording::Recording;
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
@@ -138,7 +139,9 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
     for name in &missing {
         tracing::warn!("the kernel has no module {name}: without it the guest may not reach its root");
     }
-    let terminal = terminal_size().filter(|_| flags.machine.input == "stdin");
+    let mut recording = Recording::open(&flags.machine, opened)?;
+    // A record has no terminal: it is played again where there may be none.
+    let terminal = terminal_size().filter(|_| flags.machine.input == "stdin" && recording.is_none());
     let network = flags.machine.net.as_ref().map(NetSpec::inside);
     let words = &flags.command.words;
     let found = kernel.modules.as_ref().zip(kernel.release.as_deref()).and_then(|(modules, release)| {
@@ -147,6 +150,7 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
         Some(Found { release, way: if here { Way::Root(folder) } else { folders.add_modules(folder) } })
     });
     let initramfs = initramfs::pack(flags.arch, words, &folders, &modules, terminal, network, found)?;
+    let initramfs = recording.as_ref().and_then(Recording::ramdisk).unwrap_or(initramfs);
     let costs = costs::of(flags.machine.costs.as_deref())?;
     let name = flags.command.words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let judge = Judge::open(&flags.machine, name, opened)?;
@@ -154,7 +158,8 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
         Some(judge) => Tee::new(output, judge.ear()).map(|(tee, input)| (input, Some(tee)))?,
         None => (output, None),
     };
-    let (devices, control, typed) = devices(flags, wanted.pins(), &folders, output, terminal.is_some())?;
+    let (devices, control, typed) =
+        devices(flags, wanted.pins(), &folders, output, terminal.is_some(), recording.as_ref())?;
     let append = flags.cmdline.append.as_deref().map_or_else(String::new, |more| format!(" {more}"));
     let boot = Boot {
         kernel: kernel.image,
@@ -174,9 +179,13 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
         modules.len()
     );
     let origin = origin::origin(&boot, flags.machine.report);
+    let origin = match &mut recording {
+        Some(recording) => recording.settle(origin),
+        None => origin,
+    };
     let serials = crate::devices::serials(&flags.machine, opened)?;
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
-    let machine = wanted.build(flags, boot, devices.clone(), serials.clone(), console)?;
+    let machine = wanted.build(flags, boot, devices.clone(), serials.clone(), console, recording.as_ref())?;
     Ok(Prepared { machine, devices, serials, control, judge, tee, typed, costs, bare, origin })
 }
 
@@ -206,6 +215,7 @@ fn devices(
     folders: &Folders,
     output: OwnedFd,
     terminal: bool,
+    recording: Option<&Recording>,
 ) -> Result<(Devices, UnixStream, Option<OwnedFd>)> {
     let shares = folders.all().iter().map(|place| place.folder.serve(&flags.machine));
     let shares = shares.collect::<Result<Vec<_>>>()?;
@@ -251,6 +261,7 @@ fn devices(
         balloon: flags.machine.balloon,
         vmbus: crate::devices::vmbus(&flags.machine)?,
         pins: pins.clone(),
+        journal: recording.map(Recording::journal),
     })?;
     Ok((devices, control, typed))
 }

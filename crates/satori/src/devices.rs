@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use satori_machine::image::{Access, Cache, Format, Image, Source};
+use satori_machine::journal::Journal;
 use satori_machine::{DeviceConfig, Devices, Disk, Pins, SerialEnd, SerialPorts, VmbusConfig};
 
 use crate::late;
@@ -142,7 +143,7 @@ fn split(text: &OsStr) -> Vec<OsString> {
 }
 
 /// The devices of the flags.
-pub fn devices(flags: &cli::Machine, pins: &Pins) -> Result<Devices> {
+pub fn devices(flags: &cli::Machine, pins: &Pins, journal: Option<Journal>) -> Result<Devices> {
     buses(flags)?;
     let (disks, nics, taps) = (
         disks(flags, DeviceBus::Virtio)?,
@@ -166,6 +167,7 @@ pub fn devices(flags: &cli::Machine, pins: &Pins) -> Result<Devices> {
         balloon: flags.balloon,
         vmbus: vmbus(flags)?,
         pins: pins.clone(),
+        journal,
     })?)
 }
 

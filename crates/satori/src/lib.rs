@@ -36,6 +36,7 @@ pub mod places;
 pub mod probe;
 pub mod qemu;
 pub mod qmp;
+mod recording;
 pub mod registers;
 pub mod report;
 pub mod say;

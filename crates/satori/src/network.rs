@@ -140,6 +140,9 @@ pub fn nics(flags: &cli::Machine, bus: DeviceBus) -> Result<Vec<Nic>> {
     let cpus = flags.processor.cpus.unwrap_or_default().cpus();
     let pairs = spec.pairs.unwrap_or_else(|| u16::try_from(cpus).unwrap_or(PAIRS).clamp(1, PAIRS));
     let socket = match &spec.cable {
+        Cable::Tap(_) => return Ok(Vec::new()),
+        // What it said is in the record.
+        _ if flags.replay.is_some() => UnixStream::pair()?.0,
         Cable::User(options) => {
             // The file itself and not its name, which may be another one's by now.
             let sandbox = run::sandbox_mode(flags);
@@ -149,7 +152,6 @@ pub fn nics(flags: &cli::Machine, bus: DeviceBus) -> Result<Vec<Nic>> {
             }
             helper.socket
         }
-        Cable::Tap(_) => return Ok(Vec::new()),
         Cable::Passt(path) => UnixStream::connect(path).map_err(|why| {
             anyhow!(
                 "cannot connect to --net passt={} ({}): start 'passt --socket {0}' first",

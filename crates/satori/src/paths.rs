@@ -159,6 +159,8 @@ impl Machine {
         all.reads("--symbols", Some(symbols).filter(|text| !["auto", "off"].map(Path::new).contains(text)))
             .reads("--costs", &self.costs)
             .reads("--input", self.input_file())
+            .writes("--record", &self.record)
+            .reads("--replay", &self.replay)
             .writes("--report-file", &self.report_file)
             .writes("--junit", &self.junit)
             .writes("--crash-dump", &self.crash_dump)

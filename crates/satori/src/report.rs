@@ -42,6 +42,7 @@ fn how(outcome: &Outcome, status: Status, broken: Option<&str>) -> String {
                 "vCPU {vcpu} takes one exception behind the other: nothing can be fetched at its vector {at:#x}"
             )
         }
+        Event::Diverged(why) => why.clone(),
         Event::Failed(why) => format!("internal error, please report it: {why}"),
         Event::Stopped if status == Status::Timeout => "--timeout ran out".into(),
         Event::Stopped if status == Status::Stalled => {

@@ -38,16 +38,24 @@ impl Folder {
 
     /// Starts its server.
     pub fn serve(&self, flags: &cli::Machine) -> Result<machine::Share> {
+        if flags.replay.is_some() {
+            // What it said is in the record.
+            let (socket, _) = std::os::unix::net::UnixStream::pair()?;
+            return Ok(machine::Share { tag: self.tag.clone(), dialect: self.dialect(), socket });
+        }
         // The file itself and not its name, which may be another one's by now.
         let helper = satori_files::start("/proc/self/exe".as_ref(), &self.share, run::sandbox_mode(flags))?;
         for measure in &helper.measures {
             tracing::info!("file server of {}: {measure}", self.share.root.display());
         }
-        let dialect = match self.share.protocol {
+        Ok(machine::Share { tag: self.tag.clone(), dialect: self.dialect(), socket: helper.socket })
+    }
+
+    fn dialect(&self) -> Dialect {
+        match self.share.protocol {
             Protocol::Fuse => Dialect::Fuse,
             Protocol::Plan9 => Dialect::Plan9,
-        };
-        Ok(machine::Share { tag: self.tag.clone(), dialect, socket: helper.socket })
+        }
     }
 }
 

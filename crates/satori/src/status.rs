@@ -53,6 +53,7 @@ impl Status {
             Event::Panic(_) => Status::Panic,
             Event::TripleFault { .. } | Event::Lost { .. } => Status::TripleFault,
             Event::Timeout => Status::Timeout,
+            Event::Diverged(_) => Status::Usage,
             Event::Failed(_) => Status::Internal,
             Event::Stopped => return None,
         })

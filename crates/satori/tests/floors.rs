@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("satori-bus", 1),
     ("satori-sandbox", 1),
     ("satori-host", 1),
+    ("satori-journal", 1),
     ("satori-code", 1),
     ("satori-save", 1),
     ("satori-results", 1),

@@ -59,6 +59,11 @@ impl Frames {
         self.0.read(socket, PIECE)
     }
 
+    /// Takes bytes that came in another way.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.0.put(bytes);
+    }
+
     /// The next whole message, which stays the next one until [`Frames::pass`]. The error is what is wrong with it:
     /// nothing behind it can be understood.
     pub(crate) fn peek(&self) -> Result<Option<Message<'_>>, String> {

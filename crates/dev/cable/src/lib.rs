@@ -21,5 +21,5 @@ mod tap;
 
 pub use frames::{LONGEST, SHORTEST};
 pub use plug::{Cable, Card, Delivery, Error, MTU, Nic, PAIRS_MAX};
-pub use stream::{Incoming, Outgoing};
+pub use stream::{Incoming, Outgoing, bring_all};
 pub use tap::{Offload, TapCard};

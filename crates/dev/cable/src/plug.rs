@@ -4,17 +4,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::cable::BEGUN;
 use satori_defs::virtio::net::{DATA_VALID, HEADER};
 use satori_host::io_thread::IoThread;
+use satori_journal::{Journal, Source};
 use satori_lock::lock;
 
 use crate::frames::{Frames, LONGEST, Message, SHORTEST};
 use crate::tap::{Coming, TapCard};
-use crate::{Outgoing, checksum};
+use crate::{Outgoing, bring_all, checksum};
 
 /// Bytes of frames that may wait for the other side before the guest does.
 const BACKLOG: usize = 1 << 20;
@@ -109,6 +110,8 @@ pub struct Cable {
     pub(crate) sending: Mutex<Sending>,
     card: Mutex<Option<Weak<dyn Card>>>,
     running: AtomicBool,
+    /// By which everything comes, where the run is recorded or played again: then there is no thread, and nobody waits for room.
+    source: OnceLock<Source>,
     /// The thread waits for a buffer of the guest's.
     pub(crate) starving: AtomicBool,
     /// The other side is gone.
@@ -152,6 +155,7 @@ impl Cable {
             sending: Mutex::default(),
             card: Mutex::default(),
             running: AtomicBool::new(false),
+            source: OnceLock::new(),
             starving: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             me: me.clone(),
@@ -205,11 +209,51 @@ impl Cable {
         }
     }
 
+    /// Has everything come by `journal`; false where the other end is nobody whose words can be written down.
+    pub fn journalled(&self, journal: &Journal) -> bool {
+        if self.is_tap() {
+            return false;
+        }
+        let (source, me) = (journal.source("network"), self.me.clone());
+        source.to(move |bytes| me.upgrade().iter().for_each(|cable| cable.come(bytes)));
+        self.source.set(source).is_ok()
+    }
+
+    /// Bytes of the other side, on the thread that runs the machine.
+    fn come(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return self.died("it closed its connection");
+        }
+        lock(&self.work).frames.put(bytes);
+        self.hand_out_all();
+    }
+
+    /// Hands out all that came, as far as the guest has room.
+    fn hand_out_all(&self) {
+        let Some(card) = self.card() else { return };
+        let handed = self.hand_out(&*card, &mut lock(&self.work));
+        if let Err(why) = handed {
+            self.died(&why);
+        }
+    }
+
     /// Plugs `card` in, instead of another, and begins to bring it frames.
     pub fn plug(&self, card: Weak<dyn Card>) {
         *lock(&self.card) = Some(card);
         if self.running.swap(true, Ordering::AcqRel) {
             self.look();
+            return;
+        }
+        if let (Some(source), End::Stream { socket, .. }) = (self.source.get(), &self.end) {
+            let source = source.clone();
+            if !source.replays() {
+                let started = socket
+                    .try_clone()
+                    .and_then(|socket| self.thread.spawn("net", move || bring_all(&socket, &source)));
+                if let Err(error) = started {
+                    self.died(&format!("no thread for it: {error}"));
+                }
+            }
             return;
         }
         let me = self.me.clone();
@@ -229,6 +273,9 @@ impl Cable {
 
     /// Whether the other side takes frames. If not, the card is told when it does again.
     pub fn has_room(&self) -> bool {
+        if self.source.get().is_some() {
+            return true;
+        }
         let mut sending = lock(&self.sending);
         sending.stalled |= sending.outgoing.len() > BACKLOG;
         !sending.stalled
@@ -253,6 +300,13 @@ impl Cable {
     pub fn send(&self) {
         let End::Stream { socket, .. } = &self.end else { return };
         let mut sending = lock(&self.sending);
+        if let Some(source) = self.source.get() {
+            // Who does not take it is gone, which the other direction tells.
+            if source.replays() || sending.outgoing.send_all(socket).is_err() {
+                sending.outgoing = Outgoing::default();
+            }
+            return;
+        }
         match sending.outgoing.send(socket) {
             Ok(true) if !sending.stalled => {}
             Ok(_) => self.look(),
@@ -276,6 +330,9 @@ impl Cable {
 
     /// Has the thread look again, as the guest has room, or its driver went.
     pub fn look(&self) {
+        if self.source.get().is_some() {
+            return self.hand_out_all();
+        }
         // A bell that rings already is enough.
         let _ = (&self.bell.0).write(&[1]);
     }
@@ -320,31 +377,10 @@ impl Cable {
 
     /// Takes all frames that are there and that the guest has room for.
     fn receive(&self, socket: &UnixStream, card: &dyn Card, work: &mut Work) -> Result<(), String> {
-        let mut header = [0; HEADER];
-        if self.ours() {
-            header[0] = DATA_VALID;
-        }
         loop {
-            while let Some(message) = work.frames.peek()? {
-                match message {
-                    Message::Frame(_) if work.awaited.is_some() => {}
-                    Message::Frame(frame) => {
-                        // Set before the queue is looked at: who adds a buffer then rings the bell.
-                        self.starving.store(true, Ordering::SeqCst);
-                        if let Delivery::Wait = card.deliver(header, None, frame) {
-                            return Ok(());
-                        }
-                    }
-                    Message::Note(..) if !self.ours() => {
-                        return Err("it sent a frame that is longer than any".into());
-                    }
-                    Message::Note(BEGUN, number, _) if work.awaited == Some(number) => work.awaited = None,
-                    // An answer that was read where it was waited for.
-                    Message::Note(..) => {}
-                }
-                work.frames.pass();
+            if !self.hand_out(card, work)? {
+                return Ok(());
             }
-            self.starving.store(false, Ordering::SeqCst);
             match work.frames.read(socket) {
                 Ok(0) => return Err("it closed its connection".into()),
                 Ok(_) => {}
@@ -353,6 +389,35 @@ impl Cable {
                 Err(error) => return Err(error.to_string()),
             }
         }
+    }
+
+    /// Hands out what came; false if the guest has no room for more.
+    fn hand_out(&self, card: &dyn Card, work: &mut Work) -> Result<bool, String> {
+        let mut header = [0; HEADER];
+        if self.ours() {
+            header[0] = DATA_VALID;
+        }
+        while let Some(message) = work.frames.peek()? {
+            match message {
+                Message::Frame(_) if work.awaited.is_some() => {}
+                Message::Frame(frame) => {
+                    // Set before the queue is looked at: who adds a buffer then rings the bell.
+                    self.starving.store(true, Ordering::SeqCst);
+                    if let Delivery::Wait = card.deliver(header, None, frame) {
+                        return Ok(false);
+                    }
+                }
+                Message::Note(..) if !self.ours() => {
+                    return Err("it sent a frame that is longer than any".into());
+                }
+                Message::Note(BEGUN, number, _) if work.awaited == Some(number) => work.awaited = None,
+                // An answer that was read where it was waited for.
+                Message::Note(..) => {}
+            }
+            work.frames.pass();
+        }
+        self.starving.store(false, Ordering::SeqCst);
+        Ok(true)
     }
 }
 

@@ -3,6 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use satori_journal::Source;
+
 /// What the server did not take yet.
 #[derive(Default)]
 pub struct Outgoing {
@@ -47,6 +50,16 @@ impl Outgoing {
     }
 }
 
+impl Outgoing {
+    /// Sends all, and waits for that.
+    pub fn send_all(&mut self, socket: &UnixStream) -> std::io::Result<()> {
+        while !self.send(socket)? {
+            let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], None);
+        }
+        Ok(())
+    }
+}
+
 /// What came, in pieces of any size, and was not handed out yet.
 #[derive(Default)]
 pub struct Incoming {
@@ -66,6 +79,12 @@ impl Incoming {
         result
     }
 
+    /// Takes bytes that came in another way.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.begin));
+        self.bytes.extend(bytes);
+    }
+
     /// What was not handed out.
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.begin..]
@@ -76,6 +95,26 @@ impl Incoming {
         let begin = self.begin;
         self.begin += len;
         &mut self.bytes[begin..begin + len]
+    }
+}
+
+/// Brings all that comes from `socket` to `source`, until it is closed.
+pub fn bring_all(mut socket: &UnixStream, source: &Source) {
+    let mut bytes = vec![0; 128 << 10];
+    loop {
+        match socket.read(&mut bytes) {
+            Ok(count) => {
+                source.bring(&bytes[..count]);
+                if count == 0 {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], None);
+            }
+            Err(_) => return source.bring(&[]),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use satori_defs::virtio::{console::*, kind};
 use satori_host::io_thread::IoThread;
+use satori_journal::Journal;
 use satori_save::{State, Value};
 use serde::{Deserialize, Serialize};
 
@@ -237,6 +238,11 @@ impl Device for Console {
 
     fn lost(&self) -> Option<(String, std::io::Error)> {
         self.ports.iter().find_map(|port| port.lost())
+    }
+
+    fn journalled(&self, journal: &Journal) -> bool {
+        self.ports.iter().filter(|port| port.has_input()).for_each(|port| port.journalled(journal));
+        true
     }
 
     fn undetermined(&self) -> Option<String> {

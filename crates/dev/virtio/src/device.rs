@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use satori_journal::Journal;
 use satori_save::Value;
 
 use crate::Link;
@@ -71,6 +72,10 @@ pub trait Device: Send + Sync {
     /// Takes a state back, on a way to the driver on which it has started. What it has to tell its driver then has to wait until it is
     /// let go: interrupt controllers take their states back behind it.
     fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error>;
+    /// Has everything that reaches it from outside come by `journal`, on the thread that runs the machine; false if it cannot.
+    fn journalled(&self, _journal: &Journal) -> bool {
+        false
+    }
     /// Why it cannot be had in a run that is the same every time, if it cannot.
     fn undetermined(&self) -> Option<String> {
         None

@@ -15,11 +15,12 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use satori_cable::Outgoing;
+use satori_cable::{Outgoing, bring_all};
 use satori_host::io_thread::IoThread;
+use satori_journal::{Journal, Source};
 use satori_save::Value;
 
 use crate::stream::{Come, Replies};
@@ -86,6 +87,8 @@ pub struct Fs {
     /// Locked before `state`.
     work: Mutex<Work>,
     state: Mutex<State>,
+    /// By which replies come, where the run is recorded or played again: then a request is sent whole, and nobody waits for room.
+    source: OnceLock<Source>,
     me: Weak<Fs>,
 }
 
@@ -116,14 +119,24 @@ impl Fs {
         bell.1.set_nonblocking(true).map_err(host)?;
         let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
         let state = Mutex::default();
-        Ok(Arc::new_cyclic(|me| Fs { tag, dialect, socket, thread, bell, work, state, me: me.clone() }))
+        Ok(Arc::new_cyclic(|me| Fs {
+            tag,
+            dialect,
+            socket,
+            thread,
+            bell,
+            work,
+            state,
+            source: OnceLock::new(),
+            me: me.clone(),
+        }))
     }
 
     /// Takes requests until there are none, or the server is too far behind.
     fn pump(&self, link: &Arc<Link>, queue: u16) {
         let mut state = lock(&self.state);
         loop {
-            if state.outgoing.len() > BACKLOG {
+            if state.outgoing.len() > BACKLOG && self.source.get().is_none() {
                 state.stalled.push((link.clone(), queue));
                 break;
             }
@@ -170,6 +183,13 @@ impl Fs {
 
     /// Sends what the socket takes without waiting; the thread sends the rest.
     fn send(&self, state: &mut State) {
+        if let Some(source) = self.source.get() {
+            // A server that does not take it is gone, which the other direction tells.
+            if source.replays() || state.outgoing.send_all(&self.socket).is_err() {
+                state.outgoing = Outgoing::default();
+            }
+            return;
+        }
         match state.outgoing.send(&self.socket) {
             Ok(true) => {}
             Ok(false) => self.ring(),
@@ -228,13 +248,29 @@ impl Fs {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.to_string()),
             }
-            while let Some(come) = replies.next()? {
-                match come {
-                    Come::Reply(reply) => self.replied(reply),
-                    // An answer that was not waited for so long.
-                    Come::Note(..) => {}
-                }
+            self.hand_out(replies)?;
+        }
+    }
+
+    fn hand_out(&self, replies: &mut Replies) -> Result<(), String> {
+        while let Some(come) = replies.next()? {
+            match come {
+                Come::Reply(reply) => self.replied(reply),
+                // An answer that was not waited for so long.
+                Come::Note(..) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the server, on the thread that runs the machine.
+    fn come(&self, bytes: &[u8]) {
+        let mut work = lock(&self.work);
+        work.replies.put(bytes);
+        let done = self.hand_out(&mut work.replies);
+        let done = if bytes.is_empty() { Err("it closed its connection".into()) } else { done };
+        if let Err(why) = done {
+            self.died(&mut lock(&self.state), &why);
         }
     }
 
@@ -302,6 +338,18 @@ impl Device for Fs {
         if std::mem::replace(&mut state.running, true) {
             return;
         }
+        if let Some(source) = self.source.get() {
+            let source = source.clone();
+            if !source.replays() {
+                let started = self.socket.try_clone();
+                let started = started
+                    .and_then(|socket| self.thread.spawn("share", move || bring_all(&socket, &source)));
+                if let Err(error) = started {
+                    self.died(&mut state, &format!("no thread for it: {error}"));
+                }
+            }
+            return;
+        }
         let me = self.me.clone();
         let started = self.socket.try_clone().and_then(|socket| {
             let bell = self.bell.1.try_clone()?;
@@ -341,6 +389,12 @@ impl Device for Fs {
 
     fn files(&self) -> Vec<RawFd> {
         vec![self.socket.as_raw_fd(), self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()]
+    }
+
+    fn journalled(&self, journal: &Journal) -> bool {
+        let (source, me) = (journal.source(&format!("folder {}", self.tag)), self.me.clone());
+        source.to(move |bytes| me.upgrade().iter().for_each(|me| me.come(bytes)));
+        self.source.set(source).is_ok()
     }
 
     fn undetermined(&self) -> Option<String> {

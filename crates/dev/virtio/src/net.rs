@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use satori_cable::{Cable, Card, Delivery, LONGEST, MTU, Nic, TapCard};
 use satori_defs::virtio::{kind, net::*};
 use satori_host::io_thread::IoThread;
+use satori_journal::Journal;
 use satori_save::{State as _, Value};
 
 use crate::{Chain, Device, Error, Link, lock};
@@ -258,6 +259,10 @@ impl Device for Net {
 
     fn files(&self) -> Vec<RawFd> {
         self.cable.files()
+    }
+
+    fn journalled(&self, journal: &Journal) -> bool {
+        self.cable.journalled(journal)
     }
 
     fn undetermined(&self) -> Option<String> {

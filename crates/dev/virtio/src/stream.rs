@@ -36,6 +36,11 @@ impl Replies {
         self.come.read(socket, PIECE)
     }
 
+    /// Takes bytes that came in another way.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.come.put(bytes);
+    }
+
     /// The next whole reply or note. The error is what is wrong with it: nothing behind it can be understood.
     pub(crate) fn next(&mut self) -> Result<Option<Come<'_>>, String> {
         let rest = self.come.rest();

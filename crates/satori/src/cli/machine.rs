@@ -91,6 +91,14 @@ pub struct Machine {
     /// The guest's time
     #[arg(long, value_name = "CLOCK", default_value = "real")]
     pub clock: Clock,
+    /// Write to FILE what comes to the guest from outside (folders, network, standard input, the end by somebody), and at which instruction: --replay runs
+    /// the same once more. The clock is virtual (--clock), and stands as long as the guest waits for somebody
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "replay")]
+    pub record: Option<PathBuf>,
+    /// Run what --record wrote to FILE, with the same options: the same instructions, output and report, byte for byte. Nothing is asked of folders,
+    /// networks and standard input; images of disks have to be as they were
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub replay: Option<PathBuf>,
     /// What executes the guest
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
     pub engine: Engine,

@@ -12,6 +12,7 @@ use crate::choose::{self, Processors};
 use crate::commands::run::{self, Boot, Watchers};
 use crate::numa;
 use crate::opened::Opened;
+use crate::recording::Recording;
 use crate::{cli, io_threads};
 
 /// What the flags say of processors, looked at before anything is opened.
@@ -48,6 +49,7 @@ impl Wanted {
         devices: Devices,
         serials: SerialPorts,
         console: Box<dyn ByteSink>,
+        recording: Option<&Recording>,
     ) -> Result<Computer> {
         // A command that was cut off is not run again behind its caller's back.
         let ends = flags.machine.on_reset.is_none();
@@ -62,6 +64,9 @@ impl Wanted {
                 }
                 numa::share_out(&mut config, &flags.machine)?;
                 (config.devices, config.serials) = (devices, serials);
+                if let Some(recording) = recording {
+                    recording.begin(&mut config, &flags.machine, &flags.command.words)?;
+                }
                 let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
                 tracing::info!("{}", machine.engine());
                 Ok(Computer::X86(Box::new(machine), chosen))

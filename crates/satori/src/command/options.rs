@@ -99,8 +99,12 @@ pub(super) fn check(flags: &cli::Run) -> Result<()> {
     if flags.boot != cli::Boot::Auto {
         refused("--boot", "how the kernel is entered is Satori's choice")?;
     }
-    if machine.clock == cli::Clock::Virtual {
-        refused("--clock virtual", "shared folders are not the same every time")?;
+    let recorded = machine.record.is_some() || machine.replay.is_some();
+    if machine.clock == cli::Clock::Virtual && !recorded {
+        refused(
+            "--clock virtual",
+            "shared folders are not the same every time: --record writes down what they say",
+        )?;
     }
     for (given, name) in [
         (machine.perf.is_some(), "--perf"),

@@ -35,6 +35,9 @@ pub fn run(flags: &mut cli::Run) -> Status {
     if let Err(error) = domain::take(&mut flags.machine).and_then(|()| flags.places().check()) {
         return refuse(&error);
     }
+    if flags.machine.record.is_some() || flags.machine.replay.is_some() {
+        flags.machine.clock = cli::Clock::Virtual;
+    }
     let flags = &*flags;
     if flags.arch == cli::Arch::Arm64 && flags.command.words.is_empty() {
         return arm::run(flags);

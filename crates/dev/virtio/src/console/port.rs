@@ -5,10 +5,11 @@ mod saved;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use satori_host::io_thread::IoThread;
+use satori_journal::{Journal, Source};
 use satori_lock::Held;
 
 use crate::{Link, lock};
@@ -71,6 +72,8 @@ pub(super) struct Host {
     /// On whose processors its own threads run.
     thread: IoThread,
     state: Mutex<State>,
+    /// By which what comes in comes, where the run is recorded or played again.
+    source: OnceLock<Source>,
     /// For the thread that reads, the one that writes, and who waits for the latter to be done.
     reader: Condvar,
     writer: Condvar,
@@ -93,6 +96,7 @@ impl Host {
             output: port.output.map(File::from),
             thread,
             state: Mutex::default(),
+            source: OnceLock::new(),
             reader: Condvar::new(),
             writer: Condvar::new(),
             done: Condvar::new(),
@@ -102,6 +106,10 @@ impl Host {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn has_input(&self) -> bool {
+        self.input.is_some()
     }
 
     pub(super) fn is_console(&self) -> bool {
@@ -118,6 +126,50 @@ impl Host {
         self.input.as_ref().is_some_and(|file| {
             !kind(file).is_ok_and(|kind| kind.is_file() || kind.is_char_device() && is_null(file))
         })
+    }
+
+    /// Has what comes in come by `journal`.
+    pub(super) fn journalled(self: &Arc<Self>, journal: &Journal) {
+        let (source, me) = (journal.source(&format!("port {}", self.name)), Arc::downgrade(self));
+        source.to(move |bytes| me.upgrade().iter().for_each(|me| me.come(bytes)));
+        let _ = self.source.set(source);
+    }
+
+    /// Bytes of the host, or the end, on the thread that runs the machine.
+    fn come(&self, bytes: &[u8]) {
+        let link = {
+            let mut state = lock(&self.state);
+            state.held.extend(bytes);
+            state.ended |= bytes.is_empty();
+            state.link.clone()
+        };
+        link.iter().for_each(|link| self.feed(link));
+    }
+
+    /// Reads what the host has for a journal, as far as the guest takes it.
+    fn bring_on(&self, source: &Source) {
+        let Some(mut input) = self.input.as_ref() else { return };
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let mut state = lock(&self.state);
+            while state.held.len() > PIECE && !state.over {
+                state = self.reader.wait_timeout(state, LOOK).held().0;
+            }
+            drop(state);
+            let count = match input.read(&mut buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    wait_for_input(input);
+                    continue;
+                }
+                Err(_) => 0,
+            };
+            source.bring(&buffer[..count]);
+            if count == 0 {
+                return;
+            }
+        }
     }
 
     /// Whether the host's side is open to the guest.
@@ -177,7 +229,7 @@ impl Host {
     }
 
     /// The guest opened or closed it.
-    pub(super) fn opened(&self, link: &Arc<Link>, open: bool) {
+    pub(super) fn opened(self: &Arc<Self>, link: &Arc<Link>, open: bool) {
         lock(&self.state).open = open;
         self.room(link);
     }
@@ -192,8 +244,17 @@ impl Host {
     }
 
     /// The guest has room for what comes in.
-    pub(super) fn room(&self, link: &Arc<Link>) {
+    pub(super) fn room(self: &Arc<Self>, link: &Arc<Link>) {
         if link.determined() {
+            let mut state = lock(&self.state);
+            if let Some(source) = self.source.get().filter(|source| !source.replays())
+                && state.open
+                && state.reader == Thread::None
+            {
+                let source = source.clone();
+                state.reader = self.spawn("port reader", move |host| host.bring_on(&source));
+            }
+            drop(state);
             self.feed(link);
             return;
         }
@@ -332,6 +393,12 @@ impl Host {
                 }
             }
             if !self.hand_over(link) {
+                return;
+            }
+            if self.source.get().is_some() {
+                if lock(&self.state).ended {
+                    continue;
+                }
                 return;
             }
             let mut buffer = vec![0; PIECE];

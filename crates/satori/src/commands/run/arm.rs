@@ -61,6 +61,8 @@ fn refused(run: &cli::Run) -> Result<()> {
         (!flags.host_without.is_empty(), "--host-without", X86),
         (flags.host_tick.is_some(), "--host-tick", NOT_YET),
         (flags.charge_costs, "--charge-costs", NOT_YET),
+        (flags.record.is_some(), "--record", NOT_YET),
+        (flags.replay.is_some(), "--replay", NOT_YET),
         (flags.trace.is_some(), "--trace", NOT_YET),
         (flags.stats_socket.is_some(), "--stats-socket", NOT_YET),
         (flags.qmp.is_some(), "--qmp", NOT_YET),
@@ -197,7 +199,7 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         let sink = judge::heard(judge.as_ref(), Box::new(output));
         let mut pins = Pins::default();
         io_threads::share_out(&mut pins, flags)?;
-        let config = plan.config(boot, run, devices::devices(flags, &pins)?, input(flags)?);
+        let config = plan.config(boot, run, devices::devices(flags, &pins, None)?, input(flags)?);
         let mut machine = Machine::new(config, sink)?;
         let (watchers, listener) = Watchers::debugger(flags, &mut opened)?;
         listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));

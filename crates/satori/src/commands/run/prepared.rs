@@ -16,6 +16,7 @@ use crate::commands::costs;
 use crate::judge::{self, Judge};
 use crate::opened::Opened;
 use crate::output::{Output, Shared};
+use crate::recording::Recording;
 use crate::say::say;
 use crate::terminal::RawMode;
 use crate::{cli, devices, numa, origin, report};
@@ -41,13 +42,21 @@ pub(crate) struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     /// Makes the machine and opens what the flags name.
     pub(crate) fn new(boot: Boot, flags: &'a cli::Machine, chosen: &Processors) -> Result<Prepared<'a>> {
-        let origin = origin::origin(&boot, flags.report);
+        let mut origin = origin::origin(&boot, flags.report);
         let mut opened = Opened::default();
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let mut config = config(boot, flags, chosen)?;
         numa::share_out(&mut config, flags)?;
-        config.devices = devices::devices(flags, &chosen.pins)?;
+        let mut recording = Recording::open(flags, &mut opened)?;
+        if let Some(recording) = &mut recording {
+            origin = recording.settle(origin);
+        }
+        let journal = recording.as_ref().map(Recording::journal);
+        config.devices = devices::devices(flags, &chosen.pins, journal)?;
         config.input = input(flags)?;
+        if let Some(recording) = &recording {
+            recording.begin(&mut config, flags, &[])?;
+        }
         let serials = devices::serials(flags, &mut opened)?;
         for channel in flags.channels() {
             opened.channel(channel)?;
