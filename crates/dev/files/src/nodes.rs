@@ -1,5 +1,6 @@
 //! The files that the guest knows, by number, each with an O_PATH handle on the host's own.
 
+mod number;
 mod saved;
 
 use std::cell::Cell;
@@ -243,8 +244,7 @@ impl Nodes {
         let directory = u32::from(stat.stx_mode) & crate::attr::S_IFMT == S_IFDIR;
         // Whether a device is a pseudo file system's is asked at each directory on it but the root's.
         let hidden = directory && (new || index != 0) && self.next != ROOT && is_pseudo(&fd);
-        // Numbers of other file systems could meet those of the root's.
-        let ino = stat.stx_ino ^ ((index as u64 & 0x7fff) << 48);
+        let ino = number::of_host(stat.stx_ino, index);
         let place = from.and_then(|(directory, name)| Some(Place::new(self.place_of(directory)?, name)));
         let lower = Lower {
             slot: self.pool.slot(fd, key, place),
@@ -259,7 +259,7 @@ impl Nodes {
 
     /// A node of which the host has nothing.
     pub(crate) fn of_change(&mut self, mut change: Change) -> Result<u64, Errno> {
-        let ino = 1 << 63 | self.next;
+        let ino = number::of_change(self.next);
         change.attr.ino = ino;
         self.add(Node { lookups: 0, ino, lower: None, change: Some(Box::new(change)) })
     }
