@@ -54,12 +54,12 @@ fn initrd(name: &str, script: &str, programs: &[(&str, &[u8])]) -> String {
     file(name, &satori::initramfs::build(&busybox, script, programs))
 }
 
-/// `guest/vmm-arm64.c`, a monitor for /dev/kvm with a guest in it, built by Debian's cross compiler.
-fn vmm(name: &str) -> Vec<u8> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/vmm-arm64.c");
+/// A program of `guest/`, built by Debian's cross compiler.
+fn program(source: &str, name: &str) -> Vec<u8> {
+    let source = format!("{}/tests/guest/{source}", env!("CARGO_MANIFEST_DIR"));
     let program = scratch(name);
     let mut compiler = Command::new("aarch64-linux-gnu-gcc");
-    let built = compiler.args(["-O2", "-static", "-o"]).arg(&program).arg(source).status();
+    let built = compiler.args(["-O2", "-static", "-o"]).arg(&program).arg(&source).status();
     assert!(built.is_ok_and(|s| s.success()), "cannot build {source}: install gcc-aarch64-linux-gnu");
     std::fs::read(program).expect("the program that was built")
 }
@@ -187,7 +187,7 @@ fn a_command_that_is_not_there_is_told_of_as_by_a_shell() {
 
 /// Boots with EL2 and a guest in it: `said` is what the kernel tells of its hypervisor.
 fn boot_hypervisor(name: &str, arguments: &[&str], said: &str) {
-    let archive = initrd(&format!("{name}.cpio"), HYPERVISOR, &[("vmm", &vmm(name))]);
+    let archive = initrd(&format!("{name}.cpio"), HYPERVISOR, &[("vmm", &program("vmm-arm64.c", name))]);
     let (console, report) = boot("6.1", &archive, arguments);
     assert!(console.contains("CPU: All CPU(s) started at EL2") && console.contains(said), "{console}");
     let told: Vec<_> =
@@ -201,6 +201,24 @@ fn boot_hypervisor(name: &str, arguments: &[&str], said: &str) {
     };
     assert_eq!(count("el2_HVC64"), 1000 + 1, "{stats:?}");
     assert!(count("el2_DABT_LOW") > 100 && count("el2_WFx") > 0, "{stats:?}");
+}
+
+/// What init does to have a program debugged.
+const DEBUG: &str = "#!/bin/busybox sh
+busybox mount -t proc proc /proc
+echo fact machine: $(busybox uname -m)
+echo fact kernel: $(busybox uname -r)
+debug
+busybox poweroff -f
+";
+
+#[test]
+fn a_guests_debugger_steps_and_has_breakpoints_and_watchpoints() {
+    let archive = initrd("debug.cpio", DEBUG, &[("debug", &program("debug-arm64.c", "debug"))]);
+    for engine in ["translator", "interpreter"] {
+        let (console, _) = boot("6.1", &archive, &["--clock", "virtual", "--engine", engine]);
+        assert!(console.contains("ok it ends") && !console.contains("FAILED"), "{engine}: {console}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use satori_seam::{DebugPlan, Kick, TimeSource};
 use crate::code::Code;
 use crate::exits::Exits;
 use crate::mmu::Tlb;
+use crate::run::Hosted;
 use crate::shoot::Everyone;
 
 /// How an instruction went.
@@ -95,6 +96,8 @@ pub struct Cpu {
     /// How many of them the time source was told of.
     pub(crate) told: u64,
     pub(crate) debug: DebugPlan,
+    /// What the guest's own debugger set.
+    pub(crate) hosted: Hosted,
     /// Exceptions taken one behind the other without an instruction between.
     pub(crate) hopeless: u32,
     /// Exits of a guest to the hypervisor at EL2.
@@ -155,6 +158,7 @@ impl Cpu {
             retired: 0,
             told: 0,
             debug: DebugPlan::default(),
+            hosted: Hosted::default(),
             hopeless: 0,
             exits: Exits::new(),
             tlb_bypass: false,

@@ -20,7 +20,9 @@ pub(crate) mod ec {
     pub(crate) const PC_ALIGNMENT: u32 = 0x22;
     pub(crate) const DATA_ABORT: u32 = 0x24;
     pub(crate) const SP_ALIGNMENT: u32 = 0x26;
+    pub(crate) const BREAKPOINT: u32 = 0x30;
     pub(crate) const STEP: u32 = 0x32;
+    pub(crate) const WATCHPOINT: u32 = 0x34;
     pub(crate) const BRK: u32 = 0x3c;
 }
 
@@ -94,7 +96,8 @@ impl Cpu {
         let (target, bank) = if to_el2 { (El::Two, &EL2) } else { (El::One, &EL1) };
         // Aborts and the like have a class of their own from a lower level.
         let same_level = match syndrome.ec {
-            ec::INSTRUCTION_ABORT | ec::DATA_ABORT | ec::STEP => u32::from(target == from),
+            ec::INSTRUCTION_ABORT | ec::DATA_ABORT => u32::from(target == from),
+            ec::BREAKPOINT | ec::STEP | ec::WATCHPOINT => u32::from(target == from),
             _ => 0,
         };
         let class = syndrome.ec + same_level;
@@ -131,7 +134,7 @@ impl Cpu {
 
     fn take(&mut self, target: El, bank: &Bank, kind: u64, back: u64) {
         self.exits.happened(Event::Exceptions);
-        let old = self.s.pstate;
+        let old = Pstate { ss: self.step_at_exception(back), ..self.s.pstate };
         self.s.set(bank.spsr, old.to_spsr());
         self.s.set(bank.elr, back);
         let table = match (old.el == target, old.own_sp) {
@@ -164,13 +167,14 @@ impl Cpu {
         });
         match to {
             Some(to) => {
+                let ss = self.step_after_return(&to);
                 self.s.enter(to.el, to.own_sp);
-                self.s.pstate = to;
+                self.s.pstate = Pstate { ss, ..to };
             }
             // An illegal return: the level stays, and the next instruction faults.
             None => {
                 let state = &mut self.s.pstate;
-                state.il = true;
+                (state.il, state.ss) = (true, false);
                 state.nzcv = spsr as u32 & 0xf000_0000;
                 state.daif = spsr as u32 & Pstate::DAIF;
             }
@@ -234,6 +238,7 @@ impl Cpu {
     pub(crate) fn synchronise(&mut self) {
         self.fp_ok = self.fp_enabled();
         self.choose_modes();
+        self.arm_debug();
     }
 
     /// Physical IRQs go to EL2.

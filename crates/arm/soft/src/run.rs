@@ -1,5 +1,7 @@
 //! The loop that executes.
 
+mod hosted;
+
 use satori_arm_engine::Exit;
 use satori_arm_state::Pstate;
 use satori_seam::{DebugCause, Stat, Until};
@@ -7,6 +9,8 @@ use satori_seam::{DebugCause, Stat, Until};
 use crate::code::{Insn, SLOTS, Source};
 use crate::cpu::{Cpu, Flow, Stop};
 use crate::exception::{Syndrome, ec};
+
+pub(crate) use hosted::Hosted;
 
 /// Instructions between two looks at kicks and lines, at most.
 const CHUNK: u64 = 4096;
@@ -72,10 +76,12 @@ impl Cpu {
                     return Exit::Debug(DebugCause::Breakpoint);
                 }
             }
-            let single = answered || debugging;
+            let hosted = self.hosted.armed();
+            let single = answered || debugging || hosted;
             self.granted = if single { 1 } else { left };
             self.left = self.granted;
             let stop = match &mut with {
+                _ if hosted => self.execute_debugged(),
                 Some(with) if !single => with.execute(self),
                 _ => self.execute(),
             };

@@ -162,7 +162,7 @@ table! {
     MDSCR_EL1 2 0 0 2 2 Keep Rw 0;
     MDCCINT_EL1 2 0 0 2 0 Keep Rw 0;
     OSLAR_EL1 2 0 1 0 4 Special Wo 0;
-    OSLSR_EL1 2 0 1 1 4 Special Ro 0;
+    OSLSR_EL1 2 0 1 1 4 Special Ro 0xa;
     OSDLR_EL1 2 0 1 3 4 Keep Rw 0;
     DBGPRCR_EL1 2 0 1 4 4 Keep Rw 0;
     MDRAR_EL1 2 0 1 0 0 Keep Ro 0;

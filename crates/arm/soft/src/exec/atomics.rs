@@ -142,7 +142,7 @@ fn ldar(cpu: &mut Cpu, i: &Insn) -> Done {
 
 fn cas(cpu: &mut Cpu, i: &Insn) -> Done {
     let (address, size) = (base(cpu, i)?, i.imm as u32);
-    let page = cpu.atomic(cpu.mode, address, 1 << size)?;
+    let page = cpu.update(cpu.mode, address, 1 << size)?;
     let (old, new) = (low(cpu.x(zero(i.rm)), size), low(cpu.x(i.rd), size));
     let (Ok(was) | Err(was)) = exchange(page, (address & 0xfff) as usize, size, old, new);
     cpu.set_x(sink(i.rm), was);
@@ -152,7 +152,7 @@ fn cas(cpu: &mut Cpu, i: &Insn) -> Done {
 fn casp(cpu: &mut Cpu, i: &Insn) -> Done {
     let wide = i.bit(30);
     let address = base(cpu, i)?;
-    let page = cpu.atomic(cpu.mode, address, if wide { 16 } else { 8 })?;
+    let page = cpu.update(cpu.mode, address, if wide { 16 } else { 8 })?;
     let offset = (address & 0xfff) as usize;
     let get = |cpu: &Cpu, register: u8| (cpu.x(zero(register)), cpu.x(zero(register + 1)));
     let ((old0, old1), (new0, new1)) = (get(cpu, i.rm), get(cpu, i.rd));
@@ -192,7 +192,7 @@ fn operate<const KIND: u8>(old: u64, operand: u64, size: u32) -> u64 {
 
 fn rmw<const KIND: u8>(cpu: &mut Cpu, i: &Insn) -> Done {
     let (address, size) = (base(cpu, i)?, i.imm as u32);
-    let page = cpu.atomic(cpu.mode, address, 1 << size)?;
+    let page = cpu.update(cpu.mode, address, 1 << size)?;
     let offset = (address & 0xfff) as usize;
     let operand = cpu.x(i.rm);
     let mut old = read_page(page, offset, size);

@@ -100,14 +100,9 @@ fn smc(cpu: &mut Cpu, i: &Insn) -> Done {
     }
 }
 
-/// MDCR_EL2.TDE: debug exceptions go to EL2.
-fn debug_to_el2(cpu: &Cpu) -> bool {
-    cpu.offered.el2 && (cpu.s.get(Sys::MDCR_EL2) >> 8 & 1 != 0 || cpu.tge())
-}
-
 fn brk(cpu: &mut Cpu, i: &Insn) -> Done {
     let syndrome = Syndrome::new(ec::BRK, i.imm as u32);
-    let to_el2 = debug_to_el2(cpu);
+    let to_el2 = cpu.debug_to_el2();
     Err(cpu.raise(if to_el2 { syndrome.to_el2() } else { syndrome }))
 }
 
@@ -231,7 +226,9 @@ fn msr_imm(cpu: &mut Cpu, i: &Insn) -> Done {
             match which {
                 6 => {
                     state.daif |= mask;
-                    return Ok(Flow::Next);
+                    if !cpu.hosted.armed() {
+                        return Ok(Flow::Next);
+                    }
                 }
                 _ => state.daif &= !mask,
             }
@@ -245,8 +242,9 @@ fn msr_imm(cpu: &mut Cpu, i: &Insn) -> Done {
         }
     }
     cpu.synchronise();
-    // Interrupts that are pending now are taken.
-    match cpu.s.pstate.daif & Pstate::I == 0 && cpu.interrupt_pending() {
+    // Interrupts that are pending now are taken, and breakpoints looked for.
+    let interrupted = cpu.s.pstate.daif & Pstate::I == 0 && cpu.interrupt_pending();
+    match interrupted || cpu.hosted.armed() {
         true => synchronised(cpu),
         false => Ok(Flow::Next),
     }

@@ -23,6 +23,9 @@ impl Cpu {
     /// Reads `N` bytes at `address` with the rights of `mode`.
     #[inline(always)]
     pub(crate) fn read<const N: usize>(&mut self, mode: usize, address: u64) -> Result<u64, Stop> {
+        if self.hosted.watchpoints {
+            self.watch(mode, address, N as u64, false)?;
+        }
         let offset = (address & 0xfff) as usize;
         if offset <= 4096 - N
             && let Some(page) = self.tlb.load(mode, address)
@@ -40,6 +43,9 @@ impl Cpu {
         address: u64,
         value: u64,
     ) -> Result<(), Stop> {
+        if self.hosted.watchpoints {
+            self.watch(mode, address, N as u64, true)?;
+        }
         let offset = (address & 0xfff) as usize;
         if offset <= 4096 - N
             && let Some(page) = self.tlb.store(mode, address)
@@ -187,6 +193,9 @@ impl Cpu {
         if address & (len - 1) != 0 {
             return Err(self.misaligned(address, Access::Write));
         }
+        if self.hosted.watchpoints {
+            self.watch(mode, address, len, true)?;
+        }
         if let Some(page) = self.tlb.store(mode, address) {
             return Ok(page);
         }
@@ -194,6 +203,14 @@ impl Cpu {
             Place::Ram(page) => Ok(page),
             Place::Device(_) => Err(self.external(address, Access::Write)),
         }
+    }
+
+    /// The same for an access that also reads.
+    pub(crate) fn update(&mut self, mode: usize, address: u64, len: u64) -> Result<HostPage, Stop> {
+        if self.hosted.watchpoints {
+            self.watch(mode, address, len, false)?;
+        }
+        self.atomic(mode, address, len)
     }
 
     /// LDAR, LDXR and the like: `len` bytes must be aligned.

@@ -13,6 +13,8 @@ use crate::exec::Done;
 
 /// No row: the number of an encoding without a register of its own.
 const NONE: u64 = 0xffff;
+/// op0 of debug registers.
+const DEBUG: u16 = 2;
 
 /// op0, op1, CRn, CRm, op2 of the word.
 fn encoded(i: &Insn) -> u16 {
@@ -141,7 +143,7 @@ fn trap_to_el2(cpu: &mut Cpu, i: &Insn, read: bool, what: Trap) -> Result<(), St
             Sys::CPACR_EL1 => cpu.s.get(Sys::CPTR_EL2) >> 31 & 1 != 0,
             Sys::ICC_SGI0R_EL1 | Sys::ICC_SGI1R_EL1 | Sys::ICC_ASGI1R_EL1 => on(hcr::IMO | hcr::FMO),
             _ if is_identification(sys.row().encoding) => on(1 << 18),
-            _ if sys.row().encoding >> 14 == 2 => debug_trap(cpu, sys),
+            _ if sys.row().encoding >> 14 == DEBUG => debug_trap(cpu, sys),
             _ => false,
         },
     };
@@ -262,7 +264,7 @@ fn special(cpu: &mut Cpu, i: &Insn, sys: Sys) -> Result<Option<u64>, Stop> {
             2 => 1023 << 13 | 7 << 3 | 2,
             _ => 0,
         },
-        Sys::OSLSR_EL1 => 8,
+        Sys::OSLSR_EL1 => cpu.s.get(Sys::OSLSR_EL1),
         Sys::CNTPCT_EL0 | Sys::CNTVCT_EL0 => {
             timer::trap(cpu, i, sys, true)?;
             timer::count(cpu, sys)
@@ -295,6 +297,10 @@ fn write(cpu: &mut Cpu, i: &Insn, row: &Register) -> Done {
                 return Err(cpu.undefined());
             }
             cpu.s.set(row.sys, value);
+            if row.encoding >> 14 == DEBUG {
+                cpu.synchronise();
+                return super::synchronised(cpu);
+            }
             Ok(Flow::Next)
         }
         Kind::Mmu => {
@@ -355,7 +361,7 @@ fn set_special(cpu: &mut Cpu, sys: Sys, value: u64) -> Done {
             cpu.s.sp[1] = value;
             return Ok(Flow::Next);
         }
-        Sys::OSLAR_EL1 => return Ok(Flow::Next),
+        Sys::OSLAR_EL1 => cpu.s.set(Sys::OSLSR_EL1, 8 | (value & 1) << 1),
         _ => return Err(cpu.undefined()),
     }
     cpu.synchronise();
