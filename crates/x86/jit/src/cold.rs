@@ -171,6 +171,9 @@ impl Lower<'_> {
     /// Goes back from code that seldom runs to `label`.
     pub(crate) fn go_back(&mut self, label: Label) {
         self.move_to(self.places.back_home);
+        if self.places.back_home == self.places.strided {
+            self.load_pointers();
+        }
         self.asm.jmp(label);
         // What follows comes from elsewhere.
         self.places.homes = Homes::USUAL;

@@ -79,6 +79,38 @@ impl Homes {
         (count, homes)
     }
 
+    /// These without the host's registers, `most` at most, that hold what no instruction of `all` uses; and those registers.
+    pub(crate) fn freed(
+        self,
+        info: &mut InstructionInfoFactory,
+        all: &[Instruction],
+        code_mode: u64,
+        most: usize,
+    ) -> (Self, Vec<Reg>) {
+        const FIXED: [usize; 4] = [reg::RAX, reg::RCX, reg::RDX, reg::RSP];
+        if !all.iter().all(|insn| moves(insn, code_mode) && !x87::is_x87(insn)) {
+            return (self, Vec::new());
+        }
+        let mut used = FIXED.iter().fold(0u16, |used, guest| used | 1 << guest);
+        for insn in all {
+            for one in info.info(insn).used_registers() {
+                let full = one.register().full_register();
+                if full.is_gpr64() {
+                    used |= 1 << full.number();
+                }
+            }
+        }
+        let mut homes = self;
+        let free = |(guest, host): (usize, Reg)| {
+            (used & 1 << guest == 0).then(|| {
+                homes.0[guest] = NONE;
+                host
+            })
+        };
+        let registers = self.all().filter_map(free).take(most).collect();
+        (homes, registers)
+    }
+
     fn for_all(info: &mut InstructionInfoFactory, all: &[Instruction], worth: u32) -> Self {
         let mut homes = Self::USUAL;
         let mut uses = [0; 16];

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpKind};
 
-use super::asm::{Alu, Asm, Label, cc};
+use super::asm::{Alu, Asm, Label, Reg, cc};
 use super::cold::{Cold, Seldom};
 use super::flags::{Effect, Flags, Recipe, effect};
 use super::generic::Site;
@@ -26,7 +26,7 @@ use super::reach::Page;
 use super::stubs::{BUDGET, S1, S2, Stubs};
 use super::vector::Units;
 use super::window::{Kept, Range, Round, Step, Windows};
-use super::{AddressHasher, Extent, Jit, narrow, reason, x87};
+use super::{AddressHasher, Extent, Jit, narrow, reason, window, x87};
 use satori_soft::block::{Block, ends_block};
 use satori_soft::code_mode::{self, CodeKey};
 use satori_soft::cpu::Cpu;
@@ -61,9 +61,13 @@ pub(crate) struct Places {
     /// What is still to be added to the stack pointer: a run of pushes or pops through a window moves it once, as no code
     /// leaves between them.
     pub deferred: i32,
+    /// The host's registers that hold what leads to host memory in a loop's third copy, by the number of the window, and `homes`
+    /// there: they are registers of the guest's elsewhere.
+    pub pointers: [Option<Reg>; window::PLACES],
+    pub strided: Homes,
     /// `homes` at the start of a loop's second copy. Its first round runs in the first copy, each later one in the second, so both
     /// copies end with these.
-    loop_homes: Homes,
+    pub loop_homes: Homes,
 }
 
 /// Where the guest's status flags are in the code that is being emitted.
@@ -257,6 +261,8 @@ pub(crate) fn make(cpu: &Cpu, jit: &mut Jit, order: &Order<'_>) -> Translation {
             stretch: 0,
             back_home: Homes::USUAL,
             deferred: 0,
+            pointers: [None; window::PLACES],
+            strided: Homes::USUAL,
             loop_homes: Homes::USUAL,
         },
         status: Status { flags: Flags::Saved, recipe: None, carried: None },
@@ -358,16 +364,15 @@ impl Lower<'_> {
             let count = self.views.windows.paged.len();
             let over = plan.and_then(|plan| {
                 self.asm.bind(plan);
-                self.strided(isa, all, pages, (round, gone))
+                self.strided(isa, all, pages, round)
             });
             (refill, gone, again, round, count, over)
         });
         self.emit_ways_out();
         self.asm.depart();
-        if let Some((refill, _, _, round, _, over)) = again {
+        if let Some((refill, gone_of_round, _, round, _, over)) = again {
             if let Some(over) = over {
-                self.asm.bind(over);
-                self.end_strided(all.len(), round);
+                self.end_strided(over, all.len(), (round, gone_of_round));
             }
             self.asm.bind(refill);
             self.asm.alu_imm(Alu::Add, BUDGET, all.len() as i32);

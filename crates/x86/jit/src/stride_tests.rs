@@ -482,8 +482,16 @@ fn addresses_of_32_bits_wrap_around() {
     let last_table = 0xd000u64;
     // ADD EDX, [ESI + ECX*4 + 8]; ADD ESI, 4 or -4; ADD [EDI], EDX; ADD EDI, 12; ADD ECX, 1 or 0; DEC EBP; JNE back; HLT.
     for (by, index) in [(4i8, 0i8), (-4, 0), (4, 1), (0, 1), (-4, 1)] {
-        let mut code = vec![0x03, 0x54, 0x8e, 0x08, 0x83, 0xc6, by as u8, 0x01, 0x17, 0x83, 0xc7, 12];
-        code.extend([0x83, 0xc1, index as u8, 0x4d]);
+        // What would be added 0 stays as it is, with its upper half.
+        let mut code = vec![0x03, 0x54, 0x8e, 0x08];
+        if by != 0 {
+            code.extend([0x83, 0xc6, by as u8]);
+        }
+        code.extend([0x01, 0x17, 0x83, 0xc7, 12]);
+        if index != 0 {
+            code.extend([0x83, 0xc1, index as u8]);
+        }
+        code.push(0x4d);
         code.extend([0x75, (-(code.len() as i8) - 2) as u8, 0xf4]);
         for slice in [1 << 30, 300] {
             for start in [0u32.wrapping_sub(0x808), 0x400, 0x8000_0400] {

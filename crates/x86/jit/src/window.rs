@@ -427,6 +427,11 @@ impl Lower<'_> {
                 if write && self.block.parallel {
                     (self.current.stores, self.views.stored_in) = (true, Some(number as u8));
                 }
+                if let Some(held) = self.pointer(number)
+                    && let Some(window) = window
+                {
+                    return Some((Mem::at(held, (wanted.low - window.low) as i32), true));
+                }
                 if self.views.pointer != Some((number, self.asm.changes())) {
                     let now = window.is_some_and(|window| window.place == Place::Now);
                     let place = if now { offset_of!(Opened, now) } else { offset_of!(Opened, place) };

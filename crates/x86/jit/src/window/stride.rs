@@ -8,6 +8,9 @@
 //! costs nothing; what was taken off waits in `Context::left`, as far as sums of both are concerned, and in `Context::reserve`, for
 //! when the rounds are over.
 //!
+//! What leads from addresses to host memory is in registers of the host's there, as far as the guest's that are elsewhere in them are of no
+//! use to the loop: those are in the register file meanwhile.
+//!
 //! What is computed is how far the range of bytes is from the end of its page, so no address wraps around on the way: that of a
 //! round of the third copy is in the page that was seen, as all before it. Accesses with other addresses look as they do in the
 //! second copy, and share its places.
@@ -18,7 +21,7 @@ use iced_x86::Instruction;
 
 use super::paged::Kept;
 use super::step::{Key, Sum};
-use super::{Opened, Round, WINDOWS, opened};
+use super::{Opened, PLACES, Place, Round, WINDOWS, Window, opened};
 use crate::asm::{Alu, Label, Mem, Reg, cc};
 use crate::lower::Lower;
 use crate::memory::Address;
@@ -63,6 +66,15 @@ impl Stride {
     fn up(&self) -> bool {
         self.more.map_or(self.by > 0, |more| more.up)
     }
+}
+
+/// Where the third copy goes on.
+#[derive(Clone, Copy)]
+pub(crate) struct Over {
+    /// The rounds are over that were known to stay in their pages.
+    refill: Label,
+    /// The block's page was written.
+    gone: Label,
 }
 
 /// What is added to what the context holds of an access.
@@ -183,28 +195,67 @@ impl Lower<'_> {
         if write && self.block.parallel {
             (self.current.stores, self.views.stored_in) = (true, Some(number as u8));
         }
-        let in_place = self.in_place(&self.views.plan[number - WINDOWS]);
-        if self.views.pointer != Some((number, self.asm.changes())) {
-            let field = if in_place { offset_of!(Opened, place) } else { offset_of!(Opened, now) };
-            self.asm.load(S1, opened(number, field));
+        let pointer = self.pointer(number).unwrap_or(S1);
+        if pointer == S1 {
+            if self.views.pointer != Some((number, self.asm.changes())) {
+                self.asm.load(S1, self.led_to(number));
+            }
+            self.views.pointer = Some((number, self.asm.changes()));
         }
-        self.views.pointer = Some((number, self.asm.changes()));
         // What has a register has no more than 32 bits beside it.
         let disp = address.disp as i32;
         match self.way(address) {
             Way::Sum => {
                 self.effective_beside(S2, S1, address, 0);
-                (Mem::sum(S1, S2, 0), false)
+                (Mem::sum(pointer, S2, 0), false)
             }
             Way::Base(base) => {
                 let (host, free) = self.held(base);
-                (Mem::sum(S1, host, disp), free)
+                (Mem::sum(pointer, host, disp), free)
             }
             Way::Index(index, shift) => {
                 let (host, free) = self.held(index);
-                (Mem { cpu: false, base: Some(S1), index: Some((host, shift)), disp }, free)
+                (Mem { cpu: false, base: Some(pointer), index: Some((host, shift)), disp }, free)
             }
         }
+    }
+
+    /// The host's register that has what leads to host memory by window `number`.
+    pub(super) fn pointer(&self, number: usize) -> Option<Reg> {
+        self.places.pointers[number].filter(|_| self.views.round == Round::Strided)
+    }
+
+    /// Where the context has what window `number` adds to addresses in the third copy, or its pointer.
+    fn led_to(&self, number: usize) -> Mem {
+        let kept = number.checked_sub(WINDOWS).and_then(|at| self.views.plan.get(at));
+        let now = kept.is_some_and(|kept| !self.in_place(kept));
+        opened(number, if now { offset_of!(Opened, now) } else { offset_of!(Opened, place) })
+    }
+
+    /// Loads all registers that have such a value in the third copy.
+    pub(crate) fn load_pointers(&mut self) {
+        for number in 0..PLACES {
+            if let Some(register) = self.places.pointers[number] {
+                self.asm.load(register, self.led_to(number));
+            }
+        }
+    }
+
+    /// Gives what leads to host memory the registers that the loop has no use for: first what is strided, then windows that stay.
+    fn keep_pointers(&mut self) {
+        let strided = self.views.plan.iter().enumerate().filter(|(_, kept)| kept.stride.is_some());
+        let mut wanted: Vec<usize> = strided.map(|(at, _)| WINDOWS + at).collect();
+        let stays = |one: &&(usize, Window)| one.1.place == Place::Pointer;
+        wanted.extend(self.views.windows.open.iter().filter(stays).map(|(number, _)| *number));
+        let all = self.block.all.clone();
+        let (homes, free) = self.places.loop_homes.freed(self.info, &all, self.block.code_mode, wanted.len());
+        self.places.pointers = [None; PLACES];
+        for (number, register) in wanted.into_iter().zip(free) {
+            self.places.pointers[number] = Some(register);
+        }
+        self.places.strided = homes;
+        self.move_to(homes);
+        self.load_pointers();
     }
 
     /// The host's register with the guest's `register`, which may be S2, and whether S2 is free.
@@ -218,15 +269,15 @@ impl Lower<'_> {
         }
     }
 
-    /// Behind the second copy, whose rounds start at `round`: the third one, and how many rounds it may run. `gone` is where a round
-    /// goes whose page was written. Returns the label of what comes behind those rounds; nothing if there is no third copy.
+    /// Behind the second copy, whose rounds start at `round`: the third one, and how many rounds it may run. Returns the labels of what
+    /// comes behind those rounds; nothing if there is no third copy.
     pub(crate) fn strided(
         &mut self,
         isa: &Isa,
         all: &[Instruction],
         pages: &[Page],
-        (round, gone): (Label, Label),
-    ) -> Option<Label> {
+        round: Label,
+    ) -> Option<Over> {
         let plan = self.views.windows.paged.clone();
         // What calls its generic implementation may have the budget filled up.
         if !self.output.sites.is_empty() || plan.iter().all(|kept| kept.stride.is_none()) {
@@ -243,13 +294,15 @@ impl Lower<'_> {
         self.begin_round(Round::Strided);
         self.plan(&plan, round, all.len() as u32);
         self.views.plan = plan;
-        let (refill, start) = (self.asm.label(), self.asm.bound());
+        self.keep_pointers();
+        let (gone, refill, start) = (self.asm.label(), self.asm.label(), self.asm.bound());
         self.head(pages, all.len(), refill, gone);
         self.views.again = Some(start);
         self.body(isa, all);
         if !std::mem::take(&mut self.views.astray) && self.output.sites.is_empty() {
-            return Some(refill);
+            return Some(Over { refill, gone });
         }
+        self.places.pointers = [None; PLACES];
         self.asm.rollback(mark);
         self.output.cold.truncate(cold);
         self.output.links.truncate(links);
@@ -413,14 +466,23 @@ impl Lower<'_> {
         self.asm.store(opened(number, offset_of!(Opened, now)), S1);
     }
 
-    /// Behind the rounds that were known to stay in their pages: the budget is whole again, and the second copy goes on at `round`.
-    pub(crate) fn end_strided(&mut self, count: usize, round: Label) {
+    /// Behind the rounds that were known to stay in their pages: the budget is whole again, and the second copy goes on at `round`, or
+    /// at `gone` if the block's page was written.
+    pub(crate) fn end_strided(&mut self, over: Over, count: usize, (round, gone): (Label, Label)) {
+        self.asm.bind(over.refill);
         self.asm.alu_imm(Alu::Add, BUDGET, count as i32);
         self.asm.load(S1, stubs::reserve());
         self.asm.alu(Alu::Add, BUDGET, S1);
         self.asm.load(S2, stubs::left());
         self.asm.alu(Alu::Sub, S2, S1);
         self.asm.store(stubs::left(), S2);
-        self.asm.jmp(round);
+        for (label, to) in [(None, round), (Some(over.gone), gone)] {
+            if let Some(label) = label {
+                self.asm.bind(label);
+            }
+            self.places.homes = self.places.strided;
+            self.move_to(self.places.loop_homes);
+            self.asm.jmp(to);
+        }
     }
 }
