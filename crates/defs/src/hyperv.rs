@@ -116,7 +116,11 @@ pub mod call {
     pub const POST_MESSAGE: u16 = 0x5c;
     /// HvCallSignalEvent.
     pub const SIGNAL_EVENT: u16 = 0x5d;
-    /// The calls that flush TLBs.
+    /// HvCallFlushGuestPhysicalAddressSpace.
+    pub const FLUSH_GUEST_PHYSICAL_ADDRESS_SPACE: u16 = 0xaf;
+    /// HvCallFlushGuestPhysicalAddressList.
+    pub const FLUSH_GUEST_PHYSICAL_ADDRESS_LIST: u16 = 0xb0;
+    /// The calls that flush TLBs of linear addresses.
     pub const FLUSHES: [u16; 4] = [
         FLUSH_VIRTUAL_ADDRESS_SPACE,
         FLUSH_VIRTUAL_ADDRESS_LIST,

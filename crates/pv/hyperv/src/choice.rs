@@ -84,8 +84,8 @@ pub enum By {
     Needed(Enlightenment),
     /// It is off because this one is.
     GoneWith(Enlightenment),
-    /// It is off because the guest cannot have guests.
-    WithoutGuests,
+    /// It is off because the guest cannot have guests, or none of its kind.
+    WithoutGuests(Enlightenment),
 }
 
 impl std::fmt::Display for By {
@@ -99,7 +99,11 @@ impl std::fmt::Display for By {
             By::Words { within, words, place: Some(place) } => write!(f, "{within} {words} ({place})"),
             By::Needed(one) => write!(f, "needed by {}", one.name()),
             By::GoneWith(one) => write!(f, "goes with {}", one.name()),
-            By::WithoutGuests => f.write_str("for --nested vmx only"),
+            By::WithoutGuests(one) => f.write_str(match one {
+                Enlightenment::Evmcs => "for --nested vmx only",
+                Enlightenment::EnlightenedTlb => "for --nested svm only",
+                _ => "for --nested only",
+            }),
         }
     }
 }
@@ -222,6 +226,11 @@ impl Choice {
                 |one| one == Enlightenment::Evmcs,
                 "is for guests of VMX: say --nested vmx, or",
             )?;
+        } else {
+            self.drop_nested(
+                |one| one == Enlightenment::EnlightenedTlb,
+                "is for guests of SVM: say --nested svm, or",
+            )?;
         }
         self.drop_what_lost_its_needs()?;
         let asked = self.config.set;
@@ -259,7 +268,7 @@ impl Choice {
                 return Err(Mistakes(vec![Mistake { within, place, text }]));
             }
             self.config.set = self.config.set.without(one);
-            self.by.insert(one, By::WithoutGuests);
+            self.by.insert(one, By::WithoutGuests(one));
         }
         Ok(())
     }

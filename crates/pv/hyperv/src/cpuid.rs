@@ -66,7 +66,7 @@ mod tests {
         let config = Config::of_nested();
         let value = |number: u32| config.leaves(1).iter().find(|l| l.leaf == number).unwrap().value;
         assert_eq!(value(leaf::RECOMMENDATIONS).eax >> 14 & 1, 1);
-        assert_eq!(value(leaf::NESTED).eax, 1 << 19 | 1 << 17 | 0x0101);
+        assert_eq!(value(leaf::NESTED).eax, 1 << 22 | 1 << 19 | 1 << 18 | 1 << 17 | 0x0101);
     }
 
     #[test]

@@ -131,6 +131,21 @@ fn drop_all(
         _ => {}
     }
     partition.slots.flush(vp.index(), &VpSet::ALL, &Flush::All);
+    done(request)
+}
+
+/// HvCallFlushGuestPhysicalAddressSpace and HvCallFlushGuestPhysicalAddressList: translations through tables of a hypervisor for its
+/// guests, by the address of their root. What is kept of linear addresses is made of both, so all of it goes, whatever the pages.
+pub(crate) fn guest_physical(partition: &Partition, vp: &mut Vp, request: &Request<'_>) -> Completion {
+    let &[_, flags] = request.header else { return Completion::status(Status::InvalidHypercallInput) };
+    if flags != 0 {
+        return Completion::status(Status::InvalidParameter);
+    }
+    partition.slots.flush(vp.index(), &VpSet::ALL, &Flush::All);
+    done(request)
+}
+
+fn done(request: &Request<'_>) -> Completion {
     Completion {
         status: Status::Success,
         done: request.elements.len() as u16,
@@ -172,12 +187,7 @@ fn run(
         partition.used(Enlightenment::TlbflushExt);
     }
     partition.slots.flush(vp.index(), &targets, &what);
-    Completion {
-        status: Status::Success,
-        done: request.elements.len() as u16,
-        output: Vec::new(),
-        outcome: Outcome::Done,
-    }
+    done(request)
 }
 
 /// The pages of a list of HV_GVA_RANGEs. Addresses that are not canonical are in no TLB.

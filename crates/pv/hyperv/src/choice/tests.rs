@@ -142,7 +142,11 @@ fn what_is_for_hypervisors_comes_with_all_where_there_can_be_one() {
         choice.apply("--hyperv", &list("all").unwrap()).unwrap();
         choice.finish().unwrap()
     };
-    assert_eq!(all(true).config, Config::all_nested());
+    let of_vmx = Config {
+        set: Config::all_nested().set.without(Enlightenment::EnlightenedTlb),
+        ..Config::all_nested()
+    };
+    assert_eq!(all(true).config, of_vmx);
     assert_eq!(all(false).config, Config::all());
     let by = all(false).by.into_iter().find(|(one, _)| *one == Enlightenment::Evmcs).unwrap().1;
     assert_eq!(by.to_string(), "for --nested vmx only");
@@ -158,7 +162,12 @@ fn what_is_for_hypervisors_comes_with_all_where_there_can_be_one() {
     svm.apply("--hyperv", &list("all").unwrap()).unwrap();
     let set = svm.finish().unwrap().config.set;
     assert!(set.has(Enlightenment::EmsrBitmap) && set.has(Enlightenment::TlbflushDirect));
-    assert!(!set.has(Enlightenment::Evmcs));
+    assert!(!set.has(Enlightenment::Evmcs) && set.has(Enlightenment::EnlightenedTlb));
+    let mut choice = Choice::default().nested(true);
+    choice.apply("--hyperv", &list("enlightened_tlb").unwrap()).unwrap();
+    assert!(choice.clone().of_svm(true).finish().unwrap().config.set.has(Enlightenment::GpaFlush));
+    let refused = choice.finish().unwrap_err().to_string();
+    assert!(refused.ends_with("is for guests of SVM: say --nested svm, or leave it out"), "{refused}");
 }
 
 #[test]

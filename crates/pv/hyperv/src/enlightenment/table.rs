@@ -508,6 +508,29 @@ enlightenments! {
         nested: true,
         proof: "Hyper-V: Nested features: 0x..., with bit 17",
     };
+    /// Flushes of what is translated through a hypervisor's tables for its guests.
+    GpaFlush Row {
+        name: "gpa_flush",
+        cpuid: &[nested(18)],
+        hypercalls: &[call::FLUSH_GUEST_PHYSICAL_ADDRESS_SPACE, call::FLUSH_GUEST_PHYSICAL_ADDRESS_LIST],
+        needs: &[Enlightenment::Vapic],
+        why: "it is for hypervisors only; Hyper-V offers it, KVM does not",
+        brings: "a nested hypervisor that changes its guest's second tables tells all processors by one call, instead of an IPI and an INVEPT on each",
+        costs: "nothing",
+        nested: true,
+        proof: "Hyper-V: Nested features: 0x..., with bit 18; the report counts HvCallFlushGuestPhysicalAddressSpace",
+    };
+    /// Nested tables of SVM whose translations go by hypercall only.
+    EnlightenedTlb Row {
+        name: "enlightened_tlb",
+        cpuid: &[nested(22)],
+        needs: &[Enlightenment::GpaFlush],
+        why: "it is for hypervisors only, which ask for it in an enlightened VMCB; Hyper-V offers it, KVM does not",
+        brings: "a new ASID of a nested guest keeps what was translated through the nested tables",
+        costs: "nothing",
+        nested: true,
+        proof: "dmesg in the guest hypervisor: kvm: Hyper-V enlightened NPT TLB flush enabled",
+    };
     /// Synthetic debugging.
     Syndbg Row {
         name: "syndbg",

@@ -145,6 +145,21 @@ pub(crate) const CALLS: &[CallRow] = &[
         ..ROW
     },
     CallRow {
+        code: call::FLUSH_GUEST_PHYSICAL_ADDRESS_SPACE,
+        name: "HvCallFlushGuestPhysicalAddressSpace",
+        input: 2,
+        run: flush::guest_physical,
+        ..ROW
+    },
+    CallRow {
+        code: call::FLUSH_GUEST_PHYSICAL_ADDRESS_LIST,
+        name: "HvCallFlushGuestPhysicalAddressList",
+        input: 2,
+        element: 1,
+        run: flush::guest_physical,
+        ..ROW
+    },
+    CallRow {
         code: call::EXT_QUERY_CAPABILITIES,
         name: "HvExtCallQueryCapabilities",
         output: 1,

@@ -5,9 +5,11 @@ use satori_memory::{Gpa, GuestMemory};
 use satori_state::{Segment, reg, seg};
 
 use super::*;
-use crate::msr::tests::partition_of;
+use crate::Config;
+use crate::flush::Flush;
+use crate::msr::tests::rig_of;
 
-/// End of the memory that [`partition_of`] makes.
+/// End of the memory that [`rig_of`] makes.
 const END: u64 = 0x8000;
 const FAST: u64 = 1 << 16;
 
@@ -26,7 +28,11 @@ struct Guest {
 }
 
 fn guest(words: &str) -> Guest {
-    let (partition, _, memory) = partition_of(words, 3);
+    guest_of(words.parse().unwrap())
+}
+
+fn guest_of(config: Config) -> Guest {
+    let (partition, _, memory, _) = rig_of(config, 3);
     let mut vp = Vp::new(0);
     assert_eq!(partition.msr_write(&mut vp, msr::GUEST_OS_ID, 1), Ok(Outcome::Done));
     Guest { partition, memory, vp, cpu: kernel64() }
@@ -127,6 +133,25 @@ fn a_long_list_is_done_in_parts_and_the_instruction_executed_again() {
 }
 
 #[test]
+fn translations_of_second_tables_go_on_all_processors_where_that_is_offered() {
+    const SPACE: u64 = call::FLUSH_GUEST_PHYSICAL_ADDRESS_SPACE as u64;
+    const LIST: u64 = call::FLUSH_GUEST_PHYSICAL_ADDRESS_LIST as u64;
+    let taken =
+        |guest: &Guest| -> Vec<_> { (0..3).map(|index| guest.partition.slots.enter(index).take()).collect() };
+    let mut guest = guest_of(Config::all_nested());
+    guest.put(0x2000, &[0x1234_5000, 0, 0x10_0007, 0x4000_0800]);
+    for (input, done) in [(SPACE, 0), (LIST | 2 << 32, 2)] {
+        assert_eq!(guest.status(input, 0x2000, 0), (Status::Success as u16, done));
+        assert_eq!(taken(&guest), [Flush::All, Flush::All, Flush::All]);
+    }
+    guest.put(0x2008, &[1]);
+    assert_eq!(guest.status(SPACE, 0x2000, 0).0, Status::InvalidParameter as u16, "no flag is defined");
+    assert_eq!(taken(&guest), [Flush::Nothing, Flush::Nothing, Flush::Nothing]);
+    let mut other = self::guest("tlbflush");
+    assert_eq!(other.status(SPACE, 0x2000, 0).0, Status::AccessDenied as u16);
+}
+
+#[test]
 fn fast_calls_take_112_bytes_from_registers_and_more_than_16_only_where_offered() {
     let words = [0u64, 0, 1, 0x10_0000, 0x20_0000];
     for (offered, reps) in [("tlbflush", 2), ("tlbflush,xmm-input", 2), ("tlbflush,xmm-input", 12)] {
@@ -141,7 +166,7 @@ fn fast_calls_take_112_bytes_from_registers_and_more_than_16_only_where_offered(
             ("tlbflush", _) => assert_eq!(done, Err(Ud)),
             (_, 2) => {
                 assert_eq!((done, guest.cpu.gpr[reg::RAX]), (Ok(Hypercall::Done(Outcome::Done)), 2 << 32));
-                let pages = crate::Flush::Pages(words[3..].to_vec());
+                let pages = Flush::Pages(words[3..].to_vec());
                 assert_eq!(guest.partition.slots.enter(0).take(), pages);
                 let used = guest.partition.usage();
                 assert!(
@@ -200,7 +225,7 @@ fn elements_lie_behind_the_variable_header() {
     let mut guest = guest("tlbflush");
     guest.put(0x1000, &[0, 0, 0, 0b101, 0b100, 0, 0x5000, 0x6000]);
     assert_eq!(guest.status(LIST_EX | 2 << 17 | 2 << 32 | 1 << 48, 0x1000, 0), (0, 2));
-    assert_eq!(guest.partition.slots.enter(2).take(), crate::Flush::Pages(vec![0x6000]));
+    assert_eq!(guest.partition.slots.enter(2).take(), Flush::Pages(vec![0x6000]));
 }
 
 #[test]
@@ -228,7 +253,7 @@ fn both_conventions_answer_in_their_registers() {
     guest.cpu.gpr[reg::RBX] = high;
     assert_eq!(guest.partition.hypercall(&mut guest.vp, &mut guest.cpu), Ok(Hypercall::Done(Outcome::Done)));
     assert_eq!((guest.cpu.gpr[reg::RAX], guest.cpu.gpr[reg::RDX]), (0, 2));
-    assert_eq!(guest.partition.slots.enter(0).take(), crate::Flush::Pages(vec![0x5000, 0x6000]));
+    assert_eq!(guest.partition.slots.enter(0).take(), Flush::Pages(vec![0x5000, 0x6000]));
 
     assert_eq!(guest.partition.msr_write(&mut guest.vp, msr::GUEST_OS_ID, 0), Ok(Outcome::Done));
     guest.cpu = kernel64();

@@ -56,9 +56,16 @@ pub(crate) fn partition_of(words: &str, cpus: usize) -> (Partition, Arc<FakeCloc
 
 /// A partition, of eight processors at the synthetic controllers, and what it stands on.
 pub(crate) fn rig(words: &str, cpus: usize) -> (Partition, Arc<FakeClock>, GuestMemory, Arc<FakeApics>) {
+    rig_of(words.parse().unwrap(), cpus)
+}
+
+/// The same of what need not be offered to a guest without guests.
+pub(crate) fn rig_of(
+    config: Config,
+    cpus: usize,
+) -> (Partition, Arc<FakeClock>, GuestMemory, Arc<FakeApics>) {
     let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 0x8000 }]).unwrap();
     let clock = Arc::new(FakeClock(AtomicU64::new(0)));
-    let config: Config = words.parse().unwrap();
     let partition = Partition::new(config, memory.clone(), clock.clone(), 1_000_000_000).unwrap();
     let apics = Arc::new(FakeApics::default());
     let partition = partition.with_synic(8, apics.clone());
