@@ -69,10 +69,12 @@ enum Implicit {
     Rax,
 }
 
-/// Whether `mnemonic` can be copied, and what it does with RAX.
-fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
+/// Whether `insn` can be copied, and what it does with RAX.
+fn copyable(insn: &Instruction) -> Option<Implicit> {
     use Mnemonic::*;
-    match mnemonic {
+    match insn.mnemonic() {
+        // By more than 16 the result is each processor's own, and ours is one of them.
+        Shld | Shrd if insn.op1_register().size() == 2 => None,
         Mov | Movzx | Movsx | Movsxd | Add | Or | Adc | Sbb | And | Sub | Xor | Cmp | Test | Inc | Dec
         | Neg | Not | Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd | Bt | Bts | Btr | Btc
         | Bsf | Bsr | Tzcnt | Lzcnt | Popcnt | Bswap | Xchg | Xadd | Movbe | Andn | Bextr | Blsi | Blsmsk
@@ -89,7 +91,7 @@ fn copyable(mnemonic: Mnemonic) -> Option<Implicit> {
 
 /// Whether `insn` is copied, unless it is left to its generic implementation.
 pub(crate) fn is_copied(insn: &Instruction) -> bool {
-    copyable(insn.mnemonic()).is_some()
+    copyable(insn).is_some()
 }
 
 /// Whether `insn` is certain to be copied, and cannot leave the code.
@@ -238,7 +240,7 @@ impl Lower<'_> {
             Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence => return self.asm.copy(insn),
             _ => {}
         }
-        let Some(mut implicit) = copyable(insn.mnemonic()) else { return false };
+        let Some(mut implicit) = copyable(insn) else { return false };
         if insn.mnemonic() == Mnemonic::Imul && insn.op_count() > 1 {
             implicit = Implicit::None;
         }
@@ -546,7 +548,12 @@ mod tests {
     #[test]
     fn operands_that_are_rax_by_the_opcode_are_those_of_the_decoders_table() {
         let mut found = 0;
-        for code in Code::values().filter(|code| copyable(code.mnemonic()).is_some()) {
+        let copied = |code: &Code| {
+            let mut insn = Instruction::default();
+            insn.set_code(*code);
+            is_copied(&insn)
+        };
+        for code in Code::values().filter(copied) {
             let mut insn = Instruction::default();
             insn.set_code(code);
             let code = general_form(&insn).map_or(code, |general| general.code());
@@ -557,5 +564,13 @@ mod tests {
             }
         }
         assert_eq!(found, 11);
+    }
+
+    #[test]
+    fn what_processors_do_differently_is_not_copied() {
+        let copied = |bytes: &[u8]| is_copied(&iced_x86::Decoder::new(64, bytes, 0).decode());
+        assert!(!copied(&[0x66, 0x0f, 0xa5, 0xc8]), "shld ax, cx, cl");
+        assert!(!copied(&[0x66, 0x0f, 0xac, 0xc8, 17]), "shrd ax, cx, 17");
+        assert!(copied(&[0x0f, 0xa5, 0xc8]) && copied(&[0x48, 0x0f, 0xac, 0xc8, 17]));
     }
 }
