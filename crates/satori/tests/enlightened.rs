@@ -13,7 +13,11 @@ fn under_every_choice(guest: &str, cpus: u32) {
         passes(guest, cpus, &["--hyperv", choice]);
     }
     for one in Enlightenment::ALL.iter().filter(|one| one.row().refused.is_none()) {
-        let nested: &[&str] = if one.row().nested { &["--nested", "vmx"] } else { &[] };
+        let nested: &[&str] = match one {
+            Enlightenment::EnlightenedTlb => &["--nested", "svm"],
+            _ if one.row().nested => &["--nested", "vmx"],
+            _ => &[],
+        };
         passes(guest, cpus, &[&["--hyperv", one.name()], nested].concat());
     }
 }
@@ -55,6 +59,7 @@ fn hypercalls_answer_as_offered() {
     for choice in ["off", "auto", "all", "ipi", "spinlocks", "extended-calls", "tlbflush,xmm-input"] {
         passes("hv_calls", 1, &["--hyperv", choice]);
     }
+    passes("hv_calls", 1, &["--hyperv", "auto,gpa_flush", "--nested", "vmx"]);
     // By VMMCALL.
     passes("hv_calls", 1, &["--hyperv", "all", "--cpu", "max,vendor=AuthenticAMD"]);
 }

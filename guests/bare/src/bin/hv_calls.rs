@@ -4,7 +4,7 @@
 #![no_main]
 
 use satori_guests::cpu::selector;
-use satori_guests::defs::hyperv::{PAGE_ENABLE, Status, call as code, msr as synthetic};
+use satori_guests::defs::hyperv::{PAGE_ENABLE, Status, call as code, leaf, msr as synthetic};
 use satori_guests::defs::x86::vector;
 use satori_guests::hyperv::bit::*;
 use satori_guests::hyperv::{self as hv, Bit, Control, call, call_xmm, peek, peek32, poke};
@@ -48,7 +48,7 @@ const fn plain(code: u16, offered: fn() -> bool, words: usize) -> Call {
     Call { code, offered, words, header: false, rep: false, output: false }
 }
 
-const CALLS: [Call; 10] = [
+const CALLS: [Call; 12] = [
     plain(code::FLUSH_VIRTUAL_ADDRESS_SPACE, || REMOTE_TLB_FLUSH.offered(), 3),
     Call { rep: true, ..plain(code::FLUSH_VIRTUAL_ADDRESS_LIST, || REMOTE_TLB_FLUSH.offered(), 3) },
     plain(code::NOTIFY_LONG_SPIN_WAIT, || spin_tries() != u32::MAX, 1),
@@ -62,8 +62,15 @@ const CALLS: [Call; 10] = [
     Call { header: true, ..plain(code::SEND_SYNTHETIC_CLUSTER_IPI_EX, || ex(CLUSTER_IPI), 3) },
     plain(code::POST_MESSAGE, || POST_MESSAGES.offered(), 32),
     plain(code::SIGNAL_EVENT, || SIGNAL_EVENTS.offered(), 1),
+    plain(code::FLUSH_GUEST_PHYSICAL_ADDRESS_SPACE, flushes_guest_mappings, 2),
+    Call { rep: true, ..plain(code::FLUSH_GUEST_PHYSICAL_ADDRESS_LIST, flushes_guest_mappings, 2) },
     Call { output: true, ..plain(code::EXT_QUERY_CAPABILITIES, || EXTENDED_HYPERCALLS.offered(), 0) },
 ];
+
+/// Leaf 0x4000000a, for guests that have guests.
+fn flushes_guest_mappings() -> bool {
+    hv::present() && insn::cpuid(leaf::NESTED, 0)[0] >> 18 & 1 != 0
+}
 
 fn ex(bit: Bit) -> bool {
     bit.offered() && EX_PROCESSOR_MASKS.offered()
