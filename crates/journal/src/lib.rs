@@ -29,19 +29,14 @@ enum Way {
     Replay(Box<Reader>),
 }
 
-#[derive(Default)]
-struct Inbox {
-    waiting: VecDeque<(u32, Vec<u8>)>,
-}
-
 struct Shared {
     way: Mutex<Way>,
     replays: bool,
     round: Mutex<u64>,
-    inbox: Mutex<Inbox>,
+    /// What came and was not taken, each with its source's number.
+    inbox: Mutex<VecDeque<(u32, Vec<u8>)>>,
     sources: Mutex<Vec<(String, Arc<OnceLock<Taker>>)>>,
     ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    failed: Mutex<Option<String>>,
 }
 
 /// A run's journal; clones are the same.
@@ -104,7 +99,6 @@ impl Journal {
             inbox: Mutex::default(),
             sources: Mutex::default(),
             ring: OnceLock::new(),
-            failed: Mutex::default(),
         }));
         journal.source("machine");
         journal
@@ -143,7 +137,7 @@ impl Journal {
 
     /// Whether something waits for the machine.
     pub fn has_come(&self) -> bool {
-        !lock(&self.0.inbox).waiting.is_empty()
+        !lock(&self.0.inbox).is_empty()
     }
 
     /// A round begins at `count` instructions: hands over all that belongs before it. The error is why the run is not the one that was
@@ -154,9 +148,6 @@ impl Journal {
             *round += 1;
             *round
         };
-        if let Some(why) = lock(&self.0.failed).take() {
-            return Err(why);
-        }
         let all = match &mut *lock(&self.0.way) {
             Way::Record(writer) => {
                 writer.go().map_err(|why| why.to_string())?;
@@ -191,7 +182,7 @@ impl Journal {
     }
 
     fn empty(&self) -> Vec<(u32, Vec<u8>)> {
-        lock(&self.0.inbox).waiting.drain(..).collect()
+        lock(&self.0.inbox).drain(..).collect()
     }
 
     /// When what is played next comes, if that is in the next round: at so many instructions. [`Next::Later`] if it comes behind that.
@@ -260,7 +251,7 @@ impl Source {
             return;
         }
         let shared = &self.journal.0;
-        lock(&shared.inbox).waiting.push_back((self.number, bytes.to_vec()));
+        lock(&shared.inbox).push_back((self.number, bytes.to_vec()));
         if let Some(ring) = shared.ring.get() {
             ring();
         }
