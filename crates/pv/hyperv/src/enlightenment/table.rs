@@ -526,7 +526,7 @@ enlightenments! {
         cpuid: &[nested(22)],
         needs: &[Enlightenment::GpaFlush],
         why: "it is for hypervisors only, which ask for it in an enlightened VMCB; Hyper-V offers it, KVM does not",
-        brings: "a new ASID of a nested guest keeps what was translated through the nested tables",
+        brings: "kvm_amd flushes what its guests' nested tables translate by gpa_flush's call; a new ASID costs no less here than without",
         costs: "nothing",
         nested: true,
         proof: "dmesg in the guest hypervisor: kvm: Hyper-V enlightened NPT TLB flush enabled",
