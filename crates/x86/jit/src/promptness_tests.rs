@@ -240,6 +240,53 @@ fn no_interrupt_comes_between_sti_and_the_next_instruction() {
     }
 }
 
+/// Time that each reading moves on by one.
+#[derive(Default)]
+struct Readings(AtomicU64);
+
+impl TimeSource for Readings {
+    fn counter(&self) -> u64 {
+        self.0.fetch_add(1, Relaxed)
+    }
+    fn retired(&self, _instructions: u64) {}
+}
+
+#[test]
+fn a_timer_comes_right_behind_the_instruction_that_read_its_time() {
+    let engines: [Box<dyn Engine<X86>>; 3] =
+        [Box::new(Translator::eager()), Box::new(Translator::default()), Box::new(Interpreter)];
+    // 1: rdtsc or rdtscp; mov %rax, (%rbx); jmp 1b
+    for read in [&[0x0f, 0x31][..], &[0x0f, 0x01, 0xf9]] {
+        let code = [read, &[0x48, 0x89, 0x03, 0xeb, 0xfb - read.len() as u8]].concat();
+        for engine in &engines {
+            let template = machine64();
+            let memory = template.memory().clone();
+            let (parts, own) = (
+                PartitionParts {
+                    memory: memory.clone(),
+                    time: Arc::new(Readings::default()),
+                    parallel: false,
+                    offered: Offered::EVERYTHING.into(),
+                },
+                VcpuParts { index: 0, entropy: Box::new(Numbers(1)) },
+            );
+            let mut vcpu = engine.create_partition(parts).expect("nothing of the host's").create_vcpu(own);
+            memory.write(Gpa(CODE), &code).expect("it is RAM");
+            *vcpu.state_mut(Parts::ALL) = template.state.clone();
+            let state = vcpu.state_mut(Parts::ALL);
+            (state.rip, state.gpr[reg::RBX]) = (CODE, SCRATCH);
+            for deadline in [5, 900, 1500, 9999] {
+                let exit = vcpu.run(Until { counter: Some(deadline), instructions: None });
+                assert_eq!(exit, Exit::PreemptionTimer);
+                let (state, stored) = (vcpu.state(), memory.read_u64(Gpa(SCRATCH)).expect("it is RAM"));
+                assert_eq!(state.rip, CODE + read.len() as u64, "behind the reading");
+                assert!(stored < deadline && state.gpr[reg::RAX] >= deadline, "{stored} {deadline}");
+                vcpu.resume(Resume::Continue);
+            }
+        }
+    }
+}
+
 #[test]
 fn an_interrupt_is_taken_within_4096_instructions_on_every_path() {
     let engines: [(&str, Box<dyn Engine<X86>>); 3] = [

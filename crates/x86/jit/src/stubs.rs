@@ -81,6 +81,9 @@ pub(crate) fn code_mode() -> Mem {
 pub(crate) fn interrupt_window() -> Mem {
     field(offset_of!(Translating, cpu.windows.interrupt))
 }
+pub(crate) fn due() -> Mem {
+    field(offset_of!(Translating, cpu.windows.due))
+}
 pub(crate) fn behind_sti() -> Mem {
     field(offset_of!(Translating, cpu.windows.behind_sti))
 }

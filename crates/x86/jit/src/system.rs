@@ -148,6 +148,8 @@ impl Lower<'_> {
         self.asm.constant(S1, self.current.rest.into());
         self.asm.call_to(self.stubs.time_stamp);
         self.reload_vectors();
+        self.asm.alu_byte(Alu::Cmp, stubs::due(), 0);
+        self.asm.jcc(cc::NE, other);
         self.asm.mov32(GUEST_RAX, S1);
         self.asm.shr(S1, 32);
         self.asm.mov(RDX, S1);

@@ -261,12 +261,27 @@ impl Cpu {
         self.count.retired + self.decoded.before
     }
 
-    /// The guest's time-stamp counter.
+    /// The guest's time-stamp counter. A timer that is due by then is noted: no guest may see how late the clock is looked
+    /// at, for which a host that had others to run may be to blame.
     pub fn tsc(&mut self) -> u64 {
         let retired = self.retired_now();
         self.tell_retired(retired);
-        let tsc = self.time().guest_counter().wrapping_add(self.state.tsc_offset);
+        let now = self.time().guest_counter();
+        // The second is another one only where the guest's frequency was changed.
+        let passed = |at: u64| now >= at && self.time().counter() >= at;
+        self.windows.due = self.windows.until.is_some_and(passed) || self.vmx.timer.is_some_and(passed);
+        let tsc = now.wrapping_add(self.state.tsc_offset);
         if self.vmx.guest { self.nested_tsc(tsc) } else { tsc }
+    }
+
+    /// The same for an instruction: if a timer is due, it is executed by itself, and the timer comes right behind it.
+    pub(crate) fn read_tsc(&mut self) -> Exec<u64> {
+        let tsc = self.tsc();
+        if self.windows.due {
+            self.execute_alone()?;
+            self.windows.attention = true;
+        }
+        Ok(tsc)
     }
 
     /// Sets the task priority; the machine looks if it fell below its threshold.

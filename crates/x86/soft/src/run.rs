@@ -33,6 +33,7 @@ impl Cpu {
         self.notice_map();
         self.arm();
         self.notice_watched();
+        self.windows.until = until.counter;
         self.count.begin_run(until.instructions.is_some());
         let end = until.instructions.map_or(u64::MAX, |n| self.count.retired.saturating_add(n));
         let look = end.min(self.count.retired + interval);
@@ -129,7 +130,7 @@ impl Cpu {
         if self.kick().paused() {
             self.seat().stand_aside();
         }
-        if self.count.retired >= horizon.look {
+        if std::mem::take(&mut self.windows.due) || self.count.retired >= horizon.look {
             self.windows.attention = true;
             self.tell_retired(self.count.retired);
             if horizon.until.counter.is_some_and(|deadline| self.time().counter() >= deadline) {
@@ -203,6 +204,7 @@ impl Cpu {
     pub fn nothing_to_see(&self) -> bool {
         let state = &self.state;
         !(self.kick().pending()
+            || self.windows.due
             || self.special()
             || self.pending.task_switches > 0
             || state.tpr >> 4 < self.controls.tpr_threshold

@@ -94,7 +94,7 @@ pub(crate) struct Vmx {
     /// The host's blocking of NMIs, while a guest with virtual NMIs has its own.
     host_nmi_blocked: bool,
     /// The partition's TSC at which the preemption timer expires.
-    timer: Option<u64>,
+    pub(crate) timer: Option<u64>,
     /// The instruction that is executed stands behind a load of SS.
     pub in_ss_shadow: bool,
     /// The monitor trap flag's exit comes before the next instruction.

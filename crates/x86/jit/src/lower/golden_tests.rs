@@ -118,6 +118,7 @@ fn fields() -> Vec<(String, usize, usize)> {
     add("code_mode".into(), offset_of!(Translating, cpu.derived.code_mode), 8);
     add("interrupt_window".into(), offset_of!(Translating, cpu.windows.interrupt), 1);
     add("behind_sti".into(), offset_of!(Translating, cpu.windows.behind_sti), 4);
+    add("due".into(), offset_of!(Translating, cpu.windows.due), 1);
     add(
         "tlb".into(),
         offset_of!(Translating, cpu.mmu.tlb) + Tlb::ENTRIES_OFFSET,

@@ -17,4 +17,8 @@ pub struct Windows {
     /// The lower half of the address behind the last STI that translated code executed, or 0. Such an STI keeps no interrupt
     /// shadow; a run that ends at that address gives the guest one ([`Cpu::keep_shadow`](crate::cpu::Cpu::keep_shadow)).
     pub behind_sti: u32,
+    /// The partition's counter at which the run is left for a timer.
+    pub(crate) until: Option<u64>,
+    /// A guest read a time at which a timer is due: it comes behind the instruction that did. Translated code looks at this.
+    pub due: bool,
 }

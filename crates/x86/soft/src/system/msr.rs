@@ -51,7 +51,7 @@ fn rdmsr(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_supervisor()?;
     let number = cpu.state.gpr[reg::RCX] as u32;
     let value = if number == msr::IA32_TSC {
-        cpu.tsc()
+        cpu.read_tsc()?
     } else if let Some(register) = passed_through(cpu, number) {
         *register
     } else {
@@ -90,7 +90,7 @@ fn require_tsc(cpu: &mut Cpu) -> Exec<()> {
 
 fn rdtsc(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     require_tsc(cpu)?;
-    let tsc = cpu.tsc();
+    let tsc = cpu.read_tsc()?;
     set_edx_eax(cpu, tsc);
     Ok(())
 }

@@ -359,5 +359,31 @@ fn timer(t: &mut Test) {
         t.eq(name, machine.run(code), Ok(52));
         t.eq((name, "activity"), read(field::ACTIVITY), Some(u64::from(code[0] == 0xf4 || activity == 1)));
     }
+    no_time_behind_it(t, &machine);
     machine.end();
+}
+
+/// A guest that reads the time over and over sees none behind the timer's, however late somebody looks at a clock.
+fn no_time_behind_it(t: &mut Test, machine: &Machine) {
+    const VALUE: u64 = 1 << 16;
+    let shift = insn::rdmsr(0x485) & 0x1f;
+    let place = paging::page();
+    // movabs $place, %rsi; rdtsc; shl $32, %rdx; or %rdx, %rax; mov %rax, (%rsi); mov %rax, 8(%rsi)
+    let mut code = [0_u8; 48];
+    let first = [0x0f, 0x31, 0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xd0, 0x48, 0x89, 0x06];
+    // 1: rdtsc; shl $32, %rdx; or %rdx, %rax; mov %rax, 8(%rsi); jmp 1b
+    let again = [0x0f, 0x31, 0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xd0, 0x48, 0x89, 0x46, 0x08, 0xeb, 0xf1];
+    code[..2].copy_from_slice(&[0x48, 0xbe]);
+    code[2..10].copy_from_slice(&place.to_le_bytes());
+    code[10..22].copy_from_slice(&first);
+    code[22..37].copy_from_slice(&again);
+    for round in 0..4 {
+        machine.fresh();
+        write(field::PIN, capability(0x48d).0 | 1 << 6);
+        write(field::TIMER, VALUE);
+        t.eq(("reading the time", round), machine.run(&code), Ok(52));
+        // SAFETY: the page is this test's, and the guest has left.
+        let [begun, last] = unsafe { (place as *const [u64; 2]).read_volatile() };
+        t.eq(("the last time is before the timer's", round), last < begun + (VALUE << shift), true);
+    }
 }
