@@ -1,6 +1,6 @@
 //! One life of a machine, from power-up or reset to the next: its memory, devices and processors.
 
-mod interfaces;
+pub(crate) mod interfaces;
 mod processors;
 mod sleep;
 pub(crate) mod vmbus;

@@ -9,6 +9,7 @@ mod rooms;
 use std::sync::Arc;
 
 use satori_bus::Timer;
+use satori_cpuid::Vendor;
 use satori_engine::{Capability, Counts};
 use satori_exits::Platform;
 use satori_pci::PciFunction;
@@ -17,6 +18,7 @@ use satori_save::{Error, Save, Saved, Value};
 use crate::Event;
 use crate::console::Console;
 use crate::control::Control;
+use crate::life::interfaces::calls_of;
 use crate::life::{Blueprint, Time};
 use crate::shared::Shared;
 use crate::tsc_change::Planned;
@@ -51,7 +53,11 @@ pub(crate) fn identity(plan: &Blueprint, platform: &Platform) -> Vec<(String, St
     let kind = if plan.time.is_virtual() { "virtual" } else { "real" };
     // The guest has it in its memory.
     let by_port = plan.engine.capabilities().has(Capability::HypercallsByPort);
-    let calls = if by_port && !plan.config.hyperv.set.is_empty() { "a port" } else { "an instruction" };
+    let calls = match calls_of(plan, platform.cpuid.offered().vendor) {
+        _ if by_port && !plan.config.hyperv.set.is_empty() => "a port",
+        Vendor::Amd => "VMMCALL",
+        Vendor::Intel | Vendor::Other => "VMCALL",
+    };
     let settings = [
         ("--clock", kind.to_string()),
         ("the TSC's frequency", clock.counter_hz().to_string()),

@@ -35,6 +35,7 @@ pub fn enter_folder(mode: Mode, folder: &Folder<'_>) -> io::Result<(OwnedFd, Res
     }
     let mut measures = Vec::new();
     let keep = [folder.keep, &[root.as_raw_fd()]].concat();
+    crate::find_vdso();
     measures.push(Measure { name: "closed files", outcome: crate::close_files(&keep) });
     let spaces = namespaces(&root, folder.root == Path::new("/"));
     if let Ok(true) = spaces {

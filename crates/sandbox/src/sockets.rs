@@ -27,6 +27,7 @@ pub fn enter_sockets(mode: Mode, folder: &Path, keep: &[RawFd], status: i32) -> 
         measures.push(Measure { name, outcome });
         Ok(())
     };
+    crate::find_vdso();
     add("closed files", crate::close_files(keep))?;
     std::env::set_current_dir(folder).map_err(there)?;
     add("mount namespace", alone().map(|()| "the folder is all there is").map_err(text))?;

@@ -15,6 +15,8 @@ pub enum Capability {
     /// The instruction for hypercalls does not stop it; what does is an access to a port that the instruction set's side of
     /// the seam names.
     HypercallsByPort,
+    /// Of the instructions for hypercalls that different vendors have, guests have the host's, whatever their processor says.
+    HypercallsAsHost,
 }
 
 impl Capability {
@@ -26,6 +28,7 @@ impl Capability {
             Capability::GivesPriority => "gives the task priority",
             Capability::KeepsInterruptController => "keeps the interrupt controllers itself",
             Capability::HypercallsByPort => "is told of hypercalls by a port",
+            Capability::HypercallsAsHost => "takes hypercalls by the host's own instruction",
         }
     }
 }

@@ -89,7 +89,7 @@ impl Interfaces {
                 console,
                 shared: plan.shared.clone(),
             });
-            let amd = processors.cpuid.offered().vendor == Vendor::Amd;
+            let amd = calls_of(plan, processors.cpuid.offered().vendor) == Vendor::Amd;
             let cpus = plan.config.topology.cpus();
             Arc::new(satori_xen::Domain::new(config, memory.clone(), clock.clone(), cpus, amd, host))
         });
@@ -113,7 +113,7 @@ fn hyperv(plan: &Blueprint, processors: &Processors) -> Result<satori_hyperv::Pa
     let kicks = processors.vcpus.iter().map(|vcpu| interrupt(vcpu.kick())).collect();
     let partition = partition.with_processors(kicks);
     let by_port = plan.engine.capabilities().has(Capability::HypercallsByPort);
-    let partition = match (by_port, processors.cpuid.offered().vendor) {
+    let partition = match (by_port, calls_of(plan, processors.cpuid.offered().vendor)) {
         (true, _) => partition.with_call_port(HYPERCALL_PORT),
         (false, Vendor::Amd) => partition.with_vmmcall(),
         (false, Vendor::Intel | Vendor::Other) => partition,
@@ -121,6 +121,11 @@ fn hyperv(plan: &Blueprint, processors: &Processors) -> Result<satori_hyperv::Pa
     let partition = if plan.config.xen.is_some() { partition.beside_xen() } else { partition };
     let sources = Arc::new(Sources(processors.apics.clone()));
     Ok(partition.with_synic(plan.config.topology.cpus(), sources))
+}
+
+/// Whose instruction hypercall pages have, where the guest's processor is `vendor`'s.
+pub(crate) fn calls_of(plan: &Blueprint, vendor: Vendor) -> Vendor {
+    if plan.engine.capabilities().has(Capability::HypercallsAsHost) { Vendor::host() } else { vendor }
 }
 
 /// What brings a vCPU out of the guest and, as it need not look at anything, does not wake it.

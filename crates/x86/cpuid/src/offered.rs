@@ -15,6 +15,13 @@ pub enum Vendor {
 }
 
 impl Vendor {
+    /// That of the processor that executes this.
+    pub fn host() -> Self {
+        let leaf = std::arch::x86_64::__cpuid(0);
+        let words = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes);
+        Vendor::of(words.as_flattened().try_into().unwrap_or(&[0; 12]))
+    }
+
     /// The vendor of a string, in the order in which EBX, EDX and ECX of leaf 0 spell it.
     pub fn of(string: &[u8; 12]) -> Self {
         match string {

@@ -88,9 +88,11 @@ impl Engine<X86> for Kvm {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Capability::{BreakOnData, GivesPriority, HypercallsByPort};
+        use Capability::{BreakOnData, GivesPriority, HypercallsAsHost, HypercallsByPort};
+        // The other vendor's instruction KVM writes over with the host's, where the guest made it executable: in a page
+        // that must not be written that is a page fault.
         match self.told {
-            true => Capabilities::of(&[BreakOnData, GivesPriority]),
+            true => Capabilities::of(&[BreakOnData, GivesPriority, HypercallsAsHost]),
             false => Capabilities::of(&[BreakOnData, GivesPriority, HypercallsByPort]),
         }
     }
