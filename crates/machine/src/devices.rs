@@ -16,7 +16,7 @@ use satori_memory::GuestMemory;
 use satori_pci::PciBus;
 use satori_virtio::{
     BAR_BYTES, Balloon, Block, Console, Device, Dialect, Disk, Fs, Net, Nic, Port, RandomBytes, Rng, Share,
-    Sockets, TapCard, VirtioFunction, Vsock, Wiring,
+    Sockets, TapCard, Timing, VirtioFunction, Vsock, Wiring,
 };
 
 use satori_cable::Cable;
@@ -184,7 +184,7 @@ impl Devices {
         &self,
         bus: &Bus<'_>,
         memory: &GuestMemory,
-        determined: bool,
+        timing: Option<&Timing>,
         moved: &Arc<AtomicU64>,
     ) -> Result<(), Error> {
         for ((name, device), slot) in self.0.pci.iter().zip(SLOTS) {
@@ -194,7 +194,7 @@ impl Devices {
                 at: bus.window + u64::from(slot) * BAR_BYTES,
                 messages: bus.messages.clone(),
                 pin: (bus.pin)(slot)?,
-                determined,
+                timing: timing.cloned(),
                 // A guest's kernel takes random bytes and gives memory back whatever else it does.
                 moved: if matches!(*name, "rng" | "balloon") { Arc::default() } else { moved.clone() },
             };
@@ -275,7 +275,7 @@ pub(crate) fn wire_chipset(
     chipset: &Chipset,
     memory: &GuestMemory,
     messages: &Arc<dyn MsiSink>,
-    determined: bool,
+    timing: Option<&Timing>,
     moved: &Arc<AtomicU64>,
 ) -> Result<(), Error> {
     let bus = Bus {
@@ -285,7 +285,7 @@ pub(crate) fn wire_chipset(
         messages: messages.clone(),
         pin: &|slot| pin(chipset, slot),
     };
-    devices.wire(&bus, memory, determined, moved)
+    devices.wire(&bus, memory, timing, moved)
 }
 
 /// Where pin INTA of the device in `slot` leads.

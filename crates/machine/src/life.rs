@@ -136,6 +136,11 @@ impl Time {
         matches!(self, Time::Virtual(_))
     }
 
+    /// What devices need whose answers have to come at the same time in every run.
+    pub(crate) fn timing(&self, timers: &Arc<TimerQueue>) -> Option<satori_virtio::Timing> {
+        self.is_virtual().then(|| satori_virtio::Timing { clock: self.clock(), timers: timers.clone() })
+    }
+
     /// Stands still, or goes on. Virtual time does so by itself: it is what vCPUs execute.
     pub(crate) fn pause(&self, pause: bool) {
         if let Time::Real(clock) = self {
@@ -361,9 +366,9 @@ fn chipset(
     let pm = Arc::downgrade(&chipset.pm);
     plan.shared.on_button(move || pm.upgrade().iter().for_each(|pm| pm.press_power_button()));
     plan.config.serials.wire(&chipset, &plan.shared.moved)?;
-    let determined = plan.time.is_virtual();
+    let timing = plan.time.timing(timers);
     let (devices, moved) = (&plan.config.devices, &plan.shared.moved);
-    devices::wire_chipset(devices, &chipset, &memory, &processors.messages, determined, moved)?;
+    devices::wire_chipset(devices, &chipset, &memory, &processors.messages, timing.as_ref(), moved)?;
     if plan.config.testdev {
         devices::wire_testdev(&chipset)?;
     }

@@ -12,6 +12,7 @@
 pub mod apic;
 pub mod console;
 pub mod cpu;
+pub mod disk;
 mod entry;
 pub mod handler;
 pub mod harness;
@@ -20,9 +21,12 @@ pub mod insn;
 pub mod legacy;
 pub mod msr;
 pub mod paging;
+pub mod pci;
+pub mod place;
 mod runtime;
 pub mod smp;
 pub mod subject;
+pub mod virtio;
 
 pub use harness::{Case, Test};
 pub use satori_defs as defs;

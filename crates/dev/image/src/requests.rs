@@ -4,8 +4,9 @@
 //! done in order by the disk's [`IoThread`], which others may share. A flush is answered when fdatasync has returned.
 
 use std::collections::VecDeque;
-use std::io::Result as IoResult;
-use std::sync::{Arc, Condvar, Mutex};
+use std::io::{Error, Result as IoResult};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use satori_host::io_thread::{IoThread, Work};
 use satori_lock::{Held, lock};
@@ -43,9 +44,21 @@ pub enum Request {
 /// Who is told what became of a request; of a read, the bytes.
 pub type Answer = Box<dyn FnOnce(IoResult<Vec<u8>>) + Send>;
 
+/// Bytes to be written that may wait. Who asks for more waits itself until there are fewer.
+const WAITING_MAX: usize = 64 << 20;
+
+impl Request {
+    /// Bytes that it keeps.
+    fn bytes(&self) -> usize {
+        if let Request::Write { data, .. } = self { data.len() } else { 0 }
+    }
+}
+
 #[derive(Default)]
 struct State {
     waiting: VecDeque<(Request, Answer)>,
+    /// Bytes of those.
+    bytes: usize,
     /// The thread has one in its hands.
     busy: bool,
     /// The thread was given this disk, and will look for what waits.
@@ -59,7 +72,12 @@ struct Shared {
     image: Image,
     state: Mutex<State>,
     done: Condvar,
+    /// Requests that failed and were told.
+    told: AtomicU8,
 }
+
+/// Requests that failed, of which messages tell: a guest must not fill what the host keeps of them.
+const FAILURES: u8 = 10;
 
 /// A disk's requests, and its image.
 pub struct Requests {
@@ -84,7 +102,15 @@ impl Shared {
                 ranges.iter().try_for_each(|&(at, len)| self.image.zero(at, len)).map(none)
             }
         };
-        result.inspect_err(|error| tracing::warn!("a request to a disk failed: {error}"))
+        result.inspect_err(|error| self.tell(error))
+    }
+
+    fn tell(&self, error: &Error) {
+        let one_more = |told| (told < FAILURES).then_some(told + 1);
+        if let Ok(before) = self.told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            let last = if before + 1 == FAILURES { "; of more of this disk's nothing is told" } else { "" };
+            tracing::warn!("a request to a disk failed: {error}{last}");
+        }
     }
 }
 
@@ -92,6 +118,7 @@ impl Work for Shared {
     fn step(&self) -> bool {
         let mut state = lock(&self.state);
         if let Some((request, answer)) = state.waiting.pop_front() {
+            state.bytes -= request.bytes();
             state.busy = true;
             drop(state);
             answer(self.execute(&request));
@@ -109,8 +136,8 @@ impl Work for Shared {
 impl Requests {
     /// Those of the disk with this image, of which `thread` does what may have to wait.
     pub fn new(image: Image, thread: IoThread) -> Self {
-        let (state, done) = (Mutex::default(), Condvar::new());
-        Requests { shared: Arc::new(Shared { image, state, done }), thread }
+        let (state, done, told) = (Mutex::default(), Condvar::new(), AtomicU8::new(0));
+        Requests { shared: Arc::new(Shared { image, state, done, told }), thread }
     }
 
     /// The thread that does what may have to wait.
@@ -148,6 +175,8 @@ impl Requests {
             drop(state);
             answer(Ok(data));
         } else {
+            state = self.until(state, |state| state.bytes <= WAITING_MAX);
+            state.bytes += request.bytes();
             state.waiting.push_back((request, answer));
             if !std::mem::replace(&mut state.due, true) {
                 drop(state);
@@ -169,17 +198,30 @@ impl Requests {
 
     /// Forgets what waits, and waits until the thread has nothing more in its hands.
     pub fn clear(&self) {
-        lock(&self.shared.state).waiting.clear();
+        {
+            let mut state = lock(&self.shared.state);
+            state.waiting.clear();
+            state.bytes = 0;
+        }
         self.idle();
     }
 
     /// Waits until the thread has nothing more in its hands.
     pub fn idle(&self) {
-        let mut state = lock(&self.shared.state);
-        while state.busy || !state.waiting.is_empty() {
+        drop(self.until(lock(&self.shared.state), |state| !state.busy && state.waiting.is_empty()));
+    }
+
+    /// Waits until `done` holds.
+    fn until<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        done: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        while !done(&state) {
             state.watchers += 1;
             state = self.shared.done.wait(state).held();
             state.watchers -= 1;
         }
+        state
     }
 }

@@ -1,21 +1,25 @@
 //! Block device (virtio 1.2, 5.2) on an image.
 //!
 //! [`Requests`] does what its driver asks for. A reset waits until what that has in its hands is done, so that no write of a former
-//! driver comes behind one of the next.
+//! driver comes behind one of the next. In runs that have to be the same every time a request is done when its time has come
+//! ([`delayed`]).
 
+mod delayed;
 #[cfg(test)]
 mod tests;
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
+use satori_bus::Timer;
 use satori_defs::virtio::{block::*, kind};
 use satori_host::io_thread::IoThread;
 use satori_image::{Image, Request, Requests};
 use satori_save::{State as _, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::{Chain, Device, Error, Link};
+use crate::{Chain, Device, Error, Link, lock};
+use delayed::{Delayed, SavedDelayed};
 
 /// Queues, and descriptors of each.
 const QUEUES: u16 = 4;
@@ -52,6 +56,9 @@ struct Job {
 pub struct Block {
     serial: String,
     requests: Requests,
+    /// Requests whose time has not come.
+    delayed: Mutex<Delayed>,
+    me: Weak<Block>,
 }
 
 impl Job {
@@ -78,7 +85,32 @@ impl Block {
         if serial.len() > ID || serial.contains('\0') {
             return Err(Error::Config(format!("'{serial}' is no serial of a disk: use up to {ID} bytes")));
         }
-        Ok(Arc::new(Block { serial, requests: Requests::new(image, thread) }))
+        let requests = Requests::new(image, thread);
+        let delayed = Mutex::default();
+        Ok(Arc::new_cyclic(|me| Block { serial, requests, delayed, me: me.clone() }))
+    }
+
+    /// What is called when a request's time has come.
+    fn timer(&self) -> Weak<dyn Timer> {
+        self.me.clone()
+    }
+
+    /// Does what a chain asks for, or has it done.
+    fn work(&self, link: &Arc<Link>, queue: u16, chain: Chain) {
+        let job = Job { link: link.clone(), queue, chain };
+        if job.chain.read(link.memory(), 0, 4) == GET_ID.to_le_bytes() {
+            let mut id = self.serial.clone().into_bytes();
+            id.resize(ID, 0);
+            job.finish(Ok(id));
+            return;
+        }
+        match self.parse(link, &job.chain) {
+            Ok(request) => {
+                let answer = move |result: std::io::Result<Vec<u8>>| job.finish(result.map_err(|_| IOERR));
+                self.requests.take(request, Box::new(answer));
+            }
+            Err(status) => job.finish(Err(status)),
+        }
     }
 
     /// What a chain asks for; the error is its status.
@@ -178,25 +210,15 @@ impl Device for Block {
 
     fn notify(&self, link: &Arc<Link>, queue: u16) {
         while let Some(chain) = link.pop(queue) {
-            let job = Job { link: link.clone(), queue, chain };
-            if job.chain.read(link.memory(), 0, 4) == GET_ID.to_le_bytes() {
-                let mut id = self.serial.clone().into_bytes();
-                id.resize(ID, 0);
-                job.finish(Ok(id));
-                continue;
-            }
-            match self.parse(link, &job.chain) {
-                Ok(request) => {
-                    let answer =
-                        move |result: std::io::Result<Vec<u8>>| job.finish(result.map_err(|_| IOERR));
-                    self.requests.take(request, Box::new(answer));
-                }
-                Err(status) => job.finish(Err(status)),
+            match link.timing() {
+                Some(timing) => lock(&self.delayed).put(link, timing, queue, chain, self.timer()),
+                None => self.work(link, queue, chain),
             }
         }
     }
 
     fn reset(&self) {
+        *lock(&self.delayed) = Delayed::default();
         self.requests.clear();
     }
 
@@ -221,18 +243,23 @@ impl Device for Block {
             .map_err(|error| satori_save::Error::refused("a disk", format!("its image: {error}")))?;
         let (pieces, bytes) = image.snapshot();
         let (sectors, readonly) = (image.bytes() / SECTOR, image.readonly());
-        Value::with_bytes(&SavedBlock { sectors, readonly, pieces }, bytes)
+        let delayed = lock(&self.delayed).save(&self.timer());
+        Value::with_bytes(&SavedBlock { sectors, readonly, pieces, delayed }, bytes)
     }
 
-    fn restore(&self, _link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
-        let SavedBlock { sectors, readonly, pieces } = value.state()?;
+    fn restore(&self, link: &Arc<Link>, value: &Value) -> Result<(), satori_save::Error> {
+        let SavedBlock { sectors, readonly, pieces, delayed } = value.state()?;
         let unless = |fits, why| satori_save::Error::unless(fits, SavedBlock::NAME, why);
         unless(sectors == self.requests.image().bytes() / SECTOR, "the image has another size")?;
         unless(readonly == self.requests.image().readonly(), "one of the two is read-only")?;
         unless(
             self.requests.image().set_snapshot(&pieces, value.bytes()),
             "what it keeps of a snapshot is not of this disk",
-        )
+        )?;
+        let delayed = Delayed::restored(delayed, link, &self.timer());
+        unless(delayed.is_some(), "a request that waits is none of this machine")?;
+        *lock(&self.delayed) = delayed.unwrap_or_default();
+        Ok(())
     }
 }
 
@@ -244,9 +271,19 @@ struct SavedBlock {
     readonly: bool,
     /// Which pieces of a snapshot were written; there is a list only for one, and the bytes are those of the pieces.
     pieces: Option<Vec<u64>>,
+    delayed: SavedDelayed,
 }
 
 impl satori_save::State for SavedBlock {
     const NAME: &'static str = "disk";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
+}
+
+impl Timer for Block {
+    fn expired(&self, now: u64) {
+        loop {
+            let Some((link, queue, chain)) = lock(&self.delayed).due(now, &self.timer()) else { break };
+            self.work(&link, queue, chain);
+        }
+    }
 }

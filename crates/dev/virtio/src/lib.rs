@@ -35,7 +35,7 @@ pub use block::{Block, Disk};
 pub use console::{Console, PORTS_MAX, Port};
 pub use device::{Device, Error};
 pub use fs::{Dialect, Fs, Share};
-pub use link::Link;
+pub use link::{Link, Timing};
 pub use net::Net;
 pub use queue::{Broken, Chain, Place, Queue, Span};
 pub use rng::{RandomBytes, Rng};

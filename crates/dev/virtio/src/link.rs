@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use satori_bus::{Clock, TimerQueue};
 use satori_defs::virtio::pci::{ISR_CONFIG, ISR_QUEUE, NO_VECTOR};
 use satori_defs::virtio::status::NEEDS_RESET;
 use satori_memory::GuestMemory;
@@ -11,6 +12,15 @@ use satori_save::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::{Broken, Chain, Place, Queue, lock};
+
+/// The machine's time, where runs have to be the same every time.
+#[derive(Clone)]
+pub struct Timing {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// What is called at a time, on the thread that runs the machine.
+    pub timers: Arc<TimerQueue>,
+}
 
 /// A queue's interrupt vector, and the queue.
 struct Slot {
@@ -30,11 +40,16 @@ pub struct Link {
     isr: Mutex<u8>,
     msix: Arc<Msix>,
     intx: Arc<Intx>,
-    determined: bool,
+    timing: Option<Timing>,
     /// Requests that were answered, of all devices that share it.
     moved: Arc<AtomicU64>,
     name: &'static str,
+    /// Mistakes of drivers that were told.
+    told: AtomicU8,
 }
+
+/// Mistakes of a device's drivers that are told at most: a guest must not fill what the host keeps of messages.
+const MISTAKES: u8 = 10;
 
 impl Link {
     pub(crate) fn new(
@@ -42,7 +57,7 @@ impl Link {
         memory: GuestMemory,
         queues: usize,
         (msix, intx): (Arc<Msix>, Arc<Intx>),
-        determined: bool,
+        timing: Option<Timing>,
         moved: Arc<AtomicU64>,
     ) -> Arc<Self> {
         let slot = || Slot { vector: AtomicU16::new(NO_VECTOR), queue: Mutex::default() };
@@ -56,9 +71,10 @@ impl Link {
             isr: Mutex::new(0),
             msix,
             intx,
-            determined,
+            timing,
             moved,
             name,
+            told: AtomicU8::new(0),
         })
     }
 
@@ -67,9 +83,15 @@ impl Link {
         &self.memory
     }
 
-    /// Whether the run has to be the same every time: everything is then done where the doorbell rings.
+    /// Whether the run has to be the same every time: everything is then done where the doorbell rings, or at a time that follows
+    /// from it.
     pub fn determined(&self) -> bool {
-        self.determined
+        self.timing.is_some()
+    }
+
+    /// The machine's time, if the run has to be the same every time.
+    pub fn timing(&self) -> Option<&Timing> {
+        self.timing.as_ref()
     }
 
     /// Features that the driver accepted.
@@ -80,8 +102,9 @@ impl Link {
     /// Takes the next request of `queue`. A queue that is broken has none, and the device needs a reset.
     pub fn pop(&self, queue: u16) -> Option<Chain> {
         let slot = self.queues.get(usize::from(queue)).filter(|_| !self.failed())?;
-        let popped = lock(&slot.queue).pop(&self.memory);
-        popped.unwrap_or_else(|broken| {
+        let mut queue = lock(&slot.queue);
+        // Told before the queue is let go of: a reset, which stops all queues first, takes it back then.
+        queue.pop(&self.memory).unwrap_or_else(|broken| {
             self.fail(broken);
             None
         })
@@ -105,13 +128,15 @@ impl Link {
     ) -> bool {
         let Some(slot) = self.queues.get(usize::from(queue)) else { return false };
         let mut filled = false;
-        let given = lock(&slot.queue).give(&self.memory, chains, |index, chain| {
+        let mut queue = lock(&slot.queue);
+        let given = queue.give(&self.memory, chains, |index, chain| {
             filled = true;
             fill(index, chain, &self.memory)
         });
         if filled {
             self.moved.fetch_add(1, Ordering::Relaxed);
         }
+        // As in `pop`: an interrupt is of the life in which it was made.
         match given {
             Ok(true) => self.interrupt(slot.vector.load(Ordering::Acquire), ISR_QUEUE),
             Ok(false) => {}
@@ -147,8 +172,17 @@ impl Link {
     /// The driver broke a rule: the device stands still until it is reset (2.1.2).
     pub fn fail(&self, broken: Broken) {
         if self.status.fetch_or(NEEDS_RESET, Ordering::AcqRel) & NEEDS_RESET == 0 {
-            let Broken(why) = broken;
-            tracing::warn!("virtio {}: {why}; the device stands still until its driver resets it", self.name);
+            let (Broken(why), name) = (broken, self.name);
+            let told = self.told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |told| {
+                (told < MISTAKES).then_some(told + 1)
+            });
+            if let Ok(before) = told {
+                let last =
+                    if before + 1 == MISTAKES { "; of more such mistakes nothing is told" } else { "" };
+                tracing::warn!(
+                    "virtio {name}: {why}; the device stands still until its driver resets it{last}"
+                );
+            }
             self.config_changed();
         }
     }

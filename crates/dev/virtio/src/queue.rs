@@ -87,6 +87,43 @@ impl Chain {
     }
 }
 
+/// A chain that its device has in its hands, as it is saved.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedChain {
+    head: u16,
+    life: u64,
+    readable: Vec<(u64, u32)>,
+    writable: Vec<(u64, u32)>,
+}
+
+impl Chain {
+    pub(crate) fn saved(&self) -> SavedChain {
+        let places = |spans: &[Span]| spans.iter().map(|span| (span.at.0, span.len)).collect();
+        SavedChain {
+            head: self.head,
+            life: self.life,
+            readable: places(&self.readable),
+            writable: places(&self.writable),
+        }
+    }
+
+    /// The chain again, if all of it is memory, and no more than a chain may have.
+    pub(crate) fn restored(saved: &SavedChain, memory: &GuestMemory) -> Option<Self> {
+        let all = saved.readable.iter().chain(&saved.writable);
+        let memory = all.clone().all(|&(at, len)| len > 0 && memory.has(Gpa(at), len.into()));
+        let total = all.map(|&(_, len)| u64::from(len)).sum::<u64>();
+        let spans =
+            |places: &[(u64, u32)]| places.iter().map(|&(at, len)| Span { at: Gpa(at), len }).collect();
+        (memory && total <= u32::MAX.into()).then(|| Chain {
+            head: saved.head,
+            life: saved.life,
+            readable: spans(&saved.readable),
+            writable: spans(&saved.writable),
+        })
+    }
+}
+
 /// Where a queue is, as the driver set it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -199,6 +236,10 @@ impl Queue {
         }
         if available > self.place.size {
             return Err(Broken("the available ring is ahead by more than its size"));
+        }
+        // Each has a descriptor of its own: no driver can fill what the host keeps of requests.
+        if self.taken.wrapping_sub(self.given) >= self.place.size {
+            return Err(Broken("more chains than descriptors are under way"));
         }
         let slot = u64::from(self.taken & (self.place.size - 1));
         let head = memory.load_u16(Gpa(self.place.driver).add(RING + 2 * slot))?;

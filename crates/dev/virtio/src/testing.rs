@@ -1,15 +1,16 @@
 //! A driver of our own, for tests: it sets a device up through its registers, as a guest does.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink};
+use satori_bus::{Clock, InterruptLine, MmioMap, Msi, MsiSink, TimerQueue};
 use satori_defs::virtio::pci::common::*;
 use satori_defs::virtio::split::*;
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_pci::PciFunction;
 
-use crate::{Device, VirtioFunction, Wiring};
+use crate::{Device, Timing, VirtioFunction, Wiring};
 
 pub(crate) const BAR: u64 = 0xc000_0000;
 /// Descriptors of each queue; a queue's rings are 0x1000 bytes apart, the queues 0x4000.
@@ -29,8 +30,30 @@ impl InterruptLine for Wire {
     fn set(&self, _asserted: bool) {}
 }
 
+/// A clock that stands where it was put.
+#[derive(Default)]
+pub(crate) struct Standing(pub AtomicU64);
+
+impl Clock for Standing {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn counter(&self) -> u64 {
+        self.now()
+    }
+    fn counter_hz(&self) -> u64 {
+        1_000_000_000
+    }
+    fn epoch(&self) -> u64 {
+        0
+    }
+}
+
 /// A machine of one device.
 pub(crate) struct Driver {
+    /// The time of a machine whose runs are the same every time.
+    pub time: Arc<Standing>,
+    pub timers: Arc<TimerQueue>,
     pub memory: GuestMemory,
     pub map: MmioMap,
     pub function: Arc<VirtioFunction>,
@@ -44,18 +67,21 @@ impl Driver {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 1 << 20 }]).unwrap();
         let (map, heard) = (MmioMap::default(), Arc::new(Heard::default()));
         let made = vec![0; device.queues().len()];
+        let (time, timers) = (Arc::new(Standing::default()), TimerQueue::new());
+        let clock: Arc<dyn Clock> = time.clone();
+        let timing = determined.then(|| Timing { clock, timers: timers.clone() });
         let wiring = Wiring {
             memory: memory.clone(),
             map: map.downgrade(),
             at: BAR,
             messages: heard.clone(),
             pin: Arc::new(Wire),
-            determined,
+            timing,
             moved: Arc::default(),
         };
         let function = VirtioFunction::new("test", device, wiring);
         function.config_write(4, 2, 6);
-        Driver { memory, map, function, heard, made }
+        Driver { time, timers, memory, map, function, heard, made }
     }
 
     /// A machine of `device` that goes on from here, where this one stands still; `damage` may change what is saved.
@@ -64,7 +90,17 @@ impl Driver {
         device: Arc<dyn Device>,
         damage: impl FnOnce(&mut satori_save::Value),
     ) -> Result<Driver, satori_save::Error> {
-        let other = Driver { made: self.made.clone(), ..Driver::new(device, false) };
+        self.moved_to(Driver::new(device, false), damage)
+    }
+
+    /// As [`moved`](Driver::moved), to a machine that is there, with the same time.
+    pub(crate) fn moved_to(
+        &self,
+        other: Driver,
+        damage: impl FnOnce(&mut satori_save::Value),
+    ) -> Result<Driver, satori_save::Error> {
+        let other = Driver { made: self.made.clone(), ..other };
+        other.time.0.store(self.time.now(), Ordering::Relaxed);
         self.function.hold(true);
         let mut saved = self.function.save()?;
         let mut memory = vec![0; 1 << 20];
@@ -175,6 +211,15 @@ impl Driver {
         self.ring(queue);
     }
 
+    /// Lets time go on to `to`, with what is due until then.
+    pub(crate) fn at(&self, to: u64) {
+        while let Some(next) = self.timers.next().filter(|next| *next <= to) {
+            self.time.0.store(next, Ordering::Relaxed);
+            self.timers.run(next);
+        }
+        self.time.0.store(to, Ordering::Relaxed);
+    }
+
     pub(crate) fn reply(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(Gpa(0x9_0000), &mut bytes).unwrap();
@@ -186,6 +231,10 @@ impl Driver {
         for _ in 0..20_000 {
             if done(self) {
                 return;
+            }
+            if let Some(next) = self.timers.next() {
+                self.at(next);
+                continue;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

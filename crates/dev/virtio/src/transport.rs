@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::SavedLink;
 use crate::registers::Registers;
-use crate::{Device, Link, lock};
+use crate::{Device, Link, Timing, lock};
 
 const PAGE: u64 = 0x1000;
 const COMMON: u64 = 0;
@@ -45,8 +45,8 @@ pub struct Wiring {
     pub messages: Arc<dyn MsiSink>,
     /// What its pin drives.
     pub pin: Arc<dyn InterruptLine>,
-    /// Whether the run has to be the same every time.
-    pub determined: bool,
+    /// The machine's time, if the run has to be the same every time.
+    pub timing: Option<Timing>,
     /// Counts requests that were answered.
     pub moved: Arc<AtomicU64>,
 }
@@ -112,7 +112,7 @@ impl VirtioFunction {
         let msix = Msix::new(queues.len() as u16 + 1, wiring.messages);
         let intx = Intx::new(wiring.pin);
         let lines = (msix.clone(), intx.clone());
-        let link = Link::new(name, wiring.memory, queues.len(), lines, wiring.determined, wiring.moved);
+        let link = Link::new(name, wiring.memory, queues.len(), lines, wiring.timing, wiring.moved);
         let identity = Identity {
             vendor: PCI_VENDOR,
             device: PCI_DEVICE + device.kind(),

@@ -119,7 +119,7 @@ impl Life {
             messages: board.messages(),
             pin: &|slot| Ok(board.pin(slot)),
         };
-        plan.devices.wire(&bus, &memory, plan.time.is_virtual(), &plan.shared.moved)?;
+        plan.devices.wire(&bus, &memory, plan.time.timing(&timers).as_ref(), &plan.shared.moved)?;
         let key =
             Arc::new(PowerKey { gpio: board.gpio.clone(), timers: timers.clone(), clock: clock.clone() });
         let button = Arc::downgrade(&key);

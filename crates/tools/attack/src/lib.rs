@@ -17,6 +17,7 @@ mod nested;
 mod net;
 mod pci;
 mod script;
+mod timing;
 mod translator;
 mod virtio;
 mod words;

@@ -97,7 +97,7 @@ pub fn pci(data: &[u8]) {
                 at: at(slot),
                 messages: Arc::new(Nobody),
                 pin: Arc::new(Nobody),
-                determined: true,
+                timing: Some(crate::timing::standing()),
                 moved: Arc::default(),
             };
             let function = VirtioFunction::new("attacked", Rng::new(Same), wiring);

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
 use arbitrary::{Result, Unstructured};
-use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink};
+use satori_bus::{InterruptLine, MmioMap, Msi, MsiSink, TimerQueue};
 use satori_defs::pci::{BAR0, COMMAND};
 use satori_defs::virtio::pci::common::*;
 use satori_image::{Access, Format, Image, Source};
@@ -123,6 +123,7 @@ struct Driver {
     memory: GuestMemory,
     map: MmioMap,
     function: Arc<VirtioFunction>,
+    timers: Arc<TimerQueue>,
     made: u16,
 }
 
@@ -189,7 +190,13 @@ impl Driver {
                 let _ = self.memory.store_u16(Gpa(RINGS + 0x1004 + 2 * slot), head);
                 let _ = self.memory.store_u16(Gpa(RINGS + 0x1002), self.made);
             }
-            _ => self.set(0x3000 + 4 * u.int_in_range(0..=9)?, 2, 0),
+            _ => {
+                self.set(0x3000 + 4 * u.int_in_range(0..=9)?, 2, 0);
+                // What waits for its time is done now, or later, when more was changed.
+                if size < 8 {
+                    self.timers.run(u64::MAX);
+                }
+            }
         }
         Ok(())
     }
@@ -200,7 +207,7 @@ pub fn virtio(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let (device, _server) = device(u.arbitrary().unwrap_or(0));
     let memory = GuestMemory::new(&[Region { start: Gpa(0), len: MEMORY }]).expect("memory");
-    let map = MmioMap::default();
+    let (map, timing) = (MmioMap::default(), crate::timing::standing());
     let wiring = Wiring {
         memory: memory.clone(),
         map: map.downgrade(),
@@ -208,12 +215,12 @@ pub fn virtio(data: &[u8]) {
         messages: Arc::new(Nobody),
         pin: Arc::new(Nobody),
         // On this thread, so that the same bytes do the same.
-        determined: true,
+        timing: Some(timing.clone()),
         moved: Arc::default(),
     };
     let function = VirtioFunction::new("attacked", device, wiring);
     function.config_write(COMMAND as u16, 2, 6);
-    let mut driver = Driver { memory, map, function, made: 0 };
+    let mut driver = Driver { memory, map, function, timers: timing.timers, made: 0 };
     for _ in 0..STEPS {
         if u.is_empty() || driver.step(&mut u).is_err() {
             break;

@@ -145,3 +145,85 @@ fn long_serials_are_refused() {
     let disk = Disk { image: open(file, Access::Write), serial, io_thread: None };
     assert!(Block::new(disk, IoThread::default()).err().unwrap().to_string().contains("serial"));
 }
+
+/// Descriptors 0 to 2 of queue 0 as a request for the first sector, whose data goes to 0x91000.
+fn describe(driver: &Driver, kind: u32) {
+    driver.memory.write(Gpa(0x8_0000), &[&kind.to_le_bytes()[..], &[0; 12]].concat()).unwrap();
+    driver.describe(0, 0, 0x8_0000, 16, 1, 1);
+    driver.describe(0, 1, 0x9_1000, 512, 3, 2);
+    driver.describe(0, 2, 0x9_0000, 1, 2, 0);
+}
+
+#[test]
+fn a_request_is_done_when_its_time_has_come_and_not_before() {
+    let (block, _file) = disk(Access::Write);
+    let mut driver = Driver::new(block, true);
+    driver.begin(VERSION_1 | FLUSH);
+    driver.at(5_000);
+    describe(&driver, IN);
+    driver.offer(0, 0);
+    driver.ring(0);
+    // A flush behind it, which takes a millisecond, and another read that is done before.
+    driver.memory.write(Gpa(0x8_1000), &FLUSH_OUT.to_le_bytes()).unwrap();
+    driver.describe(0, 3, 0x8_1000, 16, 1, 4);
+    driver.describe(0, 4, 0x9_0001, 1, 2, 0);
+    driver.offer(0, 3);
+    driver.ring(0);
+    let due = 5_000 + 100_000 + 16 + 512 + 1;
+    for (at, given) in [(due - 1, 0), (due, 1), (5_000 + 999_999, 1), (5_000 + 1_000_000, 2)] {
+        driver.at(at);
+        assert_eq!(driver.given(0), given, "{at}");
+    }
+    assert_eq!((driver.used(0, 0), driver.used(0, 1)), ((0, 513), (3, 1)));
+    let mut data = [0; 5];
+    driver.memory.read(Gpa(0x9_1000), &mut data).unwrap();
+    assert_eq!(&data, b"first");
+    // What waits is forgotten by a reset.
+    driver.offer(0, 0);
+    driver.ring(0);
+    driver.begin(VERSION_1);
+    driver.at(90_000_000);
+    assert_eq!(driver.given(0), 0);
+}
+
+#[test]
+fn a_request_that_waits_is_done_at_the_same_time_in_another_machine() {
+    let (block, _file) = disk(Access::Write);
+    let mut driver = Driver::new(block, true);
+    driver.begin(VERSION_1);
+    describe(&driver, IN);
+    driver.offer(0, 0);
+    driver.ring(0);
+    driver.at(50_000);
+    let other = || Driver::new(disk(Access::Write).0, true);
+    let moved = driver.moved_to(other(), |_| {}).unwrap();
+    for (at, given) in [(100_528, 0), (100_529, 1)] {
+        moved.at(at);
+        assert_eq!(moved.given(0), given, "{at}");
+    }
+    // Where there is no such time, and where what it waits with is no memory, it is refused.
+    assert!(driver.moved_to(Driver::new(disk(Access::Write).0, false), |_| {}).is_err());
+    for at in [u64::MAX - 511, 1 << 20, (1 << 20) - 511] {
+        let refused = driver.moved_to(other(), |saved| {
+            let place = "/device/tree/delayed/waiting/0/2/writable/0/0";
+            *saved.tree_mut().pointer_mut(place).unwrap() = at.into();
+        });
+        assert!(refused.is_err(), "{at:#x}");
+    }
+}
+
+#[test]
+fn no_more_requests_are_taken_than_there_are_descriptors() {
+    let (block, _file) = disk(Access::Write);
+    let mut driver = Driver::new(block, true);
+    driver.begin(VERSION_1);
+    describe(&driver, IN);
+    for _ in 0..SIZE {
+        driver.offer(0, 0);
+        driver.ring(0);
+    }
+    assert_eq!(driver.status() & 64, 0);
+    driver.offer(0, 0);
+    driver.ring(0);
+    assert_eq!(driver.status() & 64, 64, "NEEDS_RESET");
+}
