@@ -40,7 +40,7 @@ const TARGETS: usize = 256;
 impl Jit {
     /// Remembers that `link` leads to `code` of block `target`, in another page, if both are in pages that move.
     pub(crate) fn remember_link(&mut self, link: u32, source: u32, target: u32, code: u64) {
-        let (Some(from), Some(to)) = (self.group_of(source), self.group_of(target)) else { return };
+        let (Some(from), Some(to)) = (self.home_of(source), self.home_of(target)) else { return };
         if from == to {
             return;
         }
@@ -66,7 +66,7 @@ impl Jit {
     /// Remembers that `code` at `rip` is a target of indirect branches that look into the table of `mode`.
     pub(crate) fn remember_target(&mut self, rip: u64, code: u64, mode: Mode, code_mode: u64) {
         let Some(block) = self.number_at(code) else { return };
-        let Some(group) = self.group_of(block) else { return };
+        let Some(group) = self.home_of(block) else { return };
         let known = Known { offset: rip & 0xfff, code_mode, block, code, mode };
         let all = &mut self.groups.all[group as usize].known;
         match all.iter().position(|one| one.offset == known.offset && one.code_mode == code_mode) {

@@ -23,18 +23,18 @@ pub(crate) struct Code {
     key: CodeKey,
     /// Where its code is.
     pub code: u64,
-    /// One more than the number of what it is moved with; 0 if it is not.
-    group: u32,
-    /// A bit for each mode whose table had it as a target, as its group remembers.
+    /// One more than the number of its group or anchor; 0 if it has none.
+    home: u32,
+    /// A bit for each mode whose table had it as a target, as its home remembers.
     targets: u32,
 }
 
 const _: () = assert!(size_of::<Code>() == 32, "two lie in a line of the host's cache");
 
 impl Code {
-    /// What it is moved with, if it is.
-    pub(crate) fn group(&self) -> Option<u32> {
-        self.group.checked_sub(1)
+    /// The group that it is moved with, or its anchor.
+    pub(crate) fn home(&self) -> Option<u32> {
+        self.home.checked_sub(1)
     }
 }
 
@@ -66,9 +66,9 @@ impl Codes {
     }
 
     /// Notes that translation.
-    pub(crate) fn note(&mut self, host: *const u8, key: CodeKey, code: u64, group: Option<u32>) {
-        let group = group.map_or(0, |group| group + 1);
-        self.0[Self::place(host, key)] = Code { host: host as usize, key, code, group, targets: 0 };
+    pub(crate) fn note(&mut self, host: *const u8, key: CodeKey, code: u64, home: Option<u32>) {
+        let home = home.map_or(0, |home| home + 1);
+        self.0[Self::place(host, key)] = Code { host: host as usize, key, code, home, targets: 0 };
     }
 
     /// Whether it is the first time that it is noted as a target of `mode`.
@@ -107,7 +107,7 @@ mod tests {
         codes.note(page(1), key(8, user), 100, Some(1));
         codes.note(page(2), key(8, user), 200, None);
         codes.note(page(1), key(16, user), 300, Some(1));
-        let found = |codes: &Codes, host, key| codes.find(host, key).map(|one| (one.code, one.group()));
+        let found = |codes: &Codes, host, key| codes.find(host, key).map(|one| (one.code, one.home()));
         assert_eq!(found(&codes, page(1), key(8, user)), Some((100, Some(1))));
         assert_eq!(found(&codes, page(2), key(8, user)), Some((200, None)));
         assert_eq!(found(&codes, page(1), key(8, 0)), None);

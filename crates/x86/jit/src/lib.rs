@@ -570,7 +570,7 @@ impl Jit {
             self.unlink_for_good(link);
         }
         context.targets[targets::table(mode, key.mode_at(rip))].forget(now);
-        self.forget_target(self.group_of(number), number);
+        self.forget_target(self.home_of(number), number);
         if let Some(reach) = &mut self.blocks[number].reach {
             // It may be running, and is made of those pages until it ends.
             reach.check = leave;

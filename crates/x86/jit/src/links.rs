@@ -42,7 +42,15 @@ impl Translating {
                 Some((moving, group)) if moving == code => {
                     self.jit.codes.note(block.host(), key.in_page_of(rip), code, Some(group));
                 }
-                _ => self.jit.codes.note(block.host(), key, code, None),
+                _ => {
+                    let anchor =
+                        self.jit.number_at(code).and_then(|number| self.jit.blocks[number].parts.anchor);
+                    self.jit.codes.note(block.host(), key, code, anchor);
+                    if let Some(anchor) = anchor {
+                        let local = scope == Scope::Local;
+                        self.jit.arrive(&mut self.context, anchor, self.cpu.derived.code_mode, local);
+                    }
+                }
             }
         }
         Some(Reached { code, scope, host: None })
@@ -65,9 +73,13 @@ impl Translating {
         let moving = may_move(rip, code_mode).then(|| codes.find(host, key.in_page_of(rip))).flatten();
         let known = moving.or_else(|| codes.find(host, key))?;
         let reached = Reached { code: known.code, scope, host: Some(host) };
-        let Some(group) = known.group() else { return Some(reached) };
+        let Some(home) = known.home() else { return Some(reached) };
         let local = scope == Scope::Local;
-        self.jit.go_to(&mut self.context, group, (rip, code_mode), local, true).then_some(reached)
+        if moving.is_some() {
+            return self.jit.go_to(&mut self.context, home, (rip, code_mode), local, true).then_some(reached);
+        }
+        self.jit.arrive(&mut self.context, home, code_mode, local);
+        Some(reached)
     }
 
     /// The code that `link` of code that is running leads to, if there is some already; the link leads there directly then, where
@@ -133,7 +145,7 @@ impl Translating {
         if !again && let Some(number) = target {
             jit.blocks[number].incoming.push(link);
             jit.links[link] = Link { code, target: number, ..jit.links[link] };
-            if slot && !fixed && scope == Scope::Local {
+            if slot && !(fixed && group.is_some()) && scope == Scope::Local {
                 jit.remember_link(link, source, number, code);
             }
         }
@@ -179,8 +191,9 @@ impl Translating {
             }
             targets.push((table as u8, targets::set_of(rip) as u16));
         }
-        let key = CodeKey::of(rip & 0xfff, code_mode);
-        if moves && host.is_none_or(|host| self.jit.codes.is_new_target(host, key, mode)) {
+        let key = CodeKey::of(if moves { rip & 0xfff } else { rip }, code_mode);
+        let returns = moves || code_mode & code_mode::USER != 0;
+        if returns && host.is_none_or(|host| self.jit.codes.is_new_target(host, key, mode)) {
             self.jit.remember_target(rip, code, mode, code_mode);
         }
     }

@@ -236,8 +236,9 @@ pub(crate) struct Order<'a> {
     pub number: u32,
     /// The number of the translation that goes on here where a window failed; none for one from the start.
     pub whole: Option<u32>,
-    /// The group of blocks that keep their distances when their page is found at another address.
+    /// The group of blocks that keep their distances when their page is found at another address, or the anchor of those that do not.
     pub group: Option<u32>,
+    pub anchor: Option<u32>,
 }
 
 /// Makes host code of `order`, for the place that is next in the code memory of `jit`.

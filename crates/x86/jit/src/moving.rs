@@ -50,6 +50,8 @@ pub(crate) fn may_move(rip: u64, code_mode: u64) -> bool {
 pub(crate) struct Parts {
     /// What it is moved with.
     pub group: Option<u32>,
+    /// What it is found again with, if it does not move.
+    pub anchor: Option<u32>,
     /// The numbers of its links.
     pub links: Range<u32>,
     /// What generic implementations are called with.
@@ -62,7 +64,8 @@ pub(crate) struct Parts {
     pub values: Vec<(usize, u8)>,
 }
 
-/// All translations that begin in one page and may be anywhere.
+/// All translations that begin in one page and may be anywhere; or, as an *anchor*, those that begin in one page at one address, are
+/// valid at that alone, and are a user's.
 pub(crate) struct Group {
     /// Whose code it is.
     pub side: Side,
@@ -88,7 +91,21 @@ pub(crate) struct Groups {
     pub by_pair: HashMap<(u32, u32, u64), u32, BuildHasherDefault<AddressHasher>>,
     /// By the page's first byte on the host, for each side.
     by_page: [HashMap<*const u8, u32, BuildHasherDefault<AddressHasher>>; SIDES],
+    /// Anchors by that and the page's linear address.
+    anchors: [HashMap<(*const u8, u64), u32, BuildHasherDefault<AddressHasher>>; SIDES],
 }
+
+impl Groups {
+    /// A new one for the page at `linear`, which it is known to be at since the flush `epoch`.
+    fn add(&mut self, side: Side, linear: u64, epoch: u64) -> u32 {
+        let (blocks, pairs, known) = (Vec::new(), Vec::new(), Vec::new());
+        self.all.push(Group { side, linear, epoch, blocks, sure: false, pairs, known });
+        self.all.len() as u32 - 1
+    }
+}
+
+/// Anchors of one side: more than there are pages of programs with fixed addresses. Code of further ones is not found again at once.
+const ANCHORS: usize = 1 << 17;
 
 /// What tables of translations have one of `block` by, whose key at `rip` is `key`.
 pub(crate) fn place_in_table(key: CodeKey, rip: u64, block: *const Block, moves: bool) -> (CodeKey, usize) {
@@ -126,17 +143,7 @@ impl Jit {
         let group = match known {
             Some(group) => group,
             None if self.groups.all.len() < arena::PAGES => {
-                let number = self.groups.all.len() as u32;
-                let (blocks, pairs, known) = (Vec::new(), Vec::new(), Vec::new());
-                self.groups.all.push(Group {
-                    side,
-                    linear: 0,
-                    epoch: self.epochs[side as usize],
-                    blocks,
-                    sure: false,
-                    pairs,
-                    known,
-                });
+                let number = self.groups.add(side, 0, self.epochs[side as usize]);
                 self.groups.by_page[side as usize].insert(page.host, number);
                 self.place_group(number, linear);
                 number
@@ -144,6 +151,25 @@ impl Jit {
             None => return None,
         };
         self.bring(context, group, linear, false).then_some(group)
+    }
+
+    /// What a translation of a user's code at `rip`, in `page`, is found again with, if it is not moved.
+    pub(crate) fn anchor_for(&mut self, page: &Page, rip: u64, code_mode: u64) -> Option<u32> {
+        if may_move(rip, code_mode) || code_mode & code_mode::USER == 0 {
+            return None;
+        }
+        let side = code_mode::side(code_mode);
+        let place = (page.host, rip & !0xfff);
+        let anchors = &mut self.groups.anchors[side as usize];
+        if let Some(known) = anchors.get(&place) {
+            return Some(*known);
+        }
+        if anchors.len() >= ANCHORS {
+            return None;
+        }
+        let number = self.groups.add(side, place.1, 0);
+        self.groups.anchors[side as usize].insert(place, number);
+        Some(number)
     }
 
     /// What code of `group` counts its addresses from.
@@ -199,10 +225,18 @@ impl Jit {
         running: bool,
     ) -> bool {
         let there = self.bring(context, group, rip & !0xfff, running);
-        if there && local && !self.groups.all[group as usize].sure {
-            self.find_again(context, group, code_mode);
+        if there {
+            self.arrive(context, group, code_mode, local);
         }
         there
+    }
+
+    /// The page of `home`, whose translation is `local` if it is not global, was found where it is, and is about to be executed in
+    /// `code_mode`.
+    pub(crate) fn arrive(&mut self, context: &mut Context, home: u32, code_mode: u64, local: bool) {
+        if local && !self.groups.all[home as usize].sure {
+            self.find_again(context, home, code_mode);
+        }
     }
 
     /// Gives the page of `group` the address `linear`; whether that could be done while translated code is `running` or not.
@@ -276,6 +310,12 @@ impl Jit {
     /// What block `number` is moved with.
     pub(crate) fn group_of(&self, number: u32) -> Option<u32> {
         self.blocks.get(number)?.parts.group
+    }
+
+    /// What block `number` is found again with: its group or its anchor.
+    pub(crate) fn home_of(&self, number: u32) -> Option<u32> {
+        let parts = &self.blocks.get(number)?.parts;
+        parts.group.or(parts.anchor)
     }
 
     /// Whether it is known where `group` is, and a flush takes that back.

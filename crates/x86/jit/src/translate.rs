@@ -138,14 +138,15 @@ impl Translating {
             return None;
         }
         let group = jit.group_for(context, &pages[0], (rip, key), whole);
-        Some(Order { block, all: Rc::new(all), pages, source, often, rip, key, number, whole, group })
+        let anchor = jit.anchor_for(&pages[0], rip, key.mode_at(rip));
+        Some(Order { block, all: Rc::new(all), pages, source, often, rip, key, number, whole, group, anchor })
     }
 }
 
 impl Jit {
     /// Takes `translation`, made of `order`, from the assembler's buffer into the code memory, and into all tables.
     fn install(&mut self, cpu: &Cpu, order: Order<'_>, translation: Translation) -> Result<u64, Full> {
-        let Order { block, all, pages, source, rip, key, number, whole, group, .. } = order;
+        let Order { block, all, pages, source, rip, key, number, whole, group, anchor, .. } = order;
         let Translation { mut links, mut values, sites, ranges, leave, check } = translation;
         let piece = self.place.piece;
         let (often, seldom) = (self.asm.part(), self.asm.code.len() - self.asm.part());
@@ -165,7 +166,7 @@ impl Jit {
         self.spare.links = links;
         self.spare.all = Rc::try_unwrap(all).unwrap_or_default();
         values.iter_mut().for_each(|(place, _)| *place = self.placed(*place));
-        let parts = Parts { sites, ranges, links: first_link..first_link + count, values, group };
+        let parts = Parts { sites, ranges, links: first_link..first_link + count, values, group, anchor };
         let part = self.sources[piece].append(&source);
         self.spare.source = source;
         block.set_translated();
