@@ -272,6 +272,7 @@ fn live(plan: &Plan, life: &mut Life, control: &Control<ArmVcpu>) {
         bells: &life.bells,
         turns: &Turns::default(),
         pins: &Pins::default(),
+        devices: &plan.devices,
         processors: host_processors().len().max(1),
         tick: None,
         end: None,

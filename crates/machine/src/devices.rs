@@ -152,6 +152,11 @@ impl Devices {
         !self.0.pci.is_empty()
     }
 
+    /// A vCPU has nothing to execute: devices may wait on its thread, until `give_up`, for what comes soon ([`Device::attend`]).
+    pub(crate) fn attend(&self, give_up: &dyn Fn() -> bool) {
+        self.0.pci.iter().for_each(|(_, device)| device.attend(give_up));
+    }
+
     /// Those on VMBus, if there is one.
     pub(crate) fn vmbus(&self) -> Option<&[Arc<dyn satori_vmbus::Device>]> {
         self.0.vmbus.as_deref()

@@ -10,6 +10,7 @@ use satori_seam::Whereabouts;
 
 use crate::control::Control;
 use crate::cores::Cores;
+use crate::devices::Devices;
 use crate::life::Time;
 use crate::pins::{Pins, pin};
 use crate::runs::Runs;
@@ -26,6 +27,7 @@ pub(crate) struct Around<'a, V> {
     pub(crate) bells: &'a Arc<Bells>,
     pub(crate) turns: &'a Turns,
     pub(crate) pins: &'a Pins,
+    pub(crate) devices: &'a Devices,
     /// How many processors of the host there are.
     pub(crate) processors: usize,
     /// How often the modelled host ticks under a virtual clock, if it does.
@@ -42,7 +44,7 @@ pub(crate) fn run<V: Runs>(
     feed: &(dyn Fn() + Sync),
     sampled: Option<Vec<Option<Arc<Whereabouts>>>>,
 ) -> Option<Shares> {
-    let Around { shared, control, timers, bells, turns, pins, tick, end, .. } = around;
+    let Around { shared, control, timers, bells, turns, pins, devices, tick, end, .. } = around;
     let clock = around.time.clock();
     let mut shares = sampled.as_ref().map(|_| Shares::default());
     std::thread::scope(|scope| {
@@ -69,7 +71,9 @@ pub(crate) fn run<V: Runs>(
                     let cores = cores.clone();
                     start(scope, shared, &name, move || {
                         pin(&cpus);
-                        real::run_vcpu(vcpu, bell, alone, cores.as_deref(), clock, shared, control);
+                        let around =
+                            real::Around { alone, cores: cores.as_deref(), clock, shared, control, devices };
+                        real::run_vcpu(vcpu, bell, &around);
                     });
                 }
                 let cpus = &pins.timers;

@@ -150,6 +150,7 @@ impl Lives<'_> {
             bells: &life.bells,
             turns: &life.rooms.turns,
             pins: &self.plan.config.pins,
+            devices: &self.plan.config.devices,
             processors: self.plan.processors,
             tick: (self.plan.config.host_tick > 0)
                 .then(|| 1_000_000_000 / u64::from(self.plan.config.host_tick).min(1_000_000)),

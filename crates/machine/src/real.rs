@@ -8,6 +8,7 @@ use satori_seam::{Doing, Until};
 use crate::Event;
 use crate::control::Control;
 use crate::cores::{Cores, TURNS_A_SECOND};
+use crate::devices::Devices;
 use crate::runs::{After, Entry, Runs};
 use crate::shared::{Shared, VpBell};
 
@@ -17,17 +18,21 @@ use crate::shared::{Shared, VpBell};
 const TURNS_IN_KERNEL: u64 = 4;
 const LOOKS_A_TURN: u64 = 16;
 
-/// Runs `vcpu` on the calling thread until the machine stops. One that is `alone` spins for no other
-/// vCPU, and so gives its time to none. With `cores` it executes while it has a place there.
-pub(crate) fn run_vcpu<V: Runs>(
-    vcpu: &mut V,
-    bell: &VpBell,
-    alone: bool,
-    cores: Option<&Cores>,
-    clock: &dyn Clock,
-    shared: &Shared,
-    control: &Control<V>,
-) {
+/// What a vCPU runs beside.
+pub(crate) struct Around<'a, V> {
+    /// It spins for no other vCPU, and so gives its time to none.
+    pub(crate) alone: bool,
+    /// It executes while it has a place there.
+    pub(crate) cores: Option<&'a Cores>,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) shared: &'a Shared,
+    pub(crate) control: &'a Control<V>,
+    pub(crate) devices: &'a Devices,
+}
+
+/// Runs `vcpu` on the calling thread until the machine stops.
+pub(crate) fn run_vcpu<V: Runs>(vcpu: &mut V, bell: &VpBell, around: &Around<'_, V>) {
+    let &Around { alone, cores, clock, shared, control, devices } = around;
     let turn = clock.counter_hz() / TURNS_A_SECOND;
     // Whether it has a place, and since when.
     let (mut placed, mut began) = (false, 0);
@@ -94,6 +99,7 @@ pub(crate) fn run_vcpu<V: Runs>(
                     placed = false;
                 }
                 vcpu.does(Doing::Asleep);
+                devices.attend(&|| bell.bell.rung() || deadline.is_some_and(|at| clock.counter() >= at));
                 bell.bell.wait(deadline.map(|counter| time_until(clock, counter)));
                 vcpu.does(Doing::Exit);
                 After::Nothing

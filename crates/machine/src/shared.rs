@@ -38,6 +38,11 @@ impl Bell {
         }
     }
 
+    /// Whether it was rung since somebody slept on it last.
+    pub(crate) fn rung(&self) -> bool {
+        lock(&self.state).rung
+    }
+
     /// Sleeps until rung, or for `limit`; returns whether it was rung.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         let mut state = lock(&self.state);

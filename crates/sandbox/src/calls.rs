@@ -56,6 +56,9 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_fcntl, OneOf(1, HANDLES), "checks before close; a second handle of a connection"),
     (libc::SYS_poll, Always, "waits for what is typed and for room in the console"),
     (libc::SYS_ppoll, Always, "as poll"),
+    (libc::SYS_epoll_wait, Always, "a shared folder's thread waits for its server"),
+    (libc::SYS_epoll_pwait, Always, "as epoll_wait"),
+    (libc::SYS_epoll_ctl, Always, "it waits for nothing while a vCPU does"),
     (libc::SYS_recvfrom, Always, "the signals' pipes are socket pairs"),
     (libc::SYS_sendto, Masked(4, u64::MAX, 0), "as recvfrom; to nobody but who is connected"),
     (

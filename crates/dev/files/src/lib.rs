@@ -27,6 +27,7 @@ mod server;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod wire;
 
 pub use process::{COMMAND, Error, Share, main, start};

@@ -16,6 +16,7 @@ use satori_sandbox::{Folder, Mode as Sandbox, enter_folder};
 use crate::plan9::{self, Plan9};
 use crate::saved;
 use crate::server::Server;
+use crate::waiting::{Waiting, may_spin};
 use crate::wire::{IN_HEADER, MAX_REQUEST, Reply};
 use crate::{Mode, Protocol};
 
@@ -72,9 +73,10 @@ pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, 
 /// The server's own process: `arguments` as [`start`] gives them, the socket as standard input. Returns its
 /// exit status.
 pub fn main(arguments: &[std::ffi::OsString]) -> i32 {
+    let spins = may_spin();
     match prepare(arguments) {
         Ok((server, protocol, socket)) => {
-            let from = BufReader::with_capacity(1 << 17, &socket);
+            let from = BufReader::with_capacity(1 << 17, Waiting::on(&socket, spins));
             match serve(server, protocol, from, &socket) {
                 Ok(()) => 0,
                 // Who is at the other end sees that the socket is closed.

@@ -61,6 +61,9 @@ pub trait Device: Send + Sync {
     /// The guest ended, or was ended: what it gave away is brought to its end, if that takes time, unless `give_up`
     /// says that nobody wants to wait.
     fn finish(&self, _give_up: &dyn Fn() -> bool) {}
+    /// A vCPU has nothing to execute until something comes, and waits as long as `give_up` says that nothing did. What its guest is told
+    /// soon by somebody outside, the device may wait for here meanwhile, so that no thread has to be woken for it.
+    fn attend(&self, _give_up: &dyn Fn() -> bool) {}
     /// Which of its ports' outputs the host did not take, as on a full disk, and what it said.
     fn lost(&self) -> Option<(String, std::io::Error)> {
         None

@@ -10,14 +10,15 @@
 
 mod dialect;
 mod saved;
+mod waiting;
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::available_parallelism;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use satori_cable::{Outgoing, bring_all};
 use satori_host::io_thread::IoThread;
 use satori_journal::{Journal, Source};
@@ -27,6 +28,7 @@ use crate::stream::{Come, Replies};
 use crate::{Chain, Device, Error, Link, lock};
 pub use dialect::Dialect;
 use dialect::Sort;
+use waiting::{Spins, Watch};
 
 /// Bytes of the longest request: a write of 1 MiB, and names.
 const REQUEST_MAX: usize = (1 << 20) + (64 << 10);
@@ -64,6 +66,9 @@ struct State {
     /// The server is gone.
     dead: bool,
     running: bool,
+    /// A vCPU waits for replies itself, and how often that was of use.
+    attended: bool,
+    spins: Spins,
 }
 
 /// What the thread has in its hands.
@@ -82,8 +87,11 @@ pub struct Fs {
     socket: UnixStream,
     /// On whose processors its own thread runs.
     thread: IoThread,
-    /// Rings for the thread: the first end is written to, the second waited for.
-    bell: (UnixStream, UnixStream),
+    /// Rings for the thread, which waits for the other end.
+    bell: UnixStream,
+    watch: Watch,
+    /// Another thread can execute while one spins. Asked before the sandbox, which does not permit the question.
+    spins: bool,
     /// Locked before `state`.
     work: Mutex<Work>,
     state: Mutex<State>,
@@ -114,9 +122,11 @@ impl Fs {
         }
         let host = |why| Error::Host { what: "a share", why };
         socket.set_nonblocking(true).map_err(host)?;
-        let bell = UnixStream::pair().map_err(host)?;
-        bell.0.set_nonblocking(true).map_err(host)?;
-        bell.1.set_nonblocking(true).map_err(host)?;
+        let (bell, rung) = UnixStream::pair().map_err(host)?;
+        bell.set_nonblocking(true).map_err(host)?;
+        rung.set_nonblocking(true).map_err(host)?;
+        let watch = Watch::new(rung, &socket).map_err(host)?;
+        let spins = available_parallelism().is_ok_and(|processors| processors.get() > 1);
         let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
         let state = Mutex::default();
         Ok(Arc::new_cyclic(|me| Fs {
@@ -125,6 +135,8 @@ impl Fs {
             socket,
             thread,
             bell,
+            watch,
+            spins,
             work,
             state,
             source: OnceLock::new(),
@@ -199,7 +211,7 @@ impl Fs {
 
     fn ring(&self) {
         // A bell that rings already is enough.
-        let _ = (&self.bell.0).write(&[1]);
+        let _ = (&self.bell).write(&[1]);
     }
 
     /// The server is gone: everybody who waits is told, and whoever comes.
@@ -217,9 +229,8 @@ impl Fs {
     }
 
     /// Does what can be done; false if there is nothing to be done any more.
-    fn attend(&self) -> bool {
-        let mut rung = [0; 64];
-        while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
+    fn work(&self) -> bool {
+        self.watch.hush();
         // Held to the end: whoever holds the device still waits for all that the guest sees of this.
         let mut work = lock(&self.work);
         if work.still {
@@ -238,13 +249,14 @@ impl Fs {
         true
     }
 
-    /// Takes all replies that are there. The error is why there can be no more.
-    fn receive(&self, replies: &mut Replies) -> Result<(), String> {
+    /// Takes all replies that are there, and tells whether there were some. The error is why there can be no more.
+    fn receive(&self, replies: &mut Replies) -> Result<bool, String> {
+        let mut some = false;
         loop {
             match replies.read(&self.socket) {
                 Ok(0) => return Err("it closed its connection".into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Ok(_) => some = true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(some),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.to_string()),
             }
@@ -287,15 +299,17 @@ impl Fs {
 }
 
 /// Waits for the server and for the bell until the device is gone.
-fn run(me: &Weak<Fs>, socket: &UnixStream, bell: &UnixStream) {
+fn run(me: &Weak<Fs>) {
     loop {
-        let (waits, still) = match me.upgrade() {
-            Some(me) if me.attend() => (!lock(&me.state).outgoing.is_empty(), lock(&me.work).still),
+        let watch = match me.upgrade() {
+            Some(me) if me.work() => {
+                let still = lock(&me.work).still;
+                me.settle(&lock(&me.state), still);
+                me.watch.clone()
+            }
             _ => return,
         };
-        let wanted = if waits { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let mut files = [PollFd::new(bell, PollFlags::IN), PollFd::new(socket, wanted)];
-        let _ = poll(&mut files[..if still { 1 } else { 2 }], None);
+        watch.wait();
     }
 }
 
@@ -351,18 +365,18 @@ impl Device for Fs {
             return;
         }
         let me = self.me.clone();
-        let started = self.socket.try_clone().and_then(|socket| {
-            let bell = self.bell.1.try_clone()?;
-            // Detached, as the server may never answer again.
-            self.thread.spawn("share", move || run(&me, &socket, &bell))
-        });
-        if let Err(error) = started {
+        // Detached, as the server may never answer again.
+        if let Err(error) = self.thread.spawn("share", move || run(&me)) {
             self.died(&mut state, &format!("no thread for it: {error}"));
         }
     }
 
     fn notify(&self, link: &Arc<Link>, queue: u16) {
         self.pump(link, queue);
+    }
+
+    fn attend(&self, give_up: &dyn Fn() -> bool) {
+        self.attend_here(give_up);
     }
 
     fn hold(&self, still: bool) {
@@ -388,7 +402,8 @@ impl Device for Fs {
     }
 
     fn files(&self) -> Vec<RawFd> {
-        vec![self.socket.as_raw_fd(), self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()]
+        let watched = self.watch.files();
+        [self.socket.as_raw_fd(), self.bell.as_raw_fd()].into_iter().chain(watched).collect()
     }
 
     fn journalled(&self, journal: &Journal) -> bool {
