@@ -221,6 +221,15 @@ impl Slot {
         }
     }
 
+    /// It was found as `fd`, without a name. Of a session that was saved it may be known and lost: its inode's number is given again, to a
+    /// file that is made within the same tick of the host's clock.
+    pub(crate) fn found_nameless(self: &Rc<Slot>, fd: OwnedFd) {
+        if self.fd.borrow().is_none() {
+            self.hold(fd);
+            self.is_at(None);
+        }
+    }
+
     fn hold(self: &Rc<Slot>, fd: OwnedFd) -> Rc<OwnedFd> {
         let fd = Rc::new(fd);
         self.pool.shrink(self.pool.most.saturating_sub(1));

@@ -229,8 +229,10 @@ impl Nodes {
         if let Some(&id) = self.by_key.get(&key) {
             // Names that the guest looked up last are those that its renames tell of.
             let slot = self.all.get(&id).and_then(|node| node.lower.as_ref()).map(|lower| &lower.slot);
-            if let (Some(slot), Some((directory, name)), true) = (slot, from, id != ROOT) {
-                slot.found(fd, self.place_of(directory), name);
+            match (slot.filter(|_| id != ROOT), from) {
+                (Some(slot), Some((directory, name))) => slot.found(fd, self.place_of(directory), name),
+                (Some(slot), None) => slot.found_nameless(fd),
+                (None, _) => {}
             }
             return Ok(id);
         }
