@@ -68,8 +68,13 @@ impl Server {
         mut args: Args<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let id = self.find(header.node, args.name()?)?;
-        self.entry(id, reply)
+        match self.find(header.node, args.name()?) {
+            Err(Errno::NOENT) => {
+                reply.no_entry_out();
+                Ok(())
+            }
+            found => self.entry(found?, reply),
+        }
     }
 
     /// The node behind a name.

@@ -148,8 +148,9 @@ impl Server {
             op::READDIRPLUS => self.readdir(args, reply, true)?,
             op::LSEEK => self.lseek(args, reply)?,
             op::FSYNC | op::FSYNCDIR => self.fsync(args)?,
-            // Everything was written when its write was answered.
-            op::FLUSH | op::SYNCFS | op::DESTROY => {}
+            // Everything was written when its write was answered: Linux does not ask at each close again.
+            op::FLUSH => return Err(Errno::NOSYS),
+            op::SYNCFS | op::DESTROY => {}
             op::SETATTR => self.setattr(header, args, reply)?,
             op::SYMLINK => self.symlink(header, args, reply)?,
             op::MKNOD => self.mknod(header, args, reply)?,

@@ -245,6 +245,12 @@ impl Reply {
         self.u64(node).u64(0).u64(VALID).u64(VALID).u32(0).u32(0).attr(attr)
     }
 
+    /// The same for a name that is not there, which the guest may remember as well: compilers and interpreters look for their files in
+    /// many folders, in all but one of them in vain.
+    pub(crate) fn no_entry_out(&mut self) -> &mut Self {
+        self.entry_out(0, &Attr::default())
+    }
+
     /// `fuse_open_out`.
     pub(crate) fn open_out(&mut self, handle: u64, flags: u32) -> &mut Self {
         self.u64(handle).u32(flags).u32(0)

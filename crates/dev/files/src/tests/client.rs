@@ -117,7 +117,8 @@ impl Client {
     }
 
     pub(super) fn lookup(&mut self, node: u64, name: &str) -> Result<Seen> {
-        self.ask(op::LOOKUP, node, body().name(name)).map(|reply| entry(&reply))
+        let seen = entry(&self.ask(op::LOOKUP, node, body().name(name))?);
+        if seen.node == 0 { Err(Errno::NOENT) } else { Ok(seen) }
     }
 
     pub(super) fn stat(&mut self, path: &str) -> Result<Seen> {
