@@ -84,8 +84,15 @@ static void make_pipes(void) {
         streams[i] = ends[i == 0 ? 0 : 1];
         ours[i] = ends[i == 0 ? 1 : 0];
     }
-    note_others();
-    start(feed_pipe, pair(-1, ours[0]));
+    if (spec.no_input) {
+        close(streams[0]);
+        close(ours[0]);
+        streams[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (streams[0] < 0) fail(INTERNAL, text("/dev/null cannot be opened (%s)", why(errno)));
+    } else {
+        note_others();
+        start(feed_pipe, pair(-1, ours[0]));
+    }
     for (size_t i = 1; i < 3; i++) {
         char *reason;
         int port = open_port(ports[i], &reason);

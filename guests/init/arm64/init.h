@@ -55,6 +55,8 @@ struct spec {
     unsigned umask, uid, gid;
     unsigned short rows, columns;
     bool terminal;
+    /* Standard input is /dev/null. */
+    bool no_input;
 };
 extern struct spec spec;
 

@@ -45,6 +45,8 @@ static void parse_one(char *key, char *value) {
         spec.uid = number(key, value);
     } else if (!strcmp(key, "gid")) {
         spec.gid = number(key, value);
+    } else if (!strcmp(key, "input") && !strcmp(value, "none")) {
+        spec.no_input = true;
     } else if (!strcmp(key, "terminal")) {
         spec.terminal = sscanf(value, "%hu %hu", &spec.rows, &spec.columns) == 2;
         if (!spec.terminal) wrong_spec(key);

@@ -109,13 +109,19 @@ void await_reader(int to) {
     snprintf(path, sizeof path, "self/fd/%d", to);
     /* A kernel that does not tell, or a root without /proc: the input is taken at once. */
     if (readlink(path, pipe, sizeof pipe - 1) <= 0 || access("self/syscall", R_OK)) return;
-    for (unsigned pause = 1000; ; pause = pause * 2 > 50000 ? 50000 : pause * 2) {
+    /* Microseconds. Each look takes the processor from the command: a pause is no longer than 50 ms or a sixteenth of the time that was
+       waited, up to most of a second. */
+    unsigned long waited = 0;
+    for (unsigned long pause = 1000, most; ; ) {
         DIR *folder = opendir(".");
         bool found = false;
         for (struct dirent *entry; folder && !found && (entry = readdir(folder)); )
             found = is_number(entry->d_name) && !is_other(entry->d_name) && waits(entry->d_name, pipe);
         if (folder) closedir(folder);
         if (found) return;
-        rest(pause);
+        rest((unsigned)pause);
+        waited += pause;
+        most = waited / 16 < 50000 ? 50000 : waited / 16 > 900000 ? 900000 : waited / 16;
+        pause = pause * 2 > most ? most : pause * 2;
     }
 }

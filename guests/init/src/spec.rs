@@ -45,6 +45,8 @@ pub struct Spec {
     pub network: Option<Vec<Ipv4Addr>>,
     /// Rows and columns, if the three streams are one terminal.
     pub terminal: Option<(u16, u16)>,
+    /// Standard input is /dev/null.
+    pub no_input: bool,
 }
 
 impl Spec {
@@ -110,6 +112,7 @@ impl Spec {
                     let side = |text: &str| text.parse().map_err(|_| wrong());
                     spec.terminal = Some((side(rows)?, side(columns)?));
                 }
+                b"input" if value == b"none" => spec.no_input = true,
                 _ => return Err(wrong()),
             }
         }

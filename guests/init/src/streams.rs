@@ -48,19 +48,25 @@ fn pipes(spec: &Spec) -> Result<Streams, String> {
         let _ = write.set_permissions(Permissions::from_mode(0o666));
         Ok((read, OwnedFd::from(write)))
     };
-    let (input, to_input) = pipe()?;
+    let nothing = || File::open("/dev/null").map_err(|why| format!("/dev/null cannot be opened ({why})"));
+    let (input, to_input) = match spec.no_input {
+        true => (nothing()?.into(), None),
+        false => pipe().map(|(read, write)| (read, Some(write)))?,
+    };
     let (from_output, output) = pipe()?;
     let (from_error, error) = pipe()?;
-    let others = wanted::Others::now();
-    // It ends with the guest: nobody waits for it.
-    std::thread::spawn(move || {
-        // The host reads nothing before the port is open.
-        wanted::wait(&to_input, &others);
-        match ports::open("satori.stdin") {
-            Ok(port) => into_command(port, to_input.into()),
-            Err(why) => crate::control::console(&why),
-        }
-    });
+    if let Some(to_input) = to_input {
+        let others = wanted::Others::now();
+        // It ends with the guest: nobody waits for it.
+        std::thread::spawn(move || {
+            // The host reads nothing before the port is open.
+            wanted::wait(&to_input, &others);
+            match ports::open("satori.stdin") {
+                Ok(port) => into_command(port, to_input.into()),
+                Err(why) => crate::control::console(&why),
+            }
+        });
+    }
     let mut carriers = Vec::new();
     for (from, name) in [(from_output, "satori.stdout"), (from_error, "satori.stderr")] {
         let port = ports::open(name)?;

@@ -10,12 +10,14 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// The first and the longest pause between two looks.
-const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+/// The first pause between two looks, the longest at first, and the longest at all.
+const PAUSES: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(50), Duration::from_secs(1)];
+/// Pauses are no longer than this part of the time that was waited: each look takes the processor from the command.
+const PART: u32 = 16;
 /// Descriptors of a poll that are looked at.
 const DESCRIPTORS: usize = 1024;
 
@@ -80,10 +82,11 @@ pub fn wait(pipe: &impl AsRawFd, others: &Others) {
     if fs::read("self/syscall").is_err() {
         return;
     }
-    let [mut pause, longest] = PAUSES;
+    let [mut pause, at_first, longest] = PAUSES;
+    let begun = Instant::now();
     while !processes().any(|process| !others.0.contains(&process) && waits(Path::new(&process), &pipe)) {
         std::thread::sleep(pause);
-        pause = (pause * 2).min(longest);
+        pause = (pause * 2).min((begun.elapsed() / PART).clamp(at_first, longest));
     }
 }
 

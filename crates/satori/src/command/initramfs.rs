@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use rustix::fs::{FileType, fstat, stat};
+use rustix::stdio::stdin;
 use satori_files::Mode;
 
 use super::modules::Module;
@@ -93,6 +95,14 @@ pub(super) fn pack(
     Ok(cpio.finish())
 }
 
+/// Whether standard input is /dev/null: the command has its own then, and nobody looks whether it wants what comes.
+fn input_is_null() -> bool {
+    let null = fstat(stdin()).ok().zip(stat("/dev/null").ok());
+    null.is_some_and(|(input, null)| {
+        FileType::from_raw_mode(input.st_mode) == FileType::CharacterDevice && input.st_rdev == null.st_rdev
+    })
+}
+
 fn describe(words: &[OsString], folders: &Folders, terminal: Option<(u16, u16)>) -> Spec {
     let mut spec = Spec(Vec::new());
     for Place { folder, at } in folders.all() {
@@ -120,6 +130,9 @@ fn describe(words: &[OsString], folders: &Folders, terminal: Option<(u16, u16)>)
     spec.put("uid", folders.user.uid.to_string());
     spec.put("gid", folders.user.gid.to_string());
     folders.user.groups.iter().for_each(|group| spec.put("group", group.to_string()));
+    if terminal.is_none() && input_is_null() {
+        spec.put("input", "none");
+    }
     if let Some((rows, columns)) = terminal {
         spec.put("terminal", format!("{rows} {columns}"));
     }
