@@ -192,7 +192,7 @@ impl Translating {
             targets.push((table as u8, targets::set_of(rip) as u16));
         }
         let key = CodeKey::of(if moves { rip & 0xfff } else { rip }, code_mode);
-        let returns = moves || code_mode & code_mode::USER != 0;
+        let returns = moves || scope == Scope::Local;
         if returns && host.is_none_or(|host| self.jit.codes.is_new_target(host, key, mode)) {
             self.jit.remember_target(rip, code, mode, code_mode);
         }

@@ -65,7 +65,7 @@ pub(crate) struct Parts {
 }
 
 /// All translations that begin in one page and may be anywhere; or, as an *anchor*, those that begin in one page at one address, are
-/// valid at that alone, and are a user's.
+/// valid at that alone.
 pub(crate) struct Group {
     /// Whose code it is.
     pub side: Side,
@@ -153,9 +153,9 @@ impl Jit {
         self.bring(context, group, linear, false).then_some(group)
     }
 
-    /// What a translation of a user's code at `rip`, in `page`, is found again with, if it is not moved.
+    /// What a translation of code at `rip`, in `page`, is found again with, if it is not moved.
     pub(crate) fn anchor_for(&mut self, page: &Page, rip: u64, code_mode: u64) -> Option<u32> {
-        if may_move(rip, code_mode) || code_mode & code_mode::USER == 0 {
+        if may_move(rip, code_mode) {
             return None;
         }
         let side = code_mode::side(code_mode);

@@ -16,8 +16,11 @@ const SPACES: usize = 3;
 const PAGES: usize = 4;
 const GLOBALS: usize = 2;
 const FRAMES: u64 = 5;
-/// Where Linux has programs that may be anywhere.
-const BASE: u64 = 1 << 40;
+/// Where Linux has programs that may be anywhere, and where code stays.
+const BASES: [u64; 2] = [1 << 40, 0xffff_8000_0000_0000];
+/// Where code begins that goes on in the next page, and where it does so.
+const LEAVES: u64 = 0x20;
+const ARRIVES: u64 = 0x30;
 const OPEN: u64 = pte::P | pte::W;
 /// The table of address space `n`, and the tables above it.
 const fn table(n: usize, level: u64) -> u64 {
@@ -35,6 +38,8 @@ const PIECES: [&[u8]; 6] = [CALL, READ, WRITE, LOAD, INVLPG, INVPCID];
 
 struct Guest {
     cpu: Machine,
+    /// One of [`BASES`].
+    base: u64,
     /// The frame of each page, by address space; of global ones in the first.
     frames: [[u64; PAGES + GLOBALS]; SPACES],
     /// What the code in each frame returns, and its data are.
@@ -45,12 +50,12 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(translates: bool) -> Self {
+    fn new(translates: bool, base: u64) -> Self {
         let mut cpu = machine64();
         let write = |at: u64, value: u64| cpu.memory().write(Gpa(at), &value.to_le_bytes()).expect("RAM");
         for n in 0..SPACES {
             write(table(n, 0), 0x2000 | OPEN);
-            write(table(n, 0) + 8 * (BASE >> 39), table(n, 1) | OPEN);
+            write(table(n, 0) + (base >> 36 & 0xff8), table(n, 1) | OPEN);
             write(table(n, 1), table(n, 2) | OPEN);
             write(table(n, 2), table(n, 3) | OPEN);
         }
@@ -58,6 +63,11 @@ impl Guest {
             // MOV EAX, imm32; RET.
             write(SCRATCH + 0x1000 * frame, 0xb8 | frame << 8 | 0xc3 << 40);
             write(SCRATCH + 0x1000 * frame + 0x800, frame);
+            // MOV EAX, imm32; JMP rel32. There: ADD EAX, imm32; RET.
+            let distance = 0x1000 + ARRIVES - (LEAVES + 10);
+            write(SCRATCH + 0x1000 * frame + LEAVES, 0xb8 | frame << 8 | 0xe9 << 40 | distance << 48);
+            write(SCRATCH + 0x1000 * frame + LEAVES + 8, distance >> 16);
+            write(SCRATCH + 0x1000 * frame + ARRIVES, 0x05 | frame << 16 | 0xc3 << 40);
         }
         for (index, piece) in PIECES.iter().enumerate() {
             cpu.memory()
@@ -74,6 +84,7 @@ impl Guest {
         }
         let mut guest = Guest {
             cpu,
+            base,
             frames: [[0; PAGES + GLOBALS]; SPACES],
             values: std::array::from_fn(|frame| frame as u32),
             current: 0,
@@ -85,9 +96,9 @@ impl Guest {
         guest
     }
 
-    fn linear(n: usize, page: usize) -> u64 {
+    fn linear(&self, n: usize, page: usize) -> u64 {
         let first = if page < PAGES { 0x80 * n as u64 } else { 0x180 };
-        BASE + 0x1000 * (first + page as u64)
+        self.base + 0x1000 * (first + page as u64)
     }
 
     /// Writes the entry of a page; one that is global in all address spaces.
@@ -95,7 +106,7 @@ impl Guest {
         let global = page >= PAGES;
         for other in (0..SPACES).filter(|other| global || *other == n) {
             let entry = (SCRATCH + 0x1000 * frame) | OPEN | if global { pte::G } else { 0 };
-            let at = table(other, 3) + (Self::linear(n, page) >> 9 & 0xff8);
+            let at = table(other, 3) + (self.linear(n, page) >> 9 & 0xff8);
             self.cpu.memory().write(Gpa(at), &entry.to_le_bytes()).expect("RAM");
             self.frames[other][page] = frame;
         }
@@ -111,14 +122,27 @@ impl Guest {
 
     /// Reads or calls `page` of the current address space.
     fn look(&mut self, piece: &[u8], page: usize) {
-        self.cpu.state.gpr[reg::RBX] = Self::linear(self.current, page);
+        self.cpu.state.gpr[reg::RBX] = self.linear(self.current, page);
         self.run(piece);
         let value = self.values[self.frames[self.current][page] as usize];
         assert_eq!(self.cpu.state.gpr[reg::RAX] as u32, value, "page {page} of {}", self.current);
     }
 
+    /// Calls code that begins in `page` of the current address space and ends in the next one.
+    fn go_through(&mut self, page: usize) {
+        self.cpu.state.gpr[reg::RBX] = self.linear(self.current, page) + LEAVES;
+        self.run(CALL);
+        let [first, second] = [0, 1].map(|next| self.frames[self.current][page + next]);
+        assert_eq!(
+            self.cpu.state.gpr[reg::RAX],
+            first + (second << 8),
+            "from page {page} of {}",
+            self.current
+        );
+    }
+
     fn write(&mut self, page: usize, value: u32) {
-        self.cpu.state.gpr[reg::RBX] = Self::linear(self.current, page);
+        self.cpu.state.gpr[reg::RBX] = self.linear(self.current, page);
         self.cpu.state.gpr[reg::RCX] = value.into();
         self.run(WRITE);
         self.values[self.frames[self.current][page] as usize] = value;
@@ -142,7 +166,7 @@ impl Guest {
 
     /// Does one of what makes a changed page of address space `n` visible (SDM 4.10.4.1).
     fn invalidate(&mut self, n: usize, page: usize, way: u64) {
-        let linear = Self::linear(n, page);
+        let linear = self.linear(n, page);
         match way % 6 {
             _ if page >= PAGES && way.is_multiple_of(2) => self.invpcid(2, n, linear),
             0 | 1 if n == self.current || page >= PAGES => {
@@ -163,8 +187,8 @@ impl Guest {
 /// calls find what is mapped, whatever was kept of other address spaces.
 #[test]
 fn what_is_kept_is_what_is_mapped() {
-    for (seed, translates) in [(1, false), (2, true), (3, true), (4, true)] {
-        let mut guest = Guest::new(translates);
+    for (seed, translates) in [(1, false), (2, true), (3, true), (4, true), (5, true), (6, true)] {
+        let mut guest = Guest::new(translates, BASES[seed as usize % 2]);
         let mut numbers = Numbers(seed);
         guest.enter(0, false);
         for round in 0..6000 {
@@ -177,7 +201,8 @@ fn what_is_kept_is_what_is_mapped() {
                 }
                 2 => guest.write(page, round),
                 3..6 => guest.enter(n, any % 8 != 0),
-                6..10 => guest.look(READ, page),
+                6..9 => guest.look(READ, page),
+                9..12 if page + 1 != PAGES && page + 1 != PAGES + GLOBALS => guest.go_through(page),
                 _ => guest.look(CALL, page),
             }
         }
@@ -193,7 +218,7 @@ fn what_is_kept_goes_with_each_invalidation() {
         ("nothing", |_| {}, true),
         ("INVPCID of another", |guest| guest.invpcid(1, 2, 0), true),
         ("INVPCID of it", |guest| guest.invpcid(1, 0, 0), false),
-        ("INVPCID of a page", |guest| guest.invpcid(0, 0, Guest::linear(0, 1)), false),
+        ("INVPCID of a page", |guest| guest.invpcid(0, 0, guest.linear(0, 1)), false),
         ("INVPCID of all but global ones", |guest| guest.invpcid(3, 0, 0), false),
         ("INVPCID of all", |guest| guest.invpcid(2, 0, 0), false),
         ("other rights", |guest| guest.cpu.flush_tlb(false), false),
@@ -201,7 +226,7 @@ fn what_is_kept_goes_with_each_invalidation() {
     for (name, way, kept) in ways {
         // Shown where it fails.
         println!("{name}");
-        let mut guest = Guest::new(false);
+        let mut guest = Guest::new(false, BASES[0]);
         guest.enter(0, false);
         guest.look(READ, 1);
         guest.enter(1, true);
@@ -212,7 +237,7 @@ fn what_is_kept_goes_with_each_invalidation() {
         guest.look(READ, 1);
     }
     // Without the leave to keep it, it goes.
-    let mut guest = Guest::new(false);
+    let mut guest = Guest::new(false, BASES[0]);
     guest.enter(0, false);
     guest.look(READ, 1);
     guest.enter(1, true);
@@ -223,7 +248,7 @@ fn what_is_kept_goes_with_each_invalidation() {
 
 #[test]
 fn what_is_kept_is_bounded() {
-    let mut guest = Guest::new(false);
+    let mut guest = Guest::new(false, BASES[0]);
     for n in 0..100 {
         guest.cpu.state.cr3 = table(0, 0) | n;
         guest.cpu.enter_space(true);
