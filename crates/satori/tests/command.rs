@@ -187,8 +187,9 @@ fn streams_may_be_closed_sockets_or_one_file_and_are_opened_again_by_anybody() {
     // Closed: input ends at once, the status comes, and so does what is still open.
     let closed = ended(format!("{run} sh -c 'cat; echo out; echo err >&2; exit 6' <&- 2>&-"));
     assert_eq!((closed.console.as_str(), closed.status), ("out\n", 6), "{closed:?}");
-    let closed = ended(format!("{run} sh -c 'cat; echo err >&2; exit 7' </dev/null >&-"));
-    assert_eq!((closed.messages.as_str(), closed.status), ("err\n", 7), "{closed:?}");
+    let closed =
+        ended(format!("{run} sh -c 'cat; readlink /proc/$$/fd/0 >&2; echo err >&2; exit 7' </dev/null >&-"));
+    assert_eq!((closed.messages.as_str(), closed.status), ("/dev/null\nerr\n", 7), "{closed:?}");
     // One file for both, which is added to.
     let log = file_of("log", "first\n");
     let appended =
