@@ -1,6 +1,6 @@
 //! Disks, network cards, folders, I/O threads and NUMA nodes.
 
-use crate::domain::{Disk, Filesystem, Interface, Network, Node as Numa, Whose};
+use crate::domain::{Disk, Filesystem, Interface, Network, Node as Numa, Placement, Whose};
 use crate::reader::Reader;
 use crate::tree::{Attribute, Node};
 use crate::values::{count, cpuset, size};
@@ -322,8 +322,68 @@ pub(crate) fn numa(reader: &mut Reader, node: &Node) {
     }
 }
 
-/// What only the whole tells: I/O threads that nobody made.
+/// `<numatune>`.
+pub(crate) fn numatune(reader: &mut Reader, node: &Node) {
+    reader.children(node, "numatune");
+}
+
+/// What `mode` and `nodeset` of an element say, if it can be had.
+fn placed(reader: &mut Reader, node: &Node) -> Option<Placement> {
+    let mode = text(node, "mode").unwrap_or_else(|| "strict".into());
+    if !["strict", "preferred", "interleave"].contains(&mode.as_str()) {
+        reader.warn(
+            node.at,
+            format!("<{}> is not honoured: there is no mode '{mode}': write mode='strict'", node.name),
+        );
+        return None;
+    }
+    let Some(set) = node.attribute("nodeset") else {
+        let why = "nobody chooses nodes by what is free: write nodeset='0'";
+        reader.warn(node.at, format!("<{}> is not honoured: {why}", node.name));
+        return None;
+    };
+    match cpuset(&set.value) {
+        Ok(nodes) => Some(Placement { mode, nodes }),
+        Err(_) => {
+            reader.wrong(set.at, format!("'{}' is no set of nodes: write 0-1 or 0,2", set.value));
+            None
+        }
+    }
+}
+
+/// `<memory>` of `<numatune>`.
+pub(crate) fn placement(reader: &mut Reader, node: &Node) {
+    reader.domain.placement = placed(reader, node);
+}
+
+/// `<memnode>`.
+pub(crate) fn memnode(reader: &mut Reader, node: &Node) {
+    let Some(cell) = node.attribute("cellid") else {
+        let wrong = "<memnode> needs cellid: write <memnode cellid='0' mode='strict' nodeset='0'/>";
+        return reader.wrong(node.at, wrong.into());
+    };
+    match cell.value.trim().parse::<usize>() {
+        Ok(number) => {
+            if let Some(placement) = placed(reader, node) {
+                let place = reader.place(cell.at);
+                reader.memnodes.push((number, placement, place));
+            }
+        }
+        Err(_) => reader.wrong(cell.at, format!("'{}' is no number of a cell: write cellid='0'", cell.value)),
+    }
+}
+
+/// What only the whole tells: cells and I/O threads that nobody made.
 pub(crate) fn finish(reader: &mut Reader) {
+    for (number, placement, place) in std::mem::take(&mut reader.memnodes) {
+        match reader.domain.numa.get_mut(number) {
+            Some(cell) => cell.placement = Some(placement),
+            None => {
+                let wrong = format!("there is no cell {number}: write <cell id='{number}'/> in <cpu><numa>");
+                reader.wrong_at(place, wrong);
+            }
+        }
+    }
     let ids = &reader.domain.iothreads;
     let asked = reader.domain.disks.iter().filter_map(|disk| disk.iothread);
     let pinned = reader.domain.pins.iter().filter_map(|pin| match pin.whose {

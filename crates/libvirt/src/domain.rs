@@ -39,6 +39,10 @@ pub struct Domain {
     pub filesystems: Vec<Filesystem>,
     /// A source of random bytes.
     pub rng: bool,
+    /// A memory balloon.
+    pub balloon: bool,
+    /// Where the host places the memory of all nodes that say nothing themselves.
+    pub placement: Option<Placement>,
     /// What a reset does.
     pub on_reboot: Option<OnReboot>,
     /// Frequency of the TSC in Hz.
@@ -161,6 +165,15 @@ pub struct Filesystem {
     pub place: Option<Place>,
 }
 
+/// A `mode` and a `nodeset` of `<numatune>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// strict, preferred or interleave.
+    pub mode: String,
+    /// The host's nodes.
+    pub nodes: Vec<u32>,
+}
+
 /// A `<cell>` of `<numa>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
@@ -170,6 +183,8 @@ pub struct Node {
     pub memory: u64,
     /// Distances to others, by their numbers.
     pub distances: Vec<(usize, u8)>,
+    /// Where the host places its memory.
+    pub placement: Option<Placement>,
     /// Where it stands.
     pub place: Option<Place>,
 }

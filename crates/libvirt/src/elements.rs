@@ -92,8 +92,10 @@ pub(crate) fn kvm(reader: &mut Reader, node: &Node) {
 pub(crate) fn hidden(reader: &mut Reader, node: &Node) {
     reader.only(node, &["state"]);
     if reader.state(node) == Some(false) {
-        reader
-            .warn(node.at, "<hidden state='off'> is not honoured: KVM's own interface is not offered".into());
+        reader.warn(
+            node.at,
+            "<hidden state='off'> is not honoured: write --guest kvm, which offers KVM's interface".into(),
+        );
     }
 }
 
@@ -143,9 +145,29 @@ pub(crate) fn devices(reader: &mut Reader, node: &Node) {
 }
 
 pub(crate) fn memballoon(reader: &mut Reader, node: &Node) {
-    if node.attribute("model").is_none_or(|model| model.value != "none") {
-        reader.warn(node.at, "<memballoon> is not honoured: write --balloon".into());
+    match node.attribute("model").map(|model| model.value.as_str()) {
+        None | Some("none") => {}
+        Some(model) if model.starts_with("virtio") => reader.domain.balloon = true,
+        Some(_) => {
+            let why = "<memballoon> is not honoured: there is no such model: write model='virtio'";
+            reader.warn(node.at, why.into());
+        }
     }
+}
+
+/// `<controller>`: bus 0 is there, and each device on virtio is a function of it.
+pub(crate) fn controller(reader: &mut Reader, node: &Node) {
+    let word = |name| node.attribute(name).map_or("", |attribute| attribute.value.trim());
+    let why = match (word("type"), word("model")) {
+        ("pci", "" | "pcie-root" | "pci-root") | ("usb", "none") | ("virtio-serial", _) => return,
+        ("pci", _) => "all functions are on bus 0: leave it out",
+        ("scsi" | "ide" | "sata" | "fdc" | "nvme", _) => {
+            "disks are on virtio: write <target dev='vda' bus='virtio'/> in <disk>"
+        }
+        ("usb", _) => "there is no USB: leave it out",
+        _ => "there is no such device yet",
+    };
+    reader.warn(node.at, format!("<controller> is not honoured: {why}"));
 }
 
 pub(crate) fn panic(reader: &mut Reader, node: &Node) {

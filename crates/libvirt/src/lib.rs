@@ -26,7 +26,8 @@ mod values;
 mod write;
 
 pub use domain::{
-    Cpu, Disk, Domain, Filesystem, Interface, Network, Node, OnReboot, Pin, Whose, read, read_foreign,
+    Cpu, Disk, Domain, Filesystem, Interface, Network, Node, OnReboot, Pin, Placement, Whose, read,
+    read_foreign,
 };
 pub use satori_hyperv::choice::{Mistake, Mistakes, Place};
 pub use write::write;

@@ -3,7 +3,7 @@
 use satori_cpuid::Feature;
 use satori_hyperv::choice::{Base, Mistake, Mistakes, Place, What, Wish};
 
-use crate::domain::Domain;
+use crate::domain::{Domain, Placement};
 use crate::place::Lines;
 use crate::schema;
 use crate::tree::Node;
@@ -20,6 +20,8 @@ pub(crate) struct Reader<'r> {
     pub(crate) mistakes: Vec<Mistake>,
     /// Where the file begins to say which enlightenments there are: nothing is on that it does not name.
     pub(crate) base: Option<(String, Place)>,
+    /// What `<memnode>` says, by the numbers of cells that may come later.
+    pub(crate) memnodes: Vec<(usize, Placement, Place)>,
 }
 
 impl<'r> Reader<'r> {
@@ -31,7 +33,16 @@ impl<'r> Reader<'r> {
         foreign: bool,
     ) -> Reader<'r> {
         let (lines, domain) = (Lines::new(text), Domain::default());
-        Reader { name, lines, offered, foreign, domain, mistakes: Vec::new(), base: None }
+        Reader {
+            name,
+            lines,
+            offered,
+            foreign,
+            domain,
+            mistakes: Vec::new(),
+            base: None,
+            memnodes: Vec::new(),
+        }
     }
 }
 

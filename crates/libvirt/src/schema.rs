@@ -28,7 +28,7 @@ const NO_CGROUP: What = Not("limits of the host's control groups are set from ou
 const NO_FIRMWARE: What = Not("there is no firmware: kernels are booted directly");
 const ALWAYS: What = Not("it is always there");
 const NO_DEVICE: What = Not("there is no such device yet");
-const NO_KVM: What = Not("KVM's own interface is not offered");
+const NO_KVM: What = Not("the software CPU has no dirty ring; --guest kvm offers KVM's interface");
 const OTHER_MACHINE: What = Not("it belongs to another kind of machine");
 
 /// All but the children of `<hyperv>`, which [`names`] knows.
@@ -45,7 +45,7 @@ const TABLE: &[Row] = &[
     ("domain", "memoryBacking", Not("the host's default backs the memory")),
     ("domain", "memtune", NO_CGROUP),
     ("domain", "blkiotune", NO_CGROUP),
-    ("domain", "numatune", Not("memory comes from where the host places it")),
+    ("domain", "numatune", Read(devices::numatune)),
     ("domain", "vcpu", Read(processors::vcpu)),
     ("domain", "vcpus", Not("processors cannot be plugged in later")),
     ("domain", "iothreads", Read(devices::iothreads)),
@@ -139,6 +139,8 @@ const TABLE: &[Row] = &[
     ("cpu", "signature", Silent),
     ("cpu", "microcode", Silent),
     ("cpu", "counter", Silent),
+    ("numatune", "memory", Read(devices::placement)),
+    ("numatune", "memnode", Read(devices::memnode)),
     ("clock", "timer", Read(clock::timer)),
     ("devices", "emulator", Not("Satori itself runs the guest")),
     ("devices", "panic", Read(elements::panic)),
@@ -146,7 +148,7 @@ const TABLE: &[Row] = &[
     ("devices", "console", Silent),
     ("devices", "disk", Read(devices::disk)),
     ("devices", "filesystem", Read(devices::filesystem)),
-    ("devices", "controller", NO_DEVICE),
+    ("devices", "controller", Read(elements::controller)),
     ("devices", "interface", Read(devices::interface)),
     ("devices", "input", NO_DEVICE),
     ("devices", "graphics", NO_DEVICE),

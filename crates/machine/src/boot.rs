@@ -38,6 +38,16 @@ fn platform(
 
 /// What of RAM is whose, in the nodes' order.
 fn nodes(numa: &[NumaNode], topology: Topology, regions: &[Region]) -> Vec<Node> {
+    let node = |(node, memory): (&NumaNode, Vec<(u64, u64)>)| Node {
+        apic_ids: node.cpus.iter().map(|cpu| topology.apic_id(*cpu)).collect(),
+        memory,
+        distances: node.distances.clone(),
+    };
+    numa.iter().zip(shares(numa, regions)).map(node).collect()
+}
+
+/// What of RAM is each node's, as place and length.
+pub(crate) fn shares(numa: &[NumaNode], regions: &[Region]) -> Vec<Vec<(u64, u64)>> {
     let mut left = regions.iter().map(|region| (region.start.0, region.len)).collect::<Vec<_>>();
     left.reverse();
     let mut share = |mut bytes: u64| {
@@ -52,12 +62,7 @@ fn nodes(numa: &[NumaNode], topology: Topology, regions: &[Region]) -> Vec<Node>
         }
         memory
     };
-    let node = |node: &NumaNode| Node {
-        apic_ids: node.cpus.iter().map(|cpu| topology.apic_id(*cpu)).collect(),
-        memory: share(node.memory),
-        distances: node.distances.clone(),
-    };
-    numa.iter().map(node).collect()
+    numa.iter().map(|node| share(node.memory)).collect()
 }
 
 /// Parses and unpacks what is to be booted. Gives the guest's RAM, and what loads it: once now,

@@ -95,6 +95,15 @@ pub struct Config {
     pub names: bool,
 }
 
+/// Nodes of the host's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostNodes {
+    /// Their numbers.
+    pub nodes: Vec<u32>,
+    /// How memory is placed there.
+    pub policy: satori_memory::HostPolicy,
+}
+
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaNode {
@@ -104,6 +113,8 @@ pub struct NumaNode {
     pub memory: u64,
     /// How far each node is, 10 being here.
     pub distances: Vec<u8>,
+    /// On which of the host's nodes its memory is, if that was said.
+    pub host: Option<HostNodes>,
 }
 
 impl Config {

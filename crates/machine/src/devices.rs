@@ -178,7 +178,12 @@ impl Devices {
         let outside = |device: &Arc<dyn Device>| device.undetermined().filter(|_| !self.0.journalled);
         let pci = self.0.pci.iter().find_map(|(_, device)| outside(device));
         let vmbus = || self.on_vmbus().find_map(|device| device.undetermined());
-        match pci.or_else(vmbus).or_else(|| self.0.xen.undetermined()) {
+        let elsewhere = vmbus().or_else(|| self.0.xen.undetermined());
+        match pci.or(elsewhere) {
+            Some(_) if self.0.journalled => Err(Error::Config(
+                "--record: what comes to a card on VMBus or Xen's bus is not recorded in this version: leave bus= out, so that it is on virtio"
+                    .into(),
+            )),
             Some(why) => Err(Error::Config(format!("--clock virtual: {why}; use --clock real"))),
             None => Ok(()),
         }

@@ -49,7 +49,9 @@ mod x86;
 
 pub use charge::Charges;
 pub use clock::{RealClock, VirtualClock};
-pub use config::{ClockMode, Config, EngineKind, NumaNode, OnReset, PANIC_PATTERN, SymbolSource, TscChange};
+pub use config::{
+    ClockMode, Config, EngineKind, HostNodes, NumaNode, OnReset, PANIC_PATTERN, SymbolSource, TscChange,
+};
 pub use crash_dump::CrashDump;
 pub use devices::{DeviceConfig, Devices, VmbusConfig};
 pub use error::Error;
@@ -64,6 +66,7 @@ pub use satori_boot::{BootProtocol, Cmdline, DEFAULT_CMDLINE, KERNEL_MAX, Module
 pub use satori_engine::{CONTROLS, REASONS, Vmx, VmxProcessor, VmxRow};
 pub use satori_image as image;
 pub use satori_journal as journal;
+pub use satori_memory::{HOST_NODES, HostPolicy};
 pub use satori_save::Saved;
 pub use satori_symbols::Symbols;
 pub use satori_virtio::{Dialect, Disk, Nic, Port, Share, Sockets, TapCard};

@@ -315,6 +315,13 @@ impl Life {
 /// Guest memory as the guest finds it, and how it begins.
 fn filled(plan: &Blueprint, load: &Loader) -> Result<(GuestMemory, Begin), Error> {
     let memory = GuestMemory::new(&plan.regions)?;
+    let numa = &plan.config.numa;
+    for (node, parts) in numa.iter().zip(crate::boot::shares(numa, &plan.regions)) {
+        let Some(host) = &node.host else { continue };
+        for (start, len) in parts {
+            memory.place(Region { start: Gpa(start), len }, host.policy, &host.nodes)?;
+        }
+    }
     let entry = load(&memory)?;
     if plan.config.xen.is_some() {
         // Behind the loader, which tells the guest of RAM alone.

@@ -107,7 +107,7 @@ impl Machine {
         }
         if matches!(config.clock, ClockMode::Virtual { .. }) {
             config.devices.determined()?;
-            config.serials.determined()?;
+            config.serials.determined(config.journal.is_some())?;
         }
         crate::life::vmbus::possible(&config)?;
         suffices(&*parts.engine, matches!(config.clock, ClockMode::Virtual { .. }))?;

@@ -85,9 +85,13 @@ impl SerialPorts {
         self.0.iter().zip(NAMES).find_map(|(port, name)| Some((name, lost(port)?)))
     }
 
-    /// Refuses what makes no two runs the same.
-    pub(crate) fn determined(&self) -> Result<(), Error> {
+    /// Refuses what makes no two runs the same; `recorded` tells that this one is written down or played again.
+    pub(crate) fn determined(&self, recorded: bool) -> Result<(), Error> {
         match self.0.iter().any(|port| matches!(port.end, SerialEnd::Socket(_))) {
+            true if recorded => Err(Error::Config(
+                "--record: what comes through a --serial socket is not recorded in this version: write a file, or leave it out"
+                    .into(),
+            )),
             true => Err(Error::Config(
                 "--clock virtual: what comes through a --serial socket is not the same every time; use --clock real, or a file"
                     .into(),

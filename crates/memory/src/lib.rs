@@ -17,7 +17,7 @@ mod ram;
 pub use address::Gpa;
 pub use barrier::heavy_barrier;
 pub use page::{Page, PageState};
-pub use ram::{ALL_LINES, Error, GuestMemory, Region};
+pub use ram::{ALL_LINES, Error, GuestMemory, HOST_NODES, HostPolicy, Region};
 
 /// Bytes of a page: what code is tracked by, and the grain of regions. It is the smallest page of the instruction sets here.
 pub const PAGE_SIZE: u64 = 4096;

@@ -15,6 +15,7 @@ use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 use crate::code::CodePages;
+use crate::ram::{HOST_NODES, HostPolicy};
 use crate::{Error, Gpa, PAGE_SIZE, PageState, Region};
 
 /// A range of RAM, and where the host has it.
@@ -83,6 +84,29 @@ impl Slot {
         }
         states.iter().for_each(|state| _ = state.wrote());
         bytes as u64
+    }
+
+    /// Has the host place the part that is in it, which nobody has touched, on these nodes of its own.
+    pub(crate) fn place(&self, part: Region, policy: HostPolicy, nodes: &[u32]) -> std::io::Result<()> {
+        let start = part.start.0.max(self.region.start.0);
+        let end = part.start.0.saturating_add(part.len);
+        let end = end.min(self.region.start.0.saturating_add(self.region.len));
+        if start >= end {
+            return Ok(());
+        }
+        let mut mask = [0_u64; HOST_NODES as usize / 64];
+        for &node in nodes.iter().filter(|node| **node < HOST_NODES) {
+            mask[node as usize / 64] |= 1 << (node % 64);
+        }
+        // Linux counts one bit more than it looks at (mbind(2)).
+        let bits = u64::from(HOST_NODES) + 1;
+        // SAFETY: the range is part of a private mapping of ours, of which only the placement changes, and the mask is as long as is
+        // told.
+        let done = unsafe {
+            let host = self.host.add((start - self.region.start.0) as usize);
+            libc::syscall(libc::SYS_mbind, host, end - start, policy.mode(), mask.as_ptr(), bits, 0)
+        };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
     /// Gives its memory back to the host; what it held is lost, and reads as zeros.

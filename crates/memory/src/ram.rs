@@ -48,12 +48,47 @@ pub enum Error {
         /// What is there.
         there: Region,
     },
+    /// The host does not place it as it was asked to.
+    #[error(
+        "the host does not place memory on its nodes {nodes:?}: {why}; name others, or leave host-nodes out"
+    )]
+    Place {
+        /// The host's nodes.
+        nodes: Vec<u32>,
+        /// Its reason.
+        why: std::io::Error,
+    },
     /// No RAM begins there.
     #[error("no RAM begins at {start:#x}: give the first address of a range")]
     NoRam {
         /// The address.
         start: Gpa,
     },
+}
+
+/// NUMA nodes that a host may have: those of Linux (MAX_NUMNODES).
+pub const HOST_NODES: u32 = 1024;
+
+/// How the host places memory on nodes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPolicy {
+    /// On these and no others.
+    Bind,
+    /// On the first of these, and on others where there is no room.
+    Preferred,
+    /// On these in turn, page by page.
+    Interleave,
+}
+
+impl HostPolicy {
+    /// Its number (linux/mempolicy.h).
+    pub(crate) const fn mode(self) -> libc::c_int {
+        match self {
+            HostPolicy::Preferred => libc::MPOL_PREFERRED,
+            HostPolicy::Bind => libc::MPOL_BIND,
+            HostPolicy::Interleave => libc::MPOL_INTERLEAVE,
+        }
+    }
 }
 
 /// A contiguous range of RAM.
@@ -189,6 +224,13 @@ impl GuestMemory {
     /// are. They read as zeros, as after a write of zeros.
     pub fn discard(&self, part: Region) -> u64 {
         self.0.maps.now().slots.iter().map(|slot| slot.give_back_part(part)).sum()
+    }
+
+    /// Has the host place `part`, which nobody has touched, on these nodes of its own.
+    pub fn place(&self, part: Region, policy: HostPolicy, nodes: &[u32]) -> Result<(), Error> {
+        let slots = &self.0.maps.now().slots;
+        let placed = slots.iter().try_for_each(|slot| slot.place(part, policy, nodes));
+        placed.map_err(|why| Error::Place { nodes: nodes.to_vec(), why })
     }
 
     /// The slots but that which begins at `start`, and this.

@@ -19,6 +19,8 @@ pub enum When {
     Listening,
     /// Only if threads are pinned to processors, and only for the thread that calls.
     Pinned,
+    /// Only if the guest's memory is placed on nodes of the host's.
+    Placed,
 }
 
 /// A system call, when it is permitted, and why it is needed.
@@ -38,7 +40,7 @@ const NOT_THREAD: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE
     | libc::CLONE_VFORK) as u64;
 
-use When::{Always, Both, Listening, Masked, OneOf, Own, Pinned};
+use When::{Always, Both, Listening, Masked, OneOf, Own, Pinned, Placed};
 
 /// What is permitted.
 pub const ALLOWED: &[Row] = &[
@@ -81,6 +83,11 @@ pub const ALLOWED: &[Row] = &[
     (libc::SYS_sched_yield, Always, "a vCPU that spins lets others run"),
     (libc::SYS_sched_getaffinity, Always, "the allocator asks for the number of processors"),
     (libc::SYS_sched_setaffinity, Pinned, "a thread pins itself, at its start"),
+    (
+        libc::SYS_mbind,
+        Placed,
+        "memory of a guest that begins anew goes to the host's nodes that were asked for",
+    ),
     (libc::SYS_getcpu, Always, "the C library's fallback"),
     (libc::SYS_clock_gettime, Always, "time, where the vDSO does not answer"),
     (libc::SYS_gettimeofday, Always, "as clock_gettime"),

@@ -32,7 +32,15 @@ pub(crate) fn install(needs: &Needs) -> Result<&'static str, String> {
 /// Installs filters that permit what `rows` say and nothing else.
 pub(crate) fn install_rows(rows: &[Row]) -> Result<&'static str, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
-    let nobody = Needs { keep: &[], listening: false, pinned: false, kvm: false, status: 0, farewell: || {} };
+    let nobody = Needs {
+        keep: &[],
+        listening: false,
+        pinned: false,
+        placed: false,
+        kvm: false,
+        status: 0,
+        farewell: || {},
+    };
     let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
     let rest =
         rules(rows, &nobody).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));
@@ -79,7 +87,8 @@ fn rules(rows: &[Row], needs: &Needs) -> Result<Rules, seccompiler::BackendError
             When::Always => Vec::new(),
             When::Listening if needs.listening => Vec::new(),
             When::Pinned if needs.pinned => vec![equal(0, 0)?],
-            When::Listening | When::Pinned => continue,
+            When::Placed if needs.placed => vec![],
+            When::Listening | When::Pinned | When::Placed => continue,
             When::Masked(at, mask, value) => vec![SeccompRule::new(vec![masked((at, mask, value))?])?],
             When::Both(one, other) => vec![SeccompRule::new(vec![masked(one)?, masked(other)?])?],
             // The kernel looks at 32 bits of a request, a process number and an option.

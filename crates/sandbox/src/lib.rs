@@ -70,6 +70,8 @@ pub struct Needs<'a> {
     pub listening: bool,
     /// Whether threads that start later pin themselves to processors.
     pub pinned: bool,
+    /// Whether guest memory is placed on nodes of the host's, each time that the machine begins.
+    pub placed: bool,
     /// Whether the guest runs by the host's /dev/kvm.
     pub kvm: bool,
     /// Exit status after a system call that is not permitted.

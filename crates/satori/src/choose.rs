@@ -12,7 +12,7 @@ use crate::cli;
 use crate::guest::{self, Guest};
 use crate::say::say;
 use crate::units;
-use crate::{inputs, io_threads};
+use crate::{inputs, io_threads, pins};
 
 /// The processors, all options and defaults considered, and what else a file said.
 #[derive(Clone, Debug)]
@@ -46,6 +46,7 @@ pub fn processors(flags: &cli::CpuFlags) -> Result<Processors> {
 pub fn machine(flags: &cli::Machine) -> Result<Processors> {
     let mut chosen = processors(&flags.processor)?;
     io_threads::share_out(&mut chosen.pins, flags)?;
+    pins::share_out(&mut chosen.pins, flags, chosen.topology.cpus())?;
     Ok(chosen)
 }
 
@@ -127,7 +128,7 @@ fn chosen(flags: &cli::ModelFlags, faces: Faces<'_>, foreign: bool) -> Result<Pr
     let added = hyperv.added.iter().filter(|added| !listed(&added.by));
     warnings.extend(added.map(|added| format!("{added}: added")));
     warnings.extend(kvm.added.iter().filter(|_| list.is_none()).map(|added| format!("{added}: added")));
-    let pins = pins(&domain, topology, flags, &mut warnings)?;
+    let pins = of_domain(&domain, topology, flags, &mut warnings)?;
     Ok(Processors { topology, cpu, hyperv, guest, kvm, xen, pins, domain, warnings })
 }
 
@@ -145,7 +146,7 @@ pub(crate) fn read(path: &Path, foreign: bool) -> Result<Domain> {
 }
 
 /// The processors of this host that the file gives to threads; those that there are not are told.
-fn pins(
+fn of_domain(
     domain: &Domain,
     topology: Topology,
     flags: &cli::ModelFlags,

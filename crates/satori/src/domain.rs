@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use satori_libvirt::{Disk, Filesystem, Interface, Network, Node, Place};
+use satori_libvirt::{Disk, Domain, Filesystem, Interface, Network, Node, Place, Placement};
+use satori_machine::HostNodes;
 
 use crate::numa::{self, NumaSpec};
 use crate::{choose, cli, devices, network, shares};
@@ -34,7 +35,10 @@ pub(crate) fn take(flags: &mut cli::Machine) -> Result<()> {
     }
     flags.rng |= domain.rng;
     if flags.numa.is_empty() {
-        flags.numa = nodes(&domain.numa);
+        flags.numa = nodes(&domain).map_err(|why| wrong(&path, None, &why))?;
+    }
+    if domain.balloon {
+        flags.balloon.get_or_insert(0);
     }
     Ok(())
 }
@@ -86,15 +90,32 @@ fn card_words(card: &Interface) -> String {
     words
 }
 
-fn nodes(cells: &[Node]) -> Vec<NumaSpec> {
+/// Nodes of memory and processors. Where there is only a word on where memory is placed, it is of one node with all that there is.
+fn nodes(domain: &Domain) -> Result<Vec<NumaSpec>, String> {
+    let host = |own: Option<&Placement>| {
+        let placed = own.or(domain.placement.as_ref());
+        let nodes = |placed: &Placement| {
+            let host = HostNodes { nodes: placed.nodes.clone(), policy: numa::host_policy(&placed.mode)? };
+            numa::sound(&host).map(|()| host)
+        };
+        placed.map(nodes).transpose()
+    };
+    let cells = &domain.numa;
+    if cells.is_empty() {
+        return Ok(host(None)?
+            .map(|host| NumaSpec { host: Some(host), ..NumaSpec::default() })
+            .into_iter()
+            .collect());
+    }
     let spec = |(number, cell): (usize, &Node)| {
         let told = |other| cell.distances.iter().find(|(to, _)| *to == other).map(|(_, far)| *far);
         let far = |other| told(other).unwrap_or_else(|| numa::distance(other == number));
-        NumaSpec {
+        Ok(NumaSpec {
             memory: Some(cell.memory),
             cpus: Some(cell.cpus.clone()),
             distances: Some((0..cells.len()).map(far).collect()),
-        }
+            host: host(cell.placement.as_ref())?,
+        })
     };
     cells.iter().enumerate().map(spec).collect()
 }
@@ -120,6 +141,7 @@ mod tests {
 
     const ALL: &str = "<domain><iothreads>2</iothreads><memory unit='MiB'>512</memory><vcpu>2</vcpu>
 <cputune><iothreadpin iothread='2' cpuset='0'/></cputune>
+<numatune><memory mode='strict' nodeset='0'/><memnode cellid='1' mode='preferred' nodeset='0'/></numatune>
 <cpu><numa><cell id='0' cpus='0' memory='256' unit='MiB'/>
 <cell id='1' cpus='1' memory='256' unit='MiB'><distances><sibling id='0' value='30'/></distances></cell></numa></cpu>
 <devices>
@@ -128,7 +150,7 @@ mod tests {
 <interface type='user'><mac address='52:54:00:00:00:07'/><model type='virtio'/><driver name='vhost' queues='2'/>
 <portForward proto='tcp' address='127.0.0.1'><range start='2222' end='2223' to='22'/></portForward></interface>
 <filesystem type='mount'><driver type='virtiofs'/><source dir='/tmp'/><target dir='t'/><readonly/></filesystem>
-<rng model='virtio'/></devices></domain>";
+<rng model='virtio'/><memballoon model='virtio'/><controller type='pci' model='pcie-root'/></devices></domain>";
 
     #[test]
     fn devices_of_a_domain_are_those_of_options() {
@@ -140,8 +162,12 @@ mod tests {
         let net =
             "user,forward=tcp:127.0.0.1:2222:22,forward=tcp:127.0.0.1:2223:23,mac=52:54:00:00:00:07,queues=2";
         assert_eq!(machine.net, Some(network::spec(net).unwrap()));
-        assert_eq!(machine.numa[1], numa::spec("memory=256M,cpus=1,distances=30:10").unwrap());
-        assert!(machine.rng);
+        assert_eq!(
+            machine.numa[1],
+            numa::spec("memory=256M,cpus=1,distances=30:10,host-nodes=0,policy=preferred").unwrap()
+        );
+        assert_eq!(machine.numa[0].host, numa::spec("host-nodes=0").unwrap().host);
+        assert_eq!((machine.rng, machine.balloon), (true, Some(0)));
         let chosen = choose::machine(&machine).unwrap();
         assert_eq!(chosen.pins.io, [vec![], vec![0]]);
         assert!(

@@ -1,9 +1,9 @@
 //! `--io-threads`: how many threads do devices' work, and on which processors of this host.
 
-use anyhow::{Result, bail};
-use satori_machine::{Pins, host_processors};
+use anyhow::Result;
+use satori_machine::Pins;
 
-use crate::cli;
+use crate::{cli, pins};
 
 /// Most threads: more than anybody has disks for.
 const MOST: usize = 64;
@@ -41,7 +41,7 @@ pub fn spec(text: &str) -> Result<IoThreadsSpec, String> {
 }
 
 /// `0-1:4`.
-fn cpus(text: &str) -> Result<Vec<u32>, String> {
+pub(crate) fn cpus(text: &str) -> Result<Vec<u32>, String> {
     let range = |text: &str| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
@@ -52,19 +52,12 @@ fn cpus(text: &str) -> Result<Vec<u32>, String> {
     Ok(ranges.into_iter().flatten().collect())
 }
 
-/// Puts the threads of the flags into `pins`, instead of those of a file.
-pub(crate) fn share_out(pins: &mut Pins, flags: &cli::Machine) -> Result<()> {
+/// Puts the threads of the flags into `shared`, instead of those of a file.
+pub(crate) fn share_out(shared: &mut Pins, flags: &cli::Machine) -> Result<()> {
     let Some(spec) = &flags.io_threads else { return Ok(()) };
-    let here = host_processors();
-    if let Some(missing) = spec.cpus.iter().flatten().find(|cpu| !here.contains(cpu)) {
-        let have: Vec<_> = here.iter().map(u32::to_string).collect();
-        bail!(
-            "--io-threads: this process may not use processor {missing} of the host: name some of {}",
-            have.join(", ")
-        );
-    }
+    pins::on_this_host("--io-threads", &spec.cpus)?;
     let of = |index: usize| spec.cpus.get(index).or(spec.cpus.first()).cloned().unwrap_or_default();
-    pins.io = (0..spec.count).map(of).collect();
+    shared.io = (0..spec.count).map(of).collect();
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Files that are opened before the guest runs, and written when it has ended.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -21,9 +22,19 @@ pub struct LateFile {
 impl LateFile {
     /// Opens `path`, which `flag` named, and leaves what is in it.
     pub fn open(flag: &str, path: &Path) -> Result<Self> {
+        LateFile::open_as(flag, path, 0o666)
+    }
+
+    /// As [`open`](LateFile::open), a file that nobody but its owner may read, where it is new.
+    pub fn private(flag: &str, path: &Path) -> Result<Self> {
+        LateFile::open_as(flag, path, 0o600)
+    }
+
+    fn open_as(flag: &str, path: &Path, mode: u32) -> Result<Self> {
         let attempt = || {
             let new = !path.exists();
-            let file = File::options().write(true).create(true).truncate(false).open(path)?;
+            let mut options = File::options();
+            let file = options.write(true).create(true).truncate(false).mode(mode).open(path)?;
             let regular = file.metadata()?.is_file();
             Ok(LateFile { file, path: std::path::absolute(path)?, new, regular })
         };

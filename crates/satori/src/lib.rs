@@ -32,6 +32,7 @@ pub mod opened;
 pub mod origin;
 pub mod output;
 pub mod paths;
+pub mod pins;
 pub mod places;
 pub mod probe;
 pub mod qemu;

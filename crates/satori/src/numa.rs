@@ -1,7 +1,7 @@
 //! `--numa`: nodes of processors and memory.
 
 use anyhow::{Result, bail};
-use satori_machine::{Config, NumaNode};
+use satori_machine::{Config, HOST_NODES, HostNodes, HostPolicy, NumaNode};
 
 use crate::cli;
 use crate::units::{STEP, checked_memory, size};
@@ -26,13 +26,16 @@ pub struct NumaSpec {
     pub cpus: Option<Vec<u32>>,
     /// To each node.
     pub distances: Option<Vec<u8>>,
+    /// Nodes of the host's, and how memory is placed there.
+    pub host: Option<HostNodes>,
 }
 
-/// Reads `[memory=SIZE][,cpus=N-N:N..][,distances=N:N..]`.
+/// Reads `[memory=SIZE][,cpus=N-N:N..][,distances=N:N..][,host-nodes=N-N:N[,policy=NAME]]`.
 ///
 /// Errors with what to write instead.
 pub fn spec(text: &str) -> Result<NumaSpec, String> {
     let mut spec = NumaSpec::default();
+    let mut policy = None;
     for part in text.split(',').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
             Some(("memory", value)) => {
@@ -49,21 +52,84 @@ pub fn spec(text: &str) -> Result<NumaSpec, String> {
                 spec.distances =
                     Some(all.ok_or("distances are numbers from 10 to 255, such as 10:20, a node each")?);
             }
-            _ => return Err(format!("'{part}' is none of memory=SIZE, cpus=0-1 and distances=10:20")),
+            Some(("host-nodes", value)) => {
+                let nodes = numbers(value, HOST_NODES);
+                let nodes =
+                    nodes.ok_or("host-nodes are numbers of this host's nodes, such as 0, 0-1 or 0:2")?;
+                spec.host = Some(HostNodes { nodes, policy: HostPolicy::Bind });
+            }
+            Some(("policy", value)) => policy = Some(host_policy(value)?),
+            _ => {
+                return Err(format!(
+                    "'{part}' is none of memory=SIZE, cpus=0-1, distances=10:20, host-nodes=0 and policy=bind"
+                ));
+            }
         }
     }
+    match (&mut spec.host, policy) {
+        (Some(host), Some(policy)) => host.policy = policy,
+        (None, Some(_)) => {
+            return Err("policy says how memory is on host-nodes: write host-nodes=0 as well".into());
+        }
+        _ => {}
+    }
+    spec.host.as_ref().map_or(Ok(()), sound)?;
     Ok(spec)
 }
 
-/// `0-1:4`.
-fn cpus(text: &str) -> Result<Vec<u32>, String> {
+/// Whether such nodes can be meant.
+pub(crate) fn sound(host: &HostNodes) -> Result<(), String> {
+    if host.policy == HostPolicy::Preferred && host.nodes.len() > 1 {
+        return Err("one node of the host's is preferred, not several: name one, or bind to several".into());
+    }
+    Ok(())
+}
+
+/// QEMU's and libvirt's words for a policy.
+pub(crate) fn host_policy(word: &str) -> Result<HostPolicy, String> {
+    match word {
+        "bind" | "strict" => Ok(HostPolicy::Bind),
+        "preferred" => Ok(HostPolicy::Preferred),
+        "interleave" => Ok(HostPolicy::Interleave),
+        _ => Err(format!("'{word}' is no policy: write bind, preferred or interleave")),
+    }
+}
+
+/// This host's nodes that have memory, if it tells.
+fn host_nodes() -> Option<Vec<u32>> {
+    let text = std::fs::read_to_string("/sys/devices/system/node/has_memory").ok()?;
+    numbers(&text.trim().replace(',', ":"), HOST_NODES)
+}
+
+/// Refuses nodes that this host has not.
+fn on_this_host(wanted: &HostNodes) -> Result<()> {
+    let Some(here) = host_nodes() else {
+        bail!("--numa: this host tells of no nodes (/sys/devices/system/node): leave host-nodes out");
+    };
+    if let Some(missing) = wanted.nodes.iter().find(|node| !here.contains(node)) {
+        let have: Vec<_> = here.iter().map(u32::to_string).collect();
+        bail!(
+            "--numa: this host has no memory of its own on node {missing}: write host-nodes of {}",
+            have.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// `0-1:4`, each below `end`.
+fn numbers(text: &str, end: u32) -> Option<Vec<u32>> {
     let range = |text: &str| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
-        (first <= last && last < satori_cpuid::MAX_CPUS).then_some(first..=last)
+        (first <= last && last < end).then_some(first..=last)
     };
     let ranges = text.split(':').map(range).collect::<Option<Vec<_>>>();
-    Ok(ranges.ok_or("cpus are numbers of vCPUs, such as 0, 0-3 or 0-1:4")?.into_iter().flatten().collect())
+    ranges.map(|ranges| ranges.into_iter().flatten().collect())
+}
+
+fn cpus(text: &str) -> Result<Vec<u32>, String> {
+    let cpus = numbers(text, satori_cpuid::MAX_CPUS);
+    cpus.ok_or_else(|| "cpus are numbers of vCPUs, such as 0, 0-3 or 0-1:4".into())
 }
 
 /// Gives processors and memory to the nodes of the flags, and finds that all of both are given away.
@@ -115,7 +181,8 @@ pub(crate) fn share_out(config: &mut Config, flags: &cli::Machine) -> Result<()>
                 specs.len()
             );
         }
-        nodes.push(NumaNode { cpus, memory, distances });
+        spec.host.as_ref().map_or(Ok(()), on_this_host)?;
+        nodes.push(NumaNode { cpus, memory, distances, host: spec.host.clone() });
     }
     in_sockets(config, &nodes);
     config.numa = nodes;
@@ -219,6 +286,11 @@ mod tests {
             ("memory=3", "", "multiple of 2 MiB"),
             ("cpu=1", "", "'cpu=1' is none of"),
             ("cpus=2-1", "", "numbers of vCPUs"),
+            ("host-nodes=x", "", "numbers of this host's nodes"),
+            ("host-nodes=1023", "", "no memory of its own on node 1023"),
+            ("policy=bind", "", "write host-nodes=0 as well"),
+            ("host-nodes=0,policy=near", "", "'near' is no policy"),
+            ("host-nodes=0:1,policy=preferred", "", "is preferred, not several"),
         ] {
             let error = two(first, second).unwrap_err();
             assert!(error.contains(said), "{first} {second}: {error}");

@@ -25,7 +25,15 @@ pub struct Opened {
 impl Opened {
     /// Opens a file that the run writes; what is in it stays until the guest begins.
     pub fn file(&mut self, flag: &str, path: &Path) -> Result<File> {
-        let late = LateFile::open(flag, path)?;
+        self.late(LateFile::open(flag, path)?)
+    }
+
+    /// As [`file`](Opened::file), one that nobody but its owner may read, where it is new.
+    pub fn private(&mut self, flag: &str, path: &Path) -> Result<File> {
+        self.late(LateFile::private(flag, path)?)
+    }
+
+    fn late(&mut self, late: LateFile) -> Result<File> {
         let file = late.file.try_clone()?;
         self.given.push(file.as_raw_fd());
         self.files.push(late);

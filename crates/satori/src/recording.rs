@@ -28,7 +28,7 @@ impl Recording {
     /// That of the flags, if they ask for one.
     pub(crate) fn open(flags: &cli::Machine, opened: &mut Opened) -> Result<Option<Recording>> {
         if let Some(path) = &flags.record {
-            let journal = Journal::record(opened.file("--record", path)?);
+            let journal = Journal::record(opened.private("--record", path)?);
             return Ok(Some(Recording { journal, heading: Heading::new() }));
         }
         let Some(path) = &flags.replay else { return Ok(None) };

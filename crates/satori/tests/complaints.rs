@@ -123,7 +123,7 @@ fn a_panic_ends_the_run_with_a_status_of_its_own() {
 /// A reset is no reason to run the command again and again.
 #[test]
 fn a_reset_ends_the_run_with_a_status_of_its_own() {
-    let script = "echo on; echo b > /proc/sysrq-trigger; sleep 1000";
+    let script = "echo on; sleep 0.5; echo b > /proc/sysrq-trigger; sleep 1000";
     let ended = ended(&mut guest(&["--user", "root"], &["sh", "-c", script]));
     assert_eq!((ended.console.as_str(), ended.status), ("on\n", 118), "{}", ended.messages);
     assert!(ended.messages.contains("asked for a reset"), "{}", ended.messages);

@@ -108,6 +108,12 @@ fn a_domain_names_threads_and_pins_them() {
     // What is not pinned is not where the vCPU was that started it.
     let here = host_processors().len();
     assert!(here == 1 || named(&all, "port reader").iter().all(|thread| thread.cpus != last), "{all:?}");
+    // The option goes before the file, and threads of devices run elsewhere.
+    let first = host_processors().first().unwrap().to_string();
+    let all = of("pinned", &["--libvirt", xml.to_str().unwrap(), "--pin", &first]);
+    let vcpus = named(&all, "vcpu0");
+    assert!(!vcpus.is_empty() && vcpus.iter().all(|thread| thread.cpus == first), "{all:?}");
+    assert!(here == 1 || named(&all, "port reader").iter().all(|thread| thread.cpus != first), "{all:?}");
     let _ = (fs::remove_file(disk), fs::remove_file(xml));
 }
 

@@ -49,9 +49,46 @@ fn nodes_that_do_not_come_out_are_refused() {
         (&["-m", "1G", "--numa", "memory=512M"], "the nodes have 512 MiB, and the guest 1024"),
         (&["--numa", "node"], "'node' is none of memory=SIZE"),
         (&["--arch", "arm64", "--numa", ""], "--numa is not had on arm64"),
+        (&["--numa", "host-nodes=999"], "no memory of its own on node 999"),
+        (&["--pin", "1000"], "may not use processor 1000 of the host"),
+        (&["--cpus", "3", "--pin", "0,0"], "there are 3 vCPUs and 2 sets"),
     ] {
         let ended = satori(&[&["run", "--kernel", &kernel], words].concat());
         assert_eq!((ended.status, ended.messages.lines().count()), (2, 1), "{words:?}: {ended:?}");
         assert!(ended.messages.contains(said), "{words:?}: {ended:?}");
+    }
+}
+
+/// Where the kernel says that this process's memory is: lines of /proc/PID/numa_maps with a policy.
+#[test]
+fn memory_of_a_node_is_placed_on_the_hosts_nodes() {
+    if !std::path::Path::new("/proc/self/numa_maps").exists() {
+        eprintln!("skipped: this host has no NUMA");
+        return;
+    }
+    let kernel = common::file("placed", &common::pvh::kernel(&[0xeb, 0xfe]));
+    for (words, policy) in [
+        (&["--numa", "host-nodes=0"][..], "bind:0"),
+        (
+            &["--numa", "host-nodes=0,policy=interleave", "--numa", "host-nodes=0,policy=interleave"],
+            "interleave:0",
+        ),
+        (&["--sandbox", "off", "--numa", "host-nodes=0,policy=preferred"], "prefer:0"),
+    ] {
+        let mut command = std::process::Command::new(common::SATORI);
+        command
+            .args(["run", "--kernel", &kernel, "-m", "256M", "--cpus", "2", "--timeout", "2m"])
+            .args(words);
+        command.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+        let mut child = command.spawn().expect("it runs");
+        let maps = format!("/proc/{}/numa_maps", child.id());
+        let placed = (0..600).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let told = std::fs::read_to_string(&maps).unwrap_or_default();
+            told.lines().any(|line| line.contains(policy))
+        });
+        child.kill().expect("it is killed");
+        child.wait().expect("it is gone");
+        assert!(placed, "{words:?}: nothing is placed as {policy}");
     }
 }

@@ -122,6 +122,9 @@ fn another_run_and_a_file_that_is_not_whole_are_refused() {
     let (record, report) = (text(&files.record), text(&files.reports[0]));
     let first = run(&words("--record", record, report, &kernel, &["--", "echo", "a"]), b"");
     assert_eq!((first.status.code(), &first.stdout[..]), (Some(0), &b"a\n"[..]), "{first:?}");
+    // It has what the command was given and read.
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&files.record).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
     let whole = fs::read(&files.record).unwrap();
     let other = fetch(&["kernel", "6.1"]);
     let refused = |kernel: &str, more: &[&str], said: &str| {

@@ -118,6 +118,19 @@ pub const DEVICES: &[Row] = &[
     row(Group::Disk, "disk-sync", "4 KiB written at a random place, and fdatasync"),
     row(Group::Disk, "disk-1m-read", "1 MiB read behind the last one"),
     row(Group::Disk, "disk-1m-writ", "1 MiB written behind the last one"),
+    row(
+        Group::Disk,
+        "qcow2-read",
+        "4 KiB read at a random place of a qcow2 image (natively of a raw one, as below)",
+    ),
+    row(Group::Disk, "qcow2-write", "4 KiB written at a random place of it"),
+    row(Group::Disk, "qcow2-sync", "the same, and fdatasync"),
+    row(Group::Disk, "qcow2-1m", "1 MiB read of it behind the last one"),
+    row(
+        Group::Folder,
+        "folder-walk",
+        "one of 5,000 files found in its folder and looked at by lstat, as git status does",
+    ),
     row(Group::Folder, "folder-stat", "stat of one of 5,000 files that the guest does not know yet"),
     row(Group::Folder, "folder-small", "one of 5,000 files of 1 KiB opened, read and closed"),
     row(Group::Folder, "folder-make", "a file of 1 KiB made, written, closed and removed"),
@@ -126,6 +139,12 @@ pub const DEVICES: &[Row] = &[
     row(Group::Net, "net-connect", "one TCP connection to the host from beginning to end"),
     row(Group::Net, "net-send", "1 MiB by TCP to the host"),
     row(Group::Net, "net-receive", "1 MiB by TCP from the host"),
+    several(Group::Net, "net-send-2", "2 MiB by TCP to the host, on two connections of two threads at once"),
+    several(
+        Group::Net,
+        "net-recv-2",
+        "2 MiB by TCP from the host, on two connections of two threads at once",
+    ),
 ];
 
 /// Where a guest that measures them finds its kernel's modules, in order by name.

@@ -5,7 +5,7 @@
 //! that fails or hangs costs only itself. Lines of results begin with [`catalog::MARK`] and are JSON.
 //!
 //! ```text
-//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--disk FILE] [--folder DIR] [--host ADDRESS:PORT] [--linger MS] [--exactly N] [--reset]
+//! satori-bench run [--rows A,B] [--budget MS] [--limit S] [--cpus N] [--busybox FILE] [--disk FILE] [--qcow2 FILE] [--folder DIR] [--host ADDRESS:PORT] [--linger MS] [--exactly N] [--reset]
 //! satori-bench boot [--reset]     says that init was reached, and ends
 //! satori-bench play [--cpus N] [--ms MS] [--ipis N] [--reads N]    the talk's load (`satori bench traps --kernel`)
 //! satori-bench exit               exits with status 5: what the row exec starts
@@ -105,6 +105,7 @@ fn options(words: &[String]) -> Result<Options, String> {
             "--cpus" => options.cpus = number()?,
             "--busybox" => options.places.busybox = Some(value.clone()),
             "--disk" => options.places.disk = Some(value.clone()),
+            "--qcow2" => options.places.qcow2 = Some(value.clone()),
             "--folder" => options.places.folder = Some(value.clone()),
             "--host" => options.places.host = Some(value.clone()),
             "--exactly" => options.exactly = Some(number()?.into()),

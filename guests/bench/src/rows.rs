@@ -24,6 +24,8 @@ pub struct Places {
     pub busybox: Option<String>,
     /// The disk.
     pub disk: Option<String>,
+    /// The disk whose image is qcow2.
+    pub qcow2: Option<String>,
     /// The folder of files.
     pub folder: Option<String>,
     /// Address and port of who answers on the host.
@@ -79,6 +81,11 @@ pub fn measure(name: &str, m: &mut Meter, places: &Places) -> bool {
         "disk-sync" => disk::write(m, places.disk.as_deref(), true),
         "disk-1m-read" => disk::read_large(m, places.disk.as_deref()),
         "disk-1m-writ" => disk::write_large(m, places.disk.as_deref()),
+        "qcow2-read" => disk::read(m, places.qcow2.as_deref()),
+        "qcow2-write" => disk::write(m, places.qcow2.as_deref(), false),
+        "qcow2-sync" => disk::write(m, places.qcow2.as_deref(), true),
+        "qcow2-1m" => disk::read_large(m, places.qcow2.as_deref()),
+        "folder-walk" => folder::walk(m, places.folder.as_deref()),
         "folder-stat" => folder::stat(m, places.folder.as_deref()),
         "folder-small" => folder::read(m, places.folder.as_deref()),
         "folder-make" => folder::make(m, places.folder.as_deref()),
@@ -87,6 +94,8 @@ pub fn measure(name: &str, m: &mut Meter, places: &Places) -> bool {
         "net-connect" => net::connection(m, places.host.as_deref()),
         "net-send" => net::send(m, places.host.as_deref()),
         "net-receive" => net::receive(m, places.host.as_deref()),
+        "net-send-2" => net::two(m, places.host.as_deref(), b's'),
+        "net-recv-2" => net::two(m, places.host.as_deref(), b'r'),
         // Of `satori bench talks` only.
         "ipi-one" => ipi::ipi(m, ipi::Targets::One),
         "ipi-some" => ipi::ipi(m, ipi::Targets::Some),

@@ -18,6 +18,7 @@ use crate::io_threads::IoThreadsSpec;
 use crate::network::{self, NetSpec};
 use crate::numa::NumaSpec;
 use crate::output::Newlines;
+use crate::pins::PinSpec;
 use crate::units;
 use crate::vsock::VsockSpec;
 
@@ -32,8 +33,9 @@ pub struct Machine {
     pub processor: CpuFlags,
     /// A NUMA node; given once for each. memory is its part of the guest's (equal parts without), cpus are its vCPUs, such as 0-1:4 (equal
     /// parts in their order without), distances how far each node is, in their order, such as 10:20 (10 here and 20 elsewhere without).
-    /// vCPUs that stand in one socket are put into a socket for each node where that comes out even
-    #[arg(long, value_name = "[memory=SIZE][,cpus=N-N:N..][,distances=N:N..]", value_parser = crate::numa::spec)]
+    /// vCPUs that stand in one socket are put into a socket for each node where that comes out even. host-nodes are nodes of this host on which
+    /// its memory is placed: on these alone (bind, unless policy says otherwise), on one of them if there is room (preferred), or in turn (interleave)
+    #[arg(long, value_name = "[memory=SIZE][,cpus=N-N:N..][,distances=N:N..][,host-nodes=N-N:N[,policy=bind|preferred|interleave]]", value_parser = crate::numa::spec)]
     pub numa: Vec<NumaSpec>,
     /// A disk: a block device or an image, raw unless format=qcow2 says otherwise, since the format is never guessed. May be
     /// given several times. What a qcow2 image is based on is looked for in its own folder, or in that of backing. readonly refuses the guest's writes, snapshot keeps them in memory and forgets them, serial is what
@@ -75,6 +77,10 @@ pub struct Machine {
     /// Without them each disk has one of its own
     #[arg(long, value_name = "N[,cpus=N-N:N..]..", value_parser = crate::io_threads::spec)]
     pub io_threads: Option<IoThreadsSpec>,
+    /// Which of this host's processors the vCPUs run on: one set for all, such as 0-1, or one for each, such as 0,1 or 0-1:4,2. It goes
+    /// before what --libvirt says. Devices' threads are pinned by --io-threads
+    #[arg(long, value_name = "N-N:N[,N-N:N..]", value_parser = crate::pins::spec)]
+    pub pin: Option<PinSpec>,
     /// What the SMBIOS tables tell, as QEMU takes it: type=1 (system) with manufacturer, product, version, serial, uuid, sku and family;
     /// type=11 with value=TEXT or path=FILE, OEM strings, as systemd has its credentials from. A comma in a text is doubled. May be given several times
     #[arg(long, value_name = "type=1|11,NAME=TEXT..", value_parser = crate::smbios::told)]

@@ -23,7 +23,7 @@ use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
 use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
 
-use self::flags::{Bench, Mitigations, Other, What};
+use self::flags::{Bench, Mitigations, Other, Turned, What};
 use self::talks::Talks;
 use crate::cli;
 use crate::cpio::Cpio;
@@ -210,7 +210,8 @@ fn subjects(flags: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let engine = of_bench(flags.engine)?;
     let mut notes = vec![format!("satori: {}, --engine {engine}", cli::VERSION)];
-    let mut subjects = vec![Subject::Native, Subject::Satori { program, engine }];
+    let mut subjects =
+        vec![Subject::Native, Subject::Satori { program, engine, knob: flags.knob.map(Turned::knob) }];
     let cpus: Vec<_> = flags.peers.iter().filter_map(|peer| peer.cpu()).collect();
     if cpus.is_empty() {
         return Ok((subjects, notes));

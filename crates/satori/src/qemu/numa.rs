@@ -15,8 +15,8 @@ const ELSEWHERE: u32 = 20;
 /// Nodes, as far as they were told of.
 #[derive(Debug, Default)]
 pub(super) struct Numa {
-    /// Bytes of memory by the name of their object.
-    backends: BTreeMap<String, u64>,
+    /// Bytes of memory by the name of their object, and the words of `--numa` that say on which of the host's nodes it is.
+    backends: BTreeMap<String, (u64, Vec<String>)>,
     nodes: Vec<Node>,
     distances: BTreeMap<(usize, usize), u32>,
 }
@@ -45,7 +45,14 @@ impl Numa {
             .parse()
             .map_err(|_| ())
             .or_else(|()| size(bytes).map_err(|why| anyhow::anyhow!("-object {text}: {why}")))?;
-        self.backends.insert(id.to_owned(), bytes);
+        let host = part("host-nodes").map(|nodes| format!("host-nodes={nodes}"));
+        // QEMU's word for what is so without any.
+        let policy = part("policy").filter(|policy| *policy != "default");
+        let policy = policy.map(|policy| format!("policy={policy}"));
+        if policy.is_some() && host.is_none() {
+            bail!("-object {text}: policy= is of the host's nodes: write host-nodes=0 as well");
+        }
+        self.backends.insert(id.to_owned(), (bytes, host.into_iter().chain(policy).collect()));
         Ok(true)
     }
 
@@ -97,17 +104,22 @@ impl Numa {
             bail!("-numa dist,src={src},dst={dst}: there are {count} nodes");
         }
         // One that has all, as virtme-ng writes it for the sake of shared memory.
-        if count == 1 {
+        let backend = |node: &Node| match &node.backend {
+            Some(id) => {
+                let found = self.backends.get(id);
+                let found = found
+                    .with_context(|| format!("-numa node,memdev={id}: there is no -object with id={id}"))?;
+                Ok::<_, anyhow::Error>((Some(found.0), &found.1[..]))
+            }
+            None => Ok((node.memory, &[][..])),
+        };
+        if let [node] = &self.nodes[..]
+            && (node.backend.is_none() || backend(node).is_ok_and(|(_, host)| host.is_empty()))
+        {
             return Ok(());
         }
         for (number, node) in self.nodes.iter().enumerate() {
-            let memory =
-                match &node.backend {
-                    Some(id) => Some(*self.backends.get(id).with_context(|| {
-                        format!("-numa node,memdev={id}: there is no -object with id={id}")
-                    })?),
-                    None => node.memory,
-                };
+            let (memory, host) = backend(node)?;
             let memory = memory.map(|bytes| format!("memory={}K", bytes >> 10));
             let cpus = (!node.cpus.is_empty()).then(|| format!("cpus={}", node.cpus.join(":")));
             let far = |other: usize| match self.distances.get(&(number, other)) {
@@ -118,6 +130,7 @@ impl Numa {
             };
             let distances = (0..count).map(|other| far(other).to_string()).collect::<Vec<_>>().join(":");
             let parts = memory.into_iter().chain(cpus).chain([format!("distances={distances}")]);
+            let parts = parts.chain(host.iter().cloned());
             all.push(format!("--numa={}", parts.collect::<Vec<_>>().join(",")).into());
         }
         Ok(())

@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(names(&[], &[]), (ROWS.iter().map(|row| row.name).collect(), true));
         assert_eq!(names(&["c-*"], &[]).0, ["c-musl", "c-64", "c-32"]);
         assert!(names(&[], &["programs"]).0.contains(&"make-2"));
-        assert!(DEVICES.iter().all(|row| row.group.is_of_devices()) && names(&[], &["net"]).0.len() == 4);
+        assert!(DEVICES.iter().all(|row| row.group.is_of_devices()) && names(&[], &["net"]).0.len() == 6);
         assert!(rows_named(&["fob".into()], &[]).is_err());
     }
 

@@ -76,6 +76,8 @@ pub struct Files {
 pub struct Devices {
     /// A disk's image, raw.
     pub image: PathBuf,
+    /// The same content as qcow2.
+    pub qcow2: PathBuf,
     /// A folder of files.
     pub folder: PathBuf,
     /// Where on 127.0.0.1 somebody answers.
@@ -84,13 +86,17 @@ pub struct Devices {
 
 /// Where a guest has them.
 const GUEST_DISK: &str = "/dev/vda";
+const GUEST_QCOW2: &str = "/dev/vdb";
 /// The host, for guests of both monitors' user networks.
 const GUEST_HOST: &str = "10.0.2.2";
 
 impl Devices {
     /// Words of a guest's program, of which [`native`] makes the host's.
     pub(crate) fn words(&self) -> String {
-        format!(" --disk {GUEST_DISK} --folder {FOLDER} --host {GUEST_HOST}:{}", self.port)
+        format!(
+            " --disk {GUEST_DISK} --qcow2 {GUEST_QCOW2} --folder {FOLDER} --host {GUEST_HOST}:{}",
+            self.port
+        )
     }
 }
 
@@ -116,6 +122,41 @@ pub struct Job<'a> {
     pub words: String,
 }
 
+/// A way to run the same guest's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knob {
+    /// One I/O thread for both disks and all other devices' processors.
+    IoThread,
+    /// vCPUs on all of the host's processors but the last, and devices' threads on that.
+    Pinned,
+    /// Two pairs of queues of the network card.
+    Queues,
+}
+
+impl Knob {
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Knob::IoThread => "satori+io",
+            Knob::Pinned => "satori+pin",
+            Knob::Queues => "satori+mq",
+        }
+    }
+
+    /// What it adds to a command, on a host with so many processors.
+    fn words(self, host: usize) -> Vec<String> {
+        let last = host.saturating_sub(1);
+        let others = if last > 1 { format!("0-{}", last - 1) } else { "0".into() };
+        match self {
+            Knob::IoThread => vec!["--io-threads".into(), "1".into()],
+            Knob::Pinned => {
+                vec!["--pin".into(), others, "--io-threads".into(), format!("1,cpus={last}")]
+            }
+            Knob::Queues => Vec::new(),
+        }
+    }
+}
+
 /// What a program is measured on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
@@ -127,6 +168,8 @@ pub enum Subject {
         program: PathBuf,
         /// `--engine`.
         engine: String,
+        /// What is turned for rows of devices.
+        knob: Option<Knob>,
     },
     /// QEMU without hardware virtualisation.
     Qemu {
@@ -147,7 +190,7 @@ impl Subject {
     pub fn name(&self) -> String {
         match self {
             Subject::Native => "native".into(),
-            Subject::Satori { .. } => "satori".into(),
+            Subject::Satori { knob, .. } => knob.map_or("satori", Knob::name).into(),
             Subject::Qemu { cpu, version: None, .. } => format!("tcg-{cpu}"),
             Subject::Qemu { cpu, version: Some(version), .. } => format!("tcg{version}-{cpu}"),
         }
@@ -176,7 +219,7 @@ impl Subject {
     pub fn command(&self, job: &Job) -> Command {
         let mut command = match self {
             Subject::Native => native(job),
-            Subject::Satori { program, engine } => satori(program, engine, job),
+            Subject::Satori { program, engine, knob } => satori(program, engine, *knob, job),
             Subject::Qemu { program, cpu, .. } => qemu(program, cpu, job),
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -192,7 +235,8 @@ fn native(job: &Job) -> Command {
     for word in job.words.split(' ') {
         match (word, &job.files.devices) {
             (GUEST_BUSYBOX, _) => command.arg(&busybox),
-            (GUEST_DISK, Some(devices)) => command.arg(&devices.image),
+            // The host has no disk of that kind.
+            (GUEST_DISK | GUEST_QCOW2, Some(devices)) => command.arg(&devices.image),
             (FOLDER, Some(devices)) => command.arg(&devices.folder),
             (host, Some(devices)) if host.starts_with(GUEST_HOST) => {
                 command.arg(format!("127.0.0.1:{}", devices.port))
@@ -227,15 +271,19 @@ fn cmdline(job: &Job) -> String {
     format!("{text}{how} -- {}{reset}", job.words)
 }
 
-fn satori(program: &Path, engine: &str, job: &Job) -> Command {
+fn satori(program: &Path, engine: &str, knob: Option<Knob>, job: &Job) -> Command {
     let mut command = Command::new(program);
     command.args(["run", "--engine", engine, "--kernel"]).arg(kernel(job));
     command.arg("--initrd").arg(&job.files.initrd);
     command.args(["--memory", &format!("{}K", job.memory >> 10), "--cpus", &job.cpus.to_string()]);
     command.args(["--on-reset", "exit", "--cmdline", &cmdline(job)]);
-    if let Some(Devices { image, folder, .. }) = &job.files.devices {
-        command.arg("--disk").arg(image).args(["--net", "user,loopback", "--share"]);
+    if let Some(Devices { image, qcow2, folder, .. }) = &job.files.devices {
+        let queues = if knob == Some(Knob::Queues) { ",queues=2" } else { "" };
+        command.arg("--disk").arg(image).arg("--disk").arg(format!("{},format=qcow2", qcow2.display()));
+        command.args(["--net", &format!("user,loopback{queues}"), "--share"]);
         command.arg(format!("{}:{TAG},rw", folder.display()));
+        let host = std::thread::available_parallelism().map_or(1, usize::from);
+        command.args(knob.map(|knob| knob.words(host)).unwrap_or_default());
     }
     command
 }
@@ -248,13 +296,15 @@ fn qemu(program: &Path, cpu: &str, job: &Job) -> Command {
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(kernel(job)).arg("-initrd").arg(&job.files.initrd);
     command.args(["-append", &cmdline(job)]);
-    if let Some(Devices { image, folder, .. }) = &job.files.devices {
+    if let Some(Devices { image, qcow2, folder, .. }) = &job.files.devices {
         command.arg("-drive").arg(format!("file={},format=raw,if=none,id=disk", image.display()));
+        command.arg("-drive").arg(format!("file={},format=qcow2,if=none,id=qcow2", qcow2.display()));
         command.arg("-fsdev");
         command.arg(format!("local,id=folder,path={},security_model=none", folder.display()));
         // Cards without a ROM: Debian has those in another package, and nobody boots from them.
         for words in [
             "virtio-blk-pci,drive=disk",
+            "virtio-blk-pci,drive=qcow2",
             &format!("virtio-9p-pci,fsdev=folder,mount_tag={TAG}"),
             "virtio-net-pci,netdev=net,romfile=",
         ] {
@@ -314,7 +364,7 @@ mod tests {
 
     #[test]
     fn both_sides_get_the_same_kernel_and_settings() {
-        let satori = Subject::Satori { program: "satori".into(), engine: "translator".into() };
+        let satori = Subject::Satori { program: "satori".into(), engine: "translator".into(), knob: None };
         let qemu = Subject::Qemu { program: "qemu".into(), version: None, cpu: "max" };
         let same = "console=ttyS0 quiet panic=-1 mitigations=off -- run --rows fib --busybox /bin/busybox";
         for subject in [&satori, &qemu] {
@@ -333,7 +383,12 @@ mod tests {
 
     #[test]
     fn devices_are_the_same_on_both_sides_and_the_host_has_what_is_beneath() {
-        let devices = Devices { image: "/d.img".into(), folder: "/some/files".into(), port: 99 };
+        let devices = Devices {
+            image: "/d.img".into(),
+            qcow2: "/q.img".into(),
+            folder: "/some/files".into(),
+            port: 99,
+        };
         let words = format!("run{}", devices.words());
         let files = Files { devices: Some(devices), ..files() };
         let job = Job {
@@ -350,17 +405,37 @@ mod tests {
             let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
             words.join("|")
         };
-        assert_eq!(line(Subject::Native), "run|--disk|/d.img|--folder|/some/files|--host|127.0.0.1:99");
-        let satori = line(Subject::Satori { program: "satori".into(), engine: "software".into() });
+        assert_eq!(
+            line(Subject::Native),
+            "run|--disk|/d.img|--qcow2|/d.img|--folder|/some/files|--host|127.0.0.1:99"
+        );
+        let satori = line(Subject::Satori {
+            program: "satori".into(),
+            engine: "software".into(),
+            knob: Some(Knob::Queues),
+        });
         assert!(
-            satori.contains("--disk|/d.img|--net|user,loopback|--share|/some/files:bench,rw"),
+            satori.contains(
+                "--disk|/d.img|--disk|/q.img,format=qcow2|--net|user,loopback,queues=2|--share|/some/files:bench,rw"
+            ),
             "{satori}"
         );
         let qemu = line(Subject::Qemu { program: "qemu".into(), version: None, cpu: "max" });
         assert!(qemu.contains("file=/d.img,format=raw") && qemu.contains("path=/some/files,"), "{qemu}");
         for guest in [satori, qemu] {
-            assert!(guest.contains("--disk /dev/vda --folder /folder --host 10.0.2.2:99"), "{guest}");
+            assert!(
+                guest.contains("--disk /dev/vda --qcow2 /dev/vdb --folder /folder --host 10.0.2.2:99"),
+                "{guest}"
+            );
         }
+    }
+
+    #[test]
+    fn a_knob_is_words_of_the_same_command() {
+        assert_eq!(Knob::Pinned.words(2), ["--pin", "0", "--io-threads", "1,cpus=1"]);
+        assert_eq!(Knob::Pinned.words(4)[1..], ["0-2", "--io-threads", "1,cpus=3"]);
+        assert_eq!(Knob::Pinned.words(1), ["--pin", "0", "--io-threads", "1,cpus=0"]);
+        assert_eq!(Knob::IoThread.words(2), ["--io-threads", "1"]);
     }
 
     #[test]

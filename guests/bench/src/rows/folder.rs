@@ -44,6 +44,30 @@ fn passes(m: &mut Meter, folder: &str, mut each: impl FnMut(PathBuf, u64) -> boo
     m.sum = Some(wrong);
 }
 
+/// All that is in the folder, as who looks for changes goes through it: each directory read, each file's attributes.
+pub fn walk(m: &mut Meter, named: Option<&str>) {
+    let Some(there) = folder(m, named) else { return };
+    let (mut wrong, begin) = (0, now());
+    while m.samples.is_empty() || now() - begin < m.budget() {
+        if fs::metadata("/modules").is_ok() {
+            let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+        }
+        let (start, mut found) = (now(), 0);
+        let entries = |path: &std::path::Path| fs::read_dir(path).into_iter().flatten().flatten();
+        for directory in
+            entries(there.as_ref()).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        {
+            for file in entries(&directory.path()) {
+                found += u64::from(fs::symlink_metadata(file.path()).is_ok_and(|file| file.len() == 1024));
+            }
+        }
+        wrong += FILES.abs_diff(found);
+        m.samples.push((now() - start) as f64 / FILES as f64);
+        m.operations = FILES;
+    }
+    m.sum = Some(wrong);
+}
+
 /// Attributes.
 pub fn stat(m: &mut Meter, named: Option<&str>) {
     let Some(there) = folder(m, named) else { return };

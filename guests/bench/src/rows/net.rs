@@ -64,3 +64,24 @@ pub fn receive(m: &mut Meter, host: Option<&str>) {
         u64::from(done.is_err() || piece[PIECE - 1] != 4)
     });
 }
+
+/// 1 MiB on each of two connections, to the host (`s`) or from it (`r`): a card with several pairs of queues has one for each.
+pub fn two(m: &mut Meter, host: Option<&str>, what: u8) {
+    let (Some(first), Some(second)) = (connect(m, host, what), connect(m, host, what)) else { return };
+    let mut streams = [first, second];
+    m.each(|| {
+        std::thread::scope(|scope| {
+            let both = streams.each_mut().map(|stream| scope.spawn(move || piece(stream, what)));
+            both.into_iter().map(|one| u64::from(!one.join().is_ok_and(|done| done))).sum()
+        })
+    });
+}
+
+/// 1 MiB one way; whether it came.
+fn piece(stream: &mut TcpStream, what: u8) -> bool {
+    let (mut byte, mut bytes) = ([0], vec![3; PIECE]);
+    if what == b's' {
+        return stream.write_all(&bytes).and_then(|()| stream.read_exact(&mut byte)).is_ok() && byte == [3];
+    }
+    stream.write_all(&[1]).and_then(|()| stream.read_exact(&mut bytes)).is_ok() && bytes[PIECE - 1] == 4
+}

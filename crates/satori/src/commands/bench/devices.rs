@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use satori_bench::catalog::MODULES;
 use satori_bench::devices::{DRIVERS, answer, folder, image};
 use satori_bench::subject::{Devices, Files, unpacked};
+use satori_machine::image::{Access, Format, Image, Source, testing};
 
 use super::Scratch;
 use crate::cli::Arch;
@@ -41,14 +42,35 @@ pub(super) fn files(base: &Files, scratch: &Scratch, usual: bool) -> Result<File
     let room = "set TMPDIR to a place with room for 300 MiB";
     image(&disk).with_context(|| format!("cannot write {}: {room}", disk.display()))?;
     folder(&shared).with_context(|| format!("cannot write {}: {room}", shared.display()))?;
+    let qcow2 = scratch.folder.join("disk.qcow2");
+    as_qcow2(&disk, &qcow2).with_context(|| format!("cannot write {}: {room}", qcow2.display()))?;
     let port = answer().context("cannot listen on 127.0.0.1")?;
     Ok(Files {
         vmlinux: scratch.file("vmlinux-devices", &vmlinux, 0o644)?,
         initrd: scratch.file("initrd-devices", &initrd, 0o644)?,
-        devices: Some(Devices { image: disk, folder: shared, port }),
+        devices: Some(Devices { image: disk, qcow2, folder: shared, port }),
         bzimage,
         ..base.clone()
     })
+}
+
+/// Bytes of a cluster of an image, as a power of two: what qemu-img makes.
+const CLUSTER_BITS: u32 = 16;
+
+/// Writes what `raw` holds as an image of the other format.
+fn as_qcow2(raw: &Path, to: &Path) -> Result<()> {
+    let content = fs::read(raw)?;
+    fs::write(to, testing::qcow2(content.len() as u64, CLUSTER_BITS, None))?;
+    let file = fs::File::options().read(true).write(true).open(to)?;
+    let name = to.display().to_string();
+    let source =
+        Source { name, file, format: Format::Qcow2, access: Access::Write, here: None, backing: None };
+    let image = Image::open(source)?;
+    for (place, piece) in (0..).step_by(1 << 20).zip(content.chunks(1 << 20)) {
+        image.write(place, piece)?;
+    }
+    image.flush()?;
+    Ok(image.settle()?)
 }
 
 /// Debian's kernel for any machine, of the version of its kernel for clouds.

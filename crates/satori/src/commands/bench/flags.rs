@@ -49,6 +49,9 @@ pub struct Bench {
     /// Peers to compare with, of those that are installed
     #[arg(long, value_name = "PEER,..", value_delimiter = ',', default_value = "tcg-max,tcg-qemu64")]
     pub peers: Vec<Peer>,
+    /// Measure rows of devices with something turned
+    #[arg(long, value_name = "NAME")]
+    pub knob: Option<Turned>,
     /// A qemu-system-x86_64; several can be compared [default: that of $PATH]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub qemu: Vec<PathBuf>,
@@ -155,3 +158,26 @@ Examples:
   satori bench talks                        what the enlightenments bring, beside a talk's figures
   satori bench --rows 'fork,chase-*,boot'   some rows
   satori bench --groups kernel --format json --peers none";
+
+/// `--knob`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Turned {
+    /// One I/O thread for all disks
+    Io,
+    /// vCPUs on all of the host's processors but the last, devices' threads on that
+    Pin,
+    /// Two pairs of queues of the network card
+    Mq,
+}
+
+impl Turned {
+    /// What the rows' guests have.
+    pub fn knob(self) -> satori_bench::subject::Knob {
+        use satori_bench::subject::Knob;
+        match self {
+            Turned::Io => Knob::IoThread,
+            Turned::Pin => Knob::Pinned,
+            Turned::Mq => Knob::Queues,
+        }
+    }
+}

@@ -48,6 +48,7 @@ fn refused(run: &cli::Run) -> Result<()> {
         (run.boot != cli::Boot::Auto, "--boot", "is of x86; an Image is entered in one way"),
         (processor.cpu.is_some(), "--cpu", X86),
         (!flags.numa.is_empty(), "--numa", NOT_YET),
+        (flags.pin.is_some(), "--pin", NOT_YET),
         (processor.guest.is_some(), "--guest", X86),
         (processor.hyperv.is_some(), "--hyperv", X86),
         (processor.kvm.is_some(), "--kvm", X86),

@@ -89,7 +89,8 @@ pub(crate) fn sandbox(
         tracing::info!("sandbox: off, as asked: the process keeps all that it has");
     }
     let status = Status::Internal.code().into();
-    let needs = Needs { keep, listening, pinned, kvm, status, farewell: terminal::restore_if_free };
+    let placed = flags.numa.iter().any(|node| node.host.is_some());
+    let needs = Needs { keep, listening, pinned, placed, kvm, status, farewell: terminal::restore_if_free };
     for Measure { name, outcome } in satori_sandbox::enter(mode, &needs)? {
         match outcome {
             Ok(what) => tracing::info!("sandbox: {name}: {what}"),
