@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use satori_bus::{Nanos, TimerQueue};
@@ -47,6 +48,7 @@ pub(crate) fn run<V: Runs>(
     let Around { shared, control, timers, bells, turns, pins, devices, tick, end, .. } = around;
     let clock = around.time.clock();
     let mut shares = sampled.as_ref().map(|_| Shares::default());
+    let awake = AtomicUsize::new(vcpus.len());
     std::thread::scope(|scope| {
         if let (Some(vcpus), Some(shares)) = (sampled, &mut shares) {
             start(scope, shared, "sampler", move || *shares = sampler::run(&vcpus, shared));
@@ -61,7 +63,7 @@ pub(crate) fn run<V: Runs>(
                 });
             }
             Time::Real(_) => {
-                let (clock, alone) = (&*clock, vcpus.len() == 1);
+                let (clock, awake) = (&*clock, &awake);
                 // Who pinned them has shared out the processors.
                 let few = around.processors < vcpus.len() && !pins.any();
                 let cores = few.then(|| Arc::new(Cores::new(around.processors, bells)));
@@ -72,7 +74,7 @@ pub(crate) fn run<V: Runs>(
                     start(scope, shared, &name, move || {
                         pin(&cpus);
                         let around =
-                            real::Around { alone, cores: cores.as_deref(), clock, shared, control, devices };
+                            real::Around { awake, cores: cores.as_deref(), clock, shared, control, devices };
                         real::run_vcpu(vcpu, bell, &around);
                     });
                 }

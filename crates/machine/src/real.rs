@@ -1,5 +1,6 @@
 //! Real time: a host thread for each vCPU, and one for the platform's timers.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use satori_bus::{Clock, TimerQueue};
@@ -17,11 +18,14 @@ use crate::shared::{Shared, VpBell};
 /// mappings by 64 threads on three times the processors took a third less time when none was.
 const TURNS_IN_KERNEL: u64 = 4;
 const LOOKS_A_TURN: u64 = 16;
+/// Turns between two times that a vCPU that spins gives its processor to whoever else the host has.
+const TURNS_A_YIELD: u64 = 4;
 
 /// What a vCPU runs beside.
 pub(crate) struct Around<'a, V> {
-    /// It spins for no other vCPU, and so gives its time to none.
-    pub(crate) alone: bool,
+    /// How many do not sleep: the only one spins for no other, and gives its time to none, which on a busy host would be somebody
+    /// else's program.
+    pub(crate) awake: &'a AtomicUsize,
     /// It executes while it has a place there.
     pub(crate) cores: Option<&'a Cores>,
     pub(crate) clock: &'a dyn Clock,
@@ -32,10 +36,11 @@ pub(crate) struct Around<'a, V> {
 
 /// Runs `vcpu` on the calling thread until the machine stops.
 pub(crate) fn run_vcpu<V: Runs>(vcpu: &mut V, bell: &VpBell, around: &Around<'_, V>) {
-    let &Around { alone, cores, clock, shared, control, devices } = around;
+    let &Around { awake, cores, clock, shared, control, devices } = around;
     let turn = clock.counter_hz() / TURNS_A_SECOND;
     // Whether it has a place, and since when.
     let (mut placed, mut began) = (false, 0);
+    let mut yielded = 0;
     loop {
         vcpu.take_kick();
         if control.asked() {
@@ -100,17 +105,19 @@ pub(crate) fn run_vcpu<V: Runs>(vcpu: &mut V, bell: &VpBell, around: &Around<'_,
                 }
                 vcpu.does(Doing::Asleep);
                 devices.attend(&|| bell.bell.rung() || deadline.is_some_and(|at| clock.counter() >= at));
+                awake.fetch_sub(1, Ordering::Relaxed);
                 bell.bell.wait(deadline.map(|counter| time_until(clock, counter)));
+                awake.fetch_add(1, Ordering::Relaxed);
                 vcpu.does(Doing::Exit);
                 After::Nothing
             }
         };
         match after {
             After::Nothing => {}
-            After::Yield if alone => {}
+            After::Yield if awake.load(Ordering::Relaxed) <= 1 => {}
             After::Yield => match cores {
                 Some(cores) if cores.hand_on(vcpu.index()) => placed = false,
-                _ => std::thread::yield_now(),
+                _ => yielded = give_time(clock, yielded),
             },
             after => followed(after, vcpu, shared, control),
         }
@@ -128,6 +135,19 @@ fn followed<V: Runs>(after: After, vcpu: &V, shared: &Shared, control: &Control<
         After::Ends(event) => shared.finish(event),
         After::Debug(cause) => control.met(vcpu, cause),
     }
+}
+
+/// Gives the host's processor to whoever else it has, unless that was done `last` within a few turns; when it was.
+///
+/// All other vCPUs that are awake have a processor, which the host may have given to another program: they could have ours instead. That
+/// is as likely to be had by yet another program, for a turn of its own.
+fn give_time(clock: &dyn Clock, last: u64) -> u64 {
+    let turn = clock.counter_hz() / TURNS_A_SECOND;
+    if clock.counter().wrapping_sub(last) < TURNS_A_YIELD * turn {
+        return last;
+    }
+    std::thread::yield_now();
+    clock.counter()
 }
 
 /// Host time until the partition's counter reaches `counter`, rounded up.
