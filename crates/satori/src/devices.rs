@@ -145,16 +145,6 @@ fn split(text: &OsStr) -> Vec<OsString> {
 /// The devices of the flags.
 pub fn devices(flags: &cli::Machine, pins: &Pins, journal: Option<Journal>) -> Result<Devices> {
     buses(flags)?;
-    // Before its socket is made.
-    match (&flags.vsock, &journal) {
-        (Some(_), Some(_)) => bail!(
-            "--record: what comes to a guest's sockets (--vsock) is not recorded in this version: leave it out"
-        ),
-        (Some(_), None) if flags.clock == cli::Clock::Virtual => bail!(
-            "--clock virtual: who speaks with a guest's sockets (--vsock) is not the same every time; use --clock real"
-        ),
-        _ => {}
-    }
     let (disks, nics, taps) = (
         disks(flags, DeviceBus::Virtio)?,
         network::nics(flags, DeviceBus::Virtio)?,

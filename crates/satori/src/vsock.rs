@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use satori_machine::Sockets;
 
 use crate::cli;
@@ -41,9 +41,19 @@ pub fn spec(text: &OsStr) -> Result<VsockSpec, String> {
     Ok(VsockSpec { path: OsString::from(OsStr::from_bytes(path)).into(), cid })
 }
 
-/// The guest's sockets, if the flags ask for them. Starts the host's side.
+/// The guest's sockets, if the flags ask for them. Starts the host's side, but not where no run can have them: its socket would be left.
 pub fn sockets(flags: &cli::Machine) -> Result<Option<Sockets>> {
     let Some(VsockSpec { path, cid }) = &flags.vsock else { return Ok(None) };
+    if flags.record.is_some() || flags.replay.is_some() {
+        bail!(
+            "--record: what comes to a guest's sockets (--vsock) is not recorded in this version: leave it out"
+        );
+    }
+    if flags.clock == cli::Clock::Virtual {
+        bail!(
+            "--clock virtual: who speaks with a guest's sockets (--vsock) is not the same every time; use --clock real"
+        );
+    }
     // The file itself and not its name, which may be another one's by now.
     let helper = satori_vsock::start("/proc/self/exe".as_ref(), path, *cid, run::sandbox_mode(flags))?;
     for measure in &helper.measures {

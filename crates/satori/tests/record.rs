@@ -138,6 +138,9 @@ fn another_run_and_a_file_that_is_not_whole_are_refused() {
     refused(&kernel, &["-m", "2G", "--", "echo", "a"], "its memory is not that of this run");
     refused(&kernel, &["--cpus", "2", "--", "echo", "a"], "its number of processors");
     refused(&kernel, &["--net", "user", "--", "echo", "a"], "its list of devices");
+    let socket = scratch("record-refused.sock");
+    refused(&kernel, &["--vsock", text(&socket), "--", "echo", "a"], "(--vsock) is not recorded");
+    assert!(!socket.exists(), "nothing was made for it");
     fs::write(&files.record, &whole[..whole.len() / 2]).unwrap();
     refused(&kernel, &["--", "echo", "a"], "it is cut off");
     let mut damaged = whole.clone();
