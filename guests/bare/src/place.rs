@@ -66,7 +66,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next one.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -75,7 +75,7 @@ impl Random {
 
     /// One below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
+        (self.number() >> 16) % bound
     }
 
     /// One of `all`.

@@ -124,7 +124,12 @@ impl Client {
 
     /// The node of a name.
     pub fn lookup(&mut self, directory: u64, name: &str) -> Result<u64, i32> {
-        self.ask(op::LOOKUP, directory, &[name.as_bytes(), b"\0"]).map(|_| self.word(0))
+        self.ask(op::LOOKUP, directory, &[name.as_bytes(), b"\0"])?;
+        // A name that is not there is an answer as well, of no node, that may be remembered.
+        match self.word(0) {
+            0 => Err(error::NOENT),
+            node => Ok(node),
+        }
     }
 
     /// Opens a node with these flags: its handle.

@@ -370,10 +370,12 @@ pub fn anything(t: &mut Test) {
     let mut bytes = [0; 256];
     let mut came = 0;
     for round in 0..3000 {
-        bytes.iter_mut().for_each(|byte| *byte = if random.below(3) == 0 { random.next() as u8 } else { 0 });
+        bytes
+            .iter_mut()
+            .for_each(|byte| *byte = if random.below(3) == 0 { random.number() as u8 } else { 0 });
         let words: [&[u8]; 4] = [b"file\0", b"up\0secret\0", b"..\0..\0", b"dir\0new\0"];
         let (count, name) = (random.below(200) as usize / 8 * 8, random.of(&words));
-        let other = random.next();
+        let other = random.number();
         let node = random.of(&[ROOT, ROOT, 2, 3, 4, other]);
         // What would end the folder's content is left to the other cases.
         let opcode = match random.below(52) as u32 {

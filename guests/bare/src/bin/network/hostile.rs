@@ -434,7 +434,7 @@ pub fn anything(t: &mut Test) {
         let mut frame = random.of(&good);
         for _ in 0..=random.below(4) {
             let at = 12 + random.below(frame.len as u64 - 12) as usize;
-            frame = frame.set(at, &[random.next() as u8]);
+            frame = frame.set(at, &[random.number() as u8]);
         }
         // Addresses beyond the networks for documentation are left alone.
         if frame.bytes[12..14] == [8, 0] {

@@ -81,7 +81,7 @@ pub fn moving(t: &mut Test) {
         function.move_to(home);
         t.holds(("home again", function), answers(home, queues));
         // Places that cannot be.
-        for to in [0, u64::MAX & !(SIZE - 1), 1 << 63, (1 << 52) - SIZE, 1 << 40] {
+        for to in [0, !(SIZE - 1), 1 << 63, (1 << 52) - SIZE, 1 << 40] {
             function.move_to(to);
             t.eq(("not at home", function, to), load::<u32>(home), u32::MAX);
             function.move_to(home);
@@ -172,8 +172,8 @@ pub fn moved_while_it_is_used(t: &mut Test) {
     }
     let mut round = 0_u32;
     let seen = within(|| {
-        function.write(BAR0, 4, if round % 2 == 0 { 0xc400_0000 } else { home as u32 });
-        if round % 16 == 0 {
+        function.write(BAR0, 4, if round.is_multiple_of(2) { 0xc400_0000 } else { home as u32 });
+        if round.is_multiple_of(16) {
             function.command(0, COMMAND_MEMORY);
             insn::pause();
             function.command(COMMAND_MEMORY, 0);

@@ -57,7 +57,7 @@ fn garbage(queue: &mut Queue, random: &mut Random, page: u64) {
     let end = memory_end();
     for index in 0..queue.size {
         let at = match random.below(8) {
-            0 => random.next(),
+            0 => random.number(),
             1 => random.of(&[
                 end,
                 end - 1,
@@ -71,21 +71,24 @@ fn garbage(queue: &mut Queue, random: &mut Random, page: u64) {
             _ => page + random.below(2048),
         };
         let len = match random.below(8) {
-            0 => random.next() as u32,
+            0 => random.number() as u32,
             1 => random.of(&[0, u32::MAX, 1 << 31, 1 << 20]),
             2 => 16 * random.below(17) as u32,
             _ => random.below(2048) as u32,
         };
         let flags = random.of(&[0, NEXT, WRITE, WRITE | NEXT, WRITE, NEXT, INDIRECT, 0xffff]);
-        let next = if random.below(6) == 0 { random.next() as u16 } else { (index + 1) % queue.size };
+        let next = if random.below(6) == 0 { random.number() as u16 } else { (index + 1) % queue.size };
         queue.descriptor(index, at, len, flags, next);
     }
     for at in (page..page + 4096).step_by(8) {
-        store(at, if random.below(3) == 0 { random.next() } else { random.below(64) });
+        store(at, if random.below(3) == 0 { random.number() } else { random.below(64) });
     }
     for _ in 0..random.below(u64::from(queue.size) + 2) {
-        let head =
-            if random.below(12) == 0 { random.next() as u16 } else { random.below(queue.size.into()) as u16 };
+        let head = if random.below(12) == 0 {
+            random.number() as u16
+        } else {
+            random.below(queue.size.into()) as u16
+        };
         queue.offer(head);
     }
 }
