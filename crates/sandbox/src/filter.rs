@@ -32,15 +32,7 @@ pub(crate) fn install(needs: &Needs) -> Result<&'static str, String> {
 /// Installs filters that permit what `rows` say and nothing else.
 pub(crate) fn install_rows(rows: &[Row]) -> Result<&'static str, String> {
     let text = |error: seccompiler::BackendError| error.to_string();
-    let nobody = Needs {
-        keep: &[],
-        listening: false,
-        pinned: false,
-        placed: false,
-        kvm: false,
-        status: 0,
-        farewell: || {},
-    };
+    let nobody = Needs::default();
     let deadly = program(unconditional(DEADLY), SeccompAction::Allow, SeccompAction::KillProcess);
     let rest =
         rules(rows, &nobody).and_then(|rules| program(rules, SeccompAction::Trap, SeccompAction::Allow));

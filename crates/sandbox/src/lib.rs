@@ -80,6 +80,21 @@ pub struct Needs<'a> {
     pub farewell: fn(),
 }
 
+impl Default for Needs<'_> {
+    /// Nothing; the status is that of an internal error.
+    fn default() -> Self {
+        Needs {
+            keep: &[],
+            listening: false,
+            pinned: false,
+            placed: false,
+            kvm: false,
+            status: 125,
+            farewell: || {},
+        }
+    }
+}
+
 /// One of the measures, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measure {

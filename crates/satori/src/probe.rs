@@ -37,15 +37,7 @@ fn told(step: &str) {
 
 /// The measures of the sandbox, a line each: `had NAME`, or `not NAME (reason)`.
 fn sandbox() -> String {
-    let needs = Needs {
-        keep: &[],
-        listening: false,
-        pinned: false,
-        placed: false,
-        kvm: false,
-        status: 125,
-        farewell: || {},
-    };
+    let needs = Needs::default();
     let measures = match satori_sandbox::enter(Mode::Auto, &needs) {
         Ok(measures) => measures,
         Err(error) => return error.to_string(),

@@ -119,15 +119,7 @@ fn attack(run: fn() -> c_long) -> ! {
     let config = Config { kernel: pvh::print("now"), ..Config::default() };
     let sinks = Sinks { console: Box::new(Hostile(run)), debugcon: None, code: None };
     let machine = Machine::new(config, sinks).expect("a machine");
-    let needs = Needs {
-        keep: &[],
-        listening: false,
-        pinned: false,
-        placed: false,
-        kvm: false,
-        status: 125,
-        farewell: || {},
-    };
+    let needs = Needs::default();
     let measures = satori_sandbox::enter(Mode::Auto, &needs).expect("auto refuses nothing");
     for Measure { name, outcome } in measures {
         eprintln!("{name}: {outcome:?}");
@@ -174,15 +166,7 @@ fn look_around() -> ! {
     let keep = [kept.as_raw_fd()];
     let status = std::fs::File::open("/proc/self/status").expect("a file");
     let keep = [keep[0], status.as_raw_fd()];
-    let needs = Needs {
-        keep: &keep,
-        listening: false,
-        pinned: false,
-        placed: false,
-        kvm: false,
-        status: 125,
-        farewell: || {},
-    };
+    let needs = Needs { keep: &keep, ..Needs::default() };
     let measures = satori_sandbox::enter(Mode::Auto, &needs).expect("auto refuses nothing");
     let had = |wanted: &str| measures.iter().any(|m| m.name == wanted && m.outcome.is_ok());
     assert!(had("closed files") && had("no capabilities") && had("no new privileges"));
