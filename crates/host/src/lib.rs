@@ -2,6 +2,7 @@
 
 pub mod io_thread;
 pub mod kvm;
+pub mod spin;
 pub mod tap;
 
 use rustix::mm::{UserfaultfdFlags, userfaultfd};

@@ -10,13 +10,14 @@ use std::process::Command;
 use rustix::fs::{Mode as Permissions, OFlags, open};
 use rustix::process::{Resource, getrlimit};
 use satori_defs::share::{NOTE, NOTE_MAX};
+use satori_host::spin::Spins;
 use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
 use satori_sandbox::{Folder, Mode as Sandbox, enter_folder};
 
 use crate::plan9::{self, Plan9};
 use crate::saved;
 use crate::server::Server;
-use crate::waiting::{Waiting, may_spin};
+use crate::waiting::Waiting;
 use crate::wire::{IN_HEADER, MAX_REQUEST, Reply};
 use crate::{Mode, Protocol};
 
@@ -73,10 +74,11 @@ pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, 
 /// The server's own process: `arguments` as [`start`] gives them, the socket as standard input. Returns its
 /// exit status.
 pub fn main(arguments: &[std::ffi::OsString]) -> i32 {
-    let spins = may_spin();
+    // Before the sandbox.
+    let spins = Spins::here();
     match prepare(arguments) {
         Ok((server, protocol, socket)) => {
-            let from = BufReader::with_capacity(1 << 17, Waiting::on(&socket, spins));
+            let from = BufReader::with_capacity(1 << 17, Waiting { socket: &socket, spins });
             match serve(server, protocol, from, &socket) {
                 Ok(()) => 0,
                 // Who is at the other end sees that the socket is closed.

@@ -17,10 +17,10 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread::available_parallelism;
 
 use satori_cable::{Outgoing, bring_all};
 use satori_host::io_thread::IoThread;
+use satori_host::spin::Spins;
 use satori_journal::{Journal, Source};
 use satori_save::Value;
 
@@ -28,7 +28,7 @@ use crate::stream::{Come, Replies};
 use crate::{Chain, Device, Error, Link, lock};
 pub use dialect::Dialect;
 use dialect::Sort;
-use waiting::{Spins, Watch};
+use waiting::Watch;
 
 /// Bytes of the longest request: a write of 1 MiB, and names.
 const REQUEST_MAX: usize = (1 << 20) + (64 << 10);
@@ -90,8 +90,6 @@ pub struct Fs {
     /// Rings for the thread, which waits for the other end.
     bell: UnixStream,
     watch: Watch,
-    /// Another thread can execute while one spins. Asked before the sandbox, which does not permit the question.
-    spins: bool,
     /// Locked before `state`.
     work: Mutex<Work>,
     state: Mutex<State>,
@@ -126,9 +124,9 @@ impl Fs {
         bell.set_nonblocking(true).map_err(host)?;
         rung.set_nonblocking(true).map_err(host)?;
         let watch = Watch::new(rung, &socket).map_err(host)?;
-        let spins = available_parallelism().is_ok_and(|processors| processors.get() > 1);
         let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
-        let state = Mutex::default();
+        // Before the sandbox.
+        let state = Mutex::new(State { spins: Spins::here(), ..State::default() });
         Ok(Arc::new_cyclic(|me| Fs {
             tag,
             dialect,
@@ -136,7 +134,6 @@ impl Fs {
             thread,
             bell,
             watch,
-            spins,
             work,
             state,
             source: OnceLock::new(),

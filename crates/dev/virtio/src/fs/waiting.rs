@@ -2,45 +2,16 @@
 //! do. For each request of a guest that waits for it two threads less have to be woken then, of which each takes longer than what was
 //! asked for.
 
-use std::hint::spin_loop;
 use std::io::{Read, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use satori_host::spin::for_a_moment;
 
 use super::{Fs, State};
 use crate::lock;
-
-/// How long a vCPU waits for a reply before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
-/// Most waits that are left out behind one that was in vain.
-const PAUSE: u32 = 64;
-
-/// How often to wait for a reply was of use.
-#[derive(Debug, Default)]
-pub(super) struct Spins {
-    /// How many are left out, and how many will be behind the next one in vain.
-    skip: u32,
-    pause: u32,
-}
-
-impl Spins {
-    /// Whether to try it now.
-    fn next(&mut self) -> bool {
-        let now = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        now
-    }
-
-    /// Takes note of one that was of use, or not.
-    fn done(&mut self, useful: bool) {
-        self.pause = if useful { 0 } else { (2 * self.pause).clamp(1, PAUSE) };
-        self.skip = self.pause;
-    }
-}
 
 /// What the device's thread waits for: the bell, and of the socket what is of use.
 #[derive(Clone, Debug)]
@@ -108,7 +79,7 @@ impl Fs {
         {
             let mut state = lock(&self.state);
             let waits = !state.pending.is_empty() && state.outgoing.is_empty() && self.source.get().is_none();
-            if !waits || state.attended || !self.spins || !state.spins.next() {
+            if !waits || state.attended || !state.spins.now() {
                 return;
             }
             state.attended = true;
@@ -126,20 +97,19 @@ impl Fs {
     /// Whether a reply came; nothing if somebody else has the device, or `give_up` told so.
     fn spin(&self, give_up: &dyn Fn() -> bool) -> Option<bool> {
         let mut work = self.work.try_lock().ok()?;
-        let begun = Instant::now();
-        loop {
+        let poll = || {
             if work.still || give_up() {
-                return None;
+                return Some(None);
             }
             match self.receive(&mut work.replies) {
-                Ok(true) => return Some(true),
-                Ok(false) if begun.elapsed() >= SPIN => return Some(false),
-                Ok(false) => (0..16).for_each(|_| spin_loop()),
+                Ok(true) => Some(Some(true)),
+                Ok(false) => None,
                 Err(why) => {
                     self.died(&mut lock(&self.state), &why);
-                    return None;
+                    Some(None)
                 }
             }
-        }
+        };
+        for_a_moment(poll).unwrap_or(Some(false))
     }
 }
