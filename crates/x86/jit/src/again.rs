@@ -1,4 +1,4 @@
-//! What leads to and from pages that move, found again at once.
+//! What leads to and from pages, found again at once: pages that move, and those that code is executed in at one address.
 //!
 //! A flush takes back the jumps between pages and the targets of indirect branches, as the pages may be elsewhere in the next
 //! address space, or others be there. Mostly they are not: a library's pages keep their distances. So two pages remember the
