@@ -462,6 +462,9 @@ impl MachineVcpu {
         match asked {
             Asked::Nothing => After::Nothing,
             Asked::Yield => After::Yield,
+            // No interrupt would arrive, and one that was sent is lost already: Linux waits so for a lock of RCU's before it enables
+            // a processor's APIC, and whoever frees the lock sends one IPI.
+            Asked::Idle if !self.lapic.takes_interrupts() => After::Yield,
             Asked::Idle => {
                 self.idle = true;
                 After::Nothing

@@ -148,6 +148,11 @@ impl Lapic {
         self.svr & svr::ENABLE != 0
     }
 
+    /// Whether an interrupt that is sent to it waits in its IRR.
+    pub fn takes_interrupts(&self) -> bool {
+        self.software_enabled() && self.mode() != Mode::Disabled
+    }
+
     /// IA32_APIC_BASE.
     pub fn base(&self) -> u64 {
         self.base

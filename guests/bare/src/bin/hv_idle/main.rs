@@ -25,7 +25,7 @@ use satori_guests::smp::{self, MAX_CPUS};
 use satori_guests::subject::reg;
 use satori_guests::{Subject, Test, apic, code, guest, handler, insn, paging, println};
 
-guest!("hv_idle", register, ends, masked, kicked, slept);
+guest!("hv_idle", register, ends, masked, deaf, kicked, slept);
 
 /// As Linux has them: what wakes and what calls is of a class above the timer's, whose EOI comes last.
 const TICK: u8 = 0xed;
@@ -108,6 +108,20 @@ fn masked(t: &mut Test) {
     apic::eoi();
     t.eq("it comes then", hv::interrupt_within(200_000), Some(TICK));
     apic::eoi();
+}
+
+/// A local APIC that is disabled takes no interrupt, so that none could end it: it does not begin.
+fn deaf(t: &mut Test) {
+    if !bit::GUEST_IDLE.offered() {
+        return t.holds("nothing to begin", true);
+    }
+    let svr = apic::read(regs::SVR);
+    apic::write(regs::SVR, svr & !regs::svr::ENABLE);
+    apic::send_self(KICK);
+    t.eq("reads 0 at once where no interrupt can arrive", get(msr::GUEST_IDLE), Some(0));
+    t.eq("again", get(msr::GUEST_IDLE), Some(0));
+    apic::write(regs::SVR, svr);
+    t.eq("what was sent meanwhile is lost", hv::interrupt_within(20_000), None);
 }
 
 handler!(idle_kick, "idle_kick", idle_on_kick, "idle_on_kick");
