@@ -104,7 +104,8 @@ impl Lives<'_> {
     /// What is told of the last life, which ended by `event`.
     fn examine(&self, life: &Life, event: &Event, sum: &mut Sum) {
         let config = &self.plan.config;
-        if config.names || crashed(event) {
+        let unfinished = matches!(event, Event::Stopped | Event::Timeout);
+        if config.names || unfinished || crashed(event) {
             sum.symbols = life.vcpus.first().and_then(|vcpu| config.symbols.of(vcpu.memory()));
         }
         if self.plan.console.tail().is_empty() {

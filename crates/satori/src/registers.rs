@@ -2,7 +2,9 @@
 
 use satori_arm_state as arm_state;
 use satori_arm_state::Sys;
-use satori_state::{CpuState, reg, seg};
+use satori_defs::x86::rflags;
+use satori_state::{Activity, CpuState, reg, seg};
+use satori_symbols::Symbols;
 
 const GPRS: [(&str, usize); 16] = [
     ("RAX", reg::RAX),
@@ -54,6 +56,22 @@ pub fn lines(state: &CpuState) -> Vec<String> {
         state.gdtr.base, state.gdtr.limit, state.idtr.base, state.idtr.limit, state.tr.selector
     ));
     lines
+}
+
+/// Where `state` was when nobody wanted to wait any longer, in a line.
+pub fn place(state: &CpuState, symbols: Option<&Symbols>) -> String {
+    let does = match state.activity {
+        Activity::Active => "executed",
+        Activity::Halted => "slept",
+        Activity::WaitForSipi => return "was not started by the guest".into(),
+        Activity::Shutdown => "was shut down",
+    };
+    let at = match symbols.filter(|_| state.cpl() == 0) {
+        Some(symbols) => symbols.resolve(state.rip).to_string(),
+        None => format!("{:#x} at CPL {}", state.rip, state.cpl()),
+    };
+    let masked = if state.rflags & rflags::IF == 0 { ", interrupts off" } else { "" };
+    format!("{does} {at}{masked}")
 }
 
 /// The same of a vCPU of AArch64.

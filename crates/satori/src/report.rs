@@ -112,6 +112,15 @@ pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str
             if dump.vmcoreinfo { " and Linux's VMCOREINFO" } else { "" }
         )),
     }
+    let too_long = matches!(status, Status::Timeout | Status::Stalled);
+    if too_long {
+        for (index, state) in outcome.arm.iter().flat_map(|left| &left.registers).enumerate() {
+            line(format_args!("vCPU {index} was at {:#x}", state.pc));
+        }
+        for (index, state) in outcome.registers.iter().enumerate() {
+            line(format_args!("vCPU {index} {}", registers::place(state, outcome.symbols.as_deref())));
+        }
+    }
     let failed = matches!(
         outcome.event,
         Event::Panic(_) | Event::TripleFault { .. } | Event::Lost { .. } | Event::Failed(_)
