@@ -110,6 +110,26 @@ fn the_idle_state_ends_with_every_interrupt() {
     }
 }
 
+/// A hypervisor that uses what Hyper-V has for nesting, on each engine and by either clock; without a page of reference time it has
+/// no clock for its guest, and each change of the TSC's frequency stops that one until there is a new page.
+#[test]
+fn hypervisors_are_enlightened() {
+    const ALL: &str = "auto,evmcs,emsr_bitmap,tlbflush_direct,gpa_flush";
+    let nested = ["--nested", "vmx", "--engine"];
+    for engine in ["translator", "eager", "interpreter"] {
+        for choice in [ALL, "auto,evmcs,-time"] {
+            let options = [&nested[..], &[engine, "--hyperv", choice]].concat();
+            passes("hv_nested", 1, &options);
+            passes("hv_nested", 2, &[&options[..], &["--clock", "virtual"]].concat());
+        }
+        let changes = ["--tsc-change=100ms=3.3GHz", "--tsc-change=200ms=700MHz", "--tsc-change=300ms=2GHz"];
+        let options = [&nested[..], &[engine, "--hyperv", ALL, "--clock", "virtual"], &changes].concat();
+        passes_as("hv_nested", 1, "only=changes changes=3", &options);
+    }
+    passes("hv_nested", 2, &["--nested", "vmx", "--hyperv", "evmcs"]);
+    passes("hv_nested", 2, &["--nested", "vmx", "--hyperv", "all"]);
+}
+
 /// The TSC's frequency goes up and down, on both engines; on several processors each of them watches the time.
 #[test]
 fn the_tsc_changes_its_frequency() {
