@@ -18,6 +18,7 @@ pub mod handler;
 pub mod harness;
 pub mod hyperv;
 pub mod insn;
+mod l2;
 pub mod legacy;
 pub mod msr;
 pub mod paging;

@@ -51,8 +51,10 @@ impl MachineVcpu {
             observed: self.observer.save(),
             kicked: self.kick.pending(),
         };
+        let mut registers = self.registers().clone();
+        registers.gpr[reg::SPARE] = 0;
         Ok([
-            Value::of(self.registers())?,
+            Value::of(&registers)?,
             self.vcpu.save()?,
             self.lapic.save()?,
             self.msrs.save()?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use satori_cpuid::Topology;
 use satori_defs::x86::rflags;
+use satori_hyperv::choice::{self, Choice};
 use satori_machine::image::{Access, Format, Image, Source};
 use satori_machine::{ClockMode, Cmdline, Config, DeviceConfig, Devices, Disk, EngineKind, Module, Saved};
 use satori_state::{Activity, CpuState};
@@ -24,6 +25,8 @@ pub(crate) struct Guest {
     pub short: bool,
     /// What the state near the end has to show, or the trial has not tried what it is for.
     pub shows: Option<fn(&Saved) -> bool>,
+    /// Some of the instants have to be within its own guests.
+    pub nested: bool,
 }
 
 /// A bare-metal guest of `guests/bare` with these words on its command line.
@@ -74,6 +77,25 @@ fn real_vmx() -> Config {
 /// A hypervisor and its guests, which are busy or asleep for most of the time.
 fn vmx() -> Config {
     Config { cpu_model: Some("max,+vmx".into()), ..bare_metal("vmx", 1, "clock=virtual", "off") }
+}
+
+fn real_svm() -> Config {
+    Config { tsc_hz: Some(1_000_000_000), ..svm() }
+}
+
+/// The same by SVM.
+fn svm() -> Config {
+    let model = Some("max,+svm,vendor=AuthenticAMD".into());
+    Config { cpu_model: model, ..bare_metal("svm", 1, "clock=virtual", "off") }
+}
+
+/// A hypervisor on Hyper-V, whose other vCPU has guests as well.
+fn enlightened() -> Config {
+    let wishes = choice::list("auto,evmcs,emsr_bitmap,tlbflush_direct,gpa_flush").expect("enlightenments");
+    let mut choice = Choice::default().nested(true);
+    choice.apply("--hyperv", &wishes).expect("enlightenments");
+    let hyperv = choice.finish().expect("enlightenments").config;
+    Config { cpu_model: Some("max,+vmx".into()), hyperv, ..bare_metal("hv_nested", 2, "", "off") }
 }
 
 fn debian(cpus: u32) -> Config {
@@ -140,11 +162,15 @@ fn disks() -> Config {
 }
 
 const fn guest(name: &'static str, engine: EngineKind, config: fn() -> Config, instants: usize) -> Guest {
-    Guest { name, engine, config, instants, short: false, shows: None }
+    Guest { name, engine, config, instants, short: false, shows: None, nested: false }
 }
 
 const fn short(guest: Guest) -> Guest {
     Guest { short: true, ..guest }
+}
+
+const fn hypervisor(guest: Guest) -> Guest {
+    Guest { nested: true, ..guest }
 }
 
 const fn showing(shows: fn(&Saved) -> bool, guest: Guest) -> Guest {
@@ -167,8 +193,12 @@ pub(crate) const GUESTS: &[Guest] = &[
     guest("apic", EngineKind::Translator, apic, 6),
     guest("apic, interpreted", EngineKind::Interpreter, apic, 3),
     guest("debug", EngineKind::EagerTranslator, debug, 4),
-    short(guest("vmx", EngineKind::Translator, vmx, 12)),
-    short(guest("vmx, interpreted", EngineKind::Interpreter, vmx, 6)),
+    hypervisor(short(guest("vmx", EngineKind::Translator, vmx, 12))),
+    hypervisor(short(guest("vmx, interpreted", EngineKind::Interpreter, vmx, 6))),
+    hypervisor(short(guest("svm", EngineKind::Translator, svm, 12))),
+    hypervisor(short(guest("svm, interpreted", EngineKind::Interpreter, svm, 6))),
+    hypervisor(short(guest("enlightened", EngineKind::Translator, enlightened, 6))),
+    hypervisor(short(guest("enlightened, interpreted", EngineKind::Interpreter, enlightened, 3))),
     guest("Debian", EngineKind::Translator, boot, 4),
     guest("Debian, interpreted", EngineKind::Interpreter, beginning, 2),
     showing(second_is_offline, guest("Debian with disks", EngineKind::Translator, disks, 4)),
@@ -178,4 +208,5 @@ pub(crate) const GUESTS: &[Guest] = &[
 pub(crate) const REAL: &[Guest] = &[
     guest("timers by the real clock", EngineKind::Translator, real_timers, 4),
     guest("vmx by the real clock", EngineKind::Translator, real_vmx, 4),
+    guest("svm by the real clock", EngineKind::Translator, real_svm, 4),
 ];

@@ -77,6 +77,8 @@ struct Run {
     outcome: Outcome,
     /// What was saved at the last instant.
     last: Option<Saved>,
+    /// Instants at which some vCPU executed a guest of its guest.
+    nested: usize,
 }
 
 /// A guest, and how often each of its runs is disturbed.
@@ -97,7 +99,7 @@ impl Trial<'_> {
 
     /// Runs the guest, and does `what` at each of these instants of guest time.
     fn go(&self, instants: &[u64], what: At) -> Result<Run, String> {
-        let (console, mut last) = (Console::default(), None);
+        let (console, mut last, mut nested) = (Console::default(), None, 0);
         let mut left = instants.iter();
         let outcome = loop {
             let mut machine = machine(self.config(), console.clone());
@@ -117,7 +119,9 @@ impl Trial<'_> {
                 if !reached {
                     return Err(format!("the machine had ended by {at} ns"));
                 }
-                last = Some(handle.save().map_err(|error| error.to_string())?);
+                let saved = handle.save().map_err(|error| error.to_string())?;
+                nested += usize::from(saved.iter().any(|(_, value)| in_nested_guest(value.tree())));
+                last = Some(saved);
                 if what == At::IsThrownAway {
                     handle.stop();
                     thrown = true;
@@ -133,7 +137,7 @@ impl Trial<'_> {
             }
         };
         let console = console.0.lock().expect("the console").clone();
-        Ok(Run { console, outcome, last })
+        Ok(Run { console, outcome, last, nested })
     }
 
     /// Runs it to `instants[1]`, gives the machine the state back that it had at `instants[0]`, and lets it go on.
@@ -156,7 +160,7 @@ impl Trial<'_> {
         }
         let outcome = thread.join().expect("the machine's thread");
         let console = console.0.lock().expect("the console").clone();
-        Ok((Run { console, outcome, last: None }, written))
+        Ok((Run { console, outcome, last: None, nested: 0 }, written))
     }
 
     /// Runs it alone, held, thrown away, and back in time; tells what is not equal.
@@ -184,6 +188,9 @@ impl Trial<'_> {
         if self.guest.shows.is_some_and(|shows| !shows(one)) {
             return Err(format!("the guest does not do what it is there for, {at}"));
         }
+        if self.guest.nested && thrown.nested == 0 {
+            return Err(format!("no guest of the guest executes, {at}"));
+        }
         let undefined = self.saved_alike(one, other).map_err(|what| format!("{what}; {at}"))?;
         if !self.guest.short {
             let (mut back, [from, to]) = self.back([instants[0], instants[instants.len() - 1]])?;
@@ -194,12 +201,17 @@ impl Trial<'_> {
         let bytes: usize = one.iter().map(|(_, value)| value.bytes().len()).sum();
         Ok(format!(
             "the same behind {} instants: {} bytes on the console, {} M instructions; at the end {} values with {} KiB, \
-             {undefined} words of which differ in undefined flags",
+             {undefined} words of which differ in undefined flags{}",
             instants.len(),
             alone.console.len(),
             alone.outcome.instructions / 1_000_000,
             one.iter().count(),
             bytes >> 10,
+            if self.guest.nested {
+                format!("; {} instants within its guests", thrown.nested)
+            } else {
+                String::new()
+            },
         ))
     }
 }
@@ -224,6 +236,11 @@ impl Trial<'_> {
             false => Err(format!("what is saved near the end differs: {}", differing(one, other, &places))),
         }
     }
+}
+
+/// Whether the vCPU that a value is of executes a guest of its guest, by VMX or SVM.
+fn in_nested_guest(tree: &Tree) -> bool {
+    tree["vmx"]["operation"]["guest"] == true || tree["svm"]["guest"].is_object()
 }
 
 fn value<'a>(saved: &'a Saved, place: &str) -> Option<&'a Value> {

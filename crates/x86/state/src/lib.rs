@@ -34,6 +34,8 @@ pub mod reg {
     pub const R15: usize = 15;
     /// Slot that always reads zero: an absent base or index needs no branch.
     pub const ZERO: usize = 16;
+    /// Slot that an engine uses while it executes; between two instructions it is nobody's.
+    pub const SPARE: usize = 17;
 }
 
 /// Indices of the segment registers in [`CpuState::seg`], in encoding order.

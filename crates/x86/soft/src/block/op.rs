@@ -32,7 +32,7 @@ pub(super) type Run = fn(&mut Cpu, &Op) -> Flow;
 
 /// Slot of [`satori_state::CpuState::gpr`] that holds the current block's address, the base of
 /// RIP-relative operands.
-pub const BLOCK_RIP: usize = reg::ZERO + 1;
+pub const BLOCK_RIP: usize = reg::SPARE;
 
 /// A decoded instruction, or two that were fused. Which fields mean something depends on `run`.
 ///

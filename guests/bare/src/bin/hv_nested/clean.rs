@@ -1,10 +1,10 @@
 //! Clean fields: a group that is said to be clean is not looked at, one that is not is, and a new address or a launch makes all of
 //! them dirty.
 
-use satori_guests::{Test, insn, paging};
+use satori_guests::{Test, insn, l2, paging};
 
 use crate::machine::{Machine, at};
-use crate::{CPUID, gates, l2};
+use crate::{CPUID, gates};
 use satori_guests::place::{load, store};
 
 const EVERYTHING: u32 = 0xffff;

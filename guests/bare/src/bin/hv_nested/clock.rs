@@ -6,11 +6,11 @@ use satori_guests::hyperv::bit::{REENLIGHTENMENT, REFERENCE_COUNTER, REFERENCE_T
 use satori_guests::hyperv::{peek, peek32, vp_index};
 use satori_guests::msr::get;
 use satori_guests::place::{load, store};
-use satori_guests::{Test, harness, insn, paging};
+use satori_guests::{Test, harness, insn, l2, paging};
 
+use crate::CPUID;
 use crate::events::{INTERRUPT, end, interrupts_exit};
 use crate::machine::{Machine, Registers, at};
-use crate::{CPUID, l2};
 
 const VECTOR: u64 = 0xd2;
 const RDMSR: u32 = 31;

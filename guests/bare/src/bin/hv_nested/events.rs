@@ -10,9 +10,8 @@ use satori_guests::hyperv::bit::{DIRECT_TIMERS, SYNIC, SYNTHETIC_TIMERS};
 use satori_guests::hyperv::{peek32, poke};
 use satori_guests::msr::set;
 use satori_guests::place::{load, store};
-use satori_guests::{Test, apic, insn, paging};
+use satori_guests::{Test, apic, insn, l2, paging};
 
-use crate::l2;
 use crate::machine::{Machine, Registers, at};
 
 const VECTOR: u8 = 0xe1;

@@ -7,11 +7,11 @@ use satori_guests::defs::x86::pte;
 use satori_guests::hyperv::{Control, call, hypercall_page};
 use satori_guests::paging::{FREE, Space};
 use satori_guests::place::{load, store};
-use satori_guests::{Test, insn, paging, smp};
+use satori_guests::{Test, insn, l2, paging, smp};
 
 use crate::clean::{eptp, tables};
 use crate::machine::{Machine, at};
-use crate::{CPUID, DIRECT_FLUSH, GPA_FLUSH, l2, nested};
+use crate::{CPUID, DIRECT_FLUSH, GPA_FLUSH, nested};
 
 const VMCALL: u32 = 18;
 /// HV_VMX_SYNTHETIC_EXIT_REASON_TRAP_AFTER_FLUSH.

@@ -20,7 +20,7 @@ use satori_guests::cpu::Gate;
 use satori_guests::defs::hyperv::{EVMCS_RECOMMENDED, EVMCS_VERSIONS, PAGE_ENABLE, assist, leaf, msr};
 use satori_guests::defs::x86::vector;
 use satori_guests::place::store;
-use satori_guests::{Expect, Subject, Test, code, guest, insn, paging};
+use satori_guests::{Expect, Subject, Test, code, guest, insn, l2, paging};
 
 guest!(
     "hv_nested",

@@ -155,6 +155,15 @@ impl Machine {
         unsafe { asm!("stgi") };
     }
 
+    /// As [`Machine::enter`], with interrupts open at VMRUN: with virtual masking they are those that leave the guest.
+    pub fn enter_open(&self) {
+        // SAFETY: the guest owns its machine.
+        unsafe { asm!("clgi", "sti") };
+        self.enter_and_hold();
+        // SAFETY: as above.
+        unsafe { asm!("cli", "stgi") };
+    }
+
     /// As [`Machine::enter`], with GIF clear behind it.
     pub fn enter_and_hold(&self) {
         // SAFETY: all registers that a guest may change are given up; VMRUN gives RAX and RSP back.

@@ -4,10 +4,12 @@
 #![no_std]
 #![no_main]
 
+mod lasting;
 mod machine;
 mod signals;
 mod virtualized;
 
+use lasting::lasting;
 use machine::{Machine, SVME, at};
 use satori_guests::cpu::Gate;
 use satori_guests::defs::x86::vector;
@@ -15,7 +17,7 @@ use satori_guests::{Expect, Subject, Test, code, guest, insn, paging};
 use signals::signals;
 use virtualized::{nested, virtual_events};
 
-guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested, signals);
+guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested, lasting, signals);
 
 const INVALID: u64 = u64::MAX;
 const CPUID: u64 = 0x72;
