@@ -22,6 +22,8 @@ pub(crate) struct Context {
     pub(super) cpu: *mut Translating,
     /// A value that an access's slow path must not lose: valid from before that access to behind it.
     pub(super) temporary: u64,
+    /// The other scratch register's value while an address takes both.
+    pub(super) beside: u64,
     /// The linear address of an access whose address no x86 operand expresses, between its computation and its use.
     pub(super) computed: u64,
     /// The address of the last miss that was answered, and how many misses before it were of the same.
@@ -91,6 +93,7 @@ impl Context {
             kick: std::ptr::null(),
             cpu: std::ptr::null_mut(),
             temporary: 0,
+            beside: 0,
             computed: 0,
             missed: 0,
             repeats: 0,

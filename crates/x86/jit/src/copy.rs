@@ -4,6 +4,7 @@ use iced_x86::{Code, Instruction, InstructionInfoOptions, Mnemonic, OpAccess, Op
 use satori_state::reg;
 
 use super::asm::{Alu, Mem, Reg, cc};
+use super::legacy::is_high_store;
 use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
@@ -53,6 +54,14 @@ fn general_form(insn: &Instruction) -> Option<Instruction> {
         Test_AX_imm16 => Test_rm16_imm16,
         Test_EAX_imm32 => Test_rm32_imm32,
         Test_RAX_imm32 => Test_rm64_imm32,
+        Mov_AL_moffs8 => Mov_r8_rm8,
+        Mov_AX_moffs16 => Mov_r16_rm16,
+        Mov_EAX_moffs32 => Mov_r32_rm32,
+        Mov_RAX_moffs64 => Mov_r64_rm64,
+        Mov_moffs8_AL => Mov_rm8_r8,
+        Mov_moffs16_AX => Mov_rm16_r16,
+        Mov_moffs32_EAX => Mov_rm32_r32,
+        Mov_moffs64_RAX => Mov_rm64_r64,
         Cdqe => return Instruction::with2(Movsxd_r64_rm32, Register::RAX, Register::EAX).ok(),
         Cwde => return Instruction::with2(Movsx_r32_rm16, Register::EAX, Register::AX).ok(),
         _ => return None,
@@ -81,8 +90,10 @@ fn copyable(insn: &Instruction) -> Option<Implicit> {
         | Blsr | Pdep | Pext | Rorx | Sarx | Shlx | Shrx | Bzhi | Mulx | Adcx | Adox | Crc32 | Cmovo
         | Cmovno | Cmovb | Cmovae | Cmove | Cmovne | Cmovbe | Cmova | Cmovs | Cmovns | Cmovp | Cmovnp
         | Cmovl | Cmovge | Cmovle | Cmovg | Seto | Setno | Setb | Setae | Sete | Setne | Setbe | Seta
-        | Sets | Setns | Setp | Setnp | Setl | Setge | Setle | Setg | Movnti => Some(Implicit::None),
-        Imul | Mul | Cbw | Cwde | Cdqe | Cwd | Cdq | Cqo | Cmpxchg | Cmpxchg8b | Cmpxchg16b => {
+        | Sets | Setns | Setp | Setnp | Setl | Setge | Setle | Setg | Movnti | Clc | Stc | Cmc => {
+            Some(Implicit::None)
+        }
+        Imul | Mul | Cbw | Cwde | Cdqe | Cwd | Cdq | Cqo | Cmpxchg | Cmpxchg8b | Cmpxchg16b | Lahf | Sahf => {
             Some(Implicit::Rax)
         }
         _ => None,
@@ -189,8 +200,6 @@ struct Operands {
 fn rax_operand(code: Code) -> Option<u32> {
     use Code::*;
     match code {
-        Mov_AL_moffs8 | Mov_AX_moffs16 | Mov_EAX_moffs32 | Mov_RAX_moffs64 => Some(0),
-        Mov_moffs8_AL | Mov_moffs16_AX | Mov_moffs32_EAX | Mov_moffs64_RAX => Some(1),
         Xchg_r16_AX | Xchg_r32_EAX | Xchg_r64_RAX => Some(1),
         _ => None,
     }
@@ -201,6 +210,8 @@ struct Scratch {
     free: [Reg; 2],
     count: u8,
     borrowed: [Option<Borrowed>; 4],
+    /// A register of the guest's that one of the operands has meanwhile.
+    lent: Option<Reg>,
 }
 
 impl Scratch {
@@ -213,8 +224,23 @@ impl Scratch {
         }
         self.count = self.count.checked_sub(1)?;
         let scratch = self.free[usize::from(self.count == 0 && !only_one)];
-        *self.borrowed.iter_mut().find(|place| place.is_none())? = Some(Borrowed { scratch, ..one });
-        Some(scratch)
+        self.note(Borrowed { scratch, ..one })
+    }
+
+    /// A register of the guest's for `one`, where there is no scratch register left: one of those that no instruction names by its
+    /// opcode alone, and that is none of `named`.
+    fn lend(&mut self, one: Borrowed, named: &[Reg]) -> Option<Reg> {
+        let free = |host: &Reg| !named.contains(host);
+        let host = [Reg(reg::RSI as u8), Reg(reg::RDI as u8), Reg(reg::RBP as u8)].into_iter().find(free)?;
+        if self.lent.replace(host).is_some() {
+            return None;
+        }
+        self.note(Borrowed { scratch: host, ..one })
+    }
+
+    fn note(&mut self, one: Borrowed) -> Option<Reg> {
+        *self.borrowed.iter_mut().find(|place| place.is_none())? = Some(one);
+        Some(one.scratch)
     }
 }
 
@@ -236,6 +262,7 @@ impl Lower<'_> {
                 return true;
             }
             Mnemonic::Lea => return self.lea(insn),
+            Mnemonic::Mov if is_high_store(insn) => return self.store_high(insn),
             Mnemonic::Div | Mnemonic::Idiv => return self.divide(insn),
             Mnemonic::Lfence | Mnemonic::Mfence | Mnemonic::Sfence => return self.asm.copy(insn),
             _ => {}
@@ -250,7 +277,7 @@ impl Lower<'_> {
         if effect.needs && !effect.reads && self.overwritten_next() {
             effect.needs = false;
         }
-        let mut scratch = Scratch { free: [S2, S1], count: if wrap { 1 } else { 2 }, borrowed: [None; 4] };
+        let mut scratch = Scratch { free: [S2, S1], count: if wrap { 1 } else { 2 }, borrowed: [None; 4], lent: None };
         let mut address = None;
         if let Some(op) = operands.memory {
             let written = writes(operands.accesses[op as usize]);
@@ -267,6 +294,9 @@ impl Lower<'_> {
             return false;
         }
         let borrowed = scratch.borrowed;
+        if let Some(lent) = scratch.lent {
+            self.asm.store(stubs::temporary(), lent);
+        }
         let has = |one: &Borrowed| address.is_none() && one.scratch == S2 && held == Some(one.guest);
         for one in borrowed.iter().flatten().filter(|one| one.load && !has(one)) {
             self.asm.load(one.scratch, stubs::gpr(one.guest));
@@ -285,6 +315,9 @@ impl Lower<'_> {
         }
         for one in borrowed.iter().flatten().filter(|one| one.store) {
             self.asm.store(stubs::gpr(one.guest), one.scratch);
+        }
+        if let Some(lent) = scratch.lent {
+            self.asm.load(lent, stubs::temporary());
         }
         if effect.changes {
             self.flags_made(insn);
@@ -363,6 +396,10 @@ impl Lower<'_> {
         scratch: &mut Scratch,
     ) -> bool {
         let rax = rax_operand(copy.code());
+        let named: Vec<_> = (0..copy.op_count())
+            .filter(|op| copy.op_kind(*op) == OpKind::Register)
+            .filter_map(|op| self.home(copy.op_register(op).full_register().number()))
+            .collect();
         for op in 0..copy.op_count() {
             if copy.op_kind(op) != OpKind::Register || rax == Some(op) {
                 continue;
@@ -382,7 +419,15 @@ impl Lower<'_> {
             let access = operands.accesses[op as usize];
             let load = access != OpAccess::Write || r.size() < 4;
             let one = Borrowed { guest, scratch: S1, load, store: writes(access) };
-            let Some(register) = scratch.take(one, in_memory || wrap) else { return false };
+            let register = match scratch.take(one, in_memory || wrap) {
+                Some(register) => register,
+                // An operand in memory is behind S2 then.
+                None if wrap => match scratch.lend(one, &named) {
+                    Some(register) => register,
+                    None => return false,
+                },
+                None => return false,
+            };
             copy.set_op_register(op, sized(register.0, r));
         }
         true
@@ -563,7 +608,7 @@ mod tests {
                 found += u32::from(rax);
             }
         }
-        assert_eq!(found, 11);
+        assert_eq!(found, 3);
     }
 
     #[test]

@@ -41,11 +41,15 @@ impl Lower<'_> {
         match insn.flow_control() {
             FlowControl::UnconditionalBranch if near => self.jump(target),
             FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
-                if near {
-                    self.jump_if(insn, target, next)
-                } else {
-                    None
+                if !near {
+                    return None;
                 }
+                self.restore_flags();
+                self.jump_if(insn.condition_code() as u8 - 1, target, next)
+            }
+            FlowControl::ConditionalBranch if near && canonical(target) && canonical(next) => {
+                let condition = self.count_down(insn)?;
+                self.jump_if(condition, target, next)
             }
             FlowControl::Call if near => self.call_near(target, next),
             FlowControl::IndirectCall if matches!(insn.code(), Code::Call_rm64 | Code::Call_rm32) => {
@@ -76,6 +80,7 @@ impl Lower<'_> {
             | Code::Pushd_imm32
             | Code::Push_rm32 => return Some(self.push(insn)),
             Code::Pop_r64 | Code::Pop_r32 => self.pop(insn.op0_register().number()),
+            Code::Pop_rm64 | Code::Pop_rm32 => return Some(self.pop_to_memory(insn)),
             Code::Leaveq | Code::Leaved => self.leave(),
             Code::Pushfq | Code::Pushfd => self.push_flags(insn),
             Code::Cld | Code::Std => self.direction(insn.code() == Code::Std),
@@ -122,12 +127,11 @@ impl Lower<'_> {
         Some(true)
     }
 
-    fn jump_if(&mut self, insn: &Instruction, target: u64, next: u64) -> Option<bool> {
+    /// Goes to `target` if the host's flags fulfil `condition`, else to `next`.
+    fn jump_if(&mut self, mut condition: u8, target: u64, next: u64) -> Option<bool> {
         if !canonical(target) || !canonical(next) {
             return None;
         }
-        self.restore_flags();
-        let mut condition = insn.condition_code() as u8 - 1;
         if let Some(on) = self.goes_on_at() {
             let label = self.asm.label();
             let (condition, target) = if on == next { (condition, target) } else { (condition ^ 1, next) };
@@ -381,7 +385,7 @@ impl Lower<'_> {
     }
 
     /// Bytes that pushes and returns take off the stack.
-    fn word(&self) -> i32 {
+    pub(crate) fn word(&self) -> i32 {
         if self.narrow() { 4 } else { 8 }
     }
 
@@ -405,13 +409,13 @@ impl Lower<'_> {
     }
 
     /// Loads S2 with what is on top of the stack.
-    fn load_top(&mut self) {
+    pub(crate) fn load_top(&mut self) {
         let mem = self.top();
         self.load_word(S2, mem);
     }
 
     /// Pushes what waits in the context.
-    fn store_temporary(&mut self, mem: Mem) {
+    pub(crate) fn store_temporary(&mut self, mem: Mem) {
         let mut mem = mem;
         if mem.index == Some((S2, 0)) {
             self.asm.lea(S1, mem);
@@ -422,7 +426,7 @@ impl Lower<'_> {
     }
 
     /// Adds `by` to the stack pointer.
-    fn move_stack(&mut self, by: i32) {
+    pub(crate) fn move_stack(&mut self, by: i32) {
         let sum = Mem::at(GUEST_RSP, by);
         if self.narrow() { self.asm.lea32(GUEST_RSP, sum) } else { self.asm.lea(GUEST_RSP, sum) }
     }

@@ -29,6 +29,7 @@ mod generic;
 mod homes;
 mod host;
 mod kept;
+mod legacy;
 mod links;
 mod lower;
 mod memory;

@@ -259,11 +259,11 @@ impl Lower<'_> {
         let both = address.base.is_some_and(|base| self.home(base).is_none())
             && address.index.is_some_and(|(index, _)| self.home(index).is_none());
         if both {
-            self.asm.store(stubs::temporary(), other);
+            self.asm.store(stubs::beside(), other);
         }
         self.effective(to, address, offset);
         if both {
-            self.asm.load(other, stubs::temporary());
+            self.asm.load(other, stubs::beside());
         }
     }
 

@@ -57,6 +57,9 @@ pub(crate) fn met() -> Mem {
 pub(crate) fn temporary() -> Mem {
     context!(temporary)
 }
+pub(crate) fn beside() -> Mem {
+    context!(beside)
+}
 pub(crate) fn rflags() -> Mem {
     field(offset_of!(Translating, cpu.state) + offset_of!(CpuState, rflags))
 }

@@ -8,6 +8,7 @@ use satori_state::{CpuState, Segment, seg};
 
 use super::asm::{Alu, Label, Mem, Reg, cc, field};
 use super::cold::Cold;
+use super::copy::sized;
 use super::lower::Lower;
 use super::memory::Address;
 use super::reason;
@@ -65,11 +66,14 @@ impl Lower<'_> {
         let from = segment(insn.op1_register().number(), offset_of!(Segment, selector));
         if insn.op0_kind() == OpKind::Register {
             let to = insn.op0_register();
-            let (Some(host), true) = (self.home(to.full_register().number()), to.size() >= 4) else {
-                return false;
-            };
-            self.asm.load16(host, from);
-            return true;
+            let Some(host) = self.home(to.full_register().number()) else { return false };
+            if to.size() >= 4 {
+                self.asm.load16(host, from);
+                return true;
+            }
+            self.asm.load16(S2, from);
+            let part = Instruction::with2(Code::Mov_r16_rm16, sized(host.0, to), sized(S2.0, to));
+            return part.is_ok_and(|part| self.asm.copy(&part));
         }
         let Some(address) = Address::of(insn, self.block.rip, self.block.code_mode) else { return false };
         let (mem, spare) = self.access(&address, 2, true, 1);
