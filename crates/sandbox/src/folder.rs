@@ -54,8 +54,8 @@ pub fn enter_folder(mode: Mode, folder: &Folder<'_>) -> io::Result<(OwnedFd, Res
             format!("neither a mount namespace nor Landlock for the file server can be had ({why})");
         return Ok((root, Err(Error(missing))));
     }
-    let kept = if folder.writes { CHANGING } else { READING };
-    let outcome = sys::keep_capabilities(kept).map(|()| "those of files alone").map_err(text);
+    let outcome =
+        sys::keep_capabilities(|had| kept(had, folder.writes)).map(|()| "those of files alone").map_err(text);
     measures.push(Measure { name: "capabilities", outcome });
     measures.push(Measure {
         name: "no new privileges",
@@ -78,10 +78,22 @@ pub fn enter_folder(mode: Mode, folder: &Folder<'_>) -> io::Result<(OwnedFd, Res
 /// The measures of which one suffices.
 const EITHER: &[&str] = &["mount namespace", "Landlock"];
 
-/// CAP_DAC_READ_SEARCH, which root has of old.
+/// CAP_DAC_OVERRIDE.
+const OVERRIDING: u64 = 1 << 1;
+/// CAP_DAC_READ_SEARCH.
 const READING: u64 = 1 << 2;
-/// Also CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID.
-const CHANGING: u64 = READING | 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4;
+/// Also CAP_CHOWN, CAP_FOWNER, CAP_FSETID.
+const CHANGING: u64 = READING | OVERRIDING | 1 << 0 | 1 << 3 | 1 << 4;
+
+/// What is kept of the capabilities that there are: what root of old has for files, if the folder is written to, or to read them. Root of
+/// a container often has the right to override permissions and not that which is for reading alone.
+fn kept(had: u64, writes: bool) -> u64 {
+    match () {
+        () if writes => CHANGING,
+        () if had & READING != 0 => READING,
+        () => OVERRIDING,
+    }
+}
 
 /// Makes the folder the root directory of a mount namespace of our own, without a network.
 ///
@@ -162,3 +174,15 @@ const CHANGES: &[(c_long, &str)] = &[
     (libc::SYS_fsync, "what is to stay"),
     (libc::SYS_fdatasync, "what is to stay"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_only_reads_keeps_one_right_to_read_everything() {
+        assert_eq!(kept(u64::MAX, false), READING);
+        assert_eq!(kept(u64::MAX & !READING, false), OVERRIDING, "root of a container");
+        assert_eq!(kept(0, true), kept(u64::MAX, true));
+    }
+}

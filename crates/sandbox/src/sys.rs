@@ -107,8 +107,14 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) })
 }
 
-/// Drops all capabilities but those of `kept`, a bit each, as far as they are there at all.
-pub(crate) fn keep_capabilities(kept: u64) -> io::Result<()> {
+/// Drops all capabilities but those that `kept` tells of what there is, a bit each, as far as they are there at all.
+pub(crate) fn keep_capabilities(kept: impl FnOnce(u64) -> u64) -> io::Result<()> {
+    let header = CapHeader { version: CAP_VERSION, process: 0 };
+    // The low words of effective, permitted and inheritable, then the high ones.
+    let mut sets = [0_u32; 6];
+    // SAFETY: a header of version 3, and room for the two words of each of its three sets.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) })?;
+    let kept = kept(u64::from(sets[1]) | u64::from(sets[4]) << 32);
     // SAFETY: integers only.
     let _ = unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     for capability in (0..CAP_END).filter(|capability| kept >> capability & 1 == 0) {
@@ -117,11 +123,6 @@ pub(crate) fn keep_capabilities(kept: u64) -> io::Result<()> {
             break;
         }
     }
-    let header = CapHeader { version: CAP_VERSION, process: 0 };
-    // The low words of effective, permitted and inheritable, then the high ones.
-    let mut sets = [0_u32; 6];
-    // SAFETY: a header of version 3, and room for the two words of each of its three sets.
-    check(unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) })?;
     let (low, high) = (sets[1] & kept as u32, sets[4] & (kept >> 32) as u32);
     let sets = [low, low, 0, high, high, 0];
     // SAFETY: as above, to read from.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::Mode;
 use crate::attr::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, Time};
 use crate::handles::Handle;
-use crate::read::{ACCESS, READ_WRITE, WRITE_ONLY};
+use crate::read::{ACCESS, NONE, READ_WRITE, WRITE_ONLY};
 use crate::server::Server;
 use crate::wire::{Args, Header, PATH_MAX, Reply};
 
@@ -284,22 +284,34 @@ impl Server {
         }
     }
 
-    /// The node of a handle that may be written.
-    fn written(&self, handle: u64) -> Result<u64, Errno> {
+    /// The node of a handle that may be written, or the one that is written without a handle.
+    fn written(&mut self, header: &Header, handle: u64) -> Result<u64, Errno> {
+        if handle == NONE && self.mode == Mode::Cow {
+            if self.nodes.get(header.node)?.attr()?.kind() != S_IFREG {
+                return Err(Errno::BADF);
+            }
+            self.copy_up(header.node, u64::MAX)?;
+            return Ok(header.node);
+        }
         match self.handles.get(handle)? {
             Handle::File { node, writable: true, .. } => Ok(*node),
             _ => Err(Errno::BADF),
         }
     }
 
-    pub(crate) fn write(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+    pub(crate) fn write(
+        &mut self,
+        header: &Header,
+        mut args: Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
         let (handle, offset, size, _) = (args.u64()?, args.u64()?, args.u32()?, args.u32()?);
         let (_owner, _flags, _) = (args.u64()?, args.u32()?, args.u32()?);
         let bytes = args.bytes(size as usize)?;
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::FBIG);
         }
-        let node = self.written(handle)?;
+        let node = self.written(header, handle)?;
         let count = match self.mode {
             Mode::Cow => self.cow_write(node, offset, bytes)?,
             _ => write_all(self.host_file(handle)?, offset, bytes)?,
@@ -308,9 +320,9 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn fallocate(&mut self, mut args: Args<'_>) -> Result<(), Errno> {
+    pub(crate) fn fallocate(&mut self, header: &Header, mut args: Args<'_>) -> Result<(), Errno> {
         let (handle, offset, length, mode) = (args.u64()?, args.u64()?, args.u64()?, args.u32()?);
-        let node = self.written(handle)?;
+        let node = self.written(header, handle)?;
         match self.mode {
             Mode::Cow => self.cow_fallocate(node, offset, length, mode),
             _ => rustix::fs::fallocate(

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use rustix::fs::{Mode as Permissions, OFlags, open};
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 use satori_defs::share::{NOTE, NOTE_MAX};
 use satori_host::spin::Spins;
 use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
@@ -56,6 +57,9 @@ pub struct Share {
     /// How much memory its changes may take, in bytes.
     pub budget: u64,
 }
+
+/// Each lets its owner read all files.
+const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::DAC_OVERRIDE);
 
 /// Starts `program`, which is this binary, as the server of a folder. Returns when it serves.
 pub fn start(program: &Path, share: &Share, sandbox: Sandbox) -> Result<Helper, Error> {
@@ -180,6 +184,7 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixSt
         .map_err(|why| format!("there is no /proc ({why}): mount it"))?;
     let keep = [socket.as_raw_fd(), proc.as_raw_fd()];
     let privileged = rustix::process::geteuid().is_root();
+    let reads_all = capabilities(None).is_ok_and(|sets| sets.permitted.intersects(READ_ALL));
     // Asked before the sandbox, which does not permit the question.
     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let roots = (owners == AS_ROOT && !privileged).then_some(me);
@@ -189,7 +194,8 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Server, Protocol, UnixSt
         .map_err(|why| format!("cannot be offered to the guest ({why}): name a folder that can be read"))?;
     let measures = result.map_err(|why| why.to_string())?;
     let server = Server::new(opened, proc, mode, budget, privileged, roots, open_most);
-    let server = server.map_err(|why| format!("cannot be read ({why})"))?;
+    let mut server = server.map_err(|why| format!("cannot be read ({why})"))?;
+    server.reads_all = reads_all;
     say_ready(&measures, &[]).map_err(|why| why.to_string())?;
     Ok((server, protocol, socket.into()))
 }

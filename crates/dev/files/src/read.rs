@@ -36,6 +36,12 @@ pub(crate) fn access(flags: u32) -> OFlags {
     }
 }
 
+/// The handle of a file that the guest did not open: it means its node.
+pub(crate) const NONE: u64 = 0;
+
+/// How many of the host's files stay open that are read so.
+const RECENT: usize = 16;
+
 /// The most entries of a directory that are kept for one handle.
 const ENTRIES: usize = 1 << 20;
 
@@ -160,6 +166,43 @@ impl Server {
         self.handles.add(Handle::File { node: id, host, writable })
     }
 
+    /// Sees to it that the host's file of a node, where nothing lies over it, is the first of those that were read last.
+    fn open_recent(&mut self, id: u64) -> Result<(), Errno> {
+        let at = self.recent.iter().position(|(node, _)| *node == id);
+        let file = match at.and_then(|at| self.recent.remove(at)) {
+            Some((_, file)) => file,
+            None => self.open_lower(self.nodes.get(id)?, OFlags::RDONLY)?,
+        };
+        self.recent.truncate(RECENT - 1);
+        self.recent.push_front((id, file));
+        Ok(())
+    }
+
+    /// What a node's reads come from, without a handle.
+    fn source_of_node(&mut self, id: u64) -> Result<Source<'_>, Errno> {
+        if self.mode != Mode::Cow {
+            return Err(Errno::BADF);
+        }
+        let node = self.nodes.get(id)?;
+        if node.attr()?.kind() != S_IFREG {
+            return Err(Errno::ISDIR);
+        }
+        if node.change.as_ref().is_none_or(|change| !matches!(change.data, Data::File(_))) {
+            self.open_recent(id)?;
+            let (_, file) = self.recent.front().ok_or(Errno::STALE)?;
+            return Ok(Source::Host(file));
+        }
+        match self.nodes.get(id)?.change.as_ref().map(|change| &change.data) {
+            Some(Data::File(content)) => Ok(Source::Changed(content)),
+            _ => Err(Errno::STALE),
+        }
+    }
+
+    /// What reads of `handle` come from, or of the node if it is [`NONE`].
+    fn source_by(&mut self, header: &Header, handle: u64) -> Result<Source<'_>, Errno> {
+        if handle == NONE { self.source_of_node(header.node) } else { self.source(handle) }
+    }
+
     /// What a handle's reads come from: the changed content, as soon as there is one.
     fn source(&self, handle: u64) -> Result<Source<'_>, Errno> {
         let Handle::File { node, host, .. } = self.handles.get(handle)? else { return Err(Errno::ISDIR) };
@@ -179,16 +222,26 @@ impl Server {
         }
     }
 
-    pub(crate) fn read(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+    pub(crate) fn read(
+        &mut self,
+        header: &Header,
+        mut args: Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
         let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?);
         let size = size.min(MAX_IO) as usize;
-        match self.source(handle)? {
+        match self.source_by(header, handle)? {
             Source::Changed(content) => reply.fill(size, |buffer| content.read(buffer, offset)),
             Source::Host(file) => reply.fill(size, |buffer| read_all(file, buffer, offset)),
         }
     }
 
-    pub(crate) fn lseek(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+    pub(crate) fn lseek(
+        &mut self,
+        header: &Header,
+        mut args: Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
         const DATA: u32 = 3;
         const HOLE: u32 = 4;
         let (handle, offset, whence) = (args.u64()?, args.u64()?, args.u32()?);
@@ -198,7 +251,7 @@ impl Server {
             // The others Linux answers itself.
             _ => return Err(Errno::INVAL),
         };
-        let found = match self.source(handle)? {
+        let found = match self.source_by(header, handle)? {
             Source::Changed(content) => content.seek(to)?,
             Source::Host(file) => seek(file, to)?,
         };

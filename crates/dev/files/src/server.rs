@@ -1,5 +1,6 @@
 //! One folder's server: a request in, its reply out.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -31,6 +32,12 @@ pub(crate) struct Server {
     pub(crate) privileged: bool,
     /// Whose files are root's to the guest, if they are another one's.
     pub(crate) roots: Option<Owner>,
+    /// No file is kept from whoever serves.
+    pub(crate) reads_all: bool,
+    /// The guest opens no files: it reads and writes nodes ([`Server::init`]).
+    pub(crate) by_node: bool,
+    /// The host's files that were read by their nodes last, the latest first.
+    pub(crate) recent: VecDeque<(u64, OwnedFd)>,
 }
 
 /// Requests that change something, which a read-only folder refuses.
@@ -61,6 +68,8 @@ mod init {
     pub(super) const DO_READDIRPLUS: u32 = 1 << 13;
     pub(super) const READDIRPLUS_AUTO: u32 = 1 << 14;
     pub(super) const ASYNC_DIO: u32 = 1 << 15;
+    /// The guest takes ENOSYS of an open for an answer to all. It is told so, and we need not say that we know it.
+    pub(super) const NO_OPEN_SUPPORT: u32 = 1 << 17;
     pub(super) const PARALLEL_DIROPS: u32 = 1 << 18;
     pub(super) const MAX_PAGES: u32 = 1 << 22;
     pub(super) const CACHE_SYMLINKS: u32 = 1 << 23;
@@ -94,7 +103,9 @@ impl Server {
     ) -> Result<Server, Errno> {
         let (nodes, handles) = (Nodes::new(root, roots, open_most)?, Handles::default());
         let budget = Budget::new(budget, open_most / 2);
-        Ok(Server { mode, nodes, handles, proc, budget, privileged, roots })
+        let recent = VecDeque::new();
+        let (reads_all, by_node) = (false, false);
+        Ok(Server { mode, nodes, handles, proc, budget, privileged, roots, reads_all, by_node, recent })
     }
 
     /// The reply to one whole request, if it has one.
@@ -137,8 +148,10 @@ impl Server {
             op::LOOKUP => self.lookup(header, args, reply)?,
             op::GETATTR => self.getattr(header, reply)?,
             op::READLINK => self.readlink(header, reply)?,
+            // Linux asks for the first file it opens, and for no other then.
+            op::OPEN if self.by_node => return Err(Errno::NOSYS),
             op::OPEN => self.open(header, args, reply)?,
-            op::READ => self.read(args, reply)?,
+            op::READ => self.read(header, args, reply)?,
             op::RELEASE | op::RELEASEDIR => self.handles.remove({ args }.u64()?),
             op::STATFS => self.statfs(header, reply)?,
             op::GETXATTR => self.getxattr(header, args, reply)?,
@@ -146,7 +159,7 @@ impl Server {
             op::OPENDIR => self.opendir(header, reply)?,
             op::READDIR => self.readdir(args, reply, false)?,
             op::READDIRPLUS => self.readdir(args, reply, true)?,
-            op::LSEEK => self.lseek(args, reply)?,
+            op::LSEEK => self.lseek(header, args, reply)?,
             op::FSYNC | op::FSYNCDIR => self.fsync(args)?,
             // Everything was written when its write was answered: Linux does not ask at each close again.
             op::FLUSH => return Err(Errno::NOSYS),
@@ -162,8 +175,8 @@ impl Server {
             op::RMDIR => self.remove(header, args, true)?,
             op::RENAME => self.rename(header, args, false)?,
             op::RENAME2 => self.rename(header, args, true)?,
-            op::WRITE => self.write(args, reply)?,
-            op::FALLOCATE => self.fallocate(args)?,
+            op::WRITE => self.write(header, args, reply)?,
+            op::FALLOCATE => self.fallocate(header, args)?,
             op::SETXATTR => self.setxattr(header, args)?,
             op::REMOVEXATTR => self.removexattr(header, args)?,
             _ => return Err(Errno::NOSYS),
@@ -171,12 +184,20 @@ impl Server {
         Ok(Answer::Yes)
     }
 
+    /// What the guest may ask for.
+    ///
+    /// Where its changes go to memory and all files can be read, nothing depends on a file being open: it is told so, and opening and
+    /// closing a file asks nobody. Who may not read a file, or not write any, has to be told when it is opened; and of a folder that is
+    /// changed itself, a file without a name lives as long as it is open.
     fn init(&mut self, mut args: Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let (major, minor, readahead, flags) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
         if (major, minor) < (VERSION.0, VERSION.1) {
             return Err(Errno::PROTO);
         }
-        let flags = flags & init::ALL;
+        self.by_node = self.mode == Mode::Cow && self.reads_all && flags & init::NO_OPEN_SUPPORT != 0;
+        // A file that nobody is asked to open is emptied by a request of its own.
+        let without = if self.by_node { init::ATOMIC_O_TRUNC } else { 0 };
+        let flags = flags & init::ALL & !without;
         reply.u32(VERSION.0).u32(VERSION.2.min(minor)).u32(readahead).u32(flags);
         // Requests in the background and when they are too many, the longest write, and times in nanoseconds.
         reply.u32(64 | 48 << 16).u32(MAX_IO).u32(1);
@@ -187,15 +208,20 @@ impl Server {
 
     fn forget(&mut self, header: &Header, mut args: Args<'_>) -> Result<(), Errno> {
         if header.opcode == op::FORGET {
-            self.nodes.forget(header.node, args.u64()?);
+            self.forget_node(header.node, args.u64()?);
             return Ok(());
         }
         let (count, _) = (args.u32()?, args.u32()?);
         for _ in 0..count {
             let (node, lookups) = (args.u64()?, args.u64()?);
-            self.nodes.forget(node, lookups);
+            self.forget_node(node, lookups);
         }
         Ok(())
+    }
+
+    fn forget_node(&mut self, node: u64, lookups: u64) {
+        self.recent.retain(|(known, _)| *known != node);
+        self.nodes.forget(node, lookups);
     }
 
     /// Tells of a node and counts the guest's new reference.

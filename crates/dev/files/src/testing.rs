@@ -30,7 +30,8 @@ impl Served {
         };
         let (root, proc) = (folder(root)?, folder("/proc/self/fd".as_ref())?);
         let privileged = rustix::process::geteuid().is_root();
-        let server = Server::new(root, proc, mode, BUDGET, privileged, None, OPEN)?;
+        let mut server = Server::new(root, proc, mode, BUDGET, privileged, None, OPEN)?;
+        server.reads_all = true;
         Ok(Served(match protocol {
             Protocol::Fuse => Inner::Fuse(Box::new(server), Reply::default()),
             Protocol::Plan9 => Inner::Plan9(Box::new(Plan9::new(server)), Out::default()),

@@ -277,7 +277,8 @@ impl Lower<'_> {
         if effect.needs && !effect.reads && self.overwritten_next() {
             effect.needs = false;
         }
-        let mut scratch = Scratch { free: [S2, S1], count: if wrap { 1 } else { 2 }, borrowed: [None; 4], lent: None };
+        let mut scratch =
+            Scratch { free: [S2, S1], count: if wrap { 1 } else { 2 }, borrowed: [None; 4], lent: None };
         let mut address = None;
         if let Some(op) = operands.memory {
             let written = writes(operands.accesses[op as usize]);

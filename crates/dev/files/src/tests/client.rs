@@ -5,7 +5,8 @@ use rustix::io::Errno;
 
 use super::Folder;
 use crate::Mode;
-use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT};
+use crate::attr::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::read::TRUNCATE;
 use crate::saved::Session as _;
 use crate::server::Server;
 use crate::wire::{Args, Body, IN_HEADER, Reply, op};
@@ -28,7 +29,12 @@ pub(crate) struct Client {
     /// Who asks.
     pub uid: u32,
     pub gid: u32,
+    /// It was told that nothing has to be opened.
+    pub by_node: bool,
 }
+
+/// In a handle: it is a node's number.
+const NODE: u64 = 1 << 63;
 
 pub(super) type Result<T> = std::result::Result<T, Errno>;
 
@@ -62,7 +68,7 @@ impl Client {
         )
         .expect("a server");
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Client { server, uid, gid }
+        Client { server, uid, gid, by_node: false }
     }
 
     /// The same guest with another server of the folder; `damage` may change what is saved.
@@ -76,7 +82,14 @@ impl Client {
         damage(&mut value);
         let mut other = Client::new(folder, self.server.mode);
         other.server.restore(&value)?;
+        other.by_node = self.by_node;
         Ok(other)
+    }
+
+    /// Asks what may be asked for, as a kernel that mounts the folder; the flags it is granted.
+    pub(super) fn mount(&mut self) -> u32 {
+        let asked = body().u32(7).u32(38).u32(1 << 17).u32(u32::MAX);
+        Args(&self.ask(op::INIT, 0, asked).expect("flags")[12..]).u32().unwrap()
     }
 
     /// One request; what follows the reply's header, if there is a reply.
@@ -200,20 +213,41 @@ impl Client {
             S_IFLNK => return Err(Errno::LOOP),
             _ => {}
         }
-        self.ask(op::OPEN, seen.node, body().u32(flags).u32(0)).map(|reply| Args(&reply).u64().unwrap())
+        if !self.by_node {
+            match self.ask(op::OPEN, seen.node, body().u32(flags).u32(0)) {
+                Err(Errno::NOSYS) => self.by_node = true,
+                reply => return reply.map(|reply| Args(&reply).u64().unwrap()),
+            }
+        }
+        match seen.mode & S_IFMT {
+            S_IFREG if flags & TRUNCATE != 0 => self.setattr(path, 1 << 3, 0, 0, 0)?,
+            S_IFREG => {}
+            _ => return Err(Errno::NXIO),
+        }
+        Ok(NODE | seen.node)
+    }
+
+    /// What a request tells of a handle: its number, and the node beside it.
+    fn opened(handle: u64) -> (u64, u64) {
+        if handle & NODE == 0 { (handle, 0) } else { (0, handle & !NODE) }
     }
 
     pub(super) fn pwrite(&mut self, handle: u64, offset: u64, bytes: &[u8]) -> Result<u32> {
+        let (handle, node) = Self::opened(handle);
         let request = body().u64(handle).u64(offset).u32(bytes.len() as u32).u32(0).u64(0).u32(0).u32(0);
-        let reply = self.ask(op::WRITE, 0, request.bytes(bytes))?;
+        let reply = self.ask(op::WRITE, node, request.bytes(bytes))?;
         Ok(Args(&reply).u32().unwrap())
     }
 
     pub(super) fn pread(&mut self, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>> {
-        self.ask(op::READ, 0, body().u64(handle).u64(offset).u32(size).u32(0).u64(0).u32(0).u32(0))
+        let (handle, node) = Self::opened(handle);
+        self.ask(op::READ, node, body().u64(handle).u64(offset).u32(size).u32(0).u64(0).u32(0).u32(0))
     }
 
     pub(super) fn release(&mut self, handle: u64) {
+        if handle & NODE != 0 {
+            return;
+        }
         self.ask(op::RELEASE, 0, body().u64(handle).u32(0).u32(0).u64(0)).expect("a release");
     }
 

@@ -249,6 +249,8 @@ fn compare(mode: Mode, ops: &[Op], between: Between) -> Result<(), TestCaseError
     let mut before = Tree::new();
     plain_tree(&ours.0, "", &mut before);
     let mut client = Client::new(&ours, mode);
+    client.server.reads_all = true;
+    client.mount();
     for op in ops {
         if through_link(&theirs, op) {
             continue;

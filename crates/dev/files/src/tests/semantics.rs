@@ -205,6 +205,44 @@ fn who_reads_sees_what_was_written_after_it_opened() {
 }
 
 /// Three files may be open for the sake of those that the guest knows.
+/// FUSE_ATOMIC_O_TRUNC.
+const EMPTIED_AS_IT_IS_OPENED: u32 = 1 << 3;
+
+#[test]
+fn over_a_folder_files_are_read_and_written_that_nobody_opened() {
+    let folder = Folder::new();
+    fs::write(folder.join("a"), "one").unwrap();
+    fs::create_dir(folder.join("d")).unwrap();
+    let mut client = Client::new(&folder, Mode::Cow);
+    client.server.reads_all = true;
+    assert_eq!(client.mount() & EMPTIED_AS_IT_IS_OPENED, 0);
+    assert_eq!(client.get("a").unwrap(), b"one");
+    assert!(client.by_node);
+    let (file, directory) = (client.stat("a").unwrap().node, client.stat("d").unwrap().node);
+    let read = || body().u64(0).u64(0).u32(64).u32(0).u64(0).u32(0).u32(0);
+    let write = || body().u64(0).u64(1).u32(1).u32(0).u64(0).u32(0).u32(0).bytes(b"!");
+    assert_eq!(client.ask(op::READ, directory, read()), Err(Errno::ISDIR));
+    assert_eq!(client.ask(op::WRITE, directory, write()), Err(Errno::BADF));
+    assert_eq!(client.ask(op::READ, 999, read()), Err(Errno::STALE));
+    // What is read last stays open, and what is written lies over it at once.
+    client.ask(op::WRITE, file, write()).unwrap();
+    assert_eq!(client.ask(op::READ, file, read()).unwrap(), b"o!e");
+    assert_eq!(client.open("a", 0o1002).map(drop), Ok(()));
+    assert_eq!(client.get("a").unwrap(), b"");
+    assert_eq!(fs::read(folder.join("a")).unwrap(), b"one");
+    // Other folders' files are opened by who may do so.
+    for (mode, reads_all) in [(Mode::Cow, false), (Mode::Rw, true), (Mode::Ro, true)] {
+        let mut client = Client::new(&folder, mode);
+        client.server.reads_all = reads_all;
+        assert_ne!(client.mount() & EMPTIED_AS_IT_IS_OPENED, 0);
+        assert_eq!(client.get("a").unwrap(), b"one");
+        assert!(!client.by_node);
+        let node = client.stat("a").unwrap().node;
+        let there = client.ask(op::READ, node, read());
+        assert_eq!(there, if mode == Mode::Cow { Ok(b"one".to_vec()) } else { Err(Errno::BADF) });
+    }
+}
+
 #[test]
 fn a_guest_knows_more_files_than_may_be_open() {
     let open = || fs::read_dir("/proc/self/fd").unwrap().count();
