@@ -3,13 +3,15 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use common::gdb::{BASE, CODE, Client, DATA, FLAG, STATUS, end, hex, launch, session, start, unhex};
-use common::{file, pvh};
+use common::gdb::{
+    BASE, CODE, Client, DATA, FLAG, RIP, RSP, STATUS, end, hex, launch, session, start, unhex,
+};
+use common::{bare, file, pvh};
 
 #[test]
 fn a_debugger_controls_a_guest() {
@@ -202,6 +204,88 @@ fn an_arm64_guest_is_stopped_at_its_interrupts_vector() {
         assert!(info.contains("CPU#0 on, PC 0x40000a84, EL1") && info.contains("CPU#1 off"), "{info}");
         assert!(gdb.go().starts_with('W'), "it powers off");
         assert_eq!(end(child).status, 0);
+    }
+}
+
+/// A guest of a guest, by an enlightened VMCS, that executes three instructions in a loop: a debugger finds it, its hypervisor, and
+/// what is between the two.
+#[test]
+fn a_guest_of_the_guest_is_a_thread_beside_its_hypervisor() {
+    for (clock, engine) in [("virtual", "translator"), ("real", "interpreter")] {
+        let kernel = bare::program("hv_nested");
+        let flags = ["--nested", "vmx", "--hyperv", "evmcs", "--clock", clock, "--engine", engine];
+        let words = ["--cmdline", "hv_nested cpus=1 only=waits wait=yes", "--gdb", "tcp::0"];
+        let (mut child, address) = launch(kernel.to_str().unwrap(), &[&flags[..], &words].concat());
+        let mut console = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        console.read_line(&mut line).unwrap();
+        let numbers = line.trim().split("0x").skip(1).map(|rest| {
+            u64::from_str_radix(rest.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap(), 16).unwrap()
+        });
+        let [code, page, elsewhere] = numbers.collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let mut gdb = Client::connect(&address);
+        gdb.ok(&format!("Z0,{code:x},1"));
+        // Nobody but the guest is there, so a breakpoint for its hypervisor alone stops nothing.
+        gdb.monitor("level 1");
+        gdb.send("vCont;c");
+        std::thread::sleep(Duration::from_millis(300));
+        gdb.stream.write_all(b"\x03").unwrap();
+        let stop = gdb.packet();
+        assert!(!stop.contains("swbreak"), "{stop}");
+        assert!(gdb.monitor("level 2").contains("the guest's own guests"));
+        assert!(gdb.go().contains("swbreak"));
+        assert_eq!(gdb.register(RIP), code);
+        let vmcs = gdb.monitor("vmcs 0");
+        let value = |name: &str| {
+            let row = vmcs.lines().find(|line| line.split_whitespace().next() == Some(name));
+            let word = row.and_then(|row| row.split("0x").nth(1)).unwrap_or_else(|| panic!("{name}: {vmcs}"));
+            u64::from_str_radix(word, 16).unwrap()
+        };
+        assert!(
+            vmcs.starts_with("CPU#0 enlightened VMCS at 0x") && vmcs.contains("its guest executes"),
+            "{vmcs}"
+        );
+        assert_eq!((value("GUEST_RIP"), value("GUEST_CS"), value("HOST_CS")), (code, 8, 8));
+        assert!(value("EPTP") & 0xfff == 0x1e && value("PROC_CONTROLS2") & 2 != 0, "{vmcs}");
+        // The thread behind that of the vCPU is the hypervisor, where its guest's exit will have it.
+        assert_eq!(gdb.ask("qfThreadInfo").matches('p').count(), 2);
+        let extra = |gdb: &mut Client| unhex(&gdb.ask("qThreadExtraInfo,p1.2"));
+        assert_eq!(extra(&mut gdb), b"CPU#0 [the hypervisor, at its VM exit]");
+        gdb.ok(&format!("M{page:x},4:00000000"));
+        gdb.ok("Hgp1.2");
+        assert_eq!((gdb.register(RIP), gdb.register(RSP)), (value("HOST_RIP"), value("HOST_RSP")));
+        // MOV RSP,[RSP] is there.
+        assert_eq!(gdb.memory(value("HOST_RIP")), 0x2424_8b48);
+        assert_eq!(gdb.ask(&format!("m{page:x},4")), "E0e", "it has no such page");
+        assert!(
+            gdb.ask(&format!("P10={}", hex(&code.to_le_bytes()))).starts_with('E'),
+            "nor registers to change"
+        );
+        // What it writes to its own page is what its guest waits for.
+        gdb.ok(&format!("M{elsewhere:x},4:01000000"));
+        gdb.ok("Hgp1.1");
+        assert_eq!(gdb.memory(page), 1);
+        // Behind the exit the hypervisor executes, and its guest is the other one.
+        gdb.ok(&format!("z0,{code:x},1"));
+        gdb.monitor("level 1");
+        gdb.ok(&format!("Z0,{:x},1", value("HOST_RIP")));
+        assert!(gdb.go().contains("swbreak"));
+        assert_eq!(gdb.register(RIP), value("HOST_RIP"));
+        assert!(
+            String::from_utf8(extra(&mut gdb))
+                .unwrap()
+                .starts_with("CPU#0 [the guest of the enlightened VMCS at 0x")
+        );
+        gdb.ok("Hgp1.2");
+        assert_eq!(gdb.memory(page), 1);
+        assert!(gdb.monitor("vmcs").contains("EXIT_REASON                  0xa"), "CPUID");
+        let loop_end = gdb.register(RIP);
+        assert!((code..code + 16).contains(&loop_end), "{loop_end:#x}");
+        gdb.ok("D;1");
+        let mut rest = String::new();
+        console.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains(" 0 failed"), "{rest}");
+        assert_eq!(end(child).status, 1);
     }
 }
 

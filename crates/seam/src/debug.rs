@@ -35,6 +35,8 @@ pub struct DebugPlan {
     /// Stop after the next instruction, one iteration of a repeated one, or the delivery of an
     /// event.
     pub step: bool,
+    /// Breakpoints stop only while a guest of the guest executes, or only while none does; else whoever executes.
+    pub nested: Option<bool>,
 }
 
 /// Why a vCPU stopped for a debugger.

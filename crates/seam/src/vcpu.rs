@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use satori_save::{Error, Value};
 
-use crate::{DebugPlan, Isa, Kick, Until, Whereabouts};
+use crate::{DebugPlan, Isa, Kick, NestedView, Until, Whereabouts};
 
 /// A counter of an engine: its name and value.
 pub type Stat = (&'static str, u64);
@@ -101,6 +101,16 @@ pub trait Vcpu<I: Isa>: Send {
     /// The guest-physical address behind linear address `linear` now, if it is mapped. Changes
     /// nothing, accessed bits included, and asks for no rights.
     fn translate(&self, linear: u64) -> Option<u64>;
+
+    /// A guest that its guest has, and the registers of whichever of the two does not execute; nothing without one.
+    fn nested(&self) -> Option<NestedView<I::State>> {
+        None
+    }
+
+    /// As [`Vcpu::translate`], for whichever of guest and hypervisor does not execute.
+    fn translate_other(&self, _linear: u64) -> Option<u64> {
+        None
+    }
 
     /// Instructions retired since creation. One that faulted counts too, when its exception is
     /// delivered: time passes for a guest that does nothing else.

@@ -23,6 +23,8 @@ monitor ram                   where the guest has RAM
 monitor ram add ADDR BYTES    gives it more, all zeros; no table of the firmware's tells it
 monitor ram move ADDR TO      moves the range that begins at ADDR
 monitor ram remove ADDR       takes that range away
+monitor vmcs [CPU]            the VMCS or VMCB in use: controls, the last exit, guest and host
+monitor level any|1|2         whether breakpoints stop the guest, or its own guests, only [any]
 monitor step-events on|off    whether interrupts are delivered while a vCPU is stepped [off]
 ";
 
@@ -66,6 +68,21 @@ pub(super) fn command(target: &mut Target, command: &str) -> String {
         },
         ["dirty-log", ref asked @ ..] => map::dirty_log(&target.control, asked),
         ["ram", ref asked @ ..] => map::ram(&target.control, asked),
+        ["vmcs" | "vmcb"] => (0..target.control.vcpus()).map(|vcpu| vmcs(target, vcpu)).collect(),
+        ["vmcs" | "vmcb", number] => match number.parse() {
+            Ok(vcpu) if vcpu < target.control.vcpus() => vmcs(target, vcpu),
+            _ => no_such(target, number),
+        },
+        ["level", word @ ("any" | "1" | "2")] => {
+            let nested = (word != "any").then_some(word == "2");
+            target.control.change_plan(|plan| plan.nested = nested);
+            let who = match nested {
+                None => "the guest, and guests of its own",
+                Some(false) => "the guest, and not its own guests",
+                Some(true) => "the guest's own guests, and not itself",
+            };
+            format!("breakpoints stop {who}\n")
+        }
         ["step-events", word @ ("on" | "off")] => {
             target.control.set_step_events(word == "on");
             format!(
@@ -109,6 +126,24 @@ fn info(target: &Target) -> String {
             state.rip,
             state.cpl()
         );
+    }
+    text
+}
+
+/// The VMCS or VMCB that a vCPU has in use, by groups.
+fn vmcs(target: &Target, vcpu: usize) -> String {
+    let Some(Some(view)) = target.control.with(vcpu, |vcpu| vcpu.vcpu().nested()) else {
+        return format!("CPU#{vcpu} has no VMCS or VMCB in use\n");
+    };
+    let who = if view.inside { "its guest executes" } else { "its hypervisor executes" };
+    let mut text = format!("CPU#{vcpu} {} at {:#x}, {who}\n", view.form, view.at);
+    let mut before = "";
+    for (group, name, value) in view.fields {
+        if group != before {
+            let _ = writeln!(text, "{group}:");
+            before = group;
+        }
+        let _ = writeln!(text, "  {name:28} {value:#x}");
     }
     text
 }

@@ -54,6 +54,18 @@ pub(crate) trait Debugged: Runs + 'static {
     /// The physical address behind a linear one.
     fn translate(&self, address: u64) -> Option<u64>;
     fn memory(&self) -> &GuestMemory;
+    /// The registers of a hypervisor whose guest this vCPU executes, or of the guest of the hypervisor that it executes.
+    fn other(&self) -> Option<Self::State> {
+        None
+    }
+    /// The physical address behind a linear one of that one's.
+    fn translate_other(&self, _address: u64) -> Option<u64> {
+        None
+    }
+    /// Who that is, in some words.
+    fn other_is(&self) -> String {
+        String::new()
+    }
     /// Does a `monitor` command, and gives what it prints.
     fn monitor(target: &mut Target<Self>, command: &str) -> String;
 }
@@ -83,8 +95,13 @@ pub(crate) fn tid(vcpu: usize) -> Tid {
     NonZeroUsize::MIN.saturating_add(vcpu)
 }
 
-fn vcpu(tid: Tid) -> usize {
-    tid.get() - 1
+/// Who a thread is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thread {
+    /// What this vCPU executes.
+    Vcpu(usize),
+    /// The other one of a hypervisor and its guest that this vCPU has: its threads come behind those of all vCPUs.
+    Other(usize),
 }
 
 impl<V: Debugged> Target<V> {
@@ -101,6 +118,18 @@ impl<V: Debugged> Target<V> {
         }
     }
 
+    fn thread(&self, tid: Tid) -> Thread {
+        let (number, vcpus) = (tid.get() - 1, self.control.vcpus());
+        if number < vcpus { Thread::Vcpu(number) } else { Thread::Other(number - vcpus) }
+    }
+
+    /// The vCPU that goes on if this thread is to.
+    fn vcpu(&self, tid: Tid) -> usize {
+        match self.thread(tid) {
+            Thread::Vcpu(vcpu) | Thread::Other(vcpu) => vcpu,
+        }
+    }
+
     /// Stops all vCPUs; returns whether the machine is still there.
     pub(super) fn stop(&mut self) -> bool {
         self.control.pause()
@@ -112,6 +141,7 @@ impl<V: Debugged> Target<V> {
         self.hardware.clear();
         self.watchpoints.clear();
         self.plan();
+        self.control.change_plan(|plan| plan.nested = None);
         self.control.set_step_events(false);
         while self.control.take_stop().is_some() {}
         self.control.release(&vec![Action::Continue; self.control.vcpus()]);
@@ -147,7 +177,14 @@ impl<V: Debugged> Target<V> {
     }
 
     pub(crate) fn state(&self, tid: Tid) -> TargetResult<V::State, Self> {
-        self.control.with(vcpu(tid), |vcpu| vcpu.copy()).ok_or(EFAULT)
+        match self.thread(tid) {
+            Thread::Vcpu(number) => self.control.with(number, |vcpu| vcpu.copy()),
+            Thread::Other(number) if number < self.control.vcpus() => {
+                self.control.with(number, |vcpu| vcpu.other()).flatten()
+            }
+            Thread::Other(_) => None,
+        }
+        .ok_or(EFAULT)
     }
 
     fn change(
@@ -155,14 +192,16 @@ impl<V: Debugged> Target<V> {
         tid: Tid,
         change: impl FnOnce(&mut V::State) + Send + 'static,
     ) -> TargetResult<(), Self> {
-        self.control.with(vcpu(tid), |vcpu| vcpu.change(Box::new(change))).ok_or(EFAULT)
+        // Registers of who does not execute are its hypervisor's to keep.
+        let Thread::Vcpu(number) = self.thread(tid) else { return Err(EFAULT) };
+        self.control.with(number, |vcpu| vcpu.change(Box::new(change))).ok_or(EFAULT)
     }
 
     /// All that was asked for, each address once.
     fn asked(&self) -> DebugPlan {
         let mut breakpoints = self.software.clone();
         self.hardware.iter().for_each(|address| insert(&mut breakpoints, *address));
-        DebugPlan { breakpoints, watchpoints: self.watchpoints.clone(), step: false }
+        DebugPlan { breakpoints, watchpoints: self.watchpoints.clone(), ..DebugPlan::default() }
     }
 
     fn plan(&self) {
@@ -182,6 +221,7 @@ impl<V: Debugged> Target<V> {
 /// given the physical address and the range of bytes. Tells how many there were.
 fn pages<V: Debugged>(
     vcpu: &V,
+    other: bool,
     address: u64,
     len: usize,
     mut each: impl FnMut(Gpa, std::ops::Range<usize>) -> bool,
@@ -190,7 +230,7 @@ fn pages<V: Debugged>(
     while done < len {
         let at = address.wrapping_add(done as u64);
         let piece = (0x1000 - (at & 0xfff) as usize).min(len - done);
-        match vcpu.translate(at) {
+        match if other { vcpu.translate_other(at) } else { vcpu.translate(at) } {
             Some(gpa) if each(Gpa(gpa), done..done + piece) => done += piece,
             _ => break,
         }
@@ -237,10 +277,12 @@ impl<V: Debugged> MultiThreadBase for Target<V> {
 
     fn read_addrs(&mut self, start: u64, data: &mut [u8], tid: Tid) -> TargetResult<usize, Self> {
         let len = data.len();
-        let bytes = self.control.with(vcpu(tid), move |vcpu| {
+        let other = matches!(self.thread(tid), Thread::Other(_));
+        let bytes = self.control.with(self.vcpu(tid), move |vcpu| {
             let mut bytes = vec![0; len];
-            let done =
-                pages(vcpu, start, len, |gpa, range| vcpu.memory().read(gpa, &mut bytes[range]).is_ok());
+            let done = pages(vcpu, other, start, len, |gpa, range| {
+                vcpu.memory().read(gpa, &mut bytes[range]).is_ok()
+            });
             bytes.truncate(done);
             bytes
         });
@@ -251,20 +293,26 @@ impl<V: Debugged> MultiThreadBase for Target<V> {
 
     fn write_addrs(&mut self, start: u64, data: &[u8], tid: Tid) -> TargetResult<(), Self> {
         let data = data.to_vec();
-        let whole = self.control.with(vcpu(tid), move |vcpu| {
+        let other = matches!(self.thread(tid), Thread::Other(_));
+        let whole = self.control.with(self.vcpu(tid), move |vcpu| {
             // All or nothing.
             let present = |gpa, range: std::ops::Range<usize>| {
                 vcpu.memory().read(gpa, &mut vec![0; range.len()]).is_ok()
             };
-            pages(vcpu, start, data.len(), present) == data.len()
-                && pages(vcpu, start, data.len(), |gpa, range| vcpu.memory().write(gpa, &data[range]).is_ok())
-                    == data.len()
+            pages(vcpu, other, start, data.len(), present) == data.len()
+                && pages(vcpu, other, start, data.len(), |gpa, range| {
+                    vcpu.memory().write(gpa, &data[range]).is_ok()
+                }) == data.len()
         });
         if whole == Some(true) { Ok(()) } else { Err(EFAULT) }
     }
 
     fn list_active_threads(&mut self, found: &mut dyn FnMut(Tid)) -> Result<(), Never> {
-        (0..self.control.vcpus()).for_each(|vcpu| found(tid(vcpu)));
+        let vcpus = self.control.vcpus();
+        (0..vcpus).for_each(|vcpu| found(tid(vcpu)));
+        let others =
+            (0..vcpus).filter(|vcpu| self.control.with(*vcpu, |vcpu| vcpu.other().is_some()) == Some(true));
+        others.for_each(|vcpu| found(tid(vcpus + vcpu)));
         Ok(())
     }
 
@@ -279,8 +327,19 @@ impl<V: Debugged> MultiThreadBase for Target<V> {
 
 impl<V: Debugged> ThreadExtraInfo for Target<V> {
     fn thread_extra_info(&self, tid: Tid, buffer: &mut [u8]) -> Result<usize, Never> {
-        let activity = self.state(tid).map(|state| V::activity(&state)).unwrap_or("gone");
-        let text = format!("CPU#{} [{activity}]", vcpu(tid));
+        let number = self.vcpu(tid);
+        let text = match self.thread(tid) {
+            Thread::Vcpu(_) => {
+                let activity = self.state(tid).map(|state| V::activity(&state)).unwrap_or("gone");
+                format!("CPU#{number} [{activity}]")
+            }
+            Thread::Other(_) => {
+                format!(
+                    "CPU#{number} {}",
+                    self.control.with(number, |vcpu| vcpu.other_is()).unwrap_or_default()
+                )
+            }
+        };
         let len = text.len().min(buffer.len());
         buffer[..len].copy_from_slice(&text.as_bytes()[..len]);
         Ok(len)
@@ -331,10 +390,11 @@ impl<V: Debugged> MultiThreadResume for Target<V> {
 
 impl<V: Debugged> Target<V> {
     fn set_action(&mut self, tid: Tid, action: Action) {
-        if let Some(slot) = self.actions.get_mut(vcpu(tid)) {
+        let vcpu = self.vcpu(tid);
+        if let Some(slot) = self.actions.get_mut(vcpu) {
             *slot = action;
         }
-        self.mentioned.push(vcpu(tid));
+        self.mentioned.push(vcpu);
     }
 }
 

@@ -53,6 +53,22 @@ impl Debugged for MachineVcpu {
         self.memory()
     }
 
+    fn other(&self) -> Option<CpuState> {
+        self.vcpu().nested().map(|view| view.other)
+    }
+
+    fn translate_other(&self, address: u64) -> Option<u64> {
+        self.vcpu().translate_other(address)
+    }
+
+    fn other_is(&self) -> String {
+        match self.vcpu().nested() {
+            Some(view) if view.inside => "[the hypervisor, at its VM exit]".into(),
+            Some(view) => format!("[the guest of the {} at {:#x}, at its VM entry]", view.form, view.at),
+            None => "[gone]".into(),
+        }
+    }
+
     fn monitor(target: &mut Target<MachineVcpu>, command: &str) -> String {
         monitor::command(target, command)
     }

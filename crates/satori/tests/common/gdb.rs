@@ -33,6 +33,7 @@ pub(crate) const STATUS: i32 = 7;
 /// Places of registers in the `g` packet: 8 bytes each up to RIP.
 pub(crate) const RAX: usize = 0;
 pub(crate) const RBX: usize = 1;
+pub(crate) const RSP: usize = 7;
 pub(crate) const RIP: usize = 16;
 
 /// Starts satori on the guest, and finds where it listens.

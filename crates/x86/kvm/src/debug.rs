@@ -144,6 +144,7 @@ mod tests {
             breakpoints: breakpoints.to_vec(),
             watchpoints: watchpoints.to_vec(),
             step: false,
+            nested: None,
         };
         let word = watch(0x1001, 3, WatchAccess::Write);
         assert!(fits(&plan(&[1, 2, 3, 4], &[])) && !fits(&plan(&[1, 2, 3, 4, 5], &[])));
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn a_stop_has_the_cause_that_was_asked_for() {
         let data = watch(0x1000, 4, WatchAccess::Any);
-        let plan = DebugPlan { breakpoints: vec![0x55], watchpoints: vec![data], step: true };
+        let plan = DebugPlan { breakpoints: vec![0x55], watchpoints: vec![data], step: true, nested: None };
         let debugger = Debugger::new(&plan);
         assert_eq!(debugger.cause(1 | BS), Some(DebugCause::Watchpoint(data)));
         assert_eq!(debugger.cause(2), Some(DebugCause::Breakpoint));

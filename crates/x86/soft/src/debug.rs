@@ -274,7 +274,10 @@ impl Cpu {
         let mut hits = 0;
         for point in self.debug.points.iter().filter(|p| p.kind == Kind::Code && p.first == linear) {
             match point.owner {
-                Owner::Debugger(_) => return Err(Exit::Debug(DebugCause::Breakpoint)),
+                Owner::Debugger(_) if self.debug.plan.nested.is_none_or(|guest| guest == self.vmx.guest) => {
+                    return Err(Exit::Debug(DebugCause::Breakpoint));
+                }
+                Owner::Debugger(_) => {}
                 Owner::Guest(number) => hits |= 1 << number,
             }
         }

@@ -11,6 +11,7 @@ mod instructions;
 mod intercept;
 mod npt;
 mod saved;
+mod view;
 
 use satori_cpuid::{Feature, controls};
 use satori_defs::svm::ExitCode;
@@ -132,6 +133,11 @@ impl Svm {
         self.guest && self.vmcb.get(Place::NESTED) & 1 != 0
     }
 
+    /// The tables of nested paging.
+    pub(crate) fn nested_cr3(&self) -> u64 {
+        self.vmcb.get(Place::NESTED_CR3)
+    }
+
     /// Whose translations the guest's are: ASIDs and nested tables name them.
     pub(crate) fn world(&self) -> World {
         let tables = self.vmcb.get(Place::NESTED_CR3) & !0xfff | 1;
@@ -217,7 +223,7 @@ impl Cpu {
     }
 
     /// Takes the VMCB at `at` from memory; whether there is memory.
-    fn load_vmcb(&mut self, at: u64) -> Option<Vmcb> {
+    fn load_vmcb(&self, at: u64) -> Option<Vmcb> {
         let mut bytes = [0; USED];
         self.memory.read(Gpa(self.memory.addressed(at)), &mut bytes).ok()?;
         Some(Vmcb::new(bytes))

@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use satori_engine::{
-    AtOnce, Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Fate, Kick, Partition,
-    PartitionParts, Parts, Resume, Signal, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts, Window, X86,
+    AtOnce, Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Fate, Kick, NestedView,
+    Partition, PartitionParts, Parts, Resume, Signal, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts,
+    Window, X86,
 };
 use satori_memory::GuestMemory;
 use satori_save::Value;
@@ -143,6 +144,14 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
 
     fn translate(&self, linear: u64) -> Option<u64> {
         self.0.cpu().look_up(linear)
+    }
+
+    fn nested(&self) -> Option<NestedView<CpuState>> {
+        self.0.cpu().nested_view()
+    }
+
+    fn translate_other(&self, linear: u64) -> Option<u64> {
+        self.0.cpu().look_up_other(linear)
     }
 
     fn retired(&self) -> u64 {

@@ -18,6 +18,7 @@ mod saved;
 mod shadow;
 mod shadow_vmcs;
 mod signal;
+mod view;
 mod virtual_interrupts;
 
 use satori_cpuid::{Feature, controls};

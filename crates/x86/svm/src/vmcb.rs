@@ -19,6 +19,9 @@ macro_rules! places {
         impl Place {
             $(#[doc = $doc]
             pub const $name: Place = Place { at: $at, size: $size };)*
+
+            /// Every one of these, with its name.
+            pub const ALL: &[(&str, Place)] = &[$((stringify!($name), Place::$name)),*];
         }
     };
 }

@@ -547,7 +547,7 @@ fn what_a_delivery_pushes_is_watched_too() {
 }
 
 fn plan(breakpoints: &[u64], watchpoints: &[Watchpoint], step: bool) -> DebugPlan {
-    DebugPlan { breakpoints: breakpoints.to_vec(), watchpoints: watchpoints.to_vec(), step }
+    DebugPlan { breakpoints: breakpoints.to_vec(), watchpoints: watchpoints.to_vec(), step, nested: None }
 }
 
 #[test]

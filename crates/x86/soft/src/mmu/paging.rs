@@ -89,10 +89,10 @@ impl Paging {
 impl Cpu {
     /// Whether the entry maps a page although it is not at the lowest level.
     #[inline(always)]
-    pub(super) fn is_large(&self, paging: Paging, level: u32, entry: u64) -> bool {
+    pub(super) fn is_large(&self, paging: Paging, level: u32, entry: u64, cr4: u64) -> bool {
         entry & pte::PS != 0
             && match (paging, level) {
-                (Paging::Bits32, 1) => self.state.cr4 & cr4::PSE != 0,
+                (Paging::Bits32, 1) => cr4 & cr4::PSE != 0,
                 (_, 1) => true,
                 (_, 2) => self.isa.offered.has(Feature::Pdpe1gb),
                 _ => false,

@@ -118,7 +118,7 @@ impl Cpu {
             if entry & pte::P == 0 {
                 return fault(0);
             }
-            let large = self.is_large(paging, level, entry);
+            let large = self.is_large(paging, level, entry, self.state.cr4);
             // Without PS all levels reserve the same bits.
             let reserved = if entry & pte::PS == 0 { reserved } else { self.reserved(paging, level, large) };
             if entry & reserved != 0 {

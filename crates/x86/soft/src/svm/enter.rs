@@ -79,6 +79,19 @@ impl Host {
             nmi_blocked: state.nmi_blocked,
         }
     }
+
+    /// Gives `state` its registers back.
+    pub(super) fn restore(&self, state: &mut CpuState) {
+        let host = self;
+        (state.cr0, state.cr3, state.cr4) = (host.cr0 | cr0::PE, host.cr3, host.cr4);
+        (state.efer, state.pat, state.rip) = (host.efer, host.pat, host.rip);
+        (state.gpr[reg::RSP], state.gpr[reg::RAX]) = (host.rsp, host.rax);
+        for ((index, _), segment) in EXCHANGED.into_iter().zip(host.segments) {
+            state.seg[index] = segment;
+        }
+        (state.gdtr, state.idtr) = (host.gdtr, host.idtr);
+        state.dr7 = 0x400;
+    }
 }
 
 /// VMRUN, of a host; one of a guest has left it before it comes here.
@@ -117,45 +130,12 @@ impl Cpu {
     fn load_svm_guest(&mut self) {
         let vmcb = &self.svm.vmcb;
         let get = |place| vmcb.get(place);
-        let state = &mut self.state;
-        state.cr0 = get(Place::CR0) & satori_rules::cr0::EXIST | cr0::ET;
-        state.cr2 = get(Place::CR2);
-        state.cr3 = get(Place::CR3);
-        state.cr4 = get(Place::CR4);
-        let efer = get(Place::EFER) & !efer::LMA;
-        let long = efer & efer::LME != 0 && state.cr0 & cr0::PG != 0;
-        state.efer = efer | if long { efer::LMA } else { 0 };
-        state.dr6 = get(Place::DR6) & 0xe00f | 0xffff_0ff0;
-        state.dr7 = get(Place::DR7) & 0xffff_2bff | 0x400;
-        for (index, which) in EXCHANGED {
-            state.seg[index] = segment(vmcb.segment(which));
-        }
-        // The privilege level is a field of its own; the registers here have it in SS.
-        let level = match (state.cr0 & cr0::PE != 0, get(Place::RFLAGS) & rflags::VM != 0) {
-            (false, _) => 0,
-            (true, true) => 3,
-            (true, false) => get(Place::CPL) as u32 & 3,
-        };
-        state.seg[seg::SS].rights = state.seg[seg::SS].rights & !0x60 | level << 5;
-        let table = |which| {
-            let from = vmcb.segment(which);
-            DescriptorTable { base: from.base, limit: from.limit as u16 }
-        };
-        (state.gdtr, state.idtr) = (table(Descriptor::Gdtr), table(Descriptor::Idtr));
-        state.gpr[reg::RAX] = get(Place::RAX);
-        state.gpr[reg::RSP] = get(Place::RSP);
-        state.rip = get(Place::RIP);
-        if get(Place::NESTED) & 1 != 0 {
-            state.pat = get(Place::PAT);
-        }
-        (state.interrupt_shadow, state.ss_shadow) = (get(Place::SHADOW) & 1 != 0, false);
-        state.pending_debug = 0;
-        state.activity = Activity::Active;
+        guest_state(vmcb, &mut self.state);
         let flags = get(Place::RFLAGS) & FLAGS | rflags::FIXED;
         let (dropped, asid) = (get(Place::TLB_CONTROL), get(Place::ASID) as u16);
         let control = get(Place::INTERRUPT_CONTROL);
         if control & interrupt::NMI_ENABLE != 0 {
-            state.nmi_blocked = control & interrupt::NMI_MASK != 0;
+            self.state.nmi_blocked = control & interrupt::NMI_MASK != 0;
         }
         (self.svm.pauses, self.svm.paused) = (get(Place::PAUSE_COUNT), 0);
         (self.svm.guest, self.svm.gif, self.vmx.guest) = (true, true, true);
@@ -222,14 +202,7 @@ impl Cpu {
     pub(super) fn load_svm_host(&mut self) {
         let Svm { host, .. } = &*self.svm;
         let state = &mut self.state;
-        (state.cr0, state.cr3, state.cr4) = (host.cr0 | cr0::PE, host.cr3, host.cr4);
-        (state.efer, state.pat, state.rip) = (host.efer, host.pat, host.rip);
-        (state.gpr[reg::RSP], state.gpr[reg::RAX]) = (host.rsp, host.rax);
-        for ((index, _), segment) in EXCHANGED.into_iter().zip(host.segments) {
-            state.seg[index] = segment;
-        }
-        (state.gdtr, state.idtr) = (host.gdtr, host.idtr);
-        state.dr7 = 0x400;
+        host.restore(state);
         (state.interrupt_shadow, state.ss_shadow) = (false, false);
         // VMRUN under the trap flag is one instruction, which ends here.
         state.pending_debug = if host.rflags & rflags::TF != 0 { dr6::BS } else { 0 };
@@ -250,4 +223,42 @@ impl Cpu {
 /// The copy of a VMCB that is saved with a machine.
 pub(super) fn copy(bytes: Vec<u8>) -> Option<Vmcb> {
     Some(Vmcb::new(bytes.try_into().ok()?))
+}
+
+/// The state save area as registers; PDPTEs and RFLAGS are not among them.
+pub(super) fn guest_state(vmcb: &Vmcb, state: &mut CpuState) {
+    let get = |place| vmcb.get(place);
+    state.cr0 = get(Place::CR0) & satori_rules::cr0::EXIST | cr0::ET;
+    state.cr2 = get(Place::CR2);
+    state.cr3 = get(Place::CR3);
+    state.cr4 = get(Place::CR4);
+    let efer = get(Place::EFER) & !efer::LMA;
+    let long = efer & efer::LME != 0 && state.cr0 & cr0::PG != 0;
+    state.efer = efer | if long { efer::LMA } else { 0 };
+    state.dr6 = get(Place::DR6) & 0xe00f | 0xffff_0ff0;
+    state.dr7 = get(Place::DR7) & 0xffff_2bff | 0x400;
+    for (index, which) in EXCHANGED {
+        state.seg[index] = segment(vmcb.segment(which));
+    }
+    // The privilege level is a field of its own; the registers here have it in SS.
+    let level = match (state.cr0 & cr0::PE != 0, get(Place::RFLAGS) & rflags::VM != 0) {
+        (false, _) => 0,
+        (true, true) => 3,
+        (true, false) => get(Place::CPL) as u32 & 3,
+    };
+    state.seg[seg::SS].rights = state.seg[seg::SS].rights & !0x60 | level << 5;
+    let table = |which| {
+        let from = vmcb.segment(which);
+        DescriptorTable { base: from.base, limit: from.limit as u16 }
+    };
+    (state.gdtr, state.idtr) = (table(Descriptor::Gdtr), table(Descriptor::Idtr));
+    state.gpr[reg::RAX] = get(Place::RAX);
+    state.gpr[reg::RSP] = get(Place::RSP);
+    state.rip = get(Place::RIP);
+    if get(Place::NESTED) & 1 != 0 {
+        state.pat = get(Place::PAT);
+    }
+    (state.interrupt_shadow, state.ss_shadow) = (get(Place::SHADOW) & 1 != 0, false);
+    state.pending_debug = 0;
+    state.activity = Activity::Active;
 }

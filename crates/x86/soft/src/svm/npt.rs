@@ -96,8 +96,8 @@ impl Cpu {
     }
 
     /// Where `gpa` of a guest is, for who changes nothing and asks for no right.
-    pub(crate) fn npt_look_up(&self, gpa: u64) -> Option<u64> {
-        let mut table = self.svm.vmcb.get(Place::NESTED_CR3) & ADDRESS;
+    pub(crate) fn npt_look_up(&self, root: u64, gpa: u64) -> Option<u64> {
+        let mut table = root & ADDRESS;
         for level in (0..LEVELS).rev() {
             let shift = 12 + 9 * level;
             let entry = self.entry_load(table + (gpa >> shift & 0x1ff) * 8, true)?;

@@ -4,7 +4,7 @@ use satori_defs::vmx::{ExitReason, NestedWork};
 use satori_defs::x86::{cr0, efer};
 use satori_engine::Exit;
 use satori_memory::Gpa;
-use satori_state::{Activity, DescriptorTable, Segment, reg};
+use satori_state::{Activity, CpuState, DescriptorTable, Segment, reg};
 use satori_vmx::Field::{
     EntryControls, EntryErrorCode, EntryInstructionLength, EntryInterruption, ExitQualification,
     GuestActivity, GuestCr0, GuestCr3, GuestCr4, GuestDr7, GuestEfer, GuestEs, GuestEsBase, GuestEsLimit,
@@ -15,7 +15,7 @@ use satori_vmx::Field::{
 use satori_vmx::capability::TIMER_SHIFT;
 use satori_vmx::control::{activity, entry, interruptibility, pin, proc, proc2};
 use satori_vmx::event::{Interruption, VALID};
-use satori_vmx::{ENTRY_FAILURE, Field, check, error};
+use satori_vmx::{ENTRY_FAILURE, Field, Vmcs, check, error};
 
 use super::VmExit;
 use crate::cpu::{Cpu, Exec};
@@ -122,63 +122,14 @@ impl Cpu {
 
     /// The guest state area becomes the processor's (SDM 26.3.2).
     fn load_guest(&mut self) {
+        self.vmx.host_nmi_blocked = self.state.nmi_blocked;
         let vmcs = &self.vmx.vmcs;
-        let get = |field| vmcs.get(field);
-        let controls = vmcs.get32(EntryControls);
-        let wide = controls & entry::IA32E != 0;
-        let state = &mut self.state;
-        state.cr0 = state.cr0 & !CR0_LOADED | get(GuestCr0) & CR0_LOADED | cr0::ET;
-        state.cr3 = get(GuestCr3);
-        state.cr4 = get(GuestCr4);
-        state.efer = if controls & entry::LOAD_EFER != 0 {
-            get(GuestEfer)
-        } else {
-            let lme = match (state.cr0 & cr0::PG != 0, wide) {
-                (true, true) => efer::LME,
-                (true, false) => 0,
-                (false, _) => state.efer & efer::LME,
-            };
-            state.efer & !(efer::LMA | efer::LME) | lme | if wide { efer::LMA } else { 0 }
-        };
-        if controls & entry::LOAD_PAT != 0 {
-            state.pat = get(GuestPat);
-        }
-        if controls & entry::LOAD_DEBUG != 0 {
-            state.dr7 = get(GuestDr7);
-        }
-        state.sysenter_cs = get(GuestSysenterCs);
-        state.sysenter_esp = get(GuestSysenterEsp);
-        state.sysenter_eip = get(GuestSysenterEip);
-        let segment = |index: usize| Segment {
-            selector: get(GuestEs.plus(index)) as u16,
-            rights: vmcs.get32(GuestEsRights.plus(index)),
-            limit: vmcs.get32(GuestEsLimit.plus(index)),
-            base: get(GuestEsBase.plus(index)),
-        };
-        state.seg = std::array::from_fn(segment);
-        (state.ldtr, state.tr) = (segment(6), segment(7));
-        let table = |base, limit| DescriptorTable { base: get(base), limit: get(limit) as u16 };
-        state.gdtr = table(GuestGdtrBase, GuestGdtrLimit);
-        state.idtr = table(GuestIdtrBase, GuestIdtrLimit);
-        state.gpr[reg::RSP] = get(GuestRsp);
-        state.rip = get(GuestRip);
-        let shadow = vmcs.get32(GuestInterruptibility);
-        state.ss_shadow = shadow & interruptibility::MOV_SS != 0;
-        state.interrupt_shadow = state.ss_shadow || shadow & interruptibility::STI != 0;
-        self.vmx.host_nmi_blocked = state.nmi_blocked;
-        state.nmi_blocked = shadow & interruptibility::NMI != 0;
-        // Bit 12 only says that a breakpoint of bits 3:0 was enabled.
-        state.pending_debug = get(GuestPendingDebug) & 0x400f;
-        state.activity = match vmcs.get32(GuestActivity) {
-            activity::HLT => Activity::Halted,
-            activity::WAIT_FOR_SIPI => Activity::WaitForSipi,
-            _ => Activity::Active,
-        };
+        guest_state(vmcs, &mut self.state);
         self.vmx.pin = vmcs.get32(PinControls);
         self.vmx.proc = vmcs.get32(ProcControls);
         self.vmx.proc2 = check::secondary(vmcs);
         self.vmx.guest = true;
-        let flags = get(GuestRflags);
+        let flags = vmcs.get(GuestRflags);
         self.load_pdptes();
         self.switched(flags);
     }
@@ -254,4 +205,57 @@ impl Cpu {
         let expired = self.vmx.timer.is_some_and(|at| self.time().counter() >= at);
         expired.then(|| VmExit { reason: ExitReason::PreemptionTimer as u32, ..VmExit::default() })
     }
+}
+
+/// The guest state area as registers (SDM 26.3.2); PDPTEs and RFLAGS are not among them.
+pub(super) fn guest_state(vmcs: &Vmcs, state: &mut CpuState) {
+    let get = |field| vmcs.get(field);
+    let controls = vmcs.get32(EntryControls);
+    let wide = controls & entry::IA32E != 0;
+    state.cr0 = state.cr0 & !CR0_LOADED | get(GuestCr0) & CR0_LOADED | cr0::ET;
+    state.cr3 = get(GuestCr3);
+    state.cr4 = get(GuestCr4);
+    state.efer = if controls & entry::LOAD_EFER != 0 {
+        get(GuestEfer)
+    } else {
+        let lme = match (state.cr0 & cr0::PG != 0, wide) {
+            (true, true) => efer::LME,
+            (true, false) => 0,
+            (false, _) => state.efer & efer::LME,
+        };
+        state.efer & !(efer::LMA | efer::LME) | lme | if wide { efer::LMA } else { 0 }
+    };
+    if controls & entry::LOAD_PAT != 0 {
+        state.pat = get(GuestPat);
+    }
+    if controls & entry::LOAD_DEBUG != 0 {
+        state.dr7 = get(GuestDr7);
+    }
+    state.sysenter_cs = get(GuestSysenterCs);
+    state.sysenter_esp = get(GuestSysenterEsp);
+    state.sysenter_eip = get(GuestSysenterEip);
+    let segment = |index: usize| Segment {
+        selector: get(GuestEs.plus(index)) as u16,
+        rights: vmcs.get32(GuestEsRights.plus(index)),
+        limit: vmcs.get32(GuestEsLimit.plus(index)),
+        base: get(GuestEsBase.plus(index)),
+    };
+    state.seg = std::array::from_fn(segment);
+    (state.ldtr, state.tr) = (segment(6), segment(7));
+    let table = |base, limit| DescriptorTable { base: get(base), limit: get(limit) as u16 };
+    state.gdtr = table(GuestGdtrBase, GuestGdtrLimit);
+    state.idtr = table(GuestIdtrBase, GuestIdtrLimit);
+    state.gpr[reg::RSP] = get(GuestRsp);
+    state.rip = get(GuestRip);
+    let shadow = vmcs.get32(GuestInterruptibility);
+    state.ss_shadow = shadow & interruptibility::MOV_SS != 0;
+    state.interrupt_shadow = state.ss_shadow || shadow & interruptibility::STI != 0;
+    state.nmi_blocked = shadow & interruptibility::NMI != 0;
+    // Bit 12 only says that a breakpoint of bits 3:0 was enabled.
+    state.pending_debug = get(GuestPendingDebug) & 0x400f;
+    state.activity = match vmcs.get32(GuestActivity) {
+        activity::HLT => Activity::Halted,
+        activity::WAIT_FOR_SIPI => Activity::WaitForSipi,
+        _ => Activity::Active,
+    };
 }

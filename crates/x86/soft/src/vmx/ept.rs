@@ -133,14 +133,19 @@ impl Cpu {
             return Some(gpa);
         }
         if self.svm.guest {
-            return self.npt_look_up(gpa);
+            return self.npt_look_up(self.svm.nested_cr3(), gpa);
         }
-        let (mut table, mut level) = (self.vmx.vmcs.get(Eptp) & ept::ADDRESS, 4);
+        self.ept_look_up(self.vmx.vmcs.get(Eptp), self.vmx.proc2 & proc2::MODE_BASED_EXECUTE != 0, gpa)
+    }
+
+    /// The same by these tables.
+    pub(super) fn ept_look_up(&self, eptp: u64, by_mode: bool, gpa: u64) -> Option<u64> {
+        let (mut table, mut level) = (eptp & ept::ADDRESS, 4);
         loop {
             level -= 1;
             let shift = 12 + 9 * level;
             let entry = self.entry_load(table + (gpa >> shift & 0x1ff) * 8, true)?;
-            match ept::classify(entry, level, self.vmx.proc2 & proc2::MODE_BASED_EXECUTE != 0) {
+            match ept::classify(entry, level, by_mode) {
                 Entry::Table(next) if level > 0 => table = next,
                 Entry::Leaf(frame) => return Some(frame | gpa & ((1 << shift) - 1)),
                 _ => return None,

@@ -3,7 +3,7 @@
 use satori_defs::vmx::ExitReason;
 use satori_defs::x86::{cr0, efer, rflags, vector};
 use satori_engine::Exception;
-use satori_state::{Activity, DescriptorTable, Segment, reg, seg};
+use satori_state::{Activity, CpuState, DescriptorTable, Segment, reg, seg};
 use satori_vmx::Field::{
     self, EntryControls, EntryInterruption, ExitControls, ExitErrorCode, ExitInstructionInfo,
     ExitInstructionLength, ExitInterruption, ExitQualification, GuestActivity, GuestCr0, GuestCr3, GuestCr4,
@@ -18,7 +18,7 @@ use satori_vmx::capability::TIMER_SHIFT;
 use satori_vmx::control::{activity, entry, exit, interruptibility, proc2};
 use satori_vmx::ept::violation;
 use satori_vmx::event::{Interruption, NMI_UNBLOCKED, VALID, kind};
-use satori_vmx::evmcs;
+use satori_vmx::{Vmcs, evmcs};
 
 use super::VmExit;
 use super::enter::CR0_LOADED;
@@ -183,50 +183,7 @@ impl Cpu {
 
     /// The host-state area becomes the processor's (SDM 27.5).
     pub(super) fn load_host(&mut self) {
-        let vmcs = &self.vmx.vmcs;
-        let get = |field| vmcs.get(field);
-        let controls = vmcs.get32(ExitControls);
-        let wide = controls & exit::HOST_64 != 0;
-        let state = &mut self.state;
-        state.cr0 = state.cr0 & !CR0_LOADED | get(HostCr0) & CR0_LOADED | cr0::ET;
-        state.cr3 = get(HostCr3);
-        state.cr4 = get(HostCr4);
-        state.efer = if controls & exit::LOAD_EFER != 0 {
-            get(HostEfer)
-        } else {
-            state.efer & !(efer::LMA | efer::LME) | if wide { efer::LMA | efer::LME } else { 0 }
-        };
-        if controls & exit::LOAD_PAT != 0 {
-            state.pat = get(HostPat);
-        }
-        state.dr7 = 0x400;
-        state.sysenter_cs = get(HostSysenterCs);
-        state.sysenter_esp = get(HostSysenterEsp);
-        state.sysenter_eip = get(HostSysenterEip);
-        for index in 0..6 {
-            let selector = get(HostEs.plus(index)) as u16;
-            let rights = if index != seg::CS {
-                DATA
-            } else if wide {
-                CODE64
-            } else {
-                CODE32
-            };
-            // A null selector makes a data segment unusable.
-            let unusable = if selector == 0 && index != seg::CS { Segment::UNUSABLE } else { 0 };
-            state.seg[index] = Segment::flat(selector, rights | unusable);
-        }
-        state.seg[seg::FS].base = get(HostFsBase);
-        state.seg[seg::GS].base = get(HostGsBase);
-        state.tr =
-            Segment { selector: get(HostEs.plus(6)) as u16, rights: TSS, limit: 0x67, base: get(HostTrBase) };
-        state.ldtr = Segment { selector: 0, rights: Segment::UNUSABLE, limit: 0, base: 0 };
-        state.gdtr = DescriptorTable { base: get(HostGdtrBase), limit: 0xffff };
-        state.idtr = DescriptorTable { base: get(HostIdtrBase), limit: 0xffff };
-        state.gpr[reg::RSP] = get(HostRsp);
-        state.rip = get(HostRip);
-        (state.interrupt_shadow, state.ss_shadow, state.pending_debug) = (false, false, 0);
-        state.activity = Activity::Active;
+        host_state(&self.vmx.vmcs, &mut self.state);
         let vmx = &mut self.vmx;
         (vmx.guest, vmx.pin, vmx.proc, vmx.proc2, vmx.timer, vmx.trap) = (false, 0, 0, 0, None, false);
         (vmx.written, vmx.recognized) = (None, false);
@@ -276,4 +233,50 @@ fn saved_flags(flags: u64, exit: &VmExit, vectoring: Interruption) -> u64 {
 /// Pending debug traps as the VMCS has them: bit 12 tells that one of bits 3:0 was enabled.
 fn pending(traps: u64) -> u64 {
     traps & 0x400f | if traps & 0xf != 0 { 1 << 12 } else { 0 }
+}
+
+/// The host-state area as registers (SDM 27.5); PDPTEs and RFLAGS are not among them.
+pub(super) fn host_state(vmcs: &Vmcs, state: &mut CpuState) {
+    let get = |field| vmcs.get(field);
+    let controls = vmcs.get32(ExitControls);
+    let wide = controls & exit::HOST_64 != 0;
+    state.cr0 = state.cr0 & !CR0_LOADED | get(HostCr0) & CR0_LOADED | cr0::ET;
+    state.cr3 = get(HostCr3);
+    state.cr4 = get(HostCr4);
+    state.efer = if controls & exit::LOAD_EFER != 0 {
+        get(HostEfer)
+    } else {
+        state.efer & !(efer::LMA | efer::LME) | if wide { efer::LMA | efer::LME } else { 0 }
+    };
+    if controls & exit::LOAD_PAT != 0 {
+        state.pat = get(HostPat);
+    }
+    state.dr7 = 0x400;
+    state.sysenter_cs = get(HostSysenterCs);
+    state.sysenter_esp = get(HostSysenterEsp);
+    state.sysenter_eip = get(HostSysenterEip);
+    for index in 0..6 {
+        let selector = get(HostEs.plus(index)) as u16;
+        let rights = if index != seg::CS {
+            DATA
+        } else if wide {
+            CODE64
+        } else {
+            CODE32
+        };
+        // A null selector makes a data segment unusable.
+        let unusable = if selector == 0 && index != seg::CS { Segment::UNUSABLE } else { 0 };
+        state.seg[index] = Segment::flat(selector, rights | unusable);
+    }
+    state.seg[seg::FS].base = get(HostFsBase);
+    state.seg[seg::GS].base = get(HostGsBase);
+    state.tr =
+        Segment { selector: get(HostEs.plus(6)) as u16, rights: TSS, limit: 0x67, base: get(HostTrBase) };
+    state.ldtr = Segment { selector: 0, rights: Segment::UNUSABLE, limit: 0, base: 0 };
+    state.gdtr = DescriptorTable { base: get(HostGdtrBase), limit: 0xffff };
+    state.idtr = DescriptorTable { base: get(HostIdtrBase), limit: 0xffff };
+    state.gpr[reg::RSP] = get(HostRsp);
+    state.rip = get(HostRip);
+    (state.interrupt_shadow, state.ss_shadow, state.pending_debug) = (false, false, 0);
+    state.activity = Activity::Active;
 }

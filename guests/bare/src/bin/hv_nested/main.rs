@@ -10,6 +10,7 @@ mod clock;
 mod events;
 mod flush;
 mod machine;
+mod waits;
 
 use clean::{clean_fields, moves};
 use clock::{changes, clock};
@@ -21,6 +22,7 @@ use satori_guests::defs::hyperv::{EVMCS_RECOMMENDED, EVMCS_VERSIONS, PAGE_ENABLE
 use satori_guests::defs::x86::vector;
 use satori_guests::place::store;
 use satori_guests::{Expect, Subject, Test, code, guest, insn, l2, paging};
+use waits::waits;
 
 guest!(
     "hv_nested",
@@ -39,6 +41,7 @@ guest!(
     guest_physical_flush,
     clock,
     changes,
+    waits,
 );
 
 /// Reason of CPUID's exit.

@@ -1,0 +1,17 @@
+//! What a vCPU knows of a guest of its guest, for whoever looks from outside.
+
+/// A guest and its hypervisor as one vCPU has them: what describes the guest, and the registers of the one of the two that does not
+/// execute.
+#[derive(Clone, Debug)]
+pub struct NestedView<State> {
+    /// What describes the guest: its kind, and its guest-physical address.
+    pub form: &'static str,
+    /// See `form`.
+    pub at: u64,
+    /// The guest executes; else its hypervisor.
+    pub inside: bool,
+    /// Its fields: group, name, value.
+    pub fields: Vec<(&'static str, String, u64)>,
+    /// The registers of who does not execute, those of them that the description has.
+    pub other: State,
+}
