@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn who_only_reads_keeps_one_right_to_read_everything() {
         assert_eq!(kept(u64::MAX, false), READING);
-        assert_eq!(kept(u64::MAX & !READING, false), OVERRIDING, "root of a container");
+        assert_eq!(kept(!READING, false), OVERRIDING, "root of a container");
         assert_eq!(kept(0, true), kept(u64::MAX, true));
     }
 }
