@@ -1,14 +1,18 @@
 //! Threads of devices: what may have to wait is done there, and not by a vCPU.
 //!
 //! An [`IoThread`] does pieces of [`Work`] in the order in which it was given them, of as many devices as share it. A device that
-//! waits for another process has a thread of its own, on the same processors of the host ([`IoThread::spawn`]).
+//! waits for another process has a thread of its own, on the same processors of the host ([`IoThread::spawn`]). One that has
+//! nothing to do looks for work for a moment before it sleeps, as long as that is of use: who gives it some then makes no system call.
 
 use std::collections::VecDeque;
 use std::io::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use satori_lock::{Held, lock};
+
+use crate::spin::{Spins, for_a_moment};
 
 /// What a device has to do.
 pub trait Work: Send + Sync {
@@ -23,11 +27,14 @@ struct State {
     waits: bool,
     running: bool,
     over: bool,
+    spins: Spins,
 }
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
+    /// How often it was given something, or told that it is over.
+    given: AtomicU64,
     bell: Condvar,
 }
 
@@ -54,6 +61,13 @@ impl Shared {
                 }
             } else if state.over {
                 return;
+            } else if state.spins.now() {
+                let before = self.given.load(Ordering::Relaxed);
+                drop(state);
+                let more = || (self.given.load(Ordering::Relaxed) != before).then_some(());
+                let useful = for_a_moment(more).is_some();
+                state = lock(&self.state);
+                state.spins.done(useful);
             } else {
                 state.waits = true;
                 state = self.bell.wait(state).held();
@@ -66,7 +80,10 @@ impl Shared {
 impl IoThread {
     /// One that may run on these processors of the host, or on all that its parent may use where none is named.
     pub fn new(cpus: Vec<u32>) -> Self {
-        IoThread(Arc::new(Handle { shared: Arc::default(), cpus }))
+        // Before the sandbox.
+        let state = State { spins: Spins::here(), ..State::default() };
+        let shared = Shared { state: state.into(), ..Shared::default() };
+        IoThread(Arc::new(Handle { shared: shared.into(), cpus }))
     }
 
     /// Starts it, if it does not run yet.
@@ -84,6 +101,7 @@ impl IoThread {
     pub fn give(&self, work: Arc<dyn Work>) {
         let mut state = lock(&self.0.shared.state);
         state.due.push_back(work);
+        self.0.shared.given.fetch_add(1, Ordering::Relaxed);
         // Taken back here, so that who gives more before it wakes does not wake it again.
         if std::mem::take(&mut state.waits) {
             drop(state);
@@ -105,6 +123,7 @@ impl IoThread {
 impl Drop for Handle {
     fn drop(&mut self) {
         lock(&self.shared.state).over = true;
+        self.shared.given.fetch_add(1, Ordering::Relaxed);
         self.shared.bell.notify_one();
     }
 }

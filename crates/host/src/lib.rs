@@ -4,6 +4,7 @@ pub mod io_thread;
 pub mod kvm;
 pub mod spin;
 pub mod tap;
+pub mod watch;
 
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 

@@ -13,11 +13,13 @@ mod dirty;
 mod map;
 mod page;
 mod ram;
+mod scatter;
 
 pub use address::Gpa;
 pub use barrier::heavy_barrier;
 pub use page::{Page, PageState};
 pub use ram::{ALL_LINES, Error, GuestMemory, HOST_NODES, HostPolicy, Region};
+pub use scatter::Scatter;
 
 /// Bytes of a page: what code is tracked by, and the grain of regions. It is the smallest page of the instruction sets here.
 pub const PAGE_SIZE: u64 = 4096;

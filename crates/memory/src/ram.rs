@@ -8,7 +8,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::code::CodePages;
 use crate::map::{Maps, Slot, sound};
-use crate::{Gpa, Page};
+use crate::{Gpa, PAGE_SIZE, Page, PageState};
 
 /// Every address line: what processors drive unless a board says otherwise.
 pub const ALL_LINES: u64 = u64::MAX;
@@ -290,7 +290,20 @@ impl GuestMemory {
 
     /// Whether all of `len` bytes at `gpa` are RAM.
     pub fn has(&self, gpa: Gpa, len: u64) -> bool {
-        usize::try_from(len).is_ok_and(|len| self.backend().check_range(GuestAddress(gpa.0), len))
+        let within = self.host(gpa).is_some_and(|(_, _, there)| len <= there);
+        within || usize::try_from(len).is_ok_and(|len| self.backend().check_range(GuestAddress(gpa.0), len))
+    }
+
+    /// Where the host has `gpa`, the state of its page and of those behind it, and how many bytes of the range of RAM there are from
+    /// there on; nothing where there is no RAM.
+    #[inline]
+    pub(crate) fn host(&self, gpa: Gpa) -> Option<(*mut u8, &[PageState], u64)> {
+        let slots = &self.0.maps.now().slots;
+        let slot = slots.iter().find(|slot| gpa.0.wrapping_sub(slot.region.start.0) < slot.region.len)?;
+        let at = gpa.0 - slot.region.start.0;
+        // SAFETY: `at` is within the region, so the byte is within its mapping.
+        let host = unsafe { slot.host.add(at as usize) };
+        Some((host, slot.states.get((at / PAGE_SIZE) as usize..)?, slot.region.len - at))
     }
 
     /// Reads a little-endian u32.

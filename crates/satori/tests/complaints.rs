@@ -120,7 +120,8 @@ fn a_panic_ends_the_run_with_a_status_of_its_own() {
     assert!(ended.messages.contains("sysrq triggered crash"), "{}", ended.messages);
 }
 
-/// A reset is no reason to run the command again and again.
+/// A reset is no reason to run the command again and again. What the guest gave the port is told; `on` has the time to come there
+/// first: until its init is scheduled it is in a pipe of the guest's, which ends with its kernel.
 #[test]
 fn a_reset_ends_the_run_with_a_status_of_its_own() {
     let script = "echo on; sleep 0.5; echo b > /proc/sysrq-trigger; sleep 1000";

@@ -18,6 +18,7 @@ mod plug;
 mod saved;
 mod stream;
 mod tap;
+mod waiting;
 
 pub use frames::{LONGEST, SHORTEST};
 pub use plug::{Cable, Card, Delivery, Error, MTU, Nic, PAIRS_MAX};

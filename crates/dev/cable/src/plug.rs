@@ -1,15 +1,16 @@
 //! The cable itself: its two kinds of ends, its thread, and the card that is plugged in.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::io::{ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use satori_defs::cable::BEGUN;
 use satori_defs::virtio::net::{DATA_VALID, HEADER};
 use satori_host::io_thread::IoThread;
+use satori_host::spin::Spins;
+use satori_host::watch::Watch;
 use satori_journal::{Journal, Source};
 use satori_lock::lock;
 
@@ -81,6 +82,11 @@ pub(crate) struct Sending {
     pub outgoing: Outgoing,
     /// The card waits until the other side has taken what there is.
     pub stalled: bool,
+    /// The guest sent something, to which there may be an answer.
+    pub asked: bool,
+    /// A vCPU waits for frames itself, and how often that was of use.
+    pub attended: bool,
+    pub spins: Spins,
 }
 
 /// What the thread has in its hands.
@@ -103,15 +109,16 @@ pub struct Cable {
     pub(crate) end: End,
     /// On whose processors its own thread runs.
     thread: IoThread,
-    /// Rings for the thread: the first end is written to, the second waited for.
-    bell: (UnixStream, UnixStream),
+    /// Rings for the thread, which waits for the other end.
+    bell: UnixStream,
+    pub(crate) watch: Watch,
     /// Locked before whatever its card locks, and before the next.
     pub(crate) work: Mutex<Work>,
     pub(crate) sending: Mutex<Sending>,
     card: Mutex<Option<Weak<dyn Card>>>,
     running: AtomicBool,
     /// By which everything comes, where the run is recorded or played again: then there is no thread, and nobody waits for room.
-    source: OnceLock<Source>,
+    pub(crate) source: OnceLock<Source>,
     /// The thread waits for a buffer of the guest's.
     pub(crate) starving: AtomicBool,
     /// The other side is gone.
@@ -142,17 +149,24 @@ impl Cable {
         if mac[0] & 1 != 0 || mac == [0; 6] {
             return Err(Error::Config("a card's address is no group's: begin it with 52:54:00".into()));
         }
-        let bell = UnixStream::pair()?;
-        bell.0.set_nonblocking(true)?;
-        bell.1.set_nonblocking(true)?;
+        let (bell, rung) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        rung.set_nonblocking(true)?;
+        let watch = match &end {
+            End::Stream { socket, .. } => Watch::new(rung, &[socket.as_fd()])?,
+            End::Tap(card) => Watch::new(rung, &card.queues.iter().map(AsFd::as_fd).collect::<Vec<_>>())?,
+        };
+        // Before the sandbox.
+        let sending = Sending { spins: Spins::here(), ..Sending::default() };
         Ok(Arc::new_cyclic(|me| Cable {
             mac,
             pairs,
             end,
             thread,
             bell,
+            watch,
             work: Mutex::default(),
-            sending: Mutex::default(),
+            sending: sending.into(),
             card: Mutex::default(),
             running: AtomicBool::new(false),
             source: OnceLock::new(),
@@ -194,7 +208,8 @@ impl Cable {
 
     /// Descriptors of the host that it needs.
     pub fn files(&self) -> Vec<RawFd> {
-        let mut files = vec![self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()];
+        let mut files = self.watch.files();
+        files.push(self.bell.as_raw_fd());
         match &self.end {
             End::Stream { socket, .. } => files.push(socket.as_raw_fd()),
             End::Tap(card) => files.extend(card.queues.iter().map(AsRawFd::as_raw_fd)),
@@ -257,16 +272,8 @@ impl Cable {
             return;
         }
         let me = self.me.clone();
-        let ends = match &self.end {
-            End::Stream { socket, .. } => socket.try_clone().map(|socket| vec![socket.into()]),
-            End::Tap(card) => card.queues.iter().map(|queue| queue.try_clone().map(OwnedFd::from)).collect(),
-        };
-        let started = ends.and_then(|ends| {
-            let bell = self.bell.1.try_clone()?;
-            // Detached, as the other side may never say anything again.
-            self.thread.spawn("net", move || run(&me, &ends, &bell))
-        });
-        if let Err(error) = started {
+        // Detached, as the other side may never say anything again.
+        if let Err(error) = self.thread.spawn("net", move || run(&me)) {
             self.died(&format!("no thread for it: {error}"));
         }
     }
@@ -307,6 +314,7 @@ impl Cable {
             }
             return;
         }
+        sending.asked = true;
         match sending.outgoing.send(socket) {
             Ok(true) if !sending.stalled => {}
             Ok(_) => self.look(),
@@ -334,15 +342,15 @@ impl Cable {
             return self.hand_out_all();
         }
         // A bell that rings already is enough.
-        let _ = (&self.bell.0).write(&[1]);
+        let _ = (&self.bell).write(&[1]);
     }
 
-    fn card(&self) -> Option<Arc<dyn Card>> {
+    pub(crate) fn card(&self) -> Option<Arc<dyn Card>> {
         lock(&self.card).as_ref().and_then(Weak::upgrade)
     }
 
     /// The other side is gone: the guest's card has no carrier any more.
-    fn died(&self, why: &str) {
+    pub(crate) fn died(&self, why: &str) {
         if self.dead.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -353,15 +361,14 @@ impl Cable {
 
     /// Does what can be done; the error is why there is nothing to be done any more.
     fn attend(&self, card: &dyn Card) -> Result<(), String> {
-        let mut rung = [0; 64];
-        while matches!((&self.bell.1).read(&mut rung), Ok(1..)) {}
+        self.watch.hush();
         // Held to the end: whoever holds the cable still waits for all that the guest sees of this.
         let mut work = lock(&self.work);
         if work.still {
             return Ok(());
         }
         match &self.end {
-            End::Stream { socket, .. } => self.receive(socket, card, &mut work)?,
+            End::Stream { socket, .. } => _ = self.receive(socket, card, &mut work)?,
             End::Tap(tap) => self.receive_tap(tap, card, &mut work.coming)?,
         }
         self.send();
@@ -375,16 +382,22 @@ impl Cable {
         Ok(())
     }
 
-    /// Takes all frames that are there and that the guest has room for.
-    fn receive(&self, socket: &UnixStream, card: &dyn Card, work: &mut Work) -> Result<(), String> {
+    /// Takes all frames that are there and that the guest has room for, and tells whether something came.
+    pub(crate) fn receive(
+        &self,
+        socket: &UnixStream,
+        card: &dyn Card,
+        work: &mut Work,
+    ) -> Result<bool, String> {
+        let mut some = false;
         loop {
             if !self.hand_out(card, work)? {
-                return Ok(());
+                return Ok(some);
             }
             match work.frames.read(socket) {
                 Ok(0) => return Err("it closed its connection".into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Ok(_) => some = true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(some),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.to_string()),
             }
@@ -422,7 +435,7 @@ impl Cable {
 }
 
 /// Waits for the other side and for the bell until the card is gone, or the other side is.
-fn run(me: &Weak<Cable>, ends: &[OwnedFd], bell: &UnixStream) {
+fn run(me: &Weak<Cable>) {
     loop {
         let Some(cable) = me.upgrade() else { return };
         let Some(card) = cable.card() else { return };
@@ -430,21 +443,11 @@ fn run(me: &Weak<Cable>, ends: &[OwnedFd], bell: &UnixStream) {
             cable.died(&why);
             return;
         }
-        let mut wanted = PollFlags::empty();
-        if !cable.starving.load(Ordering::SeqCst) {
-            wanted |= PollFlags::IN;
-        }
-        if !lock(&cable.sending).outgoing.is_empty() {
-            wanted |= PollFlags::OUT;
-        }
         let still = lock(&cable.work).still;
+        cable.settle(&lock(&cable.sending), still);
+        let watch = cable.watch.clone();
         drop((card, cable));
-        let mut files = vec![PollFd::new(bell, PollFlags::IN)];
-        // A socket whose other end is closed is always ready, which is of no use while the guest has no room.
-        if !wanted.is_empty() && !still {
-            files.extend(ends.iter().map(|end| PollFd::new(end, wanted)));
-        }
-        let _ = poll(&mut files, None);
+        watch.wait();
     }
 }
 

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::{OFlags, fcntl_getfl};
 use satori_defs::virtio::block::SECTOR;
 use satori_lock::Held;
+use satori_memory::Scatter;
 
 use crate::qcow2::Qcow2;
-use crate::store::at_once;
+use crate::store::{at_once, bytes};
 use crate::{DirectFile, Error, HostFile, Store, locks};
 
 /// Bytes of the pieces that a snapshot keeps.
@@ -249,6 +250,32 @@ impl Image {
         Ok(())
     }
 
+    /// Reads bytes of the disk, all of which are within it, into guest memory.
+    pub fn fill(&self, at: u64, into: &Scatter) -> IoResult<()> {
+        match &self.base {
+            Base::Raw(store) if self.kept.is_none() => store.fill(at, into),
+            _ => {
+                let mut data = vec![0; into.len()];
+                self.read(at, &mut data)?;
+                into.put(0, &data);
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`fill`](Image::fill), what the host has in memory; false if that is not all: then what is there is anything.
+    pub fn fill_at_once(&self, at: u64, into: &Scatter) -> bool {
+        if let (Base::Raw(store), None) = (&self.base, &self.kept) {
+            return at_once(|| store.fill(at, into)).is_ok();
+        }
+        let mut data = vec![0; into.len()];
+        let came = self.read_at_once(at, &mut data);
+        if came {
+            into.put(0, &data);
+        }
+        came
+    }
+
     /// Reads what the host has in memory; false if that is not all.
     pub fn read_at_once(&self, at: u64, data: &mut [u8]) -> bool {
         self.kept.is_none()
@@ -267,6 +294,15 @@ impl Image {
     /// Makes what was written last, if every change is to.
     fn through(&self) -> IoResult<()> {
         if self.cache.through() { self.commit() } else { Ok(()) }
+    }
+
+    /// Writes what is in guest memory, all within the disk. Nothing is on it for certain before [`Image::flush`].
+    pub fn drain(&self, at: u64, from: &Scatter) -> IoResult<()> {
+        match &self.base {
+            Base::Raw(store) if self.kept.is_none() => store.drain(at, from)?,
+            _ => self.write_back(at, &bytes(from))?,
+        }
+        self.through()
     }
 
     fn write_back(&self, at: u64, data: &[u8]) -> IoResult<()> {

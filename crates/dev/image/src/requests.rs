@@ -1,20 +1,24 @@
 //! Requests to a disk, whichever bus brought them.
 //!
 //! What the host has in its memory is read on the thread that asks, which may be a vCPU's; what may have to wait for a disk is
-//! done in order by the disk's [`IoThread`], which others may share. A flush is answered when fdatasync has returned.
+//! done in order by the disk's [`IoThread`], which others may share. A flush is answered when fdatasync has returned. A vCPU that
+//! has nothing else to do waits for a moment for what it asked for ([`Requests::attend`]), so that nobody has to wake it.
 
 use std::collections::VecDeque;
 use std::io::{Error, Result as IoResult};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{ThreadId, current};
 
 use satori_host::io_thread::{IoThread, Work};
+use satori_host::spin::{Spins, for_a_moment};
 use satori_lock::{Held, lock};
+use satori_memory::Scatter;
 
 use crate::Image;
 
 /// Bytes of the longest request that is tried on the thread that asks.
-const AT_ONCE_MAX: usize = 256 << 10;
+const AT_ONCE_MAX: usize = 1 << 20;
 
 /// What is asked for. Its bytes are within the disk, and nothing is written to one that is read-only.
 #[derive(Debug)]
@@ -32,6 +36,20 @@ pub enum Request {
         at: u64,
         /// All of them.
         data: Vec<u8>,
+    },
+    /// Guest memory is to be filled with bytes of the disk.
+    Fill {
+        /// The first one.
+        at: u64,
+        /// Where they go. If the answer is an error, what is there then is anything.
+        into: Scatter,
+    },
+    /// What is in guest memory is to be written.
+    Drain {
+        /// Where the first byte goes.
+        at: u64,
+        /// All of them, as they are when it is done.
+        from: Scatter,
     },
     /// What was written has to last.
     Flush,
@@ -66,11 +84,16 @@ struct State {
     running: bool,
     /// Threads that wait until there is nothing left.
     watchers: u32,
+    /// Who gave the thread its last request, and how often he waited for one with use.
+    asker: Option<ThreadId>,
+    spins: Spins,
 }
 
 struct Shared {
     image: Image,
     state: Mutex<State>,
+    /// Requests that the thread has not answered.
+    under_way: AtomicUsize,
     done: Condvar,
     /// Requests that failed and were told.
     told: AtomicU8,
@@ -94,6 +117,8 @@ impl Shared {
                 self.image.read(*at, &mut data).map(|()| data)
             }
             Request::Write { at, data } => self.image.write(*at, data).map(none),
+            Request::Fill { at, into } => self.image.fill(*at, into).map(none),
+            Request::Drain { at, from } => self.image.drain(*at, from).map(none),
             Request::Flush => self.image.flush().map(none),
             Request::Discard(ranges) => {
                 ranges.iter().try_for_each(|&(at, len)| self.image.discard(at, len)).map(none)
@@ -122,6 +147,7 @@ impl Work for Shared {
             state.busy = true;
             drop(state);
             answer(self.execute(&request));
+            self.under_way.fetch_sub(1, Ordering::Release);
             state = lock(&self.state);
             state.busy = false;
             if state.watchers > 0 {
@@ -136,8 +162,10 @@ impl Work for Shared {
 impl Requests {
     /// Those of the disk with this image, of which `thread` does what may have to wait.
     pub fn new(image: Image, thread: IoThread) -> Self {
-        let (state, done, told) = (Mutex::default(), Condvar::new(), AtomicU8::new(0));
-        Requests { shared: Arc::new(Shared { image, state, done, told }), thread }
+        // Before the sandbox.
+        let state = Mutex::new(State { spins: Spins::here(), ..State::default() });
+        let (under_way, told) = (AtomicUsize::new(0), AtomicU8::new(0));
+        Requests { shared: Arc::new(Shared { image, state, under_way, done: Condvar::new(), told }), thread }
     }
 
     /// The thread that does what may have to wait.
@@ -178,6 +206,8 @@ impl Requests {
             state = self.until(state, |state| state.bytes <= WAITING_MAX);
             state.bytes += request.bytes();
             state.waiting.push_back((request, answer));
+            state.asker = Some(current().id());
+            self.shared.under_way.fetch_add(1, Ordering::Relaxed);
             if !std::mem::replace(&mut state.due, true) {
                 drop(state);
                 self.thread.give(self.shared.clone());
@@ -192,14 +222,34 @@ impl Requests {
                 let mut data = vec![0; *len];
                 self.shared.image.read_at_once(*at, &mut data).then_some(data)
             }
+            Request::Fill { at, into } if into.len() <= AT_ONCE_MAX => {
+                self.shared.image.fill_at_once(*at, into).then(Vec::new)
+            }
             _ => None,
         }
+    }
+
+    /// The caller has nothing to do until `give_up` says so: if the thread does what he asked for, he waits for a moment for that.
+    pub fn attend(&self, give_up: &dyn Fn() -> bool) {
+        let under_way = || self.shared.under_way.load(Ordering::Acquire) > 0;
+        if !under_way() {
+            return;
+        }
+        {
+            let mut state = lock(&self.shared.state);
+            if state.asker != Some(current().id()) || !state.spins.now() {
+                return;
+            }
+        }
+        let useful = for_a_moment(|| (give_up() || !under_way()).then_some(())).is_some();
+        lock(&self.shared.state).spins.done(useful);
     }
 
     /// Forgets what waits, and waits until the thread has nothing more in its hands.
     pub fn clear(&self) {
         {
             let mut state = lock(&self.shared.state);
+            self.shared.under_way.fetch_sub(state.waiting.len(), Ordering::Relaxed);
             state.waiting.clear();
             state.bytes = 0;
         }

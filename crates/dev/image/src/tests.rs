@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use satori_memory::{Gpa, GuestMemory, Region, Scatter};
+
 use crate::testing::{faults, qcow2};
 use crate::{Access, Format, HostFile, Image, Source, locks};
 
@@ -77,6 +79,13 @@ impl Random {
     }
 }
 
+/// So many bytes of guest memory in pieces, of which some are out of order.
+fn guest(len: u64) -> Scatter {
+    let memory = GuestMemory::new(&[Region { start: Gpa(0), len: 0x1_0000 }]).unwrap();
+    let piece = |index: u64| (Gpa((index ^ 1) * 512), 512);
+    Scatter::new(&memory, (0..len / 512).map(piece), 0, len as usize).unwrap()
+}
+
 /// Random requests against `image`, and the bytes that it should have then.
 fn exercise(image: &Image, model: &mut [u8], random: &mut Random, requests: usize) {
     for _ in 0..requests {
@@ -87,7 +96,13 @@ fn exercise(image: &Image, model: &mut [u8], random: &mut Random, requests: usiz
         match random.below(8) {
             0..=3 => {
                 let data = vec![random.below(255) as u8 + 1; len as usize];
-                image.write(at, &data).unwrap();
+                if random.below(2) == 0 {
+                    image.write(at, &data).unwrap();
+                } else {
+                    let from = guest(len);
+                    from.put(0, &data);
+                    image.drain(at, &from).unwrap();
+                }
                 model[range].copy_from_slice(&data);
             }
             4 => {
@@ -105,7 +120,16 @@ fn exercise(image: &Image, model: &mut [u8], random: &mut Random, requests: usiz
                 image.read(at, &mut data).unwrap();
                 assert!(data == model[range.clone()], "{at:#x} and {len}");
                 if image.read_at_once(at, &mut data) {
-                    assert!(data == model[range], "at once, {at:#x} and {len}");
+                    assert!(data == model[range.clone()], "at once, {at:#x} and {len}");
+                }
+                let into = guest(len);
+                image.fill(at, &into).unwrap();
+                into.get(0, &mut data);
+                assert!(data == model[range.clone()], "to a guest, {at:#x} and {len}");
+                into.put(0, &vec![0xee; len as usize]);
+                if image.fill_at_once(at, &into) {
+                    into.get(0, &mut data);
+                    assert!(data == model[range], "to a guest at once, {at:#x} and {len}");
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::net::SocketType;
+use satori_host::spin::Spins;
 use satori_sandbox::helper::{FAILED, Helper, Unstarted, more_files, say_ready, say_why};
 use satori_sandbox::{Mode as Sandbox, enter_network};
 use smoltcp::wire::EthernetAddress;
@@ -85,13 +86,16 @@ fn prepare(arguments: &[std::ffi::OsString]) -> Result<(Stack, UnixStream), Stri
         .chain(doors.udp.iter().map(|(door, _)| door.as_raw_fd()))
         .chain([socket.as_raw_fd()])
         .collect();
+    let spins = Spins::here();
     let measures = enter_network(sandbox, &keep, FAILED).map_err(|why| why.to_string())?;
     if !routed6 {
         limits.push("IPv6: this host has no way out, so the guest is given none".into());
     }
     say_ready(&measures, &limits).map_err(|why| why.to_string())?;
     let policy = Policy { restrict: options.restrict, loopback: options.loopback, resolvers };
-    Ok((Stack::new(mac, policy, routed6, doors), socket.into()))
+    let mut stack = Stack::new(mac, policy, routed6, doors);
+    stack.spins = spins;
+    Ok((stack, socket.into()))
 }
 
 /// Opens the ports that lead in, while that is permitted.

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketType, connect};
 use satori_defs::cable::{CONNECTIONS_MAX, NOTE, NOTE_HEADER, NOTE_MAX};
+use satori_host::spin::{Spins, for_a_moment};
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpProtocol, IpRepr,
     Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, TcpControl, TcpPacket, TcpRepr, UdpPacket,
@@ -64,6 +65,8 @@ pub(crate) struct Stack {
     pub(crate) out: Out,
     begun: Instant,
     swept: u64,
+    /// Who waits without sleeping for a moment: whoever speaks mostly has an answer soon.
+    pub(crate) spins: Spins,
 }
 
 /// Whose descriptor was waited for.
@@ -90,6 +93,7 @@ impl Stack {
             out: Out::new(guest),
             begun: Instant::now(),
             swept: 0,
+            spins: Spins::default(),
         }
     }
 
@@ -100,9 +104,9 @@ impl Stack {
     /// Serves until the guest's side closes. What is no frame is an error.
     pub(crate) fn run(mut self, mut socket: UnixStream) -> std::io::Result<()> {
         socket.set_nonblocking(true)?;
-        let mut input = Buffer::default();
+        let (mut input, mut spins) = (Buffer::default(), std::mem::take(&mut self.spins));
         loop {
-            let ready = self.wait(&socket)?;
+            let ready = self.wait(&socket, &mut spins)?;
             for (whose, events) in ready {
                 match whose {
                     Whose::Guest if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) => {
@@ -144,7 +148,11 @@ impl Stack {
     }
 
     /// Waits for whoever has something that there is room for.
-    fn wait<'a>(&'a self, socket: &'a UnixStream) -> std::io::Result<Vec<(Whose, PollFlags)>> {
+    fn wait<'a>(
+        &'a self,
+        socket: &'a UnixStream,
+        spins: &mut Spins,
+    ) -> std::io::Result<Vec<(Whose, PollFlags)>> {
         let crowded = self.out.len() >= tcp::CROWDED;
         let mut whose = vec![Whose::Guest];
         // Answers have to have room, too, before another question is read.
@@ -181,9 +189,17 @@ impl Stack {
             let ms = at.saturating_sub(now);
             Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 }
         });
-        match poll(&mut files, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+        let mut came = false;
+        if spins.now() {
+            let mut now = || matches!(poll(&mut files, Some(&Timespec::default())), Ok(1..)).then_some(());
+            came = for_a_moment(&mut now).is_some();
+            spins.done(came);
+        }
+        if !came {
+            match poll(&mut files, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         }
         let ready = whose.into_iter().zip(&files).map(|(one, file)| (one, file.revents()));
         Ok(ready.filter(|(_, events)| !events.is_empty()).collect())

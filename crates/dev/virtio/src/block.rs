@@ -23,7 +23,7 @@ use delayed::{Delayed, SavedDelayed};
 
 /// Queues, and descriptors of each.
 const QUEUES: u16 = 4;
-const QUEUE: u16 = 128;
+const QUEUE: u16 = 256;
 /// Most segments of a request, and bytes of each: what two descriptors for header and status leave.
 const SEGMENTS: u32 = QUEUE as u32 - 2;
 const SEGMENT_BYTES: u32 = 256 << 10;
@@ -62,15 +62,11 @@ pub struct Block {
 }
 
 impl Job {
-    /// Gives the request back with its status, and what was read before it.
-    fn finish(&self, result: Result<Vec<u8>, u8>) {
-        let (data, status) = match result {
-            Ok(data) => (data, OK),
-            Err(status) => (Vec::new(), status),
-        };
+    /// Gives the request back with its status, behind as many bytes as there are in front of it.
+    fn finish(&self, result: Result<usize, u8>) {
         self.link.give(self.queue, &self.chain, |chain, memory| {
             let Some(last) = chain.writable_bytes().checked_sub(1) else { return 0 };
-            let written = chain.write(memory, 0, &data[..data.len().min(last)]);
+            let (written, status) = result.map_or_else(|status| (0, status), |written| (written, OK));
             chain.write(memory, last, &[status]);
             // The status is at the end, whatever is between.
             if status == OK && written == last { last + 1 } else { written }
@@ -101,12 +97,16 @@ impl Block {
         if job.chain.read(link.memory(), 0, 4) == GET_ID.to_le_bytes() {
             let mut id = self.serial.clone().into_bytes();
             id.resize(ID, 0);
-            job.finish(Ok(id));
+            let room = job.chain.writable_bytes().saturating_sub(1);
+            job.finish(Ok(job.chain.write(link.memory(), 0, &id[..ID.min(room)])));
             return;
         }
         match self.parse(link, &job.chain) {
             Ok(request) => {
-                let answer = move |result: std::io::Result<Vec<u8>>| job.finish(result.map_err(|_| IOERR));
+                let filled = if let Request::Fill { into, .. } = &request { into.len() } else { 0 };
+                let answer = move |result: std::io::Result<Vec<u8>>| {
+                    job.finish(result.map(|_| filled).map_err(|_| IOERR));
+                };
                 self.requests.take(request, Box::new(answer));
             }
             Err(status) => job.finish(Err(status)),
@@ -126,9 +126,9 @@ impl Block {
             whole && at.checked_add(len as u64).is_some_and(|end| end <= self.requests.image().bytes())
         };
         match u32::from_le_bytes([t0, t1, t2, t3]) {
-            IN if fits(room) => Ok(Request::Read { at, len: room }),
+            IN if fits(room) => Ok(Request::Fill { at, into: chain.room(link.memory(), room).ok_or(IOERR)? }),
             OUT if fits(data) && !self.requests.image().readonly() => {
-                Ok(Request::Write { at, data: chain.read(link.memory(), HEADER, data) })
+                Ok(Request::Drain { at, from: chain.source(link.memory(), HEADER, data).ok_or(IOERR)? })
             }
             IN | OUT => Err(IOERR),
             FLUSH_OUT => Ok(Request::Flush),
@@ -215,6 +215,10 @@ impl Device for Block {
                 None => self.work(link, queue, chain),
             }
         }
+    }
+
+    fn attend(&self, give_up: &dyn Fn() -> bool) {
+        self.requests.attend(give_up);
     }
 
     fn reset(&self) {

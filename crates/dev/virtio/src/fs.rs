@@ -14,13 +14,14 @@ mod waiting;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use satori_cable::{Outgoing, bring_all};
 use satori_host::io_thread::IoThread;
 use satori_host::spin::Spins;
+use satori_host::watch::Watch;
 use satori_journal::{Journal, Source};
 use satori_save::Value;
 
@@ -28,7 +29,6 @@ use crate::stream::{Come, Replies};
 use crate::{Chain, Device, Error, Link, lock};
 pub use dialect::Dialect;
 use dialect::Sort;
-use waiting::Watch;
 
 /// Bytes of the longest request: a write of 1 MiB, and names.
 const REQUEST_MAX: usize = (1 << 20) + (64 << 10);
@@ -123,7 +123,7 @@ impl Fs {
         let (bell, rung) = UnixStream::pair().map_err(host)?;
         bell.set_nonblocking(true).map_err(host)?;
         rung.set_nonblocking(true).map_err(host)?;
-        let watch = Watch::new(rung, &socket).map_err(host)?;
+        let watch = Watch::new(rung, &[socket.as_fd()]).map_err(host)?;
         let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
         // Before the sandbox.
         let state = Mutex::new(State { spins: Spins::here(), ..State::default() });

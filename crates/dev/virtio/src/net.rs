@@ -231,6 +231,10 @@ impl Device for Net {
         }
     }
 
+    fn attend(&self, give_up: &dyn Fn() -> bool) {
+        self.cable.attend_here(give_up);
+    }
+
     fn hold(&self, still: bool) {
         if !still && self.changed.swap(false, Ordering::AcqRel) {
             self.gone();

@@ -10,7 +10,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use satori_defs::virtio::{feature, split::*};
-use satori_memory::{Gpa, GuestMemory};
+use satori_memory::{Gpa, GuestMemory, Scatter};
 use serde::{Deserialize, Serialize};
 
 /// The guest broke a rule of queues: which.
@@ -47,6 +47,11 @@ fn bytes(spans: &[Span]) -> usize {
     spans.iter().map(|span| span.len as usize).sum()
 }
 
+/// Where bytes of `spans` are; nothing if some are no memory any more, of which all was when the chain was taken.
+fn scatter(memory: &GuestMemory, spans: &[Span], skip: usize, most: usize) -> Option<Scatter> {
+    Scatter::new(memory, spans.iter().map(|span| (span.at, span.len as usize)), skip, most).ok()
+}
+
 impl Chain {
     /// Bytes that the device may read.
     pub fn readable_bytes(&self) -> usize {
@@ -71,6 +76,16 @@ impl Chain {
             let _ = memory.read(span.at.add(passed as u64), &mut out[start..]);
         }
         out
+    }
+
+    /// Up to `most` bytes of what the device reads, from `skip` bytes on, where they are.
+    pub fn source(&self, memory: &GuestMemory, skip: usize, most: usize) -> Option<Scatter> {
+        scatter(memory, &self.readable, skip, most)
+    }
+
+    /// Up to `most` bytes of what it writes, where they are.
+    pub fn room(&self, memory: &GuestMemory, most: usize) -> Option<Scatter> {
+        scatter(memory, &self.writable, 0, most)
     }
 
     /// Copies `data` in, from `skip` bytes on; returns how much of it there was room for.

@@ -2,64 +2,11 @@
 //! do. For each request of a guest that waits for it two threads less have to be woken then, of which each takes longer than what was
 //! asked for.
 
-use std::io::{Read, Result};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
-
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use satori_host::spin::for_a_moment;
+use satori_host::watch::EventFlags;
 
 use super::{Fs, State};
 use crate::lock;
-
-/// What the device's thread waits for: the bell, and of the socket what is of use.
-#[derive(Clone, Debug)]
-pub(super) struct Watch(Arc<Watched>);
-
-#[derive(Debug)]
-struct Watched {
-    epoll: OwnedFd,
-    /// Another end writes to it.
-    bell: UnixStream,
-    /// What of the socket is waited for.
-    wanted: Mutex<EventFlags>,
-}
-
-impl Watch {
-    /// For `socket`, and for `bell`, neither of which blocks.
-    pub(super) fn new(bell: UnixStream, socket: &UnixStream) -> Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
-        epoll::add(&epoll, socket, EventData::new_u64(1), EventFlags::IN)?;
-        Ok(Watch(Arc::new(Watched { epoll, bell, wanted: Mutex::new(EventFlags::IN) })))
-    }
-
-    /// The descriptors that it needs.
-    pub(super) fn files(&self) -> [RawFd; 2] {
-        [self.0.epoll.as_raw_fd(), self.0.bell.as_raw_fd()]
-    }
-
-    /// The bell rang: it is silent again.
-    pub(super) fn hush(&self) {
-        let mut rung = [0; 64];
-        while matches!((&self.0.bell).read(&mut rung), Ok(1..)) {}
-    }
-
-    /// Waits until something is to be done.
-    pub(super) fn wait(&self) {
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 2];
-        let _ = epoll::wait(&self.0.epoll, &mut events, None);
-    }
-
-    /// From here on `wanted` of `socket` is waited for.
-    fn want(&self, socket: &UnixStream, wanted: EventFlags) {
-        let mut before = lock(&self.0.wanted);
-        if *before != wanted && epoll::modify(&self.0.epoll, socket, EventData::new_u64(1), wanted).is_ok() {
-            *before = wanted;
-        }
-    }
-}
 
 impl Fs {
     /// Has the thread wait for what is of use, while the device is `still` or not.
@@ -70,7 +17,7 @@ impl Fs {
             true => EventFlags::IN,
             false => EventFlags::IN | EventFlags::OUT,
         };
-        self.watch.want(&self.socket, wanted);
+        self.watch.want(wanted);
     }
 
     /// Waits for a reply, if there is one to come, for as long as one mostly takes and `give_up` does not say that there is something

@@ -42,6 +42,40 @@ fn bytes(driver: &Driver, at: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
+fn a_vcpu_that_waits_for_an_answer_gets_it_itself() {
+    let (net, mut other) = card(1, true);
+    let mut driver = Driver::new(net.clone(), false);
+    driver.begin(VERSION_1 | MAC);
+    offer(&mut driver, 0, &[100, 100]);
+    let waits = || {
+        let polls = std::cell::Cell::new(0);
+        crate::Device::attend(&*net, &|| {
+            polls.set(polls.get() + 1);
+            false
+        });
+        polls.get() > 0
+    };
+    assert!(!waits(), "nobody was asked anything");
+    let request = [&[0; HEADER][..], &[9; 14]].concat();
+    driver.request(1, &request, 0);
+    let mut got = [0; 18];
+    other.read_exact(&mut got).unwrap();
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
+    assert_eq!(waits(), several, "there may be an answer");
+    assert!(!waits(), "there was none");
+    // Whoever brings it, it comes once, and what comes behind it, too.
+    for frame in [[1; 14], [2; 14]] {
+        driver.request(1, &request, 0);
+        other.write_all(&framed(&frame)).unwrap();
+        waits();
+        driver.until("a frame", |driver| driver.given(0) == u16::from(frame[0]));
+    }
+    for (at, byte) in [(0x9_0000, 1), (0x9_0000 + 100, 2)] {
+        assert_eq!(bytes(&driver, at + HEADER as u64, 14), [byte; 14]);
+    }
+}
+
+#[test]
 fn what_is_sent_leaves_without_its_header() {
     let (net, mut other) = card(1, false);
     let mut driver = Driver::new(net, false);
