@@ -1,11 +1,11 @@
 //! `satori bench nested`: tables of "A slightly different nesting: KVM on Hyper-V" (V. Kuznetsov, FOSDEM 2018), with stock Debian
-//! as a guest (L1) whose KVM runs a guest in real mode (L2).
+//! as a guest (L1) whose KVM runs a guest in real mode (L2), or Debian once more where the row is of a kernel's clock.
 //!
 //! Each row of a machine has three figures that do not depend on each other: exits, counted under the virtual clock as the
 //! difference of two runs of which one does more; cycles of hardware, by a model of those counts; and cycles measured here.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
@@ -63,6 +63,7 @@ pub const CASES: &[Case] = &[
             row("cpuid-l2", "CPUID in L2", 2_000, "20,700; first talk, KVM on KVM: 20,850"),
             row("rdmsr-passed", PASSED, 20_000, "120 with the MSR bitmap"),
             row("rdmsr-intercepted", INTERCEPTED, 2_000, ""),
+            row(CLOCK_L2, "clock_gettime in L2", 0, "80; its gain is the stable clock's"),
         ],
     },
     Case {
@@ -73,6 +74,7 @@ pub const CASES: &[Case] = &[
             row("cpuid-l2", "CPUID in L2", 2_000, "8,900; first talk, KVM on KVM: 19,400"),
             row("rdmsr-passed", PASSED, 20_000, "120 with the MSR bitmap"),
             row("rdmsr-intercepted", INTERCEPTED, 2_000, ""),
+            row(CLOCK_L2, "clock_gettime in L2", 0, "80"),
         ],
     },
     Case {
@@ -82,9 +84,14 @@ pub const CASES: &[Case] = &[
         rows: &[
             row("clock-l1", "clock_gettime in L1", 2_000, ""),
             row("cpuid-l2", "CPUID in L2", 2_000, "20,700"),
+            row(CLOCK_L2, "clock_gettime in L2", 0, "1,500"),
         ],
     },
 ];
+
+/// The row whose L2 is a Linux, which QEMU in L1 boots. Its time is measured, its exits are not counted: L1 has this host's folders then, which
+/// go with no virtual clock.
+const CLOCK_L2: &str = "clock-l2";
 
 const PASSED: &str = "RDMSR in L2 that L1's MSR bitmap passes";
 const INTERCEPTED: &str = "RDMSR in L2 that L1 intercepts";
@@ -101,6 +108,8 @@ pub struct Plan {
     pub kernel: PathBuf,
     /// Its initramfs, with all that L2 is.
     pub initrd: PathBuf,
+    /// QEMU, by whose KVM L1 has a Linux as L2; without it there are no rows of such.
+    pub monitor: Option<PathBuf>,
     /// Names of the cases to leave out all others; empty for all.
     pub cases: Vec<String>,
     /// Words for the kernel of L1: a table for each.
@@ -120,6 +129,8 @@ pub struct Cell {
     pub exits: [f64; 2],
     /// Exits to L0, were this hardware: with every VMREAD and VMWRITE an exit, and with a shadow VMCS.
     pub to_l0: [f64; 2],
+    /// Whether exits were counted at all.
+    pub counted: bool,
     /// Cycles by the model; none where nothing exits.
     pub modelled: Option<f64>,
     /// Cycles measured here: of each run the least sample.
@@ -210,11 +221,14 @@ impl Plan {
 
     /// The exits of one operation of a row.
     fn count(&self, host: &Host, case: &Case, row: &Row, more: &str) -> Result<Cell, Error> {
+        if row.name == CLOCK_L2 {
+            return Ok(Cell::default());
+        }
         let words = |count: u64| format!("--rows {} --exactly {count}", row.name);
         let (_, fewer) = self.run(host, case, more, &words(row.operations), "virtual")?;
         let (_, all) = self.run(host, case, more, &words(row.operations * 2), "virtual")?;
         let each = |count: f64| count / row.operations as f64;
-        let mut cell = Cell::default();
+        let mut cell = Cell { counted: true, ..Cell::default() };
         if !row.name.ends_with("l1") {
             let [fewer, all] = [&fewer, &all].map(|report| Nested::of(report).unwrap_or_default());
             let sums = |of: fn(&nested::Row) -> u64| {
@@ -236,6 +250,45 @@ impl Plan {
             cell.modelled = (cell.exits[0] >= 0.5).then_some(ns * GHZ);
         }
         Ok(cell)
+    }
+
+    /// Cycles of a row in a Linux that is L2.
+    fn in_linux(
+        &self,
+        host: &Host,
+        case: &Case,
+        row: &Row,
+        more: &str,
+        monitor: &Path,
+    ) -> Result<f64, Error> {
+        let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+        let script = format!(
+            "modprobe kvm_intel && {} -enable-kvm -cpu host -m 192 -nographic -nodefaults -no-reboot -serial stdio -kernel {} -initrd {} \
+             -append 'console=ttyS0 quiet panic=-1 {more} -- l2 --rows {} --budget {}' </dev/null",
+            quoted(monitor),
+            quoted(&self.kernel),
+            quoted(&self.initrd),
+            row.name,
+            self.budget_ms
+        );
+        let kernel = self.kernel.display().to_string();
+        let mut arguments = vec!["run", "--kernel", &kernel, "--memory", "768M", "--nested", "vmx"];
+        arguments.extend(["--hyperv", case.hyperv, "--engine", &host.engine, "--timeout", &self.timeout]);
+        if !more.is_empty() {
+            arguments.extend(["--append", more]);
+        }
+        arguments.extend(["--report", "off", "--", "sh", "-c", &script]);
+        let ended = Command::new(&host.program).args(arguments).stdin(Stdio::null()).output();
+        let said =
+            String::from_utf8_lossy(&ended.map_err(|why| Error::Run(why.to_string()))?.stdout).into_owned();
+        if host.stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        let missing = || {
+            let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+            Error::Run(format!("{}: {} was not told; the guest said last {last}", case.name, row.name))
+        };
+        cycles(&told(&said), row.name).ok_or_else(missing)
     }
 
     /// The host's own rows.
@@ -272,13 +325,21 @@ pub fn measure(plan: &Plan, host: &Host, tell: &mut dyn FnMut(&str)) -> Result<R
             }
             tell(&format!("{}, {setting}: exits", case.name));
             let mut cells = host.all(case.rows, |row| plan.count(host, case, row, more))?;
-            let names = case.rows.iter().map(|row| row.name).collect::<Vec<_>>().join(",");
+            let of_linux = |row: &Row| row.name == CLOCK_L2;
+            let bare = case.rows.iter().filter(|row| !of_linux(row));
+            let names = bare.map(|row| row.name).collect::<Vec<_>>().join(",");
             let words = format!("--rows {names} --budget {}", plan.budget_ms);
             let (mut clock, mut stable, mut evmcs) = (String::new(), false, false);
             for round in 0..plan.repetitions {
                 tell(&format!("{}, {setting}: times, run {} of {}", case.name, round + 1, plan.repetitions));
                 let (lines, _) = plan.run(host, case, more, &words, "real")?;
                 for (cell, row) in cells.iter_mut().zip(case.rows) {
+                    if of_linux(row) {
+                        if let Some(monitor) = &plan.monitor {
+                            cell.cycles.push(plan.in_linux(host, case, row, more, monitor)?);
+                        }
+                        continue;
+                    }
                     let missing = || Error::Run(format!("{}: {} was not told", case.name, row.name));
                     cell.cycles.push(cycles(&lines, row.name).ok_or_else(missing)?);
                 }
@@ -344,13 +405,20 @@ impl Results {
         let clock = |name: &str| self.all.iter().find(|one| one.setting == setting && one.case.name == name);
         if let (Some(with), Some(without)) = (clock("hyper-v"), clock("no-time")) {
             let word = |one: &Measured| if one.stable { "stable" } else { "not stable" };
+            let last = all.len();
             all.push(format!(
                 "clock_gettime in L2: 1,500 cycles in the talk, 80 once L1's KVM took the TSC page for stable; here KVM calls the clock of \
-                 L2 {} where L1 has the TSC page, and {} where it has none ({}); its time is not measured",
+                 L2 {} where L1 has the TSC page, and {} where it has none ({})",
                 word(with),
                 word(without),
                 without.clock
             ));
+            let of = |case| self.cell(setting, case, CLOCK_L2).map_or(f64::NAN, middle);
+            let (page, none) = (of("hyper-v"), of("no-time"));
+            if page.is_finite() && none.is_finite() {
+                // Writing to a String cannot fail.
+                let _ = write!(all[last], "; {none:.0} cycles become {page:.0}, measured");
+            }
         }
         all
     }
@@ -384,15 +452,15 @@ pub fn text(results: &Results) -> String {
         let _ = writeln!(out, "{what}: --hyperv {hyperv}; L1's clock is {clock}, L2's {stable}");
         for (row, cell) in one.case.rows.iter().zip(&one.cells) {
             // A timer that ticked in the shorter run only is no exit less than none.
-            let [l1, l2] = cell.exits.map(|exits| exits.max(0.0));
-            let [plain, shadowed] = cell.to_l0;
+            let count = |exits: f64| if cell.counted { format!("{:.2}", exits.max(0.0)) } else { "-".into() };
+            let [l1, l2] = cell.exits.map(count);
+            let [plain, shadowed] = cell.to_l0.map(count);
+            let measured = if cell.cycles.is_empty() { "-".into() } else { format!("{:.0}", middle(cell)) };
             let modelled = cell.modelled.map_or("-".into(), |cycles| format!("{cycles:.0}"));
             let _ = writeln!(
                 out,
-                "  {:<42}{l1:>7.2}{l2:>7.2} |{plain:>9.2}{shadowed:>9.2} |{modelled:>10} |{:>10.0}   {}",
-                row.what,
-                middle(cell),
-                row.talk
+                "  {:<42}{l1:>7}{l2:>7} |{plain:>9}{shadowed:>9} |{modelled:>10} |{measured:>10}   {}",
+                row.what, row.talk
             );
         }
     }
@@ -409,7 +477,7 @@ pub fn text(results: &Results) -> String {
          in L2 by two measurements of this talk, in L1 by what an exit costs (satori costs show) at {GHZ} GHz, assumed; - where\n\
          nothing exits. Measured: cycles of the guest's TSC here, where an exit of L2 comes to L1 without a way through L0: what\n\
          an enlightened VMCS spares is no time here but that of VMREAD and VMWRITE.\n\
-         Not measured: clock_gettime in L2, the talk's build of a kernel (26:42, 26:55, with eVMCS 27:53: no gain) and its iperf.\n"
+         clock_gettime in L2 is of Linux as L2, by QEMU in L1, and only measured. Not measured: the talk's build of a kernel (26:42, 26:55, with eVMCS 27:53: no gain) and its iperf.\n"
     );
     out
 }
@@ -418,6 +486,11 @@ pub fn text(results: &Results) -> String {
 pub fn json(results: &Results) -> Value {
     let all = results.all.iter().map(|one| {
         let rows = one.case.rows.iter().zip(&one.cells).map(|(row, cell)| {
+            if !cell.counted {
+                return json!({
+                    "row": row.name, "what": row.what, "cycles": median(&cell.cycles), "runs": cell.cycles, "talk": row.talk,
+                });
+            }
             json!({
                 "row": row.name, "what": row.what, "exits_l1": cell.exits[0], "exits_l2": cell.exits[1],
                 "exits_l0": cell.to_l0[0], "exits_l0_shadowed": cell.to_l0[1], "modelled_cycles": cell.modelled,
@@ -459,7 +532,8 @@ mod tests {
     fn what_the_talk_gained_and_this_machine_did_not_is_said() {
         let measured = |name: &str, cycles: f64, modelled: f64| {
             let case = CASES.iter().find(|case| case.name == name).unwrap();
-            let cell = Cell { cycles: vec![cycles], modelled: Some(modelled), ..Cell::default() };
+            let cell =
+                Cell { cycles: vec![cycles], modelled: Some(modelled), counted: true, ..Cell::default() };
             let cells = vec![cell; case.rows.len()];
             Measured { case, setting: "s", clock: String::new(), stable: true, evmcs: false, cells }
         };

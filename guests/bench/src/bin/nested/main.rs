@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! satori-nested l1 --rows A,B [--budget MS] [--exactly N]
+//! satori-nested l2 --rows A,B [--budget MS]        init of a Linux that is L2
 //! satori-nested host --rows A,B [--budget MS]      the rows of L1 on the host
 //! ```
 
@@ -19,6 +20,9 @@ pub const MARK: &str = "satori-nested ";
 
 /// Rows that are measured in L1.
 const L1: [&str; 2] = ["cpuid-l1", "clock-l1"];
+
+/// Rows that are measured in an L2 that is a Linux.
+const L2: [&str; 1] = ["clock-l2"];
 
 /// What the command line asks for.
 pub struct Options {
@@ -49,7 +53,11 @@ fn main() {
     }
     let done = options.and_then(|options| match role.as_str() {
         "l1" => l1(&options),
-        _ => Err(format!("unknown role '{role}': l1")),
+        "l2" => {
+            say(&about());
+            rows(&options, &L2)
+        }
+        _ => Err(format!("unknown role '{role}': l1 or l2")),
     });
     match done {
         Ok(()) => say(r#"{"end":true}"#),
@@ -99,7 +107,11 @@ fn of<'a>(options: &'a Options, known: &'a [&str]) -> impl Iterator<Item = &'a S
 }
 
 fn rows_of_l1(options: &Options) -> Result<(), Failure> {
-    of(options, &L1).try_for_each(|row| measure::row(row, &options.amount).map(|line| say(&line)))
+    rows(options, &L1)
+}
+
+fn rows(options: &Options, known: &[&str]) -> Result<(), Failure> {
+    of(options, known).try_for_each(|row| measure::row(row, &options.amount).map(|line| say(&line)))
 }
 
 fn l1(options: &Options) -> Result<(), Failure> {

@@ -28,7 +28,7 @@ pub fn row(name: &str, amount: &Amount) -> Result<String, Failure> {
             }
             Ok(())
         }),
-        "clock-l1" => samples(name, amount, 128, |count| {
+        "clock-l1" | "clock-l2" => samples(name, amount, 128, |count| {
             for _ in 0..count {
                 std::hint::black_box(sys::realtime());
             }
