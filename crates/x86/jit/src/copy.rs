@@ -228,10 +228,10 @@ impl Scratch {
     }
 
     /// A register of the guest's for `one`, where there is no scratch register left: one of those that no instruction names by its
-    /// opcode alone, and that is none of `named`.
-    fn lend(&mut self, one: Borrowed, named: &[Reg]) -> Option<Reg> {
-        let free = |host: &Reg| !named.contains(host);
-        let host = [Reg(reg::RSI as u8), Reg(reg::RDI as u8), Reg(reg::RBP as u8)].into_iter().find(free)?;
+    /// opcode alone, and that is not `named`.
+    fn lend(&mut self, one: Borrowed, named: impl Fn(Reg) -> bool) -> Option<Reg> {
+        let all = [Reg(reg::RSI as u8), Reg(reg::RDI as u8), Reg(reg::RBP as u8)];
+        let host = all.into_iter().find(|host| !named(*host))?;
         if self.lent.replace(host).is_some() {
             return None;
         }
@@ -397,10 +397,7 @@ impl Lower<'_> {
         scratch: &mut Scratch,
     ) -> bool {
         let rax = rax_operand(copy.code());
-        let named: Vec<_> = (0..copy.op_count())
-            .filter(|op| copy.op_kind(*op) == OpKind::Register)
-            .filter_map(|op| self.home(copy.op_register(op).full_register().number()))
-            .collect();
+        let named = *copy;
         for op in 0..copy.op_count() {
             if copy.op_kind(op) != OpKind::Register || rax == Some(op) {
                 continue;
@@ -423,7 +420,7 @@ impl Lower<'_> {
             let register = match scratch.take(one, in_memory || wrap) {
                 Some(register) => register,
                 // An operand in memory is behind S2 then.
-                None if wrap => match scratch.lend(one, &named) {
+                None if wrap => match scratch.lend(one, |host| self.names(&named, host)) {
                     Some(register) => register,
                     None => return false,
                 },
@@ -432,6 +429,13 @@ impl Lower<'_> {
             copy.set_op_register(op, sized(register.0, r));
         }
         true
+    }
+
+    /// Whether an operand of `insn` is in the register `host` of the host.
+    fn names(&self, insn: &Instruction, host: Reg) -> bool {
+        (0..insn.op_count())
+            .filter(|op| insn.op_kind(*op) == OpKind::Register)
+            .any(|op| self.home(insn.op_register(op).full_register().number()) == Some(host))
     }
 
     /// Whether nobody can see the status flags that the current instruction leaves: another changes all
