@@ -286,7 +286,7 @@ impl Server {
 
     /// The node of a handle that may be written, or the one that is written without a handle.
     fn written(&mut self, header: &Header, handle: u64) -> Result<u64, Errno> {
-        if handle == NONE && self.mode == Mode::Cow {
+        if handle == NONE && self.by_node {
             if self.nodes.get(header.node)?.attr()?.kind() != S_IFREG {
                 return Err(Errno::BADF);
             }

@@ -180,7 +180,7 @@ impl Server {
 
     /// What a node's reads come from, without a handle.
     fn source_of_node(&mut self, id: u64) -> Result<Source<'_>, Errno> {
-        if self.mode != Mode::Cow {
+        if !self.by_node {
             return Err(Errno::BADF);
         }
         let node = self.nodes.get(id)?;

@@ -24,6 +24,9 @@ struct SavedSession {
     mode: String,
     nodes: SavedNodes,
     handles: SavedHandles,
+    /// It was told that no file has to be opened.
+    #[serde(default)]
+    by_node: bool,
     /// What it holds besides, if it asks by 9P.
     fids: Option<SavedFids>,
 }
@@ -79,13 +82,17 @@ impl Server {
         let mut contents = Vec::new();
         let nodes = self.nodes.save(&mut contents)?;
         let handles = self.handles.save()?;
-        Value::with_bytes(&SavedSession { mode: self.mode.name().into(), nodes, handles, fids }, contents)
+        let (mode, by_node) = (self.mode.name().into(), self.by_node);
+        Value::with_bytes(&SavedSession { mode, nodes, handles, by_node, fids }, contents)
     }
 
     /// Takes one back; the fids that are a part of it.
     pub(crate) fn take_back(&mut self, value: &Value) -> Result<Option<SavedFids>, Error> {
-        let SavedSession { mode, nodes, handles, fids } = value.state()?;
+        let SavedSession { mode, nodes, handles, by_node, fids } = value.state()?;
         unless(mode == self.mode.name(), "what the guest may do with the folder is not the same")?;
+        unless(!by_node || self.mode == Mode::Cow, "files that are changed have to be opened")?;
+        self.by_node = by_node;
+        self.recent.clear();
         self.handles = Handles::default();
         let mut contents = Contents(value.bytes());
         let budget = self.budget.clone();
