@@ -314,7 +314,8 @@ impl Cable {
             }
             return;
         }
-        sending.asked = true;
+        // The thread comes here as well, with nothing or with what is left.
+        sending.asked |= !sending.outgoing.is_empty();
         match sending.outgoing.send(socket) {
             Ok(true) if !sending.stalled => {}
             Ok(_) => self.look(),
