@@ -150,7 +150,7 @@ pub fn pin(cpus: &[u32]) {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{Sender, channel};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -184,5 +184,64 @@ mod tests {
         (0..10).for_each(|left| assert_eq!(next().0, 9 - left));
         thread.give(work(1));
         assert_eq!(next().0, 0, "it sleeps and wakes");
+    }
+
+    /// Counts how often it was done.
+    #[derive(Default)]
+    struct Done(AtomicU32);
+
+    impl Work for Done {
+        fn step(&self) -> bool {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            false
+        }
+    }
+
+    #[test]
+    fn work_that_comes_within_a_moment_is_no_wait_in_vain() {
+        let thread = IoThread::new(Vec::new());
+        thread.start("io").unwrap();
+        if !lock(&thread.0.shared.state).spins.possible() {
+            return;
+        }
+        let done = Arc::new(Done::default());
+        let vain = || lock(&thread.0.shared.state).spins.in_vain();
+        let (begun, mut given, mut seen) = (Instant::now(), 0, false);
+        // At first nothing comes, which it remembers. Then all comes as soon as it has nothing to do: on a busy host not each time while
+        // it looks for that.
+        while !seen || vain() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "in vain: {seen}, and then for ever");
+            seen |= vain();
+            if seen {
+                given += 1;
+                thread.give(done.clone());
+                while done.0.load(Ordering::SeqCst) < given {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_ends_with_its_last_handle_and_does_what_it_was_given() {
+        for (sleeps, work) in [(false, 10), (true, 10), (true, 0)] {
+            let done = Arc::new(Done::default());
+            let thread = IoThread::new(Vec::new());
+            thread.start("io").unwrap();
+            let shared = Arc::downgrade(&thread.0.shared);
+            let begun = Instant::now();
+            let until = |over: &dyn Fn() -> bool| {
+                while !over() {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "{sleeps} {work}: it goes on");
+                    std::thread::yield_now();
+                }
+            };
+            until(&|| !sleeps || lock(&thread.0.shared.state).waits);
+            (0..work).for_each(|_| thread.give(done.clone()));
+            drop(thread.clone());
+            drop(thread);
+            until(&|| shared.strong_count() == 0);
+            assert_eq!(done.0.load(Ordering::SeqCst), work);
+        }
     }
 }

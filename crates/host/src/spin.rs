@@ -33,6 +33,18 @@ impl Spins {
         due && self.possible
     }
 
+    /// Whether another thread can execute while one spins.
+    #[cfg(test)]
+    pub(crate) fn possible(&self) -> bool {
+        self.possible
+    }
+
+    /// Whether the last one was in vain.
+    #[cfg(test)]
+    pub(crate) fn in_vain(&self) -> bool {
+        self.pause > 0
+    }
+
     /// Takes note of one that was of use, or not.
     pub fn done(&mut self, useful: bool) {
         self.pause = if useful { 0 } else { (2 * self.pause).clamp(1, PAUSE) };

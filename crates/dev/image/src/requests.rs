@@ -275,3 +275,6 @@ impl Requests {
         state
     }
 }
+
+#[cfg(test)]
+mod tests;
