@@ -1,5 +1,6 @@
 //! What this host's kernel gives, tried and not believed: the system calls of the command line that need `unsafe`.
 
+pub mod heap;
 pub mod io_thread;
 pub mod kvm;
 pub mod spin;

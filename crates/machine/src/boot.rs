@@ -71,11 +71,11 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
     let long_mode = long_mode(&config, engine)?;
     let regions = layout::ram_regions(config.memory)?;
     let (file, unpacked_max) = (Arc::new(config.kernel), config.memory.min(KERNEL_MAX));
-    let parse = move || {
-        Kernel::parse(file.clone(), unpacked_max)
+    let parse = move |known| {
+        Kernel::parse_known(file.clone(), known, unpacked_max)
             .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })
     };
-    let kernel = parse()?;
+    let kernel = parse(config.kernel_unpacked)?;
     if !long_mode && needs_long_mode(&kernel, config.protocol) {
         // Its first step into long mode would be a fault that nothing handles yet.
         return Err(Error::NoLongMode);
@@ -100,7 +100,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
     // Unpacked it is several times as large as the file, so each life unpacks its own.
     let first = Cell::new(Some(kernel));
     let loader: Loader = Box::new(move |memory| {
-        let kernel = first.take().map_or_else(&parse, Ok)?;
+        let kernel = first.take().map_or_else(|| parse(None), Ok)?;
         let loaded = load(memory, &kernel, &boot)?;
         tracing::info!(protocol = loaded.protocol.name(), rip = loaded.entry.rip, "guest loaded");
         // A kernel that multiboot loads was made for a loader that firmware started.

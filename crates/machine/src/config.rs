@@ -18,6 +18,8 @@ use crate::Pins;
 pub struct Config {
     /// The kernel file's bytes: bzImage or vmlinux, whatever its compression, or a multiboot kernel.
     pub kernel: Vec<u8>,
+    /// What its payload unpacks to, where the caller has kept that ([`Packed`](satori_boot::Packed)).
+    pub kernel_unpacked: Option<Vec<u8>>,
     /// The kernel file's name, which a multiboot kernel finds before its command line.
     pub kernel_name: String,
     /// Initial RAM disks, joined in this order; the modules of a multiboot kernel.
@@ -135,6 +137,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             kernel: Vec::new(),
+            kernel_unpacked: None,
             kernel_name: "kernel".into(),
             initrds: Vec::new(),
             cmdline: Cmdline::default(),

@@ -70,6 +70,7 @@ impl Machine {
         // The files go to whoever parses them, and are not kept twice.
         let files = Config {
             kernel: std::mem::take(&mut config.kernel),
+            kernel_unpacked: config.kernel_unpacked.take(),
             initrds: std::mem::take(&mut config.initrds),
             ..config.clone()
         };

@@ -47,5 +47,6 @@ pub mod status;
 mod switches;
 pub mod terminal;
 pub mod units;
+mod unpacked;
 pub mod usage;
 pub mod vsock;

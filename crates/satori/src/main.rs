@@ -12,9 +12,11 @@ use satori::commands::{
 use satori::say::{Out, line, say, unwritten};
 use satori::status::Status;
 use satori::{probe, qemu, terminal, usage};
+use satori_host::heap;
 
 fn main() {
     leave_cleanly_on_panic();
+    heap::one_for_all();
     if let Some(words) = qemu::called() {
         std::process::exit(qemu::main(&words).into());
     }

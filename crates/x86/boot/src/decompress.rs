@@ -11,8 +11,8 @@ use std::thread;
 
 use satori_lock::Held;
 
-use crate::BadKernel;
-use crate::lzo;
+use crate::kernel::KERNEL_MAX;
+use crate::{BadKernel, bzimage, lzo};
 
 /// How a kernel is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,31 @@ impl Compression {
     }
 }
 
+/// The payload of a bzImage, as it is packed.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// How it is packed.
+    pub compression: Compression,
+    /// How many bytes it says that it unpacks to.
+    pub length: u32,
+}
+
+impl<'a> Packed<'a> {
+    /// The payload of `file`, if that is a bzImage with one.
+    pub fn of(file: &'a [u8]) -> Option<Self> {
+        let bytes = bzimage::recognise(file).then(|| bzimage::parse(file).ok()).flatten()?.1?;
+        let compression = Compression::of(bytes).filter(|format| *format != Compression::None)?;
+        Some(Packed { bytes, compression, length: u32::from_le_bytes(*bytes.last_chunk()?) })
+    }
+
+    /// Unpacks it.
+    pub fn unpack(&self) -> Result<Vec<u8>, BadKernel> {
+        unpack(self.bytes, KERNEL_MAX).map(|(_, unpacked)| unpacked)
+    }
+}
+
 /// Unpacks `payload`, at most `max` bytes of it.
 pub(crate) fn unpack(payload: &[u8], max: u64) -> Result<(Compression, Vec<u8>), BadKernel> {
     let Some(format) = Compression::of(payload) else {
@@ -136,8 +161,9 @@ pub(crate) fn gzip_begin(file: &[u8], length: usize) -> Vec<u8> {
 
 /// Reads to the end, but stops one byte after `length`.
 fn bounded(reader: impl Read, length: usize) -> Result<Vec<u8>, String> {
-    // The length comes from the file: let the buffer grow with what is really there.
+    // The length comes from the file, within what its caller allows: until something is there, the room takes no memory.
     let mut out = Vec::new();
+    out.try_reserve_exact(length + 1).map_err(|e| e.to_string())?;
     reader.take(length as u64 + 1).read_to_end(&mut out).map_err(|e| e.to_string())?;
     Ok(out)
 }

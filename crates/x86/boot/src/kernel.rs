@@ -101,6 +101,15 @@ impl Kernel {
 
     /// Parses the kernel in `file`, unpacking at most `max` bytes.
     pub fn parse(file: impl Into<Arc<Vec<u8>>>, max: u64) -> Result<Self, BadKernel> {
+        Self::parse_known(file, None, max)
+    }
+
+    /// The same, where it may be known what the payload of a bzImage unpacks to ([`Packed::unpack`](crate::Packed::unpack)).
+    pub fn parse_known(
+        file: impl Into<Arc<Vec<u8>>>,
+        known: Option<Vec<u8>>,
+        max: u64,
+    ) -> Result<Self, BadKernel> {
         let file = file.into();
         if file.is_empty() {
             return Err(BadKernel::Empty);
@@ -109,7 +118,7 @@ impl Kernel {
             return Err(BadKernel::TooLarge { max: KERNEL_MAX });
         }
         if bzimage::recognise(&file) {
-            return Self::from_bzimage(file, max.min(KERNEL_MAX));
+            return Self::from_bzimage(file, known, max.min(KERNEL_MAX));
         }
         let multiboot = Header::find(&file);
         let by_multiboot = multiboot.map(|header| {
@@ -144,7 +153,7 @@ impl Kernel {
 
     /// The payload can be entered by PVH and the 64-bit protocol, the code around it by the 32-bit
     /// one. Without payload it is a program that only looks like Linux, as memtest86+ is.
-    fn from_bzimage(file: Arc<Vec<u8>>, max: u64) -> Result<Self, BadKernel> {
+    fn from_bzimage(file: Arc<Vec<u8>>, known: Option<Vec<u8>>, max: u64) -> Result<Self, BadKernel> {
         let (setup, payload) = bzimage::parse(&file)?;
         let version = setup.kernel_version.clone();
         let by_code =
@@ -154,7 +163,11 @@ impl Kernel {
             let ways = vec![way];
             return Self::new(Format::BzImage, Compression::None, file.clone(), Some(setup), version, ways);
         };
-        let (compression, data) = decompress::unpack(payload, max)?;
+        let known = known.filter(|known| known.len() as u64 <= max);
+        let (compression, data) = match (known, Compression::of(payload)) {
+            (Some(known), Some(compression)) => (compression, known),
+            _ => decompress::unpack(payload, max)?,
+        };
         let around = Around { setup, by_code };
         Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(around), version, None)
     }

@@ -31,7 +31,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use decompress::Compression;
+pub use decompress::{Compression, Packed};
 pub use error::{BadKernel, Error};
 pub use image::PvhReloc;
 pub use initrd::{Initrd, Module};

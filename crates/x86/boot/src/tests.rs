@@ -7,6 +7,7 @@ use satori_defs::xen::{memmap_entry, modlist_entry, start_info};
 use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::reg;
 
+use crate::Packed;
 use crate::testing::{Elf, Elf32, bzimage, gzip, lz4};
 use crate::{
     BadKernel, BootProtocol, Cmdline, Compression, Config, Error, Format, Initrd, KERNEL_MAX, Kernel, Loaded,
@@ -262,4 +263,26 @@ fn a_kernel_in_a_gzip_file_is_unpacked_and_nothing_else_in_one() {
     damaged[checksum] ^= 1;
     assert!(matches!(parse(damaged), Err(BadKernel::Payload { .. })));
     assert!(matches!(Kernel::parse(gzip(&elf), 100), Err(BadKernel::PayloadTooLarge { .. })));
+}
+
+#[test]
+fn a_payload_that_is_known_is_not_unpacked_again() {
+    let elf = Elf::default().build();
+    let file = bzimage(&gzip(&elf));
+    let packed = Packed::of(&file).expect("a payload");
+    assert_eq!((packed.compression, packed.length as usize), (Compression::Gzip, elf.len()));
+    assert_eq!(packed.unpack().expect("unpacked"), elf);
+    assert!(Packed::of(&elf).is_none() && Packed::of(&file[..file.len() / 2]).is_none());
+
+    // Nobody looks at the packed bytes then: here they are damaged.
+    let mut damaged = file.clone();
+    let at = file.windows(16).position(|bytes| packed.bytes.starts_with(bytes)).expect("where it is");
+    damaged[at + 20..at + 40].fill(0xff);
+    assert!(Kernel::parse(damaged.clone(), KERNEL_MAX).is_err());
+    let known = |max| Kernel::parse_known(damaged.clone(), Some(elf.clone()), max);
+    let kernel = known(KERNEL_MAX).expect("a kernel");
+    assert_eq!(kernel.elf(), elf);
+    assert_eq!(kernel.info.compression, Compression::Gzip);
+    // What would not have been unpacked is not taken either.
+    assert!(matches!(known(elf.len() as u64 - 1), Err(BadKernel::PayloadTooLarge { .. })));
 }

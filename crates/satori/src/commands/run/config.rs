@@ -17,7 +17,7 @@ use super::Boot;
 use crate::choose::Processors;
 use crate::commands::costs;
 use crate::inputs::{Room, read};
-use crate::{cli, engine};
+use crate::{cli, engine, unpacked};
 
 /// Ticks a second of the modelled host: CONFIG_HZ of most distributions' kernels.
 const HOST_TICK: u32 = 250;
@@ -108,6 +108,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
     let memory = processors.memory(flags.memory, flags.processor.libvirt.as_deref())?;
     balloon(flags, memory)?;
     let mut config = Config {
+        kernel_unpacked: unpacked::find(&boot.kernel),
         kernel: boot.kernel,
         kernel_name: boot.kernel_name,
         initrds: boot.initrds,
