@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{fact, fetch, file, satori, trials, verdict};
+use std::fs;
+use std::process::Command;
+
+use common::{Ended, SATORI, fact, fetch, file, satori, scratch, trials, verdict};
 
 /// Boots the `series` with `arguments` and the trials, and returns its console.
 fn boot(series: &str, arguments: &[&str]) -> String {
@@ -30,7 +33,7 @@ fn boot_enlightened(series: &str, cpus: &str) {
 
 /// As [`boot_with`] on four processors: Linux says which enlightenments it uses, and the report that it did.
 fn boot_and_report(series: &str, apic: &str, arguments: &[&str]) -> String {
-    let report = common::scratch(&format!("used-{series}.json"));
+    let report = scratch(&format!("used-{series}.json"));
     let path = report.to_str().expect("UTF-8");
     // Without APICv Linux is told to reach the APIC through MSRs.
     let fixed = ["--processor", "no-apicv", "--report", "json", "--report-file", path];
@@ -45,7 +48,7 @@ fn boot_and_report(series: &str, apic: &str, arguments: &[&str]) -> String {
     ] {
         assert!(console.contains(said), "no '{said}':\n{}", tail(&console));
     }
-    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     let used = |name: &str| report["hyperv"][name]["used"].as_u64().unwrap_or_else(|| panic!("no {name}"));
     for name in
         ["base", "vpindex", "time", "frequencies", "vapic", "tlbflush", "ipi", "stimer", "stimer_direct"]
@@ -120,7 +123,7 @@ fn without_hyper_v() {
 fn two_virtual_runs_are_one() {
     let kernel = fetch(&["kernel", "6.1"]);
     let run = |name: &str, engine: &str| {
-        let report = common::scratch(name);
+        let report = scratch(name);
         let path = report.to_str().expect("UTF-8");
         let ended = satori(&[
             "run",
@@ -143,7 +146,7 @@ fn two_virtual_runs_are_one() {
         ]);
         assert_eq!(ended.status, 0, "{}\n{}", tail(&ended.console), ended.messages);
         verdict(&ended.console).unwrap();
-        let report = std::fs::read_to_string(report).unwrap();
+        let report = fs::read_to_string(report).unwrap();
         let mut report: serde_json::Value = serde_json::from_str(&report).unwrap();
         // The host's time is the only thing that may differ, and what says where the report is from.
         assert!(report.as_object_mut().unwrap().remove("origin").is_some());
@@ -188,7 +191,7 @@ fn a_panic_of_linux_is_told() {
 /// The log's end is found at the addresses at which the kernel has it, and the registers are those that were told.
 fn stock_tools_open(dump: &str, messages: &str) {
     let tool = |program: &str, arguments: &[&str]| {
-        let output = std::process::Command::new(program).args(arguments).output();
+        let output = Command::new(program).args(arguments).output();
         let output = output.unwrap_or_else(|why| panic!("{program} is needed ({why})"));
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
     };
@@ -219,7 +222,7 @@ fn stock_tools_open(dump: &str, messages: &str) {
     let told = messages.split("RIP ").nth(1).and_then(|text| text.split_whitespace().next()).unwrap();
     assert!(registers.contains(told), "{told}\n{registers}");
     assert!(!registers.contains("Cannot access"), "code and stack are mapped\n{registers}");
-    let bytes = std::fs::read(dump).unwrap();
+    let bytes = fs::read(dump).unwrap();
     let has = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
     assert!(has(b"VFS: Unable to mount root fs") && has(b"KERNELOFFSET="), "what the kernel logged and told");
 }
@@ -241,7 +244,7 @@ fn a_panic_of_linux_names_its_function() {
 #[test]
 fn a_reboot_of_linux_restarts_or_ends() {
     let kernel = fetch(&["kernel", "6.1"]);
-    let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
+    let busybox = fs::read(fetch(&["busybox"])).unwrap();
     let script = "#!/bin/sh\necho here I am\n/bin/busybox reboot -f\n";
     let initramfs = file("reboot.cpio", &satori::initramfs::build(&busybox, script, &[]));
     let run = |arguments: &[&str]| {
@@ -258,7 +261,7 @@ fn a_reboot_of_linux_restarts_or_ends() {
 #[test]
 fn several_initrds_are_joined() {
     let kernel = fetch(&["kernel", "6.12"]);
-    let busybox = std::fs::read(fetch(&["busybox"])).unwrap();
+    let busybox = fs::read(fetch(&["busybox"])).unwrap();
     let script = "#!/bin/sh\n/bin/busybox cat /bin/extra\n/bin/busybox poweroff -f\n";
     let first = file("first.cpio", &satori::initramfs::build(&busybox, script, &[]));
     let mut second = satori::cpio::Cpio::new().file("bin/extra", 0o644, b"from the second\n").finish();
@@ -288,7 +291,7 @@ fn several_initrds_are_joined() {
 #[test]
 fn truncated_debian_kernels_are_refused() {
     for series in ["6.1", "6.12"] {
-        let whole = std::fs::read(fetch(&["kernel", series])).unwrap();
+        let whole = fs::read(fetch(&["kernel", series])).unwrap();
         for part in [1, 8, 500, 990] {
             let cut = file(&format!("cut-{series}-{part}"), &whole[..whole.len() / 1000 * part]);
             let ended = satori(&["run", "--kernel", &cut, "--timeout", "1m"]);
@@ -313,4 +316,41 @@ fn the_demo_shows_what_it_found() {
         "{}",
         ended.messages
     );
+}
+
+/// What a kernel unpacks to is kept, and taken instead of unpacking it again.
+#[test]
+fn what_a_kernel_unpacks_to_is_kept() {
+    let (kernel, cache) = (fetch(&["kernel", "6.12"]), scratch("unpacked-cache"));
+    let _ = fs::remove_dir_all(&cache);
+    let run = || -> Ended {
+        let mut command = Command::new(SATORI);
+        command.args([
+            "run",
+            "--kernel",
+            &kernel,
+            "--timeout",
+            "50ms",
+            "--report",
+            "off",
+            "--engine",
+            "translator",
+        ]);
+        command.env("XDG_CACHE_HOME", &cache).output().expect("satori runs").into()
+    };
+    let first = run();
+    assert_eq!(first.status, 124, "{}", first.messages);
+    let kept: Vec<_> = fs::read_dir(cache.join("satori/unpacked")).expect("a folder").flatten().collect();
+    let [kept] = &kept[..] else { panic!("{kept:?}") };
+    let length = kept.metadata().expect("its length").len() as usize - 4;
+    // As long and with a sum that is right, but nothing that the file unpacks to: who unpacked it would not see that.
+    let mut other = vec![0; length];
+    other.extend(crc32fast::hash(&other).to_le_bytes());
+    fs::write(kept.path(), &other).expect("written");
+    let second = run();
+    assert!(second.status == 2 && second.messages.contains("without ELF"), "{}", second.messages);
+    // What was written in part is unpacked again, and whole again.
+    fs::write(kept.path(), &other[..length / 2]).expect("written");
+    assert_eq!(run().status, 124);
+    assert_eq!(kept.path().metadata().expect("its length").len() as usize, length + 4);
 }

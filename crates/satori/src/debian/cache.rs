@@ -6,6 +6,7 @@
 //! satori/apt-arm64/      the same for AArch64
 //! satori/files/          what was unpacked, one file a package and version
 //! satori/kernel-6.12     a link to the file that this request found last
+//! satori/unpacked/       what the last kernels unpacked to (unpacked.rs)
 //! ```
 
 use std::fs::{self, File};
