@@ -93,3 +93,35 @@ pub fn arm(state: &arm_state::CpuState) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use satori_defs::x86::cr0;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_what_a_vcpu_did_where_and_whether_interrupts_reach_it() {
+        let map =
+            "ffffffff81000000 T _text\nffffffff81000100 T native_safe_halt\nffffffff81000200 T _etext\n";
+        let symbols = Symbols::parse(map.as_bytes(), "System.map").unwrap();
+        let mut state =
+            CpuState { rip: 0xffff_ffff_8100_010b, rflags: 2, cr0: cr0::PE, ..CpuState::default() };
+        state.activity = Activity::Active;
+        assert_eq!(place(&state, Some(&symbols)), "executed native_safe_halt+0xb, interrupts off");
+        assert_eq!(place(&state, None), "executed 0xffffffff8100010b at CPL 0, interrupts off");
+        (state.activity, state.rflags) = (Activity::Halted, 2 | rflags::IF);
+        assert_eq!(place(&state, Some(&symbols)), "slept native_safe_halt+0xb");
+        // Whatever a program has there, it is no function of the kernel's.
+        state.activity = Activity::Active;
+        state.seg[seg::SS].rights |= 3 << 5;
+        assert_eq!(place(&state, Some(&symbols)), "executed 0xffffffff8100010b at CPL 3");
+        for (activity, told) in [
+            (Activity::WaitForSipi, "was not started by the guest"),
+            (Activity::Shutdown, "was shut down 0xffffffff8100010b at CPL 3"),
+        ] {
+            state.activity = activity;
+            assert_eq!(place(&state, Some(&symbols)), told);
+        }
+    }
+}

@@ -6,10 +6,10 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::gdb::{
-    BASE, CODE, Client, DATA, FLAG, RIP, RSP, STATUS, end, hex, launch, session, start, unhex,
+    BASE, CODE, Client, DATA, FLAG, RAX, RIP, RSP, STATUS, end, hex, launch, session, start, unhex,
 };
 use common::{bare, file, pvh};
 
@@ -51,9 +51,16 @@ fn a_lost_connection_lets_the_guest_run_and_another_may_come() {
     first.ok(&format!("Z0,{:x},1", BASE + 5));
     first.go();
     drop(first);
-    std::thread::sleep(Duration::from_millis(200));
-    let mut second = Client::connect(&address);
-    assert!(second.memory(DATA) > 1, "its breakpoint was gone");
+    // Who comes stops it, perhaps before it went on.
+    let begun = Instant::now();
+    let mut second = loop {
+        std::thread::sleep(Duration::from_millis(200));
+        let mut next = Client::connect(&address);
+        if next.memory(DATA) > 1 {
+            break next;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "its breakpoint is not gone");
+    };
     second.ok(&format!("M{FLAG:x},4:01000000"));
     drop(second);
     assert_eq!(end(child).status, STATUS);
@@ -207,6 +214,23 @@ fn an_arm64_guest_is_stopped_at_its_interrupts_vector() {
     }
 }
 
+/// The numbers that a guest of a guest tells before it waits: where its code is, where its page, and where that is for its hypervisor.
+fn told(console: &mut impl BufRead) -> [u64; 3] {
+    let mut line = String::new();
+    console.read_line(&mut line).unwrap();
+    let numbers = line.trim().split("0x").skip(1).map(|rest| {
+        u64::from_str_radix(rest.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap(), 16).unwrap()
+    });
+    numbers.collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}"))
+}
+
+/// What 'monitor vmcs' says of the field `name`.
+fn value(vmcs: &str, name: &str) -> u64 {
+    let row = vmcs.lines().find(|line| line.split_whitespace().next() == Some(name));
+    let word = row.and_then(|row| row.split("0x").nth(1)).unwrap_or_else(|| panic!("{name}: {vmcs}"));
+    u64::from_str_radix(word, 16).unwrap()
+}
+
 /// A guest of a guest, by an enlightened VMCS, that executes three instructions in a loop: a debugger finds it, its hypervisor, and
 /// what is between the two.
 #[test]
@@ -217,12 +241,7 @@ fn a_guest_of_the_guest_is_a_thread_beside_its_hypervisor() {
         let words = ["--cmdline", "hv_nested cpus=1 only=waits wait=yes", "--gdb", "tcp::0"];
         let (mut child, address) = launch(kernel.to_str().unwrap(), &[&flags[..], &words].concat());
         let mut console = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        console.read_line(&mut line).unwrap();
-        let numbers = line.trim().split("0x").skip(1).map(|rest| {
-            u64::from_str_radix(rest.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap(), 16).unwrap()
-        });
-        let [code, page, elsewhere] = numbers.collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let [code, page, elsewhere] = told(&mut console);
         let mut gdb = Client::connect(&address);
         gdb.ok(&format!("Z0,{code:x},1"));
         // Nobody but the guest is there, so a breakpoint for its hypervisor alone stops nothing.
@@ -236,11 +255,7 @@ fn a_guest_of_the_guest_is_a_thread_beside_its_hypervisor() {
         assert!(gdb.go().contains("swbreak"));
         assert_eq!(gdb.register(RIP), code);
         let vmcs = gdb.monitor("vmcs 0");
-        let value = |name: &str| {
-            let row = vmcs.lines().find(|line| line.split_whitespace().next() == Some(name));
-            let word = row.and_then(|row| row.split("0x").nth(1)).unwrap_or_else(|| panic!("{name}: {vmcs}"));
-            u64::from_str_radix(word, 16).unwrap()
-        };
+        let value = |name: &str| value(&vmcs, name);
         assert!(
             vmcs.starts_with("CPU#0 enlightened VMCS at 0x") && vmcs.contains("its guest executes"),
             "{vmcs}"
@@ -281,6 +296,59 @@ fn a_guest_of_the_guest_is_a_thread_beside_its_hypervisor() {
         assert!(gdb.monitor("vmcs").contains("EXIT_REASON                  0xa"), "CPUID");
         let loop_end = gdb.register(RIP);
         assert!((code..code + 16).contains(&loop_end), "{loop_end:#x}");
+        gdb.ok("D;1");
+        let mut rest = String::new();
+        console.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains(" 0 failed"), "{rest}");
+        assert_eq!(end(child).status, 1);
+    }
+}
+
+/// The same by a VMCB and nested paging: of a guest of SVM its hypervisor has RAX and RSP in the VMCB.
+#[test]
+fn a_guest_of_svm_is_a_thread_beside_its_hypervisor() {
+    for (clock, engine) in [("virtual", "translator"), ("real", "interpreter")] {
+        let kernel = bare::program("svm");
+        let flags = ["--nested", "svm", "--clock", clock, "--engine", engine, "--gdb", "tcp::0"];
+        let words = ["--cmdline", "svm cpus=1 only=waits wait=yes"];
+        let (mut child, address) = launch(kernel.to_str().unwrap(), &[&flags[..], &words].concat());
+        let mut console = BufReader::new(child.stdout.take().unwrap());
+        let [code, page, elsewhere] = told(&mut console);
+        let mut gdb = Client::connect(&address);
+        gdb.ok(&format!("Z0,{code:x},1"));
+        assert!(gdb.monitor("level 2").contains("the guest's own guests"));
+        assert!(gdb.go().contains("swbreak"));
+        assert_eq!((gdb.register(RIP), gdb.register(RAX)), (code, page));
+        let vmcb = gdb.monitor("vmcb 0");
+        assert!(vmcb.starts_with("CPU#0 VMCB at 0x") && vmcb.contains("its guest executes"), "{vmcb}");
+        assert_eq!((value(&vmcb, "RIP"), value(&vmcb, "RAX"), value(&vmcb, "NESTED")), (code, page, 1));
+        assert_eq!((value(&vmcb, "INTERCEPTS_3"), value(&vmcb, "INTERCEPTS_4")), (1 << 31 | 1 << 18, 1));
+        let number = |gdb: &mut Client| gdb.ask("qfThreadInfo").matches('p').count();
+        let extra = |gdb: &mut Client| String::from_utf8(unhex(&gdb.ask("qThreadExtraInfo,p1.2"))).unwrap();
+        assert_eq!((number(&mut gdb), &*extra(&mut gdb)), (2, "CPU#0 [the hypervisor, at its VM exit]"));
+        gdb.ok(&format!("M{page:x},4:00000000"));
+        gdb.ok("Hgp1.2");
+        // POP RBP and POP RBX are behind VMRUN, and CLGI is before it.
+        let (host, stack) = (gdb.register(RIP), gdb.register(RSP));
+        assert_eq!((gdb.memory(host) & 0xffff, gdb.memory(host - 6)), (0x5b5d, 0x0fdd_010f));
+        assert_eq!(gdb.ask(&format!("m{page:x},4")), "E0e", "it has no such page");
+        gdb.ok(&format!("M{elsewhere:x},4:01000000"));
+        gdb.ok("Hgp1.1");
+        assert_eq!(gdb.memory(page), 1);
+        // Behind the exit the hypervisor executes, and its guest is the other one.
+        gdb.ok(&format!("z0,{code:x},1"));
+        gdb.monitor("level 1");
+        gdb.ok(&format!("Z0,{host:x},1"));
+        assert!(gdb.go().contains("swbreak"));
+        assert_eq!((gdb.register(RIP), gdb.register(RSP)), (host, stack));
+        let vmcb = gdb.monitor("vmcb");
+        assert!(vmcb.contains("its hypervisor executes"), "{vmcb}");
+        assert_eq!((value(&vmcb, "EXIT_CODE"), value(&vmcb, "RIP")), (0x72, code + 8), "CPUID");
+        let other = extra(&mut gdb);
+        assert!(other.starts_with("CPU#0 [the guest of the VMCB at 0x"), "{other}");
+        gdb.ok("Hgp1.2");
+        assert_eq!((gdb.register(RIP), gdb.register(RAX), gdb.memory(page)), (code + 8, page, 1));
+        assert_eq!(gdb.register(RSP), value(&vmcb, "RSP"));
         gdb.ok("D;1");
         let mut rest = String::new();
         console.read_to_string(&mut rest).unwrap();

@@ -176,7 +176,12 @@ fn commands_that_run_no_guest_do_not_mind_a_closed_pipe() {
 #[test]
 fn an_output_that_nobody_reads_does_not_hold_the_way_out() {
     let child = start("unread", &pvh::chatter(), Stdio::null(), Stdio::piped());
-    std::thread::sleep(Duration::from_millis(500));
+    let (pipe, started) = (child.stdout.as_ref().unwrap(), Instant::now());
+    let room = rustix::pipe::fcntl_getpipe_size(pipe).unwrap() as u64;
+    while rustix::io::ioctl_fionread(pipe).unwrap() + 4096 <= room {
+        assert!(started.elapsed() < Duration::from_secs(60), "it is not full");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     send(&child, Signal::INT);
     assert_eq!(end(child).status, 130);
 }

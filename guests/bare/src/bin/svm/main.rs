@@ -8,6 +8,7 @@ mod lasting;
 mod machine;
 mod signals;
 mod virtualized;
+mod waits;
 
 use lasting::lasting;
 use machine::{Machine, SVME, at};
@@ -16,8 +17,9 @@ use satori_guests::defs::x86::vector;
 use satori_guests::{Expect, Subject, Test, code, guest, insn, paging};
 use signals::signals;
 use virtualized::{nested, virtual_events};
+use waits::waits;
 
-guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested, lasting, signals);
+guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested, lasting, signals, waits);
 
 const INVALID: u64 = u64::MAX;
 const CPUID: u64 = 0x72;

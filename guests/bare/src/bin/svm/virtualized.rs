@@ -1,5 +1,6 @@
 //! What of the processor a guest has as its own: interrupts, NMIs, flags, priority, time; and nested paging.
 
+use satori_guests::place::{load, store};
 use satori_guests::{Test, insn, paging};
 
 use crate::CPUID;
@@ -69,21 +70,23 @@ pub fn virtual_events(t: &mut Test) {
     machine.end();
 }
 
+/// Tables of nested paging that lead each address to itself, and where the entry of the small page at `page` is.
+pub fn tables(page: u64) -> (u64, u64) {
+    let [top, middle, low, small] = core::array::from_fn::<u64, 4, _>(|_| paging::page());
+    store(top, middle | 7);
+    store(middle, low | 7);
+    (0..512).for_each(|index| store(low + 8 * index, index << 21 | 0x87));
+    let large = page >> 21;
+    (0..512).for_each(|index| store(small + 8 * index, large << 21 | index << 12 | 7));
+    store(low + 8 * large, small | 7);
+    (top, small + 8 * (page >> 12 & 0x1ff))
+}
+
 /// Tables of 2 MiB pages to themselves, but for one page that is refused.
 pub fn nested(t: &mut Test) {
     let machine = Machine::new();
-    let [top, middle, low, small] = core::array::from_fn::<u64, 4, _>(|_| paging::page());
     let subject = paging::page();
-    let entry = |table: u64, index: u64, value: u64| {
-        // SAFETY: the tables are this case's.
-        unsafe { ((table + 8 * index) as *mut u64).write_volatile(value) };
-    };
-    entry(top, 0, middle | 7);
-    entry(middle, 0, low | 7);
-    (0..512).for_each(|index| entry(low, index, index << 21 | 0x87));
-    let (large, page) = (subject >> 21, subject >> 12 & 0x1ff);
-    (0..512).for_each(|index| entry(small, index, large << 21 | index << 12 | 7));
-    entry(low, large, small | 7);
+    let (top, entry) = tables(subject);
     // MOV RAX,subject; MOV [RAX],EAX, or MOV EAX,[RAX], or CALL RAX.
     let code = |then: [u8; 2]| {
         let mut code = [0x90_u8; 14];
@@ -93,36 +96,34 @@ pub fn nested(t: &mut Test) {
         code[12..].copy_from_slice(&[0x0f, 0xa2]);
         code
     };
-    let (store, load, call) = (code([0x89, 0x00]), code([0x8b, 0x00]), code([0xff, 0xd0]));
+    let (writes, reads, calls) = (code([0x89, 0x00]), code([0x8b, 0x00]), code([0xff, 0xd0]));
     for (name, value, code, told) in [
-        ("there", subject | 7, &store, None),
-        ("not there", 0, &store, Some(0x1_0000_0006)),
-        ("not there, read", 0, &load, Some(0x1_0000_0004)),
-        ("not to be written", subject | 5, &store, Some(0x1_0000_0007)),
-        ("to be read", subject | 5, &load, None),
-        ("the host's alone", subject | 3, &load, Some(0x1_0000_0005)),
-        ("not to be executed", subject | 1 << 63 | 7, &call, Some(0x1_0000_0015)),
-        ("reserved", subject | 1 << 51 | 7, &load, Some(0x1_0000_000d)),
+        ("there", subject | 7, &writes, None),
+        ("not there", 0, &writes, Some(0x1_0000_0006)),
+        ("not there, read", 0, &reads, Some(0x1_0000_0004)),
+        ("not to be written", subject | 5, &writes, Some(0x1_0000_0007)),
+        ("to be read", subject | 5, &reads, None),
+        ("the host's alone", subject | 3, &reads, Some(0x1_0000_0005)),
+        ("not to be executed", subject | 1 << 63 | 7, &calls, Some(0x1_0000_0015)),
+        ("reserved", subject | 1 << 51 | 7, &reads, Some(0x1_0000_000d)),
     ] {
         machine.fresh();
         machine.set(at::NESTED, 1);
         machine.set(at::NESTED_CR3, top);
-        entry(small, page, value);
+        store(entry, value);
         let reason = machine.run(code);
         t.eq(name, reason, if told.is_some() { 0x400 } else { CPUID });
         if let Some(told) = told {
             t.eq((name, "EXITINFO"), [machine.get(at::INFO1), machine.get(at::INFO2)], [told, subject]);
         }
     }
-    // SAFETY: as above.
-    let marks = |index: u64| unsafe { ((small + 8 * index) as *const u64).read_volatile() } & 0x60;
-    entry(small, page, subject | 7);
-    for (name, code, wanted) in [("accessed", &load, 0x20), ("dirty", &store, 0x60)] {
+    store(entry, subject | 7);
+    for (name, code, wanted) in [("accessed", &reads, 0x20), ("dirty", &writes, 0x60)] {
         machine.fresh();
         machine.set(at::NESTED, 1);
         machine.set(at::NESTED_CR3, top);
         machine.run(code);
-        t.eq(name, marks(page), wanted);
+        t.eq(name, load::<u64>(entry) & 0x60, wanted);
     }
     machine.end();
 }
