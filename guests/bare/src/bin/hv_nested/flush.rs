@@ -2,15 +2,16 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use satori_guests::cpu::selector;
 use satori_guests::defs::hyperv::{assist, call};
 use satori_guests::defs::x86::pte;
 use satori_guests::hyperv::{Control, call, hypercall_page};
 use satori_guests::paging::{FREE, Space};
 use satori_guests::place::{load, store};
-use satori_guests::{Test, insn, l2, paging, smp};
+use satori_guests::{Test, code, insn, l2, paging, smp};
 
 use crate::clean::{eptp, tables};
-use crate::machine::{Machine, at};
+use crate::machine::{Machine, Registers, at};
 use crate::{CPUID, DIRECT_FLUSH, GPA_FLUSH, nested};
 
 const VMCALL: u32 = 18;
@@ -163,6 +164,16 @@ pub fn direct_flush(t: &mut Test) {
     vmcs.set32(at::ENLIGHTENMENTS, 0);
     vmcs.set32(at::CLEAN, 0xffff);
     t.eq("and back", flusher.run(false), VMCALL);
+    // A program of the guest's has no calls.
+    flusher.fresh(SPACE, 0);
+    for (number, selector, rights) in [(1, selector::USER_CODE, 0xa0fb), (2, selector::USER_DATA, 0xc0f3)] {
+        vmcs.set16(at::GUEST_SELECTORS + 2 * number, selector);
+        vmcs.set32(at::GUEST_RIGHTS + 4 * number, rights);
+    }
+    flusher.space.map(FREE, code!("vmcall", "cpuid").copy_to(flusher.new).start, pte::U);
+    vmcs.set(at::GUEST_RIP, FREE);
+    let mut registers = Registers { rcx: SPACE.0, rdx: flusher.input, ..Registers::default() };
+    t.eq("not at level 3", flusher.machine.go(true, &mut registers), Ok(VMCALL));
     flusher.machine.end();
 }
 
@@ -242,7 +253,7 @@ pub fn guest_physical_flush(t: &mut Test) {
     store(new, NEW);
     let code = l2!("mov rax, [rdi]", "cpuid");
     let read = |launch: bool| {
-        let mut registers = crate::machine::Registers { rdi: place, ..Default::default() };
+        let mut registers = Registers { rdi: place, ..Default::default() };
         machine.vmcs.set(at::GUEST_RIP, code);
         let reason = machine.go(launch, &mut registers);
         (reason, registers.rax)

@@ -32,6 +32,7 @@ guest!(
     versions,
     places,
     released,
+    segments,
     clean_fields,
     moves,
     direct_timer,
@@ -177,9 +178,21 @@ fn released(t: &mut Test) {
     t.eq("all of it is read again", machine.run(false, l2!("rdtsc", "cpuid"), 0), Ok(16));
     // Another one is not in use: that stays so.
     let other = paging::page();
-    store(other, 1_u32);
+    const ONES: u64 = u64::MAX;
+    (8..4096).step_by(8).for_each(|offset| store(other + offset, ONES));
+    store(other, 1_u64);
     t.holds("VMCLEAR of another", vmclear(other));
-    t.holds("nor is it written", words(other)[1..].iter().all(|word| *word == 0));
+    t.holds("nor is it written", words(other)[1..].iter().all(|word| *word == ONES));
+    machine.end();
+}
+
+/// An exit tells what became of segments, of which hardly any hypervisor reads more.
+fn segments(t: &mut Test) {
+    let machine = Machine::new();
+    let selector = machine.vmcs.page + at::GUEST_SELECTORS + 6;
+    t.holds("DS", satori_guests::place::load::<u16>(selector) != 0);
+    t.eq("an entry", machine.run(true, l2!("xor ecx, ecx", "mov ds, ecx", "cpuid"), 0), Ok(CPUID));
+    t.eq("DS, which the guest loaded", satori_guests::place::load::<u16>(selector), 0);
     machine.end();
 }
 
