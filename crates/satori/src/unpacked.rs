@@ -7,7 +7,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
@@ -92,7 +92,7 @@ fn prune(folder: &Path) -> io::Result<()> {
     whole.iter().take(many).chain(&begun).try_for_each(|(_, path)| fs::remove_file(path).or_else(gone))
 }
 
-fn is_begun(path: &PathBuf) -> bool {
+fn is_begun(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("begun-"))
 }
 
@@ -103,6 +103,8 @@ fn gone(error: io::Error) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
