@@ -3,8 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -32,7 +31,8 @@ impl Guest {
             .spawn()
             .expect("satori runs");
         let begin = Instant::now();
-        while !Path::new(&socket).exists() {
+        // It is there a moment before it can be reached.
+        while UnixStream::connect(&socket).is_err() {
             assert!(begin.elapsed() < Duration::from_secs(30), "no socket");
             std::thread::sleep(Duration::from_millis(10));
         }

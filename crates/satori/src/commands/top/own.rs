@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -100,8 +101,13 @@ impl Own {
             std::thread::Builder::new().name("console".into()).spawn(move || copy(from, console)).ok()
         });
         let mut own = Own { child, folder, messages, console };
-        while !own.socket().exists() {
+        let socket = own.socket();
+        // It is there a moment before it can be reached, and still when the guest has ended.
+        while UnixStream::connect(&socket).is_err() {
             if lock(&own.child).try_wait()?.is_some() {
+                if socket.exists() {
+                    break;
+                }
                 let said = own.said();
                 bail!("the guest did not start: {}", said.trim().trim_start_matches("satori: "));
             }
