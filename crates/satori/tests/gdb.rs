@@ -224,6 +224,9 @@ fn told(console: &mut impl BufRead) -> [u64; 3] {
     numbers.collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}"))
 }
 
+/// Where an enlightened VMCS has the TSC's offset (TLFS, HV_VMX_ENLIGHTENED_VMCS).
+const TSC_OFFSET: u64 = 0x190;
+
 /// What 'monitor vmcs' says of the field `name`.
 fn value(vmcs: &str, name: &str) -> u64 {
     let row = vmcs.lines().find(|line| line.split_whitespace().next() == Some(name));
@@ -291,9 +294,15 @@ fn a_guest_of_the_guest_is_a_thread_beside_its_hypervisor() {
                 .unwrap()
                 .starts_with("CPU#0 [the guest of the enlightened VMCS at 0x")
         );
+        // What the hypervisor writes to the structure is what its next entry would find.
+        let structure = vmcs.split("0x").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+        let offset = u64::from_str_radix(structure, 16).unwrap() + TSC_OFFSET;
+        gdb.ok(&format!("M{offset:x},4:78563412"));
         gdb.ok("Hgp1.2");
         assert_eq!(gdb.memory(page), 1);
-        assert!(gdb.monitor("vmcs").contains("EXIT_REASON                  0xa"), "CPUID");
+        let vmcs = gdb.monitor("vmcs");
+        assert!(vmcs.contains("its hypervisor executes"), "{vmcs}");
+        assert_eq!((self::value(&vmcs, "EXIT_REASON"), self::value(&vmcs, "TSC_OFFSET")), (0xa, 0x1234_5678));
         let loop_end = gdb.register(RIP);
         assert!((code..code + 16).contains(&loop_end), "{loop_end:#x}");
         gdb.ok("D;1");

@@ -283,7 +283,9 @@ fn the_bench_counts_the_exits_that_the_talk_had_with_an_enlightened_vmcs() {
     // Debian as L2, by this host's QEMU if it has one; of that no exits are counted.
     let linux =
         case["rows"].as_array().expect("rows").iter().find(|row| row["row"] == "clock-l2").expect("the row");
-    assert_eq!(linux["cycles"].is_f64(), Path::new("/usr/bin/qemu-system-x86_64").exists(), "{linux:#}");
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let has = std::env::split_paths(&folders).any(|folder| folder.join("qemu-system-x86_64").is_file());
+    assert_eq!(linux["cycles"].is_f64(), has, "{linux:#}");
     assert!(linux.get("exits_l2").is_none(), "{linux:#}");
 }
 
