@@ -124,9 +124,12 @@ fn nodes(domain: &Domain) -> Result<Vec<NumaSpec>, String> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn flags(xml: &str, words: &[&str]) -> Result<cli::Machine, String> {
-        let file = std::env::temp_dir().join(format!("satori-domain-{}-{}", std::process::id(), xml.len()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let file = std::env::temp_dir().join(format!("satori-domain-{}-{number}", std::process::id()));
         std::fs::write(&file, xml).unwrap();
         let file_word = file.display().to_string();
         let all = ["satori", "run", "--kernel", "k", "--libvirt", &file_word]
@@ -136,6 +139,7 @@ mod tests {
             panic!("another command")
         };
         let taken = take(&mut run.machine).map_err(|why| format!("{why:#}").replace(&file_word, "d.xml"));
+        std::fs::remove_file(&file).unwrap();
         taken.map(|()| run.machine)
     }
 
