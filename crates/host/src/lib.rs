@@ -3,6 +3,7 @@
 pub mod heap;
 pub mod io_thread;
 pub mod kvm;
+pub mod mapped;
 pub mod spin;
 pub mod tap;
 pub mod watch;

@@ -1,10 +1,9 @@
 //! From the configuration's files to a loaded guest.
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use satori_boot::acpi::{Node, Platform};
-use satori_boot::{BootProtocol, Initrd, KERNEL_MAX, Kernel, layout, load, needs_long_mode};
+use satori_boot::{BootProtocol, Contents, Initrd, KERNEL_MAX, Kernel, layout, load, needs_long_mode};
 use satori_cpuid::Topology;
 use satori_memory::Region;
 
@@ -70,7 +69,7 @@ pub(crate) fn shares(numa: &[NumaNode], regions: &[Region]) -> Vec<Vec<(u64, u64
 pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, Loader), Error> {
     let long_mode = long_mode(&config, engine)?;
     let regions = layout::ram_regions(config.memory)?;
-    let (file, unpacked_max) = (Arc::new(config.kernel), config.memory.min(KERNEL_MAX));
+    let (file, unpacked_max) = (Contents::from(config.kernel), config.memory.min(KERNEL_MAX));
     let parse = move |known| {
         Kernel::parse_known(file.clone(), known, unpacked_max)
             .map_err(|why| satori_boot::Error::Kernel { name: "the kernel".into(), why })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use satori_boot::{Cmdline, Module, ProtocolChoice, Smbios};
+use satori_boot::{Cmdline, Contents, Module, ProtocolChoice, Smbios};
 use satori_cpuid::{Feature, Topology};
 use satori_engine::VmxProcessor;
 use satori_journal::Journal;
@@ -19,7 +19,7 @@ pub struct Config {
     /// The kernel file's bytes: bzImage or vmlinux, whatever its compression, or a multiboot kernel.
     pub kernel: Vec<u8>,
     /// What its payload unpacks to, where the caller has kept that ([`Packed`](satori_boot::Packed)).
-    pub kernel_unpacked: Option<Vec<u8>>,
+    pub kernel_unpacked: Option<Contents>,
     /// The kernel file's name, which a multiboot kernel finds before its command line.
     pub kernel_name: String,
     /// Initial RAM disks, joined in this order; the modules of a multiboot kernel.

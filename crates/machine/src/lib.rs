@@ -63,7 +63,8 @@ pub use outcome::{Event, Outcome};
 pub use perf::{CodeNames, PerfFile};
 pub use pins::{Pins, host_processors};
 pub use satori_boot::{
-    BootProtocol, Cmdline, Compression, DEFAULT_CMDLINE, KERNEL_MAX, Module, Packed, ProtocolChoice, Smbios,
+    BootProtocol, Cmdline, Compression, Contents, DEFAULT_CMDLINE, KERNEL_MAX, Module, Packed,
+    ProtocolChoice, Smbios,
 };
 pub use satori_engine::{CONTROLS, REASONS, Vmx, VmxProcessor, VmxRow};
 pub use satori_image as image;

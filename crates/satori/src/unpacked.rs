@@ -1,17 +1,18 @@
 //! Kernels as they were unpacked, kept from one run to the next.
 //!
-//! zstd's and xz's kernels take longer to unpack than a guest takes to its first line. What comes out is kept beside what was
-//! fetched, `satori/unpacked/DIGEST`, by the digest of what was packed: its bytes, and a checksum, as a host that went down may have written
-//! only a part. Who cannot keep it unpacks it again.
+//! To unpack a kernel of zstd or xz takes half as long as to boot it. What comes out is
+//! kept beside what was fetched, `satori/unpacked/DIGEST`, by the digest of what was packed: its bytes, and a checksum, as a host that went
+//! down may have written only a part. Who cannot keep it unpacks it again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
-use satori_machine::{Compression, Packed};
+use satori_host::mapped::Mapped;
+use satori_machine::{Compression, Contents, Packed};
 
 use crate::debian::cache;
 
@@ -21,49 +22,59 @@ const KEPT: usize = 4;
 const LEFT: Duration = Duration::from_secs(3600);
 
 /// What `kernel` unpacks to, if it is one whose unpacking takes long and that can be unpacked.
-pub(crate) fn find(kernel: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn find(kernel: &[u8]) -> Option<Contents> {
     let packed = Packed::of(kernel)?;
-    // LZ4 is unpacked as fast as a file is read.
+    // LZ4 is unpacked as fast as what was kept is compared with its checksum.
     if packed.compression == Compression::Lz4 {
         return None;
     }
     let folder = cache::folder().ok()?.join("unpacked");
     let file = folder.join(blake3::hash(packed.bytes).to_hex().as_str());
     if let Some(known) = read(&file, packed.length) {
-        return Some(known);
+        return Some(Contents::new(known));
     }
     // What is wrong with it is told by who needs it.
     let unpacked = packed.unpack().ok()?;
     if let Err(why) = keep(&folder, &file, &unpacked) {
         tracing::info!("the unpacked kernel is not kept in {}: {why}", folder.display());
     }
-    Some(unpacked)
+    Some(unpacked.into())
+}
+
+/// What was kept, without its checksum.
+struct Kept {
+    file: Mapped,
+    length: usize,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.file.as_ref()[..self.length]
+    }
 }
 
 /// The `length` bytes that were kept as `file`; nothing unless it is whole and nobody else could have written it.
-fn read(file: &Path, length: u32) -> Option<Vec<u8>> {
-    let mut file =
-        OpenOptions::new().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(file).ok()?;
+fn read(file: &Path, length: u32) -> Option<Kept> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(file).ok()?;
     let metadata = file.metadata().ok()?;
     let own = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
     if !own || !metadata.is_file() || metadata.len() != u64::from(length) + 4 {
         return None;
     }
-    let length = length as usize;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length + 4).ok()?;
-    (&mut file).take(length as u64 + 4).read_to_end(&mut bytes).ok()?;
-    let sum = *bytes.split_off(length).first_chunk()?;
-    let whole = bytes.len() == length && crc32fast::hash(&bytes) == u32::from_le_bytes(sum);
+    let kept = Kept { file: Mapped::new(&file).ok()?, length: length as usize };
+    let sum = kept.file.as_ref().last_chunk().map(|sum| u32::from_le_bytes(*sum));
+    let whole = sum == Some(crc32fast::hash(kept.as_ref()));
     // The time of its last use says what goes first.
     let _ = whole.then(|| file.set_modified(SystemTime::now()));
-    whole.then_some(bytes)
+    whole.then_some(kept)
 }
 
 /// Keeps `bytes` as `file` in `folder`, instead of what was used longest ago.
 fn keep(folder: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let begun = folder.join(format!("begun-{}", std::process::id()));
+    // Containers that share the folder have the same numbers of processes.
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let begun = folder.join(format!("begun-{}-{now}", std::process::id()));
     let written = write(&begun, bytes).and_then(|()| fs::rename(&begun, file));
     if written.is_err() {
         let _ = fs::remove_file(&begun);
@@ -73,8 +84,7 @@ fn keep(folder: &Path, file: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn write(begun: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file: File =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(begun)?;
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(begun)?;
     file.write_all(bytes)?;
     file.write_all(&crc32fast::hash(bytes).to_le_bytes())
 }
@@ -118,20 +128,21 @@ mod tests {
         let folder = folder("whole");
         let (file, bytes) = (folder.join("a"), b"a kernel".repeat(999));
         let length = bytes.len() as u32;
-        assert_eq!(read(&file, length), None);
+        let found = |length| read(&file, length).map(|kept| kept.as_ref().to_vec());
+        assert_eq!(found(length), None);
         keep(&folder, &file, &bytes).expect("kept");
-        assert_eq!(read(&file, length), Some(bytes.clone()));
-        assert_eq!(read(&file, length - 1), None, "another length");
+        assert_eq!(found(length), Some(bytes.clone()));
+        assert_eq!(found(length - 1), None, "another length");
         let mut damaged = fs::read(&file).expect("the file");
         damaged[17] ^= 1;
         fs::write(&file, &damaged).expect("damaged");
-        assert_eq!(read(&file, length), None, "damaged");
+        assert_eq!(found(length), None, "damaged");
         keep(&folder, &file, &bytes).expect("kept again");
         let mode = |mode| fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode));
         mode(0o620).expect("its mode");
-        assert_eq!(read(&file, length), None, "others may write it");
+        assert_eq!(found(length), None, "others may write it");
         mode(0o600).expect("its mode");
-        assert_eq!(read(&file, length), Some(bytes));
+        assert_eq!(found(length), Some(bytes));
         fs::remove_dir_all(&folder).expect("removed");
     }
 

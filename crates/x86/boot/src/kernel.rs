@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use satori_defs::linux;
 
@@ -11,7 +10,7 @@ use crate::bzimage::{self, SetupHeader, first_word};
 use crate::decompress::{self, Compression};
 use crate::image::{Image, PvhReloc};
 use crate::multiboot::{self, Header};
-use crate::{BadKernel, BootProtocol, Error};
+use crate::{BadKernel, BootProtocol, Contents, Error};
 
 /// Largest kernel file, and largest unpacked payload, in bytes.
 pub const KERNEL_MAX: u64 = 1 << 30;
@@ -54,7 +53,7 @@ pub struct Kernel {
     pub info: KernelInfo,
     pub(crate) ways: Vec<Way>,
     pub(crate) setup: Option<SetupHeader>,
-    data: Arc<Vec<u8>>,
+    data: Contents,
 }
 
 /// What a bzImage has around its payload.
@@ -70,7 +69,7 @@ pub(crate) struct Way {
     pub protocol: BootProtocol,
     pub image: Image,
     /// What the image's segments are ranges of.
-    pub data: Arc<Vec<u8>>,
+    pub data: Contents,
 }
 
 /// (offset, bytes there, what such a file is): foreign files that people give by mistake.
@@ -100,14 +99,14 @@ impl Kernel {
     }
 
     /// Parses the kernel in `file`, unpacking at most `max` bytes.
-    pub fn parse(file: impl Into<Arc<Vec<u8>>>, max: u64) -> Result<Self, BadKernel> {
+    pub fn parse(file: impl Into<Contents>, max: u64) -> Result<Self, BadKernel> {
         Self::parse_known(file, None, max)
     }
 
     /// The same, where it may be known what the payload of a bzImage unpacks to ([`Packed::unpack`](crate::Packed::unpack)).
     pub fn parse_known(
-        file: impl Into<Arc<Vec<u8>>>,
-        known: Option<Vec<u8>>,
+        file: impl Into<Contents>,
+        known: Option<Contents>,
         max: u64,
     ) -> Result<Self, BadKernel> {
         let file = file.into();
@@ -153,7 +152,7 @@ impl Kernel {
 
     /// The payload can be entered by PVH and the 64-bit protocol, the code around it by the 32-bit
     /// one. Without payload it is a program that only looks like Linux, as memtest86+ is.
-    fn from_bzimage(file: Arc<Vec<u8>>, known: Option<Vec<u8>>, max: u64) -> Result<Self, BadKernel> {
+    fn from_bzimage(file: Contents, known: Option<Contents>, max: u64) -> Result<Self, BadKernel> {
         let (setup, payload) = bzimage::parse(&file)?;
         let version = setup.kernel_version.clone();
         let by_code =
@@ -166,16 +165,16 @@ impl Kernel {
         let known = known.filter(|known| known.len() as u64 <= max);
         let (compression, data) = match (known, Compression::of(payload)) {
             (Some(known), Some(compression)) => (compression, known),
-            _ => decompress::unpack(payload, max)?,
+            _ => decompress::unpack(payload, max).map(|(compression, data)| (compression, data.into()))?,
         };
         let around = Around { setup, by_code };
-        Self::from_elf(Format::BzImage, compression, Arc::new(data), Some(around), version, None)
+        Self::from_elf(Format::BzImage, compression, data, Some(around), version, None)
     }
 
     fn from_elf(
         format: Format,
         compression: Compression,
-        data: Arc<Vec<u8>>,
+        data: Contents,
         around: Option<Around>,
         version: Option<String>,
         multiboot: Option<Result<Way, BadKernel>>,
@@ -227,7 +226,7 @@ impl Kernel {
     fn new(
         format: Format,
         compression: Compression,
-        data: Arc<Vec<u8>>,
+        data: Contents,
         setup: Option<SetupHeader>,
         version: Option<String>,
         ways: Vec<Way>,

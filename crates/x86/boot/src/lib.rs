@@ -11,6 +11,7 @@
 pub mod acpi;
 mod bytes;
 mod bzimage;
+mod contents;
 mod decompress;
 mod dsdt;
 mod entry;
@@ -31,6 +32,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use contents::Contents;
 pub use decompress::{Compression, Packed};
 pub use error::{BadKernel, Error};
 pub use image::PvhReloc;

@@ -279,7 +279,7 @@ fn a_payload_that_is_known_is_not_unpacked_again() {
     let at = file.windows(16).position(|bytes| packed.bytes.starts_with(bytes)).expect("where it is");
     damaged[at + 20..at + 40].fill(0xff);
     assert!(Kernel::parse(damaged.clone(), KERNEL_MAX).is_err());
-    let known = |max| Kernel::parse_known(damaged.clone(), Some(elf.clone()), max);
+    let known = |max| Kernel::parse_known(damaged.clone(), Some(elf.clone().into()), max);
     let kernel = known(KERNEL_MAX).expect("a kernel");
     assert_eq!(kernel.elf(), elf);
     assert_eq!(kernel.info.compression, Compression::Gzip);
