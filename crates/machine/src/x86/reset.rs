@@ -30,6 +30,7 @@ pub(super) fn after_init(before: &CpuState, bsp: bool, signature: u32) -> CpuSta
         sysenter_esp: before.sysenter_esp,
         sysenter_eip: before.sysenter_eip,
         tsc_aux: before.tsc_aux,
+        spec_ctrl: before.spec_ctrl,
         pat: before.pat,
         tsc_offset: before.tsc_offset,
         activity: if bsp { Activity::Active } else { Activity::WaitForSipi },

@@ -120,6 +120,7 @@ fn unfit(state: &CpuState, has: impl Fn(satori_cpuid::Feature) -> bool) -> Optio
         (rules::cr0::legal(state.cr0) && rules::cr0::written(state.cr0) == state.cr0, "CR0"),
         (rules::within(state.cr4, exist) && (!long || state.cr4 & cr4::PAE != 0), "CR4"),
         (rules::within(state.efer, controls::efer(&has) | efer::LMA), "IA32_EFER"),
+        (rules::within(state.spec_ctrl, controls::spec_ctrl(&has)), "IA32_SPEC_CTRL"),
         (
             long == (paging && state.efer & efer::LME != 0),
             "IA32_EFER.LMA does not follow from LME and CR0.PG",

@@ -1,4 +1,4 @@
-//! Which bits of control registers a processor has, by its features (SDM 2.5); of IA32_EFER all that a write does.
+//! Which bits of control registers and of IA32_SPEC_CTRL a processor has, by its features (SDM 2.5); of IA32_EFER all that a write does.
 
 mod efer;
 
@@ -41,9 +41,29 @@ pub fn cr4(has: impl Fn(Feature) -> bool) -> u64 {
     sum(CR4_ALWAYS, CR4, has)
 }
 
+/// Bits of IA32_SPEC_CTRL with the features that bring them: Intel's, and AMD's.
+const SPEC_CTRL: [(u64, [Feature; 2]); 3] = [
+    (1 << 0, [Feature::SpecCtrl, Feature::Ibrs]),
+    (1 << 1, [Feature::Stibp, Feature::AmdStibp]),
+    (1 << 2, [Feature::Ssbd, Feature::AmdSsbd]),
+];
+
+/// The bits of IA32_SPEC_CTRL that exist on a processor that has these features.
+pub fn spec_ctrl(has: impl Fn(Feature) -> bool) -> u64 {
+    let offered = SPEC_CTRL.iter().filter(|(_, features)| features.iter().any(|feature| has(*feature)));
+    offered.fold(0, |mask, (bit, _)| mask | bit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn either_vendors_feature_brings_a_bit_of_spec_ctrl() {
+        assert_eq!(spec_ctrl(|_| false), 0);
+        assert_eq!(spec_ctrl(|feature| matches!(feature, Feature::Ibrs | Feature::Stibp)), 3);
+        assert_eq!(spec_ctrl(|feature| matches!(feature, Feature::AmdSsbd | Feature::Ssbd)), 4);
+    }
 
     #[test]
     fn a_bit_comes_and_goes_with_its_feature() {

@@ -54,8 +54,8 @@ pub struct PlatformMsrs {
     physical_bits: u8,
     /// By row: whether CPUID offers it.
     present: Vec<bool>,
-    /// By row: where its values begin, and the mask of [`Write::KeepOffered`].
-    places: Vec<(usize, u64)>,
+    /// By row: where its values begin.
+    places: Vec<usize>,
     values: Vec<u64>,
 }
 
@@ -69,15 +69,10 @@ impl PlatformMsrs {
             values: Vec::new(),
         };
         for row in TABLE {
-            let mut mask = 0;
-            let at = msrs.values.len();
-            if let Owner::Platform { start, write, .. } = row.owner {
+            msrs.places.push(msrs.values.len());
+            if let Owner::Platform { start, .. } = row.owner {
                 msrs.values.extend((row.first..=row.last).map(|_| start(setup)));
-                if let Write::KeepOffered(offered) = write {
-                    mask = offered(setup);
-                }
             }
-            msrs.places.push((at, mask));
         }
         if let Some((base, size)) = setup.uncached {
             let address = (1u64 << msrs.physical_bits) - 1;
@@ -101,12 +96,12 @@ impl PlatformMsrs {
     fn slot(&mut self, register: u32) -> Option<&mut u64> {
         let index = index(register)?;
         let offset = (register - TABLE[index].first) as usize;
-        self.values.get_mut(self.places[index].0 + offset)
+        self.values.get_mut(self.places[index] + offset)
     }
 
     /// IA32_MISC_ENABLE, which each CPUID follows: it is not looked for.
     pub fn misc_enable(&self) -> u64 {
-        if self.present[MISC_ENABLE] { self.values[self.places[MISC_ENABLE].0] } else { 0 }
+        if self.present[MISC_ENABLE] { self.values[self.places[MISC_ENABLE]] } else { 0 }
     }
 
     /// Whether VM_CR has an INIT become #SX (APM volume 2, 15.30.1).
@@ -120,7 +115,7 @@ impl PlatformMsrs {
         match TABLE[index].owner {
             Owner::Platform { readable: true, .. } => {
                 let offset = (register - TABLE[index].first) as usize;
-                self.values.get(self.places[index].0 + offset).copied().ok_or(Gp)
+                self.values.get(self.places[index] + offset).copied().ok_or(Gp)
             }
             _ => Err(Gp),
         }
@@ -131,7 +126,6 @@ impl PlatformMsrs {
         let index = index(register).filter(|&index| self.present[index]).ok_or(Gp)?;
         let Owner::Platform { write, .. } = TABLE[index].owner else { return Err(Gp) };
         let physical_bits = self.physical_bits;
-        let offered = self.places[index].1;
         let slot = self.slot(register).ok_or(Gp)?;
         let when = |legal: bool| if legal { Ok(()) } else { Err(Gp) };
         let only = |mask: u64| when(satori_rules::within(value, mask));
@@ -141,10 +135,6 @@ impl PlatformMsrs {
             Write::Keep(kept, fixed) => {
                 only(kept | fixed)?;
                 value & !fixed | *slot & fixed
-            }
-            Write::KeepOffered(_) => {
-                only(offered)?;
-                value
             }
             Write::Bank if register & 3 != 0 => return only(0),
             Write::AllOrNone | Write::Bank => {
@@ -173,7 +163,7 @@ struct SavedMsrs {
 
 impl State for SavedMsrs {
     const NAME: &'static str = "platform MSRs";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl PlatformMsrs {
@@ -187,7 +177,7 @@ impl PlatformMsrs {
         let SavedMsrs { values } = value.state()?;
         Error::unless(values.len() == self.values.len(), SavedMsrs::NAME, "there are other registers")?;
         let mut fresh = self.clone();
-        for (row, (at, _)) in TABLE.iter().zip(&self.places) {
+        for (row, at) in TABLE.iter().zip(&self.places) {
             let Owner::Platform { .. } = row.owner else { continue };
             for (register, at) in (row.first..=row.last).zip(*at..) {
                 let takes = values[at] == self.values[at] || fresh.write(register, values[at]).is_ok();

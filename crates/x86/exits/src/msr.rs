@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use satori_bus::Clock;
 use satori_cpuid::Feature;
-use satori_cpuid::controls::EferWrite;
+use satori_cpuid::controls::{self, EferWrite};
 use satori_cpuid::msrs::{self, Apic, Owner, Register, Synthetic};
 use satori_defs::hyperv::REFERENCE_HZ;
 use satori_defs::msr::{Gp, misc_enable};
@@ -184,6 +184,7 @@ fn file(context: &mut Context<'_>, register: Register) -> u64 {
         Register::Pat => state.pat,
         Register::Xss => state.xss,
         Register::TscAux => state.tsc_aux,
+        Register::SpecCtrl => state.spec_ctrl,
     }
 }
 
@@ -210,6 +211,10 @@ fn set_file(context: &mut Context<'_>, register: Register, value: u64) -> Result
         // No component is for the supervisor alone: all of its bits are reserved.
         Register::Xss => (rules::within(value, 0), |state| &mut state.xss),
         Register::TscAux => (rules::low_half(value), |state| &mut state.tsc_aux),
+        Register::SpecCtrl => {
+            let exist = controls::spec_ctrl(|feature| context.platform.cpuid.has(feature));
+            (rules::within(value, exist), |state| &mut state.spec_ctrl)
+        }
     };
     if !legal {
         return Err(Gp);

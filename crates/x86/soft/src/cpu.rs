@@ -91,6 +91,8 @@ pub struct Cpu {
     pub(crate) isa: Isa,
     /// Of that, what was executed by itself lately.
     pub(crate) recent: Recent,
+    /// IA32_SPEC_CTRL has held a bit, so that reads and writes pass through.
+    pub(crate) speculation_passed: bool,
     /// Guest RAM.
     pub(crate) memory: GuestMemory,
     /// The clock, the other vCPUs, who watches, random numbers.
@@ -121,6 +123,7 @@ impl Cpu {
             controls: Controls::default(),
             isa: Isa::new(offered.offered),
             recent: Recent::new(),
+            speculation_passed: false,
             memory,
             around: Around {
                 time,

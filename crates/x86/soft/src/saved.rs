@@ -35,6 +35,8 @@ struct Beside {
     continued: bool,
     /// RIP of a repeated string instruction between two of its iterations.
     repeating: u64,
+    /// Accesses of IA32_SPEC_CTRL pass through.
+    speculation_passed: bool,
     /// What RDRAND and RDSEED go on from, if their numbers follow from anything.
     seed: Option<u64>,
     /// What it has as the processor of a hypervisor.
@@ -44,7 +46,7 @@ struct Beside {
 
 impl State for Beside {
     const NAME: &'static str = "software vCPU";
-    const VERSION: u32 = 4;
+    const VERSION: u32 = 5;
 }
 
 impl Beside {
@@ -85,6 +87,7 @@ pub(crate) fn save(cpu: &Cpu) -> Result<Value, Error> {
         lent: cpu.debug.lent,
         continued: cpu.controls.continued,
         repeating: cpu.debug.repeating(),
+        speculation_passed: cpu.speculation_passed,
         seed: cpu.seed(),
         vmx: vmx::save(&cpu.vmx),
         svm: svm::save(cpu),
@@ -126,6 +129,7 @@ pub(crate) fn restore(cpu: &mut Cpu, value: &Value) -> Result<(), Error> {
     (cpu.debug.owned, cpu.debug.lent) = (beside.owned, beside.lent);
     cpu.debug.repeats(beside.repeating, true);
     cpu.controls.continued = beside.continued;
+    cpu.speculation_passed = beside.speculation_passed;
     cpu.windows.behind_sti = 0;
     vmx::restore(cpu, beside.vmx)?;
     svm::restore(cpu, beside.svm)?;

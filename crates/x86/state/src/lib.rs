@@ -240,6 +240,8 @@ pub struct CpuState {
     pub sysenter_eip: u64,
     /// IA32_TSC_AUX.
     pub tsc_aux: u64,
+    /// IA32_SPEC_CTRL.
+    pub spec_ctrl: u64,
     /// IA32_PAT.
     pub pat: u64,
     /// Added to the partition's TSC: the effect of writes to IA32_TSC and IA32_TSC_ADJUST.
@@ -303,6 +305,7 @@ impl Default for CpuState {
             sysenter_esp: 0,
             sysenter_eip: 0,
             tsc_aux: 0,
+            spec_ctrl: 0,
             pat: 0x0007_0406_0007_0406,
             tsc_offset: 0,
             fpu: FpuState::default(),
@@ -338,5 +341,5 @@ impl CpuState {
 
 impl satori_save::State for CpuState {
     const NAME: &'static str = "x86 registers";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }

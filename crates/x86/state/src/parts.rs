@@ -17,7 +17,7 @@ impl Parts {
     pub const DEBUG: Parts = Parts(1 << 3);
     /// `fpu`, `xcr0`, `pkru` (KVM_GET_XSAVE, KVM_GET_XCRS).
     pub const EXTENDED: Parts = Parts(1 << 4);
-    /// `xss`, `star` to `fmask`, `kernel_gs_base`, `sysenter_*`, `tsc_aux`, `pat`, `tsc_offset` (KVM_GET_MSRS).
+    /// `xss`, `star` to `fmask`, `kernel_gs_base`, `sysenter_*`, `tsc_aux`, `spec_ctrl`, `pat`, `tsc_offset` (KVM_GET_MSRS).
     pub const MSRS: Parts = Parts(1 << 5);
     /// What every exit hands out: KVM's `kvm_run` has these without another call (KVM_CAP_SYNC_REGS).
     pub const EXIT: Parts = Parts(Self::GENERAL.0 | Self::SYSTEM.0 | Self::EVENTS.0);

@@ -5,7 +5,7 @@ use satori_defs::xen::msr as xen;
 use super::Setup;
 use crate::{Feature, Vendor};
 use Needs::{Amd, Hyperv, HypervAndXen, HypervOrXen, Intel, Kvm, Nothing, One};
-use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
+use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// One register, or several in a row that behave alike.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ pub enum Register {
     Pat,
     Xss,
     TscAux,
+    SpecCtrl,
 }
 
 /// Which of the local APIC's registers.
@@ -124,8 +125,6 @@ pub enum Write {
     /// The bits of the first mask are kept, changes to those of the second are ignored, all others
     /// must be zero.
     Keep(u64, u64),
-    /// As `Keep`, with a mask that follows from what is offered.
-    KeepOffered(fn(&Setup<'_>) -> u64),
     /// Nothing, if no other bits than these are set; else #GP.
     Drop(u64),
     /// Zero or all ones is kept, anything else #GP.
@@ -166,7 +165,6 @@ impl Owner {
             Keep(kept, fixed) => {
                 format!("{kept:#x} kept, {fixed:#x} ignored; other bits #GP")
             }
-            KeepOffered(_) => "bits whose features are offered kept; others #GP".into(),
             Drop(0) => "0 ignored; else #GP".into(),
             Drop(u64::MAX) => "ignored".into(),
             Drop(mask) => format!("ignored; bits outside {mask:#x} #GP"),

@@ -6,10 +6,10 @@ use satori_rules::mtrr;
 
 use super::Setup;
 use super::row::{Apic, Needs, Owner, Register, Row, Synthetic, Write, others, paravirtual, synthetic};
-use crate::Feature::{self, *};
+use crate::Feature::*;
 use crate::{ARCH_CAPABILITIES, controls};
 use Needs::{Amd, Intel, Nothing, One};
-use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, KeepOffered, MtrrDefault, MtrrFixed, MtrrVariable};
+use Write::{AllOrNone, Bank, Drop, Gp as Refused, Keep, MtrrDefault, MtrrFixed, MtrrVariable};
 
 /// A row of the platform.
 const fn row(
@@ -66,13 +66,6 @@ const fn capability<const REGISTER: u32>(name: &'static str, reads: &'static str
         satori_vmx::capability::msr(REGISTER, controls::cr4(|feature| setup.cpuid.has(feature)), offered)
     };
     row(one(REGISTER), name, One(&[Vmx]), (value, reads), Refused, "SDM appendix A")
-}
-
-fn spec_ctrl(setup: &Setup<'_>) -> u64 {
-    let bits: [(u64, [Feature; 2]); 3] =
-        [(1 << 0, [SpecCtrl, Ibrs]), (1 << 1, [Stibp, AmdStibp]), (1 << 2, [Ssbd, AmdSsbd])];
-    let offered = bits.iter().filter(|(_, features)| features.iter().any(|f| setup.cpuid.has(*f)));
-    offered.fold(0, |mask, (bit, _)| mask | bit)
 }
 
 /// Machine-check banks.
@@ -167,13 +160,13 @@ pub const TABLE: &[Row] = &[
         "the TSC's offset",
         "SDM 18.17.3",
     ),
-    row(
-        one(IA32_SPEC_CTRL),
+    others(
+        IA32_SPEC_CTRL,
         "IA32_SPEC_CTRL",
         One(&[SpecCtrl, Stibp, Ssbd, Ibrs, AmdStibp, AmdSsbd]),
-        (zero, "what was written"),
-        KeepOffered(spec_ctrl),
-        "there is no speculation to restrict",
+        Owner::File(Register::SpecCtrl, "bits whose features are offered kept; others #GP"),
+        "what was written",
+        "there is no speculation to restrict; passed through once it has held a bit, as KVM does",
     ),
     write_only(
         IA32_PRED_CMD,

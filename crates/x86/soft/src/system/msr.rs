@@ -1,10 +1,12 @@
 //! Model-specific registers and the time-stamp counter. What KVM's MSR bitmap passes through is
-//! answered here; everything else is an exit.
+//! answered here, IA32_SPEC_CTRL as soon as it has held a bit (Linux, arch/x86/kvm/vmx/vmx.c); everything else is an exit.
 
 use iced_x86::Instruction;
+use satori_cpuid::controls;
 use satori_defs::msr;
 use satori_defs::x86::cr4;
 use satori_engine::{Exception, Exit, Resume};
+use satori_rules as rules;
 use satori_state::{reg, seg};
 
 use crate::cpu::{Cpu, Exec};
@@ -35,6 +37,7 @@ pub(super) fn edx_eax(cpu: &Cpu) -> u64 {
 
 /// A register that reads and writes pass through to.
 fn passed_through(cpu: &mut Cpu, number: u32) -> Option<&mut u64> {
+    let speculation = cpu.speculation_passed;
     let state = &mut cpu.state;
     Some(match number {
         msr::IA32_FS_BASE => &mut state.seg[seg::FS].base,
@@ -43,6 +46,7 @@ fn passed_through(cpu: &mut Cpu, number: u32) -> Option<&mut u64> {
         msr::IA32_SYSENTER_CS => &mut state.sysenter_cs,
         msr::IA32_SYSENTER_ESP => &mut state.sysenter_esp,
         msr::IA32_SYSENTER_EIP => &mut state.sysenter_eip,
+        msr::IA32_SPEC_CTRL if speculation => &mut state.spec_ctrl,
         _ => return None,
     })
 }
@@ -67,9 +71,16 @@ fn rdmsr(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
 fn wrmsr(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
     cpu.require_supervisor()?;
     let (number, value) = (cpu.state.gpr[reg::RCX] as u32, edx_eax(cpu));
+    let speculation = number == msr::IA32_SPEC_CTRL;
+    let exist = if speculation { controls::spec_ctrl(|feature| cpu.offers(feature)) } else { 0 };
     if let Some(register) = passed_through(cpu, number) {
         // SYSENTER_CS is a selector; the others hold linear addresses.
-        if number != msr::IA32_SYSENTER_CS && !canonical(value) {
+        let legal = match number {
+            msr::IA32_SYSENTER_CS => true,
+            msr::IA32_SPEC_CTRL => rules::within(value, exist),
+            _ => canonical(value),
+        };
+        if !legal {
             return Err(cpu.raise(Exception::gp(0)));
         }
         *register = value;
@@ -79,6 +90,7 @@ fn wrmsr(cpu: &mut Cpu, _insn: &Instruction) -> Exec<()> {
             // The exit changed IA32_EFER; NXE is part of every cached translation.
             cpu.flush_tlb(false);
         }
+        cpu.speculation_passed |= speculation && value != 0;
     }
     cpu.mode_changed();
     Ok(())

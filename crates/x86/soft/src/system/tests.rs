@@ -388,6 +388,25 @@ fn msrs_pass_through_or_exit() {
 }
 
 #[test]
+fn spec_ctrl_passes_through_once_it_has_held_a_bit() {
+    let mut cpu = long_machine(false);
+    (cpu.state.gpr[reg::RCX], cpu.state.gpr[reg::RDX]) = (msr::IA32_SPEC_CTRL.into(), 0);
+    for value in [0, 1] {
+        cpu.state.gpr[reg::RAX] = value;
+        let exit = Exit::MsrWrite { msr: msr::IA32_SPEC_CTRL, value };
+        run_asking(&mut cpu, &[0x0f, 0x30], exit, Resume::Done).unwrap();
+    }
+    for value in [4, 0] {
+        cpu.state.gpr[reg::RAX] = value;
+        run(&mut cpu, &[0x0f, 0x30]).unwrap();
+        run(&mut cpu, &[0x0f, 0x32]).unwrap();
+        assert_eq!((cpu.state.spec_ctrl, cpu.state.gpr[reg::RAX]), (value, value));
+    }
+    cpu.state.gpr[reg::RAX] = 8;
+    assert_eq!(fault(&mut cpu, &[0x0f, 0x30]), Exception::gp(0), "no such bit");
+}
+
+#[test]
 fn hlt_is_complete_when_it_exits() {
     let mut cpu = long_machine(false);
     let rip = cpu.state.rip;

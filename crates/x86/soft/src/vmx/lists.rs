@@ -18,6 +18,7 @@ impl Cpu {
     /// The register behind an MSR that lists reach, and whether it can hold `value`.
     fn listed(&mut self, number: u32, value: u64) -> Option<(&mut u64, bool)> {
         let exist = controls::efer(|feature| self.offers(feature)) | efer::LMA;
+        let speculation = controls::spec_ctrl(|feature| self.offers(feature));
         let canonical = rules::canonical(value);
         let state = &mut self.state;
         Some(match number {
@@ -30,6 +31,7 @@ impl Cpu {
             msr::IA32_CSTAR => (&mut state.cstar, canonical),
             msr::IA32_FMASK => (&mut state.fmask, rules::low_half(value)),
             msr::IA32_KERNEL_GS_BASE => (&mut state.kernel_gs_base, canonical),
+            msr::IA32_SPEC_CTRL => (&mut state.spec_ctrl, rules::within(value, speculation)),
             msr::IA32_TSC_AUX => (&mut state.tsc_aux, rules::low_half(value)),
             msr::IA32_PAT => (&mut state.pat, rules::memory_type::pat(value)),
             msr::IA32_SYSENTER_CS => (&mut state.sysenter_cs, true),

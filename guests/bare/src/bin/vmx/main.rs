@@ -315,12 +315,16 @@ fn injection(t: &mut Test) {
 /// An MSR list: what can be loaded is, and the first entry that cannot be is named.
 fn lists(t: &mut Test) {
     const KERNEL_GS_BASE: u32 = 0xc000_0102;
+    const SPEC_CTRL: u32 = 0x48;
     const FS_BASE: u32 = 0xc000_0100;
     let machine = Machine::new();
     let list = paging::page() as *mut [u64; 2];
     let before = insn::rdmsr(KERNEL_GS_BASE);
     for (name, second, reason, qualification) in [
         ("fine", [KERNEL_GS_BASE.into(), 0x5678], 10, 0),
+        // Xen gives its guests theirs so.
+        ("SPEC_CTRL", [SPEC_CTRL.into(), 1], 10, 0),
+        ("a bit of SPEC_CTRL that is none", [SPEC_CTRL.into(), 1 << 3], FAILED | 34, 2),
         ("not FS_BASE", [FS_BASE.into(), 0], FAILED | 34, 2),
     ] {
         machine.fresh();
@@ -334,6 +338,8 @@ fn lists(t: &mut Test) {
         t.eq(name, machine.run(&[0x0f, 0xa2]), Ok(reason));
         t.eq((name, "entry"), read(field::QUALIFICATION), Some(qualification));
     }
+    t.eq("SPEC_CTRL holds it", insn::rdmsr(SPEC_CTRL), 1);
+    insn::wrmsr(SPEC_CTRL, 0);
     machine.fresh();
     write(field::ENTRY_MSR_LOAD, list as u64 + 8);
     write(field::ENTRY_MSR_COUNT, 1);
