@@ -104,7 +104,7 @@ pub(crate) fn prepare(config: Config, engine: &Chosen) -> Result<(Vec<Region>, L
         tracing::info!(protocol = loaded.protocol.name(), rip = loaded.entry.rip, "guest loaded");
         // A kernel that multiboot loads was made for a loader that firmware started.
         let firmware = loaded.protocol == BootProtocol::Multiboot;
-        Ok(Begin { facs: loaded.facs(), state: loaded.entry, firmware })
+        Ok(Begin { facs: loaded.facs(), state: loaded.entry, firmware, map: loaded.map })
     });
     Ok((regions, loader))
 }

@@ -8,6 +8,7 @@ pub(crate) mod vmbus;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use satori_boot::layout::MapEntry;
 use satori_bus::{Clock, InterruptLine, Nanos, Timer, TimerQueue};
 use satori_chipset::{Chipset, IoApic, MemorySizes, Options, Parts, Uart};
 use satori_cpuid::CpuSpec;
@@ -51,6 +52,8 @@ pub(crate) struct Begin {
     pub firmware: bool,
     /// Where it says how it wakes, if it can sleep.
     pub facs: Option<Gpa>,
+    /// The memory map that it was given.
+    pub map: Vec<MapEntry>,
 }
 
 /// What a life comes from.
@@ -246,6 +249,9 @@ impl Life {
             powered.go_on_from(&before);
         }
         let interfaces = Interfaces::new(plan, &processors, &chipset.router)?;
+        if let Some(xen) = &interfaces.xen {
+            xen.with_memory_map(entry.map.iter().map(told).collect());
+        }
         if let (Some(partition), Some(before)) = (&interfaces.hyperv, partition) {
             partition.go_on_from(&before);
         }
@@ -310,6 +316,11 @@ impl Life {
             powered,
         })
     }
+}
+
+/// What Xen's interface tells of a range of the memory map.
+fn told(entry: &MapEntry) -> satori_xen::MapEntry {
+    satori_xen::MapEntry { start: entry.start, len: entry.end - entry.start, kind: entry.kind }
 }
 
 /// Guest memory as the guest finds it, and how it begins.

@@ -300,7 +300,9 @@ pub(crate) fn machine_on(
             .features,
         host_lacks: Vec::new(),
         regions: vec![Region { start: Gpa(0), len: 1 << 20 }],
-        load: Box::new(|_| Ok(Begin { state: CpuState::default(), firmware: false, facs: None })),
+        load: Box::new(|_| {
+            Ok(Begin { state: CpuState::default(), firmware: false, facs: None, map: Vec::new() })
+        }),
     };
     let sinks = Sinks { console: Box::new(console.clone()), debugcon: None, code: None };
     Machine::assemble(config.clone(), sinks, parts, String::new()).map(|machine| (machine, log, console))

@@ -127,11 +127,11 @@ pub struct Run {
     /// tree [default with a COMMAND: the newest that was fetched]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present_any = ["libvirt", "words"])]
     pub kernel: Option<PathBuf>,
-    /// An initial ramdisk; several are joined in the order given. For a multiboot kernel modules,
+    /// An initial ramdisk; several are joined in the order given. For a multiboot kernel, and for Xen at its PVH entry, modules,
     /// as QEMU has them: "FILE ARGS,FILE"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub initrd: Vec<OsString>,
-    /// A module of a multiboot kernel, after those of --initrd, and its arguments: "FILE ARGS"
+    /// A module of such a kernel, after those of --initrd, and its arguments: "FILE ARGS"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub module: Vec<OsString>,
     /// The guest's instruction set. arm64 is a machine of AArch64: GICv3, PL011, PSCI (docs/arm.md). Options that make no
@@ -356,7 +356,8 @@ pub struct Fetch {
     /// The guest's instruction set; of kernels and busybox
     #[arg(long, value_name = "ARCH", default_value = "x86_64")]
     pub arch: Arch,
-    /// With kernel: a series such as 6.1 or 6.12, or 686 or 686-pae for 32 bits [default: Debian's current one]
+    /// With kernel: a series such as 6.1 or 6.12, amd64 for the current one with drivers for every machine, or 686 or 686-pae for
+    /// 32 bits [default: Debian's current one for clouds]
     pub series: Option<String>,
     /// Look for newer packages although the last look was less than a day ago
     #[arg(long)]
@@ -383,6 +384,10 @@ pub enum What {
     Busybox,
     /// Debian's memtest86+, a kernel for 'satori run'
     Memtest,
+    /// Debian's Xen, a multiboot kernel for 'satori run'
+    Xen,
+    /// Debian's xen-shim: Xen as a PVH guest, for one paravirtual kernel
+    XenShim,
     /// A static program for Linux guests: 'satori-exit N' ends the guest with N at its debug exit
     Exit,
 }

@@ -1,4 +1,4 @@
-//! What `--initrd` and `--module` name: files, and for multiboot kernels their arguments.
+//! What `--initrd` and `--module` name: files, and for kernels that take modules their arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,7 +9,7 @@ use satori_machine::Module;
 
 use crate::inputs::{Room, full};
 
-/// The files that one `--initrd` names: one, or as QEMU has it for multiboot kernels several,
+/// The files that one `--initrd` names: one, or as QEMU has it for kernels that take modules several,
 /// `"FILE ARGS,FILE"`, where `,,` is a comma. A name that exists as it stands is one file.
 pub fn initrds(text: &OsStr, room: &mut Room) -> Result<Vec<Module>> {
     items(text).iter().map(|item| initrd(item, room)).collect()
@@ -27,16 +27,22 @@ pub fn module_file(text: &OsStr) -> PathBuf {
 
 /// The file that one `--module` names, `"FILE ARGS"`.
 pub fn module(text: &OsStr, room: &mut Room) -> Result<Module> {
-    let (name, _) = parts(text);
+    let (path, _) = parts(text);
     // It may be empty: that it is there can be what it says.
-    let data = room.read("--module", Path::new(name))?;
-    Ok(Module { cmdline: text.to_string_lossy().into(), data, multiboot_only: true })
+    let data = room.read("--module", path)?;
+    Ok(told(text, path, data, true))
 }
 
 fn initrd(text: &OsStr, room: &mut Room) -> Result<Module> {
-    let (name, arguments) = parts(text);
-    let data = full("--initrd", room.read("--initrd", Path::new(name))?, name)?;
-    Ok(Module { cmdline: text.to_string_lossy().into(), data, multiboot_only: arguments })
+    let (path, arguments) = parts(text);
+    let data = full("--initrd", room.read("--initrd", path)?, path)?;
+    Ok(told(text, path, data, arguments))
+}
+
+/// The module of the file at `path` and what `text` says behind it.
+fn told(text: &OsStr, path: &Path, data: Vec<u8>, modules_only: bool) -> Module {
+    let name = path.as_os_str().to_string_lossy().len();
+    Module { cmdline: text.to_string_lossy().into(), data, modules_only, name }
 }
 
 /// The name of the file, and whether arguments follow it.

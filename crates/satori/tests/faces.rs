@@ -192,6 +192,68 @@ fn linux_has_xens_disks_and_cards() {
     assert!(refused.status == 2 && refused.messages.contains("--guest xen-pvh"), "{}", refused.messages);
 }
 
+/// Xen's own PVH kernel hands grants and events of its paravirtual domain through to the interface below.
+#[test]
+fn xen_shim_runs_a_paravirtual_linux_with_xens_devices() {
+    let (shim, linux) = (fetch(&["xen-shim"]), fetch(&["kernel", "6.1"]));
+    let name = |what: &str| scratch(&format!("shim-{what}")).to_str().expect("UTF-8").to_string();
+    let (image, initrd, report) = (name("disk.img"), name("devices.cpio"), name("report.json"));
+    let sector = |at: usize| format!("{at:>511}\n");
+    std::fs::write(&image, (0..4 << 11).map(sector).collect::<String>()).expect("an image");
+    let commands = format!(
+        "set -e; for i in 1 2 3 4 5 6 7 8 9; do [ -b /dev/xvda ] && break; sleep 0.3; done; \
+        dd if=/dev/xvda bs=512 skip=5678 count=1 2>/dev/null | tr -d ' '; \
+        dd if=/dev/zero of=/dev/xvda bs=1M seek=1 count=2 conv=fsync 2>/dev/null; \
+        ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; \
+        head -c 300000 /dev/urandom >/sent; nc 10.0.2.2 {} </sent >/got; cmp /sent /got && echo the same came back; \
+        echo type $(cat /sys/hypervisor/guest_type); echo processors $(nproc); grep -E 'resched|xenbus' /proc/interrupts",
+        echo()
+    );
+    let modules = ["--kernel", "6.1", "--module", "xen-blkfront", "--module", "xen-netfront"];
+    let made =
+        satori(&[&["initrd", "--busybox"][..], &modules, &["--run", &commands, "-o", &initrd]].concat());
+    assert_eq!(made.status, 0, "{}", made.messages);
+    let parts = format!("{linux} console=hvc0,{initrd}");
+    let disk = format!("{image},bus=xen");
+    let begins =
+        ["run", "--kernel", &shim, "--initrd", &parts, "--guest", "xen-pvh", "--append", "console=pv"];
+    let devices = ["--disk", &disk, "--net", "user,loopback,bus=xen", "--cpus", "2", "--memory", "512M"];
+    let told = ["--timeout", "5m", "--report", "json", "--report-file", &report];
+    let ended = satori(&[&begins[..], &devices, &told].concat());
+    assert_eq!(ended.status, 0, "{}\n{}", ended.console, ended.messages);
+    for said in [
+        "Bootloader: PVH Directboot",
+        "XEN PV CLOCK",
+        "Command line: console=hvc0\r\n",
+        "Hypervisor detected: Xen PV",
+        "installing Xen timer for CPU 1",
+        "cpu 1 spinlock event irq",
+        "5678\r\n",
+        "the same came back",
+        "type PV\r\n",
+        "processors 2\r\n",
+    ] {
+        assert!(ended.console.contains(said), "no '{said}':\n{}", ended.console);
+    }
+    for (event, name) in [("resched1", "-ipi"), ("xenbus", "-event")] {
+        let bound = ended.console.lines().any(|row| row.contains(event) && row.contains(name));
+        assert!(bound, "{event}: {}", ended.console);
+    }
+    let mut wanted = (0..4 << 11).map(sector).collect::<String>().into_bytes();
+    wanted[1 << 20..3 << 20].fill(0);
+    assert!(std::fs::read(&image).expect("the image") == wanted, "what was written is in the file");
+    let report = std::fs::read_to_string(report).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let ways = |call: &str, way: &str| report["xen"][call]["ways"][way].as_u64().unwrap_or(0);
+    assert_eq!(ways("memory_op", "memory_map"), 1, "{}", report["xen"]);
+    assert_eq!(ways("hvm_op", "set_evtchn_upcall_vector"), 2, "{}", report["xen"]);
+    // Xen writes IA32_SPEC_CTRL at each of its entries, some hundred thousand times, and that passes through.
+    let exits = report["all"]["exits"].as_array().expect("exits");
+    let writes =
+        exits.iter().find(|row| row["reason"] == "MSR_WRITE").and_then(|row| row["samples"].as_u64());
+    assert!(writes.is_some_and(|writes| writes < 50_000), "{writes:?} writes");
+}
+
 #[test]
 fn linux_has_them_as_an_hvm_guest() {
     has_xens_devices("xen-hvm", "6.1", "4");

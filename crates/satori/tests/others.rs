@@ -177,17 +177,6 @@ fn initramfs(name: &str, busybox: &Path, commands: &str) -> String {
     file(name, &satori::initramfs::build(&std::fs::read(busybox).unwrap(), &script, &[]))
 }
 
-/// Debian's Xen, packed by gzip as it is installed.
-fn xen() -> String {
-    let found = ["4.17", "4.20"].map(|version| {
-        let name = format!("xen-hypervisor-{version}-amd64");
-        let tree = cache::get(Wanted::Package(&name), false).map_err(|error| format!("{error:#}"))?;
-        Ok(tree.join(format!("boot/xen-{version}-amd64.gz")))
-    });
-    let path = found.into_iter().reduce(|path, other: Result<PathBuf, String>| path.or(other)).unwrap();
-    path.expect("Xen is needed").to_str().expect("UTF-8").to_string()
-}
-
 const XEN_CONSOLE: &str = "console=com1 com1=115200 noreboot";
 
 #[test]
@@ -195,7 +184,7 @@ fn xen_finds_its_machine_and_misses_a_dom0() {
     let ended = satori(&[
         "run",
         "--kernel",
-        &xen(),
+        &fetch(&["xen"]),
         "--append",
         XEN_CONSOLE,
         "--cpus",
@@ -218,7 +207,7 @@ fn xen_boots_linux_to_its_init() {
     let ended = satori(&[
         "run",
         "--kernel",
-        &xen(),
+        &fetch(&["xen"]),
         "--append",
         XEN_CONSOLE,
         "--initrd",

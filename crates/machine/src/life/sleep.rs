@@ -50,7 +50,7 @@ impl Life {
         // Devices find all of it, as after power-up.
         memory.set_lines(ALL_LINES);
         let state = waking(platform.cpuid.signature(), vector);
-        let begin = Begin { state, firmware: false, facs: powered.facs };
+        let begin = Begin { state, firmware: false, facs: powered.facs, map: Vec::new() };
         Some(Asleep { memory, begin, powered, hyperv: platform.hyperv.clone() })
     }
 }

@@ -25,6 +25,17 @@ pub(crate) const CONSOLE_GFN: u64 = 0xfefff;
 /// The store's.
 pub(crate) const STORE_GFN: u64 = 0xfeffc;
 
+/// A range of the guest's memory map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// First address.
+    pub start: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Its type, as an e820 map has it.
+    pub kind: u32,
+}
+
 /// What the interface asks of its machine at any time.
 pub trait Host: Send + Sync {
     /// Requests `vector`, an edge, at the local APIC of `vcpu`. If it is the vCPU's `own` thread that asks, it is not woken.
@@ -133,6 +144,8 @@ pub struct Domain {
     /// RAM as the machine began, the pages of [`SPECIAL`] not among it.
     pub(crate) ram: Vec<Region>,
     pub(crate) back_ends: OnceLock<Arc<dyn BackEnds>>,
+    /// What the guest was told of its memory at its entry.
+    pub(crate) map: OnceLock<Vec<MapEntry>>,
     state: Mutex<State>,
     /// The callback vector, as the state's `callback` says, or [`NO_VECTOR`].
     pub(crate) vector: AtomicU16,
@@ -179,6 +192,7 @@ impl Domain {
             memory,
             ram,
             back_ends: OnceLock::new(),
+            map: OnceLock::new(),
             clock,
             host,
             amd,
@@ -195,6 +209,12 @@ impl Domain {
     pub fn with_back_ends(&self, back_ends: Arc<dyn BackEnds>) {
         // Once: whoever comes later has no devices.
         let _ = self.back_ends.set(back_ends);
+    }
+
+    /// Answers memory_map with what the guest was told at its entry.
+    pub fn with_memory_map(&self, map: Vec<MapEntry>) {
+        // Once: a life is loaded once.
+        let _ = self.map.set(map);
     }
 
     /// What it offers.

@@ -34,7 +34,7 @@ mod version;
 
 pub use calls::{CALLS, CallRow};
 pub use config::{Config, FEATURES, Feature, FeatureRow, Kind, TscMode};
-pub use domain::{BackEnds, Domain, Host, SPECIAL, Vcpu};
+pub use domain::{BackEnds, Domain, Host, MapEntry, SPECIAL, Vcpu};
 pub use grants::Copied;
 pub use hypercall::{Caller, Outcome};
 pub use leaves::leaves;

@@ -80,9 +80,8 @@ impl Domain {
             _ => return Err(ENOSYS),
         }
         let to = Gpa(gfn.checked_mul(PAGE_SIZE).ok_or(EINVAL)?);
-        if !self.memory.has(to, PAGE_SIZE) {
-            return Err(EINVAL);
-        }
+        // Linux gives a page of its RAM, xen-shim one beyond.
+        self.populate(state, to)?;
         let mut page = vec![0; PAGE_SIZE as usize];
         match state.shared_info {
             // All ports are masked until the guest wants them.
@@ -195,7 +194,7 @@ impl Domain {
         }
     }
 
-    /// The RAM, as entries of an e820 map.
+    /// What the guest was told of its memory at its entry, as entries of an e820 map.
     fn memory_map(&self, caller: &Caller<'_>, at: u64) -> Served {
         /// Address and length, u64; type, u32.
         const ENTRY: usize = 20;
@@ -203,10 +202,10 @@ impl Domain {
         let (room, to) = (asked.u32(0) as usize, asked.u64(8));
         let mut map = Vec::new();
         let mut entries = 0u32;
-        for region in self.ram.iter().take(room) {
-            map.extend_from_slice(&region.start.0.to_le_bytes());
-            map.extend_from_slice(&region.len.to_le_bytes());
-            map.extend_from_slice(&1u32.to_le_bytes());
+        for entry in self.map.get().into_iter().flatten().take(room) {
+            map.extend_from_slice(&entry.start.to_le_bytes());
+            map.extend_from_slice(&entry.len.to_le_bytes());
+            map.extend_from_slice(&entry.kind.to_le_bytes());
             entries += 1;
         }
         debug_assert_eq!(map.len(), entries as usize * ENTRY);

@@ -14,7 +14,8 @@ use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::{CpuState, reg, seg};
 
 use crate::{
-    CALLS, Caller, Config, Domain, Feature, Host, Kind, Outcome, SPECIAL, Saved, TscMode, Vcpu, leaves,
+    CALLS, Caller, Config, Domain, Feature, Host, Kind, MapEntry, Outcome, SPECIAL, Saved, TscMode, Vcpu,
+    leaves,
 };
 
 #[derive(Default)]
@@ -121,6 +122,31 @@ impl Rig {
     }
 }
 
+#[test]
+fn the_shared_page_may_be_beyond_ram() {
+    let mut rig = Rig::set_up();
+    let beyond = 0x10_0000;
+    assert!(!rig.memory.has(Gpa(beyond << 12), 0x1000));
+    rig.memory.write(Gpa(0x1000 + 0x10), &[0x5a]).unwrap();
+    assert_eq!(rig.with(call::MEMORY, 7, &[words(0x7ff0, 0), 0, beyond]), 0);
+    assert_eq!(rig.word(beyond << 12 | 0x10) & 0xff, 0x5a, "it moves with what it holds");
+}
+
+#[test]
+fn the_memory_map_is_what_the_guest_was_told_at_its_entry() {
+    let mut rig = Rig::new();
+    let entry = |start, len, kind| MapEntry { start, len, kind };
+    rig.domain.with_memory_map(vec![
+        entry(0, 0x9fc00, 1),
+        entry(0x9fc00, 0x400, 2),
+        entry(0x8000, 0x8000, 3),
+    ]);
+    assert_eq!(rig.with(call::MEMORY, 9, &[words(2, 0), LINEAR + 0x9000]), 0);
+    assert_eq!(rig.word(ARGS), 2, "as many as there is room for");
+    let read = [0, 8, 16, 20, 28, 36, 40].map(|at| rig.word(0x9000 + at));
+    assert_eq!(read, [0, 0x9fc00, 1, 0x9fc00, 0x400, 2, 0]);
+}
+
 /// Two 32-bit fields as one word.
 fn words(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
@@ -159,7 +185,7 @@ fn no_call_takes_what_is_not_the_guests() {
     }
     assert_eq!(rig.call_as(0, 99, [0; 3]), (errno::ENOSYS, Outcome::Done));
     assert_eq!(rig.call_as(0, call::XEN_VERSION, [6, 1, 0]).0, errno::EFAULT);
-    assert_eq!(rig.with(call::MEMORY, 7, &[words(0x7ff0, 0), 0, 0x10]), errno::EINVAL, "no RAM there");
+    assert_eq!(rig.with(call::MEMORY, 7, &[words(0x7ff0, 0), 0, 1 << 34]), errno::EINVAL, "no address");
     assert_eq!(rig.with(call::MEMORY, 7, &[words(0x7ff0, 0), 0, u64::MAX]), errno::EINVAL);
     let cpu = CpuState::default();
     let caller = Caller { translate: &|_| None };

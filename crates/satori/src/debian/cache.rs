@@ -28,6 +28,12 @@ pub enum Wanted<'a> {
     Kernel,
     /// The newest cloud kernel of a series, such as `6.12`.
     Series(&'a str),
+    /// The current kernel for every machine, the flavour `amd64`, which can be the first domain of Xen.
+    Whole,
+    /// Xen, packed as it is installed.
+    Xen,
+    /// Xen's own PVH kernel, which runs a paravirtual one.
+    XenShim,
     /// busybox-static's binary.
     Busybox,
     /// memtest86+.
@@ -53,6 +59,12 @@ pub enum Wanted<'a> {
     Arm64Package(&'a str),
 }
 
+/// The metapackage of all that Xen is.
+const XEN: &str = "xen-system-amd64";
+
+/// The flavour of Debian's kernel for every machine.
+pub const FLAVOUR: &str = "amd64";
+
 /// The flavours of Debian's kernels of 32 bits.
 pub const FLAVOURS_I386: [&str; 2] = ["686", "686-pae"];
 
@@ -60,6 +72,12 @@ impl<'a> Wanted<'a> {
     /// Debian's kernel of 32 bits whose metapackage is `package`.
     pub fn kernel_i386(package: &'a str) -> Self {
         Wanted::I386 { package, pattern: "./boot/vmlinuz-*" }
+    }
+
+    /// Whether it is a kernel whose modules somebody may ask for.
+    fn has_modules(self) -> bool {
+        use Wanted::{Arm64Kernel, Arm64Series, Kernel, Series, Whole};
+        matches!(self, Kernel | Series(_) | Whole | Arm64Kernel | Arm64Series(_))
     }
 
     /// The architecture of its package.
@@ -96,6 +114,9 @@ pub fn get(wanted: Wanted, refresh: bool) -> Result<PathBuf> {
 
     let link = root.join(match wanted {
         Wanted::Kernel => "kernel".into(),
+        Wanted::Whole => "kernel-amd64".into(),
+        Wanted::Xen => "xen".into(),
+        Wanted::XenShim => "xen-shim".into(),
         Wanted::Series(series) => format!("kernel-{series}"),
         Wanted::Busybox => "busybox".to_string(),
         Wanted::Memtest => "memtest".into(),
@@ -177,6 +198,9 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         Wanted::Kernel | Wanted::Arm64Kernel => {
             (current(&apt, &format!("linux-image-cloud-{architecture}"))?, "./boot/vmlinuz-*")
         }
+        Wanted::Whole => (current(&apt, "linux-image-amd64")?, "./boot/vmlinuz-*"),
+        Wanted::Xen => (part(&apt, XEN, "xen-hypervisor-4")?, "./boot/xen-*.gz"),
+        Wanted::XenShim => (part(&apt, XEN, "xen-utils-4")?, "*/boot/xen-shim"),
         Wanted::Series(series) | Wanted::Arm64Series(series) => {
             (series_kernel(&apt, series, architecture)?, "./boot/vmlinuz-*")
         }
@@ -201,9 +225,7 @@ fn fetch(wanted: Wanted, root: &Path, link: &Path, refresh: bool) -> Result<Path
         let found = apt::unpack(&deb, pattern, &work.join("tree"))?;
         // A guest may want any of a kernel's modules.
         let tree = root.join("files").join(format!("{prefix}{}_{version}.tree", package.name));
-        if matches!(wanted, Wanted::Kernel | Wanted::Series(_) | Wanted::Arm64Kernel | Wanted::Arm64Series(_))
-            && !tree.exists()
-        {
+        if wanted.has_modules() && !tree.exists() {
             fs::create_dir_all(work.join("whole"))?;
             apt::unpack(&deb, "*", &work.join("whole"))?;
             fs::rename(work.join("whole"), tree)?;
@@ -270,6 +292,13 @@ fn current(apt: &Apt, name: &str) -> Result<Package> {
         package = apt.show(next)?.ok_or_else(|| apt.missing(next))?;
     }
     bail!("{name} depends on itself: {}", apt::WITHOUT)
+}
+
+/// What the metapackage `name` needs whose name begins with `prefix`.
+fn part(apt: &Apt, name: &str, prefix: &str) -> Result<Package> {
+    let needed = named(apt, name)?.depends;
+    let part = needed.iter().find(|d| d.starts_with(prefix)).ok_or_else(|| apt.missing(prefix))?;
+    named(apt, part)
 }
 
 /// The newest cloud kernel of `series`: from the series' own metapackage where there is one (a

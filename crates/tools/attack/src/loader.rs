@@ -102,7 +102,12 @@ fn parse(file: Vec<u8>) -> bool {
         });
         let config = Config {
             cmdline: Cmdline::Whole("console=ttyS0".into()),
-            initrd: Initrd::new(vec![Module { cmdline: "initrd".into(), data: head, multiboot_only: false }]),
+            initrd: Initrd::new(vec![Module {
+                cmdline: "initrd a".into(),
+                data: head,
+                modules_only: false,
+                name: 6,
+            }]),
             platform: acpi::Platform { apic_ids: vec![0, 1], cores: 2, ..acpi::Platform::default() },
             ..Config::default()
         };

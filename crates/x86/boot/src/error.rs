@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// A module or arguments of one for a kernel that has none.
     #[error(
-        "modules and their arguments are for multiboot kernels, and this one is entered by {protocol}: give files by --initrd, without arguments"
+        "modules and their arguments are for multiboot kernels and Xen, and this Linux is entered by {protocol}: give files by --initrd, without arguments"
     )]
     Modules {
         /// The protocol's name.

@@ -12,17 +12,27 @@ use crate::Error;
 /// A file for the guest, and what it is told of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
-    /// A multiboot module's command line, whose first word is the file's name; Linux does not
-    /// see it.
+    /// A module's command line, whose first word is the file's name: multiboot kernels are told all of it, others what
+    /// follows, and Linux nothing.
     pub cmdline: String,
     /// The file's bytes.
     pub data: Vec<u8>,
-    /// Whether only a multiboot kernel can make something of it.
-    pub multiboot_only: bool,
+    /// Whether only a kernel that takes modules can make something of it.
+    pub modules_only: bool,
+    /// Bytes of the file's name in the command line.
+    pub name: usize,
+}
+
+impl Module {
+    /// What follows the file's name, if anything does.
+    pub(crate) fn arguments(&self) -> Option<&str> {
+        let arguments = self.cmdline.get(self.name..)?.trim_start_matches(' ');
+        Some(arguments).filter(|arguments| !arguments.is_empty())
+    }
 }
 
 /// Several initrds. Linux reads them as one, in which each begins at a multiple of 4 bytes
-/// (initramfs buffer format); for a multiboot kernel each is a module.
+/// (initramfs buffer format); for a kernel that takes modules each is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Initrd(Vec<Module>);
 
@@ -41,7 +51,8 @@ impl Initrd {
             }
             let mut data = Vec::new();
             file.take(room).read_to_end(&mut data).map_err(failed)?;
-            joined.0.push(Module { cmdline: path.display().to_string(), data, multiboot_only: false });
+            let cmdline = path.display().to_string();
+            joined.0.push(Module { name: cmdline.len(), cmdline, data, modules_only: false });
             if joined.len() > max {
                 return Err(Error::InitrdTooLarge { bytes: joined.len() });
             }

@@ -9,9 +9,9 @@ use satori_state::CpuState;
 use crate::image::Image;
 use crate::kernel::Way;
 use crate::layout::{self, HIGH_RAM, MapEntry};
-use crate::params::{self, Places};
+use crate::params::{self, Places, PvhModule};
 use crate::place::{From, Placer};
-use crate::{Error, Initrd, Kernel, Smbios, acpi, entry, firmware, multiboot, smbios};
+use crate::{Error, Initrd, Kernel, Module, Smbios, acpi, entry, firmware, multiboot, smbios};
 
 /// What a Linux is told when nobody says otherwise: where its console is.
 pub const DEFAULT_CMDLINE: &str = "console=ttyS0";
@@ -63,7 +63,7 @@ pub enum ProtocolChoice {
 pub enum Cmdline {
     /// All of it.
     Whole(String),
-    /// What is added to [`DEFAULT_CMDLINE`], or to nothing for a multiboot kernel: it is told
+    /// What is added to [`DEFAULT_CMDLINE`], or to nothing for a kernel that takes modules: it is told
     /// only what it asked for.
     Added(String),
     /// The same, for a guest whose console is a terminal of these rows and columns, of which a serial line tells
@@ -78,16 +78,14 @@ impl Default for Cmdline {
 }
 
 impl Cmdline {
-    /// The whole text, for a kernel that is entered by `protocol`.
-    fn text(&self, protocol: BootProtocol) -> String {
+    /// The whole text, for a Linux or a kernel that takes `modules`.
+    fn text(&self, modules: bool) -> String {
         match self {
             Cmdline::Whole(text) => text.clone(),
-            Cmdline::Added(text) | Cmdline::On(text, _) if protocol == BootProtocol::Multiboot => {
-                text.clone()
-            }
+            Cmdline::Added(text) | Cmdline::On(text, _) if modules => text.clone(),
             Cmdline::On(text, (rows, columns)) => format!(
                 "{} systemd.tty.rows.ttyS0={rows} systemd.tty.columns.ttyS0={columns}",
-                Cmdline::Added(text.clone()).text(protocol)
+                Cmdline::Added(text.clone()).text(false)
             ),
             Cmdline::Added(text) if text.is_empty() => DEFAULT_CMDLINE.into(),
             Cmdline::Added(text) => format!("{DEFAULT_CMDLINE} {text}"),
@@ -139,10 +137,11 @@ impl Loaded {
 pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Loaded, Error> {
     let way = choose(kernel, config.protocol)?;
     let protocol = way.protocol;
-    if protocol != BootProtocol::Multiboot && config.initrd.parts().iter().any(|part| part.multiboot_only) {
+    let takes_modules = takes_modules(kernel, protocol);
+    if !takes_modules && config.initrd.parts().iter().any(|part| part.modules_only) {
         return Err(Error::Modules { protocol: protocol.name() });
     }
-    let cmdline = config.cmdline.text(protocol);
+    let cmdline = config.cmdline.text(takes_modules);
     check_cmdline(kernel, protocol, &cmdline)?;
     let cpus = config.platform.apic_ids.len() as u32;
     if cpus == 0 || cpus > acpi::CPUS_MAX {
@@ -178,6 +177,16 @@ pub fn load(memory: &GuestMemory, kernel: &Kernel, config: &Config) -> Result<Lo
     Ok(Loaded { entry, protocol, map, initrd })
 }
 
+/// Whether `kernel`, entered by `protocol`, is given each file as a module of its own, with its arguments; others have one initrd, as
+/// Linux has at its PVH entry, too.
+fn takes_modules(kernel: &Kernel, protocol: BootProtocol) -> bool {
+    match protocol {
+        BootProtocol::Multiboot => true,
+        BootProtocol::Pvh => kernel.info.version.is_none(),
+        BootProtocol::Linux64 | BootProtocol::Linux32 => false,
+    }
+}
+
 /// What a kernel reads that is entered by PVH or a protocol of Linux.
 fn place_linux(
     memory: &GuestMemory,
@@ -188,7 +197,13 @@ fn place_linux(
     cmdline: &str,
     map: &[MapEntry],
 ) -> Result<(CpuState, Option<Region>), Error> {
-    let region = place_initrd(placer, kernel, way.protocol, initrd)?;
+    let separate = takes_modules(kernel, way.protocol);
+    let region = if separate { None } else { place_initrd(placer, kernel, way.protocol, initrd)? };
+    let mut modules = match region {
+        Some(region) => vec![PvhModule { at: region.start.0, len: region.len, cmdline: 0 }],
+        None if separate => place_modules(memory, placer, initrd)?,
+        None => Vec::new(),
+    };
     let mut room = |what, bytes: u64| {
         placer.find(bytes, PAGE_SIZE, 0..HIGH_RAM, From::Bottom).ok_or(Error::NoRoom { what, bytes })
     };
@@ -214,8 +229,15 @@ fn place_linux(
             entry::linux32(way.image.entry, at, gdt)
         }
         BootProtocol::Pvh | BootProtocol::Multiboot => {
-            let at = room("start info", params::start_info_bytes(map.len()) as u64)?;
-            memory.write(Gpa(at), &params::start_info(at, &places, map))?;
+            for (module, part) in modules.iter_mut().zip(initrd.parts()).filter(|_| separate) {
+                let Some(arguments) = part.arguments() else { continue };
+                let text = [arguments.as_bytes(), b"\0"].concat();
+                module.cmdline = room("command line of a module", text.len() as u64)?;
+                memory.write(Gpa(module.cmdline), &text)?;
+            }
+            let bytes = params::start_info_bytes(modules.len(), map.len()) as u64;
+            let at = room("start info", bytes)?;
+            memory.write(Gpa(at), &params::start_info(at, &places, &modules, map))?;
             entry::pvh(way.image.pvh_entry.unwrap_or(0), at as u32, gdt)
         }
     };
@@ -327,6 +349,22 @@ fn place_initrd(
     Ok(Some(Region { start: Gpa(start), len }))
 }
 
+/// Puts each file at whole pages of its own.
+fn place_modules(
+    memory: &GuestMemory,
+    placer: &mut Placer,
+    initrd: &Initrd,
+) -> Result<Vec<PvhModule>, Error> {
+    let mut place = |part: &Module| {
+        let len = part.data.len() as u64;
+        let at = placer.find(len.next_multiple_of(PAGE_SIZE), PAGE_SIZE, 0..HIGH_RAM, From::Top);
+        let at = at.ok_or(Error::InitrdTooLarge { bytes: initrd.len() })?;
+        memory.write(Gpa(at), &part.data)?;
+        Ok(PvhModule { at, len, cmdline: 0 })
+    };
+    initrd.parts().iter().map(&mut place).collect()
+}
+
 fn write_kernel(memory: &GuestMemory, way: &Way) -> Result<(), Error> {
     static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     for segment in &way.image.segments {
@@ -348,14 +386,14 @@ mod tests {
 
     #[test]
     fn what_is_added_follows_the_default_of_linux() {
-        let linux = |cmdline: Cmdline| cmdline.text(BootProtocol::Pvh);
+        let linux = |cmdline: Cmdline| cmdline.text(false);
         assert_eq!(linux(Cmdline::default()), "console=ttyS0");
         assert_eq!(linux(Cmdline::Added("quiet".into())), "console=ttyS0 quiet");
         let on = Cmdline::On("quiet".into(), (24, 80));
         let told = "console=ttyS0 quiet systemd.tty.rows.ttyS0=24 systemd.tty.columns.ttyS0=80";
-        assert_eq!((linux(on.clone()).as_str(), on.text(BootProtocol::Multiboot).as_str()), (told, "quiet"));
+        assert_eq!((linux(on.clone()).as_str(), on.text(true).as_str()), (told, "quiet"));
         assert_eq!(linux(Cmdline::Whole(String::new())), "");
-        assert_eq!(Cmdline::Added("quiet".into()).text(BootProtocol::Multiboot), "quiet");
-        assert_eq!(Cmdline::default().text(BootProtocol::Multiboot), "");
+        assert_eq!(Cmdline::Added("quiet".into()).text(true), "quiet");
+        assert_eq!(Cmdline::default().text(true), "");
     }
 }

@@ -21,29 +21,48 @@ pub(crate) struct Places {
     pub rsdp: u64,
 }
 
-/// Bytes of the start info block for a map of `entries`: the structure, a module, the map.
-pub(crate) const fn start_info_bytes(entries: usize) -> usize {
-    MODLIST + modlist_entry::SIZE + entries * memmap_entry::SIZE
+/// A module of a PVH kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PvhModule {
+    /// Where it is.
+    pub at: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Where its command line is, NUL-terminated, or 0.
+    pub cmdline: u64,
+}
+
+/// Bytes of the start info block for a map of `entries`: the structure, a place for a module at least, the map.
+pub(crate) const fn start_info_bytes(modules: usize, entries: usize) -> usize {
+    memmap_at(modules) + entries * memmap_entry::SIZE
+}
+
+/// Where the map follows the modules.
+const fn memmap_at(modules: usize) -> usize {
+    MODLIST + modlist_entry::SIZE * if modules == 0 { 1 } else { modules }
 }
 
 /// The module list follows the structure, 8-byte aligned.
 const MODLIST: usize = start_info::SIZE.next_multiple_of(8);
 
 /// hvm_start_info at `base`, and after it the module list and the memory map.
-pub(crate) fn start_info(base: u64, places: &Places, map: &[MapEntry]) -> Vec<u8> {
-    let mut out = vec![0; start_info_bytes(map.len())];
-    let memmap = MODLIST + modlist_entry::SIZE;
+pub(crate) fn start_info(base: u64, places: &Places, modules: &[PvhModule], map: &[MapEntry]) -> Vec<u8> {
+    let mut out = vec![0; start_info_bytes(modules.len(), map.len())];
+    let memmap = memmap_at(modules.len());
     put(&mut out, start_info::MAGIC, start_info::MAGIC_VALUE.to_le_bytes());
     put(&mut out, start_info::VERSION, start_info::VERSION_VALUE.to_le_bytes());
     put(&mut out, start_info::CMDLINE_PADDR, places.cmdline.to_le_bytes());
     put(&mut out, start_info::RSDP_PADDR, places.rsdp.to_le_bytes());
     put(&mut out, start_info::MEMMAP_PADDR, (base + memmap as u64).to_le_bytes());
     put(&mut out, start_info::MEMMAP_ENTRIES, (map.len() as u32).to_le_bytes());
-    if places.initrd_len != 0 {
-        put(&mut out, start_info::NR_MODULES, 1_u32.to_le_bytes());
+    if !modules.is_empty() {
+        put(&mut out, start_info::NR_MODULES, (modules.len() as u32).to_le_bytes());
         put(&mut out, start_info::MODLIST_PADDR, (base + MODLIST as u64).to_le_bytes());
-        put(&mut out, MODLIST + modlist_entry::PADDR, places.initrd.to_le_bytes());
-        put(&mut out, MODLIST + modlist_entry::SIZE_BYTES, places.initrd_len.to_le_bytes());
+    }
+    for (module, at) in modules.iter().zip((MODLIST..).step_by(modlist_entry::SIZE)) {
+        put(&mut out, at + modlist_entry::PADDR, module.at.to_le_bytes());
+        put(&mut out, at + modlist_entry::SIZE_BYTES, module.len.to_le_bytes());
+        put(&mut out, at + modlist_entry::CMDLINE_PADDR, module.cmdline.to_le_bytes());
     }
     for (entry, at) in map.iter().zip((memmap..).step_by(memmap_entry::SIZE)) {
         put(&mut out, at + memmap_entry::ADDR, entry.start.to_le_bytes());

@@ -78,6 +78,46 @@ fn pvh_start_info_leads_to_command_line_initrd_and_map() {
     }
 }
 
+/// Xen's own kernel is entered so: its domain's kernel and initrd are modules.
+#[test]
+fn a_pvh_kernel_that_is_no_linux_gets_each_file_as_a_module() {
+    let memory = memory(128 << 20);
+    let kernel = parse(Elf { text: vec![0xf4; 0x80], ..Elf::default() }.build()).unwrap();
+    assert_eq!(kernel.info.version, None);
+    let module = |cmdline: &str, name, data: &[u8]| Module {
+        cmdline: cmdline.into(),
+        name,
+        data: data.into(),
+        modules_only: true,
+    };
+    let initrd = Initrd::new(vec![module("a b  quiet x=1", 3, &[1; 5000]), module("c", 1, &[2; 3])]);
+    let config = Config { initrd, ..Config::default() };
+    let loaded = load(&memory, &kernel, &config).unwrap();
+    assert_eq!((loaded.protocol, loaded.initrd), (BootProtocol::Pvh, None));
+    let info = loaded.entry.gpr[reg::RBX];
+    let word = |at: usize| memory.read_u32(Gpa(info + at as u64)).unwrap();
+    let quad = |at: u64| memory.read_u64(Gpa(at)).unwrap();
+    assert_eq!(word(start_info::NR_MODULES), 2);
+    assert_eq!(
+        bytes(&memory, quad(info + start_info::CMDLINE_PADDR as u64), 1),
+        b"\0",
+        "no console of Linux's"
+    );
+    let list = quad(info + start_info::MODLIST_PADDR as u64);
+    let modules = [list, list + 32].map(|at| (quad(at), quad(at + 8), quad(at + 16)));
+    let [(a, a_len, a_cmdline), (c, c_len, c_cmdline)] = modules;
+    assert_eq!((a % 4096, a_len, c % 4096, c_len, c_cmdline), (0, 5000, 0, 3, 0));
+    assert!(a + a_len <= c || c + 4096 <= a);
+    assert_eq!(bytes(&memory, a, 5000), [1; 5000]);
+    assert_eq!(bytes(&memory, c, 3), [2; 3]);
+    assert_eq!(bytes(&memory, a_cmdline, 10), b"quiet x=1\0");
+    let map = quad(info + start_info::MEMMAP_PADDR as u64);
+    assert_eq!((quad(map), quad(map + 8)), (loaded.map[0].start, loaded.map[0].end), "behind both modules");
+    // A Linux has one initrd, and no use for arguments.
+    let linux = parse(bzimage(&lz4(&Elf::default().build()))).unwrap();
+    assert!(matches!(load(&memory, &linux, &config), Err(Error::Modules { .. })));
+}
+
 #[test]
 fn zero_page_has_the_setup_header_and_what_the_loader_fills_in() {
     let memory = memory(128 << 20);

@@ -30,7 +30,8 @@ fn modules() -> Initrd {
     let module = |cmdline: &str, data: &[u8]| Module {
         cmdline: cmdline.into(),
         data: data.into(),
-        multiboot_only: true,
+        modules_only: true,
+        name: cmdline.find(" ").unwrap_or(cmdline.len()),
     };
     Initrd::new(vec![module("a.elf x y", &[1; 5000]), module("b", &[2; 3]), module("none", &[])])
 }
