@@ -35,10 +35,17 @@ pub(crate) fn find(kernel: &[u8]) -> Option<Contents> {
     }
     // What is wrong with it is told by who needs it.
     let unpacked = packed.unpack().ok()?;
-    if let Err(why) = keep(&folder, &file, &unpacked) {
+    if has_home(&folder)
+        && let Err(why) = keep(&folder, &file, &unpacked)
+    {
         tracing::info!("the unpacked kernel is not kept in {}: {why}", folder.display());
     }
     Some(unpacked.into())
+}
+
+/// Whether what holds the user's caches is there, HOME or what XDG_CACHE_HOME is in: for who has none nothing is made.
+fn has_home(folder: &Path) -> bool {
+    folder.ancestors().nth(3).is_some_and(Path::is_dir)
 }
 
 /// What was kept, without its checksum.
@@ -144,6 +151,16 @@ mod tests {
         mode(0o600).expect("its mode");
         assert_eq!(found(length), Some(bytes));
         fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn who_has_no_home_gets_none() {
+        let home = folder("home");
+        let kept = home.join(".cache/satori/unpacked");
+        assert!(!has_home(&kept));
+        fs::create_dir(&home).expect("a home");
+        assert!(has_home(&kept));
+        fs::remove_dir(&home).expect("removed");
     }
 
     #[test]
