@@ -126,7 +126,24 @@ mod tests {
     use clap::Parser;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    fn flags(xml: &str, words: &[&str]) -> Result<cli::Machine, String> {
+    /// Flags that name a file, which is there as long as they are.
+    struct Flags(cli::Machine, std::path::PathBuf);
+
+    impl std::ops::Deref for Flags {
+        type Target = cli::Machine;
+
+        fn deref(&self) -> &cli::Machine {
+            &self.0
+        }
+    }
+
+    impl Drop for Flags {
+        fn drop(&mut self) {
+            std::fs::remove_file(&self.1).unwrap();
+        }
+    }
+
+    fn flags(xml: &str, words: &[&str]) -> Result<Flags, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let file = std::env::temp_dir().join(format!("satori-domain-{}-{number}", std::process::id()));
@@ -139,8 +156,8 @@ mod tests {
             panic!("another command")
         };
         let taken = take(&mut run.machine).map_err(|why| format!("{why:#}").replace(&file_word, "d.xml"));
-        std::fs::remove_file(&file).unwrap();
-        taken.map(|()| run.machine)
+        let flags = Flags(run.machine, file);
+        taken.map(|()| flags)
     }
 
     const ALL: &str = "<domain><iothreads>2</iothreads><memory unit='MiB'>512</memory><vcpu>2</vcpu>
@@ -211,7 +228,7 @@ mod tests {
             ("<filesystem><source dir='/nonexistent'/><target dir='t'/></filesystem>", "cannot be found"),
             ("<cpu><numa><cell id='1' memory='1'/></numa></cpu>", "write id='0'"),
         ] {
-            let why = flags(xml, &[]).unwrap_err();
+            let why = flags(xml, &[]).err().expect("a mistake");
             assert!(why.contains(said), "{xml}: {why}");
         }
     }
