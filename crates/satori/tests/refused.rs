@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Ended, SATORI, file, pvh, satori};
+use common::{Ended, SATORI, fetch, file, pvh, satori};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -164,8 +164,10 @@ fn models_and_flags() {
         &["--kernel", &kernel, "--engine", "warp"],
         &["warp", "auto, software, interpreter, translator, kvm", "satori run --help"],
     );
-    refused(&["--kernel", &kernel, "--module", &kernel], &["multiboot", "PVH", "--initrd"]);
-    refused(&["--kernel", &kernel, "--initrd", &format!("{kernel} x=1")], &["multiboot", "PVH", "--initrd"]);
+    // What is no Linux and enters at its PVH note takes modules.
+    let linux = fetch(&["kernel", "6.1"]);
+    refused(&["--kernel", &linux, "--module", &kernel], &["multiboot", "PVH", "--initrd"]);
+    refused(&["--kernel", &linux, "--initrd", &format!("{kernel} x=1")], &["multiboot", "PVH", "--initrd"]);
     refused(&["--kernel", &kernel, "--frobnicate"], &["--frobnicate"]);
     refused(&["--kernel", &kernel, "--cmdline", "a", "--append", "b"], &["--append", "cannot be used with"]);
     refused(&["--kernel", &kernel, "surplus"], &["surplus"]);

@@ -1,7 +1,10 @@
 //! memory_op: where the shared page is, and how much memory there is.
 
+use std::ops::Range;
+
 use satori_defs::xen::errno::{EINVAL, ENOENT, ENOSYS, EPERM};
 use satori_defs::xen::{DOMID_SELF, shared_info};
+use satori_defs::{apic, chipset};
 use satori_memory::{Gpa, PAGE_SIZE, Region};
 use satori_pv::{TimeArea, wall_clock};
 
@@ -16,6 +19,8 @@ const GRANT_TABLE: u32 = 1;
 
 /// Pages that come at once where the guest places one beyond its RAM: those that it places next are beside it.
 const TOGETHER: u64 = 64 * PAGE_SIZE;
+/// Where no page comes: the I/O APIC, the HPET and the local APIC are there, and would be gone.
+const INTERRUPT_CONTROLLERS: Range<u64> = chipset::mmio::IOAPIC..apic::DEFAULT_BASE + (1 << 20);
 /// Ranges of such pages that there may be.
 const RANGES: usize = 256;
 /// Pages that one call takes or gives.
@@ -102,7 +107,7 @@ impl Domain {
         if self.memory.has(to, PAGE_SIZE) {
             return Ok(());
         }
-        if to.0 >= 1 << 46 || state.added.len() >= RANGES {
+        if to.0 >= 1 << 46 || INTERRUPT_CONTROLLERS.contains(&to.0) || state.added.len() >= RANGES {
             return Err(EINVAL);
         }
         let together = Region { start: Gpa(to.0 & !(TOGETHER - 1)), len: TOGETHER };
