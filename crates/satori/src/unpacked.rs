@@ -1,8 +1,8 @@
 //! Kernels as they were unpacked, kept from one run to the next.
 //!
-//! To unpack a kernel of zstd or xz takes half as long as to boot it. What comes out is
-//! kept beside what was fetched, `satori/unpacked/DIGEST`, by the digest of what was packed: its bytes, and a checksum, as a host that went
-//! down may have written only a part. Who cannot keep it unpacks it again.
+//! To unpack a kernel of zstd or xz takes half as long as to boot it. What comes out is kept beside what was fetched,
+//! `satori/unpacked/DIGEST`, by the digest of what was packed: its bytes, and a checksum, as a host that went down may have
+//! written only a part. Who cannot keep it unpacks it again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
