@@ -149,7 +149,7 @@ impl Translating {
         cpu.derived.code_mode & (code_mode::BITS_64 | code_mode::FLAT_32) != 0
             && !cpu.derived.aligned
             && !cpu.looks_at_all()
-            && !cpu.intercepts_time()
+            && !cpu.intercepts_inline()
     }
 
     /// Brings the translations up to date with what happened outside.

@@ -221,7 +221,6 @@ impl Cpu {
             || state.pending_debug != 0
             || self.vmx.trap
             || self.vmx.proc & proc::MONITOR_TRAP != 0
-            || self.svm.steps()
             || self.debug.steps()
     }
 

@@ -181,11 +181,10 @@ impl Svm {
         self.gif && (!guest || self.guest && !self.has(Intercept::INTR))
     }
 
-    /// Whether instructions are intercepted that blocks of code execute without a look.
-    pub(crate) fn steps(&self) -> bool {
-        const SELDOM: [Intercept; 4] =
-            [Intercept::PUSHF, Intercept::POPF, Intercept::INT_N, Intercept::ICEBP];
-        self.guest && SELDOM.into_iter().any(|intercept| self.vmcb.has(intercept))
+    /// Whether instructions are intercepted that translated code executes without a look.
+    pub(crate) fn intercepts_inline(&self) -> bool {
+        const INLINE: [Intercept; 3] = [Intercept::RDTSC, Intercept::RDTSCP, Intercept::PUSHF];
+        INLINE.into_iter().any(|intercept| self.has(intercept))
     }
 }
 
@@ -253,11 +252,6 @@ impl Cpu {
     pub(crate) fn svm_tsc(&self, tsc: u64) -> u64 {
         let scaled = ((u128::from(tsc) * u128::from(self.svm.ratio)) >> 32) as u64;
         scaled.wrapping_add(self.svm.vmcb.get(Place::TSC_OFFSET))
-    }
-
-    /// Whether the guest's RDTSC, or RDTSCP, leaves it.
-    pub(crate) fn svm_intercepts_time(&self) -> bool {
-        self.svm.has(Intercept::RDTSC) || self.svm.has(Intercept::RDTSCP)
     }
 }
 

@@ -279,9 +279,9 @@ impl Cpu {
 
     /// Whether instructions are intercepted that translated code executes without a look.
     #[inline]
-    pub fn intercepts_time(&self) -> bool {
+    pub fn intercepts_inline(&self) -> bool {
         if self.svm.guest {
-            return self.svm_intercepts_time();
+            return self.svm.intercepts_inline();
         }
         self.vmx.guest && (self.vmx.proc & proc::RDTSC != 0 || self.vmx.proc2 & proc2::RDTSCP == 0)
     }

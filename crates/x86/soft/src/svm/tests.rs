@@ -95,6 +95,28 @@ fn a_guest_leaves_by_what_it_was_told_to_leave_by() {
 }
 
 #[test]
+fn blocks_of_a_guest_leave_by_what_they_have() {
+    // MOV ECX,1000; PUSHFQ; POPFQ; LOOP; INT1.
+    let (mut cpu, mut vmcb) = host(&[0xb9, 0xe8, 3, 0, 0, 0x9c, 0x9d, 0xe2, 0xfc, 0xf1]);
+    for (third, code, at) in
+        [(0, ExitCode::Icebp, 9), (1 << 16, ExitCode::Pushf, 5), (1 << 17, ExitCode::Popf, 6)]
+    {
+        vmcb.set(THIRD, third);
+        vmcb.set(FOURTH, 1 | 1 << 8);
+        cpu.memory.write(Gpa(VMCB), vmcb.bytes()).unwrap();
+        (cpu.state.rip, cpu.state.gpr[reg::RAX], cpu.svm.gif) = (HOST, VMCB, true);
+        cpu.memory.write(Gpa(HOST), ONCE).unwrap();
+        let before = cpu.steps();
+        assert_eq!(cpu.run(instructions(5000)), Exit::Budget);
+        let told = [Place::EXIT_CODE, Place::RIP]
+            .map(|place| cpu.memory.read_u64(Gpa(VMCB + place.at as u64)).unwrap());
+        assert_eq!(told, [code as u64, GUEST + at]);
+        let alone = cpu.steps() - before;
+        assert!(alone < 100, "{code:?}: {alone} instructions were executed alone");
+    }
+}
+
+#[test]
 fn a_virtual_interrupt_waits_for_its_priority() {
     // NOPs, and HLT.
     let (mut cpu, mut vmcb) = host(&[0x90, 0x90, 0xf4]);

@@ -14,12 +14,25 @@ use lasting::lasting;
 use machine::{Machine, SVME, at};
 use satori_guests::cpu::Gate;
 use satori_guests::defs::x86::vector;
-use satori_guests::{Expect, Subject, Test, code, guest, insn, paging};
+use satori_guests::{Expect, Subject, Test, code, guest, insn, l2, paging};
 use signals::signals;
 use virtualized::{nested, virtual_events};
 use waits::waits;
 
-guest!("svm", outside, refused, intercepts, maps, injection, virtual_events, nested, lasting, signals, waits);
+guest!(
+    "svm",
+    outside,
+    refused,
+    intercepts,
+    hot,
+    maps,
+    injection,
+    virtual_events,
+    nested,
+    lasting,
+    signals,
+    waits
+);
 
 const INVALID: u64 = u64::MAX;
 const CPUID: u64 = 0x72;
@@ -148,6 +161,29 @@ fn intercepts(t: &mut Test) {
             let length = machine.get(at::NEXT_RIP).wrapping_sub(machine.get(at::RIP));
             t.eq((name, "length"), length, told[3]);
         }
+    }
+    machine.end();
+}
+
+/// Code that has run often leaves by what is intercepted now, and by nothing that was.
+fn hot(t: &mut Test) {
+    let machine = Machine::new();
+    let code = l2!("mov ecx, 50000", "2:", "pushfq", "popfq", "rdtsc", "dec ecx", "jnz 2b", ".byte 0xf1");
+    let [pushf, popf, rdtsc, int1] = [5, 6, 7, 13];
+    for (name, third, told, at) in [
+        ("INT1 behind a loop", 0, 0x88, int1),
+        ("PUSHF in it", 1 << 16, 0x70, pushf),
+        ("INT1 again", 0, 0x88, int1),
+        ("POPF in it", 1 << 17, 0x71, popf),
+        ("RDTSC in it", 1 << 14, 0x6e, rdtsc),
+        ("INT1 at last", 0, 0x88, int1),
+    ] {
+        machine.fresh();
+        machine.with(at::THIRD, third);
+        machine.with(at::FOURTH, 1 << 8);
+        machine.set(at::RIP, code);
+        machine.enter();
+        t.eq(name, (machine.get(at::CODE), machine.get(at::RIP)), (told, code + at));
     }
     machine.end();
 }
