@@ -4,8 +4,10 @@ use std::hint::spin_loop;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// How long that is.
-const MOMENT: Duration = Duration::from_micros(50);
+/// How long that is, for who has nothing else to do.
+pub const MOMENT: Duration = Duration::from_micros(50);
+/// For who may have.
+pub const SHORT: Duration = Duration::from_micros(20);
 /// Most waits that are left out behind one that was in vain.
 const PAUSE: u32 = 64;
 
@@ -53,11 +55,16 @@ impl Spins {
 }
 
 /// What `poll` gives within a moment, if it does.
-pub fn for_a_moment<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn for_a_moment<T>(poll: impl FnMut() -> Option<T>) -> Option<T> {
+    within(MOMENT, poll)
+}
+
+/// What `poll` gives within so long a time, if it does.
+pub fn within<T>(time: Duration, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
     let begun = Instant::now();
     loop {
         let came = poll();
-        if came.is_some() || begun.elapsed() >= MOMENT {
+        if came.is_some() || begun.elapsed() >= time {
             return came;
         }
         (0..16).for_each(|_| spin_loop());

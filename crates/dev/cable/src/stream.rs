@@ -63,38 +63,47 @@ impl Outgoing {
 /// What came, in pieces of any size, and was not handed out yet.
 #[derive(Default)]
 pub struct Incoming {
+    /// It, and room for more, which is zeroed once: whoever polls reads again and again.
     bytes: Vec<u8>,
-    /// Where that begins.
+    /// Where it begins and ends.
     begin: usize,
+    end: usize,
 }
 
 impl Incoming {
     /// Reads once, at most `piece` bytes.
     pub fn read(&mut self, mut socket: &UnixStream, piece: usize) -> std::io::Result<usize> {
-        self.bytes.drain(..std::mem::take(&mut self.begin));
-        let have = self.bytes.len();
-        self.bytes.resize(have + piece, 0);
-        let result = socket.read(&mut self.bytes[have..]);
-        self.bytes.truncate(have + *result.as_ref().unwrap_or(&0));
-        result
+        let count = socket.read(self.room(piece))?;
+        self.end += count;
+        Ok(count)
+    }
+
+    /// Room for so many bytes behind what there is.
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        self.bytes.copy_within(self.begin..self.end, 0);
+        self.end -= std::mem::take(&mut self.begin);
+        if self.bytes.len() < self.end + len {
+            self.bytes.resize(self.end + len, 0);
+        }
+        &mut self.bytes[self.end..self.end + len]
     }
 
     /// Takes bytes that came in another way.
     pub fn put(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..std::mem::take(&mut self.begin));
-        self.bytes.extend(bytes);
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.end += bytes.len();
     }
 
     /// What was not handed out.
     pub fn rest(&self) -> &[u8] {
-        &self.bytes[self.begin..]
+        &self.bytes[self.begin..self.end]
     }
 
     /// Hands out the first `len` bytes of the rest, which has as many.
     pub fn take(&mut self, len: usize) -> &mut [u8] {
-        let begin = self.begin;
+        let taken = &mut self.bytes[self.begin..self.end][..len];
         self.begin += len;
-        &mut self.bytes[begin..begin + len]
+        taken
     }
 }
 
@@ -138,5 +147,31 @@ mod tests {
             all += theirs.read(&mut buffer).unwrap();
         }
         assert!(outgoing.is_empty() && all == 4 << 20);
+    }
+
+    #[test]
+    fn what_came_is_handed_out_in_order_however_it_came_and_was_taken() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut incoming, mut next, mut sent) = (Incoming::default(), 0_u8, 0_u8);
+        for round in 0..200_usize {
+            let bytes: Vec<u8> = (0..round % 13).map(|i| sent.wrapping_add(i as u8)).collect();
+            sent = sent.wrapping_add(bytes.len() as u8);
+            match round % 3 {
+                0 => incoming.put(&bytes),
+                _ if bytes.is_empty() => {}
+                _ => {
+                    theirs.write_all(&bytes).unwrap();
+                    let first = incoming.read(&ours, bytes.len().div_ceil(2)).unwrap();
+                    assert_eq!(first + incoming.read(&ours, 64).unwrap_or(0), bytes.len());
+                }
+            }
+            let len = (round * 7 % 11).min(incoming.rest().len());
+            for byte in incoming.take(len) {
+                assert_eq!(*byte, next);
+                next = next.wrapping_add(1);
+            }
+        }
+        assert_eq!(incoming.rest().len(), usize::from(sent.wrapping_sub(next)));
     }
 }

@@ -66,9 +66,10 @@ struct State {
     /// The server is gone.
     dead: bool,
     running: bool,
-    /// A vCPU waits for replies itself, and how often that was of use.
+    /// A vCPU waits for replies itself, and how often that was of use, when it had nothing else to do and as soon as it had asked.
     attended: bool,
     spins: Spins,
+    at_once: Spins,
 }
 
 /// What the thread has in its hands.
@@ -126,7 +127,7 @@ impl Fs {
         let watch = Watch::new(rung, &[socket.as_fd()]).map_err(host)?;
         let work = Mutex::new(Work { replies: Replies::new(dialect.reply_header()), still: false, asked: 0 });
         // Before the sandbox.
-        let state = Mutex::new(State { spins: Spins::here(), ..State::default() });
+        let state = Mutex::new(State { spins: Spins::here(), at_once: Spins::here(), ..State::default() });
         Ok(Arc::new_cyclic(|me| Fs {
             tag,
             dialect,
@@ -370,6 +371,7 @@ impl Device for Fs {
 
     fn notify(&self, link: &Arc<Link>, queue: u16) {
         self.pump(link, queue);
+        self.attend_at_once();
     }
 
     fn attend(&self, give_up: &dyn Fn() -> bool) {

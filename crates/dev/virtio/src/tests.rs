@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use satori_defs::virtio::feature::*;
 use satori_defs::virtio::pci::common::*;
@@ -266,6 +267,41 @@ fn requests_and_replies_go_between_guest_and_server() {
     assert_eq!(driver.reply(8)[4..8], (-107_i32).to_le_bytes());
     driver.request(1, &fuse(3, 4, b""), 64);
     assert_eq!(driver.given(1), 4);
+}
+
+/// Answers requests, each a while after it came, for as long as somebody asks.
+fn answers(mut server: UnixStream, late: Option<Duration>) {
+    std::thread::spawn(move || {
+        let mut request = [0; 40];
+        while server.read_exact(&mut request).is_ok() {
+            late.into_iter().for_each(std::thread::sleep);
+            let _ = server.write_all(&reply_to(&request, b""));
+        }
+    });
+}
+
+#[test]
+fn who_asks_waits_for_a_reply_that_comes_at_once_and_the_thread_brings_it_later() {
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
+    for late in [None, Some(Duration::from_millis(1))] {
+        let (ours, server) = UnixStream::pair().unwrap();
+        let share = Share { tag: "t".into(), dialect: Dialect::Fuse, socket: ours };
+        let fs = Fs::new(share, Default::default()).unwrap();
+        let mut driver = Driver::new(fs, false);
+        driver.begin(ALL);
+        let most = if late.is_some() { 100 } else { 20_000 };
+        answers(server, late);
+        let (mut asked, mut at_once) = (0, 0);
+        // A host that is busy has to let the server run just then, at least once.
+        while asked < most && (late.is_some() || at_once == 0) {
+            driver.request(1, &fuse(3, 1 + asked as u64, b""), 64);
+            asked += 1;
+            at_once += usize::from(driver.given(1) == asked as u16);
+            driver.until("a reply", |d| d.given(1) == asked as u16);
+        }
+        assert!(at_once > 0 || late.is_some() || !several, "{asked} were asked");
+        assert!(late.is_none() || at_once < asked, "the server is late");
+    }
 }
 
 #[test]
