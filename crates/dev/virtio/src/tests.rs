@@ -482,7 +482,7 @@ fn what_comes_in_while_a_port_is_held_is_for_who_goes_on() {
     driver.function.hold(true);
     let saved = driver.function.save().unwrap();
     (&ours).write_all(b"to the guest").unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     assert_eq!((driver.given(4), saved.bytes().len()), (0, 0));
     driver.function.hold(false);
     driver.until("the first bytes", |d| d.given(4) == 1);
