@@ -11,7 +11,7 @@ pub mod flags;
 mod initramfs;
 pub(crate) mod kernel;
 mod machine;
-mod modules;
+pub(crate) mod modules;
 mod options;
 mod tee;
 mod user;

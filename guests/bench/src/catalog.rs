@@ -31,6 +31,9 @@ pub enum Group {
     /// Debian's packages as they come.
     #[allow(dead_code, reason = "its rows are run by a script, crates/tools/bench/src/programs")]
     Programs,
+    /// What others measure devices with, as Debian has it.
+    #[allow(dead_code, reason = "its rows are run by a script, crates/tools/bench/src/programs")]
+    Tools,
 }
 
 /// One row.

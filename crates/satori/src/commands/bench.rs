@@ -7,6 +7,7 @@ pub mod nested;
 pub mod overhead;
 mod programs;
 mod talks;
+mod tools;
 pub mod traps;
 pub mod vhe;
 
@@ -18,13 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, anyhow, bail};
-use satori_bench::catalog::{DEVICES, Group, ROWS};
+use satori_bench::catalog::Group;
 use satori_bench::measure::{Plan, Watch, measure};
 use satori_bench::subject::{Files, qemu_version, unpacked};
 use satori_bench::{Error, Results, Setting, Subject, check, json, program, rows_named, svg, text};
 
 use self::flags::{Bench, Mitigations, Other, Turned, What};
 use self::talks::Talks;
+use self::tools::Server;
 use crate::cli;
 use crate::cpio::Cpio;
 use crate::debian::cache::{self, Wanted};
@@ -49,7 +51,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
         None => {}
     }
     if flags.list {
-        for row in ROWS.iter().chain(DEVICES).chain(&satori_bench::programs::ROWS) {
+        for row in satori_bench::all() {
             writeln!(Out, "{:<12} {:<9} {}", row.name, row.group.name(), row.operation)?;
         }
         writeln!(Out, "{:<12} {:<9} the whole command of a boot to init", "boot", "")?;
@@ -102,7 +104,7 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     }
     let mut tell = |words: &str| say(format_args!("{words}"));
     let mut results: Option<Results> = None;
-    let parts = parts(flags, plan, &scratch)?;
+    let (parts, _server) = parts(flags, plan, &scratch)?;
     let programs = parts.iter().any(is_of_programs);
     for plan in &parts {
         let measured = match measure(plan, &mut Watch { tell: &mut tell, stop: &stop }) {
@@ -132,27 +134,37 @@ pub fn bench(flags: &Bench) -> Result<Status> {
     show(flags, &results, chart)
 }
 
-/// A plan for the rows of the static program, one for those of devices and one for programs, as far as they are wanted: each has files of its own.
-fn parts(flags: &Bench, plan: Plan, scratch: &Scratch) -> Result<Vec<Plan>> {
+/// A plan for the rows of the static program, and one for those of devices, programs and tools, as far as they are wanted: each has files
+/// of its own, and tools a server.
+fn parts(flags: &Bench, plan: Plan, scratch: &Scratch) -> Result<(Vec<Plan>, Option<Server>)> {
     let of = |wanted: fn(Group) -> bool| {
         plan.rows.iter().copied().filter(|row| wanted(row.group)).collect::<Vec<_>>()
     };
     let (programs, of_devices) = (of(|group| group == Group::Programs), of(Group::is_of_devices));
-    let rest = of(|group| group != Group::Programs && !group.is_of_devices());
-    let mut parts = Vec::new();
+    let tools = of(|group| group == Group::Tools);
+    let rest = of(|group| !matches!(group, Group::Programs | Group::Tools) && !group.is_of_devices());
+    let (mut parts, mut server) = (Vec::new(), None);
     if !rest.is_empty() || plan.boot {
         parts.push(Plan { rows: rest, ..plan.clone() });
     }
-    if !of_devices.is_empty() {
-        let files = devices::files(&plan.files, scratch, flags.kernel.is_none())?;
-        parts.push(Plan { files, rows: of_devices, boot: false, ..plan.clone() });
+    let on_devices =
+        (!of_devices.is_empty() || !tools.is_empty()).then(|| devices::devices(flags, &plan.files, scratch));
+    let memory = satori_bench::programs::MEMORY;
+    if let Some(on) = on_devices.transpose()? {
+        if !of_devices.is_empty() {
+            parts.push(Plan { files: on.of_rows(scratch)?, rows: of_devices, boot: false, ..plan.clone() });
+        }
+        if !tools.is_empty() {
+            let (files, serving) = tools::files(&on, scratch)?;
+            server = Some(serving);
+            parts.push(Plan { files, rows: tools, boot: false, memory, ..plan.clone() });
+        }
     }
     if !programs.is_empty() {
         let files = programs::files(&plan.files, scratch)?;
-        let memory = satori_bench::programs::MEMORY;
         parts.push(Plan { files, rows: programs, boot: false, memory, ..plan });
     }
-    Ok(parts)
+    Ok((parts, server))
 }
 
 fn is_of_programs(plan: &Plan) -> bool {

@@ -45,9 +45,9 @@ pub fn folder(path: &Path) -> io::Result<()> {
     fs::write(path.join("large"), vec![7; LARGE])
 }
 
-/// Answers on a port of 127.0.0.1 for as long as this process runs.
-pub fn answer() -> io::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+/// Answers on a port of an address of this host's for as long as this process runs.
+pub fn answer(address: Ipv4Addr) -> io::Result<u16> {
+    let listener = TcpListener::bind((address, 0))?;
     let port = listener.local_addr()?.port();
     let all = move || {
         for stream in listener.incoming().flatten() {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn whoever_connects_is_answered() {
-        let port = answer().unwrap();
+        let port = answer(Ipv4Addr::LOCALHOST).unwrap();
         let connect = |what: u8| {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
             stream.write_all(&[what]).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::catalog::{DEVICES, Group, ROWS, Row};
-use crate::programs;
+use crate::{programs, tools};
 
 /// All groups, in the order of the tables.
 pub const GROUPS: &[Group] = &[
@@ -18,6 +18,7 @@ pub const GROUPS: &[Group] = &[
     Group::Folder,
     Group::Net,
     Group::Programs,
+    Group::Tools,
 ];
 
 impl Group {
@@ -36,6 +37,7 @@ impl Group {
             Group::Folder => "folder",
             Group::Net => "net",
             Group::Programs => "programs",
+            Group::Tools => "tools",
         }
     }
 }
@@ -50,13 +52,18 @@ impl Group {
 /// The row that is no program's: the boot itself.
 pub(crate) const BOOT: &str = "boot";
 
+/// Every row, in the order in which they run.
+pub fn all() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(DEVICES).chain(&programs::ROWS).chain(&tools::ROWS)
+}
+
 /// The rows that are meant by `named` (names, or parts of names that end with `*`) and `groups`, and
-/// whether the boot is; if nothing is said all of them but the devices and the programs, whose packages are to be fetched.
+/// whether the boot is; if nothing is said those of the static program, for which nothing but a kernel is fetched.
 pub fn rows_named(named: &[String], groups: &[String]) -> Result<(Vec<&'static Row>, bool), Error> {
     if named.is_empty() && groups.is_empty() {
         return Ok((ROWS.iter().collect(), true));
     }
-    let rows = || ROWS.iter().chain(DEVICES).chain(&programs::ROWS);
+    let rows = all;
     let (mut wanted, mut boot) = (vec![false; rows().count()], false);
     let patterns = named.iter().map(|name| (name, false)).chain(groups.iter().map(|name| (name, true)));
     for (pattern, group) in patterns {

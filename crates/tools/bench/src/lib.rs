@@ -29,10 +29,11 @@ pub mod statistics;
 pub mod subject;
 pub mod svg;
 pub mod text;
+pub mod tools;
 pub mod traps;
 pub mod vhe;
 
 pub use error::Error;
-pub use groups::{GROUPS, rows_named};
+pub use groups::{GROUPS, all, rows_named};
 pub use results::{Cell, Results, Table};
 pub use subject::{Setting, Subject};

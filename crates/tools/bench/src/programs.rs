@@ -9,7 +9,7 @@ use crate::catalog::{Group, Row};
 
 /// A row of a program.
 #[derive(Clone, Copy, Debug)]
-struct Program {
+pub(crate) struct Program {
     row: Row,
     /// Commands before, which are not measured.
     prepare: &'static str,
@@ -23,11 +23,22 @@ const fn program(
     prepare: &'static str,
     body: &'static str,
 ) -> Program {
-    let row = Row { name, group: Group::Programs, several: false, operation };
-    Program { row, prepare, body }
+    program_of(Group::Programs, name, operation, prepare, body)
 }
 
-const fn several(mut program: Program) -> Program {
+/// A program of a group.
+pub(crate) const fn program_of(
+    group: Group,
+    name: &'static str,
+    operation: &'static str,
+    prepare: &'static str,
+    body: &'static str,
+) -> Program {
+    Program { row: Row { name, group, several: false, operation }, prepare, body }
+}
+
+/// The same on several processors.
+pub(crate) const fn several(mut program: Program) -> Program {
     program.row.several = true;
     program
 }
@@ -198,20 +209,28 @@ const PROGRAMS: &[Program] = &[
 ];
 
 /// All rows, in the order in which they run.
-pub static ROWS: [Row; PROGRAMS.len()] = {
-    let mut rows = [PROGRAMS[0].row; PROGRAMS.len()];
+pub static ROWS: [Row; PROGRAMS.len()] = rows_of(PROGRAMS);
+
+/// The rows of programs.
+pub(crate) const fn rows_of<const N: usize>(programs: &[Program]) -> [Row; N] {
+    let mut rows = [programs[0].row; N];
     let mut at = 0;
-    while at < rows.len() {
-        rows[at] = PROGRAMS[at].row;
+    while at < N {
+        rows[at] = programs[at].row;
         at += 1;
     }
     rows
-};
+}
 
 /// The script that runs them.
 pub fn script() -> String {
-    let mut text = include_str!("programs/driver.sh").to_owned();
-    for Program { row, prepare, body } in PROGRAMS {
+    script_of("", PROGRAMS)
+}
+
+/// The script that runs `programs` behind `helpers`.
+pub(crate) fn script_of(helpers: &str, programs: &[Program]) -> String {
+    let mut text = [include_str!("programs/driver.sh"), helpers].concat();
+    for Program { row, prepare, body } in programs {
         // Writing to a String cannot fail.
         let _ = write!(text, "\nprepare-{0}() {{\n{prepare}\n}}\nrow-{0}() {{\n{body}\n}}\n", row.name);
     }

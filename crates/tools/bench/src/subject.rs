@@ -1,5 +1,6 @@
 //! What is compared: the host itself, Satori, and other emulators; how each is started.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -80,23 +81,22 @@ pub struct Devices {
     pub qcow2: PathBuf,
     /// A folder of files.
     pub folder: PathBuf,
-    /// Where on 127.0.0.1 somebody answers.
+    /// At which port of this host somebody answers: of 127.0.0.1, or of the tap.
     pub port: u16,
+    /// A tap of several queues with the address 10.0.2.2, in the place of user networks.
+    pub tap: Option<String>,
 }
 
 /// Where a guest has them.
 const GUEST_DISK: &str = "/dev/vda";
 const GUEST_QCOW2: &str = "/dev/vdb";
-/// The host, for guests of both monitors' user networks.
-const GUEST_HOST: &str = "10.0.2.2";
+/// The host, for guests of both monitors' user networks; on a tap it has the same address.
+pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 impl Devices {
     /// Words of a guest's program, of which [`native`] makes the host's.
     pub(crate) fn words(&self) -> String {
-        format!(
-            " --disk {GUEST_DISK} --qcow2 {GUEST_QCOW2} --folder {FOLDER} --host {GUEST_HOST}:{}",
-            self.port
-        )
+        format!(" --disk {GUEST_DISK} --qcow2 {GUEST_QCOW2} --folder {FOLDER} --host {HOST}:{}", self.port)
     }
 }
 
@@ -238,8 +238,9 @@ fn native(job: &Job) -> Command {
             // The host has no disk of that kind.
             (GUEST_DISK | GUEST_QCOW2, Some(devices)) => command.arg(&devices.image),
             (FOLDER, Some(devices)) => command.arg(&devices.folder),
-            (host, Some(devices)) if host.starts_with(GUEST_HOST) => {
-                command.arg(format!("127.0.0.1:{}", devices.port))
+            (host, Some(devices)) if host.starts_with(&HOST.to_string()) => {
+                let address = if devices.tap.is_some() { HOST } else { Ipv4Addr::LOCALHOST };
+                command.arg(format!("{address}:{}", devices.port))
             }
             (word, _) => command.arg(word),
         };
@@ -277,10 +278,11 @@ fn satori(program: &Path, engine: &str, knob: Option<Knob>, job: &Job) -> Comman
     command.arg("--initrd").arg(&job.files.initrd);
     command.args(["--memory", &format!("{}K", job.memory >> 10), "--cpus", &job.cpus.to_string()]);
     command.args(["--on-reset", "exit", "--cmdline", &cmdline(job)]);
-    if let Some(Devices { image, qcow2, folder, .. }) = &job.files.devices {
-        let queues = if knob == Some(Knob::Queues) { ",queues=2" } else { "" };
+    if let Some(Devices { image, qcow2, folder, tap, .. }) = &job.files.devices {
+        let queues = if knob == Some(Knob::Queues) || tap.is_some() { ",queues=2" } else { "" };
+        let net = tap.as_ref().map_or("user,loopback".into(), |name| format!("tap={name}"));
         command.arg("--disk").arg(image).arg("--disk").arg(format!("{},format=qcow2", qcow2.display()));
-        command.args(["--net", &format!("user,loopback{queues}"), "--share"]);
+        command.args(["--net", &format!("{net}{queues}"), "--share"]);
         command.arg(format!("{}:{TAG},rw", folder.display()));
         let host = std::thread::available_parallelism().map_or(1, usize::from);
         command.args(knob.map(|knob| knob.words(host)).unwrap_or_default());
@@ -296,7 +298,11 @@ fn qemu(program: &Path, cpu: &str, job: &Job) -> Command {
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(kernel(job)).arg("-initrd").arg(&job.files.initrd);
     command.args(["-append", &cmdline(job)]);
-    if let Some(Devices { image, qcow2, folder, .. }) = &job.files.devices {
+    if let Some(Devices { image, qcow2, folder, tap, .. }) = &job.files.devices {
+        let (net, queues) = match tap {
+            Some(name) => (format!("tap,ifname={name},script=no,downscript=no,queues=2"), ",mq=on"),
+            None => ("user".into(), ""),
+        };
         command.arg("-drive").arg(format!("file={},format=raw,if=none,id=disk", image.display()));
         command.arg("-drive").arg(format!("file={},format=qcow2,if=none,id=qcow2", qcow2.display()));
         command.arg("-fsdev");
@@ -306,11 +312,11 @@ fn qemu(program: &Path, cpu: &str, job: &Job) -> Command {
             "virtio-blk-pci,drive=disk",
             "virtio-blk-pci,drive=qcow2",
             &format!("virtio-9p-pci,fsdev=folder,mount_tag={TAG}"),
-            "virtio-net-pci,netdev=net,romfile=",
+            &format!("virtio-net-pci,netdev=net,romfile={queues}"),
         ] {
             command.args(["-device", words]);
         }
-        command.args(["-netdev", "user,id=net"]);
+        command.args(["-netdev", &format!("{net},id=net")]);
     }
     command
 }
@@ -388,6 +394,7 @@ mod tests {
             qcow2: "/q.img".into(),
             folder: "/some/files".into(),
             port: 99,
+            tap: None,
         };
         let words = format!("run{}", devices.words());
         let files = Files { devices: Some(devices), ..files() };

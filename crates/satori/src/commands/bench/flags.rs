@@ -52,6 +52,9 @@ pub struct Bench {
     /// Measure rows of devices with something turned
     #[arg(long, value_name = "NAME")]
     pub knob: Option<Turned>,
+    /// Measure networks through this tap of two queues, which has the address 10.0.2.2, instead of user networks
+    #[arg(long, value_name = "NAME")]
+    pub tap: Option<String>,
     /// A qemu-system-x86_64; several can be compared [default: that of $PATH]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub qemu: Vec<PathBuf>,

@@ -1,8 +1,8 @@
-//! The files of `satori bench --groups programs`: Debian's packages as a folder for the host and an initramfs for guests.
+//! The files of `satori bench --groups programs`, and of others who run Debian's packages: a folder for the host and an initramfs for guests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -15,50 +15,90 @@ use crate::debian::cache::{self, Wanted};
 use crate::say::say;
 
 /// Enters the folder `$0` in a mount namespace of its own, as root of a user namespace where the caller is not root, and runs there what
-/// stands before the arguments: on tmpfs, as the guests do.
+/// stands before the arguments: on tmpfs, as the guests do. The folder `$2`, if it is none, is there as /tmp/rows.
 const ENTER: &str = r#"
 for place in dev proc sys; do mount --rbind "/$place" "$0/$place" || exit 1; done
-mount -t tmpfs tmp "$0/tmp" && cp "$1" "$0/tmp/satori-bench" && shift && exec chroot "$0" "$@"
+mount -t tmpfs tmp "$0/tmp" && cp "$1" "$0/tmp/satori-bench" || exit 1
+[ -z "$2" ] || { mkdir "$0/tmp/rows" && mount --bind "$2" "$0/tmp/rows"; } || exit 1
+shift 2
+exec chroot "$0" "$@"
 "#;
+
+/// Packages of Debian's, unpacked, and a script that runs in them.
+pub(super) struct Userland {
+    tree: PathBuf,
+    script: String,
+    /// Runs what stands behind it there.
+    enter: String,
+}
+
+impl Userland {
+    /// Fetches it. `rows` is a folder that programs find as /tmp/rows.
+    pub(super) fn fetch(
+        packages: &[&str],
+        script: String,
+        rows: Option<&Path>,
+        scratch: &Scratch,
+    ) -> Result<Self> {
+        let tree = cache::get(Wanted::Userland(packages, LEFT_OUT), false)?;
+        let driver = scratch.file("driver", script.as_bytes(), 0o755)?;
+        let mapped = if rustix::process::geteuid().is_root() { "" } else { "--map-root-user" };
+        let text = |path: &Path| path.display().to_string().replace('\'', "'\\''");
+        let enter = format!(
+            "unshare --mount {mapped} sh -c '{}' '{}' '{}' '{}'",
+            ENTER.replace('\'', "'\\''"),
+            text(&tree),
+            text(&driver),
+            rows.map(text).unwrap_or_default(),
+        );
+        Ok(Userland { tree, script, enter })
+    }
+
+    /// A command in it.
+    pub(super) fn command(&self, script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec {} /bin/bash -c \"$0\"", self.enter), script]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// The script as a program of the host's.
+    pub(super) fn program(&self, name: &str, scratch: &Scratch) -> Result<PathBuf> {
+        let program = format!("#!/bin/sh\nexec {} /bin/bash /tmp/satori-bench \"$@\"\n", self.enter);
+        scratch.file(name, program.as_bytes(), 0o755)
+    }
+
+    /// The same as a guest's files, whose init it is; `add` adds more.
+    pub(super) fn initrd(&self, busybox: &Path, add: impl FnOnce(&mut Cpio)) -> Result<Vec<u8>> {
+        say(format_args!("packing {}", self.tree.display()));
+        let mut archive = Cpio::new();
+        archive.device("dev/console", 0o600, 5, 1).device("dev/null", 0o666, 1, 3);
+        pack(&mut archive, &self.tree, "")?;
+        add(&mut archive);
+        let busybox = fs::read(busybox).context("cannot read busybox")?;
+        archive.file("bin/busybox", 0o755, &busybox).file("init", 0o755, self.script.as_bytes());
+        Ok(archive.finish())
+    }
+}
 
 /// The files of the other rows, but for initramfs and program.
 pub(super) fn files(base: &Files, scratch: &Scratch) -> Result<Files> {
-    let tree = cache::get(Wanted::Userland(PACKAGES, LEFT_OUT), false)?;
-    let script = script();
-    let driver = scratch.file("driver", script.as_bytes(), 0o755)?;
-    let mapped = if rustix::process::geteuid().is_root() { "" } else { "--map-root-user" };
-    let text = |path: &Path| path.display().to_string().replace('\'', "'\\''");
-    let enter = format!(
-        "#!/bin/sh\nexec unshare --mount {mapped} sh -c '{}' '{}' '{}' /bin/bash \"$@\"\n",
-        ENTER.replace('\'', "'\\''"),
-        text(&tree),
-        text(&driver)
-    );
-    let within = scratch.file("enter", enter.as_bytes(), 0o755)?;
-    compile(&tree, &within);
-    let program = enter.replace("/bin/bash \"$@\"", "/bin/bash /tmp/satori-bench \"$@\"");
-    let program = scratch.file("programs", program.as_bytes(), 0o755)?;
-    say(format_args!("packing {}", tree.display()));
-    let mut archive = Cpio::new();
-    archive.device("dev/console", 0o600, 5, 1).device("dev/null", 0o666, 1, 3);
-    pack(&mut archive, &tree, "")?;
-    let busybox = fs::read(&base.busybox).context("cannot read busybox")?;
-    archive.file("bin/busybox", 0o755, &busybox).file("init", 0o755, script.as_bytes());
-    let initrd = scratch.file("userland", &archive.finish(), 0o644)?;
+    let userland = Userland::fetch(PACKAGES, script(), None, scratch)?;
+    compile(&userland);
+    let program = userland.program("programs", scratch)?;
+    let initrd = scratch.file("userland", &userland.initrd(&base.busybox, |_| ())?, 0o644)?;
     Ok(Files { initrd, program, ..base.clone() })
 }
 
 /// What python3's package does when it is installed. Where it cannot be done, python compiles its library whenever it starts, here
 /// and in the guests alike.
-fn compile(tree: &Path, enter: &Path) {
-    let done = tree.join("root/.compiled");
-    if done.exists() {
+fn compile(userland: &Userland) {
+    if userland.tree.join("root/.compiled").exists() {
         return;
     }
     let all =
         "python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3*; : >/root/.compiled";
-    let ran = Command::new(enter).args(["-c", all]).stdin(Stdio::null()).stdout(Stdio::null()).status();
-    if !ran.is_ok_and(|status| status.success()) {
+    if !userland.command(all).status().is_ok_and(|status| status.success()) {
         say(format_args!("python's library is not compiled, so that python starts slowly everywhere"));
     }
 }
