@@ -230,6 +230,7 @@ impl Machine {
             symbols: None,
             traced: None,
             crash_dump: None,
+            crash_dump_l2: None,
             registers: Vec::new(),
             arm: Some(left),
             console_tail: plan.console.tail(),

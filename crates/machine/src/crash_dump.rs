@@ -1,10 +1,12 @@
-//! `--crash-dump`: a guest's memory and registers as an ELF core file, which gdb and `crash` open.
+//! `--crash-dump`: a guest's memory and registers as an ELF core file, which gdb and `crash` open; `--crash-dump-l2`: those of a guest
+//! that it has itself.
 //!
 //! RAM stands in the file once, each region at its physical address. The address space of a vCPU
 //! points into it by further program headers, so that gdb finds the kernel, its stacks and what it allocated where
 //! the guest's own symbols say they are, wherever the kernel has put itself.
 
 mod mappings;
+mod nested;
 mod notes;
 
 use std::fs::File;
@@ -15,6 +17,7 @@ use satori_memory::{Gpa, GuestMemory, Region};
 use satori_state::CpuState;
 
 use mappings::Run;
+pub(crate) use nested::{outermost, write_nested};
 
 /// What is read and written at a time.
 const CHUNK: usize = 1 << 20;
@@ -34,15 +37,33 @@ pub struct CrashDump {
     pub vmcoreinfo: bool,
 }
 
+/// A guest's physical memory, for who reads it.
+pub(crate) trait Physical {
+    /// Where it is, in ascending order.
+    fn regions(&self) -> Vec<Region>;
+    /// Fills `to`; false where there is no memory.
+    fn read(&self, from: Gpa, to: &mut [u8]) -> bool;
+}
+
+impl Physical for GuestMemory {
+    fn regions(&self) -> Vec<Region> {
+        self.regions().collect()
+    }
+
+    fn read(&self, from: Gpa, to: &mut [u8]) -> bool {
+        self.read(from, to).is_ok()
+    }
+}
+
 /// Writes `memory` and the registers of `vcpus` to `file`.
-pub(crate) fn write(mut file: &File, memory: &GuestMemory, vcpus: &[CpuState]) -> io::Result<CrashDump> {
+pub(crate) fn write(mut file: &File, memory: &dyn Physical, vcpus: &[CpuState]) -> io::Result<CrashDump> {
     // What a former run left is not this guest's; a pipe has no such thing, and no holes.
     // Tried, as the sandbox does not let one ask.
     let seekable = file.set_len(0).is_ok();
     if seekable {
         file.seek(SeekFrom::Start(0))?;
     }
-    let regions: Vec<Region> = memory.regions().collect();
+    let regions = memory.regions();
     let room = elf::PN_XNUM - 2 - regions.len();
     let runs = mappings::of(memory, vcpus, room);
     let vmcoreinfo = notes::vmcoreinfo(memory);
@@ -93,7 +114,7 @@ pub(crate) fn write(mut file: &File, memory: &GuestMemory, vcpus: &[CpuState]) -
 
 /// Copies a region; pages without content become holes where there can be any.
 fn copy(
-    memory: &GuestMemory,
+    memory: &dyn Physical,
     region: Region,
     chunk: &mut [u8],
     out: &mut BufWriter<&File>,
@@ -103,7 +124,9 @@ fn copy(
     let mut done = 0;
     while done < region.len {
         let part = &mut chunk[..(region.len - done).min(CHUNK as u64) as usize];
-        memory.read(Gpa(region.start.0 + done), part).map_err(io::Error::other)?;
+        if !memory.read(Gpa(region.start.0 + done), part) {
+            return Err(io::Error::other("its memory cannot be read"));
+        }
         for page in part.chunks(HOLE) {
             if seekable && page.iter().all(|byte| *byte == 0) {
                 hole += page.len() as i64;

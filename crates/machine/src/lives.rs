@@ -1,6 +1,7 @@
 //! The lives of a machine, from one reset to the next, and what they leave.
 
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +28,8 @@ pub(crate) struct Lives<'a> {
     /// Who writes what happens.
     pub tracer: Option<&'a Tracer>,
     pub crash_dump: Option<&'a File>,
+    /// The same of a guest that it has.
+    pub crash_dump_l2: Option<&'a File>,
     /// When the wall clock ends the run.
     pub end: Option<Instant>,
 }
@@ -91,12 +94,16 @@ impl Lives<'_> {
         let over = || hurry || self.end.is_some_and(|end| end <= Instant::now());
         plan.config.devices.finish(&|| over() || plan.shared.stop_asked());
         if crashed(&event)
-            && let Some(file) = self.crash_dump
+            && let Some(vcpu) = life.vcpus.first()
         {
-            sum.crash_dump = life.vcpus.first().map(|vcpu| {
-                let written = crash_dump::write(file, vcpu.memory(), &sum.registers);
-                written.map_err(|error| error.to_string())
+            let told = |error: io::Error| error.to_string();
+            sum.crash_dump = self.crash_dump.map(|file| {
+                let registers = crash_dump::outermost(&life.vcpus, &sum.registers);
+                crash_dump::write(file, vcpu.memory(), &registers).map_err(told)
             });
+            sum.crash_dump_l2 = self
+                .crash_dump_l2
+                .map(|file| crash_dump::write_nested(file, &life.vcpus, &sum.registers).map_err(told));
         }
         event
     }
@@ -176,6 +183,7 @@ pub(crate) struct Sum {
     pub used: Vec<Used>,
     pub crash: Option<Crash>,
     pub crash_dump: Option<Result<crate::CrashDump, String>>,
+    pub crash_dump_l2: Option<Result<crate::CrashDump, String>>,
     /// Of the last life.
     pub registers: Vec<CpuState>,
     /// Names of the last kernel's addresses, where they are wanted.

@@ -49,6 +49,7 @@ pub struct Machine {
     trace: Option<(File, satori_trace::Filter)>,
     watch: Option<watch::WatchListener>,
     crash_dump: Option<File>,
+    crash_dump_l2: Option<File>,
 }
 
 impl Machine {
@@ -146,6 +147,7 @@ impl Machine {
             trace: None,
             watch: None,
             crash_dump: None,
+            crash_dump_l2: None,
         })
     }
 
@@ -189,9 +191,10 @@ impl Machine {
         self.watch = Some(listener);
     }
 
-    /// Writes the guest's memory and registers to `file` when it has crashed: an ELF core file.
-    pub fn crash_dump(&mut self, file: File) {
-        self.crash_dump = Some(file);
+    /// Writes the guest's memory and registers to the first of these when it has crashed, and those of the guest that it has itself to
+    /// the second: ELF core files.
+    pub fn crash_dumps(&mut self, [own, nested]: [Option<File>; 2]) {
+        (self.crash_dump, self.crash_dump_l2) = (own, nested);
     }
 
     /// The same machine in the state of one that was saved, which was made of the same configuration. One that cannot take the
@@ -209,7 +212,7 @@ impl Machine {
 
     /// Runs to the end: the guest's, the timeout's, or [`Handle::stop`].
     pub fn run(self) -> Outcome {
-        let Machine { plan, life, load, control, gdb, crash_dump, trace, watch, .. } = self;
+        let Machine { plan, life, load, control, gdb, crash_dump, crash_dump_l2, trace, watch, .. } = self;
         let start = Instant::now();
         let end = plan.config.timeout.and_then(|timeout| start.checked_add(timeout));
         let serving = plan.config.serials.start();
@@ -219,13 +222,13 @@ impl Machine {
         let mut sum = Sum::default();
         let (event, traced) = match Onlookers::start(&plan, &control, gdb, trace, watch) {
             Ok(onlookers) => {
-                let crash_dump = crash_dump.as_ref();
                 let lives = Lives {
                     plan: &plan,
                     load,
                     control: &control,
                     tracer: onlookers.tracer(),
-                    crash_dump,
+                    crash_dump: crash_dump.as_ref(),
+                    crash_dump_l2: crash_dump_l2.as_ref(),
                     end,
                 };
                 let event = lives.run(life, &mut sum);
@@ -244,6 +247,7 @@ impl Machine {
             symbols: sum.symbols,
             traced,
             crash_dump: sum.crash_dump,
+            crash_dump_l2: sum.crash_dump_l2,
             registers: sum.registers,
             arm: None,
             console_tail: plan.console.tail(),

@@ -66,9 +66,11 @@ pub struct Outcome {
     pub symbols: Option<Arc<Symbols>>,
     /// What became of the trace, if there is one.
     pub traced: Option<satori_trace::Told>,
-    /// What [`Machine::crash_dump`](crate::Machine::crash_dump) led to, if the guest crashed: what was
+    /// What [`Machine::crash_dumps`](crate::Machine::crash_dumps) led to, if the guest crashed: what was
     /// written, or why it could not be.
     pub crash_dump: Option<Result<CrashDump, String>>,
+    /// The same of the guest that it has itself.
+    pub crash_dump_l2: Option<Result<CrashDump, String>>,
     /// What only a machine of AArch64 leaves.
     pub arm: Option<crate::arm::Left>,
     /// Each vCPU's last registers, of a machine of x86.

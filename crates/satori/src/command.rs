@@ -277,22 +277,20 @@ fn start(
     let on_terminal = typed.is_some();
     let report_file = flags.machine.report_file.as_deref();
     let report_file = report_file.map(|path| opened.file("--report-file", path)).transpose()?;
-    let dump =
-        flags.machine.crash_dump.as_deref().map(|path| opened.file("--crash-dump", path)).transpose()?;
+    let dumps = flags.machine.crash_dumps(opened)?;
     let watchers = machine.watched(&flags.machine, opened)?;
     let raw = if on_terminal { RawMode::enter() } else { None };
     let attendant = Attendant::new(machine.handle(), devices.clone(), control, typed, flags.machine.limits());
     let attendant = attendant.context("cannot watch the terminal and signals")?;
     let written = status_file.iter().map(StatusFile::descriptor);
-    let files = report_file.iter().chain(&dump).map(AsRawFd::as_raw_fd).chain(opened.descriptors());
+    let files =
+        report_file.iter().chain(dumps.iter().flatten()).map(AsRawFd::as_raw_fd).chain(opened.descriptors());
     let files = files.chain(tee.iter().flat_map(Tee::files));
     let others = files.chain(watchers.keep).chain(written);
     let keep: Vec<_> = machine.files().into_iter().chain(attendant.files()).chain(others).collect();
     run::sandbox(&flags.machine, machine.runs_by_kvm(), &keep, watchers.listening, machine.is_pinned())?;
     opened.begin(flags.machine.sandbox != cli::Sandbox::Off);
-    if let Some(dump) = dump {
-        machine.crash_dump(dump);
-    }
+    machine.crash_dumps(dumps);
     let attendant = attendant.start().context("cannot start a thread")?;
     let by_kvm = machine.runs_by_kvm();
     let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle(), by_kvm)).transpose();

@@ -164,6 +164,7 @@ impl Machine {
             .writes("--report-file", &self.report_file)
             .writes("--junit", &self.junit)
             .writes("--crash-dump", &self.crash_dump)
+            .writes("--crash-dump-l2", &self.crash_dump_l2)
             .writes("--trace", self.trace.as_ref().map(|spec| &spec.file))
             .writes("--stats-socket", &self.stats_socket)
             .writes("--serial", self.serial.iter().filter_map(|text| serial_place(text)))

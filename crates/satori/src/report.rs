@@ -102,15 +102,17 @@ pub fn tell(outcome: &Outcome, status: Status, bisect: bool, broken: Option<&str
     if let Some(symbols) = &outcome.symbols {
         tracing::info!("{} functions' names from {}", symbols.len(), symbols.origin());
     }
-    match &outcome.crash_dump {
-        None => {}
-        Some(Err(error)) => line(format_args!("The crash dump could not be written: {error}")),
-        Some(Ok(dump)) => line(format_args!(
-            "The crash dump holds {} MiB of memory, {} mapped stretches of the kernel's addresses{}",
-            dump.memory >> 20,
-            dump.mappings,
-            if dump.vmcoreinfo { " and Linux's VMCOREINFO" } else { "" }
-        )),
+    for (which, dump) in [("The crash dump", &outcome.crash_dump), ("That of L2", &outcome.crash_dump_l2)] {
+        match dump {
+            None => {}
+            Some(Err(error)) => line(format_args!("{which} could not be written: {error}")),
+            Some(Ok(dump)) => line(format_args!(
+                "{which} holds {} MiB of memory, {} mapped stretches of the kernel's addresses{}",
+                dump.memory >> 20,
+                dump.mappings,
+                if dump.vmcoreinfo { " and Linux's VMCOREINFO" } else { "" }
+            )),
+        }
     }
     let too_long = matches!(status, Status::Timeout | Status::Stalled);
     if too_long {

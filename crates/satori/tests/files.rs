@@ -52,7 +52,9 @@ fn an_output_that_is_an_input_or_another_output_is_refused() {
         vec!["demo", "--kernel", "k", "--busybox", "i", "--trace", "i"],
         vec!["top", "--console", "k", "--once", "--", "run", "--kernel", "k"],
     ];
-    for output in ["--report-file", "--crash-dump", "--trace", "--stats-socket"] {
+    const OUTPUTS: [&str; 5] =
+        ["--report-file", "--crash-dump", "--crash-dump-l2", "--trace", "--stats-socket"];
+    for output in OUTPUTS {
         for name in ["k", "soft", "hard"] {
             pairs.push([&k[..], &[output, name]].concat());
         }
@@ -61,7 +63,7 @@ fn an_output_that_is_an_input_or_another_output_is_refused() {
         {
             pairs.push([&k[..], &[input, name, output, name]].concat());
         }
-        for other in ["--report-file", "--crash-dump", "--trace", "--stats-socket"] {
+        for other in OUTPUTS {
             if other != output {
                 pairs.push([&k[..], &[output, "to-come", other, "dangling"]].concat());
             }

@@ -362,3 +362,93 @@ fn log() -> String {
     log.truncate(usize::try_from(length).expect("root may read it"));
     String::from_utf8_lossy(&log).into_owned()
 }
+
+/// Of an ELF core file the word at a physical address, and the first vCPU's RIP.
+struct Core(Vec<u8>);
+
+impl Core {
+    fn number<const N: usize>(&self, at: usize) -> u64 {
+        (0..N).map(|byte| u64::from(self.0[at + byte]) << (8 * byte)).sum()
+    }
+
+    /// Type, offset, physical address and length of each program header.
+    fn segments(&self) -> impl Iterator<Item = [u64; 4]> + '_ {
+        (0..self.number::<2>(56) as usize).map(|index| 64 + 56 * index).map(|at| {
+            [
+                self.number::<4>(at),
+                self.number::<8>(at + 8),
+                self.number::<8>(at + 24),
+                self.number::<8>(at + 32),
+            ]
+        })
+    }
+
+    fn word(&self, physical: u64) -> Option<u64> {
+        let [_, offset, first, _] = self
+            .segments()
+            .find(|[kind, _, first, len]| *kind == 1 && (*first..first + len).contains(&physical))?;
+        Some(self.number::<8>((offset + (physical - first)) as usize))
+    }
+
+    fn rip(&self) -> u64 {
+        let [_, notes, ..] = self.segments().find(|[kind, ..]| *kind == 4).unwrap();
+        // Behind the note's head and name: NT_PRSTATUS, its registers at 112, the 17th of them.
+        self.number::<8>(notes as usize + 12 + 8 + 112 + 16 * 8)
+    }
+}
+
+/// Whoever panics leaves both: in the hypervisor's file and in its guest's the page that the guest knows by one address, and the hypervisor by
+/// another, is where it is for each.
+#[test]
+fn crash_dumps_have_a_guest_and_its_own_guest_apart() {
+    let evmcs = ["--nested", "vmx", "--hyperv", "auto,evmcs"];
+    for (name, flags, engine) in
+        [("svm", &["--nested", "svm"][..], "translator"), ("hv_nested", &evmcs, "interpreter")]
+    {
+        for who in ["panic", "host"] {
+            let [own, nested] = ["own", "l2"].map(|what| common::file(&format!("{name}-{who}.{what}"), b""));
+            let cmdline = format!("{name} cpus=1 only=waits wait={who}");
+            let kernel = common::bare::program(name);
+            let words = [
+                "run",
+                "--kernel",
+                kernel.to_str().unwrap(),
+                "--cmdline",
+                &cmdline,
+                "--engine",
+                engine,
+                "-m",
+                "192M",
+            ];
+            let dumps = ["--crash-dump", &own, "--crash-dump-l2", &nested];
+            let ended = satori(&[&words[..], flags, &dumps].concat());
+            assert_eq!(ended.status, 120, "{name} {who}: {ended:?}");
+            assert!(ended.messages.contains("That of L2 holds"), "{}", ended.messages);
+            let told = ended
+                .console
+                .lines()
+                .filter(|line| line.contains("waits at") || line.contains("for the guest:"));
+            let told: Vec<u64> = told
+                .flat_map(|line| line.split("0x").skip(1))
+                .map(|rest| {
+                    u64::from_str_radix(rest.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap(), 16)
+                        .unwrap()
+                })
+                .collect();
+            let [code, _, elsewhere, place] = told[..] else { panic!("{told:x?}") };
+            let [own, nested] = [own, nested].map(|file| Core(std::fs::read(file).unwrap()));
+            assert_eq!((own.word(elsewhere), own.word(place)), (Some(0x2222), Some(0x1111)), "{name} {who}");
+            assert_eq!(nested.word(place), Some(0x2222), "{name} {who}");
+            assert!(nested.rip().abs_diff(code) < 0x100, "{name} {who}: {:#x} at {code:#x}", nested.rip());
+            assert_ne!(own.rip().abs_diff(nested.rip()), 0, "{name} {who}");
+        }
+    }
+    let kernel = common::bare::program("shutdown");
+    let dump = common::file("alone.l2", b"");
+    let words = ["run", "--kernel", kernel.to_str().unwrap(), "--cmdline", "x cpus=1 only=empty_idt"];
+    let ended = satori(&[&words[..], &["--crash-dump-l2", &dump]].concat());
+    assert!(
+        ended.messages.contains("That of L2 could not be written: the guest has no guest of its own"),
+        "{ended:?}"
+    );
+}

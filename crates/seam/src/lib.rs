@@ -32,7 +32,7 @@ pub use engine::{Engine, Entropy, Partition, PartitionParts, VcpuParts};
 pub use isa::Isa;
 pub use kick::Kick;
 pub use made::{CodeWatcher, Made, Origin};
-pub use nested::NestedView;
+pub use nested::{NestedView, Stretch};
 pub use reason::{Class, Reason, ReasonRow};
 pub use space::Space;
 pub use time::{OfHost, TimeSource, Until};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use satori_save::{Error, Value};
 
-use crate::{DebugPlan, Isa, Kick, NestedView, Until, Whereabouts};
+use crate::{DebugPlan, Isa, Kick, NestedView, Stretch, Until, Whereabouts};
 
 /// A counter of an engine: its name and value.
 pub type Stat = (&'static str, u64);
@@ -105,6 +105,12 @@ pub trait Vcpu<I: Isa>: Send {
     /// A guest that its guest has, and the registers of whichever of the two does not execute; nothing without one.
     fn nested(&self) -> Option<NestedView<I::State>> {
         None
+    }
+
+    /// The physical memory of the guest in [`Vcpu::nested`], in ascending order, as its tables have it now; what they map beyond some
+    /// 32 GiB in small pages is left out. Nothing without tables.
+    fn nested_memory(&self) -> Vec<Stretch> {
+        Vec::new()
     }
 
     /// As [`Vcpu::translate`], for whichever of guest and hypervisor does not execute.

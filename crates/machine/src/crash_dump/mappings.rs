@@ -1,8 +1,10 @@
 //! The upper half of an address space, where a 64-bit kernel lives, as stretches.
 
 use satori_defs::x86::{PAGE_SIZE, cr0, cr4, efer, pte};
-use satori_memory::{Gpa, GuestMemory};
+use satori_memory::{Gpa, Region};
 use satori_state::{CpuState, seg};
+
+use super::Physical;
 
 /// Linear addresses that follow each other and lead to physical ones in RAM that do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +20,14 @@ const TABLES: usize = 1 << 16;
 
 /// The kernel's half of the address space of the first vCPU that executes in the kernel, else
 /// of the first: at most `room` stretches, the longest.
-pub(super) fn of(memory: &GuestMemory, vcpus: &[CpuState], room: usize) -> Vec<Run> {
+pub(super) fn of(memory: &dyn Physical, vcpus: &[CpuState], room: usize) -> Vec<Run> {
     let long = |state: &&CpuState| state.efer & efer::LMA != 0 && state.cr0 & cr0::PG != 0;
     let kernel = |state: &&CpuState| long(state) && state.seg[seg::CS].selector & 3 == 0;
     let Some(state) = vcpus.iter().find(kernel).or_else(|| vcpus.iter().find(long)) else {
         return Vec::new();
     };
     let levels = if state.cr4 & cr4::LA57 != 0 { 5 } else { 4 };
-    let mut walk = Walk { memory, runs: Vec::new(), tables: 0, room };
+    let mut walk = Walk { memory, regions: memory.regions(), runs: Vec::new(), tables: 0, room };
     walk.table(state.cr3 & pte::ADDR, levels, levels, 0);
     walk.trim();
     walk.runs.sort_unstable_by_key(|run| run.linear);
@@ -33,7 +35,8 @@ pub(super) fn of(memory: &GuestMemory, vcpus: &[CpuState], room: usize) -> Vec<R
 }
 
 struct Walk<'a> {
-    memory: &'a GuestMemory,
+    memory: &'a dyn Physical,
+    regions: Vec<Region>,
     runs: Vec<Run>,
     tables: usize,
     room: usize,
@@ -43,7 +46,7 @@ impl Walk<'_> {
     /// Table `gpa` of `level`, of 1 to `top`, whose first entry maps `linear`.
     fn table(&mut self, gpa: u64, level: u32, top: u32, linear: u64) {
         let mut table = [0; PAGE_SIZE as usize];
-        if self.tables == TABLES || self.memory.read(Gpa(gpa), &mut table).is_err() {
+        if self.tables == TABLES || !self.memory.read(Gpa(gpa), &mut table) {
             return;
         }
         self.tables += 1;
@@ -69,7 +72,8 @@ impl Walk<'_> {
 
     /// What of a page is RAM.
     fn add(&mut self, linear: u64, physical: u64, len: u64) {
-        for region in self.memory.regions() {
+        for index in 0..self.regions.len() {
+            let region = self.regions[index];
             let first = physical.max(region.start.0);
             let end = (physical + len).min(region.start.0 + region.len);
             if first < end {
@@ -82,7 +86,7 @@ impl Walk<'_> {
         if let Some(last) = self.runs.last_mut()
             && last.linear.wrapping_add(last.len) == run.linear
             && last.physical + last.len == run.physical
-            && self.memory.regions().all(|region| region.start.0 != run.physical)
+            && self.regions.iter().all(|region| region.start.0 != run.physical)
         {
             last.len += run.len;
             return;

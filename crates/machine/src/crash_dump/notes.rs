@@ -2,10 +2,12 @@
 
 use satori_defs::elf::{NT_PRSTATUS, VMCOREINFO, VMCOREINFO_BYTES, prstatus, qemu};
 use satori_defs::x86::PAGE_SIZE;
-use satori_memory::{Gpa, GuestMemory};
+use satori_memory::Gpa;
 use satori_state::reg::*;
 use satori_state::seg::{CS, DS, ES, FS, GS, SS};
 use satori_state::{CpuState, Segment};
+
+use super::Physical;
 
 /// All notes, each padded to four bytes.
 pub(super) fn all(vcpus: &[CpuState], vmcoreinfo: Option<&[u8]>) -> Vec<u8> {
@@ -79,16 +81,16 @@ fn segment(segment: &Segment) -> Vec<u8> {
 
 /// What Linux tells about itself, from the note that it keeps ready at the start of a page for
 /// the kernel that kexec starts after a crash. It is looked for, so that a guest needs no driver.
-pub(super) fn vmcoreinfo(memory: &GuestMemory) -> Option<Vec<u8>> {
-    memory.regions().find_map(|region| {
+pub(super) fn vmcoreinfo(memory: &dyn Physical) -> Option<Vec<u8>> {
+    memory.regions().into_iter().find_map(|region| {
         let mut pages = (region.start.0..region.start.0 + region.len).step_by(PAGE_SIZE as usize);
         pages.find_map(|page| note_at(memory, Gpa(page)))
     })
 }
 
-fn note_at(memory: &GuestMemory, gpa: Gpa) -> Option<Vec<u8>> {
+fn note_at(memory: &dyn Physical, gpa: Gpa) -> Option<Vec<u8>> {
     let mut head = [0; 24];
-    memory.read(gpa, &mut head).ok()?;
+    memory.read(gpa, &mut head).then_some(())?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let len = word(4) as usize;
     let named = word(0) == VMCOREINFO.len() as u32 + 1 && word(8) == 0 && head[12..22] == VMCOREINFO[..];
@@ -96,6 +98,6 @@ fn note_at(memory: &GuestMemory, gpa: Gpa) -> Option<Vec<u8>> {
         return None;
     }
     let mut text = vec![0; len];
-    memory.read(gpa.add(24), &mut text).ok()?;
+    memory.read(gpa.add(24), &mut text).then_some(())?;
     text.starts_with(b"OSRELEASE=").then_some(text)
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::devices::{DeviceBus, DiskSpec};
 use crate::io_threads::IoThreadsSpec;
 use crate::network::{self, NetSpec};
 use crate::numa::NumaSpec;
+use crate::opened::Opened;
 use crate::output::Newlines;
 use crate::pins::PinSpec;
 use crate::units;
@@ -167,6 +169,9 @@ pub struct Machine {
     /// open. Emptied at the start, as it belongs to this run
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub crash_dump: Option<PathBuf>,
+    /// Where then memory and registers go of a guest that it has itself (--nested): of that which executes, or executed last
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub crash_dump_l2: Option<PathBuf>,
     /// End the guest after this time, with status 124: 90s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub timeout: Option<Duration>,
@@ -256,6 +261,13 @@ impl Machine {
         self.vmbus
             || self.disk.iter().any(|disk| on_it(disk.bus))
             || self.net.as_ref().is_some_and(|net| on_it(net.bus))
+    }
+
+    /// The files of `--crash-dump` and `--crash-dump-l2`.
+    pub fn crash_dumps(&self, opened: &mut Opened) -> anyhow::Result<[Option<File>; 2]> {
+        let mut file =
+            |flag, path: &Option<PathBuf>| path.as_deref().map(|path| opened.file(flag, path)).transpose();
+        Ok([file("--crash-dump", &self.crash_dump)?, file("--crash-dump-l2", &self.crash_dump_l2)?])
     }
 
     /// How long the guest may take.

@@ -135,10 +135,10 @@ impl Computer {
         }
     }
 
-    /// Where its memory goes if the guest crashes; the flags offer that to machines that have it.
-    pub(super) fn crash_dump(&mut self, file: File) {
+    /// Where its memory, and that of its guest, go if the guest crashes; the flags offer that to machines that have it.
+    pub(super) fn crash_dumps(&mut self, files: [Option<File>; 2]) {
         if let Computer::X86(machine, _) = self {
-            machine.crash_dump(file);
+            machine.crash_dumps(files);
         }
     }
 

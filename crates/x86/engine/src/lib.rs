@@ -20,7 +20,7 @@ pub use reasons::{REASONS, reason};
 pub use rest::AtRest;
 pub use satori_seam::{
     AtOnce, Capabilities, Capability, Class, CodeWatcher, Counts, DebugCause, DebugPlan, Doing, Engine,
-    Entropy, Fate, Isa, Kick, Made, NestedView, Origin, Partition, PartitionParts, Space, Stat, TimeSource,
-    Until, Vcpu, VcpuParts, WatchAccess, Watchpoint, Whereabouts,
+    Entropy, Fate, Isa, Kick, Made, NestedView, Origin, Partition, PartitionParts, Space, Stat, Stretch,
+    TimeSource, Until, Vcpu, VcpuParts, WatchAccess, Watchpoint, Whereabouts,
 };
 pub use satori_state::Parts;

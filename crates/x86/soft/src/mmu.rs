@@ -25,6 +25,7 @@ mod walk;
 
 pub(crate) use fetch::Fetch;
 pub use fetch::{BUCKETS, Fetches, Scope, bucket};
+pub(crate) use inspect::Leads;
 pub use paging::{MAXPHYADDR, Paging};
 pub use rights::Access;
 pub use satori_rules::canonical;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use satori_engine::{
     AtOnce, Capabilities, Capability, Controls, DebugPlan, Engine, Event, Exit, Fate, Kick, NestedView,
-    Partition, PartitionParts, Parts, Resume, Signal, Space, Stat, Until, Vcpu, VcpuParts, Whereabouts,
-    Window, X86,
+    Partition, PartitionParts, Parts, Resume, Signal, Space, Stat, Stretch, Until, Vcpu, VcpuParts,
+    Whereabouts, Window, X86,
 };
 use satori_memory::GuestMemory;
 use satori_save::Value;
@@ -148,6 +148,10 @@ impl<E: Executor> Vcpu<X86> for SoftVcpu<E> {
 
     fn nested(&self) -> Option<NestedView<CpuState>> {
         self.0.cpu().nested_view()
+    }
+
+    fn nested_memory(&self) -> Vec<Stretch> {
+        self.0.cpu().nested_memory()
     }
 
     fn translate_other(&self, linear: u64) -> Option<u64> {

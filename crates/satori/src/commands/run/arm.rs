@@ -69,6 +69,7 @@ fn refused(run: &cli::Run) -> Result<()> {
         (flags.qmp.is_some(), "--qmp", NOT_YET),
         (flags.symbols != "auto" && flags.symbols != "off", "--symbols FILE", NOT_YET),
         (flags.crash_dump.is_some(), "--crash-dump", NOT_YET),
+        (flags.crash_dump_l2.is_some(), "--crash-dump-l2", X86),
         (!flags.tsc_change.is_empty(), "--tsc-change", X86),
         (!flags.testdev.is_empty(), "--testdev", X86),
         (!flags.smbios.is_empty(), "--smbios", NOT_YET),

@@ -32,7 +32,7 @@ pub(crate) struct Prepared<'a> {
     opened: Opened,
     watchers: Watchers,
     report_file: Option<File>,
-    crash_dump: Option<File>,
+    crash_dumps: [Option<File>; 2],
     costs: Costs,
     origin: Origin,
     /// Whether threads are bound to processors of the host.
@@ -79,8 +79,7 @@ impl<'a> Prepared<'a> {
         let mut machine = Machine::new(config, sinks)?;
         let report_file =
             flags.report_file.as_deref().map(|path| opened.file("--report-file", path)).transpose()?;
-        let crash_dump =
-            flags.crash_dump.as_deref().map(|path| opened.file("--crash-dump", path)).transpose()?;
+        let crash_dumps = flags.crash_dumps(&mut opened)?;
         let watchers = Watchers::open(flags, &mut machine, &mut opened)?;
         chosen.warn();
         if let Some(names) = &names {
@@ -101,7 +100,7 @@ impl<'a> Prepared<'a> {
             opened,
             watchers,
             report_file,
-            crash_dump,
+            crash_dumps,
             costs,
             origin,
             pinned,
@@ -136,9 +135,7 @@ impl<'a> Prepared<'a> {
         }
         let by_kvm = machine.runs_by_kvm();
         let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle(), by_kvm)).transpose().map_err(failed)?;
-        if let Some(file) = self.crash_dump {
-            machine.crash_dump(file);
-        }
+        machine.crash_dumps(self.crash_dumps);
         Ok(Confined {
             flags,
             qmp,

@@ -1,12 +1,28 @@
 //! Translation for a debugger: a walk that changes nothing and asks for no rights.
 
 use satori_defs::x86::{efer, pte};
-use satori_engine::NestedView;
+use satori_engine::{NestedView, Stretch};
 use satori_state::CpuState;
 
 use super::canonical;
 use super::paging::Paging;
 use crate::cpu::Cpu;
+
+/// What an entry of a second translation leads to.
+pub(crate) enum Leads {
+    Table(u64),
+    Page(u64),
+}
+
+/// Tables of a second translation that are read at most: a guest's may lead to each other without end.
+const TABLES: usize = 1 << 14;
+
+/// A walk through all tables of a second translation.
+struct Stretches<'a> {
+    leads: &'a dyn Fn(u64, u32) -> Option<Leads>,
+    tables: usize,
+    found: Vec<Stretch>,
+}
 
 impl Cpu {
     /// The physical address that `linear` is mapped to.
@@ -66,6 +82,43 @@ impl Cpu {
     /// The registers of whichever of a guest and its hypervisor does not execute, and what describes the guest.
     pub(crate) fn nested_view(&self) -> Option<NestedView<CpuState>> {
         if self.svm.guest || self.state.efer & efer::SVME != 0 { self.svm_view() } else { self.vmx_view() }
+    }
+
+    /// That guest's physical memory.
+    pub(crate) fn nested_memory(&self) -> Vec<Stretch> {
+        if self.svm.guest || self.state.efer & efer::SVME != 0 {
+            self.svm_memory()
+        } else {
+            self.vmx_memory()
+        }
+    }
+
+    /// All that the tables at `root` map, of whose entries `leads` tells by their levels, 0 to 3.
+    pub(crate) fn stretches(&self, root: u64, leads: &dyn Fn(u64, u32) -> Option<Leads>) -> Vec<Stretch> {
+        let mut walk = Stretches { leads, tables: 0, found: Vec::new() };
+        self.stretches_of(&mut walk, root, 3, 0);
+        walk.found
+    }
+
+    fn stretches_of(&self, walk: &mut Stretches<'_>, table: u64, level: u32, inner: u64) {
+        if walk.tables == TABLES {
+            return;
+        }
+        walk.tables += 1;
+        for index in 0..512 {
+            let Some(entry) = self.entry_load(table + 8 * index, true) else { return };
+            let (inner, len) = (inner | index << (12 + 9 * level), 1 << (12 + 9 * level));
+            match (walk.leads)(entry, level) {
+                Some(Leads::Table(next)) if level > 0 => self.stretches_of(walk, next, level - 1, inner),
+                Some(Leads::Page(outer)) => match walk.found.last_mut() {
+                    Some(last) if last.inner + last.len == inner && last.outer + last.len == outer => {
+                        last.len += len
+                    }
+                    _ => walk.found.push(Stretch { inner, outer, len }),
+                },
+                _ => {}
+            }
+        }
     }
 
     /// As [`Cpu::look_up`], for that one.

@@ -6,13 +6,13 @@ use satori_svm::{Place, npt};
 
 use super::SvmExit;
 use crate::cpu::Cpu;
-use crate::mmu::MAXPHYADDR;
+use crate::mmu::{Leads, MAXPHYADDR};
 use crate::vmx::Nested;
 
 /// Levels of the tables, which are those of long mode.
 const LEVELS: u32 = 4;
 /// Bits of a table's or a page's address.
-const ADDRESS: u64 = (1 << MAXPHYADDR) - 0x1000;
+pub(super) const ADDRESS: u64 = (1 << MAXPHYADDR) - 0x1000;
 /// Bits of an address that no entry has.
 const BEYOND: u64 = 0x000f_ffff_ffff_f000 & !ADDRESS;
 
@@ -37,6 +37,15 @@ fn step(entry: u64, level: u32, nx: bool) -> Step {
         Step::Page(entry & ADDRESS & !((1 << shift) - 1))
     } else {
         Step::Table(entry & ADDRESS)
+    }
+}
+
+/// The same without rights: nothing for what is not present or no entry.
+pub(super) fn leads(entry: u64, level: u32) -> Option<Leads> {
+    match (entry & pte::P != 0).then(|| step(entry, level, true))? {
+        Step::Table(next) => Some(Leads::Table(next)),
+        Step::Page(page) => Some(Leads::Page(page)),
+        Step::Reserved => None,
     }
 }
 
@@ -101,10 +110,9 @@ impl Cpu {
         for level in (0..LEVELS).rev() {
             let shift = 12 + 9 * level;
             let entry = self.entry_load(table + (gpa >> shift & 0x1ff) * 8, true)?;
-            match (entry & pte::P != 0).then(|| step(entry, level, true))? {
-                Step::Table(next) => table = next,
-                Step::Page(page) => return Some(page | gpa & ((1 << shift) - 1)),
-                Step::Reserved => return None,
+            match leads(entry, level)? {
+                Leads::Table(next) => table = next,
+                Leads::Page(page) => return Some(page | gpa & ((1 << shift) - 1)),
             }
         }
         None

@@ -1,12 +1,12 @@
 //! SVM for a debugger: the VMCB in use, and the registers of whoever does not execute.
 
 use satori_defs::x86::rflags;
-use satori_engine::NestedView;
+use satori_engine::{NestedView, Stretch};
 use satori_state::{CpuState, reg};
 use satori_svm::vmcb::SAVE;
 use satori_svm::{Place, Vmcb};
 
-use super::enter;
+use super::{enter, npt};
 use crate::cpu::Cpu;
 
 impl Cpu {
@@ -55,6 +55,7 @@ impl Cpu {
             inside,
             fields: intercepts.chain(places).collect(),
             other,
+            tables: (vmcb.get(Place::NESTED) & 1 != 0).then(|| vmcb.get(Place::NESTED_CR3)),
         })
     }
 
@@ -63,6 +64,15 @@ impl Cpu {
             return Some(gpa);
         }
         self.npt_look_up(vmcb.get(Place::NESTED_CR3), gpa)
+    }
+
+    /// The guest's physical memory.
+    pub(crate) fn svm_memory(&self) -> Vec<Stretch> {
+        let vmcb = self.vmcb_now().filter(|vmcb| vmcb.get(Place::NESTED) & 1 != 0);
+        vmcb.map_or_else(Vec::new, |vmcb| {
+            let root = vmcb.get(Place::NESTED_CR3) & npt::ADDRESS;
+            self.stretches(root, &|entry, level| npt::leads(entry, level))
+        })
     }
 
     /// Where `gpa` of whoever does not execute is.

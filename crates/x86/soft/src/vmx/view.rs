@@ -1,15 +1,17 @@
 //! VMX for a debugger: the VMCS in use, and the registers of whoever does not execute.
 
-use satori_engine::NestedView;
+use satori_engine::{NestedView, Stretch};
 use satori_memory::Gpa;
 use satori_state::CpuState;
 use satori_vmx::Field::{self, Eptp, GuestCr0, GuestCr3, GuestCr4, GuestRflags, GuestRip, GuestRsp};
 use satori_vmx::control::proc2;
+use satori_vmx::ept::{self, Entry};
 use satori_vmx::evmcs::{self, Page};
 use satori_vmx::{Vmcs, check};
 
 use super::{NONE, enter, exit};
 use crate::cpu::Cpu;
+use crate::mmu::Leads;
 
 /// The SDM's name of `field`, as it is written there of the four areas.
 fn name(field: Field) -> String {
@@ -78,16 +80,34 @@ impl Cpu {
         let mut fields: Vec<_> =
             Field::ALL.iter().map(|field| (group(*field), name(*field), vmcs.get(*field))).collect();
         fields.sort_by_key(|(group, ..)| GROUPS.iter().position(|one| one == group));
-        Some(NestedView { form, at, inside, fields, other })
+        let tables = self.tables(&vmcs).map(|(root, _)| root);
+        Some(NestedView { form, at, inside, fields, other, tables })
     }
 
     /// Where `gpa` of the guest that this VMCS describes is.
     fn second(&self, vmcs: &Vmcs, gpa: u64) -> Option<u64> {
-        let controls = check::secondary(vmcs);
-        if controls & proc2::EPT == 0 {
-            return Some(gpa);
+        match self.tables(vmcs) {
+            None => Some(gpa),
+            Some((root, by_mode)) => self.ept_look_up(root, by_mode, gpa),
         }
-        self.ept_look_up(vmcs.get(Eptp), controls & proc2::MODE_BASED_EXECUTE != 0, gpa)
+    }
+
+    /// The EPT of the guest that this VMCS describes, if it has one: EPTP, and whether its entries tell modes apart.
+    fn tables(&self, vmcs: &Vmcs) -> Option<(u64, bool)> {
+        let controls = check::secondary(vmcs);
+        (controls & proc2::EPT != 0).then(|| (vmcs.get(Eptp), controls & proc2::MODE_BASED_EXECUTE != 0))
+    }
+
+    /// The guest's physical memory.
+    pub(crate) fn vmx_memory(&self) -> Vec<Stretch> {
+        let tables = self.vmcs_now().and_then(|(.., vmcs)| self.tables(&vmcs));
+        tables.map_or_else(Vec::new, |(root, by_mode)| {
+            self.stretches(root & ept::ADDRESS, &|entry, level| match ept::classify(entry, level, by_mode) {
+                Entry::Table(next) => Some(Leads::Table(next)),
+                Entry::Leaf(page) => Some(Leads::Page(page)),
+                _ => None,
+            })
+        })
     }
 
     /// Where `gpa` of whoever does not execute is.
