@@ -32,6 +32,16 @@ const CPUID: &[u8] = &[0x66, 0xb8, 1, 0, 0, 0, 0x0f, 0xa2, 0x66, 0x4e, 0x75, 0xf
 /// ```
 const RDMSR: &[u8] = &[0x0f, 0x32, 0x66, 0x4e, 0x75, 0xfa, 0xf4, 0xeb, 0xf7];
 
+/// What lets L2 execute so many CPUIDs.
+pub fn cpuid(kvm: &Kvm) -> Result<impl FnMut(u64) -> Result<(), Failure>, Failure> {
+    let mut machine = machine(kvm, CPUID)?;
+    Ok(move |count| {
+        let registers = Registers { rsi: count, rip: START as u64, rflags: 2, ..Registers::default() };
+        begin(&machine, &registers)?;
+        machine.run()
+    })
+}
+
 /// Measures the row `name`.
 pub fn row(kvm: &Kvm, name: &str, amount: &Amount) -> Result<String, Failure> {
     let (code, msr) = match name {

@@ -8,6 +8,8 @@ use crate::{Failure, sys};
 const CREATE_VM: u64 = 0xae01;
 const GET_VCPU_MMAP_SIZE: u64 = 0xae04;
 const GET_SUPPORTED_CPUID: u64 = 0xc008_ae05;
+const CREATE_IRQCHIP: u64 = 0xae60;
+const CREATE_PIT2: u64 = 0x4040_ae77;
 const CREATE_VCPU: u64 = 0xae41;
 const SET_USER_MEMORY_REGION: u64 = 0x4020_ae46;
 const SET_TSS_ADDR: u64 = 0xae47;
@@ -15,6 +17,7 @@ const RUN: u64 = 0xae80;
 const SET_REGS: u64 = 0x4090_ae82;
 const GET_SREGS: u64 = 0x8138_ae83;
 const SET_SREGS: u64 = 0x4138_ae84;
+const SET_MSRS: u64 = 0x4008_ae89;
 const SET_CPUID2: u64 = 0x4008_ae90;
 
 /// `struct kvm_regs`.
@@ -107,6 +110,15 @@ impl Kvm {
 
     /// A machine with so much memory, and without devices.
     pub fn machine(&self, length: usize) -> Result<Machine, Failure> {
+        self.machine_of(length, false)
+    }
+
+    /// The same with interrupt controllers and a timer.
+    pub fn machine_with_chips(&self, length: usize) -> Result<Machine, Failure> {
+        self.machine_of(length, true)
+    }
+
+    fn machine_of(&self, length: usize, chips: bool) -> Result<Machine, Failure> {
         let told = |what: &'static str| move |why: std::io::Error| format!("{what}: {why}");
         // SAFETY: the machine's type is a number.
         let vm = unsafe { sys::ioctl(self.0.as_raw_fd(), CREATE_VM, 0) }.map_err(told("KVM_CREATE_VM"))?;
@@ -120,6 +132,15 @@ impl Kvm {
         // SAFETY: the memory is there until this process ends.
         unsafe { sys::ioctl(vm.as_raw_fd(), SET_USER_MEMORY_REGION, region.as_ptr().addr()) }
             .map_err(told("KVM_SET_USER_MEMORY_REGION"))?;
+        if chips {
+            // SAFETY: it takes no argument.
+            unsafe { sys::ioctl(vm.as_raw_fd(), CREATE_IRQCHIP, 0) }.map_err(told("KVM_CREATE_IRQCHIP"))?;
+            // Port 0x61 is the timer's as well.
+            let timer: [u32; 16] = std::array::from_fn(|at| (at == 0).into());
+            // SAFETY: the structure has the size that the request's number tells.
+            unsafe { sys::ioctl(vm.as_raw_fd(), CREATE_PIT2, timer.as_ptr().addr()) }
+                .map_err(told("KVM_CREATE_PIT2"))?;
+        }
         // SAFETY: a processor's number.
         let vcpu = unsafe { sys::ioctl(vm.as_raw_fd(), CREATE_VCPU, 0) }.map_err(told("KVM_CREATE_VCPU"))?;
         // SAFETY: the descriptor is new, and nobody else's.
@@ -130,8 +151,25 @@ impl Kvm {
         let run = sys::memory(Some(vcpu.as_raw_fd()), length as usize).map_err(told("struct kvm_run"))?;
         let machine = Machine { _vm: vm, vcpu, memory, run };
         machine.cpuid(self).map_err(told("KVM_SET_CPUID2"))?;
+        machine.fast_strings().map_err(told("KVM_SET_MSRS"))?;
         Ok(machine)
     }
+}
+
+/// Where `struct kvm_run` tells of an exit.
+const TOLD: usize = 32;
+
+/// Why a guest stopped.
+#[derive(Debug)]
+pub enum Exit {
+    /// It reads a port.
+    In(u16),
+    /// It wrote to one, this byte first.
+    Out(u16, u8),
+    /// It reads or wrote memory that there is not.
+    Memory,
+    /// Another of KVM's exit reasons.
+    Other(u32),
 }
 
 /// A machine with one processor.
@@ -162,6 +200,15 @@ impl Machine {
             .map(drop)
     }
 
+    /// Sets IA32_MISC_ENABLE's first bit, as firmware does. Linux on a processor of Intel's with FSRM and without it copies too much.
+    fn fast_strings(&self) -> std::io::Result<()> {
+        const MISC_ENABLE: u64 = 0x1a0;
+        // `struct kvm_msrs` with one entry.
+        let one = [1, MISC_ENABLE, 1_u64];
+        // SAFETY: the structure is as long as it says.
+        unsafe { sys::ioctl(self.vcpu.as_raw_fd(), SET_MSRS, one.as_ptr().addr()) }.map(drop)
+    }
+
     /// Sets the registers; `change` what KVM had in the others.
     pub fn set(&self, registers: &Registers, change: impl FnOnce(&mut System)) -> Result<(), Failure> {
         let fd = self.vcpu.as_raw_fd();
@@ -181,13 +228,53 @@ impl Machine {
 
     /// Runs the guest until it halts.
     pub fn run(&mut self) -> Result<(), Failure> {
-        const REASON: usize = 8;
         const HALT: u32 = 5;
+        match self.enter()? {
+            Exit::Other(HALT) => Ok(()),
+            other => Err(format!("L2 did not halt, its exit was {other:?}")),
+        }
+    }
+
+    fn field<const N: usize>(&self, at: usize) -> [u8; N] {
+        std::array::from_fn(|byte| self.run[at + byte])
+    }
+
+    /// Runs the guest until it wants something.
+    pub fn enter(&mut self) -> Result<Exit, Failure> {
+        const REASON: usize = 8;
+        const IO: u32 = 2;
+        const MMIO: u32 = 6;
         // SAFETY: it takes no argument; what it changes is read only afterwards.
         unsafe { sys::ioctl(self.vcpu.as_raw_fd(), RUN, 0) }.map_err(|why| format!("KVM_RUN: {why}"))?;
-        match u32::from_le_bytes(std::array::from_fn(|at| self.run[REASON + at])) {
-            HALT => Ok(()),
-            other => Err(format!("L2 did not halt, KVM's exit reason is {other}")),
-        }
+        Ok(match u32::from_le_bytes(self.field(REASON)) {
+            IO => {
+                let port = u16::from_le_bytes(self.field(TOLD + 2));
+                if self.run[TOLD] == 0 {
+                    Exit::In(port)
+                } else {
+                    Exit::Out(port, self.run[self.data().start])
+                }
+            }
+            MMIO => Exit::Memory,
+            other => Exit::Other(other),
+        })
+    }
+
+    /// Where the bytes of an access to a port are.
+    fn data(&self) -> std::ops::Range<usize> {
+        let [size, count] = [self.run[TOLD + 1].into(), u32::from_le_bytes(self.field(TOLD + 4)) as usize];
+        let start = u64::from_le_bytes(self.field(TOLD + 8)) as usize;
+        start..start + size * count
+    }
+
+    /// Answers a read of a port, in all its bytes.
+    pub fn answer(&mut self, byte: u8) {
+        let data = self.data();
+        self.run[data].fill(byte);
+    }
+
+    /// Answers an access to memory that there is not.
+    pub fn answer_memory(&mut self) {
+        self.run[TOLD + 8..TOLD + 16].fill(0xff);
     }
 }

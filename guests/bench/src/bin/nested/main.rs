@@ -6,11 +6,14 @@
 //! satori-nested l1 --rows A,B [--budget MS] [--exactly N]
 //! satori-nested l2 --rows A,B [--budget MS]        init of a Linux that is L2
 //! satori-nested host --rows A,B [--budget MS]      the rows of L1 on the host
+//! satori-nested peers [--scale N]                  what tools/l2 compares with other machines, in L1 and in L2
 //! ```
 
 mod bare;
 mod kvm;
+mod linux;
 mod measure;
+mod peers;
 mod sys;
 
 use measure::Amount;
@@ -28,6 +31,8 @@ const L2: [&str; 1] = ["clock-l2"];
 pub struct Options {
     rows: Vec<String>,
     amount: Amount,
+    /// How much more than the least work is done.
+    scale: u64,
 }
 
 /// What one is told who starts it by hand.
@@ -41,8 +46,11 @@ fn main() {
     let role = words.first().cloned().unwrap_or_default();
     let options = options(words.get(1..).unwrap_or_default());
     if std::process::id() != 1 {
-        let done =
-            options.and_then(|options| if role == "host" { rows_of_l1(&options) } else { Err(ALONE.into()) });
+        let done = options.and_then(|options| match role.as_str() {
+            "host" => rows_of_l1(&options),
+            "peers" => peers::l1(&options),
+            _ => Err(ALONE.into()),
+        });
         let Err(why) = done else { return };
         eprintln!("satori-nested: {why}");
         std::process::exit(2);
@@ -53,6 +61,7 @@ fn main() {
     }
     let done = options.and_then(|options| match role.as_str() {
         "l1" => l1(&options),
+        "peer" => peers::l2(&options),
         "l2" => {
             say(&about());
             rows(&options, &L2)
@@ -67,7 +76,7 @@ fn main() {
 }
 
 fn options(words: &[String]) -> Result<Options, Failure> {
-    let mut options = Options { rows: Vec::new(), amount: Amount::default() };
+    let mut options = Options { rows: Vec::new(), amount: Amount::default(), scale: 1 };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
@@ -75,6 +84,7 @@ fn options(words: &[String]) -> Result<Options, Failure> {
         match word.as_str() {
             "--rows" => options.rows = value.split(',').map(str::to_string).collect(),
             "--budget" => options.amount.budget_ms = number()?,
+            "--scale" => options.scale = number()?,
             "--exactly" => options.amount.exactly = Some(number()?),
             _ => return Err(format!("unknown flag {word}")),
         }

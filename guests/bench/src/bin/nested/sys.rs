@@ -26,6 +26,7 @@ unsafe extern "C" {
     fn reboot(how: c_int) -> c_int;
     fn klogctl(what: c_int, buffer: *mut c_char, length: c_int) -> c_int;
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+    fn munmap(at: *mut c_void, length: usize) -> c_int;
     fn mmap(
         at: *mut c_void,
         length: usize,
@@ -34,6 +35,37 @@ unsafe extern "C" {
         fd: c_int,
         offset: i64,
     ) -> *mut c_void;
+}
+
+/// The number of this process's parent, by a system call.
+pub fn parent() -> i64 {
+    const SYS_GETPPID: c_long = 110;
+    // SAFETY: it takes no argument.
+    unsafe { syscall(SYS_GETPPID) }
+}
+
+/// Lets this process access all ports.
+pub fn open_ports() -> Result<()> {
+    const SYS_IOPL: c_long = 172;
+    // SAFETY: it takes a number.
+    check(unsafe { syscall(SYS_IOPL, 3) }).map(drop)
+}
+
+/// OUT, for which [`open_ports`] was called; a fault that ends the process otherwise.
+pub fn port_write(port: u16, byte: u8) {
+    // SAFETY: no device of this machine writes to memory by itself.
+    unsafe { std::arch::asm!("out dx, al", in("dx") port, in("al") byte, options(nomem, nostack)) };
+}
+
+/// Takes so many pages, writes to each, and gives them back.
+pub fn touch_anew(pages: usize) {
+    let Ok(memory) = memory(None, pages * 4096) else { return };
+    for page in memory.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    let (at, length) = (memory.as_mut_ptr(), memory.len());
+    // SAFETY: nobody else has the mapping, and `memory` is not used any more.
+    unsafe { munmap(at.cast(), length) };
 }
 
 fn check(result: c_long) -> Result<c_long> {
