@@ -82,6 +82,8 @@ pub struct Config {
     pub engine: EngineKind,
     /// Devices on PCI.
     pub devices: Devices,
+    /// The host's processors for each thread.
+    pub pins: Pins,
 }
 
 /// A machine, loaded and ready to run.
@@ -137,6 +139,7 @@ impl Machine {
             shared,
             console: Console::new(console, &config.panic_pattern),
             devices: config.devices,
+            pins: config.pins,
         };
         let life = Life::new(&plan)?;
         let control = Control::new(plan.shared.clone(), plan.time.clone(), life.vcpus.len());
@@ -272,7 +275,7 @@ fn live(plan: &Plan, life: &mut Life, control: &Control<ArmVcpu>) {
         timers: &life.timers,
         bells: &life.bells,
         turns: &Turns::default(),
-        pins: &Pins::default(),
+        pins: &plan.pins,
         devices: &plan.devices,
         processors: host_processors().len().max(1),
         tick: None,

@@ -42,7 +42,7 @@ fn threads(child: &Child) -> Vec<Thread> {
 
 /// The threads of a run with two disks and these `words`, once the guest has written to both.
 fn of(name: &str, words: &[&str]) -> Vec<Thread> {
-    let kernel = fetch(&["kernel", "6.12"]);
+    let kernel = if words.contains(&"arm64") { "6.1".into() } else { fetch(&["kernel", "6.12"]) };
     let disks = ["a", "b"].map(|disk| scratch(&format!("io-threads-{name}-{disk}")));
     let mut command = Command::new(SATORI);
     // Reading what a thread of another process wrote needs what the sandbox takes away.
@@ -115,6 +115,18 @@ fn a_domain_names_threads_and_pins_them() {
     assert!(!vcpus.is_empty() && vcpus.iter().all(|thread| thread.cpus == first), "{all:?}");
     assert!(here == 1 || named(&all, "port reader").iter().all(|thread| thread.cpus != first), "{all:?}");
     let _ = (fs::remove_file(disk), fs::remove_file(xml));
+}
+
+#[test]
+fn a_machine_of_arm_is_pinned_as_well() {
+    let last = host_processors().last().unwrap().to_string();
+    let all = of("arm", &["--arch", "arm64", "--cpus", "2", "--pin", &last]);
+    for name in ["vcpu0", "vcpu1"] {
+        let vcpus = named(&all, name);
+        assert!(!vcpus.is_empty() && vcpus.iter().all(|thread| thread.cpus == last), "{all:?}");
+    }
+    let disks = named(&all, "disk");
+    assert!(!disks.is_empty() && (last == "0" || disks.iter().all(|thread| thread.cpus != last)), "{all:?}");
 }
 
 #[test]

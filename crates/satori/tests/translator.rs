@@ -82,6 +82,14 @@ fn perf_is_told_the_names_of_translated_code() {
     assert!(names.len() > 100, "{}", names.len());
     let known = |name: &str| name.starts_with("guest ") || name.starts_with("satori: ");
     assert!(names.iter().all(|name| known(name)), "{names:?}");
+    let kernel = fetch(&["kernel", "6.12"]);
+    let run = ["run", "--kernel", &kernel, "--engine", "translator", "--perf", "map"];
+    let ended = satori(&[&run[..], &["-v", "--", "true"]].concat());
+    let path =
+        ended.messages.split_whitespace().find(|word| word.ends_with(".map")).expect("the file is told");
+    let map = std::fs::read_to_string(path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(map.lines().filter(|line| line.contains(" guest ")).count() > 1000, "{ended:?}");
     let ended = bare::run("features", 1, "", &["--engine", "interpreter", "--perf", "map"]);
     assert_eq!(ended.status, 2, "{ended:?}");
     assert!(ended.messages.contains("the interpreter makes none"), "{ended:?}");

@@ -15,6 +15,7 @@ use super::vcpu::{ArmVcpu, Platform};
 use crate::console::Console;
 use crate::devices::Bus;
 use crate::life::{GuestTimeout, Time};
+use crate::pins::Pins;
 use crate::shared::{Bells, Shared};
 use crate::{Devices, Error, entropy};
 
@@ -32,6 +33,7 @@ pub(super) struct Plan {
     pub(crate) shared: Arc<Shared>,
     pub(crate) console: Console,
     pub(crate) devices: Devices,
+    pub(crate) pins: Pins,
 }
 
 /// How long the power key is held.

@@ -9,27 +9,23 @@ use satori_machine::{Devices, Handle, Machine, OnReset, Outcome, Pins, SerialPor
 
 use super::MEMORY;
 use crate::choose::{self, Processors};
+use crate::cli;
 use crate::commands::run::{self, Boot, Watchers};
 use crate::numa;
 use crate::opened::Opened;
 use crate::recording::Recording;
-use crate::{cli, io_threads};
 
 /// What the flags say of processors, looked at before anything is opened.
 pub(super) enum Wanted {
     X86(Box<Processors>),
-    Arm(run::ArmPlan, Pins),
+    Arm(run::ArmPlan),
 }
 
 impl Wanted {
     pub(super) fn of(flags: &cli::Run) -> Result<Wanted> {
         Ok(match flags.arch {
             cli::Arch::X86 => Wanted::X86(Box::new(choose::machine(&flags.machine)?)),
-            cli::Arch::Arm64 => {
-                let mut pins = Pins::default();
-                io_threads::share_out(&mut pins, &flags.machine)?;
-                Wanted::Arm(run::ArmPlan::of(flags, MEMORY)?, pins)
-            }
+            cli::Arch::Arm64 => Wanted::Arm(run::ArmPlan::of(flags, MEMORY)?),
         })
     }
 
@@ -37,7 +33,7 @@ impl Wanted {
     pub(super) fn pins(&self) -> &Pins {
         match self {
             Wanted::X86(chosen) => &chosen.pins,
-            Wanted::Arm(_, pins) => pins,
+            Wanted::Arm(plan) => &plan.pins,
         }
     }
 
@@ -50,6 +46,7 @@ impl Wanted {
         serials: SerialPorts,
         console: Box<dyn ByteSink>,
         recording: Option<&Recording>,
+        opened: &mut Opened,
     ) -> Result<Computer> {
         // A command that was cut off is not run again behind its caller's back.
         let ends = flags.machine.on_reset.is_none();
@@ -67,17 +64,24 @@ impl Wanted {
                 if let Some(recording) = recording {
                     recording.begin(&mut config, &flags.machine, &flags.command.words)?;
                 }
-                let machine = Machine::new(config, Sinks { console, debugcon: None, code: None })?;
+                let names = run::code_names(&flags.machine, config.engine)?;
+                if let Some(names) = &names {
+                    opened.names(names.clone());
+                    tracing::info!("perf: names of translated code go to {}", names.path().display());
+                }
+                let code = names.map(|names| names as _);
+                let machine = Machine::new(config, Sinks { console, debugcon: None, code })?;
                 tracing::info!("{}", machine.engine());
                 Ok(Computer::X86(Box::new(machine), chosen))
             }
-            Wanted::Arm(plan, pins) => {
+            Wanted::Arm(plan) => {
+                let pinned = plan.pins.any();
                 // What is typed and read goes through ports.
                 let mut config = plan.config(boot, flags, devices, Vec::new());
                 if ends {
                     config.on_reset = OnReset::Exit;
                 }
-                Ok(Computer::Arm(Box::new(arm::Machine::new(config, console)?), pins))
+                Ok(Computer::Arm(Box::new(arm::Machine::new(config, console)?), pinned))
             }
         }
     }
@@ -86,7 +90,8 @@ impl Wanted {
 /// The machine.
 pub(super) enum Computer {
     X86(Box<Machine>, Box<Processors>),
-    Arm(Box<arm::Machine>, Pins),
+    /// And whether its threads are bound to processors of the host.
+    Arm(Box<arm::Machine>, bool),
 }
 
 impl Computer {
@@ -131,7 +136,7 @@ impl Computer {
     pub(super) fn is_pinned(&self) -> bool {
         match self {
             Computer::X86(_, chosen) => chosen.pins.any(),
-            Computer::Arm(_, pins) => pins.any(),
+            Computer::Arm(_, pinned) => *pinned,
         }
     }
 

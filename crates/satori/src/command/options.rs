@@ -106,13 +106,8 @@ pub(super) fn check(flags: &cli::Run) -> Result<()> {
             "shared folders are not the same every time: --record writes down what they say",
         )?;
     }
-    for (given, name) in [
-        (machine.perf.is_some(), "--perf"),
-        (machine.console_newlines != Newlines::Raw, "--console-newlines"),
-    ] {
-        if given {
-            refused(name, "this version has it for whole guests only")?;
-        }
+    if machine.console_newlines != Newlines::Raw {
+        refused("--console-newlines", "a command's output is as it writes it")?;
     }
     crate::commands::run::report_of(machine, machine.processor.cpus.unwrap_or_default().cpus())
 }

@@ -19,7 +19,7 @@ use satori_hyperv::choice::Mistakes;
 use satori_machine::{Cmdline, Module, ProtocolChoice};
 
 pub(crate) use self::arm::ArmPlan;
-pub(crate) use self::config::{balloon, config, input, report_of};
+pub(crate) use self::config::{balloon, code_names, config, input, report_of};
 pub(crate) use self::confined::{Confined, sandbox, sandbox_mode};
 pub(crate) use self::prepared::Prepared;
 pub(crate) use self::ran::Ran;

@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::say::say;
 use crate::status::Status;
 use crate::terminal::RawMode;
-use crate::{cli, devices, io_threads, modules, origin, report};
+use crate::{cli, devices, io_threads, modules, origin, pins, report};
 
 /// What a kernel's command line begins with, unless `--cmdline` says otherwise.
 const CONSOLE: &str = "console=ttyAMA0";
@@ -48,7 +48,6 @@ fn refused(run: &cli::Run) -> Result<()> {
         (run.boot != cli::Boot::Auto, "--boot", "is of x86; an Image is entered in one way"),
         (processor.cpu.is_some(), "--cpu", X86),
         (!flags.numa.is_empty(), "--numa", NOT_YET),
-        (flags.pin.is_some(), "--pin", NOT_YET),
         (processor.guest.is_some(), "--guest", X86),
         (processor.hyperv.is_some(), "--hyperv", X86),
         (processor.kvm.is_some(), "--kvm", X86),
@@ -122,6 +121,8 @@ fn boot(run: &cli::Run, memory: u64) -> Result<Boot> {
 
 /// What the flags say of a machine, but for what it boots and its devices.
 pub(crate) struct ArmPlan {
+    /// The host's processors for each thread.
+    pub(crate) pins: Pins,
     memory: u64,
     cpus: u32,
     levels: Levels,
@@ -135,7 +136,10 @@ impl ArmPlan {
         let memory = run.machine.memory.unwrap_or(memory);
         balloon(&run.machine, memory)?;
         let engine = crate::engine::software(crate::engine::wanted(run.machine.engine)?)?;
-        Ok(ArmPlan { memory, cpus: cpus(run.machine.processor.cpus)?, levels: levels(run)?, engine })
+        let (cpus, mut pins) = (cpus(run.machine.processor.cpus)?, Pins::default());
+        io_threads::share_out(&mut pins, &run.machine)?;
+        pins::share_out(&mut pins, &run.machine, cpus)?;
+        Ok(ArmPlan { pins, memory, cpus, levels: levels(run)?, engine })
     }
 
     /// The machine; `input` is what its serial port receives.
@@ -163,6 +167,7 @@ impl ArmPlan {
             input,
             profile: flags.report != cli::Report::Off,
             devices,
+            pins: self.pins,
         }
     }
 }
@@ -199,15 +204,14 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         let mut opened = Opened::default();
         let judge = Judge::open(flags, boot.kernel_name.clone(), &mut opened)?;
         let sink = judge::heard(judge.as_ref(), Box::new(output));
-        let mut pins = Pins::default();
-        io_threads::share_out(&mut pins, flags)?;
-        let config = plan.config(boot, run, devices::devices(flags, &pins, None)?, input(flags)?);
+        let (devices, pinned) = (devices::devices(flags, &plan.pins, None)?, plan.pins.any());
+        let config = plan.config(boot, run, devices, input(flags)?);
         let mut machine = Machine::new(config, sink)?;
         let (watchers, listener) = Watchers::debugger(flags, &mut opened)?;
         listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         let report_file =
             flags.report_file.as_deref().map(|path| opened.file("--report-file", path)).transpose()?;
-        Ok((machine, console, opened, judge, report_file, costs, origin, watchers, pins.any()))
+        Ok((machine, console, opened, judge, report_file, costs, origin, watchers, pinned))
     };
     let (machine, console, mut opened, judge, report_file, costs, origin, watchers, pinned) =
         prepare().map_err(Halt::Refused)?;

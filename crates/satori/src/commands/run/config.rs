@@ -157,7 +157,7 @@ pub(crate) fn config(boot: Boot, flags: &cli::Machine, processors: &Processors) 
 }
 
 /// The file of `--perf`.
-pub(super) fn code_names(flags: &cli::Machine, engine: EngineKind) -> Result<Option<Arc<CodeNames>>> {
+pub(crate) fn code_names(flags: &cli::Machine, engine: EngineKind) -> Result<Option<Arc<CodeNames>>> {
     let kind = match flags.perf {
         Some(_) if engine == EngineKind::Interpreter => {
             bail!("--perf names translated code, and the interpreter makes none: leave one of the two out")
