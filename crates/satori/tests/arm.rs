@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Once;
 
@@ -183,6 +184,32 @@ fn a_command_that_is_not_there_is_told_of_as_by_a_shell() {
     let status = std::fs::read_to_string(status).expect("a file");
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     assert_eq!((&status["who"], &status["how"]), (&"satori".into(), &"not-started".into()));
+}
+
+#[test]
+fn a_machine_is_steered_by_qmp() {
+    let path = scratch("arm-qmp.sock");
+    let mut satori = Command::new(env!("CARGO_BIN_EXE_satori"));
+    satori.args(["run", "--arch", "arm64", "--kernel", "6.1", "--timeout", "5m", "--qmp"]);
+    satori.arg(format!("unix:{}", path.display())).args(["--", "sh", "-c", "echo up; sleep 999"]);
+    let mut child = satori.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("satori runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("text");
+    assert_eq!(line, "up\n");
+    let mut socket = UnixStream::connect(&path).expect("it listens");
+    let words = ["qmp_capabilities", "query-status", "stop", "query-status", "cont", "quit"];
+    for word in words {
+        writeln!(socket, "{{\"execute\":\"{word}\"}}").expect("it listens");
+    }
+    let mut said = String::new();
+    socket.read_to_string(&mut said).expect("text");
+    let said: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let statuses: Vec<_> = said.iter().filter_map(|value| value["return"]["status"].as_str()).collect();
+    assert_eq!(statuses, ["running", "paused"], "{said:?}");
+    let events: Vec<_> = said.iter().filter_map(|value| value["event"].as_str()).collect();
+    assert_eq!(events, ["STOP", "RESUME", "SHUTDOWN"], "{said:?}");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
 }
 
 /// Boots with EL2 and a guest in it: `said` is what the kernel tells of its hypervisor.

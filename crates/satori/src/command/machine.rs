@@ -105,7 +105,7 @@ impl Computer {
                 Ok(watchers)
             }
             Computer::Arm(machine, _) => {
-                let (watchers, listener) = Watchers::debugger(flags, opened)?;
+                let (watchers, listener) = Watchers::of_any(flags, opened)?;
                 listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
                 watchers.tell(flags);
                 Ok(watchers)

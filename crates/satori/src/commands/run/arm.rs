@@ -65,7 +65,6 @@ fn refused(run: &cli::Run) -> Result<()> {
         (flags.replay.is_some(), "--replay", NOT_YET),
         (flags.trace.is_some(), "--trace", NOT_YET),
         (flags.stats_socket.is_some(), "--stats-socket", NOT_YET),
-        (flags.qmp.is_some(), "--qmp", NOT_YET),
         (flags.symbols != "auto" && flags.symbols != "off", "--symbols FILE", NOT_YET),
         (flags.crash_dump.is_some(), "--crash-dump", NOT_YET),
         (flags.crash_dump_l2.is_some(), "--crash-dump-l2", X86),
@@ -207,7 +206,7 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
         let (devices, pinned) = (devices::devices(flags, &plan.pins, None)?, plan.pins.any());
         let config = plan.config(boot, run, devices, input(flags)?);
         let mut machine = Machine::new(config, sink)?;
-        let (watchers, listener) = Watchers::debugger(flags, &mut opened)?;
+        let (watchers, listener) = Watchers::of_any(flags, &mut opened)?;
         listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         let report_file =
             flags.report_file.as_deref().map(|path| opened.file("--report-file", path)).transpose()?;
@@ -235,7 +234,9 @@ fn start(run: &cli::Run) -> Result<Ran<'_>, Halt> {
     sandbox(flags, false, &keep, watchers.listening, pinned).map_err(Halt::Refused)?;
     opened.begin(flags.sandbox != cli::Sandbox::Off);
     let attendant = ready.start().map_err(failed)?;
+    let qmp = watchers.qmp.map(|qmp| qmp.start(machine.handle(), false)).transpose().map_err(failed)?;
     let outcome = machine.run();
+    drop(qmp);
     let broken = console.failure();
     drop(opened);
     let stopped = attendant.stopped();

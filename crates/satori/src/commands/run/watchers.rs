@@ -29,7 +29,7 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// Opens what the flags name, and tells the machine of it.
     pub(crate) fn open(flags: &cli::Machine, machine: &mut Machine, opened: &mut Opened) -> Result<Watchers> {
-        let (Watchers { gdb: address, mut keep, .. }, listener) = Watchers::debugger(flags, opened)?;
+        let (mut watchers, listener) = Watchers::of_any(flags, opened)?;
         listener.into_iter().for_each(|listener| machine.debug(listener, flags.gdb_wait));
         if let Some(path) = &flags.stats_socket {
             let wrong = |why| {
@@ -41,26 +41,19 @@ impl Watchers {
             };
             let listener = WatchListener::open(path).map_err(wrong)?;
             opened.socket(path)?;
-            keep.push(listener.as_fd().as_raw_fd());
+            watchers.keep.push(listener.as_fd().as_raw_fd());
             machine.watch(listener);
         }
         if let Some(spec) = &flags.trace {
             machine.trace(opened.file("--trace", &spec.file)?, spec.filter.clone());
         }
-        let qmp = flags.qmp.as_ref().map(Qmp::open).transpose()?;
-        flags.qmp.as_ref().and_then(Address::path).map(|path| opened.socket(path)).transpose()?;
-        keep.extend(qmp.iter().map(Qmp::descriptor));
         let sockets = flags.serial.iter().any(|text| unix_socket(text).is_some());
-        let listening = address.is_some()
-            || flags.stats_socket.is_some()
-            || qmp.is_some()
-            || sockets
-            || !flags.channels().is_empty();
-        Ok(Watchers { gdb: address, keep, qmp, listening })
+        watchers.listening |= flags.stats_socket.is_some() || sockets || !flags.channels().is_empty();
+        Ok(watchers)
     }
 
-    /// Opens where a debugger connects, if one is awaited.
-    pub(crate) fn debugger(
+    /// Opens what a machine of any kind has: where a debugger connects, if one is awaited, and who speaks QEMU's protocol.
+    pub(crate) fn of_any(
         flags: &cli::Machine,
         opened: &mut Opened,
     ) -> Result<(Watchers, Option<GdbListener>)> {
@@ -72,6 +65,10 @@ impl Watchers {
             watchers.keep.push(listener.as_fd().as_raw_fd());
             watchers.listening = true;
         }
+        watchers.qmp = flags.qmp.as_ref().map(Qmp::open).transpose()?;
+        flags.qmp.as_ref().and_then(Address::path).map(|path| opened.socket(path)).transpose()?;
+        watchers.keep.extend(watchers.qmp.iter().map(Qmp::descriptor));
+        watchers.listening |= watchers.qmp.is_some();
         Ok((watchers, listener))
     }
 
