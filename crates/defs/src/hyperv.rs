@@ -13,6 +13,8 @@ pub mod leaf {
     pub const VERSION: u32 = 0x4000_0002;
     /// Privileges and features.
     pub const FEATURES: u32 = 0x4000_0003;
+    /// In EAX there: the guest may use the MSRs of the local APIC.
+    pub const APIC_MSRS: u32 = 1 << 4;
     /// Recommendations.
     pub const RECOMMENDATIONS: u32 = 0x4000_0004;
     /// Limits.

@@ -46,6 +46,8 @@ pub struct Config {
     pub xen: Option<satori_xen::Config>,
     /// What executes the guest's instructions.
     pub engine: EngineKind,
+    /// Who keeps the local APICs.
+    pub apics: Apics,
     /// Why it is not a better one, for the line that tells which engine runs.
     pub engine_instead: Option<String>,
     /// What the host's processor is taken not to have, though it may.
@@ -151,6 +153,7 @@ impl Default for Config {
             kvm: satori_kvm::Config::off(),
             xen: None,
             engine: EngineKind::Interpreter,
+            apics: Apics::Auto,
             engine_instead: None,
             host_without: Vec::new(),
             processor: VmxProcessor::default(),
@@ -226,6 +229,23 @@ pub enum EngineKind {
     EagerTranslator,
     /// The host's processor, by Linux's /dev/kvm.
     Kvm,
+}
+
+/// Who keeps the local APICs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Apics {
+    /// The engine, where it can and the guest is offered nothing that only the machine's have.
+    #[default]
+    Auto,
+    /// The machine, whatever the engine: each interrupt, and each end of one, is seen.
+    Machine,
+    /// The engine. One that cannot has the machine's, with the timers of the host's kernel, so that a guest goes on by KVM.
+    Kernel,
+}
+
+impl Apics {
+    /// The clock of the timers of KVM's local APICs, in Hz (Linux arch/x86/kvm/lapic.h, APIC_BUS_FREQUENCY).
+    pub(crate) const KERNEL_HZ: u64 = 1_000_000_000;
 }
 
 /// Where time comes from.

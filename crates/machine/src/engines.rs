@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use satori_cpuid::CpuSpec;
 use satori_cpuid::Feature::{self, *};
+use satori_cpuid::{CpuSpec, crystal_hz};
 use satori_engine::{Capability, CodeWatcher, Engine, X86};
 use satori_jit::Translator;
 use satori_kvm_engine::Kvm;
 use satori_soft::{Interpreter, host_lacks};
 
-use crate::{ClockMode, Config, EngineKind, Error};
+use crate::{Apics, ClockMode, Config, EngineKind, Error};
 
 /// What the interpreter executes. Speculation and its repairs do not exist on it.
 const INTERPRETER: &[Feature] = &[
@@ -20,7 +20,8 @@ const INTERPRETER: &[Feature] = &[
     Avx, Avx2, Fma, F16c, Vaes, Vpclmulqdq, Vmx, Svm,
 ];
 
-const KVM: &str = "kvm: the guest runs on this host's processor";
+const KVM: &str = "kvm: the guest runs on this host's processor, with Satori's local APICs";
+const KVM_APICS: &str = "kvm: the guest runs on this host's processor, with the kernel's local APICs";
 
 impl Config {
     /// What it asks for, by the option's name, that the host's processor does not give.
@@ -41,6 +42,26 @@ impl Config {
 }
 
 impl Config {
+    /// Who is to keep the local APICs on KVM: its own, unless the machine has to see what they do.
+    pub fn apics_on_kvm(&self) -> Result<Apics, Error> {
+        let needs = [
+            (self.xen.is_some(), "Xen's events pass no local APIC"),
+            (!self.kvm.set.is_empty(), "KVM's interface looks at the local APIC"),
+        ];
+        match (self.apics, needs.iter().find(|(needs, _)| *needs)) {
+            (Apics::Machine, _) | (Apics::Auto, Some(_)) => Ok(Apics::Machine),
+            (Apics::Kernel, Some((_, why))) => Err(Error::Capability(format!(
+                "--apic kernel: {why}, which is Satori's then; leave the option out"
+            ))),
+            (_, None) => Ok(Apics::Kernel),
+        }
+    }
+
+    /// The clock of the local APICs' timers, where `kernel` says that the host's kernel keeps them or could: in Hz.
+    pub(crate) fn apic_timer_hz(&self, tsc_hz: u64, kernel: bool) -> u64 {
+        if kernel || self.apics == Apics::Kernel { Apics::KERNEL_HZ } else { crystal_hz(tsc_hz) }
+    }
+
     /// The interface, by its option, whose guests make hypercalls by an instruction of their own.
     fn calls_by_instruction(&self) -> Option<&'static str> {
         let xen = self.xen.as_ref().map(|xen| match xen.kind {
@@ -53,7 +74,7 @@ impl Config {
 
 /// What a machine that is to have a virtual clock, or not, needs of its engine; the error says what is missing.
 pub(crate) fn suffices(engine: &dyn Engine<X86>, virtual_clock: bool) -> Result<(), Error> {
-    use Capability::{ExactStop, GivesPriority, KeepsInterruptController};
+    use Capability::{ExactStop, GivesPriority};
     let has = |what| engine.capabilities().has(what);
     let lacks = |what: Capability, needs: &str| {
         let (name, what) = (engine.name(), what.text());
@@ -67,12 +88,6 @@ pub(crate) fn suffices(engine: &dyn Engine<X86>, virtual_clock: bool) -> Result<
     if !has(GivesPriority) {
         return lacks(GivesPriority, "the machine's local APIC");
     }
-    if has(KeepsInterruptController) {
-        let (name, what) = (engine.name(), KeepsInterruptController.text());
-        return Err(Error::Capability(format!(
-            "the machine has local APICs of its own, and {name} {what}; use --engine translator"
-        )));
-    }
     Ok(())
 }
 
@@ -84,6 +99,13 @@ pub(crate) struct Chosen {
     pub host_lacks: Vec<Feature>,
     /// What it is and why it runs, in one line.
     pub why: &'static str,
+}
+
+impl Chosen {
+    /// Whether it keeps the local APICs.
+    pub(crate) fn keeps_apics(&self) -> bool {
+        self.engine.capabilities().has(Capability::KeepsInterruptController)
+    }
 }
 
 impl EngineKind {
@@ -110,7 +132,10 @@ impl EngineKind {
                         "{what}, which kvm does not; use --engine translator, or leave it out"
                     )));
                 }
-                let kvm = Kvm::open()?;
+                let kvm = match config.apics_on_kvm()? {
+                    Apics::Kernel => Kvm::open_with_apics(config.apics == Apics::Kernel)?,
+                    _ => Kvm::open()?,
+                };
                 if let (false, Some(guest)) = (kvm.tells_of_hypercalls(), config.calls_by_instruction()) {
                     return Err(Error::Capability(format!(
                         "{guest} needs to be told of VMCALL, which this host's KVM was not built for (CONFIG_KVM_XEN); use --engine translator"
@@ -118,9 +143,9 @@ impl EngineKind {
                 }
                 Chosen {
                     host_lacks: kvm.lacks(INTERPRETER)?,
+                    why: if kvm.keeps_apics() { KVM_APICS } else { KVM },
                     engine: Arc::new(kvm),
                     features: INTERPRETER,
-                    why: KVM,
                 }
             }
             EngineKind::Translator => Chosen {

@@ -50,7 +50,8 @@ mod x86;
 pub use charge::Charges;
 pub use clock::{RealClock, VirtualClock};
 pub use config::{
-    ClockMode, Config, EngineKind, HostNodes, NumaNode, OnReset, PANIC_PATTERN, SymbolSource, TscChange,
+    Apics, ClockMode, Config, EngineKind, HostNodes, NumaNode, OnReset, PANIC_PATTERN, SymbolSource,
+    TscChange,
 };
 pub use crash_dump::CrashDump;
 pub use devices::{DeviceConfig, Devices, VmbusConfig};

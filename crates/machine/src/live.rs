@@ -65,7 +65,9 @@ pub(crate) fn run<V: Runs>(
             Time::Real(_) => {
                 let (clock, awake) = (&*clock, &awake);
                 // Who pinned them has shared out the processors.
-                let few = around.processors < vcpus.len() && !pins.any();
+                // One that halts in the kernel would keep its place.
+                let kept = vcpus.iter().any(Runs::halts_inside);
+                let few = around.processors < vcpus.len() && !pins.any() && !kept;
                 let cores = few.then(|| Arc::new(Cores::new(around.processors, bells)));
                 for (vcpu, bell) in vcpus.iter_mut().zip(&bells.0) {
                     let name = format!("vcpu{}", vcpu.index());

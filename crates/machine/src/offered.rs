@@ -42,6 +42,7 @@ fn table(config: &Config, engine: &Chosen, tsc_hz: u64) -> Result<CpuidTable, Er
         host_lacks: &engine.host_lacks,
         topology: config.topology,
         tsc_hz,
+        crystal_hz: config.apic_timer_hz(tsc_hz, engine.keeps_apics()),
         physical_bits: PHYSICAL_BITS,
         hypervisor: config.personalities(tsc_hz),
     })?)

@@ -70,6 +70,11 @@ pub(crate) trait Runs: Send + Sized {
     /// Says what it does while it is not in the engine.
     fn does(&self, doing: Doing);
 
+    /// Whether it halts in the engine, so that nobody here sees when it does.
+    fn halts_inside(&self) -> bool {
+        false
+    }
+
     /// Takes a waiting kick: what was signalled before it is seen by the next
     /// [`Runs::prepare`], what comes after it ends the next entry.
     fn take_kick(&self) -> bool;

@@ -57,6 +57,12 @@ const REQUESTS: &[c_ulong] = &[
     0x8188_aea6, // KVM_GET_XCRS
     0x4188_aea7, // KVM_SET_XCRS
     0x4188_aec6, // KVM_X86_SET_MSR_FILTER
+    0x4008_ae6a, // KVM_SET_GSI_ROUTING
+    0x4020_aea5, // KVM_SIGNAL_MSI
+    0x8400_ae8e, // KVM_GET_LAPIC
+    0x4400_ae8f, // KVM_SET_LAPIC
+    0x8004_ae98, // KVM_GET_MP_STATE
+    0x4004_ae99, // KVM_SET_MP_STATE
     0xaece,      // KVM_GET_STATS_FD
     0x4018_aee1, // KVM_SET_DEVICE_ATTR
 ];

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use satori_machine::{BootProtocol, ProtocolChoice};
 
-pub use self::machine::{Clock, Engine, Front, Machine, OnReset, Perf, Report, Sandbox, Testdev};
+pub use self::machine::{Apic, Clock, Engine, Front, Machine, OnReset, Perf, Report, Sandbox, Testdev};
 pub use self::processor::{CpuFlags, ModelFlags, Nested};
 pub use crate::command::flags::RunCommand;
 use crate::commands::{bench, costs, initrd, reports, test, top};

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
-use satori_machine::{Config, EngineKind, OfferedCpu};
+use satori_hyperv::Enlightenment;
+use satori_machine::{Apics, Config, EngineKind, OfferedCpu};
 
 use crate::commands::engines::{self, Answer};
 use crate::debian::cache;
@@ -70,17 +71,22 @@ pub(crate) fn of_bench(flag: cli::Engine) -> Result<String> {
 pub(crate) fn choose(config: &mut Config, flags: &cli::Machine) -> Result<()> {
     let wanted = wanted(flags.engine)?;
     let software = software(wanted)?;
+    config.apics = match flags.apic {
+        cli::Apic::Auto if flags.gdb.is_none() && !flags.gdb_default => Apics::Auto,
+        cli::Apic::Auto | cli::Apic::Satori => Apics::Machine,
+        cli::Apic::Kernel => Apics::Kernel,
+    };
     match (wanted, beyond_kvm(flags)) {
         (cli::Engine::Kvm, Some(what)) => {
             bail!("{what}, which kvm does not; use --engine translator, or leave it out")
         }
         (cli::Engine::Kvm, None) => by_kvm(config)?,
         (cli::Engine::Auto, beyond) => {
-            let modelled = config.processor;
+            let (modelled, hyperv) = (config.processor, config.hyperv.clone());
             let beyond = beyond.or(flags.gdb.is_some().then_some("--gdb has four breakpoints there"));
             let tried = beyond.map_or_else(|| tried(config), |what| Err(what.into()));
             if let Err(why) = tried {
-                (config.engine, config.processor) = (software, modelled);
+                (config.engine, config.processor, config.hyperv) = (software, modelled, hyperv);
                 config.engine_instead = Some(format!("not kvm: {why}"));
             }
         }
@@ -102,8 +108,29 @@ fn beyond_kvm(flags: &cli::Machine) -> Option<&'static str> {
 /// Puts `config` on KVM, where all that comes to Satori is an exit of the host's.
 fn by_kvm(config: &mut Config) -> Result<()> {
     config.engine = EngineKind::Kvm;
-    config.processor = "no-apicv,-tpr-shadow,-preemption-timer,-ple".parse()?;
+    // What guests are told of the local APIC follows from whether a processor virtualises it.
+    let virtualised = config.apics_on_kvm()? == Apics::Kernel && virtualises_apic();
+    let processor = if virtualised { "haswell" } else { "no-apicv" };
+    if config.apics_on_kvm()? == Apics::Kernel {
+        leave_to_the_kernel(&mut config.hyperv);
+    }
+    config.processor = format!("{processor},-tpr-shadow,-preemption-timer,-ple").parse()?;
     Ok(())
+}
+
+/// Takes out of an interface that nobody chose what the kernel's local APICs do without an exit to Satori: IPIs and timers.
+fn leave_to_the_kernel(hyperv: &mut satori_hyperv::Config) {
+    use Enlightenment::{Ipi, Stimer, StimerDirect};
+    if [false, true].iter().any(|apicv| hyperv.set == satori_hyperv::Config::auto_on(*apicv).set) {
+        hyperv.set = hyperv.set.iter().filter(|one| ![Ipi, Stimer, StimerDirect].contains(one)).collect();
+    }
+}
+
+/// Whether the host's KVM has the processor virtualise local APICs.
+pub(crate) fn virtualises_apic() -> bool {
+    const SAYS: [&str; 2] =
+        ["/sys/module/kvm_intel/parameters/enable_apicv", "/sys/module/kvm_amd/parameters/avic"];
+    SAYS.iter().any(|file| fs::read(file).is_ok_and(|text| text.starts_with(b"Y") || text.starts_with(b"1")))
 }
 
 /// Puts `config` on KVM if that works here; else tells why not, in a few words.

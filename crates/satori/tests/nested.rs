@@ -10,7 +10,7 @@ use std::time::Duration;
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::{Kvm, VcpuExit};
 use satori_cpuid::{Feature, Topology};
-use satori_machine::{Cmdline, Config, EngineKind, Event, Machine, OfferedCpu, Sinks};
+use satori_machine::{Apics, Cmdline, Config, EngineKind, Event, Machine, OfferedCpu, Sinks};
 
 use common::{Ended, fetch, satori};
 
@@ -85,6 +85,7 @@ fn runs_guests_by_kvm(ended: &Ended) {
     assert!(ended.console.contains("by itself: satori: engine: kvm"), "{ended:?}");
     assert!(ended.console.contains("(not kvm: --clock virtual counts instructions)"), "{ended:?}");
     assert!(ended.console.contains("a debugger did all that it can"), "{ended:?}");
+    assert!(ended.console.contains("with the kernel's local APICs"), "{ended:?}");
     assert!(ended.console.contains("Debian: 0") && ended.console.contains("of L2: Linux"), "{ended:?}");
 }
 
@@ -107,7 +108,8 @@ fn engine() {
     // Interrupts and flushes of four vCPUs: in one run of two an interrupt of long ago came back, where VMX refuses it.
     if file("VENDOR") == "intel" {
         let apic = Path::new(&traps).with_file_name("apic");
-        let own = ["--cpus", "4", "-m", "128M", "--cmdline", "apic cpus=4", "--hyperv", "off"];
+        let own =
+            ["--cpus", "4", "-m", "128M", "--cmdline", "apic cpus=4", "--hyperv", "off", "--apic", "satori"];
         let apic = || satori(&[&words[..], &[apic.to_str().unwrap()], &own].concat()).status;
         println!("four times the guest apic: {:?}", [apic(), apic(), apic(), apic()]);
     }
@@ -149,8 +151,9 @@ fn guests_go_from_the_translator_to_kvm_and_back() {
     let folder = format!("GUESTS={}", folder.display());
     let kernel = format!("KERNEL={}", fetch(&["kernel", "6.12"]));
     let ended = in_guest_with("6.12", "vmx", &["--memory", "1G"], "between", &[&folder, &kernel]);
-    for guest in ["paging", "hv_msrs", "exceptions"] {
-        assert!(ended.console.contains(&format!("{guest}: changed its engine")), "{ended:?}");
+    let changed = ["paging with APICs of Kernel", "paging with APICs of Machine", "hv_msrs", "exceptions"];
+    for guest in changed {
+        assert!(ended.console.contains(guest), "{ended:?}");
     }
     // Those that make hypercalls by VMCALL, of which this kernel tells.
     for interface in ["kvm", "xen-pvh"] {
@@ -166,10 +169,16 @@ fn between() {
     load_modules();
     let folder = PathBuf::from(std::env::var("GUESTS").expect("it is run by another test"));
     let mut random = 1;
-    for (guest, cpus, hyperv) in [("paging", 2, "off"), ("hv_msrs", 1, "all"), ("exceptions", 1, "off")] {
-        let (changes, console) = change_engines(&folder.join(guest), cpus, hyperv, &mut random);
+    let guests = [
+        ("paging", 2, "off", Apics::Kernel),
+        ("paging", 2, "off", Apics::Machine),
+        ("hv_msrs", 1, "all", Apics::Machine),
+        ("exceptions", 1, "off", Apics::Kernel),
+    ];
+    for (guest, cpus, hyperv, apics) in guests {
+        let (changes, console) = change_engines(&folder.join(guest), cpus, hyperv, apics, &mut random);
         assert!(changes > 0 && console.contains(" 0 failed"), "{guest}: {changes}\n{console}");
-        println!("{guest}: changed its engine {changes} times");
+        println!("{guest} with APICs of {apics:?}: changed its engine {changes} times");
     }
     let kernel = std::env::var("KERNEL").expect("it is run by another test");
     for interface in ["kvm", "xen-pvh"] {
@@ -191,7 +200,7 @@ impl satori_bus::ByteSink for Console {
 }
 
 /// Runs a bare-metal guest to its end by one engine after the other; how often it changed, and what it said.
-fn change_engines(kernel: &Path, cpus: u32, hyperv: &str, random: &mut u64) -> (usize, String) {
+fn change_engines(kernel: &Path, cpus: u32, hyperv: &str, apics: Apics, random: &mut u64) -> (usize, String) {
     let name = kernel.file_name().expect("a name").to_string_lossy();
     let config = |engine, model: &str| Config {
         kernel: std::fs::read(kernel).expect("the guest"),
@@ -200,6 +209,7 @@ fn change_engines(kernel: &Path, cpus: u32, hyperv: &str, random: &mut u64) -> (
         topology: Topology::flat(cpus),
         hyperv: hyperv.parse().expect("enlightenments"),
         engine,
+        apics,
         cpu_model: Some(model.into()),
         processor: "no-apicv,-tpr-shadow,-preemption-timer,-ple".parse().expect("a processor"),
         timeout: Some(Duration::from_secs(200)),

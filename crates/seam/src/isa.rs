@@ -22,6 +22,8 @@ pub trait Isa: Copy + Debug + Send + Sync + 'static {
     type Window: Copy + Debug;
     /// What of the processor the machine sets beside its registers.
     type Controls: Debug;
+    /// The state of a vCPU's interrupt controller.
+    type Controller: Clone + Debug + Send;
     /// What a guest is offered of the instruction set. What is not offered does not exist.
     type Offered: Clone + Debug + Send + Sync;
 

@@ -142,6 +142,15 @@ pub trait Vcpu<I: Isa>: Send {
         Err(Error::refused("vCPU", "this engine takes back only registers"))
     }
 
+    /// The state of its interrupt controller, where the engine keeps that
+    /// ([`Capability::KeepsInterruptController`](crate::Capability::KeepsInterruptController)).
+    fn controller(&mut self) -> Option<I::Controller> {
+        None
+    }
+
+    /// Takes such a state back, behind registers and [`Vcpu::restore`].
+    fn set_controller(&mut self, _state: &I::Controller) {}
+
     /// Counters that can be read while it runs, if it has such.
     fn counts(&self) -> Option<Arc<dyn Counts>> {
         None

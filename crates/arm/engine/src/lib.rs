@@ -115,6 +115,7 @@ impl Isa for Arm {
     type Signal = NoEvent;
     type Window = NoEvent;
     type Controls = Controls;
+    type Controller = ();
     type Offered = Offered;
 
     const REASONS: &'static [Reason] = reasons::REASONS;

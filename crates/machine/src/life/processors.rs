@@ -5,8 +5,8 @@ use std::sync::Arc;
 use satori_bus::MsiSink;
 use satori_chipset::Pic;
 use satori_cpuid::msrs::{PlatformMsrs, Setup};
-use satori_cpuid::{CpuidTable, PHYSICAL_BITS, Params, crystal_hz};
-use satori_engine::{Isa, Partition, PartitionParts, Processor, Vcpu, VcpuParts, X86};
+use satori_cpuid::{CpuidTable, PHYSICAL_BITS, Params};
+use satori_engine::{Capability, Isa, Partition, PartitionParts, Processor, Vcpu, VcpuParts, X86};
 use satori_exits::Platform;
 use satori_lapic::{ApicBus, Clocks, Lapic};
 use satori_memory::GuestMemory;
@@ -35,6 +35,8 @@ impl Processors {
     pub(super) fn new(plan: &Blueprint, memory: GuestMemory) -> Result<Self, Error> {
         let tsc_hz = plan.time.clock().counter_hz();
         let cpus = plan.config.topology.cpus();
+        let kept = plan.engine.capabilities().has(Capability::KeepsInterruptController);
+        let timer_hz = plan.config.apic_timer_hz(tsc_hz, kept);
         let apics = ApicBus::new(&plan.config.topology.apic_ids().collect::<Vec<_>>());
         let cpuid = CpuidTable::new(Params {
             cpu: &plan.cpu,
@@ -42,6 +44,7 @@ impl Processors {
             host_lacks: &plan.host_lacks,
             topology: plan.config.topology,
             tsc_hz,
+            crystal_hz: timer_hz,
             physical_bits: PHYSICAL_BITS,
             hypervisor: plan.config.personalities(tsc_hz),
         })?;
@@ -64,7 +67,10 @@ impl Processors {
         let bells = Bells::new(vcpus.iter().map(|vcpu| vcpu.kick()));
         apics.set_waker(bells.clone());
         let messages: Arc<dyn MsiSink> = partition.routes().unwrap_or_else(|| apics.clone());
-        let clocks = Clocks { tsc_hz, timer_hz: crystal_hz(tsc_hz) };
+        if kept {
+            apics.hand_on(messages.clone());
+        }
+        let clocks = Clocks { tsc_hz, timer_hz };
         Ok(Processors { partition, vcpus, cpuid, clocks, bells, apics, messages })
     }
 
@@ -99,6 +105,7 @@ impl Processors {
                 pic: (index == 0).then(|| pic.clone()),
                 meter: Meter::new(X86::REASONS, plan.config.profile, timing),
                 processor: plan.config.processor,
+                kept: plan.engine.capabilities().has(Capability::KeepsInterruptController),
             });
             vcpu.set_charges(plan.charges.clone().filter(|_| timing == Timing::Each));
             let waiting =

@@ -43,6 +43,7 @@ impl MachineVcpu {
 
     /// Its state. Nobody executes it meanwhile.
     pub(crate) fn save(&mut self) -> Result<Values, Error> {
+        self.fetch_apic();
         let own = SavedLoop {
             owed: self.owed,
             idle: self.idle,
@@ -96,6 +97,7 @@ impl MachineVcpu {
         (self.owed, self.idle, self.tpr_threshold) = (own.owed, own.idle, own.tpr_threshold);
         self.observer.restore(own.observed);
         self.injector.ask_windows(&mut *self.vcpu, own.windows);
+        self.store_apic();
         self.apic_page = self.lapic.mmio_base();
         self.lines = self.platform.memory.lines();
         let controls = self.vcpu.controls_mut();

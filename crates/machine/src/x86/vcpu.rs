@@ -56,6 +56,8 @@ pub(crate) struct MachineVcpu {
     /// The address lines that its translations were made by.
     pub(super) lines: u64,
     pub(super) tpr_threshold: u8,
+    /// The engine keeps its local APIC: of `lapic`, only what is saved of it is right, while it is.
+    pub(super) kept: bool,
 }
 
 /// What a vCPU of a machine is made of.
@@ -69,11 +71,13 @@ pub(crate) struct VcpuPieces {
     pub pic: Option<Arc<Pic>>,
     pub meter: Meter,
     pub processor: VmxProcessor,
+    /// The engine keeps its local APIC.
+    pub kept: bool,
 }
 
 impl MachineVcpu {
     pub(crate) fn new(pieces: VcpuPieces) -> Self {
-        let VcpuPieces { index, mut vcpu, lapic, msrs, platform, pic, meter, processor } = pieces;
+        let VcpuPieces { index, mut vcpu, lapic, msrs, platform, pic, meter, processor, kept } = pieces;
         let (kick, whereabouts) = (vcpu.kick(), vcpu.whereabouts());
         let at_once = Arc::new(AtOnce::new(platform.clone(), kick.clone(), processor, index));
         vcpu.answer_at_once(at_once.clone());
@@ -105,6 +109,7 @@ impl MachineVcpu {
             apic_page: lapic.mmio_base(),
             lines: ALL_LINES,
             tpr_threshold: 0,
+            kept,
             vcpu,
             lapic,
         }
@@ -361,6 +366,43 @@ impl MachineVcpu {
         Activity::Active
     }
 
+    /// [`Runs::prepare`] where the engine keeps the local APIC: it takes signals, halts and wakes by itself.
+    fn prepare_kept(&mut self) -> Entry {
+        self.run_timers();
+        let deadline = self.deadline();
+        if self.vcpu.state().activity == Activity::Shutdown {
+            return Entry::Sleep { deadline };
+        }
+        // What the PIC has.
+        if self.owed && !self.quiet && self.injector.waits(&*self.vcpu, &mut self.lapic) {
+            return Entry::Finish;
+        }
+        if !self.owed && !self.quiet {
+            self.inject();
+        }
+        self.set_controls();
+        let vectors = self.lapic.auto_eoi();
+        if self.vcpu.controls_mut().auto_eoi != vectors {
+            self.vcpu.controls_mut().auto_eoi = vectors;
+        }
+        Entry::Run { deadline }
+    }
+
+    /// Takes what the engine has of the local APIC, or hands it over.
+    pub(super) fn fetch_apic(&mut self) {
+        if let Some(registers) = self.vcpu.controller() {
+            self.lapic.set_registers(&registers, self.platform.clock.counter());
+        }
+    }
+
+    pub(super) fn store_apic(&mut self) {
+        if self.kept {
+            let registers = self.lapic.registers(self.platform.clock.counter());
+            self.vcpu.set_controller(&registers);
+            self.lapic.hand_signals_on();
+        }
+    }
+
     /// Whether it sleeps in a poll of Xen's, which any interrupt ends as well.
     fn polls(&mut self) -> bool {
         let Some(xen) = &self.platform.xen else { return false };
@@ -462,6 +504,8 @@ impl MachineVcpu {
         match asked {
             Asked::Nothing => After::Nothing,
             Asked::Yield => After::Yield,
+            // The kernel does not tell of interrupts: a guest in the idle state is told that it may go on, which it may be at any time.
+            Asked::Idle if self.kept => After::Yield,
             // No interrupt would arrive, and one that was sent is lost already: Linux waits so for a lock of RCU's before it enables
             // a processor's APIC, and whoever frees the lock sends one IPI.
             Asked::Idle if !self.lapic.takes_interrupts() => After::Yield,
@@ -486,7 +530,14 @@ impl Runs for MachineVcpu {
         saved::restore_held(control, state)
     }
 
+    fn halts_inside(&self) -> bool {
+        self.kept
+    }
+
     fn prepare(&mut self) -> Entry {
+        if self.kept {
+            return self.prepare_kept();
+        }
         // What was answered is complete before an INIT comes behind it.
         if self.owed && self.lapic.init_pending() {
             return Entry::Finish;

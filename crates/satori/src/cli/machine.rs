@@ -110,6 +110,11 @@ pub struct Machine {
     /// What executes the guest
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
     pub engine: Engine,
+    /// Who keeps the local APICs where the engine is kvm: its kernel, so that interrupts, timers and their ends need no exit to Satori, or Satori,
+    /// which sees and counts them. auto is the kernel, unless the guest is offered KVM's or Xen's interface or a debugger is to come. With a software
+    /// engine they are Satori's, and kernel gives them the timers that KVM's have
+    #[arg(long, value_name = "WHO", default_value = "auto")]
+    pub apic: Apic,
     /// Features that the host's processor is taken not to have; for tests of what then happens
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = units::feature, hide = true)]
     pub host_without: Vec<satori_cpuid::Feature>,
@@ -322,6 +327,17 @@ pub enum Engine {
     Eager,
     /// The host's processor through /dev/kvm
     Kvm,
+}
+
+/// `--apic`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Apic {
+    /// The kernel's, unless something that is asked for needs Satori's
+    Auto,
+    /// Satori's, on any engine
+    Satori,
+    /// The kernel's
+    Kernel,
 }
 
 /// `--report`.

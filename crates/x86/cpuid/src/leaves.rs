@@ -13,11 +13,27 @@ use crate::{Feature, Vendor};
 /// It is the TSC's own frequency (halved until it fits), because Linux computes the TSC in kHz
 /// from the crystal's kHz with 32-bit arithmetic: any lower crystal would lose precision.
 pub fn crystal_hz(tsc_hz: u64) -> u64 {
-    tsc_hz >> crystal_shift(tsc_hz)
+    tsc_hz >> (64 - tsc_hz.leading_zeros()).saturating_sub(32)
 }
 
-fn crystal_shift(tsc_hz: u64) -> u32 {
-    (64 - tsc_hz.leading_zeros()).saturating_sub(32)
+/// `tsc_hz` as a multiple of `crystal_hz`: a fraction by which Linux computes in 32 bits what the TSC's frequency is, in kHz
+/// (arch/x86/kernel/tsc.c, native_calibrate_tsc). Exact where the frequencies allow it, as [`crystal_hz`] does; else the nearest.
+fn ratio(tsc_hz: u64, crystal_hz: u64) -> (u32, u32) {
+    let most = (u32::MAX as u64 / (crystal_hz / 1000).max(1)).max(1);
+    // Continued fractions: each convergent is nearer than any other fraction of numbers that small.
+    let (mut numerators, mut denominators) = ((0, 1), (1, 0));
+    let (mut above, mut below) = (tsc_hz, crystal_hz.max(1));
+    while below != 0 {
+        let whole = above / below;
+        let next = |(before, last): (u64, u64)| (last, whole.saturating_mul(last).saturating_add(before));
+        let (numerator, denominator) = (next(numerators), next(denominators));
+        if numerator.1 > most {
+            break;
+        }
+        (numerators, denominators) = (numerator, denominator);
+        (above, below) = (below, above % below);
+    }
+    (numerators.1 as u32, denominators.1.max(1) as u32)
 }
 
 fn word(text: &[u8], at: usize) -> Option<u32> {
@@ -66,9 +82,9 @@ impl CpuidTable {
         self.row(layer, cpuid::EXTENDED, 0, [Some(self.max_extended), Some(0), Some(0), Some(0)]);
         // Descriptor 0xff: see leaf 4. 0xfe: no TLB descriptors here.
         self.row(layer, cpuid::DESCRIPTORS, 0, [Some(0x00fe_ff01), Some(0), Some(0), Some(0)]);
-        let crystal = crystal_hz(params.tsc_hz) as u32;
-        let ratio = 1 << crystal_shift(params.tsc_hz);
-        self.row(layer, cpuid::TSC, 0, [Some(1), Some(ratio), Some(crystal), Some(0)]);
+        let (numerator, denominator) = ratio(params.tsc_hz, params.crystal_hz);
+        let crystal = Some(params.crystal_hz as u32);
+        self.row(layer, cpuid::TSC, 0, [Some(denominator), Some(numerator), crystal, Some(0)]);
         let mhz = Some((params.tsc_hz / 1_000_000).min(0xffff) as u32);
         self.row(layer, cpuid::FREQUENCY, 0, [mhz, mhz, Some(100), Some(0)]);
     }

@@ -105,6 +105,8 @@ pub struct Params<'a> {
     pub topology: Topology,
     /// Frequency of the TSC in Hz.
     pub tsc_hz: u64,
+    /// Frequency of the local APIC's timer before its divider, in Hz: the crystal's.
+    pub crystal_hz: u64,
     /// MAXPHYADDR.
     pub physical_bits: u8,
     /// Leaves of the paravirtual interfaces.

@@ -193,6 +193,11 @@ pub enum Exit {
     ExternalInterrupt,
     /// [`Until::counter`](crate::Until::counter) was reached.
     PreemptionTimer,
+    /// The guest ended a level-triggered interrupt at a local APIC that the engine keeps.
+    EoiInduced {
+        /// Its vector.
+        vector: u8,
+    },
     /// What a debugger outside waits for ([`Vcpu::set_debug`](crate::Vcpu::set_debug)).
     Debug(DebugCause),
     /// The vCPU's third fault in a row; its activity is `Shutdown`.
@@ -233,6 +238,7 @@ impl Exit {
             Exit::NmiWindow => ExitReason::NmiWindow,
             Exit::ExternalInterrupt => ExitReason::ExternalInterrupt,
             Exit::PreemptionTimer => ExitReason::PreemptionTimer,
+            Exit::EoiInduced { .. } => ExitReason::EoiInduced,
             // KVM debugs by intercepting #DB and #BP.
             Exit::Debug(_) => ExitReason::ExceptionNmi,
             Exit::TripleFault => ExitReason::TripleFault,

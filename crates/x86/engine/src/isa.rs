@@ -5,7 +5,7 @@ use std::sync::Arc;
 use satori_cpuid::{CpuidTable, Offered};
 use satori_defs::x86::rflags;
 use satori_seam::{Isa, Reason};
-use satori_state::{CpuState, Parts};
+use satori_state::{CpuState, LocalApic, Parts};
 use serde::{Deserialize, Serialize};
 
 use crate::{Exception, Exit, REASONS, Resume};
@@ -23,6 +23,7 @@ impl Isa for X86 {
     type Signal = Signal;
     type Window = Window;
     type Controls = Controls;
+    type Controller = LocalApic;
     type Offered = Processor;
 
     const REASONS: &'static [Reason] = REASONS;
@@ -90,6 +91,8 @@ pub struct Controls {
     pub continued: bool,
     /// What Hyper-V's interface gives a hypervisor among the guests.
     pub nesting: Nesting,
+    /// Vectors that are ended when they are delivered, a bit each, where the engine keeps the local APIC.
+    pub auto_eoi: [u32; 8],
 }
 
 /// What of Hyper-V's interface the processor takes part in where a guest's hypervisor enters guests of its own (TLFS,
@@ -114,6 +117,7 @@ impl Default for Controls {
             tpr_shadow: true,
             continued: false,
             nesting: Nesting::default(),
+            auto_eoi: [0; 8],
         }
     }
 }

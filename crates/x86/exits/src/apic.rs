@@ -20,3 +20,9 @@ pub(crate) fn write(context: &mut Context<'_>, offset: u16, size: u8, value: u64
     context.broadcast_eoi(ended);
     Resume::Done
 }
+
+/// The end of a level-triggered interrupt at a local APIC that the engine keeps.
+pub(crate) fn ended(context: &mut Context<'_>, vector: u8) -> Resume {
+    context.platform.eoi.eoi(vector);
+    Resume::Continue
+}

@@ -64,6 +64,7 @@ pub fn dispatch(exit: Exit, context: &mut Context<'_>) -> Resume {
         Exit::Monitor | Exit::Mwait | Exit::VmxInstruction(_) => refused::undefined(),
         Exit::InterruptWindow => window::interrupt(context),
         Exit::NmiWindow => window::nmi(context),
+        Exit::EoiInduced { vector } => apic::ended(context, vector),
         Exit::TprBelowThreshold => window::look_again(),
         Exit::ExternalInterrupt | Exit::PreemptionTimer => window::look_again(),
         Exit::TaskSwitch | Exit::TripleFault | Exit::Debug(_) | Exit::Failed(_) | Exit::Budget => {

@@ -173,6 +173,7 @@ impl Rig {
             host_lacks: &[],
             topology: Topology::default(),
             tsc_hz: clock.counter_hz(),
+            crystal_hz: clock.counter_hz(),
             physical_bits: 46,
             hypervisor: config.leaves(1),
         };

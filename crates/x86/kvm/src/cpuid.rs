@@ -25,8 +25,12 @@ const OWN: &[Feature] = &[
 /// the software processor's, which speculates on nothing; and guests of guests would need state that is kept nowhere.
 const NEVER: &[Feature] = &[Feature::TscDeadline, Feature::ArchCapabilities, Feature::Vmx, Feature::Svm];
 
-/// Of `wanted` and the platform's, the features that KVM does not support.
-pub(crate) fn lacking(kvm: &kvm_ioctls::Kvm, wanted: &[Feature]) -> Result<Vec<Feature>, kvm_ioctls::Error> {
+/// Of `wanted` and the platform's, the features that KVM does not support, where it `keeps` the local APICs or does not.
+pub(crate) fn lacking(
+    kvm: &kvm_ioctls::Kvm,
+    wanted: &[Feature],
+    keeps: bool,
+) -> Result<Vec<Feature>, kvm_ioctls::Error> {
     let supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
     let has = |feature: &Feature| {
         let (leaf, subleaf, register, bit) = feature.place();
@@ -39,8 +43,13 @@ pub(crate) fn lacking(kvm: &kvm_ioctls::Kvm, wanted: &[Feature]) -> Result<Vec<F
         });
         value >> bit & 1 != 0
     };
+    // It is no feature of KVM_GET_SUPPORTED_CPUID, as KVM's local APIC has it, and no other.
+    let deadline = |feature: &Feature| keeps && *feature == Feature::TscDeadline;
     let all = wanted.iter().chain(PLATFORM_FEATURES.iter().filter(|feature| !OWN.contains(feature)));
-    Ok(all.copied().filter(|feature| NEVER.contains(feature) || !has(feature)).collect())
+    Ok(all
+        .copied()
+        .filter(|feature| !deadline(feature) && (NEVER.contains(feature) || !has(feature)))
+        .collect())
 }
 
 /// What `table` answers the processor of `apic_id`. Bits that follow its registers are KVM's to keep.

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
 
 use kvm_bindings::{
-    KVM_CAP_VCPU_ATTRIBUTES, KVM_CAP_X86_MSR_FILTER, KVM_CAP_X86_USER_SPACE_MSR, KVM_SYNC_X86_VALID_FIELDS,
-    KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL,
+    KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_VCPU_ATTRIBUTES, KVM_CAP_X2APIC_API, KVM_CAP_X86_MSR_FILTER,
+    KVM_CAP_X86_USER_SPACE_MSR, KVM_SYNC_X86_VALID_FIELDS, KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL,
 };
 use kvm_ioctls::Cap;
 use satori_cpuid::Feature;
@@ -39,6 +39,8 @@ pub struct Kvm {
     device: kvm_ioctls::Kvm,
     /// It can hand out VMCALL and VMMCALL.
     told: bool,
+    /// It keeps the local APICs.
+    keeps: bool,
     /// The VM that was made last.
     made: Mutex<Weak<Vm>>,
 }
@@ -68,7 +70,25 @@ impl Kvm {
         }
         kick::install();
         let told = device.check_extension_int(Cap::XenHvm) as u32 & KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL != 0;
-        Ok(Kvm { device, told, made: Mutex::default() })
+        Ok(Kvm { device, told, keeps: false, made: Mutex::default() })
+    }
+
+    /// The same, and KVM keeps the local APICs; where it cannot, and that is not `needed`, it does not.
+    pub fn open_with_apics(needed: bool) -> Result<Self, Error> {
+        let kvm = Self::open()?;
+        let has = |cap| kvm.device.check_extension(cap);
+        let raw = |number: u32| kvm.device.check_extension_raw(number.into()) > 0;
+        let parts = [
+            (raw(KVM_CAP_SPLIT_IRQCHIP), "local APICs beside another's I/O APIC (KVM_CAP_SPLIT_IRQCHIP)"),
+            (raw(KVM_CAP_X2APIC_API), "KVM_CAP_X2APIC_API"),
+            (has(Cap::SignalMsi) && has(Cap::IrqRouting), "messages to its local APICs (KVM_CAP_SIGNAL_MSI)"),
+            (has(Cap::MpState) && has(Cap::TscDeadlineTimer), "KVM_CAP_TSC_DEADLINE_TIMER"),
+        ];
+        match parts.iter().find(|(has, _)| !has) {
+            Some((_, what)) if needed => Err(Error::Lacks(what)),
+            Some(_) => Ok(kvm),
+            None => Ok(Kvm { keeps: true, ..kvm }),
+        }
     }
 
     /// Whether the machine is told of VMCALL and VMMCALL: the kernel was built with CONFIG_KVM_XEN.
@@ -76,9 +96,15 @@ impl Kvm {
         self.told
     }
 
+    /// Whether it keeps the local APICs.
+    pub fn keeps_apics(&self) -> bool {
+        self.keeps
+    }
+
     /// Of `wanted` and what the platform has beside the engine, the features that guests cannot have here.
     pub fn lacks(&self, wanted: &[Feature]) -> Result<Vec<Feature>, Error> {
-        cpuid::lacking(&self.device, wanted).map_err(|why| Error::Call("KVM_GET_SUPPORTED_CPUID", why))
+        cpuid::lacking(&self.device, wanted, self.keeps)
+            .map_err(|why| Error::Call("KVM_GET_SUPPORTED_CPUID", why))
     }
 }
 
@@ -88,12 +114,15 @@ impl Engine<X86> for Kvm {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Capability::{BreakOnData, GivesPriority, HypercallsAsHost, HypercallsByPort};
+        use Capability::{
+            BreakOnData, GivesPriority, HypercallsAsHost, HypercallsByPort, KeepsInterruptController,
+        };
         // The other vendor's instruction KVM writes over with the host's, where the guest made it executable: in a page
         // that must not be written that is a page fault.
-        match self.told {
-            true => Capabilities::of(&[BreakOnData, GivesPriority, HypercallsAsHost]),
-            false => Capabilities::of(&[BreakOnData, GivesPriority, HypercallsByPort]),
+        let calls = if self.told { HypercallsAsHost } else { HypercallsByPort };
+        match self.keeps {
+            true => Capabilities::of(&[BreakOnData, GivesPriority, calls, KeepsInterruptController]),
+            false => Capabilities::of(&[BreakOnData, GivesPriority, calls]),
         }
     }
 
@@ -102,7 +131,7 @@ impl Engine<X86> for Kvm {
     }
 
     fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {
-        let partition = KvmPartition::new(&self.device, parts, self.told)?;
+        let partition = KvmPartition::new(&self.device, parts, self.told, self.keeps)?;
         *lock(&self.made) = Arc::downgrade(&partition.vm);
         Ok(Box::new(partition))
     }

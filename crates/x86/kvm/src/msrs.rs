@@ -8,7 +8,8 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{VcpuFd, VmFd};
 use satori_cpuid::msrs::{Owner, TABLE};
-use satori_cpuid::{Feature, Offered};
+use satori_cpuid::{Context, CpuidTable, Feature, Offered};
+use satori_defs::hyperv::{self, msr as hv};
 use satori_defs::msr::*;
 use satori_state::CpuState;
 
@@ -36,9 +37,26 @@ fn passed(offered: &Offered) -> Vec<u32> {
     passed
 }
 
-/// Has KVM ask the machine for every register but those that are passed through. Those of x2APIC mode KVM filters for nobody; it
-/// has no local APIC to answer for them, and so asks, too (Linux 6.1 arch/x86/kvm/lapic.c, `kvm_x2apic_msr_write`).
-pub(crate) fn filter(vm: &VmFd, offered: &Offered) -> io::Result<()> {
+/// Registers of a local APIC that KVM keeps and that its filter would hold back; those of x2APIC mode it filters for nobody.
+pub(crate) fn of_apic(keeps: bool, cpuid: &CpuidTable) -> Vec<u32> {
+    if !keeps {
+        return Vec::new();
+    }
+    let mut all = vec![IA32_APIC_BASE];
+    if cpuid.offered().has(Feature::TscDeadline) {
+        all.push(IA32_TSC_DEADLINE);
+    }
+    // Hyper-V's own: KVM answers for them where CPUID tells of that interface.
+    let features = cpuid.query(hyperv::leaf::FEATURES, 0, &Context::default());
+    if features.eax & hyperv::leaf::APIC_MSRS != 0 {
+        all.extend(hv::EOI..=hv::TPR);
+    }
+    all
+}
+
+/// Has KVM ask the machine for every register but those that are passed through. Those of x2APIC mode KVM filters for nobody; where it
+/// has no local APIC to answer for them it asks, too (Linux 6.1 arch/x86/kvm/lapic.c, `kvm_x2apic_msr_write`).
+pub(crate) fn filter(vm: &VmFd, offered: &Offered, more: &[u32]) -> io::Result<()> {
     let mut bit = 1_u8;
     let range = |register: u32| kvm_msr_filter_range {
         flags: KVM_MSR_FILTER_READ | KVM_MSR_FILTER_WRITE,
@@ -47,7 +65,8 @@ pub(crate) fn filter(vm: &VmFd, offered: &Offered) -> io::Result<()> {
         bitmap: &mut bit,
     };
     let mut filter = kvm_msr_filter { flags: KVM_MSR_FILTER_DEFAULT_DENY, ..kvm_msr_filter::default() };
-    let passed = passed(offered);
+    let mut passed = passed(offered);
+    passed.extend(more);
     if passed.len() > filter.ranges.len() {
         return Err(io::Error::other("more MSRs are to be passed through than KVM's filter has ranges"));
     }

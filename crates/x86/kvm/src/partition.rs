@@ -11,15 +11,17 @@ use kvm_bindings::{
     kvm_enable_cap, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
+use satori_bus::MsiSink;
 use satori_cpuid::CpuidTable;
 use satori_defs::cpuid::HYPERVISOR;
 use satori_engine::{Partition, PartitionParts, Space, TimeSource, Vcpu, VcpuParts, X86};
 use satori_lock::lock;
 use satori_memory::{ALL_LINES, Error, Gpa, GuestMemory, Region};
 
+use crate::routes::Routes;
 use crate::stats::Statistics;
 use crate::vcpu::KvmVcpu;
-use crate::{msrs, raw};
+use crate::{apic, msrs, raw};
 
 /// Where KVM keeps three pages of its own, on processors that execute no code in real mode by themselves, and one more below
 /// them: in the hole for devices, where a PC has firmware.
@@ -47,13 +49,15 @@ pub(crate) enum Calls {
 
 /// The VM, and what its vCPUs have in common.
 pub(crate) struct Vm {
-    pub(crate) fd: VmFd,
+    pub(crate) fd: Arc<VmFd>,
     /// Outlives the VM's use of it.
     pub(crate) memory: GuestMemory,
     pub(crate) time: Arc<dyn TimeSource>,
     pub(crate) cpuid: Arc<CpuidTable>,
     /// Where the guest's hypercalls come out.
     pub(crate) calls: Calls,
+    /// Where messages to the local APICs go, if KVM keeps these.
+    pub(crate) routes: Option<Arc<Routes>>,
     slots: Mutex<Slots>,
     /// Descriptors of the vCPUs and of their statistics.
     files: Vec<RawFd>,
@@ -160,8 +164,14 @@ fn without_quirks(vm: &VmFd) -> io::Result<()> {
 }
 
 impl KvmPartition {
-    /// A VM with its memory, its MSR filter and the processors that the table describes. `told`: KVM can hand out hypercalls.
-    pub(crate) fn new(kvm: &kvm_ioctls::Kvm, parts: PartitionParts<X86>, told: bool) -> io::Result<Self> {
+    /// A VM with its memory, its MSR filter and the processors that the table describes. `told`: KVM can hand out hypercalls;
+    /// `keeps`: it is to have the local APICs.
+    pub(crate) fn new(
+        kvm: &kvm_ioctls::Kvm,
+        parts: PartitionParts<X86>,
+        told: bool,
+        keeps: bool,
+    ) -> io::Result<Self> {
         if parts.time.of_host().is_none() {
             return Err(io::Error::other(
                 "the guest's TSC is to have another frequency than the host's, which this engine does not scale",
@@ -178,7 +188,12 @@ impl KvmPartition {
         exits.args[0] = reasons.into();
         fd.enable_cap(&exits)?;
         without_quirks(&fd)?;
-        msrs::filter(&fd, &parts.offered.offered)?;
+        if keeps {
+            apic::split(&fd)?;
+        }
+        msrs::filter(&fd, &parts.offered.offered, &msrs::of_apic(keeps, &cpuid))?;
+        let fd = Arc::new(fd);
+        let routes = keeps.then(|| Arc::new(Routes::new(fd.clone())));
         let (memory, time) = (parts.memory.clone(), parts.time.clone());
         let calls = match (cpuid.leaves().any(|leaf| leaf.leaf == HYPERVISOR), told) {
             (false, _) => Calls::None,
@@ -202,7 +217,7 @@ impl KvmPartition {
             statistics.iter().map(|one| one.file().as_raw_fd()).chain([vcpu.as_raw_fd()])
         });
         let files = files.collect();
-        let vm = Arc::new(Vm { fd, memory, time, cpuid, calls, slots: Mutex::default(), files });
+        let vm = Arc::new(Vm { fd, memory, time, cpuid, calls, routes, slots: Mutex::default(), files });
         vm.follow_memory()?;
         let offered = &parts.offered.offered;
         let vcpu =
@@ -234,6 +249,10 @@ impl Space for KvmPartition {
 
     fn remove_ram(&self, start: Gpa) -> Result<(), Error> {
         self.changed(self.memory().remove(start))
+    }
+
+    fn routes(&self) -> Option<Arc<dyn MsiSink>> {
+        Some(self.vm.routes.clone()?)
     }
 }
 

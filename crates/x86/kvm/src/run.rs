@@ -118,6 +118,8 @@ impl KvmVcpu {
                 self.interrupted += 1;
                 self.owed = Owed::Nothing;
                 self.load();
+                // It was delivered if the guest is elsewhere now.
+                self.external = self.external.filter(|(_, rip)| *rip == self.state.rip);
                 None
             }
             stopped => {
@@ -152,6 +154,7 @@ impl KvmVcpu {
     /// Takes what KVM stopped for; none if the machine has nothing to do with it.
     fn stopped(&mut self, stopped: Stopped) -> Option<Exit> {
         self.load();
+        self.external = None;
         Some(match stopped {
             Stopped::Interrupted => Exit::ExternalInterrupt,
             Stopped::Debug(dr6) => return self.stopped_for_debugger(dr6).map(Exit::Debug),
@@ -206,6 +209,7 @@ impl KvmVcpu {
             Ok(VcpuExit::Hlt) => exit(Exit::Hlt),
             Ok(VcpuExit::IrqWindowOpen) => exit(Exit::InterruptWindow),
             Ok(VcpuExit::SetTpr) => exit(Exit::TprBelowThreshold),
+            Ok(VcpuExit::IoapicEoi(vector)) => exit(Exit::EoiInduced { vector }),
             Ok(VcpuExit::Shutdown) => exit(Exit::TripleFault),
             Ok(VcpuExit::Intr | VcpuExit::Nmi) => exit(Exit::ExternalInterrupt),
             Ok(VcpuExit::InternalError) => {

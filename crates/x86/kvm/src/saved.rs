@@ -49,6 +49,7 @@ impl KvmVcpu {
                 delivered(&self.fd.get_vcpu_events().map_err(failed)?)?
             }
         };
+        injected = injected.or(self.external.map(|(vector, _)| Event::Interrupt(vector)));
         // The address is in CR2 already.
         if let Some(Event::Exception(exception)) = &mut injected
             && exception.vector == vector::PF
@@ -79,7 +80,7 @@ impl KvmVcpu {
             }
         }
         (self.transfer, self.fault, self.event) = (None, None, rest.injected);
-        (self.ready, self.offset) = (false, None);
+        (self.ready, self.offset, self.external) = (false, None, None);
         self.flush_tlb();
         self.forget_events().map_err(|why| Error::refused("vCPU", why.to_string()))
     }

@@ -10,7 +10,7 @@ use satori_engine::{
     Controls, Counts, DebugPlan, Event, Exit, Failure, Kick, Parts, Resume, Stat, Until, Vcpu, Window, X86,
 };
 use satori_save::{Error, Value};
-use satori_state::{Activity, CpuState};
+use satori_state::{Activity, CpuState, LocalApic};
 
 use crate::debug::Debugger;
 use crate::kick::{Alarm, Inside};
@@ -78,6 +78,10 @@ pub(crate) struct KvmVcpu {
     places: Vec<msrs::Place>,
     /// What was set as the offset of its counter to the host's.
     pub(crate) offset: Option<u64>,
+    /// The vectors that KVM's synthetic interrupt controller has as ending themselves.
+    pub(crate) auto_eoi: [u32; 8],
+    /// An interrupt of the PIC's that KVM has not delivered yet, as far as that can be told, and where the guest was.
+    pub(crate) external: Option<(u8, u64)>,
     pub(crate) failure: Option<Failure>,
     pub(crate) entries: u64,
     pub(crate) interrupted: u64,
@@ -121,6 +125,8 @@ impl KvmVcpu {
             changed: Parts::default(),
             places: msrs::places(offered),
             offset: None,
+            auto_eoi: [0; 8],
+            external: None,
             failure: None,
             entries: 0,
             interrupted: 0,
@@ -151,6 +157,10 @@ impl KvmVcpu {
         self.fd.sync_regs_mut().sregs.interrupt_bitmap = [0; 4];
         registers::load(&mut self.state, &self.fd.sync_regs(), cr8);
         self.fresh = Parts::EXIT;
+        if self.keeps() {
+            // It halts inside, and comes out for other reasons.
+            self.state.activity = Activity::Active;
+        }
     }
 
     /// Hands changed registers to KVM before an entry.
@@ -191,11 +201,15 @@ impl KvmVcpu {
             let done = extended::set(&self.fd, &self.state);
             self.check("KVM_SET_XSAVE", done);
         }
+        if changed.has(Parts::ALL) && self.keeps() {
+            self.set_activity();
+        }
         if changed.has(Parts::MSRS) {
             let done = msrs::set(&self.fd, &self.places, &mut self.state);
             self.check("KVM_SET_MSRS", done);
         }
         self.set_counter();
+        self.follow_auto_eoi();
         if self.debugger.step && (changed.has(Parts::GENERAL) || changed.has(Parts::SYSTEM)) {
             self.set_at_once();
         }
@@ -213,13 +227,14 @@ impl KvmVcpu {
     }
 
     /// Has the guest's counter follow the partition's.
-    fn set_counter(&mut self) {
+    pub(crate) fn set_counter(&mut self) {
         let Some(host) = self.vm.time.of_host() else { return };
         let offset = host.ahead.wrapping_add(self.state.tsc_offset);
         if self.offset != Some(offset) {
             let done = crate::raw::set_tsc_offset(&self.fd, offset);
             self.check("KVM_VCPU_TSC_OFFSET", done);
             self.offset = Some(offset);
+            self.set_deadline_anew();
         }
     }
 
@@ -234,6 +249,7 @@ impl KvmVcpu {
     pub(crate) fn inject_event(&mut self) {
         let done = match self.event.take() {
             None => return,
+            Some(Event::Interrupt(vector)) if self.keeps() => self.pass_external(vector),
             Some(Event::Interrupt(vector)) => crate::raw::interrupt(&self.fd, vector),
             Some(Event::Nmi) => self.fd.nmi().map_err(Into::into),
             Some(Event::Exception(exception)) => self.raise(exception),
@@ -283,7 +299,7 @@ impl Vcpu<X86> for KvmVcpu {
 
     fn can_take(&self, window: Window) -> bool {
         match window {
-            Window::Interrupt => self.ready && self.event.is_none(),
+            Window::Interrupt => self.ready && self.event.is_none() && self.external.is_none(),
             Window::Nmi => self.event.is_none(),
         }
     }
@@ -305,6 +321,9 @@ impl Vcpu<X86> for KvmVcpu {
         }
         if parts.has(Parts::ALL) {
             self.fetch_directory_pointers();
+            if self.keeps() && !self.fresh.has(Parts::ALL) {
+                self.fetch_activity();
+            }
         }
         self.fresh = self.fresh | parts;
     }
@@ -350,6 +369,14 @@ impl Vcpu<X86> for KvmVcpu {
 
     fn restore(&mut self, value: &Value) -> Result<(), Error> {
         self.go_on_from(value)
+    }
+
+    fn controller(&mut self) -> Option<LocalApic> {
+        self.keeps().then(|| self.fetch_apic())
+    }
+
+    fn set_controller(&mut self, state: &LocalApic) {
+        self.set_apic(state);
     }
 
     fn counts(&self) -> Option<Arc<dyn Counts>> {

@@ -39,6 +39,12 @@ impl SharedBits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bits([u32; 8]);
 
+impl From<[u32; 8]> for Bits {
+    fn from(words: [u32; 8]) -> Self {
+        Bits(words)
+    }
+}
+
 impl Bits {
     pub(crate) fn set(&mut self, vector: u8) {
         self.0[usize::from(vector >> 5)] |= 1 << (vector & 31);

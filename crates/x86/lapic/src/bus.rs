@@ -190,6 +190,12 @@ impl Slot {
     pub(crate) fn init_pending(&self) -> bool {
         self.signals.load(Ordering::SeqCst) & signal::INIT != 0
     }
+    /// Whether an NMI and an INIT wait, and a SIPI with which vector; they wait no more.
+    pub(crate) fn take_all(&self) -> (bool, bool, Option<u8>) {
+        let before = self.signals.swap(0, Ordering::SeqCst);
+        let has = |bit| before & bit != 0;
+        (has(signal::NMI), has(signal::INIT), has(signal::SIPI).then_some(before as u8))
+    }
     pub(crate) fn take_nmi(&self) -> bool {
         self.change_signals(|s| s & !signal::NMI) & signal::NMI != 0
     }
@@ -214,18 +220,29 @@ impl Slot {
 pub struct ApicBus {
     slots: Box<[Slot]>,
     waker: OnceLock<Arc<dyn Waker>>,
+    /// Who has the local APICs instead.
+    elsewhere: OnceLock<Arc<dyn MsiSink>>,
 }
 
 impl ApicBus {
     /// A bus of local APICs with the initial APIC IDs `ids`, one a vCPU, all different.
     pub fn new(ids: &[u32]) -> Arc<Self> {
-        Arc::new(ApicBus { slots: ids.iter().map(|&id| Slot::new(id)).collect(), waker: OnceLock::new() })
+        Arc::new(ApicBus {
+            slots: ids.iter().map(|&id| Slot::new(id)).collect(),
+            waker: OnceLock::new(),
+            elsewhere: OnceLock::new(),
+        })
     }
 
     /// Says who wakes vCPUs; to be called once, before the first vCPU runs. A later call is ignored.
     pub fn set_waker(&self, waker: Arc<dyn Waker>) {
         // The first waker stays, as documented.
         let _ = self.waker.set(waker);
+    }
+
+    /// From now on the local APICs are those behind `sink`, which gets all that is sent to these. A later call is ignored.
+    pub fn hand_on(&self, sink: Arc<dyn MsiSink>) {
+        let _ = self.elsewhere.set(sink);
     }
 
     /// Number of vCPUs.
@@ -282,6 +299,11 @@ impl ApicBus {
     }
 
     fn accept(&self, vcpu: u32, source: Option<u32>, mode: DeliveryMode, vector: u8, level: bool) {
+        if let Some(sink) = self.elsewhere.get() {
+            let destination = self.slot(vcpu).id;
+            return sink
+                .signal(InterruptMessage { destination, logical: false, mode, vector, level }.to_msi());
+        }
         if self.slot(vcpu).accept(mode, vector, level)
             && source != Some(vcpu)
             && let Some(waker) = self.waker.get()
@@ -337,6 +359,9 @@ impl ApicBus {
 
 impl MsiSink for ApicBus {
     fn signal(&self, msi: Msi) {
+        if let Some(sink) = self.elsewhere.get() {
+            return sink.signal(msi);
+        }
         // An address that is no local APIC's is a write to memory, which a guest has other ways for.
         if let Some(message) = InterruptMessage::from_msi(msi) {
             self.deliver(message);

@@ -28,6 +28,7 @@ mod bus;
 mod local;
 mod message;
 mod msr;
+mod page;
 mod saved;
 mod synthetic;
 mod timer;

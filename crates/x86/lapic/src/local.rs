@@ -548,6 +548,11 @@ impl Lapic {
         self.bus.nmi_from(self.vcpu, vcpu);
     }
 
+    /// Sends a message to this APIC.
+    pub(crate) fn to_itself(&self, mode: DeliveryMode, vector: u8) {
+        self.send(Shorthand::Itself, vector.into(), 0, mode);
+    }
+
     /// SELF IPI (SDM 11.12.11).
     pub(crate) fn self_ipi(&mut self, vector: u8) {
         if vector < 16 {

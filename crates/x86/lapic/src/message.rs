@@ -36,6 +36,18 @@ impl DeliveryMode {
             _ => return None,
         })
     }
+
+    fn bits(self) -> u32 {
+        match self {
+            DeliveryMode::Fixed => 0,
+            DeliveryMode::LowestPriority => 1,
+            DeliveryMode::Smi => 2,
+            DeliveryMode::Nmi => 4,
+            DeliveryMode::Init => 5,
+            DeliveryMode::StartUp => 6,
+            DeliveryMode::ExtInt => 7,
+        }
+    }
 }
 
 /// One interrupt message.
@@ -72,6 +84,17 @@ impl InterruptMessage {
             level: data & 1 << 15 != 0,
         })
     }
+
+    /// The write that [`InterruptMessage::from_msi`] takes for this message; bits of the destination beyond 15 have no place.
+    pub(crate) fn to_msi(self) -> Msi {
+        let logical = if self.logical { 1 << 2 } else { 0 };
+        let destination = (self.destination & 0xff) << 12 | (self.destination >> 8 & 0x7f) << 5;
+        let level = if self.level { 1 << 15 | 1 << 14 } else { 0 };
+        Msi {
+            address: DEFAULT_BASE | u64::from(destination | logical),
+            data: u32::from(self.vector) | self.mode.bits() << 8 | level,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +113,9 @@ mod tests {
             level: true,
         };
         assert_eq!(message, expected);
+        assert_eq!(expected.to_msi(), Msi { address: 0xfee0_3004, data: 0xc141 });
+        let far = InterruptMessage { destination: 0x101, logical: false, mode: DeliveryMode::Nmi, ..message };
+        assert_eq!(InterruptMessage::from_msi(far.to_msi()), Some(far));
         assert_eq!(of(0xfee0_1020, 0x30).map(|m| m.destination), Some(0x101));
         assert_eq!(of(0xfee0_0000, 0x0300), None);
         assert_eq!(of(0x1_fee0_0000, 0x30), None);

@@ -87,6 +87,18 @@ impl Timer {
         *self = Timer { tsc_offset: self.tsc_offset, ..Timer::new(self.clocks) };
     }
 
+    /// Goes on in `mode` from the initial and the current count of another one. Where that has come to 0 nobody can tell whether its
+    /// interrupt was delivered: it comes once more, as after KVM_SET_LAPIC (Linux arch/x86/kvm/lapic.c, set_target_expiration).
+    pub(crate) fn go_on(&mut self, mode: TimerMode, divide: u32, (initial, left): (u32, u32), tsc: u64) {
+        self.reset();
+        (self.mode, self.divide, self.initial) = (mode, divide & 0b1011, initial);
+        let length = match (left, mode) {
+            (0, TimerMode::Periodic) => self.period(),
+            _ => u64::from(left) * self.divisor(),
+        };
+        self.expiry = (initial != 0 && counts(mode)).then(|| self.ticks(tsc).saturating_add(length));
+    }
+
     fn ticks(&self, tsc: u64) -> u64 {
         clamp(u128::from(tsc) * u128::from(self.clocks.timer_hz) / u128::from(self.clocks.tsc_hz))
     }

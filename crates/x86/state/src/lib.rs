@@ -5,8 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod local_apic;
 mod parts;
 
+pub use local_apic::LocalApic;
 pub use parts::Parts;
 
 use satori_defs::x86::{cr0, efer, rflags};

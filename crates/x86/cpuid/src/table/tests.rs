@@ -42,6 +42,7 @@ pub(crate) fn table(cpu: &str, cpus: &str) -> CpuidTable {
         host_lacks: &[],
         topology: cpus.parse().unwrap(),
         tsc_hz: 2_599_998_000,
+        crystal_hz: 2_599_998_000,
         physical_bits: 46,
         hypervisor,
     })
@@ -84,6 +85,7 @@ fn models_and_the_user_take_away_but_never_invent() {
             host_lacks: &[],
             topology: Topology::default(),
             tsc_hz: 1_000_000_000,
+            crystal_hz: 1_000_000_000,
             physical_bits: 46,
             hypervisor: vec![],
         })
@@ -106,6 +108,7 @@ fn what_the_host_lacks_is_not_offered_and_its_lack_is_told() {
             host_lacks,
             topology: Topology::default(),
             tsc_hz: 1_000_000_000,
+            crystal_hz: 1_000_000_000,
             physical_bits: 46,
             hypervisor: vec![],
         })
@@ -258,6 +261,7 @@ fn linux_computes_the_exact_tsc_frequency() {
             host_lacks: &[],
             topology: Topology::default(),
             tsc_hz: hz,
+            crystal_hz: crystal_hz(hz),
             physical_bits: 46,
             hypervisor: vec![],
         };
@@ -266,6 +270,27 @@ fn linux_computes_the_exact_tsc_frequency() {
         let khz = (leaf.ecx / 1000).checked_mul(leaf.ebx).unwrap() / leaf.eax;
         assert!(u64::from(khz).abs_diff(hz / 1000) < u64::from(leaf.ebx), "{hz}: {khz}");
         assert_eq!(u64::from(leaf.ecx), crystal_hz(hz));
+    }
+}
+
+#[test]
+fn linux_computes_the_tsc_frequency_of_a_slow_crystal_nearly() {
+    for hz in [1_000_000_000, 2_599_998_123, 3_792_871_000, 5_200_000_000u64] {
+        let spec = CpuSpec::default();
+        let params = Params {
+            cpu: &spec,
+            engine_features: ENGINE,
+            host_lacks: &[],
+            topology: Topology::default(),
+            tsc_hz: hz,
+            crystal_hz: 1_000_000_000,
+            physical_bits: 46,
+            hypervisor: vec![],
+        };
+        let leaf = CpuidTable::new(params).unwrap().query(0x15, 0, &on(0));
+        assert_eq!(leaf.ecx, 1_000_000_000);
+        let khz = (leaf.ecx / 1000).checked_mul(leaf.ebx).unwrap() / leaf.eax;
+        assert!(u64::from(khz).abs_diff(hz / 1000) <= hz / 1_000_000_000, "a millionth: {hz}: {khz}");
     }
 }
 
@@ -288,6 +313,7 @@ fn answers_follow_the_processors_state() {
         host_lacks: &[],
         topology: Topology::default(),
         tsc_hz: 1_000_000_000,
+        crystal_hz: 1_000_000_000,
         physical_bits: 46,
         hypervisor: vec![],
     };
