@@ -25,6 +25,11 @@ macro_rules! exit_codes {
                 match self { $(ExitCode::$ident => $name,)* }
             }
 
+            /// What the counters of all such exits of the host's processor are called: of how many there were, and how long.
+            pub const fn counted(self) -> [&'static str; 2] {
+                match self { $(ExitCode::$ident => [concat!("VM exits: ", $name), concat!("ns of VM exits: ", $name)],)* }
+            }
+
             /// What the counter of a nested guest's exits is called.
             pub const fn nested(self) -> &'static str {
                 match self { $(ExitCode::$ident => concat!("exits of L2: ", $name),)* }

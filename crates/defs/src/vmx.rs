@@ -17,6 +17,11 @@ macro_rules! exit_reasons {
                 match self { $(ExitReason::$ident => $name,)* }
             }
 
+            /// What the counters of all such exits of the host's processor are called: of how many there were, and how long.
+            pub const fn counted(self) -> [&'static str; 2] {
+                match self { $(ExitReason::$ident => [concat!("VM exits: ", $name), concat!("ns of VM exits: ", $name)],)* }
+            }
+
             /// What an engine's counter of such exits of a guest's guest is called.
             pub const fn nested(self) -> &'static str {
                 match self { $(ExitReason::$ident => concat!("exits of L2: ", $name),)* }

@@ -48,6 +48,8 @@ pub struct Config {
     pub engine: EngineKind,
     /// Who keeps the local APICs.
     pub apics: Apics,
+    /// With KVM, exits that it handles by itself are counted, too, where the host permits.
+    pub kvm_exits: bool,
     /// Why it is not a better one, for the line that tells which engine runs.
     pub engine_instead: Option<String>,
     /// What the host's processor is taken not to have, though it may.
@@ -154,6 +156,7 @@ impl Default for Config {
             xen: None,
             engine: EngineKind::Interpreter,
             apics: Apics::Auto,
+            kvm_exits: false,
             engine_instead: None,
             host_without: Vec::new(),
             processor: VmxProcessor::default(),

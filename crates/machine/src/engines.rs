@@ -136,6 +136,7 @@ impl EngineKind {
                     Apics::Kernel => Kvm::open_with_apics(config.apics == Apics::Kernel)?,
                     _ => Kvm::open()?,
                 };
+                let kvm = kvm.tracing(config.kvm_exits);
                 if let (false, Some(guest)) = (kvm.tells_of_hypercalls(), config.calls_by_instruction()) {
                     return Err(Error::Capability(format!(
                         "{guest} needs to be told of VMCALL, which this host's KVM was not built for (CONFIG_KVM_XEN); use --engine translator"

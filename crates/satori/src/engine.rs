@@ -64,6 +64,11 @@ pub(crate) fn software(wanted: cli::Engine) -> Result<EngineKind> {
 pub(crate) fn of_bench(flag: cli::Engine) -> Result<String> {
     let flag = if flag == cli::Engine::Auto { cli::Engine::Software } else { flag };
     software(flag)?;
+    if flag == cli::Engine::Kvm
+        && let Err(why) = works()
+    {
+        bail!("--engine kvm: no guest runs by it here ({why}); leave it out, or ask 'satori engines'");
+    }
     Ok(flag.to_possible_value().map_or_else(|| "software".into(), |value| value.get_name().to_string()))
 }
 
@@ -71,6 +76,7 @@ pub(crate) fn of_bench(flag: cli::Engine) -> Result<String> {
 pub(crate) fn choose(config: &mut Config, flags: &cli::Machine) -> Result<()> {
     let wanted = wanted(flags.engine)?;
     let software = software(wanted)?;
+    config.kvm_exits = flags.report != cli::Report::Off || flags.stats_socket.is_some();
     config.apics = match flags.apic {
         cli::Apic::Auto if flags.gdb.is_none() && !flags.gdb_default => Apics::Auto,
         cli::Apic::Auto | cli::Apic::Satori => Apics::Machine,

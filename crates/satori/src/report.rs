@@ -339,8 +339,55 @@ fn by_kvm(stats: &[(String, u64)]) -> String {
         return String::new();
     }
     let title = "Counted by KVM, whose statistics have neither times nor the reasons of exits:";
-    format!("\n{title}\n{}", lines.concat())
+    let exits = kernel_exits(stats).unwrap_or_else(|| {
+        "\nThe reasons of exits that KVM handled itself are not visible: that takes root's right to tracepoints (-v tells what is refused).\n".into()
+    });
+    format!("\n{title}\n{}{exits}", lines.concat())
 }
+
+/// All VM exits, by the kernel's tracepoints, if they could be read: as `perf kvm stat` has them.
+fn kernel_exits(stats: &[(String, u64)]) -> Option<String> {
+    let of = |prefix: &str, name: &str| {
+        stats
+            .iter()
+            .find(|(known, _)| known.strip_prefix(prefix) == Some(name))
+            .map_or(0, |(_, count)| *count)
+    };
+    let mut rows: Vec<_> = stats
+        .iter()
+        .filter_map(|(name, count)| Some((name.strip_prefix("VM exits: ")?, *count)))
+        .filter(|(name, _)| *name != LOST)
+        .map(|(name, count)| (name, count, of("ns of VM exits: ", name)))
+        .collect();
+    rows.sort_by_key(|(name, count, _)| (std::cmp::Reverse(*count), *name));
+    let sum = rows.iter().fold((0, 0), |(all, time), (_, count, spent)| (all + count, time + spent));
+    let share = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+    let row = |&(name, count, time): &(&str, u64, u64)| {
+        let average = time as f64 / 1e3 / count.max(1) as f64;
+        format!(
+            "{name:>28} {count:>10} {:>8.2}% {:>8.2}% {average:>11.2}us\n",
+            share(count, sum.0),
+            share(time, sum.1)
+        )
+    };
+    if rows.is_empty() {
+        return None;
+    }
+    let title = "All VM exits, by the kernel's tracepoints; the time is until the guest is entered again, sleep included:";
+    let head =
+        format!("{:>28} {:>10} {:>9} {:>9} {:>13}\n", "VM-EXIT", "Samples", "Samples%", "Time%", "Avg time");
+    let mut text = format!("\n{title}\n{head}{}", rows.iter().map(row).collect::<String>());
+    let lost = of("VM exits: ", LOST);
+    if lost > 0 {
+        text += &format!(
+            "{lost} records of them did not fit into the kernel's rings, and are not among these.\n"
+        );
+    }
+    Some(text)
+}
+
+/// The counter of records that are missing.
+const LOST: &str = "records that did not fit";
 
 /// The profile's object, and beside it what the text tells in sentences.
 fn json(outcome: &Outcome, status: Status) -> serde_json::Value {

@@ -86,6 +86,15 @@ fn runs_guests_by_kvm(ended: &Ended) {
     assert!(ended.console.contains("(not kvm: --clock virtual counts instructions)"), "{ended:?}");
     assert!(ended.console.contains("a debugger did all that it can"), "{ended:?}");
     assert!(ended.console.contains("with the kernel's local APICs"), "{ended:?}");
+    // KVM's own count, and the sum of what its tracepoints tell of each.
+    let number =
+        |line: &str, word| line.split_whitespace().nth(word).and_then(|text| text.parse::<u64>().ok());
+    let all =
+        ended.console.lines().find(|line| line.ends_with("  VM exits")).and_then(|line| number(line, 0));
+    let table = ended.console.split("by the kernel's tracepoints").nth(1).expect("a table of all exits");
+    let rows: Vec<_> = table.lines().skip(2).map_while(|line| number(line, 1)).collect();
+    assert!(rows.len() > 5, "{table}");
+    assert_eq!(Some(rows.iter().sum()), all, "{table}");
     assert!(ended.console.contains("Debian: 0") && ended.console.contains("of L2: Linux"), "{ended:?}");
 }
 
@@ -137,8 +146,8 @@ fn engine() {
     let socket = format!("unix:{}", common::scratch("gdb.socket").display());
     common::gdb::session("gdb-kvm", &[&socket, "--engine", "kvm"], false);
     println!("a debugger did all that it can");
-    let debian =
-        satori(&[&words[..], &[&kernel, "--", "sh", "-c", "touch /new && echo of L2: $(uname)"]].concat());
+    let seen = ["run", "--engine", "kvm", "--timeout", "4m", "--report", "text", "--kernel", &kernel];
+    let debian = satori(&[&seen[..], &["--", "sh", "-c", "touch /new && echo of L2: $(uname)"]].concat());
     println!("Debian: {}\n{}\n{}", debian.status, debian.console, debian.messages);
 }
 

@@ -1,6 +1,9 @@
 //! One virtual processor: the engine's vCPU, its local APIC, and what happens between an exit
 //! and the next entry. It knows neither threads nor time slices; see `real` and `virtual_time`.
 
+mod kept;
+mod told;
+
 use std::sync::Arc;
 
 use satori_bus::Nanos;
@@ -364,78 +367,6 @@ impl MachineVcpu {
         }
         self.vcpu.state_mut(Parts::EXIT).activity = Activity::Active;
         Activity::Active
-    }
-
-    /// [`Runs::prepare`] where the engine keeps the local APIC: it takes signals, halts and wakes by itself.
-    fn prepare_kept(&mut self) -> Entry {
-        self.run_timers();
-        let deadline = self.deadline();
-        if self.vcpu.state().activity == Activity::Shutdown {
-            return Entry::Sleep { deadline };
-        }
-        // What the PIC has.
-        if self.owed && !self.quiet && self.injector.waits(&*self.vcpu, &mut self.lapic) {
-            return Entry::Finish;
-        }
-        if !self.owed && !self.quiet {
-            self.inject();
-        }
-        self.set_controls();
-        let vectors = self.lapic.auto_eoi();
-        if self.vcpu.controls_mut().auto_eoi != vectors {
-            self.vcpu.controls_mut().auto_eoi = vectors;
-        }
-        Entry::Run { deadline }
-    }
-
-    /// Takes what the engine has of the local APIC, or hands it over.
-    pub(super) fn fetch_apic(&mut self) {
-        if let Some(registers) = self.vcpu.controller() {
-            self.lapic.set_registers(&registers, self.platform.clock.counter());
-        }
-    }
-
-    pub(super) fn store_apic(&mut self) {
-        if self.kept {
-            let registers = self.lapic.registers(self.platform.clock.counter());
-            self.vcpu.set_controller(&registers);
-            self.lapic.hand_signals_on();
-        }
-    }
-
-    /// Whether it sleeps in a poll of Xen's, which any interrupt ends as well.
-    fn polls(&mut self) -> bool {
-        let Some(xen) = &self.platform.xen else { return false };
-        if !xen.polls(&mut self.xen) {
-            return false;
-        }
-        let arrived = self.injector.arrived(&self.lapic);
-        if arrived {
-            xen.end_poll(&mut self.xen);
-        }
-        !arrived
-    }
-
-    /// Tells the interfaces that it sleeps.
-    fn tell_of_sleep(&mut self) {
-        if let Some(kvm) = &self.platform.kvm {
-            kvm.sleeps(&mut self.kvm);
-        }
-        if let Some(xen) = &self.platform.xen {
-            xen.sleeps(&mut self.xen);
-        }
-    }
-
-    /// Tells the interfaces of an entry. KVM's may want the TLB flushed first.
-    fn tell_of_entry(&mut self) {
-        if let Some(xen) = &self.platform.xen {
-            xen.enters(&mut self.xen);
-        }
-        let Some(kvm) = &self.platform.kvm else { return };
-        let (runtime, vcpu) = (&self.platform.runtime, &self.vcpu);
-        if kvm.enters(&mut self.kvm, || runtime.ran(vcpu.retired())) {
-            self.vcpu.flush_tlb();
-        }
     }
 
     /// Allows the engine to have exits answered without coming out. One for which an EOI waits that the guest spared has to come

@@ -222,8 +222,16 @@ fn subjects(flags: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let engine = of_bench(flags.engine)?;
     let mut notes = vec![format!("satori: {}, --engine {engine}", cli::VERSION)];
-    let mut subjects =
-        vec![Subject::Native, Subject::Satori { program, engine, knob: flags.knob.map(Turned::knob) }];
+    let mut subjects = vec![Subject::Native];
+    let mut add = |engine: String, knob| {
+        subjects.push(Subject::Satori { program: program.clone(), engine, knob });
+    };
+    let by_kvm = engine == "kvm";
+    add(engine, flags.knob.map(Turned::knob));
+    if by_kvm && flags.knob.is_none() {
+        // What a guest takes there, and what it takes where there is no such device.
+        add(of_bench(cli::Engine::Software)?, None);
+    }
     let cpus: Vec<_> = flags.peers.iter().filter_map(|peer| peer.cpu()).collect();
     if cpus.is_empty() {
         return Ok((subjects, notes));

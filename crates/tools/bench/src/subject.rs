@@ -190,6 +190,7 @@ impl Subject {
     pub fn name(&self) -> String {
         match self {
             Subject::Native => "native".into(),
+            Subject::Satori { knob: None, engine, .. } if engine == "kvm" => "kvm".into(),
             Subject::Satori { knob, .. } => knob.map_or("satori", Knob::name).into(),
             Subject::Qemu { cpu, version: None, .. } => format!("tcg-{cpu}"),
             Subject::Qemu { cpu, version: Some(version), .. } => format!("tcg{version}-{cpu}"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use iced_x86::Instruction;
+use satori_cpuid::CpuidTable;
 use satori_engine::{Engine, X86};
 
 use crate::allowed;
@@ -48,7 +49,16 @@ pub struct Comparison {
 impl Comparison {
     /// Compares `engine`.
     pub fn new(engine: &dyn Engine<X86>) -> Result<Self, Error> {
-        let guest = |way| -> Result<_, Error> { Ok((Guest::new(engine, way)?, Vec::new())) };
+        Self::with(engine, None)
+    }
+
+    /// Compares an engine whose guests execute on the host's processor, and find this CPUID.
+    pub fn on_host(engine: &dyn Engine<X86>, cpuid: &CpuidTable) -> Result<Self, Error> {
+        Self::with(engine, Some(cpuid))
+    }
+
+    fn with(engine: &dyn Engine<X86>, cpuid: Option<&CpuidTable>) -> Result<Self, Error> {
+        let guest = |way| -> Result<_, Error> { Ok((Guest::new(engine, way, cpuid)?, Vec::new())) };
         Ok(Comparison {
             native: Native::new()?,
             guests: [guest(WAYS[0])?, guest(WAYS[1])?],

@@ -29,6 +29,9 @@ pub enum Error {
          emulator of programs may not give it the signals. Run it where these permit it"
     )]
     Unable,
+    /// The engine cannot be had.
+    #[error("{0}")]
+    Engine(String),
     /// Nothing is left to compare.
     #[error("no instruction that can be compared matches '{0}'")]
     NoForm(String),

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use satori_cpuid::Offered;
+use satori_cpuid::{CpuSpec, CpuidTable, Feature, Offered, PHYSICAL_BITS, Params, Topology};
 use satori_defs::fpu::xsave;
 use satori_defs::x86::{cr0, cr4, efer, pte, rflags};
 use satori_engine::{
-    Engine, Entropy, Exception, Exit, PartitionParts, Parts, Resume, TimeSource, Until, Vcpu, VcpuParts, X86,
+    Engine, Entropy, Exception, Exit, PartitionParts, Parts, Processor, Resume, TimeSource, Until, Vcpu,
+    VcpuParts, X86,
 };
 use satori_memory::{Gpa, GuestMemory, Region};
+use satori_seam::OfHost;
 use satori_state::{Activity, CpuState, DescriptorTable, FpuState, Segment, Ymm, reg, seg};
 
 use crate::case::{Case, Ending, Fpu, Outcome};
@@ -60,6 +62,39 @@ impl Entropy for Frozen {
     }
 }
 
+/// The host's own time, for an engine that executes on its processor.
+struct Ticking;
+
+/// The frequency that it is taken to have, in Hz: it only says when a case that does not end is given up.
+const TICKING_HZ: u64 = 1_000_000_000;
+
+impl TimeSource for Ticking {
+    fn counter(&self) -> u64 {
+        // SAFETY: every x86-64 processor has RDTSC, and Linux lets programs use it.
+        unsafe { std::arch::x86_64::_rdtsc() }
+    }
+    fn of_host(&self) -> Option<OfHost> {
+        Some(OfHost { ahead: 0, hz: TICKING_HZ })
+    }
+    fn retired(&self, _instructions: u64) {}
+}
+
+/// CPUID of a guest on the host's processor, with all that `lacks` leaves of it.
+pub fn cpuid_of_host(lacks: &[Feature]) -> Result<CpuidTable, Error> {
+    let params = Params {
+        cpu: &CpuSpec::default(),
+        engine_features: Feature::ALL,
+        host_lacks: lacks,
+        topology: Topology::default(),
+        tsc_hz: TICKING_HZ,
+        crystal_hz: TICKING_HZ,
+        physical_bits: PHYSICAL_BITS,
+        hypervisor: Vec::new(),
+    };
+    let system = |why| Error::System { what: "make a table of CPUID", why };
+    CpuidTable::new(params).map_err(|why| system(std::io::Error::other(why.to_string())))
+}
+
 /// How an engine is made to execute the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -77,6 +112,8 @@ pub struct Guest {
     background: Vec<u8>,
     buffer: Vec<u8>,
     way: Way,
+    /// Where time is the host's, which ends a case that does not end.
+    ticking: bool,
 }
 
 /// Linux's GDT as far as privilege level 3 can see it.
@@ -170,8 +207,8 @@ fn template() -> CpuState {
 }
 
 impl Guest {
-    /// A guest on a vCPU of `engine`.
-    pub fn new(engine: &dyn Engine<X86>, way: Way) -> Result<Self, Error> {
+    /// A guest on a vCPU of `engine`; with a table of CPUID, one that executes on the host's processor.
+    pub fn new(engine: &dyn Engine<X86>, way: Way, of_host: Option<&CpuidTable>) -> Result<Self, Error> {
         let memory = GuestMemory::new(&[Region { start: Gpa(0), len: RAM }])?;
         if let Some(page) = memory.page(Gpa(0)) {
             page.state.touch();
@@ -184,20 +221,28 @@ impl Guest {
         let partition = engine
             .create_partition(PartitionParts {
                 memory: memory.clone(),
-                time: Arc::new(Frozen),
+                time: if of_host.is_some() { Arc::new(Ticking) } else { Arc::new(Frozen) },
                 parallel: false,
-                offered: Offered { vendor: host::vendor(), ..Offered::EVERYTHING }.into(),
+                offered: match of_host {
+                    None => Offered { vendor: host::vendor(), ..Offered::EVERYTHING }.into(),
+                    Some(table) => {
+                        Processor { offered: table.offered(), cpuid: Some(Arc::new(table.clone())) }
+                    }
+                },
             })
             .map_err(|why| Error::System { what: "make a partition", why })?;
         let vcpu = partition.create_vcpu(VcpuParts { index: 0, entropy: Box::new(Frozen) });
         let buffer = vec![0; WRITABLE * PAGE as usize];
-        Ok(Guest { vcpu, memory, template: template(), background, buffer, way })
+        Ok(Guest { vcpu, memory, template: template(), background, buffer, way, ticking: of_host.is_some() })
     }
 
     /// Executes `case`.
     pub fn execute(&mut self, case: &Case, outcome: &mut Outcome) -> Result<(), Error> {
         self.enter(case)?;
-        let until = Until { counter: None, instructions: Some(LIMIT) };
+        let until = match self.ticking {
+            false => Until { counter: None, instructions: Some(LIMIT) },
+            true => Until { counter: Some(Ticking.counter() + TICKING_HZ), instructions: None },
+        };
         let mut exit = self.vcpu.run(until);
         if let Exit::VmxInstruction(_) = exit {
             // Not offered, as the machine would say.
@@ -206,9 +251,10 @@ impl Guest {
         }
         outcome.ending = match exit {
             Exit::Hlt if self.vcpu.state().rip >= HIGH => Ending::Exception,
-            Exit::Budget => Ending::RanOn,
+            Exit::Budget | Exit::PreemptionTimer => Ending::RanOn,
             _ => Ending::Left,
         };
+        self.vcpu.fetch(Parts::ALL);
         if outcome.ending == Ending::Exception {
             self.record(outcome)?;
         }

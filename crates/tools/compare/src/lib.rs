@@ -34,7 +34,7 @@ pub use error::Error;
 pub use exclusions::{Exclusion, When};
 pub use forms::Forms;
 pub use generate::Generator;
-pub use guest::{Guest, Way};
+pub use guest::{Guest, Way, cpuid_of_host};
 pub use line::{read as read_line, write as write_line};
 pub use native::Native;
 pub use next::next_instruction;

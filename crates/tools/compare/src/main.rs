@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use satori_compare::{
-    Comparison, Error, Exclusion, Failure, Generator, When, describe, host, read_line, write_line,
+    Comparison, Error, Exclusion, Failure, Generator, When, cpuid_of_host, describe, host, read_line,
+    write_line,
 };
+use satori_cpuid::Feature;
 use satori_engine::{Engine, X86};
 use satori_jit::Translator;
+use satori_kvm_engine::Kvm;
 use satori_soft::Interpreter;
 
 /// Compares an engine with this machine's processor
@@ -62,6 +65,8 @@ enum Choice {
     Interpreter,
     /// The translator, which translates every block at once
     Translator,
+    /// The host's processor by /dev/kvm: what differs is KVM's own emulation
+    Kvm,
 }
 
 impl Choice {
@@ -69,6 +74,12 @@ impl Choice {
         let engine: &dyn Engine<X86> = match self {
             Choice::Interpreter => &Interpreter,
             Choice::Translator => &Translator::eager(),
+            Choice::Kvm => {
+                let failed = |why: satori_kvm_engine::Error| Error::Engine(why.to_string());
+                let kvm = Kvm::open().map_err(failed)?;
+                let table = cpuid_of_host(&kvm.lacks(Feature::ALL).map_err(failed)?)?;
+                return Comparison::on_host(&kvm, &table);
+            }
         };
         Comparison::new(engine)
     }

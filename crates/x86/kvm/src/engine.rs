@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use kvm_bindings::{
     KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_VCPU_ATTRIBUTES, KVM_CAP_X2APIC_API, KVM_CAP_X86_MSR_FILTER,
@@ -13,6 +13,7 @@ use satori_cpuid::Feature;
 use satori_engine::{Capabilities, Capability, DebugPlan, Engine, Partition, PartitionParts, X86};
 use satori_lock::lock;
 
+use crate::exits::Exits;
 use crate::partition::{KvmPartition, Vm};
 use crate::{cpuid, debug, kick};
 
@@ -41,6 +42,9 @@ pub struct Kvm {
     told: bool,
     /// It keeps the local APICs.
     keeps: bool,
+    /// Its tracepoints are wanted, and what came of opening them, once.
+    traced: bool,
+    exits: OnceLock<Option<Arc<Exits>>>,
     /// The VM that was made last.
     made: Mutex<Weak<Vm>>,
 }
@@ -70,7 +74,7 @@ impl Kvm {
         }
         kick::install();
         let told = device.check_extension_int(Cap::XenHvm) as u32 & KVM_XEN_HVM_CONFIG_INTERCEPT_HCALL != 0;
-        Ok(Kvm { device, told, keeps: false, made: Mutex::default() })
+        Ok(Kvm { device, told, keeps: false, traced: false, exits: OnceLock::new(), made: Mutex::default() })
     }
 
     /// The same, and KVM keeps the local APICs; where it cannot, and that is not `needed`, it does not.
@@ -94,6 +98,22 @@ impl Kvm {
     /// Whether the machine is told of VMCALL and VMMCALL: the kernel was built with CONFIG_KVM_XEN.
     pub fn tells_of_hypercalls(&self) -> bool {
         self.told
+    }
+
+    /// The same, and all exits of its guests are counted by the kernel's tracepoints, where that is permitted.
+    pub fn tracing(self, traced: bool) -> Self {
+        Kvm { traced, ..self }
+    }
+
+    /// The tracepoints, which are opened before a sandbox forbids it.
+    fn exits(&self) -> Option<Arc<Exits>> {
+        let open = || {
+            let opened = Exits::open();
+            opened
+                .inspect_err(|why| tracing::info!("exits that KVM handles by itself are not visible: {why}"))
+                .ok()
+        };
+        self.traced.then(|| self.exits.get_or_init(open).clone()).flatten()
     }
 
     /// Whether it keeps the local APICs.
@@ -131,7 +151,7 @@ impl Engine<X86> for Kvm {
     }
 
     fn create_partition(&self, parts: PartitionParts<X86>) -> io::Result<Box<dyn Partition<X86>>> {
-        let partition = KvmPartition::new(&self.device, parts, self.told, self.keeps)?;
+        let partition = KvmPartition::new(&self.device, parts, self.told, self.keeps, self.exits())?;
         *lock(&self.made) = Arc::downgrade(&partition.vm);
         Ok(Box::new(partition))
     }
@@ -139,6 +159,8 @@ impl Engine<X86> for Kvm {
     fn files(&self) -> Vec<RawFd> {
         let vm = lock(&self.made).upgrade();
         let device = [self.device.as_raw_fd()];
-        device.into_iter().chain(vm.iter().flat_map(|vm| vm.files())).collect()
+        let exits = self.exits.get().and_then(Option::as_ref);
+        let exits = exits.iter().flat_map(|exits| exits.files());
+        device.into_iter().chain(vm.iter().flat_map(|vm| vm.files())).chain(exits).collect()
     }
 }

@@ -12,7 +12,7 @@
 //! * `registers`, `extended`: the register file in KVM's structures;
 //! * `debug`: what a debugger outside asks;
 //! * `saved`: what a vCPU of any engine goes on from;
-//! * `stats`: what KVM counts itself;
+//! * `stats`: what KVM counts itself; `exits`, what its tracepoints tell of each exit;
 //! * `kick`: bringing a vCPU out, by a signal of another thread or of its own timer;
 //! * `raw`: the calls that kvm-ioctls does not have.
 
@@ -20,6 +20,7 @@ mod apic;
 mod cpuid;
 mod debug;
 mod engine;
+mod exits;
 mod extended;
 mod kick;
 mod msrs;

@@ -18,6 +18,7 @@ use satori_engine::{Partition, PartitionParts, Space, TimeSource, Vcpu, VcpuPart
 use satori_lock::lock;
 use satori_memory::{ALL_LINES, Error, Gpa, GuestMemory, Region};
 
+use crate::exits::Exits;
 use crate::routes::Routes;
 use crate::stats::Statistics;
 use crate::vcpu::KvmVcpu;
@@ -58,6 +59,8 @@ pub(crate) struct Vm {
     pub(crate) calls: Calls,
     /// Where messages to the local APICs go, if KVM keeps these.
     pub(crate) routes: Option<Arc<Routes>>,
+    /// What the kernel's tracepoints tell of exits.
+    pub(crate) exits: Option<Arc<Exits>>,
     slots: Mutex<Slots>,
     /// Descriptors of the vCPUs and of their statistics.
     files: Vec<RawFd>,
@@ -171,6 +174,7 @@ impl KvmPartition {
         parts: PartitionParts<X86>,
         told: bool,
         keeps: bool,
+        exits: Option<Arc<Exits>>,
     ) -> io::Result<Self> {
         if parts.time.of_host().is_none() {
             return Err(io::Error::other(
@@ -184,9 +188,9 @@ impl KvmPartition {
         fd.set_identity_map_address(IDENTITY_MAP)?;
         fd.set_tss_address(TSS as usize)?;
         let reasons = KVM_MSR_EXIT_REASON_INVAL | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_FILTER;
-        let mut exits = kvm_enable_cap { cap: KVM_CAP_X86_USER_SPACE_MSR, ..Default::default() };
-        exits.args[0] = reasons.into();
-        fd.enable_cap(&exits)?;
+        let mut wanted = kvm_enable_cap { cap: KVM_CAP_X86_USER_SPACE_MSR, ..Default::default() };
+        wanted.args[0] = reasons.into();
+        fd.enable_cap(&wanted)?;
         without_quirks(&fd)?;
         if keeps {
             apic::split(&fd)?;
@@ -206,8 +210,10 @@ impl KvmPartition {
         let vcpus: io::Result<Vec<_>> =
             cpuid.topology().apic_ids().map(|id| Ok((fd.create_vcpu(id.into())?, id))).collect();
         let vcpus = vcpus?;
+        // The first vCPU's tell of all.
+        let mut traced = exits.clone();
         let statistics = |(vcpu, id): (VcpuFd, u32)| {
-            let opened = Statistics::new(&vcpu).map(Arc::new);
+            let opened = Statistics::new(&vcpu, traced.take()).map(Arc::new);
             let statistics =
                 opened.inspect_err(|why| tracing::debug!("KVM tells nothing of its exits: {why}"));
             (vcpu, id, statistics.ok())
@@ -217,7 +223,8 @@ impl KvmPartition {
             statistics.iter().map(|one| one.file().as_raw_fd()).chain([vcpu.as_raw_fd()])
         });
         let files = files.collect();
-        let vm = Arc::new(Vm { fd, memory, time, cpuid, calls, routes, slots: Mutex::default(), files });
+        let vm =
+            Arc::new(Vm { fd, memory, time, cpuid, calls, routes, exits, slots: Mutex::default(), files });
         vm.follow_memory()?;
         let offered = &parts.offered.offered;
         let vcpu =

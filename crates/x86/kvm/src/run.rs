@@ -5,6 +5,7 @@ use kvm_ioctls::VcpuExit;
 use satori_engine::{Exit, Failure, HYPERCALL_PORT, Resume, Until};
 use satori_state::{Activity, reg};
 
+use crate::exits::Exits;
 use crate::kick::{Alarm, take_came};
 use crate::partition::Calls;
 use crate::vcpu::{KvmVcpu, Owed, Transfer};
@@ -92,6 +93,8 @@ impl KvmVcpu {
     /// Enters the guest; none where nothing happened that the machine has to know.
     fn enter(&mut self, until: Until) -> Option<Exit> {
         if self.alarm.is_none() {
+            // Threads may be made now: the process is confined.
+            self.vm.exits.iter().for_each(Exits::watch);
             let alarm = Alarm::new();
             self.alarm = self.check("timer_create", alarm);
         }

@@ -6,12 +6,14 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvm_bindings::{kvm_stats_desc, kvm_stats_header};
 use kvm_ioctls::VcpuFd;
 use satori_engine::{Counts, Stat};
 
+use crate::exits::Exits;
 use crate::raw;
 
 /// Counters of KVM's that tell of exits: its name and ours. Which of them there are depends on the kernel.
@@ -41,11 +43,13 @@ pub(crate) struct Statistics {
     places: Vec<(&'static str, u64)>,
     /// Exits that came to the machine.
     came: AtomicU64,
+    /// What tracepoints tell, of all vCPUs.
+    exits: Option<Arc<Exits>>,
 }
 
 impl Statistics {
-    /// Those of `vcpu`.
-    pub(crate) fn new(vcpu: &VcpuFd) -> io::Result<Self> {
+    /// Those of `vcpu`, and with them what tracepoints tell.
+    pub(crate) fn new(vcpu: &VcpuFd, exits: Option<Arc<Exits>>) -> io::Result<Self> {
         let file = raw::statistics(vcpu)?;
         let mut header = [0; size_of::<kvm_stats_header>()];
         file.read_exact_at(&mut header, 0)?;
@@ -55,7 +59,7 @@ impl Statistics {
         file.read_exact_at(&mut bytes, descriptors)?;
         let places = bytes.chunks_exact(each).filter_map(place).map(|(name, at)| (name, values + at));
         let places = places.collect();
-        Ok(Statistics { file, places, came: AtomicU64::new(0) })
+        Ok(Statistics { file, places, came: AtomicU64::new(0), exits })
     }
 
     /// An exit came to the machine.
@@ -81,6 +85,7 @@ impl Counts for Statistics {
         if let Some(at) = counts.iter().position(|(name, _)| *name == ALL) {
             counts.insert(at + 1, (OWN, counts[at].1.saturating_sub(came)));
         }
+        counts.extend(self.exits.iter().flat_map(|exits| exits.counts()));
         counts
     }
 }
@@ -142,7 +147,7 @@ mod tests {
         written.write_all(&70_u64.to_le_bytes()).unwrap();
         let file = File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let statistics = Statistics { file, places: vec![(ALL, 8)], came: AtomicU64::new(0) };
+        let statistics = Statistics { file, places: vec![(ALL, 8)], came: AtomicU64::new(0), exits: None };
         (0..30).for_each(|_| statistics.exit());
         assert_eq!(statistics.counts(), [(ALL, 70), (OWN, 40)]);
     }

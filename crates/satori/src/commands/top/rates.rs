@@ -98,6 +98,20 @@ fn more(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
 
+/// Counters of the engine's, where that of nanoseconds of something is a share of the time of `vcpus` behind the something's name.
+fn timed(rates: Vec<Rate>, vcpus: usize) -> Vec<Rate> {
+    let (times, mut counts): (Vec<_>, Vec<_>) =
+        rates.into_iter().partition(|rate| rate.name.starts_with("ns of "));
+    for time in times {
+        let name = time.name.trim_start_matches("ns of ");
+        if let Some(rate) = counts.iter_mut().find(|rate| rate.name == name) {
+            rate.share = time.a_second / 1e9 / vcpus.max(1) as f64;
+            rate.name = format!("{name}, {:.2} % of the time", 100.0 * rate.share);
+        }
+    }
+    counts
+}
+
 impl Rates {
     /// What happened from `before` to `now`. Without guest time in between nothing did.
     pub(super) fn between(before: &Live, now: &Live) -> Self {
@@ -160,7 +174,7 @@ impl Rates {
             interrupts: interrupts.rates(),
             hypercalls: calls.rates(),
             hot: hot.rates(),
-            engine: engine.rates(),
+            engine: timed(engine.rates(), now.vcpus.len()),
         }
     }
 }
@@ -201,6 +215,21 @@ mod tests {
             hot: vec![LiveHot { reason: "VMCALL".into(), rip: 0x1000, count: calls, symbol: None }],
             ..Live::default()
         }
+    }
+
+    #[test]
+    fn the_time_of_exits_that_the_kernel_counts_is_a_share() {
+        let rate = |name: &str, a_second| Rate { name: name.into(), a_second, total: 7, share: 0.0 };
+        let all = vec![
+            rate("ns of VM exits: HLT", 5e8),
+            rate("VM exits: HLT", 9.0),
+            rate("by KVM: VM exits", 10.0),
+        ];
+        let names: Vec<_> = timed(all, 2).into_iter().map(|rate| (rate.name, rate.a_second)).collect();
+        assert_eq!(
+            names,
+            [("VM exits: HLT, 25.00 % of the time".into(), 9.0), ("by KVM: VM exits".into(), 10.0)]
+        );
     }
 
     #[test]
