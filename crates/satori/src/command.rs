@@ -186,7 +186,7 @@ fn prepare(flags: &cli::Run, output: OwnedFd, opened: &mut Opened) -> Result<Pre
     let serials = crate::devices::serials(&flags.machine, opened)?;
     let console = Box::new(Quiet { shown: flags.machine.verbose > 0 });
     let machine =
-        wanted.build(flags, boot, devices.clone(), serials.clone(), console, recording.as_ref(), opened)?;
+        wanted.build(flags, boot, (devices.clone(), serials.clone()), console, recording.as_ref(), opened)?;
     Ok(Prepared { machine, devices, serials, control, judge, tee, typed, costs, bare, origin })
 }
 
