@@ -54,6 +54,14 @@ pub(crate) fn of_apic(keeps: bool, cpuid: &CpuidTable) -> Vec<u32> {
     all
 }
 
+/// Whether a register is one of [`of_apic`]'s or of x2APIC mode.
+pub(crate) fn is_of_apic(register: u32) -> bool {
+    matches!(
+        register,
+        IA32_APIC_BASE | IA32_TSC_DEADLINE | X2APIC_BASE..=X2APIC_LAST | hv::EOI..=hv::TPR
+    )
+}
+
 /// Has KVM ask the machine for every register but those that are passed through. Those of x2APIC mode KVM filters for nobody; where it
 /// has no local APIC to answer for them it asks, too (Linux 6.1 arch/x86/kvm/lapic.c, `kvm_x2apic_msr_write`).
 pub(crate) fn filter(vm: &VmFd, offered: &Offered, more: &[u32]) -> io::Result<()> {

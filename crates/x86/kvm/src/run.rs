@@ -1,12 +1,14 @@
 //! One run: registers and events to KVM, KVM_RUN, and what it stopped for.
 
 use kvm_bindings::KVM_EXIT_XEN;
-use kvm_ioctls::VcpuExit;
+use kvm_ioctls::{MsrExitReason, ReadMsrExit, VcpuExit, WriteMsrExit};
+use satori_defs::x86::rflags;
 use satori_engine::{Exit, Failure, HYPERCALL_PORT, Resume, Until};
 use satori_state::{Activity, reg};
 
 use crate::exits::Exits;
 use crate::kick::{Alarm, take_came};
+use crate::msrs;
 use crate::partition::Calls;
 use crate::vcpu::{KvmVcpu, Owed, Transfer};
 
@@ -21,6 +23,8 @@ enum Stopped {
     Access(Transfer),
     /// A debug exception, with DR6, while a debugger asks for something.
     Debug(u64),
+    /// KVM refuses the guest an access to an MSR that is KVM's.
+    Refused,
     /// This.
     Exit(Exit, Owed),
     /// KVM cannot go on.
@@ -160,6 +164,10 @@ impl KvmVcpu {
         self.external = None;
         Some(match stopped {
             Stopped::Interrupted => Exit::ExternalInterrupt,
+            Stopped::Refused => {
+                self.msr_answer(1, 0);
+                return None;
+            }
             Stopped::Debug(dr6) => return self.stopped_for_debugger(dr6).map(Exit::Debug),
             Stopped::Access(transfer) => {
                 self.transfer = Some(transfer);
@@ -187,6 +195,7 @@ impl KvmVcpu {
     fn kvm_run(&mut self) -> Stopped {
         let failed = |what, detail: u64| Stopped::Failed(Failure { what, detail });
         let exit = |exit| Stopped::Exit(exit, Owed::Nothing);
+        let keeps = self.keeps();
         match self.fd.run() {
             Err(error) if error.errno() == libc::EINTR => Stopped::Interrupted,
             Err(error) if error.errno() == libc::EAGAIN => Stopped::Interrupted,
@@ -204,6 +213,11 @@ impl KvmVcpu {
             }
             Ok(VcpuExit::MmioRead(address, data)) => memory_access(address, data.len(), false),
             Ok(VcpuExit::MmioWrite(address, data)) => memory_access(address, data.len(), true),
+            // It asks of those as well that it knows and refuses: of the local APIC the machine knows nothing then.
+            Ok(
+                VcpuExit::X86Rdmsr(ReadMsrExit { reason, index, .. })
+                | VcpuExit::X86Wrmsr(WriteMsrExit { reason, index, .. }),
+            ) if keeps && reason == MsrExitReason::Inval && msrs::is_of_apic(index) => Stopped::Refused,
             Ok(VcpuExit::X86Rdmsr(msr)) => Stopped::Exit(Exit::MsrRead { msr: msr.index }, Owed::MsrRead),
             Ok(VcpuExit::X86Wrmsr(msr)) => {
                 Stopped::Exit(Exit::MsrWrite { msr: msr.index, value: msr.data }, Owed::MsrWrite)
@@ -306,6 +320,8 @@ impl KvmVcpu {
             (_, Resume::Fault(exception)) => {
                 self.transfer = None;
                 self.undo = true;
+                // KVM sets it for faults of its own alone (Linux arch/x86/kvm/x86.c, `kvm_check_and_inject_events`).
+                self.state.rflags |= rflags::RF;
                 self.fault = Some(exception);
             }
             (Owed::MsrRead, Resume::Value(value)) => self.msr_answer(0, value),
