@@ -181,23 +181,35 @@ fn a_wrong_file_is_refused_before_anything_runs() {
     }
 }
 
+/// Runs what docs/test.md prints behind `heading` on four cases, of which two fail.
+fn as_the_page_says(name: &str, heading: &str) {
+    let tests: String =
+        (1..=4).map(|n| format!("[[test]]\nname = 't{n}'\ncommand = 'exit $(({n} % 2))'\n")).collect();
+    let path = folder(name, &tests);
+    let page = include_str!("../../../docs/test.md");
+    let (_, block) = page.split_once(heading).expect("the page has it");
+    let block = block.split("```").nth(1).expect("a block").strip_prefix("sh\n").expect("of a shell");
+    let block = block.replace("tests.toml", "t.toml");
+    let folder = Path::new(SATORI).parent().unwrap().display().to_string();
+    let path_of_programs = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    let mut command = Command::new("sh");
+    command.args(["-c", &block]).env("PATH", path_of_programs).current_dir(&path).stdin(Stdio::null());
+    assert_eq!(command.status().unwrap().code(), Some(1), "satori test merge tells of two failures");
+    assert!(std::fs::read_to_string(path.join("results.xml")).unwrap().contains("failures=\"2\""));
+    let merged = test(&path, &["merge", "t.toml", "results"]);
+    assert!(merged.console.contains("2 passed, 2 failed (t1, t3)"), "{merged:?}");
+}
+
 /// Needs Debian's package parallel; the soak runs it.
 #[test]
 #[ignore = "needs GNU parallel"]
 fn gnu_parallel_runs_the_cases() {
-    let tests: String =
-        (1..=4).map(|n| format!("[[test]]\nname = 't{n}'\ncommand = 'exit $(({n} % 2))'\n")).collect();
-    let path = folder("parallel", &tests);
-    // As docs/test.md prints it.
-    let page = include_str!("../../../docs/test.md");
-    let line = page.lines().find(|line| line.contains("| parallel")).expect("the page has it");
-    let line = line.replace("tests.toml", "t.toml");
-    let folder = Path::new(SATORI).parent().unwrap().display().to_string();
-    let path_of_programs = format!("{folder}:{}", std::env::var("PATH").unwrap());
-    let mut command = Command::new("sh");
-    command.args(["-c", &line]).env("PATH", path_of_programs).current_dir(&path).stdin(Stdio::null());
-    let status = command.status().unwrap();
-    assert_eq!(status.code(), Some(2), "GNU parallel counts two failed jobs");
-    let merged = test(&path, &["merge", "t.toml", "results"]);
-    assert!(merged.console.contains("2 passed, 2 failed (t1, t3)"), "{merged:?}");
+    as_the_page_says("parallel", "GNU parallel, on this machine");
+}
+
+/// Needs Debian's Slurm, which `tools/slurm` starts; the soak runs it.
+#[test]
+#[ignore = "needs a Slurm: tools/slurm starts one"]
+fn a_slurm_array_runs_the_cases() {
+    as_the_page_says("slurm", "A Slurm array:");
 }
