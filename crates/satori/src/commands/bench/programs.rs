@@ -26,6 +26,8 @@ exec chroot "$0" "$@"
 
 /// Packages of Debian's, unpacked, and a script that runs in them.
 pub(super) struct Userland {
+    /// Of its files in the scratch folder.
+    name: &'static str,
     tree: PathBuf,
     script: String,
     /// Runs what stands behind it there.
@@ -35,13 +37,14 @@ pub(super) struct Userland {
 impl Userland {
     /// Fetches it. `rows` is a folder that programs find as /tmp/rows.
     pub(super) fn fetch(
+        name: &'static str,
         packages: &[&str],
         script: String,
         rows: Option<&Path>,
         scratch: &Scratch,
     ) -> Result<Self> {
         let tree = cache::get(Wanted::Userland(packages, LEFT_OUT), false)?;
-        let driver = scratch.file("driver", script.as_bytes(), 0o755)?;
+        let driver = scratch.file(&format!("{name}-driver"), script.as_bytes(), 0o755)?;
         let mapped = if rustix::process::geteuid().is_root() { "" } else { "--map-root-user" };
         let text = |path: &Path| path.display().to_string().replace('\'', "'\\''");
         let enter = format!(
@@ -51,7 +54,7 @@ impl Userland {
             text(&driver),
             rows.map(text).unwrap_or_default(),
         );
-        Ok(Userland { tree, script, enter })
+        Ok(Userland { name, tree, script, enter })
     }
 
     /// A command in it.
@@ -63,9 +66,9 @@ impl Userland {
     }
 
     /// The script as a program of the host's.
-    pub(super) fn program(&self, name: &str, scratch: &Scratch) -> Result<PathBuf> {
+    pub(super) fn program(&self, scratch: &Scratch) -> Result<PathBuf> {
         let program = format!("#!/bin/sh\nexec {} /bin/bash /tmp/satori-bench \"$@\"\n", self.enter);
-        scratch.file(name, program.as_bytes(), 0o755)
+        scratch.file(self.name, program.as_bytes(), 0o755)
     }
 
     /// The same as a guest's files, whose init it is; `add` adds more.
@@ -83,9 +86,9 @@ impl Userland {
 
 /// The files of the other rows, but for initramfs and program.
 pub(super) fn files(base: &Files, scratch: &Scratch) -> Result<Files> {
-    let userland = Userland::fetch(PACKAGES, script(), None, scratch)?;
+    let userland = Userland::fetch("programs", PACKAGES, script(), None, scratch)?;
     compile(&userland);
-    let program = userland.program("programs", scratch)?;
+    let program = userland.program(scratch)?;
     let initrd = scratch.file("userland", &userland.initrd(&base.busybox, |_| ())?, 0o644)?;
     Ok(Files { initrd, program, ..base.clone() })
 }

@@ -28,7 +28,7 @@ impl Drop for Server {
 
 /// The files of rows of devices, but for initramfs and program; and who answers to guests and host.
 pub(super) fn files(on: &On, scratch: &Scratch) -> Result<(Files, Server)> {
-    let userland = Userland::fetch(PACKAGES, script(), Some(&scratch.folder), scratch)?;
+    let userland = Userland::fetch("tools", PACKAGES, script(), Some(&scratch.folder), scratch)?;
     let from = kernel_tree()?;
     let to = on.folder().join(TREE);
     let copied = Command::new("cp").arg("-r").arg(&from).arg(&to).status().context("cannot run cp")?;
@@ -39,7 +39,7 @@ pub(super) fn files(on: &On, scratch: &Scratch) -> Result<(Files, Server)> {
         bail!("git cannot keep {}: its complaint is above", to.display());
     }
     let (server, port) = serve(on, &userland)?;
-    let program = userland.program("tools", scratch)?;
+    let program = userland.program(scratch)?;
     let initrd = userland.initrd(on.busybox(), |archive| on.add_modules(archive))?;
     Ok((on.with(scratch.file("tools-userland", &initrd, 0o644)?, program, port), server))
 }
